@@ -1,0 +1,162 @@
+"""How torch differentiates the fused operators: the backend's loop back through time, then one product a weight.
+
+Everything here is plain torch and the same on every device. When the gradient must itself be differentiable
+(`create_graph=True`), it is taken through the loops of `reference.py` instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mnemoscope.kernels import ops, reference
+
+Gradients = tuple[Tensor | None, ...]
+_ops = torch.ops.mnemoscope
+
+
+def _register(family: str, save: Callable, backward: Callable) -> None:
+    torch.library.register_autograd(f"{ops.NAMESPACE}::{family}_forward", backward, setup_context=save)
+
+
+def _dense(grad: Tensor | None) -> Tensor | None:
+    return None if grad is None else grad.contiguous()
+
+
+def _weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
+    """sum_t dz_t^T state_{t-1}, without a copy of the shifted states; dz (T, B, G), first (B, n), states (T, B, n)."""
+    grad = dz[0].T @ first
+    if dz.shape[0] > 1:
+        grad = torch.addmm(grad, dz[1:].flatten(0, 1).T, states[:-1].flatten(0, 1))
+    return grad
+
+
+def _modrelu_gradient(dz: Tensor, h: Tensor) -> Tensor:
+    """Where modReLU is open, dh/db = sign(z) = sign(h); where it is shut, dz is already zero."""
+    return (dz * h.sign()).sum((0, 1))
+
+
+def _through(loop: Callable[..., Sequence[Tensor]], inputs: Sequence[Any], grads: Sequence[Tensor | None]) -> Gradients:
+    """Gradients of `loop` with a graph of their own.
+
+    The loop runs on views: an input may depend on another one through its history (a carried state on the weights), and
+    that path belongs to the caller, not to this operator.
+    """
+    views = [x.view_as(x) if isinstance(x, Tensor) and x.requires_grad else x for x in inputs]
+    wanted = [x for x in views if isinstance(x, Tensor) and x.requires_grad]
+    pairs = [(out, g) for out, g in zip(loop(*views), grads, strict=True) if g is not None and out.requires_grad]
+    outs, outer = [p[0] for p in pairs], [p[1] for p in pairs]
+    found = iter(torch.autograd.grad(outs, wanted, outer, create_graph=True, allow_unused=True))
+    return tuple(next(found) if isinstance(x, Tensor) and x.requires_grad else None for x in views)
+
+
+def _save_rnn(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    xp, V, h0, b, ctx.phi, lengths = inputs
+    ctx.save_for_backward(xp, V, h0, b, lengths, output)
+
+
+def _rnn(ctx: Any, dh: Tensor) -> Gradients:
+    xp, V, h0, b, lengths, h = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        return _through(reference.rnn, (xp, V, h0, b, ctx.phi, lengths), (dh,))
+    dz, dh0 = _ops.rnn_backward(dh.contiguous(), V, h, lengths, ctx.phi)
+    dV = _weight_gradient(dz, h0, h) if ctx.needs_input_grad[1] else None
+    db = _modrelu_gradient(dz, h) if ctx.needs_input_grad[3] else None
+    return dz, dV, dh0, db, None, None
+
+
+def _save_lstm(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+    xp, V, h0, c0, lengths, _ = inputs
+    h, _, cells, gates = output
+    ctx.mark_non_differentiable(cells, gates)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(xp, V, h0, c0, lengths, h, cells, gates)
+
+
+def _lstm(ctx: Any, dh: Tensor | None, dc_T: Tensor | None, *_: None) -> Gradients:
+    xp, V, h0, c0, lengths, h, cells, gates = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        return (*_through(reference.lstm, (xp, V, h0, c0, lengths), (dh, dc_T)), None)
+    dxp, dh0, dc0 = _ops.lstm_backward(_dense(dh), _dense(dc_T), V, c0, cells, gates, lengths)
+    dV = _weight_gradient(dxp, h0, h) if ctx.needs_input_grad[1] else None
+    return dxp, dV, dh0, dc0, None, None
+
+
+def _save_rac(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    ctx.save_for_backward(*inputs, output)
+
+
+def _rac(ctx: Any, dh: Tensor) -> Gradients:
+    xp, V, h0, b, lengths, h = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        return _through(reference.rac, (xp, V, h0, b, lengths), (dh,))
+    u = torch.nn.functional.linear(torch.cat([h0.unsqueeze(0), h[:-1]]), V, b)  # (T, B, n)
+    dxp, du, dh0 = _ops.rac_backward(dh.contiguous(), xp, V, u, lengths)
+    dV = _weight_gradient(du, h0, h) if ctx.needs_input_grad[1] else None
+    db = du.sum((0, 1)) if ctx.needs_input_grad[3] else None
+    return dxp, dV, dh0, db, None
+
+
+def _save_goru(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+    xp, W, h0, b, lengths, _ = inputs
+    h, gates = output
+    ctx.mark_non_differentiable(gates)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(xp, W, h0, b, lengths, h, gates)
+
+
+def _goru(ctx: Any, dh: Tensor | None, *_: None) -> Gradients:
+    xp, W, h0, b, lengths, h, gates = ctx.saved_tensors
+    if dh is None:
+        return (None,) * 6
+    if torch.is_grad_enabled():
+        return (*_through(reference.goru, (xp, W, h0, b, lengths), (dh,)), None)
+    dxp, du, dh0 = _ops.goru_backward(dh.contiguous(), W, h0, h, gates, lengths)
+    n = h.shape[-1]
+    dW = db = None
+    if ctx.needs_input_grad[1]:
+        dW = torch.cat([_weight_gradient(dxp[..., : 2 * n], h0, h), _weight_gradient(du, h0, h)])
+    if ctx.needs_input_grad[3]:
+        db = _modrelu_gradient(dxp[..., 2 * n :], gates[..., 2 * n : 3 * n])
+    return dxp, dW, dh0, db, None, None
+
+
+def _save_attentive(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+    tensors, ctx.options, lengths = inputs[:11], inputs[13:18], inputs[20]  # xp .. origin0; cell .. mix
+    h, s, _, final_slots, relevance, cells, gates, slots, attention = output
+    ctx.mark_non_differentiable(final_slots, relevance, cells, gates, slots, attention)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, lengths, h, s, cells, gates, slots, attention)
+
+
+def _attentive(ctx: Any, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, *_: None) -> Gradients:
+    xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, lengths, h, s, cells, gates, slots, attention = (
+        ctx.saved_tensors
+    )
+    cell, phi, buffer, relevant, mix = ctx.options
+    undifferentiated = (None,) * 12
+    if torch.is_grad_enabled():
+        inputs = (xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, slots, cell, phi, buffer < 0, mix, lengths)
+        return (*_through(reference.attentive, inputs, (dh, ds, dc_T))[:10], *undifferentiated)
+    dxp, dq, dk, dv, ds0, dc0, dvalues0, dkeys0 = _ops.attentive_backward(
+        _dense(dh), _dense(ds), _dense(dc_T), V, W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, cells, gates,
+        slots, attention, cell, phi, buffer, relevant, mix, lengths,
+    )  # fmt: skip
+    needs = ctx.needs_input_grad
+    dV = _weight_gradient(dxp, s0, s) if needs[1] else None
+    dW_a = _weight_gradient(dq, s0, s) if needs[2] else None
+    dU_a = dk.flatten(0, 1).T @ h.flatten(0, 1) if needs[3] else None
+    db = _modrelu_gradient(dxp, h) if needs[5] else None
+    return (
+        dxp, dV, dW_a, dU_a, dv, db, ds0, None if c0 is None else dc0, dvalues0, dkeys0, *undifferentiated
+    )  # fmt: skip
+
+
+_register("rnn", _save_rnn, _rnn)
+_register("lstm", _save_lstm, _lstm)
+_register("rac", _save_rac, _rac)
+_register("goru", _save_goru, _goru)
+_register("attentive", _save_attentive, _attentive)
