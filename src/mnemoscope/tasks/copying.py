@@ -1,0 +1,93 @@
+"""Copy and Denoise: ten symbols to be said again after a long silence (Kerg et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .draws import one_hot
+from .task import Batch, Split, Task, require
+
+SYMBOLS = 10  # to remember, each one of 1..8
+ALPHABET = 8
+BLANK, MARKER = 0, 9
+
+
+@dataclass(frozen=True)
+class _Recall(Task):
+    """T + 20 steps: ten symbols somewhere, a marker, and ten steps in which they are to be said in order."""
+
+    solved = 0.99
+    input_size = ALPHABET + 2
+    output_size = ALPHABET + 1
+
+    T: int = 100
+    """Steps between the symbols and their repetition."""
+
+    def __post_init__(self) -> None:
+        require(self.T >= 1, "T", self.T, "a whole number of at least 1")
+
+    @property
+    def length(self) -> int:
+        return self.T + 2 * SYMBOLS
+
+    @property
+    def needs(self) -> int:
+        return self.T + SYMBOLS
+
+    @property
+    def baseline(self) -> float:
+        """Blanks are certain and every symbol is a guess among eight: 10 ln 8 / (T + 20)."""
+        return SYMBOLS * math.log(ALPHABET) / self.length
+
+    @abstractmethod
+    def places(self, size: int, random: torch.Generator) -> Tensor:
+        """(10, size): the steps at which the symbols are shown, in ascending order."""
+
+    def batch(self, step: int, size: int, split: Split = "train") -> Batch:
+        random = self.generator(split, step)
+        symbols = torch.randint(1, ALPHABET + 1, (SYMBOLS, size), generator=random, device="cpu")
+        inputs = torch.full((self.length, size), BLANK, device="cpu")
+        inputs.scatter_(0, self.places(size, random), symbols)
+        inputs[self.T + SYMBOLS - 1] = MARKER
+        targets = torch.full_like(inputs, BLANK)
+        targets[-SYMBOLS:] = symbols
+        return Batch(one_hot(inputs, self.input_size), targets)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Accuracy counts the last ten steps only: the blanks before them are free."""
+        correct = outputs[-SYMBOLS:].argmax(-1) == targets[-SYMBOLS:]
+        return {"loss": self.loss(outputs, targets).item(), "accuracy": correct.float().mean().item()}
+
+
+@dataclass(frozen=True)
+class Copy(_Recall):
+    """Ten symbols, T - 1 blanks, a marker: say the symbols again."""
+
+    name = "copy"
+
+    def places(self, size: int, random: torch.Generator) -> Tensor:
+        return torch.arange(SYMBOLS, device="cpu").unsqueeze(1).expand(SYMBOLS, size)
+
+
+@dataclass(frozen=True)
+class Denoise(_Recall):
+    """Ten symbols scattered among T - 1 blanks, a marker: say the symbols again, in order.
+
+    Their places are distinct. (Places drawn with replacement, also found in the literature, overwrite symbols and leave
+    nothing to learn there.)
+    """
+
+    name = "denoise"
+
+    def places(self, size: int, random: torch.Generator) -> Tensor:
+        shuffled = torch.rand((self.T + SYMBOLS - 1, size), generator=random, device="cpu").argsort(stable=True, dim=0)
+        return shuffled[:SYMBOLS].sort(0).values
