@@ -1,0 +1,79 @@
+"""The recurrent arithmetic circuit of Levine et al. 2018: products instead of a non-linearity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence
+
+from mnemoscope.layers import initial
+from mnemoscope.layers.plain import Gated
+from mnemoscope.layers.sequence import Weights
+from mnemoscope.recurrence import State
+
+
+class RAC(Gated):
+    """h_t = (W_H h_{t-1}) * (W_I f(x_t)), shallow, or deep with ``num_layers`` > 1 (eqs 4 and 5).
+
+    A deep circuit's layer l reads h_t of layer l - 1. The state before the first step is the one that multiplies by
+    ones, h_0 = W_H^+ 1 with the pseudo-inverse; gradients flow through it.
+
+    Args:
+        feature: f, a map of the last dimension of x to `input_size` features; the identity by default (x holds the
+            template features already, one-hot for discrete inputs).
+        bias: the paper has none; with True both factors become affine.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = False,
+        *args: Any,
+        feature: Callable[[Tensor], Tensor] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, bias, *args, **kwargs)
+        self.feature = feature
+
+    def reset(self, name: str, tensor: Tensor) -> None:
+        if name == "weight_hh":
+            initial.orthogonal_(tensor)
+        elif name == "weight_ih":
+            nn.init.normal_(tensor, std=tensor.shape[1] ** -0.5)
+        else:
+            nn.init.zeros_(tensor)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        for suffix, _ in self._places()[: self.num_directions]:  # one-hot templates meet entries of variance 1
+            nn.init.normal_(getattr(self, f"weight_ih_{suffix}"))
+
+    def forward(self, x: Any, state: State | None = None) -> tuple[Any, State]:
+        if isinstance(x, PackedSequence):
+            return super().forward(PackedSequence(self._template(x.data), *x[1:]), state)
+        return super().forward(self._template(x), state)
+
+    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Tensor, ...] | None]:
+        return super().observe(self._template(x), state)
+
+    def _template(self, x: Tensor) -> Tensor:
+        return x if self.feature is None else self.feature(x)
+
+    def project(self, w: Weights, x: Tensor) -> Tensor:
+        return F.linear(x, w.weight_ih, w.bias_ih if self.bias else None)
+
+    def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
+        h = F.linear(state, w.weight_hh, w.bias_hh if self.bias else None) * u
+        return h, h
+
+    def start(self, w: Weights, batch: int) -> State:
+        wanted = 1 - w.bias_hh.double() if self.bias else w.weight_hh.new_ones(self.hidden_size, dtype=torch.float64)
+        h = torch.linalg.pinv(w.weight_hh.double()) @ wanted  # (hidden,); in double, as W_H may be near singular
+        return h.to(w.weight_hh.dtype).expand(batch, -1)

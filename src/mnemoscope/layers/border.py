@@ -1,0 +1,72 @@
+"""Errors at the layers' public border: the rule, what was received, what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.recurrence import State, describe, leaves
+
+if TYPE_CHECKING:
+    from mnemoscope.layers.sequence import Layer
+
+
+def check_arguments(name: str, input_size: Any, hidden_size: Any, num_layers: Any, dropout: Any) -> None:
+    for what, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise MnemoscopeError(f"{name}: {what} must be a whole number of at least 1; got {value!r}")
+    if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
+        raise MnemoscopeError(f"{name}: dropout must be a probability in [0, 1]; got {dropout!r}")
+
+
+def check_input(layer: Layer, x: Any, packed: bool = False) -> None:
+    name = layer._get_name()
+    if not isinstance(x, Tensor):
+        raise MnemoscopeError(f"{name} expects a tensor or a PackedSequence; got a {type(x).__name__}")
+    layout = "(batch, time, input_size)" if layer.batch_first else "(time, batch, input_size)"
+    if not packed and x.dim() not in (2, 3):
+        raise MnemoscopeError(f"{name} expects input {layout}, or (time, input_size) unbatched; got {list(x.shape)}")
+    if x.shape[-1] != layer.input_size:
+        raise MnemoscopeError(
+            f"{name} was made with input_size={layer.input_size}; got input {list(x.shape)}, whose last dimension is "
+            f"{x.shape[-1]}"
+        )
+    if x.shape[1 if layer.batch_first and x.dim() == 3 and not packed else 0] == 0:
+        raise MnemoscopeError(f"{name} needs a sequence of at least one step; got input {list(x.shape)}, {layout}")
+    expected = next(layer.parameters())
+    if x.dtype != expected.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise MnemoscopeError(
+            f"{name}'s parameters are {expected.dtype}; got input of {x.dtype}: convert one with .to({expected.dtype}) "
+            "or layer.to(x.dtype)"
+        )
+    if x.device != expected.device:
+        raise MnemoscopeError(
+            f"{name}'s parameters are on {expected.device}; got input on {x.device}: move one with .to(device)"
+        )
+
+
+def check_state(layer: Layer, state: State, x: Tensor) -> State:
+    """The state in the form that the layer works with, or an error that says what does not fit."""
+    adopted = layer.adopt(state)
+    shape = (layer.num_layers * layer.num_directions, x.shape[1], layer.hidden_size)
+    shown = leaves(adopted)[: len(layer.visible)]
+    if len(shown) != len(layer.visible) or any(tuple(t.shape) != shape for t in shown):
+        raise misfit(layer, state, list(shape))
+    if any(t.dtype != x.dtype for t in shown) and not torch.is_autocast_enabled(x.device.type):
+        raise MnemoscopeError(
+            f"{layer._get_name()} got input of {x.dtype} and a state of {shown[0].dtype}: convert it with "
+            f"mnemoscope.to(state, {x.dtype})"
+        )
+    return adopted
+
+
+def misfit(layer: Layer, state: State, shape: list[Any] | None = None) -> MnemoscopeError:
+    expected = shape or [layer.num_layers * layer.num_directions, "batch", layer.hidden_size]
+    names = " and ".join(layer.visible)
+    return MnemoscopeError(
+        f"{layer._get_name()} expects a state of {names}, (layers * directions, batch, hidden_size) = {expected}; "
+        f"got {describe(state)}: was it made by another layer, or for another batch?"
+    )

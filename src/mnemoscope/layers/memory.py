@@ -1,0 +1,91 @@
+"""What a self-attentive recurrence carries from step to step, and how it attends to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+from mnemoscope.layers.sequence import Weights
+from mnemoscope.recurrence import leaves, map_state, rebuild
+
+
+class Memory(NamedTuple):
+    """The states that can be attended. Shapes are those of one layer; a stack has (layers * directions) in front."""
+
+    values: Tensor  # (batch, slots, hidden): h_i
+    keys: Tensor  # (batch, slots, hidden): U_a h_i, made once, when h_i is made
+    origin: Tensor  # (batch, slots): the step i at which the state was made, -1 for an empty slot
+    relevance: Tensor  # (batch, slots): the attention it has received, as far as it is counted
+    clock: Tensor  # (batch,): steps made so far
+
+
+class AttentiveState(tuple):
+    """A state that unpacks as nn.RNN's or nn.LSTM's, ``(h,)`` or ``(h, c)``, and carries the rest along.
+
+    Attributes:
+        s: the macro-state s_t = h_t + c_t, which the next step reads.
+        memory: the `Memory`.
+    """
+
+    s: Tensor
+    memory: Memory
+
+    def __new__(cls, visible: Iterable[Tensor], s: Tensor, memory: Memory) -> AttentiveState:
+        state = super().__new__(cls, visible)
+        state.s, state.memory = s, memory
+        return state
+
+    @property
+    def h(self) -> Tensor:
+        return self[0]
+
+    def map_state(self, fn: Callable[[Tensor], Tensor]) -> AttentiveState:
+        return AttentiveState([fn(t) for t in self], fn(self.s), map_state(fn, self.memory))
+
+    def __getnewargs__(self) -> tuple[Any, ...]:  # for copy and pickle
+        return tuple(self), self.s, self.memory
+
+
+# torch.func differentiates through states by their leaves.
+pytree.register_pytree_node(
+    AttentiveState, lambda state: (leaves(state), state), lambda tensors, state: rebuild(state, list(tensors))
+)
+
+
+def empty(like: Tensor, batch: int, slots: int) -> Memory:
+    """A memory with no state in it."""
+    n = like.shape[-1]
+    return Memory(
+        values=like.new_zeros(batch, slots, n),
+        keys=like.new_zeros(batch, slots, n),
+        origin=torch.full((batch, slots), -1, device=like.device),
+        relevance=like.new_zeros(batch, slots),
+        clock=torch.zeros(batch, dtype=torch.int64, device=like.device),
+    )
+
+
+def append(memory: Memory, h: Tensor, key: Tensor) -> Memory:
+    """The memory with one more slot, in which h stands."""
+    return Memory(
+        torch.cat([memory.values, h[:, None]], 1),
+        torch.cat([memory.keys, key[:, None]], 1),
+        torch.cat([memory.origin, memory.clock[:, None]], 1),
+        F.pad(memory.relevance, (0, 1)),
+        memory.clock + 1,
+    )
+
+
+def attend(w: Weights, s: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+    """Additive attention of s over the memory: c = sum_i alpha_i h_i (batch, hidden) and alpha (batch, slots).
+
+    e_i = v^T tanh(W_a s + U_a h_i), alpha = softmax(e) over the slots that are filled (Kerg et al. 2020, eqs 9-10).
+    """
+    query = F.linear(s, w.weight_query)  # (batch, hidden)
+    scores = torch.tanh(query[:, None] + memory.keys) @ w.weight_score  # (batch, slots)
+    alpha = torch.softmax(scores.masked_fill(memory.origin < 0, -torch.inf), -1)
+    return (alpha[:, None] @ memory.values).squeeze(1), alpha

@@ -1,0 +1,125 @@
+"""Relevancy screening: attention over the last few states and the few older ones that mattered (Kerg et al. 2020)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.layers.attentive import Attentive
+from mnemoscope.layers.memory import Memory
+from mnemoscope.layers.plain import LSTM, RNN
+from mnemoscope.layers.sequence import Weights
+
+
+class Screened(Attentive):
+    """A memory of two parts: slots [0, nu) hold S, the last nu states, as a ring; slots [nu, nu + rho) hold R.
+
+    A state's relevance is the attention it receives while it is in S. When it leaves S it enters R if there is room, or
+    takes the place of R's least relevant member if its own relevance is strictly greater; otherwise it is forgotten.
+    Each sequence of the batch decides for itself. Relevance is counted, never differentiated; members of R keep their
+    gradient path.
+
+    Args:
+        buffer: nu, how many of the last states are attended.
+        relevant: rho, how many older states are kept.
+        decay: what the relevance of R's members is multiplied by at every step; below 1, old relevance fades.
+        refresh: whether members of R go on gaining relevance by the attention they receive.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *args: Any,
+        buffer: int = 10,
+        relevant: int = 10,
+        decay: float = 1.0,
+        refresh: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        for name, value in (("buffer", buffer), ("relevant", relevant)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise MnemoscopeError(f"{name} must be a whole number of at least 0; got {value!r}")
+        if not 0 < decay <= 1:
+            raise MnemoscopeError(f"decay must lie in (0, 1]; got {decay!r}")
+        self.buffer, self.relevant, self.decay, self.refresh = buffer, relevant, decay, refresh
+        super().__init__(input_size, hidden_size, *args, **kwargs)
+
+    @property
+    def slots(self) -> int:
+        return self.buffer + self.relevant
+
+    def remember(self, w: Weights, h: Tensor, memory: Memory) -> Memory:
+        if self.decay < 1:
+            fade = torch.where(torch.arange(self.slots, device=h.device) < self.buffer, 1.0, self.decay)
+            memory = memory._replace(relevance=memory.relevance * fade.to(h.dtype))
+        entry = Memory(h, F.linear(h, w.weight_key), memory.clock, torch.zeros_like(h[:, 0]), memory.clock)
+        if self.buffer:
+            ring = memory.clock % self.buffer  # (batch,): the slot of the oldest state of S, or the next empty one
+            leaving = _read(memory, ring)
+            memory = _write(self._judge(memory, leaving), ring, entry, entry.origin >= 0)
+        else:
+            memory = self._judge(memory, entry)  # without a buffer every state is judged as soon as it is made
+        return memory._replace(clock=memory.clock + 1)
+
+    def _judge(self, memory: Memory, leaving: Memory) -> Memory:
+        """R after the state that leaves S has been weighed against its least relevant member."""
+        if not self.relevant:
+            return memory
+        vacant = memory.origin[:, self.buffer :] < 0
+        standing = memory.relevance[:, self.buffer :].masked_fill(vacant, -torch.inf)  # room is less than any relevance
+        least, place = standing.min(-1)
+        return _write(memory, self.buffer + place, leaving, (leaving.origin >= 0) & (leaving.relevance > least))
+
+    def count(self, memory: Memory, alpha: Tensor) -> Memory:
+        counted = torch.arange(self.slots, device=alpha.device) < (self.slots if self.refresh else self.buffer)
+        return memory._replace(relevance=memory.relevance + torch.where(counted, alpha, 0))
+
+    def fits(self, memory: Memory) -> bool:
+        return memory.values.shape[-2] == self.slots
+
+    def options_repr(self) -> list[str]:
+        options = [f"buffer={self.buffer}", f"relevant={self.relevant}"]
+        options += [f"decay={self.decay}"] if self.decay < 1 else []
+        return super().options_repr() + options + (["refresh=True"] if self.refresh else [])
+
+
+class RelRNN(Screened, RNN):
+    """`MemRNN` with relevancy screening: each step attends at most buffer + relevant states.
+
+    h_t = phi(V s_{t-1} + U x_t + b);  s_t = h_t + attention of s_{t-1} over S and R. The state unpacks as ``(h,)`` and
+    carries ``.s`` and ``.memory``. Arguments are `RNN`'s, `buffer`, `relevant`, `decay`, `refresh`, `mix`, `output`.
+    """
+
+
+class RelLSTM(Screened, LSTM):
+    """`MemLSTM` with relevancy screening: put it where nn.LSTM stood.
+
+    ``out, (h, c) = RelLSTM(10, 128)(x)`` unpacks as nn.LSTM's result; the state carries its memory along, and a bare
+    (h, c) handed back in starts with an empty one. Arguments are nn.LSTM's, `buffer`, `relevant`, `decay`, `refresh`,
+    `mix`, `output`.
+    """
+
+
+def _read(memory: Memory, slot: Tensor) -> Memory:
+    """The state in one slot (batch,) of each sequence, as a memory without the slot dimension."""
+    at = slot[:, None]
+    values, keys = (t.gather(1, at[..., None].expand(-1, 1, t.shape[-1])).squeeze(1) for t in memory[:2])
+    return Memory(values, keys, memory.origin.gather(1, at)[:, 0], memory.relevance.gather(1, at)[:, 0], memory.clock)
+
+
+def _write(memory: Memory, slot: Tensor, entry: Memory, where: Tensor) -> Memory:
+    """The memory with `entry` in one slot (batch,) of each sequence for which `where` (batch,) holds."""
+    slots = torch.arange(memory.origin.shape[1], device=slot.device)
+    here = (slots == slot[:, None]) & where[:, None]  # (batch, slots)
+    return Memory(
+        torch.where(here[..., None], entry.values[:, None], memory.values),
+        torch.where(here[..., None], entry.keys[:, None], memory.keys),
+        torch.where(here, entry.origin[:, None], memory.origin),
+        torch.where(here, entry.relevance[:, None], memory.relevance),
+        memory.clock,
+    )

@@ -1,0 +1,186 @@
+"""The one contract: a recurrence is an initial state and a step.
+
+Whatever has these two can be run over a sequence, fed in pieces, traced and examined.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import MnemoscopeError
+
+State: TypeAlias = Any
+"""A tensor, or a (nested) tuple of states. Every tensor in it is (layers * directions, batch, ...)."""
+
+S = TypeVar("S", bound=State)
+
+
+def map_state(fn: Callable[[Tensor], Tensor], state: S) -> S:
+    """Apply `fn` to every tensor of a state and keep its structure."""
+    if isinstance(state, Tensor):
+        return fn(state)  # type: ignore[return-value]
+    if hasattr(state, "map_state"):
+        return state.map_state(fn)
+    items = [map_state(fn, item) for item in state]
+    return type(state)(*items) if hasattr(state, "_fields") else tuple(items)  # type: ignore[return-value]
+
+
+def leaves(state: State) -> list[Tensor]:
+    """The tensors of a state, in a fixed order."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_state(note, state)
+    return found
+
+
+def rebuild(state: S, tensors: Sequence[Tensor]) -> S:
+    """A state with the structure of `state` and the given tensors in the order of `leaves`."""
+    remaining = iter(tensors)
+    return map_state(lambda _: next(remaining), state)
+
+
+def detach(state: S) -> S:
+    """The same state, cut from the graph: what truncated backpropagation carries over."""
+    return map_state(Tensor.detach, state)
+
+
+def to(state: S, *args: Any, **kwargs: Any) -> S:
+    """Move a state as ``Tensor.to`` does; integer tensors (clocks, origins) keep their type."""
+    if not any(isinstance(arg, torch.dtype) for arg in (*args, *kwargs.values())):
+        return map_state(lambda t: t.to(*args, **kwargs), state)
+    return map_state(lambda t: t.to(*args, **kwargs) if t.is_floating_point() else _to_device(t, args, kwargs), state)
+
+
+def _to_device(tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    args = tuple(arg for arg in args if not isinstance(arg, torch.dtype))
+    return tensor.to(*args, **{key: value for key, value in kwargs.items() if key != "dtype"})
+
+
+def select(state: S, rows: Any) -> S:
+    """The state of some sequences of the batch: `rows` is an index, a slice, a list or a tensor of indices."""
+    rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
+    return map_state(lambda t: t[:, rows], state)
+
+
+def describe(state: State) -> str:
+    """A state's shapes, for an error message."""
+    if isinstance(state, Tensor):
+        return f"a tensor {list(state.shape)}"
+    if isinstance(state, tuple):
+        return f"a {type(state).__name__} of ({', '.join(describe(item) for item in state)})"
+    return f"a {type(state).__name__}"
+
+
+class Recurrence(nn.Module, ABC):
+    """A network that reads a sequence one step at a time.
+
+    Write `initial_state` and `step`; the loop over time, traces, Jacobians and every scope follow from them. The state
+    must hold everything that the next step needs, so that a sequence fed in pieces gives the numbers and the gradients
+    of one fed whole.
+    """
+
+    input_size: int
+    hidden_size: int
+
+    @property
+    def output_size(self) -> int:
+        """Features of one step's output."""
+        return self.hidden_size
+
+    @abstractmethod
+    def initial_state(self, batch: int) -> State:
+        """The state before the first step, every tensor (layers * directions, batch, ...)."""
+
+    @abstractmethod
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One time step: x (batch, input_size) -> output (batch, output_size) and the next state."""
+
+    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Tensor, ...] | None]:
+        """`step`, and the attention weights that each layer used, where there are any: (batch, slots) a layer."""
+        return *self.step(x, state), None
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Run over a sequence: x (time, batch, input_size) -> outputs (time, batch, output_size) and the last state."""
+        state = self.initial_state(x.shape[1]) if state is None else state
+        outputs = []
+        for x_t in x.unbind(0):  # indexing x[t] would make the backward pass quadratic in time
+            output, state = self.step(x_t, state)
+            outputs.append(output)
+        return torch.stack(outputs), state
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Everything that happened in a run of T steps.
+
+    `states[0]` is the state before the first step, `states[t]` the one after step t. For layers with a memory,
+    `attention[t][layer]` is (batch, slots): the weights used in step t, and `origin[t][layer]` (batch, slots): the step
+    at which each attended state was made, -1 for an empty slot.
+    """
+
+    output: Tensor  # (T, batch, output_size)
+    states: tuple[State, ...]
+    attention: tuple[tuple[Tensor, ...], ...] | None = None
+    origin: tuple[tuple[Tensor, ...], ...] | None = None
+
+    def stacked(self, leaf: int = 0) -> Tensor:
+        """One tensor of the state over time, without the initial one: (T, layers, batch, ...)."""
+        return torch.stack([leaves(state)[leaf] for state in self.states[1:]])
+
+    def attention_by_origin(self, layer: int = 0) -> Tensor:
+        """Attention as a map: (batch, T, steps), the weight that step t gave to the state made at each earlier step."""
+        if self.attention is None or self.origin is None:
+            raise MnemoscopeError("this model has no attention: attention_by_origin needs a layer with a memory")
+        origins = [step[layer] for step in self.origin]
+        width = 1 + max(int(origin.max()) for origin in origins)
+        rows = []
+        for weights, origin in zip(self.attention, origins, strict=True):
+            empty = weights[layer].new_zeros(weights[layer].shape[0], width)
+            held = torch.where(origin >= 0, weights[layer], 0)
+            rows.append(empty.scatter_add(1, origin.clamp(min=0), held))
+        return torch.stack(rows, 1)
+
+
+def trace(model: Recurrence, x: Tensor, state: State | None = None, *, grad: bool = False) -> Trace:
+    """Run `model` over x step by step and keep every state, output, attention weight and slot origin.
+
+    x has the layout that the model itself expects, batched. With ``grad=True`` the run stays in the graph and every
+    tensor of every state keeps its ``.grad``; otherwise nothing is recorded for differentiation.
+    """
+    if x.dim() != 3:
+        raise MnemoscopeError(f"trace expects batched input with 3 dimensions; got {list(x.shape)}")
+    if getattr(model, "batch_first", False):
+        x = x.transpose(0, 1)
+    with torch.set_grad_enabled(grad):
+        return _run(model, x, model.initial_state(x.shape[1]) if state is None else state, grad)
+
+
+def _run(model: Recurrence, x: Tensor, state: State, grad: bool) -> Trace:
+    outputs, states, attention, origin = [], [state], [], []
+    for x_t in x.unbind(0):
+        output, state, weights = model.observe(x_t, state)
+        if grad:
+            _retain(output, state)
+        outputs.append(output)
+        states.append(state)
+        if weights is not None:
+            attention.append(weights)
+            origin.append(tuple(state.memory.origin.unbind(0)))
+    seen = (tuple(attention), tuple(origin)) if attention else (None, None)
+    return Trace(torch.stack(outputs), tuple(states), *seen)
+
+
+def _retain(output: Tensor, state: State) -> None:
+    for tensor in (output, *leaves(state)):
+        if tensor.requires_grad and not tensor.is_leaf:
+            tensor.retain_grad()
