@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .draws import one_hot
-from .task import Batch, Split, Task, require
+from .task import Batch, Split, Task, at_least
 
 SYMBOLS = 10  # to remember, each one of 1..8
 ALPHABET = 8
@@ -30,7 +30,7 @@ class _Recall(Task):
     """Steps between the symbols and their repetition."""
 
     def __post_init__(self) -> None:
-        require(self.T >= 1, "T", self.T, "a whole number of at least 1")
+        at_least(self, T=1)
 
     @property
     def length(self) -> int:
@@ -49,7 +49,7 @@ class _Recall(Task):
     def places(self, size: int, random: torch.Generator) -> Tensor:
         """(10, size): the steps at which the symbols are shown, in ascending order."""
 
-    def batch(self, step: int, size: int, split: Split = "train") -> Batch:
+    def _batch(self, step: int, size: int, split: Split) -> Batch:
         random = self.generator(split, step)
         symbols = torch.randint(1, ALPHABET + 1, (SYMBOLS, size), generator=random, device="cpu")
         inputs = torch.full((self.length, size), BLANK, device="cpu")

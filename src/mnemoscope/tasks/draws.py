@@ -14,7 +14,8 @@ def generator(*purpose: str | int) -> torch.Generator:
     The seed is a hash, so purposes that differ anywhere (`"train"`, `"test"`) have unrelated streams, and it is the
     same on every platform and in every process (Python's own `hash` is not).
     """
-    digest = hashlib.blake2b(repr(purpose).encode(), digest_size=8).digest()
+    words = [word if isinstance(word, str) else int(word) for word in purpose]  # numpy's integers print differently
+    digest = hashlib.blake2b(repr(words).encode(), digest_size=8).digest()
     return torch.Generator(device="cpu").manual_seed(int.from_bytes(digest, "little") >> 1)
 
 

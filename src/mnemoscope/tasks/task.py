@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
@@ -39,8 +39,6 @@ class Task(ABC):
     metric = "accuracy"
     """The headline among `metrics`."""
     higher_is_better = True
-    solved: ClassVar[float | None] = None
-    """The value of the headline metric at which the task counts as solved, or None where there is no such value."""
 
     seed: int = field(default=0, kw_only=True)
     """Seed of the data: the same seed gives the same batches everywhere."""
@@ -66,13 +64,28 @@ class Task(ABC):
         return self.length - 1
 
     @property
-    def baseline(self) -> float | None:
-        """The loss of the best model without memory, in closed form, or None where there is no closed form."""
+    def solved(self) -> float | None:
+        """The value of the headline metric at which the task counts as solved, or None where there is no such value."""
         return None
 
-    @abstractmethod
+    @property
+    def baseline(self) -> float | None:
+        """The loss without memory: of the best answers that are the same for every sequence, in closed form.
+
+        On data it is taken over the training split. None where no closed form is known.
+        """
+        return None
+
     def batch(self, step: int, size: int, split: Split = "train") -> Batch:
-        """Batch number `step` of `size` sequences."""
+        """Batch number `step` of `size` sequences, the same whenever and in whatever order it is asked for."""
+        require(step >= 0, "step", step, "0 or more")
+        require(size >= 1, "size", size, "1 or more")
+        require(split in get_args(Split), "split", split, "one of 'train', 'valid', 'test'")
+        return self._batch(step, size, split)
+
+    @abstractmethod
+    def _batch(self, step: int, size: int, split: Split) -> Batch:
+        """`batch`, of arguments that are already known to be right."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -112,7 +125,15 @@ class Task(ABC):
         return generator(self.name, self.seed, *purpose)
 
 
-def require(condition: bool, field: str, given: object, allowed: str) -> None:
-    """Refuse a wrong configuration in one line: what was wrong, what was given, what is allowed."""
+def at_least(task: Task, **least: int) -> None:
+    """Refuse a task one of whose fields is below what it must at least be."""
+    for name, bound in least.items():
+        given = getattr(task, name)
+        whole = isinstance(given, int) and not isinstance(given, bool)
+        require(whole and given >= bound, name, given, f"a whole number, {bound} or more")
+
+
+def require(condition: bool, name: str, given: object, allowed: str) -> None:
+    """Refuse a wrong value in one line: what was wrong, what was given, what is allowed."""
     if not condition:
-        raise MnemoscopeError(f"{field} = {given!r} is not allowed; {field} must be {allowed}")
+        raise MnemoscopeError(f"{name} = {given!r} is not allowed: {name} must be {allowed}")
