@@ -1,0 +1,227 @@
+"""One process's part of a run: the loop, what it writes down, and how it goes on from where another stopped."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import MnemoscopeError
+from ..tasks import Task
+from .board import Board
+from .checkpoint import Checkpoint, write_checkpoint
+from .config import FitConfig
+from .files import to_json, write_whole
+from .folder import RunFolder, fingerprint
+from .learner import Learner, part_of
+from .metrics import Metrics
+from .progress import Diverged, Progress, Stop, Summary, Watch
+from .trajectory import record_parameters
+
+Values = dict[str, float | None]
+
+
+class Session:
+    """The run of a learner, in a folder or in memory alone."""
+
+    def __init__(self, learner: Learner, folder: RunFolder | None, about: dict[str, Any], watch: Watch | None) -> None:
+        self.learner, self.folder, self.about, self.watch = learner, folder, about, watch
+        self.task, self.config = learner.task, learner.config
+        self.total = total_updates(self.task, self.config)
+        self.metrics = Metrics(folder.metrics if folder else None)
+        self.board: Board | None = None
+        self.pending: list[Tensor] = []  # (loss, gradient norm) of the updates that no record sums up yet
+        self.held_out: Values | None = None
+        self.best: float | None = None
+        self.best_update = 0
+        self.saved: Path | None = None
+
+    def begin(self) -> None:
+        """Start a new run, with a checkpoint of its first weights."""
+        if self.folder is not None:
+            self.folder.begin(self.about)
+            self.folder.prepare()
+            self.save()
+        self.record()
+
+    def restore(self) -> None:
+        """Go on from the newest sound checkpoint, or from the beginning where there is none yet."""
+        assert self.folder is not None
+        self.folder.prepare()
+        checkpoint = self.folder.latest(self._accept)
+        if checkpoint is None:
+            self.metrics.cut()
+            self.save()
+            return self.record()
+        where = str(self.folder.checkpoints / f"{checkpoint.update:08d}.safetensors")
+        self.learner.restore(checkpoint, where)
+        self._take_back(checkpoint, where)
+        self.metrics.cut()
+        self.saved = Path(where)
+        return None
+
+    def run(self) -> Summary:
+        """Update until the task is solved or the budget is spent."""
+        start, begun = self.learner.done, time.perf_counter()
+        if self.folder is not None and self.config.tensorboard:
+            self.board = Board(self.folder.tensorboard, start)
+        try:
+            self._tell(None)
+            while not self.finished:
+                self._one_update()
+        finally:
+            if self.board is not None:
+                self.board.close()
+        return self._conclude(time.perf_counter() - begun, self.learner.done - start)
+
+    @property
+    def finished(self) -> bool:
+        return self.learner.done >= self.total or (self.config.stop_when_solved and self.solved)
+
+    @property
+    def solved(self) -> bool:
+        value = (self.held_out or {}).get(self.task.metric)
+        if self.task.solved is None or value is None:
+            return False
+        return value >= self.task.solved if self.task.higher_is_better else value <= self.task.solved
+
+    def _one_update(self) -> None:
+        loss, norm = self.learner.update()
+        self.pending.append(torch.stack([loss, norm]))
+        if self._due(self.config.record_every):
+            self.record()
+        if self._due(self.config.log_every):
+            self._log()
+        if self._due(self.config.evaluate_every) or self.learner.done == self.total:
+            self._evaluate()
+        if self._due(self.config.checkpoint_every) or self.finished:
+            self.save()
+        self._tell(loss)
+
+    def _due(self, every: int) -> bool:
+        return every > 0 and self.learner.done % every == 0
+
+    def _tell(self, loss: Tensor | None) -> None:
+        if self.watch is None:
+            return
+        try:
+            self.watch(Progress(self.learner.done, self.total, loss, self.held_out))
+        except Stop:
+            self.save()
+            raise
+
+    def _settle(self) -> Tensor:
+        """The pending losses and norms, (updates, 2); raises where one of them is no number."""
+        values = torch.stack(self.pending).double().cpu() if self.pending else torch.zeros(0, 2, dtype=torch.float64)
+        bad = ~values.isfinite().all(1) | (values[:, 0] > self.config.diverged)
+        if bad.any():
+            first = int(bad.nonzero()[0])
+            raise self._diverged(self.learner.done - len(values) + 1 + first, *values[first].tolist())
+        return values
+
+    def _diverged(self, update: int, loss: float, norm: float) -> Diverged:
+        bad_loss = not math.isfinite(loss) or loss > self.config.diverged
+        what = f"the loss is {loss:g}" if bad_loss else f"the norm of the gradient is {norm:g}"
+        hint = f"try a lower lr (it was {self.config.lr:g}) or a tighter clip (it was {self.config.clip:g}; 0 is none)"
+        return Diverged(update, what, self.saved, hint)
+
+    def _log(self) -> None:
+        loss, norm = self._settle().mean(0).tolist()
+        self.pending.clear()
+        self._note({"update": self.learner.done, "loss": loss, "gradient_norm": norm, "lr": self.learner.lr})
+
+    def _evaluate(self) -> None:
+        self._settle()
+        found = self.learner.evaluate()
+        if not math.isfinite(found["loss"]):
+            raise self._diverged(self.learner.done, found["loss"], 0.0)
+        self.held_out = {name: value if math.isfinite(value) else None for name, value in found.items()}
+        self._note({"update": self.learner.done, "split": "valid", **self.held_out})
+        self._keep_best(self.held_out.get(self.task.metric))
+
+    def _keep_best(self, value: float | None) -> None:
+        better = self.best is None or (value is not None and (value > self.best) == self.task.higher_is_better)
+        if value is None or not better or value == self.best:
+            return
+        self.best, self.best_update = value, self.learner.done
+        if self.folder is not None:
+            weights = {f"model.{name}": tensor for name, tensor in self.learner.model.state_dict().items()}
+            best = Checkpoint(self.learner.done, weights, {self.task.metric: value})
+            write_checkpoint(self.folder.checkpoints, best, "best")
+
+    def _note(self, record: dict[str, Any]) -> None:
+        self.metrics.add(record)
+        if self.board is not None:
+            self.board.add(record)
+
+    def record(self) -> None:
+        """Write the parameters down, where trajectories are recorded."""
+        if self.folder is not None and self.config.record_every:
+            record_parameters(self.folder.trajectory, self.learner.done, self.learner.model)
+
+    def save(self) -> None:
+        """Write a checkpoint of everything; never one with numbers that are none."""
+        if self.folder is None:
+            return
+        pending = self._settle()
+        tensors = {**self.learner.tensors(), "pending.values": pending}
+        for name, tensor in self.learner.model.state_dict().items():
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                raise Diverged(self.learner.done, f"{name} is not finite", self.saved, "try a lower lr")
+        numbers = {
+            "learner": self.learner.numbers(),
+            "metrics": self.metrics.mark(),
+            "held_out": self.held_out,
+            "best": self.best,
+            "best_update": self.best_update,
+            "config_sha256": fingerprint(self.about),
+            "torch": torch.__version__,
+        }
+        self.saved = self.folder.save(Checkpoint(self.learner.done, tensors, numbers))
+
+    def _accept(self, checkpoint: Checkpoint) -> None:
+        assert self.folder is not None
+        if checkpoint.numbers.get("config_sha256") != fingerprint(self.about):
+            raise MnemoscopeError(f"{self.folder.config} was changed after the run began; put it back to resume")
+        mark = checkpoint.numbers.get("metrics")
+        self.metrics.rewind(mark if isinstance(mark, dict) else {})
+
+    def _take_back(self, checkpoint: Checkpoint, where: str) -> None:
+        numbers = checkpoint.numbers
+        try:
+            self.pending = list(part_of(checkpoint, "pending")["values"].unbind(0))
+            self.held_out, self.best, self.best_update = numbers["held_out"], numbers["best"], numbers["best_update"]
+        except KeyError as error:
+            raise MnemoscopeError(f"{where} lacks {error}") from error
+
+    def _conclude(self, seconds: float, updates: int) -> Summary:
+        summary = Summary(
+            outcome="solved" if self.solved else "budget spent",
+            updates=self.learner.done,
+            metric=self.task.metric,
+            best=self.best,
+            best_update=self.best_update,
+            held_out=self.held_out or {},
+            baseline=self.task.baseline,
+            parameters=sum(p.numel() for p in self.learner.model.parameters()),
+            seconds=seconds,
+            updates_per_second=updates / seconds,
+        )
+        if self.folder is not None:
+            write_whole(self.folder.summary, to_json(asdict(summary), indent=2))
+        return summary
+
+
+def total_updates(task: Task, config: FitConfig) -> int:
+    """The budget in updates."""
+    if not config.epochs:
+        return config.updates
+    batches = task.steps_per_epoch(config.batch_size)
+    if batches is None:
+        raise MnemoscopeError(f"epochs = {config.epochs} needs a fixed data set; {task.name} makes new data for ever")
+    return math.ceil(config.epochs * batches / config.accumulate)
