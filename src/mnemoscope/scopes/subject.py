@@ -1,0 +1,139 @@
+"""What lies under the scope: a model, the sequences it reads, and what the examination may know and ask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from mnemoscope.adapters import Adapted, adapt, made
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.recurrence import Recurrence
+from mnemoscope.scopes.untouched import untouched
+
+Progress: TypeAlias = Callable[[str, float, str], None]
+"""Called with the scope's name, the share done in [0, 1], and the current figure in words."""
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""loss(outputs, targets) -> a number; outputs in the layout in which the model gives them."""
+
+
+class OutOfTime(Exception):
+    """The budget of seconds is spent."""
+
+
+@dataclass
+class Subject:
+    """A model made ready to be measured; time comes first everywhere.
+
+    Attributes:
+        model: as it was given.
+        adapted: what can be examined of it.
+        targets, loss: what the model is taught, where known; `loss(outputs, targets)` with outputs (T, B, m).
+        needs: how many steps back the task needs, where known.
+        seed: of every random choice that a scope makes; the global random state is never used.
+        progress: called as a scope advances.
+        deadline: the `time.monotonic()` at which to stop.
+    """
+
+    model: Any
+    adapted: Adapted
+    targets: Tensor | None = None
+    loss: Loss | None = None
+    needs: float | None = None
+    seed: int = 0
+    progress: Progress | None = None
+    deadline: float | None = None
+    scope: str = field(default="", init=False)  # the one that is running, for progress
+
+    @property
+    def name(self) -> str:
+        return self.adapted.name
+
+    @property
+    def features(self) -> Tensor:
+        """(T, B, d): what the whole model reads; real, so that outputs can be differentiated by it."""
+        return self.adapted.features
+
+    @property
+    def steps(self) -> int:
+        return self.features.shape[0]
+
+    @property
+    def batch(self) -> int:
+        return self.features.shape[1]
+
+    def run(self, features: Tensor) -> Tensor:
+        """The whole model: features (T, B, d) -> outputs (T, B, m), or (1, B, m) for one output a sequence."""
+        return self.adapted.run(features)
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """The part with a step. A scope that declares ``needs="step"`` is only called where there is one."""
+        if self.adapted.recurrence is None:
+            raise MnemoscopeError(self.adapted.no_step)
+        return self.adapted.recurrence
+
+    @property
+    def drive(self) -> Tensor:
+        """(T, B, input_size): what the recurrence reads."""
+        if self.adapted.drive is None:
+            raise MnemoscopeError(self.adapted.no_step)
+        return self.adapted.drive
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.features.dtype
+
+    def generator(self) -> torch.Generator:
+        """A fresh generator on the CPU, seeded; draw there and move, so that every device sees the same numbers."""
+        return torch.Generator().manual_seed(self.seed)
+
+    def report(self, done: float, note: str = "") -> None:
+        """Say how far the running scope has come; ends it when the budget is spent."""
+        if self.progress is not None:
+            self.progress(self.scope, done, note)
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise OutOfTime
+
+    def lacks(self, need: str) -> str:
+        """Why the model cannot give what a scope needs; empty where it can."""
+        if need == "outputs":
+            return ""
+        if need == "loss":
+            return "" if self.loss is not None and self.targets is not None else "it needs targets= and loss="
+        if self.adapted.recurrence is None:
+            return self.adapted.no_step
+        return "" if need == "step" or self._attends() else f"{self.name} does not attend to its own past states"
+
+    def _attends(self) -> bool:
+        with torch.no_grad():
+            x, recurrence = self.drive[:1], self.recurrence
+            return recurrence.observe(x[0], recurrence.initial_state(x.shape[1]))[2] is not None
+
+
+def subject_of(
+    model: Any,
+    inputs: Tensor | None = None,
+    *,
+    targets: Tensor | None = None,
+    loss: Loss | None = None,
+    needs: float | None = None,
+    batch_first: bool | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    deadline: float | None = None,
+) -> Subject:
+    """Make a model ready to be measured on given sequences; see `Subject` and `mnemoscope.adapters.adapt`."""
+    if isinstance(model, Subject):
+        return model
+    if inputs is None:
+        raise MnemoscopeError("a scope needs sequences to look at: pass inputs, (time, batch, features)")
+    model = made(model)
+    with untouched(model):
+        adapted = adapt(model, inputs, batch_first)
+    return Subject(model, adapted, targets, loss, needs, seed, progress, deadline)

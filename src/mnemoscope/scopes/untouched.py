@@ -1,0 +1,87 @@
+"""Look without touching: whatever happens in a measurement, the model is afterwards what it was before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def untouched(model: Any) -> Iterator[None]:
+    """Put back mode, gradients, requires_grad, buffers and random state, also after an error or an interrupt.
+
+    Inside, the model is in eval mode, no parameter requires a gradient or has one, and gradients are recorded: what is
+    differentiated by parameters asks for that itself. cuDNN is off, as it cannot differentiate a layer in eval mode.
+    """
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    with ExitStack() as stack:
+        stack.enter_context(_random_state(_devices(modules)))
+        stack.enter_context(_modes(modules))
+        stack.enter_context(_parameters(model))
+        stack.enter_context(_buffers(model))
+        stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        yield
+
+
+def _devices(modules: list[nn.Module]) -> list[torch.device]:
+    tensors = [t for module in modules for t in (*module.parameters(recurse=False), *module.buffers(recurse=False))]
+    return sorted({t.device for t in tensors if t.is_cuda}, key=str)
+
+
+@contextmanager
+def _random_state(devices: list[torch.device]) -> Iterator[None]:
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  the global state is what a model may use
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+
+
+@contextmanager
+def _modes(modules: list[nn.Module]) -> Iterator[None]:
+    before = [(module, module.training) for module in modules]
+    try:
+        for module in modules:
+            module.training = False
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+@contextmanager
+def _parameters(model: Any) -> Iterator[None]:
+    parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
+    before = [(p, p.requires_grad, p.grad) for p in parameters]
+    try:
+        for p in parameters:
+            p.grad = None
+            p.requires_grad_(False)
+        yield
+    finally:
+        for p, required, grad in before:
+            p.requires_grad_(required)
+            p.grad = grad
+
+
+@contextmanager
+def _buffers(model: Any) -> Iterator[None]:
+    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+    before: list[tuple[Tensor, Tensor]] = [(b, b.detach().clone()) for b in buffers]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
