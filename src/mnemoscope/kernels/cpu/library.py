@@ -1,0 +1,71 @@
+"""The compiled loops: which of them this machine can run, and how they are called.
+
+They are plain C functions over raw memory, so one build serves every version of torch. A function takes one structure
+whose members are all eight bytes wide (pointers, integers, doubles), in the order of the C++ declaration.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import warnings
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_SUPPORTED = {"AVX512": ("avx512", "avx2", "generic"), "AVX2": ("avx2", "generic")}
+_NAMES = {torch.float32: "float", torch.float64: "double"}
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL | None:
+    """The fastest build that this CPU can run, or None where none was compiled."""
+    folder = Path(__file__).parent
+    for name in _SUPPORTED.get(torch.backends.cpu.get_cpu_capability(), ("generic",)):
+        for path in sorted([*folder.glob(f"_{name}.*so"), *folder.glob(f"_{name}.*pyd")]):
+            try:
+                return ctypes.CDLL(str(path))
+            except OSError:  # built for another interpreter or machine
+                continue
+    warnings.warn(
+        "mnemoscope: no compiled CPU kernels in this installation; layers use torch's own operations, which is slower. "
+        "Install a C++ compiler and reinstall to have them.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
+
+
+def available(dtype: torch.dtype) -> bool:
+    return dtype in _NAMES and library() is not None
+
+
+@lru_cache(maxsize=1)
+def _borrowed_threads() -> int:
+    """The address of GOMP_parallel in the OpenMP runtime that torch has loaded; 0 where it cannot be found."""
+    try:
+        mapped = Path("/proc/self/maps").read_text().splitlines()
+        paths = {line.split(maxsplit=5)[5] for line in mapped if "omp" in line.rpartition("/")[2]}
+        found = [ctypes.CDLL(path).GOMP_parallel for path in sorted(paths) if Path(path).exists()]
+        return ctypes.cast(found[0], ctypes.c_void_p).value or 0
+    except (OSError, AttributeError, IndexError):
+        return 0
+
+
+def _word(value: Tensor | int | float | None) -> int:
+    if isinstance(value, Tensor):
+        return value.data_ptr()
+    if isinstance(value, float):
+        return struct.unpack("q", struct.pack("d", value))[0]
+    return int(value or 0)
+
+
+def call(name: str, dtype: torch.dtype, *members: Tensor | int | float | None) -> None:
+    """Run one compiled loop with torch's number of threads; `members` fill its structure in order."""
+    loops = library()
+    assert loops is not None
+    words = [*map(_word, members), torch.get_num_threads(), _borrowed_threads()]
+    if getattr(loops, f"{name}_{_NAMES[dtype]}")((ctypes.c_int64 * len(words))(*words)):
+        raise MemoryError(f"{name} could not allocate its working memory")

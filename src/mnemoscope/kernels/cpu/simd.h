@@ -1,0 +1,279 @@
+// Vectors of the machine's width and the few functions that recurrences need, for float and double.
+//
+// The same text is compiled for several instruction sets. GCC and Clang have vector types of their own; any other
+// compiler gets a plain array with the same operators, which it may vectorise as it can.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__) || defined(__AVX2__) || defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace mnemoscope {
+
+#if defined(__AVX512F__)
+constexpr int vector_bytes = 64;
+#elif defined(__AVX2__)
+constexpr int vector_bytes = 32;
+#else
+constexpr int vector_bytes = 16;
+#endif
+
+template <class T>
+constexpr int lanes = vector_bytes / static_cast<int>(sizeof(T));
+
+template <class T>
+struct Integer;
+template <>
+struct Integer<float> {
+    using type = std::uint32_t;
+};
+template <>
+struct Integer<double> {
+    using type = std::uint64_t;
+};
+
+#if defined(__GNUC__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
+
+template <class T>
+struct VectorOf {
+    typedef T type __attribute__((vector_size(vector_bytes)));
+};
+template <class T>
+using Vec = typename VectorOf<T>::type;
+template <class T>
+using Bits = typename VectorOf<typename Integer<T>::type>::type;
+
+template <class T>
+inline Vec<T> splat(T value) {
+    return value - Vec<T>{};
+}
+// Where b is no number, so is the result: a bound goes first, what it bounds goes second.
+template <class V>
+inline V larger(V a, V b) {
+    return a > b ? a : b;
+}
+template <class V>
+inline V smaller(V a, V b) {
+    return a < b ? a : b;
+}
+template <class V>
+inline V where_positive(V z, V yes, V no) {
+    return z > 0 ? yes : no;
+}
+
+#else
+
+template <class T>
+struct Plain {
+    T x[vector_bytes / sizeof(T)];
+    T& operator[](int i) { return x[i]; }
+    T operator[](int i) const { return x[i]; }
+};
+template <class T>
+using Vec = Plain<T>;
+template <class T>
+using Bits = Plain<typename Integer<T>::type>;
+
+template <class T, class F>
+inline Plain<T> each(F f) {
+    Plain<T> out;
+    for (int i = 0; i < static_cast<int>(vector_bytes / sizeof(T)); ++i) out[i] = f(i);
+    return out;
+}
+template <class T>
+inline Plain<T> splat(T value) {
+    return each<T>([&](int) { return value; });
+}
+#define MNEMOSCOPE_OPERATOR(OP)                                                    \
+    template <class T>                                                             \
+    inline Plain<T> operator OP(Plain<T> a, Plain<T> b) {                          \
+        return each<T>([&](int i) { return static_cast<T>(a[i] OP b[i]); });       \
+    }                                                                              \
+    template <class T>                                                             \
+    inline Plain<T> operator OP(T a, Plain<T> b) {                                 \
+        return each<T>([&](int i) { return static_cast<T>(a OP b[i]); });          \
+    }                                                                              \
+    template <class T>                                                             \
+    inline Plain<T> operator OP(Plain<T> a, T b) {                                 \
+        return each<T>([&](int i) { return static_cast<T>(a[i] OP b); });          \
+    }
+MNEMOSCOPE_OPERATOR(+)
+MNEMOSCOPE_OPERATOR(-)
+MNEMOSCOPE_OPERATOR(*)
+MNEMOSCOPE_OPERATOR(/)
+MNEMOSCOPE_OPERATOR(<<)
+#undef MNEMOSCOPE_OPERATOR
+template <class T>
+inline Plain<T>& operator+=(Plain<T>& a, Plain<T> b) {
+    return a = a + b;
+}
+template <class T>
+inline Plain<T> operator-(Plain<T> a) {
+    return each<T>([&](int i) { return -a[i]; });
+}
+template <class T>
+inline Plain<T> larger(Plain<T> a, Plain<T> b) {
+    return each<T>([&](int i) { return a[i] > b[i] ? a[i] : b[i]; });
+}
+template <class T>
+inline Plain<T> smaller(Plain<T> a, Plain<T> b) {
+    return each<T>([&](int i) { return a[i] < b[i] ? a[i] : b[i]; });
+}
+template <class T>
+inline Plain<T> where_positive(Plain<T> z, Plain<T> yes, Plain<T> no) {
+    return each<T>([&](int i) { return z[i] > 0 ? yes[i] : no[i]; });
+}
+
+#endif
+
+template <class To, class From>
+inline To recast(From from) {
+    static_assert(sizeof(To) == sizeof(From), "the same bits, read as another type");
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+template <class T>
+inline Vec<T> load(const T* p) {
+    Vec<T> v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+template <class T>
+inline void store(T* p, Vec<T> v) {
+    std::memcpy(p, &v, sizeof v);
+}
+
+// The first `count` lanes only; the others are zero.
+template <class T>
+inline Vec<T> load(const T* p, int count) {
+    if (count >= lanes<T>) return load(p);
+    T part[lanes<T>] = {};
+    std::memcpy(part, p, static_cast<std::size_t>(count) * sizeof(T));
+    return load(part);
+}
+template <class T>
+inline void store(T* p, Vec<T> v, int count) {
+    if (count >= lanes<T>)
+        store(p, v);
+    else
+        std::memcpy(p, &v, static_cast<std::size_t>(count) * sizeof(T));
+}
+
+template <class T>
+inline T total(Vec<T> v) {
+    for (int half = lanes<T> / 2; half > 0; half /= 2) {
+        Vec<T> shifted{};
+        for (int i = 0; i < half; ++i) shifted[i] = v[i + half];
+        v += shifted;
+    }
+    return v[0];
+}
+#if defined(__AVX512F__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
+template <>
+inline float total<float>(Vec<float> v) {
+    return _mm512_reduce_add_ps(recast<__m512>(v));
+}
+template <>
+inline double total<double>(Vec<double> v) {
+    return _mm512_reduce_add_pd(recast<__m512d>(v));
+}
+#endif
+
+// 1 / x. In single precision a hardware estimate and one Newton step are as exact and several times faster than a
+// division; x must then be finite and normal, since 0 * inf is no number.
+template <class T>
+inline Vec<T> reciprocal(Vec<T> x) {
+    return T(1) / x;
+}
+#if defined(__AVX512F__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
+template <>
+inline Vec<float> reciprocal<float>(Vec<float> x) {
+    Vec<float> r = recast<Vec<float>>(_mm512_maskz_rcp14_ps(0xffff, recast<__m512>(x)));
+    return r + r * (1.0f - x * r);
+}
+#elif defined(__AVX2__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
+template <>
+inline Vec<float> reciprocal<float>(Vec<float> x) {
+    Vec<float> r = recast<Vec<float>>(_mm256_rcp_ps(recast<__m256>(x)));
+    return r + r * (1.0f - x * r);
+}
+#endif
+
+template <class T>
+struct Limits;
+template <>
+struct Limits<float> {
+    static constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+    static constexpr int mantissa = 23, bias = 127, degree = 7;
+    static constexpr float ln2_high = 0.693145751953125f, ln2_low = 1.4286068203094173e-06f;
+    static constexpr float exponent = 87.0f;   // exp(+-exponent) is a normal number
+    static constexpr float saturated = 20.0f;  // 1 - tanh(saturated / 2) rounds to zero
+    static constexpr float huge = 1e37f;       // its reciprocal is still normal
+};
+template <>
+struct Limits<double> {
+    static constexpr double round = 6755399441055744.0;  // 1.5 * 2^52
+    static constexpr int mantissa = 52, bias = 1023, degree = 13;
+    static constexpr double ln2_high = 0.6931471805582987, ln2_low = 1.6465949582897082e-12;
+    static constexpr double exponent = 700.0, saturated = 44.0, huge = 1e300;
+};
+
+// exp(x) = 2^k (1 + p): k a whole number, |r| <= ln(2)/2 the rest, p = exp(r) - 1 by its Taylor series.
+template <class T>
+struct Exponential {
+    Vec<T> power, p;
+    explicit Exponential(Vec<T> x) {
+        using L = Limits<T>;
+        const Vec<T> shifted = x * T(1.4426950408889634) + L::round;
+        const Vec<T> k = shifted - L::round;
+        const Vec<T> r = (x - k * L::ln2_high) - k * L::ln2_low;
+        p = splat(T(1));
+        for (int j = L::degree; j > 1; --j) p = p * (r * (T(1) / T(j))) + T(1);
+        p = p * r;
+        // The low bits of `shifted` are k; the exponent field of 2^k is k + bias.
+        using U = typename Integer<T>::type;
+        power = recast<Vec<T>>((recast<Bits<T>>(shifted) + U(L::bias)) << U(L::mantissa));
+    }
+};
+
+template <class T>
+inline Vec<T> exponential(Vec<T> x) {
+    const Vec<T> bound = splat(Limits<T>::exponent);
+    const Exponential<T> e(smaller(bound, larger(-bound, x)));
+    return e.power + e.power * e.p;
+}
+
+template <class T>
+inline Vec<T> sigmoid(Vec<T> x) {
+    return reciprocal<T>(T(1) + exponential<T>(-x));
+}
+
+// tanh(x) = sign(x) (e^{2|x|} - 1) / (e^{2|x|} + 1), with e^y - 1 = 2^k p + (2^k - 1) free of cancellation near zero.
+template <class T>
+inline Vec<T> hyperbolic_tangent(Vec<T> x) {
+    const Vec<T> modulus = larger(x, -x);
+    const Exponential<T> e(smaller(splat(Limits<T>::saturated), modulus + modulus));
+    const Vec<T> less_one = e.power * e.p + (e.power - T(1));
+    const Vec<T> y = less_one * reciprocal<T>(less_one + T(2));
+    return larger(smaller(x, y), -y);  // |tanh x| <= |x|, so this gives y the sign of x
+}
+
+// Subnormal gradients of vanishing paths would cost a hundred cycles each; for the time of a call they count as zero.
+class FlushSubnormals {
+#if defined(__SSE2__)
+    unsigned before = _mm_getcsr();
+
+public:
+    FlushSubnormals() { _mm_setcsr(before | 0x8040u); }
+    ~FlushSubnormals() { _mm_setcsr(before); }
+    FlushSubnormals(const FlushSubnormals&) = delete;
+    FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+#endif
+};
+
+}  // namespace mnemoscope
