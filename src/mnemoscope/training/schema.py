@@ -70,6 +70,8 @@ def _convert(kind: Any, value: Any, where: str) -> tuple[bool, Any]:
         return any(value == option and type(value) is type(option) for option in get_args(kind)), value
     if origin is tuple:
         return _convert_tuple(get_args(kind), value, where)
+    if origin is dict:
+        return _convert_dict(get_args(kind)[1], value, where)
     if kind is float:
         ok = type(value) in (int, float) and abs(value) <= 1.8e308 and math.isfinite(value)
         return ok, float(value) if ok else None
@@ -90,6 +92,12 @@ def _convert_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[bool
     return True, tuple(_checked(kind, item, f"{where}[{i}]") for i, (kind, item) in pairs)
 
 
+def _convert_dict(kind: Any, value: Any, where: str) -> tuple[bool, Any]:
+    if not isinstance(value, dict):
+        return False, None
+    return True, {name: _checked(kind, item, f"{where}.{name}") for name, item in value.items()}
+
+
 _NAMES = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a string", Path: "a path"}
 
 
@@ -99,6 +107,6 @@ def _describe(kind: Any) -> str:
         return "one of " + ", ".join(repr(option) for option in get_args(kind))
     if origin in (types.UnionType, Union):
         return " or ".join(_describe(option) for option in get_args(kind))
-    if origin is tuple:
-        return "a list"
+    if origin in (tuple, dict):
+        return "a list" if origin is tuple else "an object with named fields"
     return "null" if kind in (None, types.NoneType) else _NAMES.get(kind, str(kind))

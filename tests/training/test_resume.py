@@ -1,0 +1,113 @@
+"""A run that was stopped, or killed, and resumed is the run that never was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from mnemoscope.tasks import Characters, Copy
+from mnemoscope.training import FitConfig, NetworkConfig, Run, RunConfig, Stop, resume, train
+
+FIT = FitConfig(
+    updates=24, batch_size=4, evaluate_every=5, evaluate_batches=1, log_every=4, checkpoint_every=7, threads=1
+)
+SMALL = NetworkConfig(model="torch.LSTM", hidden_size=8)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("".join("abcdefgh"[i * i % 8] + " the sea"[i % 8] for i in range(1500)))
+    return path
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Everything in a run folder that must not depend on when it was stopped."""
+    found = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    summary = json.loads(found.pop("summary.json"))
+    del summary["seconds"], summary["updates_per_second"]
+    return {**found, "summary": json.dumps(summary).encode()}
+
+
+def stop_at(update: int):
+    def watch(progress):
+        if progress.update == update:
+            raise Stop
+
+    return watch
+
+
+def variants(text: Path) -> dict[str, RunConfig]:
+    copy, characters = Copy(T=3), Characters(data=str(text), bptt=20)
+    return {
+        "adam": RunConfig(copy, SMALL, FIT),
+        "dropout": RunConfig(copy, replace(SMALL, num_layers=2, dropout=0.3), FIT),
+        "sgd, 1/t": RunConfig(copy, SMALL, replace(FIT, optimizer="sgd", momentum=0.9, schedule="inverse", lr=0.5)),
+        "rmsprop, steps": RunConfig(copy, SMALL, replace(FIT, optimizer="rmsprop", schedule="step", step_every=6)),
+        "plateau, carried": RunConfig(characters, SMALL, replace(FIT, schedule="plateau", lr=0.3)),
+        "carried memory": RunConfig(characters, NetworkConfig("RelLSTM", 8, buffer=3, relevant=2), FIT),
+        "groups": RunConfig(copy, NetworkConfig("ExpRNN", 8), FIT),
+        "accumulated, recorded": RunConfig(copy, SMALL, replace(FIT, accumulate=3, record_every=5, bptt=6)),
+        "bf16": RunConfig(copy, NetworkConfig("LSTM", 8), replace(FIT, precision="bf16-mixed")),
+    }
+
+
+NAMES = list(variants(Path()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stopped_and_resumed_gives_the_same_bytes(name: str, tmp_path: Path, text: Path, request) -> None:
+    config = variants(text)[name]
+    if name == "bf16":  # some virtual machines announce the tiles that oneDNN then uses, and do not have them
+        torch.backends.mkldnn.set_flags(False)
+        request.addfinalizer(lambda: torch.backends.mkldnn.set_flags(True))
+    train(config, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(config, tmp_path / "parts", stop_at(9))  # between a record, an evaluation and a checkpoint
+    with pytest.raises(Stop):
+        resume(tmp_path / "parts", stop_at(22))
+    resume(tmp_path / "parts")
+    whole, parts = files(tmp_path / "whole"), files(tmp_path / "parts")
+    kept = {name for name in whole if "checkpoints/" not in name or "best" in name or "00000024" in name}
+    assert {name: whole[name] for name in kept} == {name: parts[name] for name in kept}
+
+
+def test_resuming_a_finished_run_gives_its_summary(tmp_path: Path) -> None:
+    config = RunConfig(Copy(T=3), SMALL, FIT)
+    summary = train(config, tmp_path / "run")
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.*")}
+    assert resume(tmp_path / "run") == summary
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.*")} == before
+
+
+def test_the_last_three_checkpoints_are_kept(tmp_path: Path) -> None:
+    train(RunConfig(Copy(T=3), SMALL, FIT), tmp_path / "run")
+    kept = sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir())
+    numbers = ["00000014", "00000021", "00000024", "best"]
+    assert kept == [f"{n}{suffix}" for n in numbers for suffix in (".json", ".safetensors")]
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(tmp_path: Path, caplog) -> None:
+    config = RunConfig(Copy(T=3), SMALL, FIT)
+    train(config, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(config, tmp_path / "parts", stop_at(20))
+    newest = tmp_path / "parts/checkpoints/00000020.safetensors"
+    data = bytearray(newest.read_bytes())
+    data[-5] ^= 1
+    newest.write_bytes(data)
+    resume(tmp_path / "parts")
+    assert "00000020.safetensors is damaged" in caplog.text
+    assert "going back to update 14" in caplog.text
+    whole, parts = files(tmp_path / "whole"), files(tmp_path / "parts")
+    assert whole["metrics.jsonl"] == parts["metrics.jsonl"]
+    assert whole["checkpoints/00000024.safetensors"] == parts["checkpoints/00000024.safetensors"]
+
+
+def test_threads_are_written_down_so_that_resuming_uses_the_same(tmp_path: Path) -> None:
+    train(RunConfig(Copy(T=3), SMALL, replace(FIT, threads=0, updates=2)), tmp_path / "run")
+    assert Run(tmp_path / "run").config.fit.threads >= 1
