@@ -64,7 +64,7 @@ class RAC(Gated):
         return super().observe(self._template(x), state)
 
     def _template(self, x: Tensor) -> Tensor:
-        return x if self.feature is None else self.feature(x)
+        return self.feature(x) if self.feature is not None and isinstance(x, Tensor) else x
 
     def project(self, w: Weights, x: Tensor) -> Tensor:
         return F.linear(x, w.weight_ih, w.bias_ih if self.bias else None)

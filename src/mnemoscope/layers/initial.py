@@ -25,7 +25,7 @@ def cayley_angles(count: int, like: Tensor) -> Tensor:
 
 
 def skew_blocks(size: int, angles: Tensor) -> Tensor:
-    """The skew matrix (size, size) of 2 x 2 blocks [[0, angle], [-angle, 0]]; the last row of an odd size stays zero."""
+    """The skew matrix (size, size) of 2 x 2 blocks [[0, angle], [-angle, 0]]; an odd size leaves its last row zero."""
     skew = angles.new_zeros(size, size)
     even = torch.arange(0, size - 1, 2, device=angles.device)
     skew[even, even + 1], skew[even + 1, even] = angles, -angles

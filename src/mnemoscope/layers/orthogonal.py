@@ -54,6 +54,11 @@ class ExpRNN(OrthRNN):
         if trivialization not in ("static", "dynamic"):
             raise MnemoscopeError(f"trivialization must be 'static' or 'dynamic'; got {trivialization!r}")
         super().__init__(input_size, hidden_size, *args, **kwargs)
+        if trivialization == "static" and self.recurrent_init not in ("henaff", "cayley"):
+            raise MnemoscopeError(
+                f"the static map starts from 'henaff' or 'cayley'; got recurrent_init={self.recurrent_init!r}, "
+                "which trivialization='dynamic' can start from"
+            )
         self.trivialization = trivialization
         for name in self._recurrent():
             parametrizations.orthogonal(
@@ -76,13 +81,25 @@ class ExpRNN(OrthRNN):
 
     def _reset_recurrent(self, name: str) -> None:
         original = self._skew(name)
-        if self.trivialization == "dynamic" or self.recurrent_init == "orthogonal":
+        if self.trivialization == "dynamic":
             start = initial.RECURRENT[self.recurrent_init](torch.empty_like(original))
             setattr(self, name, start)
         else:  # torch cannot assign to the static map, so its skew matrix is drawn itself
             angles = initial.cayley_angles if self.recurrent_init == "cayley" else initial.henaff_angles
             skew = initial.skew_blocks(self.hidden_size, angles(self.hidden_size // 2, original))
             original.copy_(skew.tril())
+
+    def weights(self, place: int) -> Weights:
+        w = super().weights(place)
+        if w.weight_hh.dtype in (torch.float16, torch.bfloat16):  # too coarse for torch's exponential
+            w.weight_hh = self._exponential(self._recurrent()[place]).to(w.weight_hh.dtype)
+        return w
+
+    def _exponential(self, name: str) -> Tensor:
+        lower = self._skew(name).float().tril(-1)
+        q = torch.linalg.matrix_exp(lower - lower.mT)
+        base = dict(self.get_submodule(f"parametrizations.{name}.0").named_buffers()).get("base")
+        return q if base is None else base.float() @ q
 
     @torch.no_grad()
     def rebase(self) -> None:
@@ -123,13 +140,16 @@ class GORU(Layer):
         rotations: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self.layout, self.rotations = layout, _rotation_layers(layout, hidden_size, rotations)
+        self.layout, self.rotations = layout, rotations
         super().__init__(input_size, hidden_size, *args, **kwargs)
+        self.rotations = len(self.weights(0).angles)
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
         n = self.hidden_size
         shapes: dict[str, tuple[int, ...]] = {
-            "weight_ih": (3 * n, input_size), "weight_hh": (2 * n, n), "angles": (self.rotations, n // 2),
+            "weight_ih": (3 * n, input_size),
+            "weight_hh": (2 * n, n),
+            "angles": (_rotation_layers(self.layout, n, self.rotations), n // 2),
         }
         return {**shapes, "bias_gates": (2 * n,), "bias_modrelu": (n,)} if self.bias else shapes
 

@@ -12,7 +12,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers.attentive import Attentive
 from mnemoscope.layers.memory import Memory
 from mnemoscope.layers.plain import LSTM, RNN
-from mnemoscope.layers.sequence import Weights
+from mnemoscope.layers.sequence import Weights, hold
 
 
 class Screened(Attentive):
@@ -58,22 +58,21 @@ class Screened(Attentive):
             fade = torch.where(torch.arange(self.slots, device=h.device) < self.buffer, 1.0, self.decay)
             memory = memory._replace(relevance=memory.relevance * fade.to(h.dtype))
         entry = Memory(h, F.linear(h, w.weight_key), memory.clock, torch.zeros_like(h[:, 0]), memory.clock)
-        if self.buffer:
-            ring = memory.clock % self.buffer  # (batch,): the slot of the oldest state of S, or the next empty one
-            leaving = _read(memory, ring)
-            memory = _write(self._judge(memory, leaving), ring, entry, entry.origin >= 0)
-        else:
-            memory = self._judge(memory, entry)  # without a buffer every state is judged as soon as it is made
+        ring = memory.clock % max(self.buffer, 1)  # (batch,): the slot of the oldest state of S, or the next empty one
+        leaving = _read(memory, ring) if self.buffer else entry  # without a buffer a state is judged as it is made
+        memory = self._judge(memory, leaving) if self.relevant else memory
+        memory = _write(memory, ring, entry) if self.buffer else memory
         return memory._replace(clock=memory.clock + 1)
 
     def _judge(self, memory: Memory, leaving: Memory) -> Memory:
         """R after the state that leaves S has been weighed against its least relevant member."""
-        if not self.relevant:
-            return memory
         vacant = memory.origin[:, self.buffer :] < 0
         standing = memory.relevance[:, self.buffer :].masked_fill(vacant, -torch.inf)  # room is less than any relevance
         least, place = standing.min(-1)
-        return _write(memory, self.buffer + place, leaving, (leaving.origin >= 0) & (leaving.relevance > least))
+        place = place + self.buffer
+        enters = (leaving.origin >= 0) & (leaving.relevance > least)  # (batch,)
+        pairs = zip(leaving, _read(memory, place), strict=True)
+        return _write(memory, place, Memory(*(hold(enters, new, old) for new, old in pairs)))
 
     def count(self, memory: Memory, alpha: Tensor) -> Memory:
         counted = torch.arange(self.slots, device=alpha.device) < (self.slots if self.refresh else self.buffer)
@@ -107,19 +106,17 @@ class RelLSTM(Screened, LSTM):
 
 def _read(memory: Memory, slot: Tensor) -> Memory:
     """The state in one slot (batch,) of each sequence, as a memory without the slot dimension."""
-    at = slot[:, None]
-    values, keys = (t.gather(1, at[..., None].expand(-1, 1, t.shape[-1])).squeeze(1) for t in memory[:2])
-    return Memory(values, keys, memory.origin.gather(1, at)[:, 0], memory.relevance.gather(1, at)[:, 0], memory.clock)
+    values, keys, origin, relevance = (t.gather(1, _along(t, slot)).squeeze(1) for t in memory[:4])
+    return Memory(values, keys, origin, relevance, memory.clock)
 
 
-def _write(memory: Memory, slot: Tensor, entry: Memory, where: Tensor) -> Memory:
-    """The memory with `entry` in one slot (batch,) of each sequence for which `where` (batch,) holds."""
-    slots = torch.arange(memory.origin.shape[1], device=slot.device)
-    here = (slots == slot[:, None]) & where[:, None]  # (batch, slots)
-    return Memory(
-        torch.where(here[..., None], entry.values[:, None], memory.values),
-        torch.where(here[..., None], entry.keys[:, None], memory.keys),
-        torch.where(here, entry.origin[:, None], memory.origin),
-        torch.where(here, entry.relevance[:, None], memory.relevance),
-        memory.clock,
-    )
+def _write(memory: Memory, slot: Tensor, entry: Memory) -> Memory:
+    """The memory with `entry` in one slot (batch,) of each sequence."""
+    pairs = zip(memory[:4], entry[:4], strict=True)  # scatter moves one row where a masked choice would touch them all
+    values, keys, origin, relevance = (t.scatter(1, _along(t, slot), new[:, None]) for t, new in pairs)
+    return Memory(values, keys, origin, relevance, memory.clock)
+
+
+def _along(tensor: Tensor, slot: Tensor) -> Tensor:
+    """The index (batch, 1, ...) of one slot of each sequence in a tensor (batch, slots, ...)."""
+    return slot.view(-1, *[1] * (tensor.dim() - 1)).expand(-1, 1, *tensor.shape[2:])

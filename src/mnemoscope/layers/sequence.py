@@ -224,8 +224,10 @@ class Layer(Recurrence):
 
     def adopt(self, state: State) -> State:
         """A state handed in by the caller, in the form that the layer works with."""
-        tensors = (state,) if isinstance(state, Tensor) and len(self.visible) == 1 else state
-        if not isinstance(tensors, tuple | list) or not all(isinstance(item, Tensor) for item in tensors):
+        tensors = (state,) if isinstance(state, Tensor) else state
+        if not isinstance(tensors, tuple | list) or len(tensors) != len(self.visible):
+            raise misfit(self, state)
+        if not all(isinstance(tensor, Tensor) for tensor in tensors):
             raise misfit(self, state)
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
