@@ -1,0 +1,104 @@
+"""Gradient propagation in self-attentive recurrences (Kerg et al. 2020, appendix A).
+
+A trained layer, taken apart: ``blocks = attention_blocks(model, x)``, then ``decompose(blocks, t, k)`` or
+``gradient_by_hops(blocks, gradient)``. Uniform and sparse attention in closed form: `uniform_chi` and `chi`,
+`growth_exponent`, `dependency_depth`, `depth_bound`.
+"""
+
+from mnemoscope.theory.attention import lemmas as _lemmas  # noqa: F401  registers its statements
+from mnemoscope.theory.attention.growth import (
+    growth_constant,
+    growth_exponent,
+    keeps_inverse_rate,
+    paper_exponent,
+    uniform_gain,
+    uniform_norm,
+)
+from mnemoscope.theory.attention.hops import decompose, gradient_by_hops, state_gradients
+from mnemoscope.theory.attention.jacobians import (
+    AttentionBlocks,
+    X,
+    Y,
+    additive_scores,
+    hidden_partial,
+    macro_partial,
+    path_factors,
+    split_factors,
+)
+from mnemoscope.theory.attention.net import SelfAttentiveNet
+from mnemoscope.theory.attention.parameters import alignment_gradient, recurrence_gradient, score_gradient
+from mnemoscope.theory.attention.paths import by_hops, total_derivatives, transfers
+from mnemoscope.theory.attention.sparse import (
+    chain_gain,
+    chi,
+    dependency_depth,
+    depth_bound,
+    effective_sparsity,
+    gain,
+    path_weights,
+    pattern_of,
+    sparsity,
+    uniform_over,
+)
+from mnemoscope.theory.attention.symmetric import (
+    deltas,
+    elementary_sums,
+    lemma_9,
+    newton_sums,
+    power_sums,
+    proposition_3,
+    psis,
+    reciprocals,
+)
+from mnemoscope.theory.attention.traced import attention_blocks
+from mnemoscope.theory.attention.uniform import chi_bounds, theta_bounds, uniform_chi, uniform_theta
+
+__all__ = [
+    "AttentionBlocks",
+    "SelfAttentiveNet",
+    "X",
+    "Y",
+    "additive_scores",
+    "alignment_gradient",
+    "attention_blocks",
+    "by_hops",
+    "chain_gain",
+    "chi",
+    "chi_bounds",
+    "decompose",
+    "deltas",
+    "dependency_depth",
+    "depth_bound",
+    "effective_sparsity",
+    "elementary_sums",
+    "gain",
+    "gradient_by_hops",
+    "growth_constant",
+    "growth_exponent",
+    "hidden_partial",
+    "keeps_inverse_rate",
+    "lemma_9",
+    "macro_partial",
+    "newton_sums",
+    "paper_exponent",
+    "path_factors",
+    "path_weights",
+    "pattern_of",
+    "power_sums",
+    "proposition_3",
+    "psis",
+    "reciprocals",
+    "recurrence_gradient",
+    "score_gradient",
+    "sparsity",
+    "split_factors",
+    "state_gradients",
+    "theta_bounds",
+    "total_derivatives",
+    "transfers",
+    "uniform_chi",
+    "uniform_gain",
+    "uniform_norm",
+    "uniform_over",
+    "uniform_theta",
+]
