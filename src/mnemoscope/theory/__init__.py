@@ -1,1 +1,44 @@
+"""What the papers prove, as functions that can be called and statements that can be checked.
 
+One package a paper, imported when a name of it is first used; all of their public names are names of this room.
+`load` imports everything, which fills `STATEMENTS`.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from typing import Any
+
+from mnemoscope.theory.statement import STATEMENTS, Row, Statement, statement
+
+PAPERS = {
+    "attention": "Kerg et al. 2020",
+    "stability": "Miller & Hardt 2018",
+    "smoothness": "Ribeiro et al. 2019",
+    "separation": "Levine et al. 2018",
+    "homework": "Nabli 2019",
+}
+
+__all__ = ["PAPERS", "STATEMENTS", "Row", "Statement", "load", "statement"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in PAPERS:
+        return import_module(f"{__name__}.{name}")
+    for package in () if name.startswith("_") else PAPERS:
+        room = import_module(f"{__name__}.{package}")
+        if name in room.__all__:
+            return getattr(room, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *PAPERS, *(name for package in PAPERS for name in __getattr__(package).__all__)})
+
+
+def load() -> dict[str, Statement]:
+    """Import every file of the room and return all statements by name."""
+    for module in pkgutil.walk_packages(__path__, prefix=f"{__name__}."):
+        import_module(module.name)
+    return STATEMENTS

@@ -1,0 +1,83 @@
+"""When recurrent models don't need to be recurrent (Miller & Hardt 2018).
+
+From the weights and a bound on the inputs: ``system = rnn_constants(U, V, input_bound=1.0)`` (or `linear_constants`,
+`lstm_constants`), then ``context_length(system, eps)`` says how many inputs suffice, and `Truncated` is the
+feed-forward net that reads no more. `lstm_certificate` tells how strongly an LSTM contracts.
+"""
+
+from mnemoscope.theory.stability.constants import (
+    Nonlinearity,
+    SystemConstants,
+    context_length,
+    linear_constants,
+    prediction_gap,
+    rnn_constants,
+    state_gap,
+)
+from mnemoscope.theory.stability.counterexamples import (
+    ScalarSystem,
+    identity_descent,
+    identity_gradient,
+    truncation_error,
+)
+from mnemoscope.theory.stability.descent import (
+    LossConstants,
+    gradient_gap,
+    loss_smoothness,
+    squared_loss,
+    trained_prediction_gap,
+    training_context_length,
+    trajectory_gap,
+    truncation_gamma,
+    weight_gap,
+    weight_gap_closed,
+)
+from mnemoscope.theory.stability.lstm import (
+    Certificate,
+    GateBounds,
+    comparison_matrix,
+    euclidean_iterations,
+    forget_bound,
+    gate_bounds,
+    lstm_certificate,
+    satisfies_proposition_5,
+    weighted_rate,
+)
+from mnemoscope.theory.stability.lstm_smoothness import lstm_constants
+from mnemoscope.theory.stability.truncation import Truncated, Window
+
+__all__ = [
+    "Certificate",
+    "GateBounds",
+    "LossConstants",
+    "Nonlinearity",
+    "ScalarSystem",
+    "SystemConstants",
+    "Truncated",
+    "Window",
+    "comparison_matrix",
+    "context_length",
+    "euclidean_iterations",
+    "forget_bound",
+    "gate_bounds",
+    "gradient_gap",
+    "identity_descent",
+    "identity_gradient",
+    "linear_constants",
+    "loss_smoothness",
+    "lstm_certificate",
+    "lstm_constants",
+    "prediction_gap",
+    "rnn_constants",
+    "satisfies_proposition_5",
+    "squared_loss",
+    "state_gap",
+    "trained_prediction_gap",
+    "training_context_length",
+    "trajectory_gap",
+    "truncation_error",
+    "truncation_gamma",
+    "weight_gap",
+    "weight_gap_closed",
+    "weighted_rate",
+]

@@ -1,0 +1,102 @@
+"""The truncated model: a recurrence that forgets everything older than k inputs (Miller & Hardt 2018, eq. 3)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.recurrence import Recurrence, State, leaves, rebuild
+
+
+class Window(NamedTuple):
+    """What a truncated model carries on: its last k - 1 inputs, oldest first, and how many it has seen."""
+
+    inputs: Tensor  # (1, batch, k - 1, input_size)
+    clock: Tensor  # (1, batch)
+
+
+class Truncated(Recurrence):
+    """`layer` as a feed-forward net of depth k: at every step it starts anew and reads the last k inputs.
+
+    h_t^k = phi(h_{t-1}^k, x_t) with h_{t-k}^k the initial state; the first k outputs are the layer's own. All windows
+    of a sequence are evaluated at once, as one batch of `layer`; at most `rows` sequences of k inputs at a time.
+
+    Args:
+        layer: any `Recurrence` that runs forward in time.
+        k: the number of inputs that an output may depend on, at least 1.
+        rows: how many windows are put into one batch; less needs less memory.
+    """
+
+    def __init__(self, layer: Recurrence, k: int, *, rows: int = 8192) -> None:
+        super().__init__()
+        if k < 1 or rows < 1:
+            raise MnemoscopeError(f"Truncated needs k >= 1 inputs and rows >= 1; got k={k}, rows={rows}")
+        if getattr(layer, "bidirectional", False):
+            raise MnemoscopeError("Truncated needs a layer that runs forward in time; got a bidirectional one")
+        self.layer, self.k, self.rows = layer, k, rows
+        self.input_size, self.hidden_size = layer.input_size, layer.hidden_size
+        self.batch_first = bool(getattr(layer, "batch_first", False))
+
+    @property
+    def output_size(self) -> int:
+        return self.layer.output_size
+
+    def initial_state(self, batch: int) -> Window:
+        like = leaves(self.layer.initial_state(batch))[0]
+        empty = like.new_zeros(1, batch, self.k - 1, self.input_size)
+        return Window(empty, torch.zeros(1, batch, dtype=torch.int64, device=like.device))
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, Window]:
+        """Read the window that ends in x, starting each sequence where its inputs begin."""
+        inputs = torch.cat([state.inputs[0], x[:, None]], 1)  # (batch, k, input_size)
+        missing = self.k - 1 - state.clock[0]  # (batch,): > 0 while a sequence is shorter than its window
+        inner = self.layer.initial_state(len(x))
+        for age, x_t in enumerate(inputs.unbind(1)):
+            output, after = self.layer.step(x_t, inner)
+            inner = _where(age >= missing, after, inner)
+        return output, Window(inputs[None, :, 1:], state.clock + 1)
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """x (time, batch, input_size), or (batch, time, input_size) where the layer is batch_first."""
+        if x.dim() != 3:
+            raise MnemoscopeError(f"Truncated expects batched input with 3 dimensions; got {list(x.shape)}")
+        x = x.transpose(0, 1) if self.batch_first else x
+        state = self.initial_state(x.shape[1]) if state is None else state
+        seen = state.clock.clamp(max=self.k - 1).unique()
+        output, after = self._forward(x, state, int(seen)) if len(seen) == 1 else super().forward(x, state)
+        return (output.transpose(0, 1) if self.batch_first else output), after
+
+    def _forward(self, x: Tensor, state: Window, seen: int) -> tuple[Tensor, Window]:
+        """All sequences have `seen` < k inputs in their windows: the first windows grow, the others slide."""
+        past = state.inputs[0].transpose(0, 1)[self.k - 1 - seen :]
+        whole = torch.cat([past, x])  # (seen + time, batch, input_size)
+        outputs = [self._run(whole[: self.k])[seen:]]
+        if len(whole) > self.k:
+            windows = whole[1:].unfold(0, self.k, 1)  # (windows, batch, input_size, k)
+            pieces = windows.split(max(1, self.rows // x.shape[1]))
+            outputs += [self._slide(piece) for piece in pieces]
+        kept = torch.cat([state.inputs[0].transpose(0, 1), x])[len(x) :]  # (k - 1, batch, input_size)
+        return torch.cat(outputs), Window(kept.transpose(0, 1)[None], state.clock + len(x))
+
+    def _slide(self, windows: Tensor) -> Tensor:
+        """The last outputs (windows, batch, output_size) of windows (windows, batch, input_size, k)."""
+        count, batch, size, k = windows.shape
+        together = windows.permute(3, 0, 1, 2).reshape(k, count * batch, size)
+        return self._run(together)[-1].view(count, batch, -1)
+
+    def _run(self, x: Tensor) -> Tensor:
+        if not self.batch_first:
+            return self.layer(x)[0]
+        return self.layer(x.transpose(0, 1))[0].transpose(0, 1)
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}"
+
+
+def _where(active: Tensor, new: State, old: State) -> State:
+    """The new state of the sequences that are active (batch,), the old one of the others."""
+    pairs = zip(leaves(new), leaves(old), strict=True)
+    return rebuild(new, [torch.where(active.view(1, -1, *[1] * (a.dim() - 2)), a, b) for a, b in pairs])

@@ -1,0 +1,196 @@
+"""Gradients and weights of a system and of its truncation: Lemmas 2-4, Proposition 2, Theorem 1."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.theory.stability import descent
+from mnemoscope.theory.stability.constants import SystemConstants, linear_constants, rnn_constants, spectral_norm
+from mnemoscope.theory.stability.descent import (
+    LossConstants,
+    gradient_gap,
+    loss_smoothness,
+    squared_loss,
+    training_context_length,
+    trajectory_gap,
+    truncation_gamma,
+)
+from mnemoscope.theory.stability.instances import (
+    bounded_inputs,
+    descend,
+    flat,
+    loss_gradient,
+    nearby,
+    random_rnn,
+    rnn_states,
+)
+
+cases = st.tuples(st.sampled_from(["identity", "tanh"]), st.floats(0.05, 0.9), st.integers(0, 10**6))
+
+
+def problem(case, n=4, d=2, T=40):
+    nonlinearity, lam, seed = case
+    draw = torch.Generator().manual_seed(seed)
+    readout, target = torch.randn(2, n, generator=draw).double(), torch.randn(2, generator=draw).double()
+    weights, x = random_rnn(n, d, lam, seed), bounded_inputs(T, d, 1.0, seed)
+    system = rnn_constants(*weights, input_bound=1.0, nonlinearity=nonlinearity)
+    return x, weights, readout, target, system, squared_loss(readout, target, system)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases, st.integers(1, 20))
+def test_gradient_gap_holds(case, k):
+    x, weights, C, y, system, loss = problem(case)
+    full, cut = (loss_gradient(x, weights, C, y, cut, case[0]) for cut in (None, k))
+    assert float((full - cut).norm()) <= gradient_gap(system, loss, k) * (1 + 1e-9) + 1e-12
+    assert gradient_gap(system, loss, k) <= truncation_gamma(system, loss) * k * system.lam ** (k - 1) * (1 + 1e-9)
+
+
+def scalar(lam):
+    """h_t = lam h_{t-1} + x_t with x = 1 at its fixed point, as constants of w = (a,) alone, and p = h_T."""
+    reach = 1 / (1 - lam)
+    return SystemConstants(lam, 1.0, reach, 0.0, 1.0, 1.0, 0.0, reach=reach), LossConstants(1.0, 0.0)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_gradient_gap_is_reached_by_a_scalar_system(lam, k):
+    """d h_T/da - d h_T^k/da = lam^k S/(1 - lam) + k lam^(k-1) S with S = 1/(1 - lam): the bound, term by term."""
+    system, loss = scalar(lam)
+    a = torch.tensor(lam, dtype=torch.float64, requires_grad=True)
+    h = sum(a**i for i in range(400))
+    h_k = sum(a**i for i in range(k))
+    (exact,) = torch.autograd.grad(h - h_k, a)
+    assert float(exact) == pytest.approx(gradient_gap(system, loss, k), rel=1e-9)
+
+
+def test_the_printed_lemma_2_fails():
+    """One lambda too many: at lambda = 0.1 the exact difference is four times what the text's constants allow."""
+    system, loss = scalar(0.0)
+    assert gradient_gap(system, loss, 1) == 1.0
+    assert descent.gradient_gap_as_printed(system, loss, 1) == 0.0
+    system, loss = scalar(0.1)
+    assert gradient_gap(system, loss, 30) > 4 * descent.gradient_gap_as_printed(system, loss, 30)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases)
+def test_loss_is_smooth_and_trajectories_stay_close(case):
+    x, weights, C, y, system, loss = problem(case)
+    other = nearby(weights, 0.1, case[2])
+    distance = float((flat(weights) - flat(other)).norm())
+    here, there = (loss_gradient(x, w, C, y, None, case[0]) for w in (weights, other))
+    assert float((here - there).norm()) <= loss_smoothness(system, loss) * distance * (1 + 1e-9) + 1e-12
+    apart = (rnn_states(x, weights, case[0]) - rnn_states(x, other, case[0])).norm(dim=1)
+    assert all(float(gap) <= trajectory_gap(system, distance, t) * (1 + 1e-9) + 1e-15 for t, gap in enumerate(apart))
+    assert trajectory_gap(system, distance, 10_000) <= trajectory_gap(system, distance)
+
+
+def test_beta_and_trajectory_gap_in_closed_form():
+    """Scalar, in a alone: h_T = sum a^i. dh/da at the fixed point is S^2 and d2h/da2 is 2 S^3, S = 1/(1 - a).
+
+    Every term of beta counts: beta_p L_w^2 S^2 with L_w = S, and the mixed ones 2 L_p L_w S^2.
+    """
+    lam = 0.6
+    S = 1 / (1 - lam)
+    system, linear = scalar(lam)
+    assert loss_smoothness(system, linear) == pytest.approx(2 * S**3)
+    assert loss_smoothness(system, LossConstants(0.0, 1.0)) == pytest.approx(S**4)
+    bent = SystemConstants(lam, 1.0, 2.0, 3.0, 0.0, 0.0, 5.0, reach=1.0)
+    assert loss_smoothness(bent, linear) == pytest.approx(3 * S + 4 * 5 * S**3)
+    a = torch.tensor(lam, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(sum(a**i for i in range(300)), a, create_graph=True)
+    (bend,) = torch.autograd.grad(slope, a)
+    assert float(bend) == pytest.approx(loss_smoothness(system, linear))
+    assert slope.item() == pytest.approx(trajectory_gap(system, 1.0))
+
+
+def test_squared_loss_is_lipschitz_and_smooth_on_reachable_states():
+    draw = torch.Generator().manual_seed(0)
+    for norm, order, dual in (("l2", 2, 2), ("linf", math.inf, 1)):
+        C, y = torch.randn(3, 5, generator=draw).double(), torch.randn(3, generator=draw).double()
+        system = SystemConstants(0.5, 1, 1, 0, 0, 0, 0, reach=0.7, norm=norm)
+        loss = squared_loss(C, y, system)
+        h, k = torch.randn(2, 5000, 5, generator=draw).double()
+        h, k = (0.7 * s / torch.linalg.vector_norm(s, ord=order, dim=1, keepdim=True) for s in (h, k))
+        gradient, other = ((s @ C.T - y) @ C for s in (h, k))
+        steepest = torch.linalg.vector_norm(gradient, ord=dual, dim=1).max()
+        bend = torch.linalg.vector_norm(gradient - other, ord=dual, dim=1) / torch.linalg.vector_norm(
+            h - k, ord=order, dim=1
+        )
+        assert 0.3 * loss.L_p < float(steepest) <= loss.L_p
+        assert 0.3 * loss.beta_p < float(bend.max()) <= loss.beta_p
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(1e-6, 10), st.floats(1e-3, 1.0), st.floats(1e-3, 4.0), st.integers(1, 300))
+def test_forms_of_proposition_2_are_ordered(gap, alpha, smoothness, steps):
+    recursion = descent.weight_gap(gap, alpha, smoothness, steps)
+    closed = descent.weight_gap_closed(gap, alpha, smoothness, steps)
+    printed = descent.weight_gap_as_printed(gap, alpha, smoothness, steps)
+    assert recursion <= closed * (1 + 1e-9)
+    assert closed <= printed * (1 + 1e-9)
+    if alpha * smoothness * (steps - 1) > 1:
+        ab = alpha * smoothness
+        assert closed == pytest.approx(alpha * gap * steps**ab * (1 + 1 / ab))
+
+
+def test_recursion_of_proposition_2_unrolls():
+    ab, steps = 0.7, 25
+    product = [math.prod(1 + ab / j for j in range(i + 1, steps + 1)) / i for i in range(1, steps + 1)]
+    assert descent.weight_gap(3.0, 0.1, 7.0, steps) == pytest.approx(0.1 * 3.0 * sum(product))
+
+
+@settings(max_examples=15, deadline=None)
+@given(cases, st.integers(1, 8))
+def test_trained_weights_stay_within_proposition_2(case, k):
+    x, weights, C, y, system, loss = problem(case, n=3, T=20)
+    alpha = 0.5 / loss_smoothness(system, loss)
+    full, cut = (descend(x, weights, C, y, cut, alpha, 10, case[0]) for cut in (None, k))
+    bound = descent.weight_gap(gradient_gap(system, loss, k), alpha, loss_smoothness(system, loss), 10)
+    assert float((flat(full) - flat(cut)).norm()) <= bound
+    assert spectral_norm(full[1]) <= case[1] * (1 + 1e-9)
+
+
+def test_weight_gap_is_nearly_reached_by_gradient_flow():
+    """One step of descent on the scalar problem moves the two runs apart by alpha times the gradients' difference."""
+    x = torch.ones(60, 1, dtype=torch.float64)
+    weights = (torch.ones(1, 1).double(), torch.tensor([[0.5]]).double())
+    C, y, alpha, k = torch.ones(1, 1).double(), torch.zeros(1).double(), 1e-3, 3
+    system = linear_constants(*weights, input_bound=1.0)
+    loss = squared_loss(C, y, system)
+    full, cut = (descend(x, weights, C, y, cut, alpha, 1, "identity") for cut in (None, k))
+    bound = descent.weight_gap(gradient_gap(system, loss, k), alpha, loss_smoothness(system, loss), 1)
+    assert 0.4 * bound < float((flat(full) - flat(cut)).norm()) <= bound
+
+
+@pytest.mark.parametrize("L_f", [None, 2.0])
+def test_training_context_is_the_least_promise(L_f):
+    *_, system, loss = problem(("tanh", 0.6, 3))
+    alpha, steps, eps = 1e-4, 100, 1e-3
+    k = training_context_length(system, loss, eps, alpha, steps, L_f)
+    if L_f is not None:
+        assert descent.trained_prediction_gap(system, loss, L_f, k, alpha, steps) <= eps
+        return
+
+    def gap(k):
+        whole = truncation_gamma(system, loss) * k * system.lam ** (k - 1)
+        return descent.weight_gap_closed(whole, alpha, loss_smoothness(system, loss), steps)
+
+    assert gap(k) <= eps < gap(k - 1)
+
+
+def test_training_context_survives_constants_beyond_floating_point():
+    system = SystemConstants(0.9, 1, 10, 10, 10, 10, 10, reach=10)
+    k = training_context_length(system, LossConstants(1.0, 1.0), 1e-3, 1.0, 10**6)
+    estimate = loss_smoothness(system, LossConstants(1.0, 1.0)) * math.log(10**6) / -math.log(0.9)
+    assert k == pytest.approx(estimate, rel=0.01)
+
+
+def test_a_truncated_model_sees_an_input():
+    with pytest.raises(MnemoscopeError, match="at least one input; got k = 0"):
+        gradient_gap(*scalar(0.5), 0)
