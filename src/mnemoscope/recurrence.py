@@ -142,7 +142,7 @@ class Trace:
         if self.attention is None or self.origin is None:
             raise MnemoscopeError("this model has no attention: attention_by_origin needs a layer with a memory")
         origins = [step[layer] for step in self.origin]
-        width = 1 + max(int(origin.max()) for origin in origins)
+        width = 1 + max((int(origin.max()) for origin in origins if origin.numel()), default=0)
         rows = []
         for weights, origin in zip(self.attention, origins, strict=True):
             empty = weights[layer].new_zeros(weights[layer].shape[0], width)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from mnemoscope.layers.sequence import Weights
-from mnemoscope.recurrence import leaves, map_state, rebuild
+from mnemoscope.recurrence import map_state
 
 
 class Memory(NamedTuple):
@@ -53,7 +53,9 @@ class AttentiveState(tuple):
 
 # torch.func differentiates through states by their leaves.
 pytree.register_pytree_node(
-    AttentiveState, lambda state: (leaves(state), state), lambda tensors, state: rebuild(state, list(tensors))
+    AttentiveState,
+    lambda state: ([*state, state.s, *state.memory], len(state)),
+    lambda parts, shown: AttentiveState(list(parts)[:shown], list(parts)[shown], Memory(*list(parts)[shown + 1 :])),
 )
 
 

@@ -1,0 +1,110 @@
+"""The contract itself: a user's own recurrence, traces, and the helpers for states."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mnemoscope
+
+
+class Leaky(mnemoscope.Recurrence):
+    """A user's own: a leaky sum of its input, and a counter beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_size = self.hidden_size = 3
+        self.rate = nn.Parameter(torch.tensor(0.5))
+
+    def initial_state(self, batch: int) -> tuple[Tensor, tuple[Tensor]]:
+        return torch.zeros(1, batch, 3), (torch.zeros(1, batch),)
+
+    def step(self, x: Tensor, state: tuple[Tensor, tuple[Tensor]]) -> tuple[Tensor, tuple[Tensor, tuple[Tensor]]]:
+        h = self.rate * state[0] + x
+        return h[0], (h, (state[1][0] + 1,))
+
+
+def test_a_users_recurrence_needs_two_methods() -> None:
+    model, x = Leaky(), torch.randn(5, 2, 3)
+    output, (_, (count,)) = model(x)
+    expected = sum(0.5 ** (4 - t) * x[t] for t in range(5))
+    torch.testing.assert_close(output[-1], expected)
+    assert (count == 5).all()
+    _, state = model(x[:2])
+    torch.testing.assert_close(model(x[2:], state)[0], output[2:])
+    run = mnemoscope.trace(model, x)
+    torch.testing.assert_close(run.stacked()[:, 0], output)
+    assert run.attention is None
+    with pytest.raises(mnemoscope.MnemoscopeError, match="has no attention"):
+        run.attention_by_origin()
+    chosen = mnemoscope.select(state, -1)
+    assert chosen[1][0].shape == (1, 1)
+    torch.testing.assert_close(chosen[0][:, 0], state[0][:, 1])
+    with pytest.raises(TypeError, match="abstract"):
+        mnemoscope.Recurrence()
+
+
+@pytest.mark.parametrize("layer", [
+    mnemoscope.LSTM(3, 4, num_layers=2),
+    mnemoscope.MemRNN(3, 4, num_layers=2),
+    mnemoscope.RelLSTM(3, 4, buffer=2, relevant=2),
+    mnemoscope.SAB(3, 4, store_every=2),
+    mnemoscope.RNN(3, 4, batch_first=True),
+], ids=str)
+def test_a_trace_is_the_run(layer) -> None:
+    x = torch.randn(7, 2, 3)
+    inputs = x.transpose(0, 1) if layer.batch_first else x
+    run = mnemoscope.trace(layer, inputs)
+    output, _ = layer(inputs)
+    torch.testing.assert_close(run.output, output.transpose(0, 1) if layer.batch_first else output)
+    assert len(run.states) == 8
+    assert not run.output.requires_grad
+    if run.attention is None:
+        return
+    for weights, origin in zip(run.attention, run.origin, strict=True):
+        assert len(weights) == layer.num_layers
+        assert all(w.shape == o.shape for w, o in zip(weights, origin, strict=True))
+        assert all((w[o < 0] == 0).all() for w, o in zip(weights, origin, strict=True))
+    by_origin = run.attention_by_origin(layer.num_layers - 1)  # (batch, T, origin)
+    assert (by_origin.triu(1) == 0).all()  # nobody attends to the future
+    if not isinstance(layer, mnemoscope.SAB):  # whose memory is empty at first
+        torch.testing.assert_close(by_origin.sum(-1), torch.ones(2, 7))
+
+
+def test_a_trace_with_gradients_gives_them_for_every_state() -> None:
+    layer = mnemoscope.RNN(3, 4, dtype=torch.float64)
+    x = torch.randn(5, 1, 3, dtype=torch.float64)
+    run = mnemoscope.trace(layer, x, grad=True)
+    run.output[-1].sum().backward()
+    h = run.output.detach()[:, 0]
+    by_h = torch.ones(4, dtype=torch.float64)
+    for t in (4, 3, 2, 1):
+        by_h = layer.weight_hh_l0.mT @ ((1 - h[t] ** 2) * by_h)
+        torch.testing.assert_close(run.states[t].grad[0, 0], by_h)
+
+
+def test_steps_can_be_differentiated_by_torch_func() -> None:
+    for layer in (mnemoscope.RelLSTM(3, 4, buffer=2, relevant=1), mnemoscope.MemRNN(3, 4), mnemoscope.GRU(3, 4)):
+        x = torch.randn(6, 2, 3)
+        state = mnemoscope.detach(layer(x)[1])
+        reverse = torch.func.jacrev(lambda x, layer=layer, state=state: layer.step(x, state)[0])(x[0])
+        forward = torch.func.jacfwd(lambda x, layer=layer, state=state: layer.step(x, state)[0])(x[0])
+        torch.testing.assert_close(reverse, forward)
+        both = torch.utils._pytree.tree_map(lambda t: torch.stack([t, t]), state)
+        output, after = torch.vmap(layer.step, in_dims=(None, 0))(x[0], both)
+        torch.testing.assert_close(output[1], layer.step(x[0], state)[0])
+        assert type(after) is type(state)
+
+
+def test_importing_mnemoscope_stays_light() -> None:
+    """What is heavy is loaded where it is used: not by the import."""
+    code = (
+        "import sys, torch; before = set(sys.modules); import mnemoscope; "
+        "heavy = {'matplotlib', 'plotly', 'tyro', 'rich', 'lightning_fabric', 'flint', 'scipy', 'pooch', 'jinja2'}; "
+        "found = heavy & (set(sys.modules) - before); sys.exit(f'loaded {found}' if found else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
