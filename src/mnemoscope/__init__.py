@@ -1,5 +1,8 @@
 """Mnemoscope shows how far back a recurrent network remembers, and gives it layers that remember further."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import (
     GORU,
@@ -19,9 +22,21 @@ from mnemoscope.layers import (
 )
 from mnemoscope.recurrence import Recurrence, State, Trace, detach, select, to, trace
 
+if TYPE_CHECKING:
+    from mnemoscope.finding import Examination, Finding
+    from mnemoscope.scopes import examine
+
 __version__ = "0.1.0"
 __all__ = [
-    "GORU", "GRU", "LSTM", "RAC", "RNN", "SAB", "ExpRNN", "LinearSystem", "MemLSTM", "MemRNN", "MnemoscopeError",
-    "OrthRNN", "Recurrence", "RelLSTM", "RelRNN", "State", "Trace", "detach", "parameter_groups", "select", "to",
-    "trace",
+    "GORU", "GRU", "LSTM", "RAC", "RNN", "SAB", "Examination", "ExpRNN", "Finding", "LinearSystem", "MemLSTM", "MemRNN",
+    "MnemoscopeError", "OrthRNN", "Recurrence", "RelLSTM", "RelRNN", "State", "Trace", "detach", "examine",
+    "parameter_groups", "select", "to", "trace",
 ]
+
+_LAZY = {"Examination": "mnemoscope.finding", "Finding": "mnemoscope.finding", "examine": "mnemoscope.scopes"}
+
+
+def __getattr__(name: str) -> Any:  # layers are wanted by every script, the scopes by few: they load when asked for
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -111,6 +111,11 @@ class Examination:
         return _load(Path(folder))
 
 
+def arrays(**values: Any) -> dict[str, np.ndarray]:
+    """Tensors or lists by name, as the arrays of a finding."""
+    return {name: _array(value) for name, value in values.items()}
+
+
 def _array(value: Any) -> np.ndarray:
     """A numpy array of its own, from a tensor, an array or a list."""
     value = value.detach().cpu() if hasattr(value, "detach") else value

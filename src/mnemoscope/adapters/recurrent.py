@@ -32,17 +32,20 @@ class Between(Recurrence):
     def initial_state(self, batch: int) -> State:
         return self.layer.initial_state(batch)
 
+    def read(self, h: Tensor, x: Tensor) -> Tensor:
+        return self.model.read(h, x)
+
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         h, state = self.layer.step(x, state)
-        return self.model.read(h, x), state
+        return self.read(h, x), state
 
     def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Tensor, ...] | None]:
         h, state, attention = self.layer.observe(x, state)
-        return self.model.read(h, x), state, attention
+        return self.read(h, x), state, attention
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         h, state = self.layer(x, state)
-        return self.model.read(h, x), state
+        return self.read(h, x), state
 
 
 def is_between(model: Any) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.adapters import Adapted, adapt, made
+from mnemoscope.adapters.adapted import time_first
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes.untouched import untouched
@@ -88,6 +89,13 @@ class Subject:
     @property
     def dtype(self) -> torch.dtype:
         return self.features.dtype
+
+    def loss_of(self, outputs: Tensor) -> Tensor:
+        """The loss of outputs (T, B, m), handed over in the layout that the model itself gives."""
+        if self.loss is None or self.targets is None:
+            raise MnemoscopeError("the loss is not known: pass targets= and loss=")
+        given = outputs[0] if len(outputs) == 1 < self.steps else time_first(outputs, self.adapted.batch_first)
+        return self.loss(given, self.targets)
 
     def generator(self) -> torch.Generator:
         """A fresh generator on the CPU, seeded; draw there and move, so that every device sees the same numbers."""
