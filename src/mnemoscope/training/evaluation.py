@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -14,30 +16,40 @@ ENDLESS_BATCHES = 8  # of a task that makes new sequences for ever
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, task: Task, *, batch_size: int = 64, batches: int | None = None, split: Split = "valid"
+    model: nn.Module,
+    task: Task,
+    *,
+    batch_size: int = 64,
+    batches: int | None = None,
+    split: Split = "valid",
+    watch: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, float]:
     """The task's metrics of `model` on held-out batches: all of the split, or 8 where there is no end of them.
 
-    The model is called as `model(inputs, state) -> (outputs, state)`; its mode is left as it was found.
+    The model is called as `model(inputs, state) -> (outputs, state)`; its mode is left as it was found. `watch` hears
+    after each batch how many are done, of how many.
     """
     training = model.training
     model.eval()
     try:
-        return _evaluate(model, task, batch_size, batches, split)
+        return _evaluate(model, task, batch_size, held_out_batches(task, batch_size, batches, split), split, watch)
     finally:
         model.train(training)
 
 
-def _evaluate(model: nn.Module, task: Task, size: int, batches: int | None, split: Split) -> dict[str, float]:
+def _evaluate(
+    model: nn.Module, task: Task, size: int, batches: int, split: Split, watch: Callable[[int, int], object]
+) -> dict[str, float]:
     state: State | None = None
     found, weights = [], []
-    for step in range(held_out_batches(task, size, batches, split)):
+    for step in range(batches):
         inputs, targets = place(task.batch(step, size, split), model)
         state = None if task.starts_anew(step, size, split) else state
         outputs, state = model(inputs, state)
         state = detach(state)
         found.append(task.metrics(widen(outputs), targets))
         weights.append(task.weight(targets))
+        watch(step + 1, batches)
     return task.combine(found, weights)
 
 

@@ -61,6 +61,8 @@ class Stop(Exception):
 class Diverged(MnemoscopeError):
     """The loss or its gradient is no longer a number, or grew beyond all bounds."""
 
+    exit_code = 3
+
     def __init__(self, update: int, what: str, checkpoint: Path | None, hint: str) -> None:
         saved = f"last good checkpoint: {checkpoint}" if checkpoint else "no checkpoint was kept"
         super().__init__(f"diverged at update {update}: {what}; {saved}; {hint}")

@@ -1,0 +1,91 @@
+"""The command line: a table of commands, one file each.
+
+Exit codes: 0 all went well, 2 something the user can mend (one line says what), 3 a run diverged, 130 and 143 it was
+stopped by Ctrl-C and by a termination signal.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+from ..errors import MnemoscopeError
+
+
+class Command(NamedTuple):
+    """A command: the module of this package whose `main(arguments) -> exit code` it is, and its line of help."""
+
+    module: str
+    help: str
+
+
+COMMANDS: dict[str, Command] = {
+    "train": Command("train", "teach a network a task"),
+    "resume": Command("resume", "continue a run that was stopped or killed"),
+    "evaluate": Command("evaluate", "measure a trained network, also on another length"),
+    "compare": Command("compare", "put runs side by side: a table and their learning curves"),
+    "theory": Command("theory", "check the papers' statements against numbers"),
+    "list": Command("listing", "name the models, tasks, scopes and studies"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    name, *rest = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
+    if name in ("-h", "--help"):
+        print(usage())
+        return 0
+    if name == "--version":
+        from mnemoscope import __version__
+
+        print(f"mnemoscope {__version__}")
+        return 0
+    return guarded(lambda: _command(name)(rest))
+
+
+def usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
+    head = "usage: mnemoscope COMMAND [OPTIONS]\n\nShows how far back a recurrent network remembers.\n"
+    return "\n".join([head, *lines, "", "mnemoscope COMMAND --help says more of each."])
+
+
+def _command(name: str) -> Callable[[list[str]], int]:
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, 1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise MnemoscopeError(f"{name!r} is not a command; commands are {', '.join(COMMANDS)}{meant}")
+    module = import_module(f".{COMMANDS[name].module}", __name__)
+    command: Callable[[list[str]], int] = module.main
+    return command
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Run a command; what the user can mend is told in one line, never by a traceback."""
+    try:
+        return command()
+    except MnemoscopeError as error:
+        return _fail(str(error), getattr(error, "exit_code", 2))
+    except KeyboardInterrupt:
+        return _fail("stopped", 130)
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        return _fail("out of memory; use less: a smaller batch-size, hidden-size or length", 2)
+
+
+def _fail(message: str, code: int) -> int:
+    print("mnemoscope: " + " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    signs = ("out of memory", "can't allocate memory", "not enough memory", "size calculation overflowed")
+    return isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in signs)

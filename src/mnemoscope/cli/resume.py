@@ -1,0 +1,27 @@
+"""mnemoscope resume RUN: continue a run that was stopped or killed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tyro
+
+from ..training import Run, resume
+from .console import parse
+from .running import Reporting, follow
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Continue a run from its last checkpoint; on the CPU the result is that of a run never stopped, bit for bit."""
+
+    run: tyro.conf.Positional[Path]
+    """The run's folder."""
+    reporting: tyro.conf.OmitArgPrefixes[Reporting] = field(default_factory=Reporting)
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(Resume, arguments, "resume")
+    config = Run(options.run).config
+    return follow(lambda watch: resume(options.run, watch), config, options.run, options.reporting)
