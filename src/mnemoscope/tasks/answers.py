@@ -50,5 +50,4 @@ def _order(name: str, seed: int, epoch: int, count: int) -> Tensor:
 
 def entropy(counts: Tensor) -> float:
     """The entropy in nats of the distribution that `counts` are proportional to."""
-    share = counts[counts > 0].double() / counts.sum()
-    return -(share * share.log()).sum().item()
+    return torch.special.entr(counts.double() / counts.sum()).sum().item()

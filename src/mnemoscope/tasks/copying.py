@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .draws import one_hot
+from .draws import one_hot, permutations
 from .task import Batch, Split, Task, at_least
 
 SYMBOLS = 10  # to remember, each one of 1..8
@@ -89,5 +89,4 @@ class Denoise(_Recall):
     name = "denoise"
 
     def places(self, size: int, random: torch.Generator) -> Tensor:
-        shuffled = torch.rand((self.T + SYMBOLS - 1, size), generator=random, device="cpu").argsort(stable=True, dim=0)
-        return shuffled[:SYMBOLS].sort(0).values
+        return permutations(self.T + SYMBOLS - 1, size, random)[:SYMBOLS].sort(0).values

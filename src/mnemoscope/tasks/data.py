@@ -82,10 +82,14 @@ def _fetch(home: Home, file: DataFile) -> bytes:
         import pooch
     except ImportError:
         raise MnemoscopeError("downloading needs pooch: pip install pooch") from None
-    downloader = pooch.HTTPDownloader(progressbar=_Bar(home.url), timeout=30)
-    name = home.url.rsplit("/", 1)[-1]
-    where = cache_folder() / "downloads" / file.dataset
-    got = Path(pooch.retrieve(home.url, known_hash=home.hash, fname=name, path=where, downloader=downloader))
+    bar = _Bar(home.url) if sys.stderr.isatty() else None
+    downloader = pooch.HTTPDownloader(progressbar=bar or False, timeout=30)
+    name, where = home.url.rsplit("/", 1)[-1], cache_folder() / "downloads" / file.dataset
+    try:
+        got = Path(pooch.retrieve(home.url, known_hash=home.hash, fname=name, path=where, downloader=downloader))
+    finally:
+        if bar:
+            bar.close()
     return member(got, home.member, file.size) if home.member else contents(got, file.size)
 
 

@@ -25,6 +25,12 @@ def normal(shape: tuple[int, ...], std: float, generator: torch.Generator) -> Te
     return torch.special.ndtri(uniform).mul_(std)
 
 
+def permutations(length: int, count: int, generator: torch.Generator) -> Tensor:
+    """(length, count): every column 0 .. length - 1 in a random order of its own."""
+    keys = torch.rand((length, count), generator=generator, dtype=torch.float64, device="cpu")
+    return keys.argsort(dim=0, stable=True)
+
+
 def one_hot(symbols: Tensor, classes: int) -> Tensor:
     """(...) integers -> (..., classes) float32; several times faster than torch's, which goes through int64."""
     return torch.zeros(*symbols.shape, classes, device=symbols.device, dtype=torch.float32).scatter_(

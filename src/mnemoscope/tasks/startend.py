@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .answers import AnswerAtEnd
-from .draws import one_hot
+from .draws import one_hot, permutations
 from .task import Batch, Split, at_least, require
 
 
@@ -66,9 +66,8 @@ class StartEnd(AnswerAtEnd):
 
     def _shifts(self, size: int, random: torch.Generator) -> Tensor:
         """(span, size): how far to turn each symbol, not 0 in `changes` places of each column."""
-        ranks = torch.rand((self.span, size), generator=random, device="cpu").argsort(dim=0, stable=True)
-        shifts = torch.randint(1, self.symbols, (self.span, size), generator=random, device="cpu")
-        return shifts * (ranks < self.changes)
+        changed = permutations(self.span, size, random) < self.changes
+        return torch.randint(1, self.symbols, (self.span, size), generator=random, device="cpu") * changed
 
 
 def _balanced(size: int, random: torch.Generator) -> Tensor:

@@ -1,0 +1,337 @@
+"""A data file is found, checked and only then read; whatever is wrong with it ends in one line that names it."""
+
+import gzip
+import hashlib
+import io
+import tarfile
+import threading
+import zipfile
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.tasks import archives, data
+from mnemoscope.tasks.archives import contents, idx, member
+from mnemoscope.tasks.catalogue import FILES, LICENCES, DataFile, Home
+
+CONTENT = b"a small corpus\nof two lines\n" * 40
+one_line = partial(pytest.raises, MnemoscopeError)
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """The user's data folder and the cache, both empty."""
+    own, cache = tmp_path / "own", tmp_path / "cache"
+    own.mkdir()
+    monkeypatch.setenv("MNEMOSCOPE_DATA", str(own))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    return own, cache / "mnemoscope"
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A web server on this machine; what it serves is put into its dictionary, and every request is written down."""
+    pages: dict[str, bytes] = {}
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            page = pages.get(self.path)
+            self.send_response(200 if page is not None else 404)
+            self.send_header("Content-Length", str(len(page or b"")))
+            self.end_headers()
+            self.wfile.write(page or b"")
+
+        def log_message(self, *arguments):
+            pass
+
+    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=partial(running.serve_forever, poll_interval=0.02), daemon=True).start()
+    yield f"http://127.0.0.1:{running.server_port}", pages, asked
+    running.shutdown()
+    running.server_close()
+
+
+def listed(monkeypatch, *homes: Home, name="ptb/small.txt.gz") -> str:
+    """Put a file with CONTENT into the catalogue."""
+    monkeypatch.setitem(FILES, name, DataFile(name, len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), homes))
+    return name
+
+
+def put(folder: Path, name: str, content: bytes) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_the_users_folder_comes_before_the_cache(folders, monkeypatch):
+    own, cache = folders
+    name = listed(monkeypatch)
+    put(cache, name, b"never read")
+    put(own, name, gzip.compress(CONTENT))
+    assert data.read(name) == CONTENT
+
+
+@pytest.mark.parametrize("unpacked", [True, False])
+def test_the_cache_serves_where_the_users_folder_has_nothing(folders, monkeypatch, unpacked):
+    name = listed(monkeypatch)
+    if unpacked:
+        put(folders[1], name.removesuffix(".gz"), CONTENT)
+    else:
+        put(folders[1], name, gzip.compress(CONTENT))
+    assert data.read(name) == CONTENT
+    monkeypatch.delenv("MNEMOSCOPE_DATA")
+    assert data.read(name) == CONTENT
+
+
+WRONG = {
+    "another text": (gzip.compress(CONTENT.replace(b"two", b"six")), "is not the published file"),
+    "a cut text": (gzip.compress(CONTENT[:-1]), f"is cut: {len(CONTENT) - 1} bytes of contents instead of"),
+    "a longer text": (gzip.compress(CONTENT + b"x"), "holds more than"),
+    "a cut archive": (gzip.compress(CONTENT)[:-9], "is cut or not what its name says"),
+    "a flipped bit": (gzip.compress(CONTENT)[:-2] + b"\x01\x01", "is cut or not what its name says"),
+    "no archive": (CONTENT, "is cut or not what its name says"),
+    "nothing": (b"", "is cut"),
+    "a bomb": (gzip.compress(bytes(10**7)), "holds more than"),
+}
+
+
+@pytest.mark.parametrize("what", list(WRONG))
+def test_a_wrong_file_is_named_and_never_used(folders, monkeypatch, server, what):
+    """Nor is it quietly replaced: the network would have had the right one."""
+    url, pages, asked = server
+    pages["/f"] = CONTENT
+    name = listed(monkeypatch, Home(f"{url}/f", "sha256:" + hashlib.sha256(CONTENT).hexdigest()))
+    content, words = WRONG[what]
+    path = put(folders[0], name, content)
+    with one_line(match=f"^{path} {words}[^\n]*$"):
+        data.read(name)
+    assert asked == []
+
+
+def test_a_folder_in_place_of_a_file(folders, monkeypatch):
+    name = listed(monkeypatch)
+    (folders[0] / name).mkdir(parents=True)
+    with one_line(match="is a folder, not a file"):
+        data.read(name)
+
+
+def test_a_data_folder_that_is_none(folders, monkeypatch, tmp_path):
+    monkeypatch.setenv("MNEMOSCOPE_DATA", str(tmp_path / "nowhere"))
+    with one_line(match="MNEMOSCOPE_DATA = '.*nowhere' is not a folder"):
+        data.read(listed(monkeypatch))
+
+
+def sha(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+def test_a_download_is_checked_kept_and_not_repeated(folders, monkeypatch, server):
+    pytest.importorskip("pooch")
+    url, pages, asked = server
+    pages["/small.txt"] = CONTENT
+    name = listed(monkeypatch, Home(f"{url}/small.txt", sha(CONTENT)))
+    assert data.read(name) == CONTENT
+    assert data.read(name) == CONTENT
+    assert asked == ["/small.txt"]
+    assert (folders[1] / "ptb/small.txt").read_bytes() == CONTENT
+    assert list(folders[0].iterdir()) == []
+
+
+def test_an_archive_is_downloaded_once_for_all_its_files(folders, monkeypatch, server):
+    pytest.importorskip("pooch")
+    url, pages, asked = server
+    pages["/all.zip"] = zipped({"corpus/one.txt": CONTENT, "corpus/two.txt": CONTENT})
+    home = partial(Home, f"{url}/all.zip", sha(pages["/all.zip"]))
+    for number in ("one", "two"):
+        assert data.read(listed(monkeypatch, home(f"{number}.txt"), name=f"ptb/{number}.txt.gz")) == CONTENT
+    assert asked == ["/all.zip"]
+
+
+def test_the_next_home_serves_where_one_is_gone_or_lies(folders, monkeypatch, server):
+    pytest.importorskip("pooch")
+    url, pages, asked = server
+    pages |= {"/lies.txt": CONTENT[::-1], "/good.txt": CONTENT}
+    homes = [Home(f"{url}/{page}.txt", sha(CONTENT)) for page in ("gone", "lies", "good")]
+    assert data.read(listed(monkeypatch, *homes)) == CONTENT
+    assert asked == ["/gone.txt", "/lies.txt", "/good.txt"]
+
+
+def test_a_download_with_wrong_contents_is_never_kept(folders, monkeypatch, server):
+    """Even where the archive itself is the published one."""
+    pytest.importorskip("pooch")
+    url, pages, _ = server
+    pages |= {"/lies.txt": CONTENT[::-1], "/other.zip": zipped({"small.txt": CONTENT[::-1]})}
+    homes = Home(f"{url}/lies.txt", sha(CONTENT)), Home(f"{url}/other.zip", sha(pages["/other.zip"]), "small.txt")
+    with one_line(match=r"could not be downloaded \(.*lies.txt: .*other.zip.* is not the published file[^\n]*$"):
+        data.read(listed(monkeypatch, *homes))
+    assert not (folders[1] / "ptb").exists()
+
+
+def test_no_network_says_what_to_do(folders, monkeypatch):
+    pytest.importorskip("pooch")
+    name = listed(monkeypatch, Home("http://127.0.0.1:9/small.txt", sha(CONTENT)))
+    with one_line(match=r"^ptb/small.txt.gz is neither in the folder MNEMOSCOPE_DATA names .*[^\n]*$"):
+        data.read(name)
+
+
+def test_without_pooch_one_is_told(folders, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pooch", None)
+    with one_line(match="downloading needs pooch"):
+        data.read(listed(monkeypatch, Home("http://127.0.0.1:9/small.txt", sha(CONTENT))))
+
+
+def test_a_cache_that_cannot_be_written(folders, monkeypatch, server, tmp_path):
+    pytest.importorskip("pooch")
+    url, pages, _ = server
+    pages["/small.txt"] = CONTENT
+    put(folders[1], "ptb", b"a file where a folder should be")
+    with one_line(match="could not be written"):
+        data.read(listed(monkeypatch, Home(f"{url}/small.txt", sha(CONTENT))))
+
+
+def test_the_licence_is_noted_once_and_not_on_stdout(folders, monkeypatch, capsys):
+    name = listed(monkeypatch)
+    put(folders[0], name, gzip.compress(CONTENT))
+    data._note_licence.cache_clear()
+    data.read(name)
+    data.read(name)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count(LICENCES["ptb"]) == 1
+
+
+def test_the_catalogue_is_whole():
+    for file in FILES.values():
+        assert file.dataset in LICENCES
+        assert len(file.sha256) == 64
+        assert file.size > 0
+        assert len(file.homes) >= 1
+        assert all(home.url.startswith(("https://", "http://")) and ":" in home.hash for home in file.homes)
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def tarred(files: dict[str, bytes], kind: bytes = tarfile.REGTYPE, target: str = "") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.type, info.linkname = len(content), kind, target
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+ARCHIVES = {".zip": zipped, ".tgz": tarred}
+packed = pytest.mark.parametrize("suffix", list(ARCHIVES))
+
+
+@packed
+def test_a_member_is_read_from_whatever_folder(tmp_path, suffix):
+    path = put(tmp_path, f"a{suffix}", ARCHIVES[suffix]({"./deep/x.txt": b"no", "./deep/y.txt": CONTENT}))
+    assert member(path, "y.txt", len(CONTENT)) == CONTENT
+    with one_line(match="holds no file called z.txt"):
+        member(path, "z.txt", 10)
+
+
+@packed
+@pytest.mark.parametrize("name", ["../y.txt", "/etc/y.txt", "a/../../y.txt", "..\\y.txt", "C:/y.txt"])
+def test_an_archive_that_leads_outside_is_refused_whole(tmp_path, suffix, name):
+    path = put(tmp_path, f"a{suffix}", ARCHIVES[suffix]({"y.txt": CONTENT, name: b"out"}))
+    before = sorted(tmp_path.rglob("*"))
+    with one_line(match=f"^{path} is not safe: its entry .* leads outside"):
+        member(path, "y.txt", len(CONTENT))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@packed
+def test_a_member_that_is_a_bomb_is_refused(tmp_path, suffix):
+    path = put(tmp_path, f"a{suffix}", ARCHIVES[suffix]({"y.txt": bytes(10**7)}))
+    with one_line(match="unpacks to more than the 1000 bytes"):
+        member(path, "y.txt", 1000)
+
+
+def test_a_tar_that_is_a_bomb_around_its_member_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "MOST", 10**6)
+    path = put(tmp_path, "a.tgz", tarred({"filler": bytes(10**7), "y.txt": CONTENT}))
+    with one_line(match="unpacks to more than 1000000 bytes"):
+        member(path, "y.txt", len(CONTENT))
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
+def test_links_and_devices_are_not_followed(tmp_path, kind):
+    put(tmp_path, "secret", b"secret")
+    path = put(tmp_path, "a.tgz", tarred({"y.txt": b""}, kind, str(tmp_path / "secret")))
+    with one_line(match="holds no file called y.txt"):
+        member(path, "y.txt", 100)
+
+
+def answer_or_complaint(reading, *arguments):
+    """What was read, or the line that says why not; any other exception is a failure."""
+    try:
+        return reading(*arguments)
+    except MnemoscopeError as error:
+        complaint = str(error)
+    assert "\n" not in complaint
+    return complaint
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from([".zip", ".tgz", ".gz", ".tar"]), st.binary(max_size=60), st.data())
+def test_damaged_archives_end_in_one_line(tmp_path_factory, suffix, noise, drawn):
+    """Cut anywhere, overwritten anywhere, or noise altogether: an answer or a MnemoscopeError, nothing else."""
+    whole = {".zip": zipped, ".tgz": tarred}.get(suffix, lambda files: gzip.compress(CONTENT))({"y.txt": CONTENT})
+    start = drawn.draw(st.integers(0, len(whole)))
+    damaged = drawn.draw(st.sampled_from([whole[:start], whole[:start] + noise + whole[start + len(noise) :], noise]))
+    path = put(tmp_path_factory.getbasetemp(), f"fuzz{suffix}", damaged)
+    for reading in (partial(member, path, "y.txt"), partial(contents, path)):
+        answer = answer_or_complaint(reading, 2 * len(CONTENT))
+        assert len(answer) <= 2 * len(CONTENT) if isinstance(answer, bytes) else str(path) in answer
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    sizes = b"".join(int(side).to_bytes(4, "big") for side in array.shape)
+    return b"\0\0\x08" + bytes([array.ndim]) + sizes + array.astype(np.uint8).tobytes()
+
+
+def test_idx():
+    images = np.arange(24).reshape(2, 3, 4)
+    assert np.array_equal(idx(idx_bytes(images), "x"), images)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not an IDX file"),
+        (b"\x89PNG\r\n", "not an IDX file of bytes: it begins with 89 50 4e 47"),
+        (b"\0\0\x0d\x01\0\0\0\0", "not an IDX file"),
+        (b"\0\0\x08\xff\0\0", "not an IDX file"),
+        (idx_bytes(np.zeros((3, 3)))[:-1], "is cut: 8 values"),
+        (b"\0\0\x08\x04" + b"\xff" * 16, "is cut: 0 values"),
+    ],
+)
+def test_idx_of_another_kind(content, words):
+    with one_line(match=f"^digits.gz {words}|^digits.gz is {words}"):
+        idx(content, "digits.gz")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=40))
+def test_idx_of_noise(noise):
+    for content in (noise, b"\0\0\x08" + noise):
+        answer = answer_or_complaint(idx, content, "noise")
+        assert "noise" in answer if isinstance(answer, str) else answer.size == len(content) - 4 * (1 + content[3])
