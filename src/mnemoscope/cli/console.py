@@ -61,14 +61,14 @@ def take(arguments: Sequence[str], option: str) -> tuple[str | None, list[str]]:
 
 def terminal() -> Console:
     """Where progress and remarks go; without colours where it is no terminal."""
-    return Console(stderr=True)
+    return Console(stderr=True, markup=False, emoji=False)
 
 
 def show(table: Table) -> None:
     """A table on standard output, as wide as it needs to be where it goes to a file."""
-    console = Console()
+    console = Console(markup=False, emoji=False, highlight=False)  # what names and claims hold is no markup
     if not console.is_terminal:
-        console = Console(width=200)
+        console = Console(width=200, markup=False, emoji=False, highlight=False)
     console.print(table)
 
 

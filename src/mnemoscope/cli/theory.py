@@ -60,7 +60,7 @@ def _chosen(statements: dict[str, Statement], names: tuple[str, ...]) -> list[St
 
 def _check(statements: list[Statement], reporting: Reporting) -> list[tuple[Statement, list[Row]]]:
     console = terminal()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     hidden = reporting.quiet or not console.is_terminal
     results = []
     with Progress(*columns, console=console, disable=hidden, transient=True) as progress:

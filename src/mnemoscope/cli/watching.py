@@ -93,6 +93,6 @@ class Follower:
 
 
 def _bar(console: Console) -> Progress:
-    name, figures = TextColumn("{task.description}"), TextColumn("{task.fields[figures]}")
+    name, figures = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[figures]}", markup=False)
     columns = (name, BarColumn(None), MofNCompleteColumn(), figures, TimeRemainingColumn())
     return Progress(*columns, console=console, speed_estimate_period=60)

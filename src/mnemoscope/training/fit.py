@@ -16,8 +16,9 @@ from ..tasks import Task
 from .config import FitConfig
 from .describe import describe, first_difference
 from .folder import RunFolder
-from .learner import Learner, Projection, device_of
+from .learner import Learner, device_of
 from .progress import Summary, Watch, read_summary
+from .projections import Projection
 from .reproducible import deterministic, reproducible
 from .session import Session
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,9 +17,8 @@ from .checkpoint import Checkpoint, fit_tensors
 from .config import FitConfig
 from .evaluation import evaluate, place, widen
 from .optimisation import make_optimizer, make_schedule, schedule_numbers, set_schedule_numbers
+from .projections import Projection, stable_projection
 from .reproducible import random_state, set_random_state
-
-Projection = Callable[[nn.Module], object]
 
 
 class _Carried:
@@ -51,8 +50,10 @@ class Learner:
     def __init__(self, model: nn.Module, task: Task, config: FitConfig, projections: Sequence[Projection] = ()) -> None:
         from lightning_fabric import Fabric  # takes longer to import than all the rest, and only training needs it
 
-        self.model, self.task, self.config, self.projections = model, task, config, projections
+        self.model, self.task, self.config = model, task, config
+        self.projections = [*projections, *([] if config.stable is None else [stable_projection(config.stable)])]
         self.done = 0  # updates
+        self._project()  # projected descent starts inside the set
         self.fabric = Fabric(accelerator=device_of(config), devices=1, precision=config.precision)
         self._optimizer = make_optimizer(parameter_groups(model, config.lr), config)
         self._schedule = make_schedule(self._optimizer, config)
@@ -68,12 +69,15 @@ class Learner:
         self._stepper.zero_grad()
         if not isinstance(self._schedule, ReduceLROnPlateau):
             self._schedule.step()
-        with torch.no_grad():
-            for project in self.projections:
-                project(self.model)
+        self._project()
         self.done += 1
         assert norm is not None  # it is for a clip by value only
         return torch.stack(losses).mean(), norm.detach()
+
+    def _project(self) -> None:
+        with torch.no_grad():
+            for project in self.projections:
+                project(self.model)
 
     def _backward(self, step: int) -> Tensor:
         size = self.config.batch_size
