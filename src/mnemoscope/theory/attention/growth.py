@@ -90,7 +90,7 @@ def keeps_inverse_rate(eigenvalue: complex) -> bool:
     That is Re lambda/(1 - lambda) >= 0: the disc of diameter [0, 1]. Real lambda > 1/2 even makes gradients grow.
     """
     _check_modulus(eigenvalue)
-    return complex(eigenvalue).real >= abs(eigenvalue) ** 2
+    return eigenvalue.real >= eigenvalue.real**2 + eigenvalue.imag**2
 
 
 def _check_modulus(eigenvalue: complex) -> None:
