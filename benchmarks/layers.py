@@ -66,7 +66,7 @@ def grown(name: str, length: int, backend: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", choices=["eager", "auto"], default="eager", help="step by step, or as layers choose")
+    parser.add_argument("--backend", choices=["eager", "auto"], default="eager", help="by steps, or as layers choose")
     parser.add_argument("--lengths", type=int, nargs="+", default=[220, 1020])
     parser.add_argument("--layers", nargs="+", default=list(LAYERS), choices=list(LAYERS))
     parser.add_argument("--repeats", type=int, default=3)

@@ -37,8 +37,9 @@ class Screening:
     """Which states are attended, as indices into [carried | new]: all of them, or the ring S and the relevant set R."""
 
     def __init__(
-        self, origin0: Tensor, relevance0: Tensor, clock0: Tensor, buffer: int, relevant: int, decay: float, refresh: bool
-    ) -> None:
+        self, origin0: Tensor, relevance0: Tensor, clock0: Tensor, buffer: int, relevant: int, decay: float,
+        refresh: bool,
+    ) -> None:  # fmt: skip
         self.buffer, self.relevant, self.decay, self.refresh = buffer, relevant, decay, refresh
         carried = torch.arange(origin0.shape[1], device=origin0.device).expand(origin0.shape)
         self.held = torch.where(origin0 >= 0, carried, -1)  # (B, m)
@@ -137,7 +138,7 @@ def attentive_backward(
     lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """dxp, dq, dk (T,B,.), dv, ds0, dc0, dvalues0, dkeys0: see `ops.py`."""
-    (T, B, n), m0, full, gated = h.shape, values0.shape[1], buffer < 0, cell == "lstm"
+    (T, B, _), m0, full, gated = h.shape, values0.shape[1], buffer < 0, cell == "lstm"
     values = torch.cat([values0, h.transpose(0, 1)], 1)  # (B, m0 + T, n)
     keys = torch.cat([keys0, (h @ U_a.T).transpose(0, 1)], 1)
     by_value, by_key = torch.zeros_like(values), torch.zeros_like(keys)
@@ -195,13 +196,18 @@ def _retreat(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """From the gradient of h_t (and c_t) to that of what was added before the non-linearity, and to c_{t-1}."""
     if cell == "rnn":
-        slope = {"tanh": lambda: 1 - h * h, "identity": lambda: torch.ones_like(h)}.get(phi, lambda: (h != 0).to(h.dtype))()
-        return by_h * slope, by_c
+        return by_h * _slope(h, phi), by_c
     assert c_before is not None
     i, f, g, o = gates[t].chunk(4, -1)
     bent = cells[t].tanh()
     by_cell = torch.where(living, by_c + by_h * o * (1 - bent * bent), 0)
-    dz = torch.cat([
-        by_cell * g * i * (1 - i), by_cell * c_before * f * (1 - f), by_cell * i * (1 - g * g), by_h * bent * o * (1 - o),
-    ], -1)  # fmt: skip
+    by_gates = by_cell * g * i * (1 - i), by_cell * c_before * f * (1 - f), by_cell * i * (1 - g * g)
+    dz = torch.cat([*by_gates, by_h * bent * o * (1 - o)], -1)
     return torch.where(living, dz, 0), torch.where(living, by_cell * f, by_c)
+
+
+def _slope(h: Tensor, phi: str) -> Tensor:
+    """phi' at z, from h = phi(z) alone; ReLU and modReLU are open exactly where h is not zero."""
+    if phi == "tanh":
+        return 1 - h * h
+    return torch.ones_like(h) if phi == "identity" else (h != 0).to(h.dtype)
