@@ -1,4 +1,4 @@
-"""The one part that needs a compiler: the CPU's fused loops, once for each instruction set. Without one, all still works."""
+"""The one part that needs a compiler: the CPU's fused loops, once for each instruction set; optional, all of it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ class Build(build_ext):
             super().build_extension(ext)
         except Exception as error:
             reason = str(error).splitlines()[0]
-            print(f"mnemoscope: CPU kernels for {name} were not built ({reason}); layers will use torch's own operations",
-                  file=sys.stderr)  # fmt: skip
+            print(f"mnemoscope: no CPU kernels for {name} ({reason}); layers run on torch's operations", file=sys.stderr)
         finally:
             self.build_temp = shared
 

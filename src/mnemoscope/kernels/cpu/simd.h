@@ -37,9 +37,9 @@ struct Integer<double> {
 
 #if defined(__GNUC__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
 
-template <class T>
+template <class T, int bytes = vector_bytes>
 struct VectorOf {
-    typedef T type __attribute__((vector_size(vector_bytes)));
+    typedef T type __attribute__((vector_size(bytes)));
 };
 template <class T>
 using Vec = typename VectorOf<T>::type;
@@ -164,24 +164,33 @@ inline void store(T* p, Vec<T> v, int count) {
         std::memcpy(p, &v, static_cast<std::size_t>(count) * sizeof(T));
 }
 
+#if defined(__GNUC__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
+
+// The sum of all lanes, by halves.
+template <class T, int bytes>
+inline T total_of(typename VectorOf<T, bytes>::type v) {
+    if constexpr (bytes == sizeof(T)) {
+        return v[0];
+    } else {
+        typename VectorOf<T, bytes / 2>::type halves[2];
+        std::memcpy(halves, &v, sizeof v);
+        return total_of<T, bytes / 2>(halves[0] + halves[1]);
+    }
+}
 template <class T>
 inline T total(Vec<T> v) {
-    for (int half = lanes<T> / 2; half > 0; half /= 2) {
-        Vec<T> shifted{};
-        for (int i = 0; i < half; ++i) shifted[i] = v[i + half];
-        v += shifted;
-    }
+    return total_of<T, vector_bytes>(v);
+}
+
+#else
+
+template <class T>
+inline T total(Vec<T> v) {
+    for (int half = lanes<T> / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; ++i) v[i] += v[i + half];
     return v[0];
 }
-#if defined(__AVX512F__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
-template <>
-inline float total<float>(Vec<float> v) {
-    return _mm512_reduce_add_ps(recast<__m512>(v));
-}
-template <>
-inline double total<double>(Vec<double> v) {
-    return _mm512_reduce_add_pd(recast<__m512d>(v));
-}
+
 #endif
 
 // 1 / x. In single precision a hardware estimate and one Newton step are as exact and several times faster than a

@@ -1,0 +1,142 @@
+// Additive attention of one query over some keys, there and back, without a transcendental function in its inner loop:
+//     tanh(q + k) = 1 - 2 r,   r = 1 / (1 + e^{2q} e^{2k}),   1 - tanh^2 = 4 r (1 - r).
+// e^{2k} is made once a state and e^{2q} once a step. Queries and keys count as at most 43 (float) or 350 (double) in
+// modulus, where e^{2k} would leave the range of its type. All rows here are padded with zeros to whole vectors.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "cells.h"
+
+namespace mnemoscope {
+
+// A sum over j of many products is kept in `chunk` vectors at a time, so that they do not wait for one another.
+constexpr int chunk = 4;
+
+template <class T>
+inline void double_exponentials(const T* k, T* out, std::int64_t n) {
+    sweep<T>(n, [&](std::int64_t j, int count) {
+        store(out + j, exponential<T>(T(2) * load(k + j, count)), count);
+    });
+}
+
+template <class T>
+inline Vec<T> share(Vec<T> query, Vec<T> key) {
+    return reciprocal<T>(smaller(splat(Limits<T>::huge), T(1) + query * key));  // r
+}
+
+// f(first, K) for keys first .. first + K - 1: four at a time, then one by one.
+template <class F>
+inline void in_fours(std::int64_t count, F f) {
+    std::int64_t i = 0;
+    for (; i + 4 <= count; i += 4) f(i, std::integral_constant<int, 4>{});
+    for (; i < count; ++i) f(i, std::integral_constant<int, 1>{});
+}
+// f(j, K) for vectors at j, j + lanes, ...: `chunk` at a time, then one by one. width is a whole number of vectors.
+template <class T, class F>
+inline void in_chunks(std::int64_t width, F f) {
+    std::int64_t j = 0;
+    for (; j + chunk * lanes<T> <= width; j += chunk * lanes<T>) f(j, std::integral_constant<int, chunk>{});
+    for (; j < width; j += lanes<T>) f(j, std::integral_constant<int, 1>{});
+}
+
+// logits[i] = -2 sum_j v_j r_ij, which is v . tanh(q + k_i) less the sum of v, the same for every i.
+template <class T, class Keys>
+inline void score(std::int64_t count, const Keys& keys, const T* query, const T* v, std::int64_t width, T* logits) {
+    in_fours(count, [&](std::int64_t first, auto group) {
+        constexpr int K = group;
+        Vec<T> sum[K] = {};
+        const T* key[K];
+        for (int k = 0; k < K; ++k) key[k] = keys(first + k);
+        for (std::int64_t j = 0; j < width; j += lanes<T>) {
+            const Vec<T> q = load(query + j), weight = load(v + j);
+            for (int k = 0; k < K; ++k) sum[k] += weight * share<T>(q, load(key[k] + j));
+        }
+        for (int k = 0; k < K; ++k) logits[first + k] = T(-2) * total<T>(sum[k]);
+    });
+}
+
+// Softmax in place, over rows whose memory is padded to whole vectors; returns the log of the sum of exponentials.
+template <class T>
+inline T soften(std::int64_t count, T* logits) {
+    T most = -std::numeric_limits<T>::infinity();
+    for (std::int64_t i = 0; i < count; ++i) most = logits[i] > most ? logits[i] : most;
+    Vec<T> sums = splat(T(0));
+    sweep<T>(count, [&](std::int64_t i, int inside) {
+        store(logits + i, exponential<T>(load(logits + i, inside) - most), inside);
+        sums += load(logits + i, inside);
+    });
+    const T sum = total<T>(sums);
+    sweep<T>(count, [&](std::int64_t i, int inside) { store(logits + i, load(logits + i, inside) / sum, inside); });
+    return most + std::log(sum);
+}
+
+// out_j = sum_i weights_i value_ij
+template <class T, class Values>
+inline void blend(std::int64_t count, const Values& values, const T* weights, std::int64_t width, T* out) {
+    in_chunks<T>(width, [&](std::int64_t j, auto vectors) {
+        constexpr int K = vectors;
+        Vec<T> sum[K] = {};
+        for (std::int64_t i = 0; i < count; ++i)
+            for (int k = 0; k < K; ++k) sum[k] += weights[i] * load(values(i) + j + k * lanes<T>);
+        for (int k = 0; k < K; ++k) store(out + j + k * lanes<T>, sum[k]);
+    });
+}
+
+// d_weights[i] = d_blend . value_i
+template <class T, class Values>
+inline void blend_back(std::int64_t count, const Values& values, const T* d_blend, std::int64_t width, T* d_weights) {
+    in_fours(count, [&](std::int64_t first, auto group) {
+        constexpr int K = group;
+        Vec<T> sum[K] = {};
+        const T* value[K];
+        for (int k = 0; k < K; ++k) value[k] = values(first + k);
+        for (std::int64_t j = 0; j < width; j += lanes<T>) {
+            const Vec<T> d = load(d_blend + j);
+            for (int k = 0; k < K; ++k) sum[k] += d * load(value[k] + j);
+        }
+        for (int k = 0; k < K; ++k) d_weights[first + k] = total<T>(sum[k]);
+    });
+}
+
+// d_logits_i = weights_i (d_weights_i - sum_k weights_k d_weights_k), in place.
+template <class T>
+inline void soften_back(std::int64_t count, const T* weights, T* d) {
+    T mean = 0;
+    for (std::int64_t i = 0; i < count; ++i) mean += weights[i] * d[i];
+    for (std::int64_t i = 0; i < count; ++i) d[i] = weights[i] * (d[i] - mean);
+}
+
+// From the logits' gradients d_i: sums over keys for the query (d_query_j = sum_i d_i r_ij (1 - r_ij)) and for v
+// (d_v_j -= sum_i d_i r_ij), and each key's own d_key_ij += d_i r_ij (1 - r_ij). The common factors 4 v_j of queries and
+// keys and 2 of v are left to the end. The d_i sum to zero, so the constant part of tanh = 1 - 2 r is not needed.
+template <class T, class Keys, class KeyGradients>
+inline void score_back(std::int64_t count, const Keys& keys, const KeyGradients& d_keys, const T* d, const T* query,
+                       std::int64_t width, T* d_query, T* d_v) {
+    in_chunks<T>(width, [&](std::int64_t j, auto vectors) {
+        constexpr int K = vectors;
+        Vec<T> q[K], sum_q[K] = {}, sum_v[K];
+        for (int k = 0; k < K; ++k) {
+            q[k] = load(query + j + k * lanes<T>);
+            sum_v[k] = load(d_v + j + k * lanes<T>);
+        }
+        for (std::int64_t i = 0; i < count; ++i) {
+            const T* key = keys(i) + j;
+            T* d_key = d_keys(i) + j;
+            for (int k = 0; k < K; ++k) {
+                const Vec<T> r = share<T>(q[k], load(key + k * lanes<T>));
+                const Vec<T> dr = d[i] * r, slope = dr - dr * r;
+                sum_v[k] = sum_v[k] - dr;
+                sum_q[k] += slope;
+                store(d_key + k * lanes<T>, load(d_key + k * lanes<T>) + slope);
+            }
+        }
+        for (int k = 0; k < K; ++k) {
+            store(d_query + j + k * lanes<T>, sum_q[k]);
+            store(d_v + j + k * lanes<T>, sum_v[k]);
+        }
+    });
+}
+
+}  // namespace mnemoscope

@@ -1,0 +1,57 @@
+"""The self-attentive recurrences on the CPU: tensors in, the compiled loops' structures out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mnemoscope.kernels.cpu.library import call
+from mnemoscope.kernels.cpu.plain import PHI
+from mnemoscope.kernels.ops import implement
+
+CELL = {"rnn": 0, "lstm": 1}  # enum class Cell
+
+
+@implement("attentive_forward", "cpu")
+def attentive_forward(
+    xp: Tensor, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor, b: Tensor | None, s0: Tensor, c0: Tensor | None,
+    values0: Tensor, keys0: Tensor, origin0: Tensor, relevance0: Tensor, clock0: Tensor, cell: str, phi: str,
+    buffer: int, relevant: int, mix: str, decay: float, refresh: bool, lengths: Tensor | None, save: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    T, B, n = xp.shape[0], *s0.shape
+    kept, lstm, slots = T if save else 0, cell == "lstm", 0 if buffer < 0 else buffer + relevant
+    h, s, c_T = xp.new_empty(T, B, n), xp.new_empty(T, B, n), xp.new_empty((B, n) if lstm else 0)
+    final = xp.new_empty(B, slots, dtype=torch.int64), relevance0.new_empty(B, slots)
+    cells, gates = (xp.new_empty((kept, B, width) if lstm else 0) for width in (n, 4 * n))
+    chosen = xp.new_empty(0 if buffer < 0 else (kept, B, slots), dtype=torch.int32)
+    attention = xp.new_empty((kept, B) if buffer < 0 else (kept, B, slots))
+    call(
+        "attentive_forward", xp.dtype, T, B, n, values0.shape[1], buffer, relevant, xp, torch.cat([V, W_a]), U_a, v, b,
+        s0, c0, values0, keys0, origin0, relevance0, clock0, lengths, h, s, c_T, *final, cells, gates, chosen,
+        attention, CELL[cell], PHI[phi], float(decay), refresh, mix == "mean", save,
+    )  # fmt: skip
+    return h, s, c_T, *final, cells, gates, chosen, attention
+
+
+@implement("attentive_backward", "cpu")
+def attentive_backward(
+    dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor,
+    s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor,
+    cells: Tensor, gates: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int,
+    mix: str, lengths: Tensor | None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    T, B, n = h.shape
+    lstm = cell == "lstm"
+    # Queries and keys are made again, one product each; the loop turns them into their own gradients in place.
+    dq, dk = torch.empty_like(h), (h.flatten(0, 1) @ U_a.T).view_as(h)
+    torch.mm(s0, W_a.T, out=dq[0])
+    torch.mm(s[:-1].flatten(0, 1), W_a.T, out=dq[1:].flatten(0, 1))
+    dxp, dv = h.new_empty(T, B, V.shape[0]), torch.empty_like(s0)
+    ds0, dc0 = torch.empty_like(s0), torch.empty_like(s0) if lstm else h.new_empty(0)
+    dvalues0, dkeys0 = torch.empty_like(values0), torch.empty_like(keys0)
+    call(
+        "attentive_backward", h.dtype, T, B, n, values0.shape[1], buffer, relevant, dh, ds, dc_T, torch.cat([V, W_a]),
+        U_a, v, c0, values0, keys0, origin0, lengths, h, s, cells, gates, slots, attention, dxp, dq, dk, dv, ds0, dc0,
+        dvalues0, dkeys0, CELL[cell], PHI[phi], mix == "mean",
+    )  # fmt: skip
+    return dxp, dq, dk, dv.sum(0), ds0, dc0, dvalues0, dkeys0

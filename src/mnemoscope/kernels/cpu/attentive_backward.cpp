@@ -1,0 +1,129 @@
+// A self-attentive recurrence walked back: gradients of states gather in the memory until the step that made them.
+#include "attentive.h"
+#include "full.h"
+#include "screened.h"
+
+namespace mnemoscope {
+
+template <class T, class Memory>
+struct BackwardScratch {
+    Memory memory;
+    Rows<T> ds, dc, dh, dk, dk_U, d, query, d_context, factor, dv;  // d = [dz, dq], times [V; W_a] it gives ds
+
+    BackwardScratch(const AttentiveBackward<T>& a, std::int64_t rows)
+        : memory(a, rows), ds(rows, a.n), dc(rows, a.n), dh(rows, a.n), dk(rows, a.n), dk_U(rows, a.n),
+          d(rows, a.gate_width() + a.n), query(1, a.n), d_context(1, a.n), factor(1, a.n), dv(rows, a.n) {
+        for (std::int64_t j = 0; j < a.n; ++j) factor[0][j] = T(4) * a.v[j];
+    }
+};
+
+// Through s_t = h_t + c_t and the attention that made c_t; at = t * batch + b.
+template <class T, class Memory>
+void attend_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
+                 std::int64_t at) {
+    const T share = a.mean ? T(0.5) : T(1);
+    T* d_query = local.dk_U[r];  // free until the product with U_a
+    sweep<T>(a.n, [&](std::int64_t j, int count) {
+        Vec<T> d = load(local.ds[r] + j);
+        if (a.ds) d += load(a.ds + at * a.n + j, count);
+        d = share * d;
+        store(local.d_context[0] + j, d, count);
+        if (a.dh) d += load(a.dh + at * a.n + j, count);
+        store(local.dh[r] + j, d, count);
+    });
+    double_exponentials(a.dq + at * a.n, local.query[0], a.n);
+    local.memory.attend_back(r, at, local.query[0], local.d_context[0], d_query, local.dv[r]);
+    local.memory.claim(r, t, local.dh[r], local.dk[r]);
+    sweep<T>(a.n, [&](std::int64_t j, int count) {
+        const Vec<T> dq = load(local.factor[0] + j) * load(d_query + j);
+        store(local.d[r] + a.gate_width() + j, dq, count);
+        store(a.dq + at * a.n + j, dq, count);
+        store(a.dk + at * a.n + j, load(local.dk[r] + j), count);
+    });
+    local.memory.undo(r, at % a.batch, t);
+}
+
+// Through the cell that made h_t: h_t was also a key, whose gradient comes back as U_a^T dk.
+template <class T, class Memory>
+void advance_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
+                  std::int64_t at) {
+    T* dxp = a.dxp + at * a.gate_width();
+    if (a.cell == Cell::lstm) {
+        const T* before = t ? a.cells + (at - a.batch) * a.n : a.c0 + at * a.n;
+        return lstm_cell_back(a.n, local.dh[r], local.dk_U[r], local.dc[r], before, a.cells + at * a.n,
+                              a.gates + at * 4 * a.n, local.d[r], dxp);
+    }
+    with_phi(a.phi, [&](auto phi) {
+        rnn_cell_back<T, phi.value>(a.n, local.dh[r], local.dk_U[r], a.h + at * a.n, local.d[r], dxp);
+    });
+}
+
+template <class T, class Memory>
+void blank(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t at) {
+    fill_zero(a.dxp + at * a.gate_width(), a.gate_width());
+    fill_zero(a.dq + at * a.n, a.n);
+    fill_zero(a.dk + at * a.n, a.n);
+    fill_zero(local.dk[r], a.n);
+    fill_zero(local.d[r], a.gate_width() + a.n);
+}
+
+template <class T, class Memory>
+void begin(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t b,
+           std::int64_t length) {
+    fill_zero(local.ds[r], a.n);
+    fill_zero(local.dv[r], a.n);
+    fill_zero(local.dc[r], a.n);
+    if (a.dc_T) copy(a.dc_T + b * a.n, local.dc[r], a.n);
+    local.memory.begin(r, b, length - 1);
+}
+
+template <class T, class Memory>
+void finish(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t b) {
+    local.memory.finish(r, b);
+    copy(local.ds[r], a.ds0 + b * a.n, a.n);
+    if (a.cell == Cell::lstm) copy(local.dc[r], a.dc0 + b * a.n, a.n);
+    for (std::int64_t j = 0; j < a.n; ++j) a.dv[b * a.n + j] = T(2) * local.dv[r][j];
+}
+
+template <class T, class Memory>
+void walk(const AttentiveBackward<T>& a, const Packed<T>& weights, const Packed<T>& U_a, const Block& block,
+          BackwardScratch<T, Memory>& local) {
+    const Span span(a.steps, a.batch, a.n, a.lengths);
+    const int rows = block.rows();
+    for (int r = 0; r < rows; ++r) begin(a, local, r, block.first + r, span.length(block.first + r));
+    for (std::int64_t t = a.steps - 1; t >= 0; --t) {
+        for (int r = 0; r < rows; ++r) {
+            const std::int64_t at = t * a.batch + block.first + r;
+            span.alive(t, block.first + r) ? attend_back(a, local, r, t, at) : blank(a, local, r, at);
+        }
+        if (t >= span.longest(block)) continue;
+        U_a.times(local.dk[0], local.dk.stride, rows, local.dk_U[0], local.dk_U.stride);
+        for (int r = 0; r < rows; ++r)
+            if (span.alive(t, block.first + r)) advance_back(a, local, r, t, t * a.batch + block.first + r);
+        weights.times(local.d[0], local.d.stride, rows, local.ds[0], local.ds.stride);
+    }
+    for (int r = 0; r < rows; ++r) finish(a, local, r, block.first + r);
+}
+
+template <class T, class Memory>
+void run(const AttentiveBackward<T>& a, std::int64_t rows) {
+    const Packed<T> weights(a.weights, a.gate_width() + a.n, a.n, a.n, 1), U_a(a.U_a, a.n, a.n, a.n, 1);
+    over_rows<BackwardScratch<T, Memory>>(
+        a.team, a.batch, rows, [&](std::int64_t size) { return BackwardScratch<T, Memory>(a, size); },
+        [&](const Block& block, auto& local) { walk(a, weights, U_a, block, local); });
+}
+
+template <class T>
+int run(const AttentiveBackward<T>& a) {
+    return guarded([&] {
+        if (a.buffer < 0)
+            run<T, FullBackward<T>>(a, full_rows<T>(a.carried + a.steps, a.n, 4));
+        else
+            run<T, ScreenedBackward<T>>(a, most_rows<T>((a.gate_width() + 2 * a.n) * a.n));
+    });
+}
+
+}  // namespace mnemoscope
+
+MNEMOSCOPE_API int attentive_backward_float(const mnemoscope::AttentiveBackward<float>* a) { return mnemoscope::run(*a); }
+MNEMOSCOPE_API int attentive_backward_double(const mnemoscope::AttentiveBackward<double>* a) { return mnemoscope::run(*a); }
