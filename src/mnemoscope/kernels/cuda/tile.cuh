@@ -15,8 +15,10 @@ constexpr int NW = NC / CW;       // warps a block
 constexpr int THREADS = 32 * NW;
 static_assert(D * J * 16 == N && CW * NW == NC, "the tile does not cover the matrix");
 
+constexpr int NONE = 1 << 20;
+
 // Sum acc[0..COUNT) over the lanes that differ in the bits OFFSET, OFFSET/2 .. LAST, and leave each lane with one of the
-// sums in acc[0]. Returns which one (beyond COUNT: none).
+// sums in acc[0]. Returns which one: an odd COUNT leaves some lanes with NONE.
 template <int COUNT, int OFFSET, int LAST, int R>
 DEVICE int fold(float (*acc)[R], int lane) {
     if constexpr (OFFSET < LAST) {
@@ -36,7 +38,8 @@ DEVICE int fold(float (*acc)[R], int lane) {
                 const float sent = upper ? acc[i][r] : high, kept = upper ? high : acc[i][r];
                 acc[i][r] = kept + shuffle_xor(sent, OFFSET);
             }
-        return (upper ? HALF : 0) + fold<HALF, OFFSET / 2, LAST, R>(acc, lane);
+        const int which = fold<HALF, OFFSET / 2, LAST, R>(acc, lane);
+        return !upper ? which : which < COUNT - HALF ? HALF + which : NONE;
     }
 }
 

@@ -1,0 +1,33 @@
+"""The self-attentive recurrences on CUDA: which kernel walks which."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mnemoscope.kernels.cuda import screened
+from mnemoscope.kernels.ops import implement
+
+
+@implement("attentive_forward", "cuda")
+def attentive_forward(
+    xp: Tensor, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor, b: Tensor | None, s0: Tensor, c0: Tensor | None,
+    values0: Tensor, keys0: Tensor, origin0: Tensor, relevance0: Tensor, clock0: Tensor, cell: str, phi: str,
+    buffer: int, relevant: int, mix: str, decay: float, refresh: bool, lengths: Tensor | None, save: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    return screened.forward(
+        xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, relevance0, clock0, cell, phi, buffer, relevant, mix,
+        decay, refresh, lengths, save,
+    )  # fmt: skip
+
+
+@implement("attentive_backward", "cuda")
+def attentive_backward(
+    dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor,
+    s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor,
+    cells: Tensor, gates: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int,
+    mix: str, lengths: Tensor | None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    return screened.backward(
+        dh, ds, dc_T, V, W_a, U_a, v, s0, c0, values0, keys0, h, s, cells, gates, origin0, slots, attention, cell, phi,
+        buffer, relevant, mix, lengths,
+    )  # fmt: skip

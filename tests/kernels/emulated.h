@@ -1,0 +1,163 @@
+// The machine that the CUDA kernels ask for (device.cuh), on one thread of a CPU.
+//
+// Every CUDA thread of a cluster is a coroutine; barriers and exchanges within a warp are where they wait for each other.
+// Which of them runs next is drawn at random, so that a missing barrier shows as a wrong number sooner or later.
+#pragma once
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#define DEVICE inline
+#define KERNEL(threads) extern "C" void
+
+struct alignas(16) float4 { float x, y, z, w; };
+struct Index { int x; };
+static Index threadIdx, blockIdx;
+
+namespace emulated {
+struct Thread;
+struct Barrier {
+    int expected = 0;
+    std::vector<Thread*> waiting;
+};
+struct Warp {
+    Barrier barrier;
+    int values[2][32];
+};
+struct Block {
+    Barrier barrier;
+    std::vector<Warp> warps;
+    std::vector<float4> memory;
+};
+struct Thread {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack;
+    int thread, block, parity = 0;
+};
+
+static std::vector<Block> blocks;
+static std::vector<std::unique_ptr<Thread>> threads;
+static std::vector<Thread*> ready;
+static Barrier cluster;
+static Thread* current;
+static ucontext_t outside;
+static std::function<void()> body;
+static std::mt19937 dice{0};
+
+inline void resume_another(ucontext_t* from) {
+    if (ready.empty()) {
+        std::fprintf(stderr, "deadlock: every thread waits\n");
+        std::abort();
+    }
+    std::swap(ready[dice() % ready.size()], ready.back());
+    current = ready.back();
+    ready.pop_back();
+    threadIdx.x = current->thread;
+    blockIdx.x = current->block;
+    swapcontext(from, &current->context);
+}
+
+inline void wait(Barrier& barrier) {
+    Thread* self = current;
+    barrier.waiting.push_back(self);
+    if ((int)barrier.waiting.size() == barrier.expected) {
+        ready.insert(ready.end(), barrier.waiting.begin(), barrier.waiting.end());
+        barrier.waiting.clear();
+    }
+    resume_another(&self->context);
+}
+
+inline Block& here() { return blocks[blockIdx.x % C]; }
+inline Warp& warp() { return here().warps[threadIdx.x / 32]; }
+
+// Put x where the other lanes see it; two tables in turn, so that nobody overwrites what another has yet to read.
+inline const int* exchange(int x) {
+    Warp& mine = warp();
+    int* table = mine.values[current->parity ^= 1];
+    table[threadIdx.x % 32] = x;
+    wait(mine.barrier);
+    return table;
+}
+
+static int alive;
+inline void run_thread() {
+    body();
+    ucontext_t finished;
+    if (--alive == 0) setcontext(&outside);
+    resume_another(&finished);
+}
+
+inline void launch(int grid, int threads_per_block, int shared_bytes, std::function<void()> kernel) {
+    body = std::move(kernel);
+    for (int first = 0; first < grid; first += C) {
+        blocks.assign(C, {});
+        threads.clear();
+        ready.clear();
+        cluster = {C * threads_per_block, {}};
+        alive = C * threads_per_block;
+        for (int b = 0; b < C; ++b) {
+            blocks[b].barrier.expected = threads_per_block;
+            blocks[b].warps.resize(threads_per_block / 32);
+            for (Warp& w : blocks[b].warps) w.barrier.expected = 32;
+            blocks[b].memory.assign((shared_bytes + 15) / 16, {NAN, NAN, NAN, NAN});
+            for (int i = 0; i < threads_per_block; ++i) {
+                auto thread = std::make_unique<Thread>();
+                thread->thread = i, thread->block = first + b;
+                thread->stack.reset(new char[65536]);
+                getcontext(&thread->context);
+                thread->context.uc_stack.ss_sp = thread->stack.get();
+                thread->context.uc_stack.ss_size = 65536;
+                makecontext(&thread->context, run_thread, 0);
+                ready.push_back(thread.get());
+                threads.push_back(std::move(thread));
+            }
+        }
+        resume_another(&outside);
+    }
+}
+
+template <class... A, size_t... I>
+void call(void (*kernel)(A...), void** args, std::index_sequence<I...>) {
+    kernel(*static_cast<A*>(args[I])...);
+}
+template <class... A>
+void launch(void (*kernel)(A...), int grid, int threads_per_block, int shared_bytes, void** args) {
+    launch(grid, threads_per_block, shared_bytes, [=] { call(kernel, args, std::index_sequence_for<A...>{}); });
+}
+}  // namespace emulated
+
+inline int float_bits(float x) { int y; std::memcpy(&y, &x, 4); return y; }
+inline float bits_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
+inline float* shared_memory() { return &emulated::here().memory[0].x; }
+inline int shuffle(int x, int source) { return emulated::exchange(x)[source & 31]; }
+inline float shuffle(float x, int source) { return bits_float(shuffle(float_bits(x), source)); }
+inline float shuffle_xor(float x, int mask) { return shuffle(x, (threadIdx.x % 32) ^ mask); }
+inline unsigned lanes_where(bool x) {
+    const int* all = emulated::exchange(x);
+    unsigned bits = 0;
+    for (int lane = 0; lane < 32; ++lane) bits |= (unsigned)all[lane] << lane;
+    return bits;
+}
+inline int warp_max(int x) {
+    const int* all = emulated::exchange(x);
+    int most = all[0];
+    for (int lane = 1; lane < 32; ++lane) most = all[lane] > most ? all[lane] : most;
+    return most;
+}
+inline int warp_min(int x) { return ~warp_max(~x); }
+inline void sync_warp() { emulated::wait(emulated::warp().barrier); }
+inline void sync_block() { emulated::wait(emulated::here().barrier); }
+inline void sync_cluster() { emulated::wait(emulated::cluster); }
+inline int first_bit(unsigned x) { return x ? __builtin_ctz(x) : -1; }
+inline float reciprocal(float x) { return 1.f / x; }
+inline void store_at(float* here, int rank, float x) {
+    (&emulated::blocks[rank].memory[0].x)[here - shared_memory()] = x;
+}

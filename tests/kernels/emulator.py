@@ -1,0 +1,45 @@
+"""Runs the CUDA kernels on the CPU: compiled by g++ over emulated.h, called as torch calls a compiled kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+from mnemoscope.kernels.cuda import compiler
+
+_FOLDER = tempfile.TemporaryDirectory()  # kept for the process: one library a kernel and set of sizes
+
+
+class EmulatedKernel:
+    """What `compiler.build` gives, on CPU tensors."""
+
+    def __init__(self, name: str, defines: dict[str, int | str], sanitize: bool = False) -> None:
+        code = compiler.source(name) + f"""
+            extern "C" void run(int grid, int threads, int shared_bytes, void** args) {{
+                emulated::launch({name}, grid, threads, shared_bytes, args);
+            }}"""
+        stem = Path(_FOLDER.name) / f"{name}-{abs(hash(tuple(sorted(defines.items()))))}"
+        stem.with_suffix(".cpp").write_text(code)
+        subprocess.run(
+            ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-DMNEMOSCOPE_EMULATED", f"-I{compiler.FOLDER}",
+             f"-I{Path(__file__).parent}", *(f"-D{k}={d}" for k, d in defines.items()), "-o",
+             str(stem.with_suffix(".so")), str(stem.with_suffix(".cpp"))],
+            check=True,
+        )  # fmt: skip
+        self._run = ctypes.CDLL(str(stem.with_suffix(".so"))).run
+
+    def __call__(self, grid: tuple, block: tuple, args: list, shared_mem: int = 0) -> None:
+        boxes = [self._box(arg) for arg in args]
+        pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
+        self._run(grid[0], block[0], shared_mem, pointers)
+
+    @staticmethod
+    def _box(arg: torch.Tensor | int | float) -> ctypes._SimpleCData:
+        if isinstance(arg, torch.Tensor):
+            assert arg.is_contiguous()
+            return ctypes.c_void_p(arg.data_ptr())
+        return ctypes.c_double(arg) if isinstance(arg, float) else ctypes.c_int(arg)
