@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test demo lint clean
+.PHONY: test test-faults demo lint clean
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard setup.py)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -17,6 +17,10 @@ lint: $(STAMP)
 
 test: lint
 	$(BIN)/pytest -n 2 -m 'not slow'
+
+# Training processes killed by SIGKILL at fifty moments, in the middle of a write included.
+test-faults: $(STAMP)
+	MNEMOSCOPE_KILLS=50 $(BIN)/pytest tests/training/test_kills.py
 
 demo: $(STAMP)
 	$(BIN)/python -m mnemoscope.demo
