@@ -1,0 +1,156 @@
+"""Lyapunov exponents: how fast neighbouring states part, or meet."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.finding import Finding, arrays
+from mnemoscope.recurrence import leaves
+from mnemoscope.scopes.flow import flatten, push
+from mnemoscope.scopes.scope import scope
+from mnemoscope.scopes.subject import Subject
+
+BLOCKS = 20  # in which the run is cut, for the standard error and the running estimate
+WORKSPACE = 2**27  # numbers that the carried directions may take at once
+
+
+@scope("do neighbouring states meet, stay or part?", needs="step", cost=50)
+def lyapunov(
+    subject: Subject, *, exponents: int | None = None, steps: int | None = None, discard: int | None = None
+) -> Finding:
+    """The Lyapunov spectrum along the given inputs, by QR of carried directions (Benettin's method).
+
+    Orthonormal directions are carried through each step's Jacobian, by Jacobian-vector products and never by the
+    Jacobian itself, and orthonormalised again; the mean logarithms of the diagonal of R are the exponents.
+
+    Series: `exponents` (k,), largest first (spread: their standard error over blocks and sequences);
+    `running` (blocks, k), the estimates as the run went on, after `running_steps` steps.
+    Figures: `largest`, its `standard_error`, `kaplan_yorke`, the attractor's dimension (nan where too few exponents were
+    asked for), `horizon_of_prediction`, steps after which the number format's digits are used up, and `steps`.
+    Labels: `regime`, contractive, edge or chaotic.
+
+    Args:
+        exponents: how many, from the largest; the whole spectrum by default, 128 at most.
+        steps: how long to run; the inputs are repeated where they are shorter. Their own length by default.
+        discard: steps before counting starts, for state and directions to settle; a tenth by default.
+    """
+    steps = subject.steps if steps is None else steps
+    discard = steps // 10 if discard is None else discard
+    if not 0 <= discard < steps:
+        raise MnemoscopeError(f"lyapunov needs steps > discard >= 0; got steps={steps}, discard={discard}")
+    state = subject.recurrence.initial_state(subject.batch)
+    lack = _growing(subject)
+    if lack:
+        return Finding("lyapunov", f"lyapunov does not apply: {lack}.", "not applicable", why=lack)
+    size = flatten(state).shape[1]
+    count = min(size, 128) if exponents is None else exponents
+    if not 1 <= count <= size:
+        raise MnemoscopeError(f"exponents must lie between 1 and the state's size {size}; got {exponents!r}")
+    logs = _carry(subject, count, steps, discard)  # (blocks, B, k) means over blocks
+    return _finding(subject, logs, steps, discard, size)
+
+
+def _growing(subject: Subject) -> str:
+    recurrence, x = subject.recurrence, subject.drive
+    with torch.no_grad():
+        state, grown = recurrence.initial_state(subject.batch), False
+        for t in range(min(3, len(x))):
+            after = recurrence.step(x[t], state)[1]
+            grown |= any(a.shape != b.shape for a, b in zip(leaves(state), leaves(after), strict=True))
+            state = after
+    return f"the state of {subject.name} grows with every step, and exponents need one of a fixed size" if grown else ""
+
+
+@torch.no_grad()
+def _carry(subject: Subject, count: int, steps: int, discard: int) -> Tensor:
+    recurrence, x = subject.recurrence, subject.drive
+    state = recurrence.initial_state(subject.batch)
+    size = flatten(state).shape[1]
+    frame = torch.randn(subject.batch, size, count, generator=subject.generator(), dtype=torch.float64)
+    frame = torch.linalg.qr(frame).Q.to(flatten(state))  # (B, N, k)
+    chunk = max(1, WORKSPACE // (subject.batch * size * 4))
+    edges = np.linspace(0, steps - discard, min(BLOCKS, steps - discard) + 1).astype(int)[1:]
+    blocks, total, counted = [], torch.zeros(subject.batch, count, dtype=torch.float64), 0
+    for t in range(steps):
+        state, carried = push(recurrence, x[t % len(x)], state, frame.permute(2, 0, 1), chunk)
+        frame, upper = torch.linalg.qr(carried.permute(1, 2, 0))
+        if t >= discard:
+            diagonal = upper.diagonal(dim1=-2, dim2=-1).abs().double().cpu()
+            total += torch.log(diagonal.clamp(min=1e-300))
+            counted += 1
+        if t - discard + 1 in edges:
+            blocks.append(total / counted)
+            total, counted = torch.zeros_like(total), 0
+        subject.report((t + 1) / steps, f"step {t + 1} of {steps}")
+    return torch.stack(blocks)
+
+
+def _finding(subject: Subject, logs: Tensor, steps: int, discard: int, size: int) -> Finding:
+    lengths = np.diff(np.linspace(0, steps - discard, len(logs) + 1).astype(int))
+    weight = torch.from_numpy(lengths / lengths.sum()).view(-1, 1, 1)
+    spectrum = (logs * weight).sum(0).mean(0)  # (k,)
+    order = torch.argsort(spectrum, descending=True)
+    spectrum, logs = spectrum[order], logs[..., order]
+    samples = logs.flatten(0, 1)
+    error = samples.std(0) / math.sqrt(len(samples)) if len(samples) > 1 else torch.full_like(spectrum, torch.nan)
+    shares = torch.from_numpy(np.cumsum(lengths)).view(-1, 1)
+    running = torch.cumsum(logs.mean(1) * torch.from_numpy(lengths).view(-1, 1), 0) / shares
+    largest, deviation = spectrum[0].item(), error[0].item()
+    regime = _regime(largest, deviation, steps - discard)
+    predictable = -math.log(torch.finfo(subject.dtype).eps) / largest if largest > 0 else math.inf
+    figures = {
+        "largest": largest, "standard_error": deviation, "kaplan_yorke": kaplan_yorke(spectrum.numpy(), size),
+        "horizon_of_prediction": predictable, "steps": float(steps),
+    }  # fmt: skip
+    return Finding(
+        "lyapunov", _sentence(regime, largest, deviation), "estimated", figures=figures,
+        series=arrays(exponents=spectrum, running=running, running_steps=discard + np.cumsum(lengths)),
+        spread=arrays(exponents=error), labels={"regime": regime}, warnings=_warnings(subject, regime, predictable),
+        assumptions=("the run is long enough for the mean to settle: see the running estimates",),
+        method=f"QR of {len(spectrum)} directions carried through {steps} steps, the first {discard} not counted",
+    )  # fmt: skip
+
+
+def _regime(largest: float, error: float, steps: int) -> str:
+    margin = 2 * (0.0 if math.isnan(error) else error) + 1 / steps
+    return "edge" if abs(largest) <= margin else "chaotic" if largest > 0 else "contractive"
+
+
+def kaplan_yorke(exponents: np.ndarray, size: int) -> float:
+    """The dimension of the attractor: j + (sum of the first j exponents) / |exponent j+1|, j the last with a sum >= 0.
+
+    nan where every sum of the exponents at hand is non-negative and there are more that are not known.
+    """
+    sums = np.cumsum(exponents)
+    if sums[-1] >= 0:
+        return float(size) if len(exponents) == size else math.nan
+    j = int(np.argmax(sums < 0))
+    before = sums[j - 1] if j else 0.0
+    return j + before / abs(exponents[j])
+
+
+def _sentence(regime: str, largest: float, error: float) -> str:
+    figure = f"largest exponent {largest:.3g}" + ("" if math.isnan(error) else f" ± {2 * error:.1g}")
+    match regime:
+        case "contractive":
+            halved = math.log(2) / -largest
+            return f"Contractive: neighbouring states halve their distance every {halved:.3g} steps ({figure})."
+        case "chaotic":
+            doubled = math.log(2) / largest
+            return f"Chaotic: neighbouring states double their distance every {doubled:.3g} steps ({figure})."
+    return f"At the edge: neighbouring states neither meet nor part ({figure})."
+
+
+def _warnings(subject: Subject, regime: str, predictable: float) -> tuple[str, ...]:
+    if regime != "chaotic" or predictable > subject.steps:
+        return ()
+    name = str(subject.dtype).removeprefix("torch.")
+    return (
+        f"after {predictable:.0f} steps rounding in {name} has grown to the size of the state itself: results over "
+        f"{subject.steps} steps mean nothing; use float64 or shorter sequences",
+    )
