@@ -4,7 +4,10 @@ from mnemoscope.scopes.examine import examine
 from mnemoscope.scopes.horizon import horizon
 from mnemoscope.scopes.recurrence import recurrence
 from mnemoscope.scopes.scope import SCOPES, Scope, scope
+from mnemoscope.scopes.stability import stability
 from mnemoscope.scopes.subject import Subject, subject_of
 from mnemoscope.scopes.untouched import untouched
 
-__all__ = ["SCOPES", "Scope", "Subject", "examine", "horizon", "recurrence", "scope", "subject_of", "untouched"]
+__all__ = [
+    "SCOPES", "Scope", "Subject", "examine", "horizon", "recurrence", "scope", "stability", "subject_of", "untouched",
+]

@@ -1,0 +1,73 @@
+"""A state as one vector a sequence, so that a step is a map of vectors and has a Jacobian."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from mnemoscope.recurrence import Recurrence, State, leaves, rebuild
+
+
+def flatten(state: State) -> Tensor:
+    """The moving part of a state, (B, D): all its real tensors; of an attentive state h, c and s, not the memory."""
+    parts = [leaves(state)[i] for i in _moving(state)]
+    return torch.cat([part.movedim(1, 0).reshape(part.shape[1], -1) for part in parts], 1)
+
+
+def unflatten(vector: Tensor, like: State) -> State:
+    """The state with the structure, and what does not move, of `like`, and the vector (B, D) in it."""
+    tensors = list(leaves(like))
+    start = 0
+    for i in _moving(like):
+        layers, batch, *rest = tensors[i].shape
+        size = tensors[i].numel() // batch
+        part = vector[:, start : start + size].reshape(batch, layers, *rest)
+        tensors[i] = part.movedim(0, 1)
+        start += size
+    return rebuild(like, tensors)
+
+
+def carries_memory(state: State) -> bool:
+    """Whether a state holds past states beside the present one, which are then held fixed in its Jacobian."""
+    return hasattr(state, "memory")
+
+
+def _moving(state: State) -> list[int]:
+    if carries_memory(state):
+        return list(range(len(state) + 1))  # h (and c), then s
+    return [i for i, tensor in enumerate(leaves(state)) if tensor.is_floating_point()]
+
+
+def advance(recurrence: Recurrence, x: Tensor, vector: Tensor, like: State) -> Tensor:
+    """One step as a map of vectors: (B, D) -> (B, D)."""
+    return flatten(recurrence.step(x, unflatten(vector, like))[1])
+
+
+def jacobians(recurrence: Recurrence, x: Tensor, state: State, rows: int = 8192) -> Tensor:
+    """d flatten(next state) / d flatten(state), (B, D, D), by reverse mode on copies: any step that autograd knows."""
+    vector = flatten(state).detach()
+    batch, size = vector.shape
+    together = max(1, rows // size)
+    found = [_jacobians(recurrence, x[part], vector[part], _rows(state, part)) for part in _parts(batch, together)]
+    return torch.cat(found)
+
+
+def _parts(batch: int, together: int) -> Iterator[slice]:
+    for start in range(0, batch, together):
+        yield slice(start, min(start + together, batch))
+
+
+def _rows(state: State, part: slice) -> State:
+    return rebuild(state, [tensor[:, part] for tensor in leaves(state)])
+
+
+def _jacobians(recurrence: Recurrence, x: Tensor, vector: Tensor, state: State) -> Tensor:
+    batch, size = vector.shape
+    copies = rebuild(state, [tensor.repeat_interleave(size, 1) for tensor in leaves(state)])
+    point = vector.repeat_interleave(size, 0).requires_grad_()  # (B D, D): one copy for each output
+    after = advance(recurrence, x.repeat_interleave(size, 0), point, copies)
+    outputs = torch.eye(size, dtype=after.dtype, device=after.device).repeat(batch, 1)
+    (rows,) = torch.autograd.grad(after, point, outputs, allow_unused=True, materialize_grads=True)
+    return rows.view(batch, size, size)
