@@ -87,6 +87,7 @@ def test_killed_in_the_middle_of_a_write(config, undisturbed, tmp_path: Path) ->
     moments = [4, *(random.randint(1, 60) for _ in range(KILLS - KILLS // 2 - 1))]  # the 4th is in config.json
     for number, moment in enumerate(moments):
         if (folder / "summary.json").exists():
+            assert files(folder) == undisturbed[0]
             folder = tmp_path / f"run-{number}"
         process = killing.start(config, folder, die_at=moment)
         process.join()

@@ -70,16 +70,15 @@ def prune(folder: Path, keep: int = KEPT) -> None:
     """Delete all but the newest checkpoints; a JSON goes before its tensors, so that none is left without them."""
     for path in checkpoints(folder)[keep:]:
         path.unlink(missing_ok=True)
-        path.with_suffix(".safetensors").unlink(missing_ok=True)
-
-
-def clear_leftovers(folder: Path) -> None:
-    """Delete what a kill left behind: half-written files, and tensors whose JSON was never written."""
-    for path in folder.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
     for path in folder.glob("*.safetensors"):
         if path.stem.isdecimal() and not path.with_suffix(".json").exists():
             path.unlink(missing_ok=True)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Delete the half-written files that a kill left behind."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def fit_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str) -> None:

@@ -74,7 +74,9 @@ class RunFolder:
     def prepare(self) -> None:
         """Make the folders and clear what a kill may have left half-written."""
         self.checkpoints.mkdir(exist_ok=True)
-        clear_leftovers(self.checkpoints)
+        for place in (self.path, self.checkpoints, self.trajectory):
+            clear_leftovers(place)
+        prune(self.checkpoints)
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint and keep the last three."""

@@ -46,8 +46,7 @@ class Session:
         if self.folder is not None:
             self.folder.begin(self.about)
             self.folder.prepare()
-            self.save()
-        self.record()
+        self._first_files()
 
     def restore(self) -> None:
         """Go on from the newest sound checkpoint, or from the beginning where there is none yet."""
@@ -56,14 +55,17 @@ class Session:
         checkpoint = self.folder.latest(self._accept)
         if checkpoint is None:
             self.metrics.cut()
-            self.save()
-            return self.record()
+            return self._first_files()
         where = str(self.folder.checkpoints / f"{checkpoint.update:08d}.safetensors")
         self.learner.restore(checkpoint, where)
         self._take_back(checkpoint, where)
         self.metrics.cut()
         self.saved = Path(where)
         return None
+
+    def _first_files(self) -> None:
+        self.record()  # before the checkpoint, here as later: what a checkpoint has behind it is not written again
+        self.save()
 
     def run(self) -> Summary:
         """Update until the task is solved or the budget is spent."""
