@@ -42,7 +42,7 @@ class Build(build_ext):
             super().build_extension(ext)
         except Exception as error:
             reason = str(error).splitlines()[0]
-            print(f"mnemoscope: no CPU kernels for {name} ({reason}); layers run on torch's operations", file=sys.stderr)
+            print(f"mnemoscope: no CPU kernels for {name}: {reason}; layers run on torch's operations", file=sys.stderr)
         finally:
             self.build_temp = shared
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.nn import functional as F
 
+from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers.border import misfit
-from mnemoscope.layers.memory import AttentiveState, Memory, append, attend, empty
+from mnemoscope.layers.memory import AttentiveState, Memory, after, append, attend, empty
 from mnemoscope.layers.plain import LSTM, RNN
 from mnemoscope.layers.sequence import Layer, Weights
 from mnemoscope.recurrence import State
@@ -78,6 +79,37 @@ class Attentive(Base):
 
     def cell(self, w: Weights, u: Tensor, state: AttentiveState) -> tuple[Tensor, AttentiveState]:
         return self.observe_cell(w, u, state)[:2]
+
+    def screening(self) -> tuple[int, int, float, bool]:
+        """The kernels' buffer, relevant, decay and refresh; a buffer of -1 is attention to everything."""
+        return -1, 0, 1.0, False
+
+    def attention(self) -> kernels.Attention | None:
+        """The equations as the kernels know them; None where they do not."""
+        cell, phi = ("lstm", "tanh") if isinstance(self, LSTM) else ("rnn", getattr(self, "phi_name", lambda: None)())
+        owner = next(c for c in type(self).__mro__ if "screening" in vars(c))
+        known = self.follows(owner, "observe_cell", "cell", "remember", "count")
+        known = known and self.follows(LSTM if cell == "lstm" else RNN, "advance")
+        buffer, relevant, decay, refresh = self.screening()
+        return kernels.Attention(cell, phi, buffer, relevant, self.mix, decay, refresh) if known and phi else None
+
+    def fused(
+        self, w: Weights, x: Tensor, state: AttentiveState, lengths: Tensor | None
+    ) -> tuple[Tensor, AttentiveState] | None:
+        how = self.attention()
+        dtype = how and kernels.supported(
+            "attentive", x, self.hidden_size, cell=how.cell, buffer=how.buffer, relevant=how.relevant
+        )
+        if how is None or dtype is None:
+            return None
+        matrices = w.weight_hh, w.weight_query, w.weight_key, w.weight_score
+        b = w.bias_modrelu if how.phi == "modrelu" else None
+        c0 = state[1] if how.cell == "lstm" else None
+        bank = kernels.Bank(*state.memory)
+        done = kernels.attentive(dtype, how, self.project(w, x), *matrices, b, state.s, c0, bank, lengths)
+        h, s = kernels.final(done.h, state.h, lengths), kernels.final(done.s, state.s, lengths)
+        final = AttentiveState((h,) if c0 is None else (h, done.c), s, after(state.memory, done, w.weight_key, lengths))
+        return (done.h if self.output == "h" else done.s), final
 
     def adopt(self, state: State) -> AttentiveState:
         """A state of our own, or a bare h or (h, c), which starts with an empty memory and s = h."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from mnemoscope.kernels import Attended
 from mnemoscope.layers.sequence import Weights
 from mnemoscope.recurrence import map_state
 
@@ -80,6 +81,33 @@ def append(memory: Memory, h: Tensor, key: Tensor) -> Memory:
         F.pad(memory.relevance, (0, 1)),
         memory.clock + 1,
     )
+
+
+def after(before: Memory, done: Attended, weight_key: Tensor, lengths: Tensor | None) -> Memory:
+    """The memory after a sequence that a kernel ran.
+
+    The kernel names the states in the slots by index: the slots carried in come first, then the states made since.
+    """
+    h, steps = done.h.transpose(0, 1), torch.arange(len(done.h), device=done.h.device)
+    passed = torch.full_like(before.clock, len(steps)) if lengths is None else lengths  # (batch,)
+    made = torch.where(steps < passed[:, None], before.clock[:, None] + steps, -1)  # (batch, time): their origins
+    if done.slots is None:  # full attention: all that stood there, and the new states after it
+        values, keys = torch.cat([before.values, h], 1), torch.cat([before.keys, F.linear(h, weight_key)], 1)
+        relevance = F.pad(before.relevance, (0, len(steps)))
+        return Memory(values, keys, torch.cat([before.origin, made], 1), relevance, before.clock + passed)
+    slots = torch.arange(done.slots.shape[1], device=h.device)
+    held = torch.where(done.slots < 0, slots, done.slots)  # an empty slot keeps what stood there
+    new = held - len(slots)  # negative for what was carried in
+    values = torch.where((new < 0)[..., None], _pick(before.values, held), _pick(h, new))
+    keys = torch.where((new < 0)[..., None], _pick(before.keys, held), F.linear(values, weight_key))
+    origin = torch.where(new < 0, _pick(before.origin, held), _pick(made, new))
+    return Memory(values, keys, origin, done.relevance, before.clock + passed)
+
+
+def _pick(tensor: Tensor, index: Tensor) -> Tensor:
+    """Entries of a tensor (batch, m, ...) at index (batch, slots); an index outside gives one that nobody reads."""
+    inside = index.clamp(0, max(tensor.shape[1] - 1, 0)).view(*index.shape, *[1] * (tensor.dim() - 2))
+    return tensor.gather(1, inside.expand(*index.shape, *tensor.shape[2:]))
 
 
 def attend(w: Weights, s: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import initial
 from mnemoscope.layers.sequence import Layer, Weights, pointwise
@@ -86,6 +87,20 @@ class RNN(Gated):
         (h,) = self.advance(w, u, state)
         return h, h
 
+    def phi_name(self) -> str | None:
+        """The non-linearity by a name that the kernels know."""
+        known = self.nonlinearity in ("tanh", "relu", "modrelu", "identity") and self.follows(RNN, "phi")
+        return str(self.nonlinearity) if known else None
+
+    def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
+        phi = self.phi_name() if self.follows(RNN, "cell", "advance") and not self.preactivation else None
+        dtype = kernels.supported("rnn", x, self.hidden_size) if phi else None
+        if dtype is None or phi is None:
+            return None
+        b = w.bias_modrelu if phi == "modrelu" else None
+        h = kernels.rnn(dtype, self.project(w, x), w.weight_hh, state, b, phi, lengths)
+        return h, kernels.final(h, state, lengths)
+
     def options_repr(self) -> list[str]:
         return [f"nonlinearity={self.nonlinearity!r}"] + (["preactivation=True"] if self.preactivation else [])
 
@@ -120,6 +135,14 @@ class LSTM(Gated):
     def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
         h, c = self.advance(w, u, *state)
         return h, (h, c)
+
+    def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
+        dtype = kernels.supported("lstm", x, self.hidden_size) if self.follows(LSTM, "cell", "advance") else None
+        if dtype is None:
+            return None
+        h0, c0 = state
+        h, c = kernels.lstm(dtype, self.project(w, x), w.weight_hh, h0, c0, lengths)
+        return h, (kernels.final(h, h0, lengths), c)
 
 
 class GRU(Gated):

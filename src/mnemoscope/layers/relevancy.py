@@ -78,6 +78,9 @@ class Screened(Attentive):
         counted = torch.arange(self.slots, device=alpha.device) < (self.slots if self.refresh else self.buffer)
         return memory._replace(relevance=memory.relevance + torch.where(counted, alpha, 0))
 
+    def screening(self) -> tuple[int, int, float, bool]:
+        return self.buffer, self.relevant, float(self.decay), self.refresh
+
     def fits(self, memory: Memory) -> bool:
         return memory.values.shape[-2] == self.slots
 

@@ -210,6 +210,10 @@ class Layer(Recurrence):
         """What `loop` gives, by a kernel; None where none applies."""
         return None
 
+    def follows(self, owner: type, *methods: str) -> bool:
+        """Whether these methods are still the owner's: no kernel may stand in for equations that a subclass changed."""
+        return all(getattr(type(self), name) is getattr(owner, name) for name in methods)
+
     def loop(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """The readable equations, one step after the other: what every kernel is measured against."""
         outputs = []
