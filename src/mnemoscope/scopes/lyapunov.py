@@ -7,11 +7,12 @@ import math
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import jvp, vmap
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.recurrence import leaves
-from mnemoscope.scopes.flow import flatten, push
+from mnemoscope.recurrence import Recurrence, State
+from mnemoscope.scopes.flat import advance, carries_memory, flatten
 from mnemoscope.scopes.scope import scope
 from mnemoscope.scopes.subject import Subject
 
@@ -30,8 +31,8 @@ def lyapunov(
 
     Series: `exponents` (k,), largest first (spread: their standard error over blocks and sequences);
     `running` (blocks, k), the estimates as the run went on, after `running_steps` steps.
-    Figures: `largest`, its `standard_error`, `kaplan_yorke`, the attractor's dimension (nan where too few exponents were
-    asked for), `horizon_of_prediction`, steps after which the number format's digits are used up, and `steps`.
+    Figures: `largest`, its `standard_error`, `kaplan_yorke`, the attractor's dimension (nan where too few exponents
+    were asked for), `horizon_of_prediction`, steps after which the number format's digits are used up, and `steps`.
     Labels: `regime`, contractive, edge or chaotic.
 
     Args:
@@ -43,27 +44,12 @@ def lyapunov(
     discard = steps // 10 if discard is None else discard
     if not 0 <= discard < steps:
         raise MnemoscopeError(f"lyapunov needs steps > discard >= 0; got steps={steps}, discard={discard}")
-    state = subject.recurrence.initial_state(subject.batch)
-    lack = _growing(subject)
-    if lack:
-        return Finding("lyapunov", f"lyapunov does not apply: {lack}.", "not applicable", why=lack)
-    size = flatten(state).shape[1]
+    size = flatten(subject.recurrence.initial_state(subject.batch)).shape[1]
     count = min(size, 128) if exponents is None else exponents
     if not 1 <= count <= size:
         raise MnemoscopeError(f"exponents must lie between 1 and the state's size {size}; got {exponents!r}")
     logs = _carry(subject, count, steps, discard)  # (blocks, B, k) means over blocks
     return _finding(subject, logs, steps, discard, size)
-
-
-def _growing(subject: Subject) -> str:
-    recurrence, x = subject.recurrence, subject.drive
-    with torch.no_grad():
-        state, grown = recurrence.initial_state(subject.batch), False
-        for t in range(min(3, len(x))):
-            after = recurrence.step(x[t], state)[1]
-            grown |= any(a.shape != b.shape for a, b in zip(leaves(state), leaves(after), strict=True))
-            state = after
-    return f"the state of {subject.name} grows with every step, and exponents need one of a fixed size" if grown else ""
 
 
 @torch.no_grad()
@@ -90,6 +76,13 @@ def _carry(subject: Subject, count: int, steps: int, discard: int) -> Tensor:
     return torch.stack(blocks)
 
 
+def push(recurrence: Recurrence, x: Tensor, state: State, directions: Tensor, chunk: int) -> tuple[State, Tensor]:
+    """The state after a step, and each direction (k, B, N) carried through the step's Jacobian."""
+    flat = flatten(state)
+    carry = vmap(lambda v: jvp(lambda point: advance(recurrence, x, point, state), (flat,), (v,))[1], chunk_size=chunk)
+    return recurrence.step(x, state)[1], carry(directions)
+
+
 def _finding(subject: Subject, logs: Tensor, steps: int, discard: int, size: int) -> Finding:
     lengths = np.diff(np.linspace(0, steps - discard, len(logs) + 1).astype(int))
     weight = torch.from_numpy(lengths / lengths.sum()).view(-1, 1, 1)
@@ -111,9 +104,16 @@ def _finding(subject: Subject, logs: Tensor, steps: int, discard: int, size: int
         "lyapunov", _sentence(regime, largest, deviation), "estimated", figures=figures,
         series=arrays(exponents=spectrum, running=running, running_steps=discard + np.cumsum(lengths)),
         spread=arrays(exponents=error), labels={"regime": regime}, warnings=_warnings(subject, regime, predictable),
-        assumptions=("the run is long enough for the mean to settle: see the running estimates",),
+        assumptions=_assumptions(subject),
         method=f"QR of {len(spectrum)} directions carried through {steps} steps, the first {discard} not counted",
     )  # fmt: skip
+
+
+def _assumptions(subject: Subject) -> tuple[str, ...]:
+    settled = "the run is long enough for the mean to settle: see the running estimates"
+    if carries_memory(subject.recurrence.initial_state(1)):
+        return settled, "states held in memory stay as they are: the exponents are those of the recurrence beside them"
+    return (settled,)
 
 
 def _regime(largest: float, error: float, steps: int) -> str:
