@@ -1,1 +1,64 @@
-"""The trade-off between long-term memory and smoothness for recurrent networks (Ribeiro et al. 2019)."""
+"""The trade-off between long-term memory and smoothness for recurrent networks (Ribeiro et al. 2019).
+
+How steep a cost can be: ``joint_constants(system, L_g)``, then `cost_lipschitz` and `gradient_lipschitz`. What a state
+can tell: `entropy_change` and its bound. Derivatives forward in time: `sensitivities`. A chaotic LSTM: `chaotic_lstm`.
+"""
+
+from mnemoscope.theory.smoothness import statements as _statements  # noqa: F401  registers Theorem 1
+from mnemoscope.theory.smoothness.chaos import ChaoticLSTM, chaotic_lstm, stability_limit
+from mnemoscope.theory.smoothness.cost import (
+    JointConstants,
+    P,
+    Q,
+    Regime,
+    contractive_unit,
+    cost_lipschitz,
+    gradient_lipschitz,
+    joint_constants,
+    output_bound,
+    regime,
+    spread,
+)
+from mnemoscope.theory.smoothness.entropy import entropy_bound, entropy_change, gaussian_entropy, hadamard_bound
+from mnemoscope.theory.smoothness.invariance import invariant_ball, leaves_box, origin_drift
+from mnemoscope.theory.smoothness.losses import (
+    LossProperties,
+    cross_entropy,
+    product_lipschitz,
+    squared_error,
+    sum_lipschitz,
+)
+from mnemoscope.theory.smoothness.sensitivity import cost_gradient, sensitivities, simulate, unrolled
+
+__all__ = [
+    "ChaoticLSTM",
+    "JointConstants",
+    "LossProperties",
+    "P",
+    "Q",
+    "Regime",
+    "chaotic_lstm",
+    "contractive_unit",
+    "cost_gradient",
+    "cost_lipschitz",
+    "cross_entropy",
+    "entropy_bound",
+    "entropy_change",
+    "gaussian_entropy",
+    "gradient_lipschitz",
+    "hadamard_bound",
+    "invariant_ball",
+    "joint_constants",
+    "leaves_box",
+    "origin_drift",
+    "output_bound",
+    "product_lipschitz",
+    "regime",
+    "sensitivities",
+    "simulate",
+    "spread",
+    "squared_error",
+    "stability_limit",
+    "sum_lipschitz",
+    "unrolled",
+]
