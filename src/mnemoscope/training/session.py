@@ -21,9 +21,9 @@ from .folder import RunFolder, fingerprint
 from .learner import Learner, part_of
 from .metrics import Metrics
 from .progress import Diverged, Progress, Stop, Summary, Watch
+from .schema import from_plain
+from .standing import Standing
 from .trajectory import record_parameters
-
-Values = dict[str, float | None]
 
 
 class Session:
@@ -35,10 +35,9 @@ class Session:
         self.total = total_updates(self.task, self.config)
         self.metrics = Metrics(folder.metrics if folder else None)
         self.board: Board | None = None
-        self.pending: list[Tensor] = []  # (loss, gradient norm) of the updates that no record sums up yet
-        self.held_out: Values | None = None
-        self.best: float | None = None
-        self.best_update = 0
+        self.fresh: list[Tensor] = []  # (loss, gradient norm) of the last updates, still on the device
+        self.pending = torch.zeros(0, 2, dtype=torch.float64)  # the same of all updates that no record sums up yet
+        self.standing = Standing()
         self.saved: Path | None = None
 
     def begin(self) -> None:
@@ -83,18 +82,11 @@ class Session:
 
     @property
     def finished(self) -> bool:
-        return self.learner.done >= self.total or (self.config.stop_when_solved and self.solved)
-
-    @property
-    def solved(self) -> bool:
-        value = (self.held_out or {}).get(self.task.metric)
-        if self.task.solved is None or value is None:
-            return False
-        return value >= self.task.solved if self.task.higher_is_better else value <= self.task.solved
+        return self.learner.done >= self.total or (self.config.stop_when_solved and self.standing.solves(self.task))
 
     def _one_update(self) -> None:
         loss, norm = self.learner.update()
-        self.pending.append(torch.stack([loss, norm]))
+        self.fresh.append(torch.stack([loss, norm]))
         if self._due(self.config.record_every):
             self.record()
         if self._due(self.config.log_every):
@@ -112,19 +104,22 @@ class Session:
         if self.watch is None:
             return
         try:
-            self.watch(Progress(self.learner.done, self.total, loss, self.held_out))
+            self.watch(Progress(self.learner.done, self.total, loss, self.standing.held_out))
         except Stop:
             self.save()
             raise
 
-    def _settle(self) -> Tensor:
-        """The pending losses and norms, (updates, 2); raises where one of them is no number."""
-        values = torch.stack(self.pending).double().cpu() if self.pending else torch.zeros(0, 2, dtype=torch.float64)
+    def _settle(self) -> None:
+        """Fetch the fresh losses and norms; raises where one of them is no number."""
+        if not self.fresh:
+            return
+        values = torch.stack(self.fresh).double().cpu()
+        self.fresh.clear()
         bad = ~values.isfinite().all(1) | (values[:, 0] > self.config.diverged)
         if bad.any():
             first = int(bad.nonzero()[0])
             raise self._diverged(self.learner.done - len(values) + 1 + first, *values[first].tolist())
-        return values
+        self.pending = torch.cat([self.pending, values])
 
     def _diverged(self, update: int, loss: float, norm: float) -> Diverged:
         bad_loss = not math.isfinite(loss) or loss > self.config.diverged
@@ -133,8 +128,9 @@ class Session:
         return Diverged(update, what, self.saved, hint)
 
     def _log(self) -> None:
-        loss, norm = self._settle().mean(0).tolist()
-        self.pending.clear()
+        self._settle()
+        loss, norm = self.pending.mean(0).tolist()
+        self.pending = self.pending[:0]
         self._note({"update": self.learner.done, "loss": loss, "gradient_norm": norm, "lr": self.learner.lr})
 
     def _evaluate(self) -> None:
@@ -142,18 +138,15 @@ class Session:
         found = self.learner.evaluate()
         if not math.isfinite(found["loss"]):
             raise self._diverged(self.learner.done, found["loss"], 0.0)
-        self.held_out = {name: value if math.isfinite(value) else None for name, value in found.items()}
-        self._note({"update": self.learner.done, "split": "valid", **self.held_out})
-        self._keep_best(self.held_out.get(self.task.metric))
+        self.standing = self.standing.after(found, self.learner.done, self.task)
+        self._note({"update": self.learner.done, "split": "valid", **(self.standing.held_out or {})})
+        if self.standing.best_update == self.learner.done:
+            self._write_best()
 
-    def _keep_best(self, value: float | None) -> None:
-        better = self.best is None or (value is not None and (value > self.best) == self.task.higher_is_better)
-        if value is None or not better or value == self.best:
-            return
-        self.best, self.best_update = value, self.learner.done
+    def _write_best(self) -> None:
         if self.folder is not None:
             weights = {f"model.{name}": tensor for name, tensor in self.learner.model.state_dict().items()}
-            best = Checkpoint(self.learner.done, weights, {self.task.metric: value})
+            best = Checkpoint(self.learner.done, weights, {self.task.metric: self.standing.best})
             write_checkpoint(self.folder.checkpoints, best, "best")
 
     def _note(self, record: dict[str, Any]) -> None:
@@ -170,17 +163,15 @@ class Session:
         """Write a checkpoint of everything; never one with numbers that are none."""
         if self.folder is None:
             return
-        pending = self._settle()
-        tensors = {**self.learner.tensors(), "pending.values": pending}
+        self._settle()
+        tensors = {**self.learner.tensors(), "pending.values": self.pending}
         for name, tensor in self.learner.model.state_dict().items():
             if tensor.is_floating_point() and not tensor.isfinite().all():
                 raise Diverged(self.learner.done, f"{name} is not finite", self.saved, "try a lower lr")
         numbers = {
             "learner": self.learner.numbers(),
             "metrics": self.metrics.mark(),
-            "held_out": self.held_out,
-            "best": self.best,
-            "best_update": self.best_update,
+            "standing": asdict(self.standing),
             "config_sha256": fingerprint(self.about),
             "torch": torch.__version__,
         }
@@ -194,21 +185,20 @@ class Session:
         self.metrics.rewind(mark if isinstance(mark, dict) else {})
 
     def _take_back(self, checkpoint: Checkpoint, where: str) -> None:
-        numbers = checkpoint.numbers
-        try:
-            self.pending = list(part_of(checkpoint, "pending")["values"].unbind(0))
-            self.held_out, self.best, self.best_update = numbers["held_out"], numbers["best"], numbers["best_update"]
-        except KeyError as error:
-            raise MnemoscopeError(f"{where} lacks {error}") from error
+        pending = part_of(checkpoint, "pending").get("values")
+        if pending is None or pending.shape[1:] != (2,) or pending.dtype != torch.float64:
+            raise MnemoscopeError(f"{where} does not fit this run: its pending losses are not (updates, 2) in float64")
+        self.pending = pending
+        self.standing = from_plain(Standing, checkpoint.numbers.get("standing"), f"{where}: standing")
 
     def _conclude(self, seconds: float, updates: int) -> Summary:
         summary = Summary(
-            outcome="solved" if self.solved else "budget spent",
+            outcome="solved" if self.standing.solves(self.task) else "budget spent",
             updates=self.learner.done,
             metric=self.task.metric,
-            best=self.best,
-            best_update=self.best_update,
-            held_out=self.held_out or {},
+            best=self.standing.best,
+            best_update=self.standing.best_update,
+            held_out=self.standing.held_out or {},
             baseline=self.task.baseline,
             parameters=sum(p.numel() for p in self.learner.model.parameters()),
             seconds=seconds,
