@@ -59,6 +59,11 @@ def test_an_iterator_goes_forward_only():
         task.batch(9, 2)
 
 
+def test_an_empty_list_is_named():
+    with pytest.raises(MnemoscopeError, match="number of train batches = 0"):
+        numbered([]).batch(0, 2)
+
+
 def test_a_missing_split_is_named():
     with pytest.raises(MnemoscopeError, match="no valid batches"):
         numbered(PAIRS).batch(0, 2, "valid")

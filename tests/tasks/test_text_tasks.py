@@ -37,7 +37,16 @@ def test_words_spell_the_text_and_lines_end_in_eos(text):
     assert said[:14] == ["the", "cat", "—", "über", "the", "mat", "<eos>"] * 2
     assert corpus.symbols[0] == "the"
     assert "zebra" not in corpus.symbols
-    assert "<unk>" in [corpus.symbols[i] for i in corpus.test]
+    assert [corpus.symbols[i] for i in corpus.test[-6:]] == ["<unk>", "<unk>", "<eos>"] * 2
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_the_last_line_ends_in_eos_once(tmp_path, end):
+    path = tmp_path / f"end{len(end)}.txt"
+    path.write_text("\n".join(["one two"] * 40) + end)
+    corpus = words(str(path))
+    assert sum(map(len, corpus[1:])) == 120
+    assert corpus.symbols[corpus.test[-1]] == "<eos>"
 
 
 def test_a_smaller_vocabulary_keeps_the_most_frequent_words(text):

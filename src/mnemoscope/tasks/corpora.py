@@ -6,7 +6,7 @@ from collections import Counter
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from .archives import MOST, contents
 from .data import read
 
 END, UNKNOWN = "<eos>", "<unk>"
+Text = TypeVar("Text", str, list[str])
 
 
 class Corpus(NamedTuple):
@@ -49,20 +50,20 @@ def words(data: str, vocabulary: int = 0) -> Corpus:
 
     The vocabulary is that of the training text, most frequent first, with <unk> for the words of the others.
     """
-    texts = [_split(text) for text in _word_texts(data)]
+    texts = _word_texts(data)
     counted = [word for word, _ in Counter(texts[0]).most_common(vocabulary or None)]
     symbols = counted if UNKNOWN in counted else [*counted, UNKNOWN]
     place = {word: number for number, word in enumerate(symbols)}
-    unknown = repeat(place[UNKNOWN])
-    encoded = (torch.tensor(list(map(place.get, text, unknown)), dtype=torch.int32) for text in texts)
+    coded = (np.fromiter(map(place.get, text, repeat(place[UNKNOWN])), np.int32, len(text)) for text in texts)
+    encoded = (torch.from_numpy(code) for code in coded)
     return Corpus(tuple(symbols), *encoded)
 
 
-def _word_texts(data: str) -> list[str]:
+def _word_texts(data: str) -> list[list[str]]:
     folder = {"wikitext-2": "wikitext-2/", "ptb": "ptb/ptb."}.get(data)
     if folder is None:
-        return _parts(_own_text(data, "'wikitext-2', 'ptb'"))
-    return [read(f"{folder}{split}.txt.gz").decode() for split in ("train", "valid", "test")]
+        return _parts(_split(_own_text(data, "'wikitext-2', 'ptb'")))
+    return [_split(read(f"{folder}{split}.txt.gz").decode()) for split in ("train", "valid", "test")]
 
 
 def _split(text: str) -> list[str]:
@@ -82,7 +83,7 @@ def _own_text(path: str, known: str) -> str:
     return text
 
 
-def _parts(text: str) -> list[str]:
+def _parts(text: Text) -> list[Text]:
     """The first nine tenths to train on, and a twentieth each for validation and test."""
     train, valid = len(text) * 90 // 100, len(text) * 95 // 100
     return [text[:train], text[train:valid], text[valid:]]

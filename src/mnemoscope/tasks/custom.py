@@ -82,6 +82,7 @@ class Custom(Task):
     def _advance(self, source: Iterable[Pair], step: int, split: Split) -> Pair:
         """Batch `step` of an iterable, from where it stands if it has not passed that batch already."""
         if isinstance(source, Sized):
+            require(len(source) > 0, f"number of {split} batches", 0, "1 or more")
             step %= len(source)
         opened = self._open.get(split)
         if opened is not None and opened[0] > step and isinstance(source, Iterator):
