@@ -1,13 +1,17 @@
 """Measurements of a model, one a file, each returning a Finding."""
 
+from mnemoscope.scopes.attention import attention
 from mnemoscope.scopes.examine import examine
 from mnemoscope.scopes.horizon import horizon
 from mnemoscope.scopes.recurrence import recurrence
 from mnemoscope.scopes.scope import SCOPES, Scope, scope
+from mnemoscope.scopes.signal import signal
 from mnemoscope.scopes.stability import stability
 from mnemoscope.scopes.subject import Subject, subject_of
+from mnemoscope.scopes.truncation import truncation
 from mnemoscope.scopes.untouched import untouched
 
 __all__ = [
-    "SCOPES", "Scope", "Subject", "examine", "horizon", "recurrence", "scope", "stability", "subject_of", "untouched",
+    "SCOPES", "Scope", "Subject", "attention", "examine", "horizon", "recurrence", "scope", "signal",
+    "stability", "subject_of", "truncation", "untouched",
 ]

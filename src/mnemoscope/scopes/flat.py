@@ -71,3 +71,19 @@ def _jacobians(recurrence: Recurrence, x: Tensor, vector: Tensor, state: State) 
     outputs = torch.eye(size, dtype=after.dtype, device=after.device).repeat(batch, 1)
     (rows,) = torch.autograd.grad(after, point, outputs, allow_unused=True, materialize_grads=True)
     return rows.view(batch, size, size)
+
+
+def spectral_norms(matrices: Tensor, exact: int = 64, rounds: int = 24, block: int = 8) -> Tensor:
+    """The largest singular values (B,) of matrices (B, D, D): by SVD up to size `exact`, above it by block iteration.
+
+    The iteration errs to the low side, by less than a thousandth even for a matrix of noise, whose singular values lie
+    close together; the SVDs would cost more than all the rest of a scope.
+    """
+    if matrices.shape[-1] <= exact:
+        return torch.linalg.matrix_norm(matrices, ord=2)
+    start = torch.randn(matrices.shape[-1], block, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    basis = start.to(matrices).expand(len(matrices), -1, -1)
+    for _ in range(rounds):
+        basis = torch.linalg.qr(matrices.mT @ (matrices @ basis)).Q  # (B, D, block)
+    image = matrices @ basis
+    return torch.linalg.eigvalsh(image.mT @ image)[:, -1].clamp(min=0).sqrt()

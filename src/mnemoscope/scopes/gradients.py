@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.adapters import Between
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import Layer
-from mnemoscope.recurrence import Recurrence, State, leaves
+from mnemoscope.layers.sequence import Weights
+from mnemoscope.recurrence import State, leaves
 from mnemoscope.scopes.subject import Subject
-
-Observed = Callable[[Tensor, State], tuple[Tensor, list[Tensor], State]]
-"""One step that also gives the tensors through which everything known of it flows on."""
 
 
 @dataclass(frozen=True)
 class Norms:
-    """Norms of a Jacobian by lag, (T, B): the lag 0 first. `spectral` only where every direction was taken."""
+    """Norms of a Jacobian by lag, (T, B), the lag 0 first. `spectral` only where every direction was taken."""
 
     frobenius: np.ndarray
     spectral: np.ndarray | None = None
@@ -29,51 +27,74 @@ class Norms:
 
 def by_inputs(subject: Subject, directions: int = 1) -> Norms:
     """||d output_T / d input_{T-k}||: total, through whatever the model does in between."""
+    directions = _at_most(directions, subject.run, subject.features)
     x = _copies(subject.features, directions).requires_grad_()
     y = subject.run(x)[-1]  # (copies * B, m)
     (gradient,) = _pull_back(subject, y, [x], directions)
     return _norms(gradient.flatten(2), subject.batch, y.shape[-1])
 
 
-def by_inputs_and_states(subject: Subject, directions: int = 1) -> tuple[Norms, Norms | None]:
+def by_inputs_and_states(subject: Subject, directions: int = 1) -> tuple[Norms, Norms]:
     """The same of the recurrence, and ||d output_T / d h_{T-k}||, from the one graph of a run step by step."""
+    directions = _at_most(directions, lambda x: subject.recurrence(x)[0], subject.drive)
     x = _copies(subject.drive, directions).requires_grad_()
-    observed = observe_states(subject.recurrence, x[0].detach())
-    if observed is None:
-        return by_inputs(subject, directions), None
-    state, nodes = subject.recurrence.initial_state(x.shape[1]), []
-    for x_t in x.unbind(0):
-        y, known, state = observed(x_t, state)
-        nodes.append(known)
-    flat = [tensor for known in nodes for tensor in known]
-    found = _pull_back(subject, y, [x, *flat], directions)
-    outputs, steps = y.shape[-1], len(nodes)
-    per_step = len(flat) // steps
-    states = [torch.cat([_rows(g, x.shape[1]) for g in found[1 + i * per_step :][:per_step]], 1) for i in range(steps)]
-    return _norms(found[0].flatten(2), subject.batch, outputs), _norms(torch.stack(states), subject.batch, outputs)
+    y, seen = run_seen(subject, x)
+    by_input, *by_state = _pull_back(subject, y, [x, *(tensor for step in seen for tensor in step)], directions)
+    remaining = iter(by_state)
+    rows = [torch.cat([_rows(next(remaining), len(y)) for _ in step], 1) for step in seen]  # T of (copies * B, D)
+    gradient = last_filled(torch.stack(rows))
+    batch, outputs = subject.drive.shape[1], y.shape[-1]
+    return _norms(by_input.flatten(2), batch, outputs), _norms(gradient, batch, outputs)
 
 
-def observe_states(recurrence: Recurrence, x: Tensor) -> Observed | None:
-    """How to see a recurrence's states in the graph, tried on one step's input; None where its output hides them.
+def run_seen(subject: Subject, x: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+    """Run step by step: the last output (B, m), and for every step the tensors by which it is known later.
 
-    A layer of ours gives h itself as its output: the one tensor that the state, the memory and the read-out are made
-    from. Of any other recurrence the whole state is taken.
+    For a layer of ours these are h (B, n) of each layer, as its cell makes it: state, memory and read-out are all made
+    from that tensor, so that its gradient is total. Of any other recurrence it is the whole state.
     """
-    layer = recurrence.layer if isinstance(recurrence, Between) else recurrence
+    recurrence, layer = subject.recurrence, subject.layer
+    state, steps = recurrence.initial_state(x.shape[1]), []
+    nothing: list[Tensor] = []
+    with _cells_seen(layer) if isinstance(layer, Layer) else nullcontext(nothing) as seen:
+        for x_t in x.unbind(0):
+            y, state = recurrence.step(x_t, state)
+            steps.append([*seen] or [tensor for tensor in leaves(state) if tensor.is_floating_point()])
+            seen.clear()
+    return y, steps
 
-    def by_output(x: Tensor, state: State) -> tuple[Tensor, list[Tensor], State]:
-        h, state = layer.step(x, state)
-        return recurrence.read(h, x) if isinstance(recurrence, Between) else h, [h], state
 
-    def by_state(x: Tensor, state: State) -> tuple[Tensor, list[Tensor], State]:
-        y, state = recurrence.step(x, state)
-        return y, [t for t in leaves(state) if t.is_floating_point()], state
+@contextmanager
+def _cells_seen(layer: Layer) -> Iterator[list[Tensor]]:
+    """While open, notes the h (B, n) that each cell makes, before it is stacked into the state."""
+    seen: list[Tensor] = []
+    original = layer.observe_cell
 
-    if not isinstance(layer, Layer):
-        return by_state
+    def noting(w: Weights, u: Tensor, state: State) -> tuple[Tensor, State, Tensor | None]:
+        output, after, attention = original(w, u, state)
+        seen.append(leaves(after)[0])
+        return output, after, attention
+
+    layer.observe_cell = noting  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        del layer.observe_cell
+
+
+def last_filled(gradient: Tensor) -> Tensor:
+    """The gradient (T, ...), its last step repeated from the one before where the output is not made from the state."""
+    if len(gradient) < 2 or bool(gradient[-1].any()):
+        return gradient
+    return torch.cat([gradient[:-1], gradient[-2:-1]])
+
+
+def _at_most(directions: int, run: Callable[[Tensor], Tensor], x: Tensor) -> int:
+    """As many directions as were asked for, but no more than there are outputs."""
+    if directions == 1:
+        return 1
     with torch.no_grad():
-        h, state = layer.step(x, layer.initial_state(len(x)))
-        return by_output if torch.equal(h, leaves(state)[0][-1]) else None
+        return min(directions, run(x[:, :1]).shape[-1])
 
 
 def _copies(x: Tensor, directions: int) -> Tensor:
@@ -84,24 +105,24 @@ def _pull_back(subject: Subject, y: Tensor, by: list[Tensor], directions: int) -
     """One backward pass from y (copies * B, m), each copy of a sequence in a direction of its own."""
     if not y.requires_grad:
         raise MnemoscopeError(f"no gradient leads from the outputs of {subject.name} to its inputs")
-    outputs, batch = y.shape[-1], subject.batch
-    gauss = torch.randn(batch, outputs, directions, generator=subject.generator(), dtype=torch.float64)
-    basis = torch.linalg.qr(gauss).Q  # (B, m, copies): orthonormal, so that with m copies nothing is left out
+    outputs = y.shape[-1]
+    gauss = torch.randn(len(y) // directions, outputs, directions, generator=subject.generator(), dtype=torch.float64)
+    basis = torch.linalg.qr(gauss).Q  # (B, m, copies): orthonormal, so that with m of them nothing is left out
     vectors = basis.permute(2, 0, 1).reshape(-1, outputs).to(y)
     return torch.autograd.grad(y, by, vectors, allow_unused=True, materialize_grads=True)
 
 
 def _rows(gradient: Tensor, batch: int) -> Tensor:
-    """A state's gradient (layers, batch, ...) or (batch, n) as (batch, n)."""
+    """A gradient (batch, n), or of a state (layers, batch, ...), as (batch, D)."""
     return gradient if gradient.dim() == 2 else gradient.movedim(1, 0).reshape(batch, -1)
 
 
 def _norms(gradient: Tensor, batch: int, outputs: int) -> Norms:
     """gradient (T, copies * B, d), rows of the Jacobians -> their norms by lag."""
     steps, rows, size = gradient.shape
-    jacobians = gradient.detach().double().flip(0).reshape(steps, rows // batch, batch, size).transpose(1, 2)
     taken = rows // batch
-    frobenius = jacobians.square().sum((-2, -1)).mul(outputs / taken).sqrt()
+    jacobians = gradient.detach().double().flip(0).reshape(steps, taken, batch, size).transpose(1, 2)
+    frobenius = jacobians.square().sum((-2, -1)).mul(outputs / taken).sqrt()  # (T, B)
     if taken < outputs:
         return Norms(_readable(frobenius))
     return Norms(_readable(frobenius), _readable(torch.linalg.matrix_norm(torch.nan_to_num(jacobians), ord=2)))

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from mnemoscope.adapters import Adapted, adapt, made
+from mnemoscope.adapters import Adapted, Between, adapt, made
 from mnemoscope.adapters.adapted import time_first
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence
@@ -78,6 +78,11 @@ class Subject:
         if self.adapted.recurrence is None:
             raise MnemoscopeError(self.adapted.no_step)
         return self.adapted.recurrence
+
+    @property
+    def layer(self) -> Recurrence:
+        """The recurrent layer itself, without the read-out after it."""
+        return self.recurrence.layer if isinstance(self.recurrence, Between) else self.recurrence
 
     @property
     def drive(self) -> Tensor:
