@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from io import BytesIO
 from typing import Literal
 
@@ -46,11 +46,11 @@ class Chorales(Task):
         require(self.data in _FILES, "data", self.data, "'jsb' or 'nottingham'")
         at_least(self, cut=0)
 
-    @property
+    @cached_property
     def length(self) -> int:
         return max(len(piece) for split in ("train", "valid", "test") for piece in _pieces(self.data, self.cut, split))
 
-    @property
+    @cached_property
     def baseline(self) -> float:
         """Each note sounds by chance, as often as it does in the training pieces: the sum of their entropies."""
         often = torch.cat(_pieces(self.data, self.cut, "train")).double().mean(0)

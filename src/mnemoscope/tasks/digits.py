@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import torch
@@ -44,7 +44,7 @@ class Digits(AnswerAtEnd):
     def length(self) -> int:
         return PIXELS // self.pixels
 
-    @property
+    @cached_property
     def baseline(self) -> float:
         """The entropy of the classes, near ln 10."""
         return entropy(_images("train")[1].bincount())

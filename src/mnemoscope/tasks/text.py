@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -49,7 +50,7 @@ class _RunningText(Task):
     def output_size(self) -> int:
         return len(self.corpus.symbols)
 
-    @property
+    @cached_property
     def baseline(self) -> float:
         """The entropy of single symbols: the best prediction that looks at no context."""
         return entropy(self.corpus.train.bincount())
