@@ -1,0 +1,81 @@
+"""Start-End separation rank: exact for circuits, measured for any model."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+import mnemoscope
+from mnemoscope.scopes.separation import residues, separation
+
+pytest.importorskip("flint", reason="exact ranks need python-flint: pip install mnemoscope[theory]")
+
+
+def symbols(M: int, T: int = 8) -> torch.Tensor:
+    return torch.eye(M, dtype=torch.float64)[torch.arange(T * 4).view(T, 4) % M]
+
+
+@pytest.mark.parametrize(("R", "M", "T"), [(1, 2, 4), (2, 2, 4), (3, 2, 6), (5, 3, 4), (12, 2, 6), (4, 4, 4)])
+def test_a_shallow_circuits_rank_is_theorem_1s(R: int, M: int, T: int) -> None:
+    torch.manual_seed(R)
+    found = separation(mnemoscope.RAC(M, R, dtype=torch.float64), symbols(M), templates=torch.eye(M), length=T)
+    assert found.status == "certified"
+    assert found.figures["exact_rank"] == found.figures["theorem_1"] == min(R, M ** (T // 2))
+
+
+def test_depth_adds_ways_beyond_theorem_1s_guarantee() -> None:
+    torch.manual_seed(0)
+    shallow, deep = (mnemoscope.RAC(2, 2, num_layers=L, dtype=torch.float64) for L in (1, 2))
+    one, two = (separation(layer, symbols(2), templates=torch.eye(2), length=8).figures for layer in (shallow, deep))
+    assert one["exact_rank"] == 2
+    assert two["theorem_1"] <= two["exact_rank"] <= two["ceiling"]
+    assert two["exact_rank"] > one["exact_rank"]
+
+
+def test_a_dependent_pair_of_weights_lowers_the_rank() -> None:
+    """Exact means of these very weights: a circuit whose second state copies its first has rank one."""
+    layer = mnemoscope.RAC(2, 2, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight_ih_l0[1] = layer.weight_ih_l0[0]
+        layer.weight_hh_l0.copy_(torch.tensor([[1.0, 0.5], [1.0, 0.5]]))
+    assert separation(layer, symbols(2), templates=torch.eye(2), length=4).figures["exact_rank"] == 1
+
+
+def test_a_sum_of_halves_is_told_from_a_product() -> None:
+    class Summed(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.cumsum(0)
+
+    found = separation(Summed(), symbols(2), templates=torch.tensor([[1.0, 0.3], [0.2, 1.0]]), length=6)
+    assert found.figures["numerical_rank"] == 2  # f(start) + g(end) has rank two
+    assert found.status == "estimated"
+
+
+def test_a_memoryless_model_separates() -> None:
+    found = separation(torch.nn.Linear(2, 3).double(), symbols(2), templates=torch.eye(2), length=4)
+    assert found.figures["effective_rank"] == pytest.approx(1)
+    assert "apart" in found.sentence
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(-1e6, 1e6, allow_nan=False), st.sampled_from([101, 2_147_483_629]))
+def test_residues_are_exact(value: float, prime: int) -> None:
+    exact = Fraction(value)
+    (residue,) = residues(torch.tensor([value], dtype=torch.float64), prime)
+    assert (int(residue) * exact.denominator - exact.numerator) % prime == 0
+
+
+def test_bad_templates_are_named() -> None:
+    with pytest.raises(mnemoscope.MnemoscopeError, match=r"at least 2 inputs, \(M, 2\); got \[1, 2\]"):
+        separation(torch.nn.LSTM(2, 3), symbols(2).float(), templates=torch.ones(1, 2))
+
+
+def test_singular_values_fall_from_one() -> None:
+    values = separation(torch.nn.GRU(2, 3), symbols(2).float()).series["singular_values"]
+    assert values[0] == 1
+    assert (np.diff(values) <= 0).all()
