@@ -12,12 +12,12 @@ from mnemoscope.layers import RNN
 from mnemoscope.theory.homework import (
     Direction,
     activation_states,
+    bidirectional_gradients,
     common_spectrum,
     computational_graph,
     gradient_bound,
     may_explode,
     preactivation_states,
-    state_gradients,
 )
 from mnemoscope.theory.homework.bidirectional import outputs, states
 from mnemoscope.theory.homework.vanishing import long_jacobian
@@ -120,8 +120,8 @@ def test_bidirectional_gradients(T, seed):
     assert torch.allclose(o, outputs(x, forward, backward)[0])
     (exact,) = torch.autograd.grad(o.cos().sum(), moves)
     slope = -o.detach().sin()
-    assert torch.allclose(state_gradients(h_f.detach(), forward, slope), exact[0])
-    assert torch.allclose(state_gradients(h_b.detach(), backward, slope, reverse=True), exact[1])
+    assert torch.allclose(bidirectional_gradients(h_f.detach(), forward, slope), exact[0])
+    assert torch.allclose(bidirectional_gradients(h_b.detach(), backward, slope, reverse=True), exact[1])
 
 
 def moved_states(x, weights, moves):
@@ -137,7 +137,7 @@ def test_equations_31_and_32_as_printed_lose_the_loss():
     (x,) = draw(0, (6, 2))
     forward, backward = directions(0)
     o, h, _ = outputs(x, forward, backward)
-    exact = state_gradients(h, forward, o)
+    exact = bidirectional_gradients(h, forward, o)
     printed = [exact[-1]]
     for t in reversed(range(5)):
         printed.insert(0, forward.U.T @ (h[t + 1] * (1 - h[t + 1]) * printed[0]))

@@ -4,7 +4,7 @@ Initialisation that keeps variances (1), dropout as ridge regression (2), moment
 normalisation (4), recurrences whose gradients vanish (5), bidirectional gradients (6).
 """
 
-from mnemoscope.theory.homework.bidirectional import Direction, computational_graph, state_gradients
+from mnemoscope.theory.homework.bidirectional import Direction, bidirectional_gradients, computational_graph
 from mnemoscope.theory.homework.dropout import column_norms, dropout_minimiser, expected_loss, ridge_minimiser
 from mnemoscope.theory.homework.initialisation import preactivation_variance, variances_through_layers, weight_spread
 from mnemoscope.theory.homework.momentum import (
@@ -34,6 +34,7 @@ __all__ = [
     "as_running_average",
     "batch_normalised",
     "bias_corrected",
+    "bidirectional_gradients",
     "column_norms",
     "common_spectrum",
     "computational_graph",
@@ -50,7 +51,6 @@ __all__ = [
     "ridge_minimiser",
     "running_average",
     "running_average_updates",
-    "state_gradients",
     "variances_through_layers",
     "weight_spread",
 ]

@@ -46,14 +46,14 @@ def outputs(x: Tensor, forward: Direction, backward: Direction) -> tuple[Tensor,
     return h_f @ forward.V.T + h_b @ backward.V.T, h_f, h_b
 
 
-def state_gradients(h: Tensor, weights: Direction, gradient: Tensor, *, reverse: bool = False) -> Tensor:
+def bidirectional_gradients(h: Tensor, weights: Direction, gradient: Tensor, *, reverse: bool = False) -> Tensor:
     """grad_{h_t} L for every t from grad_{o_t} L (T, m): (T, n) (eqs 31 and 32, with the direct term they lack).
 
     grad_{h_t} L = V^T grad_{o_t} L + U^T diag(h_s (1 - h_s)) grad_{h_s} L with s = t + 1 for the forward states and
     s = t - 1 for the backward ones (``reverse=True``). Without V^T grad_{o_t} L the loss never enters.
     """
     if reverse:
-        return state_gradients(h.flip(0), weights, gradient.flip(0)).flip(0)
+        return bidirectional_gradients(h.flip(0), weights, gradient.flip(0)).flip(0)
     found = [gradient[-1] @ weights.V]
     for t in reversed(range(len(h) - 1)):
         found.append(gradient[t] @ weights.V + (h[t + 1] * (1 - h[t + 1]) * found[-1]) @ weights.U)
@@ -74,12 +74,12 @@ def question_6() -> Iterator[Row]:
     o, h_f, h_b = outputs(x, forward, backward)
     slope = o - y  # of 1/2 sum ||o_t - y_t||^2
     for name, weights, h, reverse in (("forward", forward, h_f, False), ("backward", backward, h_b, True)):
-        ours = state_gradients(h, weights, slope, reverse=reverse)
+        ours = bidirectional_gradients(h, weights, slope, reverse=reverse)
         exact = by_backpropagation(x, y, forward, backward, reverse)
         yield Row(f"{name}: difference from backpropagation", 1e-12, float((ours - exact).norm() / exact.norm()))
         last = torch.zeros_like(slope)
         last[0 if reverse else -1] = slope[0 if reverse else -1]
-        printed = state_gradients(h, weights, last, reverse=reverse)
+        printed = bidirectional_gradients(h, weights, last, reverse=reverse)
         gap = float((printed - exact).norm() / exact.norm())
         yield Row(f"{name}: difference without the direct term", 0.1, gap, ">=")
 
