@@ -10,8 +10,9 @@ from mnemoscope.scopes.stability import stability
 from mnemoscope.scopes.subject import Subject, subject_of
 from mnemoscope.scopes.truncation import truncation
 from mnemoscope.scopes.untouched import untouched
+from mnemoscope.scopes.watch import Watch, lightning_callback
 
 __all__ = [
-    "SCOPES", "Scope", "Subject", "attention", "examine", "horizon", "recurrence", "scope", "signal",
-    "stability", "subject_of", "truncation", "untouched",
+    "SCOPES", "Scope", "Subject", "Watch", "attention", "examine", "horizon", "lightning_callback", "recurrence",
+    "scope", "signal", "stability", "subject_of", "truncation", "untouched",
 ]

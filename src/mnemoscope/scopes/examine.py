@@ -73,7 +73,8 @@ def _choose(names: Iterable[str] | None) -> list[Scope]:
     for name in chosen:
         if name not in SCOPES:
             raise MnemoscopeError(f"there is no scope {name!r}; there are {', '.join(sorted(SCOPES))}")
-    return sorted((SCOPES[name] for name in chosen), key=lambda scope: (scope.cost, scope.name))
+    first = "recurrence"  # without any, the others mean little
+    return sorted((SCOPES[name] for name in chosen), key=lambda scope: (scope.name != first, scope.cost, scope.name))
 
 
 def _check_options(options: dict[str, dict[str, Any]], budget: float | None) -> dict[str, dict[str, Any]]:

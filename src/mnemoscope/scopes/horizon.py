@@ -32,9 +32,10 @@ def horizon(
     ||d loss / d input_t||, where targets and loss are given. `horizon_by_sequence` (B,).
 
     Figures: `horizon`, the last lag with at least `fraction` of the size at lag 0; `first_below`, the first with less;
-    `horizon_of_states`; `lags`, how many were looked at; `rate` a step and `exponent` of the two laws, `fit_quality`;
-    `largest` size relative to lag 0, and `largest_lag`; `explodes_at`, where it passes 100 times that of lag 0;
-    `agreement`, steps after which outputs of different prefixes differ by less than `fraction`. Labels: `law`.
+    `horizon_beside_present`, relative to lag 1 instead; `horizon_of_states`; `lags`, how many were looked at; `rate` a
+    step and `exponent` of the two laws, `fit_quality`; `largest` size relative to lag 0, and `largest_lag`;
+    `explodes_at`, where it passes 100 times that of lag 0; `agreement`, steps after which outputs of different prefixes
+    differ by less than `fraction`. Labels: `law`.
 
     Args:
         fraction: of the size at lag 0, under which a gradient counts as gone.
@@ -81,7 +82,7 @@ def _series(name: str, norms: Norms) -> tuple[dict[str, np.ndarray], dict[str, n
     series = {name: decay.typical(norms.frobenius)}
     if norms.spectral is not None:
         series[f"{name}_spectral"] = decay.typical(norms.spectral)
-    return series, {name: np.quantile(norms.frobenius, [0.25, 0.75], axis=-1)}
+    return series, {name: np.quantile(norms.frobenius, [0.25, 0.75], axis=-1, method="nearest")}
 
 
 def _figures(norms: Norms, fraction: float, dtype: torch.dtype) -> tuple[dict[str, float], decay.Law]:
@@ -91,7 +92,8 @@ def _figures(norms: Norms, fraction: float, dtype: torch.dtype) -> tuple[dict[st
     exploded = np.nonzero(~(relative <= EXPLOSION))[0]
     figures = {
         "horizon": decay.last_above(profile, fraction), "first_below": decay.first_below(profile, fraction),
-        "lags": len(profile) - 1, "rate": law.rate, "exponent": law.exponent, "fit_quality": law.quality,
+        "horizon_beside_present": decay.last_above(profile[1:], fraction) + 1, "lags": len(profile) - 1,
+        "rate": law.rate, "exponent": law.exponent, "fit_quality": law.quality,
         "largest": relative.max(), "largest_lag": relative.argmax(),
         "explodes_at": exploded[0] if len(exploded) else np.inf,
     }  # fmt: skip
@@ -138,6 +140,11 @@ def _sentence(figures: dict[str, float], law: decay.Law, subject: Subject, fract
         reach = f"Gradients explode: {int(figures['largest_lag'])} steps back they have grown to {grown}"
     elif lag < 0:
         reach = "No gradient reaches back even to the last step's own input"
+    elif lag == 0 and figures["horizon_beside_present"] > 0:
+        reach = (
+            "The present input outweighs every earlier one a hundredfold; beside it, gradients reach "
+            f"{int(figures['horizon_beside_present'])} steps back"
+        )
     elif lag == lags:
         reach = f"Gradients reach back over all {lags} steps that were looked at"
     else:

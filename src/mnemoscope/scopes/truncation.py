@@ -132,9 +132,9 @@ def _fitted_lambda(lengths: np.ndarray, errors: np.ndarray) -> float:
 def _sentence(figures: dict[str, float], error: float) -> str:
     window, steps = figures["window"], figures["steps"]
     if window < steps:
-        said = f"The last {window:.0f} inputs give the outputs to {100 * error:g} %: it is a feed-forward net so deep"
+        said = f"The last {window:.0f} inputs give its outputs to {100 * error:g} %: a feed-forward net that deep"
     else:
-        said = f"No window shorter than the {steps:.0f} steps looked at gives the outputs to {100 * error:g} %"
+        said = f"No window shorter than the {steps:.0f} steps looked at gives its outputs to {100 * error:g} %"
     if figures.get("certified_window", math.inf) < math.inf:
         said += f" (proved for {figures['certified_window']:.0f})"
     if "bptt_window" not in figures:

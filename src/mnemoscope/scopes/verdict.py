@@ -37,7 +37,7 @@ def _advice(found: dict[str, Finding], subject: Subject) -> str:
     warnings += [warning for finding in found.values() for warning in finding.warnings]
     if warnings:
         return f"What to do: {warnings[0]}."
-    window = found["truncation"].figures.get("window", math.nan) if "truncation" in found else math.nan
+    window = found["truncation"].figures.get("bptt_window", math.nan) if "truncation" in found else math.nan
     if math.isfinite(window) and window < subject.steps:
         return f"Backpropagation may be cut after {window:.0f} steps."
     return "Nothing calls for a change."
