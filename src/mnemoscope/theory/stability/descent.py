@@ -223,6 +223,20 @@ def lemma_3() -> Iterator[Row]:
             distance = float((flat(weights) - flat(other)).norm())
             bound = loss_smoothness(system, squared_loss(C, y, system)) * distance
             yield Row(f"{nonlinearity}, lambda={lam}", bound, float((here - there).norm()))
+    scalar, near = _scalar(0.75), 0.75 - 1e-5
+    turned = abs(_scalar_slope(0.75) - _scalar_slope(near))
+    yield Row("scalar, p=h_T, in a alone", loss_smoothness(scalar, LossConstants(1.0, 0.0)) * 1e-5, turned)
+
+
+def _scalar(lam: float) -> SystemConstants:
+    """The constants, in a alone, of h_t = a h_{t-1} + x_t with |a| <= lam and |x| <= 1: nothing is lost in any norm."""
+    reach = 1 / (1 - lam)
+    return SystemConstants(lam, 1.0, reach, 0.0, 1.0, 1.0, 0.0, reach=reach)
+
+
+def _scalar_slope(a: float, T: int = 400) -> float:
+    """dh_T/da for x = 1, where h_T = sum_{i<T} a^i."""
+    return sum(i * a ** (i - 1) for i in range(1, T))
 
 
 @statement(
@@ -237,6 +251,8 @@ def lemma_4() -> Iterator[Row]:
             gaps = (rnn_states(x, weights, nonlinearity) - rnn_states(x, other, nonlinearity)).norm(dim=1)
             distance = float((flat(weights) - flat(other)).norm())
             yield Row(f"{nonlinearity}, lambda={lam}", trajectory_gap(system, distance), float(gaps.max()))
+    moved = 1 / (1 - 0.75) - 1 / (1 - 0.75 + 1e-5)
+    yield Row("scalar, in a alone", trajectory_gap(_scalar(0.75), 1e-5), moved)
 
 
 @statement(
