@@ -95,12 +95,12 @@ class Subject:
     def dtype(self) -> torch.dtype:
         return self.features.dtype
 
-    def loss_of(self, outputs: Tensor) -> Tensor:
-        """The loss of outputs (T, B, m), handed over in the layout that the model itself gives."""
+    def loss_of(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
+        """The loss of outputs (T, B, m), handed over in the layout that the model itself gives, on any targets."""
         if self.loss is None or self.targets is None:
             raise MnemoscopeError("the loss is not known: pass targets= and loss=")
         given = outputs[0] if len(outputs) == 1 < self.steps else time_first(outputs, self.adapted.batch_first)
-        return self.loss(given, self.targets)
+        return self.loss(given, self.targets if targets is None else targets)
 
     def generator(self) -> torch.Generator:
         """A fresh generator on the CPU, seeded; draw there and move, so that every device sees the same numbers."""

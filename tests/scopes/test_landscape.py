@@ -1,0 +1,132 @@
+"""The cost over lines and planes of parameters is the cost at each of their points."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mnemoscope
+from mnemoscope.scopes.landscape import filter_normalised, landscape
+from mnemoscope.theory.smoothness import chaotic_lstm
+
+
+def mean_square(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (y - target).square().mean()
+
+
+def setting(T: int = 12, n: int = 4) -> dict:
+    draw = torch.Generator().manual_seed(0)
+    x, target = (torch.randn(T, 3, k, generator=draw, dtype=torch.float64) for k in (2, n))
+    return {"inputs": x, "targets": target, "loss": mean_square}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: mnemoscope.LSTM(2, 4), lambda: mnemoscope.RelRNN(2, 4, buffer=3, relevant=2), lambda: nn.GRU(2, 4),
+        lambda: nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 4)),
+    ],
+    ids=["LSTM", "RelRNN", "torch-GRU", "feed-forward"],
+)
+def test_every_point_of_a_line_is_the_model_with_those_parameters(make) -> None:
+    torch.manual_seed(0)
+    start, end, given = make().double(), make().double(), setting()
+    before = copy.deepcopy(start.state_dict())
+    found = landscape(start, **given, to=dict(end.named_parameters()), line=True, points=7)
+    for t, cost in zip(found.series["x"], found.series["cost"], strict=True):
+        between = copy.deepcopy(start)
+        between.load_state_dict({k: (1 - float(t)) * before[k] + float(t) * v for k, v in end.state_dict().items()})
+        output = between(given["inputs"])
+        output = output[0] if isinstance(output, tuple) else output
+        assert cost == pytest.approx(mean_square(output, given["targets"]).item(), rel=1e-6)
+    assert all(torch.equal(value, before[name]) for name, value in start.state_dict().items())
+
+
+def test_three_points_span_a_plane() -> None:
+    torch.manual_seed(0)
+    start, end, third = (mnemoscope.RNN(2, 4, dtype=torch.float64) for _ in range(3))
+    given = setting()
+    found = landscape(start, **given, to=dict(end.named_parameters()), third=dict(third.named_parameters()), points=7)
+    x, y = (found.series[name].tolist() for name in "xy")
+    corners = {(0.0, 0.0): start, (1.0, 0.0): end, (0.0, 1.0): third}
+    for (a, b), model in corners.items():
+        cost = found.series["cost"][y.index(b), x.index(a)]
+        assert cost == pytest.approx(mean_square(model(given["inputs"])[0], given["targets"]).item(), rel=1e-6)
+
+
+def test_a_read_out_that_is_linear_has_a_parabola() -> None:
+    found = landscape(nn.Linear(2, 4).double(), **setting(), points=21)
+    rows = found.series["cost"]
+    np.testing.assert_allclose(np.diff(rows, 3, axis=1), 0, atol=1e-10)
+    assert found.figures["roughness"] < 1.5
+    assert "smooth" in found.sentence
+
+
+def test_a_chaotic_network_has_a_rough_cost() -> None:
+    """Ribeiro et al. 2019, section 3.1: around s = 1 the cost of the chaotic LSTM over 200 steps is full of bends."""
+    weights = chaotic_lstm(1.0)
+
+    class Chaotic(mnemoscope.Recurrence):
+        def __init__(self) -> None:
+            super().__init__()
+            self.input_size, self.hidden_size = 1, 2
+            self.weight = nn.Parameter(weights.weight_hh.clone())
+
+        def initial_state(self, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+            return tuple(t.expand(1, batch, 2) for t in (weights.h, weights.c))
+
+        def step(self, x, state):
+            i, f, g, o = (state[0][0] @ self.weight.mT).chunk(4, -1)
+            c = torch.sigmoid(f) * state[1][0] + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            return h, (h[None], c[None])
+
+    model, x = Chaotic(), torch.zeros(200, 1, 1, dtype=torch.float64)
+    target = model(x)[0].detach()
+    found = landscape(model, x, targets=target, loss=mean_square, points=15, span=0.05)
+    assert found.figures["cost"] < 1e-20
+    assert "rough" in found.sentence
+    short = landscape(model, x[:5], targets=target[:5], loss=mean_square, points=15, span=0.05)
+    assert "smooth" in short.sentence
+
+
+def test_held_out_sequences_are_evaluated_at_the_same_points() -> None:
+    model, given = mnemoscope.GRU(2, 4, dtype=torch.float64), setting()
+    other = (given["inputs"] + 1, given["targets"])
+    found = landscape(model, **given, points=3, held_out=other)
+    alone = landscape(model, other[0], targets=other[1], loss=mean_square, points=3)
+    np.testing.assert_allclose(found.series["held_out"], alone.series["cost"])
+    assert found.figures["held_out"] == pytest.approx(alone.figures["cost"])
+
+
+def test_a_model_that_cannot_be_mapped_over_is_looped_over() -> None:
+    class Stubborn(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * (1.0 if self.weight.sum().item() > 0 else -1.0)
+
+    model, given = Stubborn(2, 4).double(), setting()
+    found = landscape(model, **given, points=5)
+    assert found.series["cost"].shape == (5, 5)
+    assert found.series["cost"][2, 2] == pytest.approx(mean_square(model(given["inputs"]), given["targets"]).item())
+
+
+def test_random_directions_move_each_row_by_its_own_norm() -> None:
+    weight = torch.randn(5, 7, dtype=torch.float64) * torch.arange(1.0, 6.0)[:, None]
+    direction = filter_normalised(weight, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(direction.norm(dim=1), weight.norm(dim=1))
+    assert filter_normalised(torch.zeros(3), torch.Generator()).norm() == 0
+
+
+def test_bad_points_are_named() -> None:
+    model, given = mnemoscope.GRU(2, 4, dtype=torch.float64), setting()
+    with pytest.raises(mnemoscope.MnemoscopeError, match=r"to must have weight_ih_l0 \[12, 2\]; got nothing"):
+        landscape(model, **given, to={})
+    with pytest.raises(mnemoscope.MnemoscopeError, match="third needs to="):
+        landscape(model, **given, third=dict(model.named_parameters()))
+    with pytest.raises(mnemoscope.MnemoscopeError, match="at least 3 points"):
+        landscape(model, **given, points=2)
+    assert landscape(model, given["inputs"]).status == "not applicable"
