@@ -118,8 +118,7 @@ def arrays(**values: Any) -> dict[str, np.ndarray]:
 
 def _array(value: Any) -> np.ndarray:
     """A numpy array of its own, from a tensor, an array or a list."""
-    value = value.detach().cpu() if hasattr(value, "detach") else value
-    return np.array(value)
+    return np.array(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

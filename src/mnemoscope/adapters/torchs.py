@@ -69,6 +69,8 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
             f"a bidirectional {type(module).__name__} of {module.num_layers} layers has no step: its second layer "
             "reads the future; examine a layer with bidirectional=False"
         )
+    if reverse and not module.bidirectional:
+        raise MnemoscopeError(f"only a bidirectional {type(module).__name__} has a reverse direction; this one has not")
     layer = _blank(module)
     suffix = "_reverse" if reverse else ""
     for name, _ in list(layer.named_parameters()):

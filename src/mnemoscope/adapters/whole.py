@@ -18,7 +18,7 @@ from mnemoscope.recurrence import Recurrence
 def adapt_whole(model: Any, inputs: Tensor, batch_first: bool | None) -> Adapted:
     """A model with a ``forward`` as inputs and outputs, and by its recurrent layer where it has exactly one."""
     found = _recurrent_parts(model)
-    layout = _layout(model, batch_first)
+    layout = _layout(model, inputs) if batch_first is None else batch_first
     embedding = None if inputs.is_floating_point() else _embedding(model, inputs)
     features = inputs if embedding is None else _seen(model, inputs, embedding)[1]
     run = _runner(model, inputs, embedding, layout)
@@ -53,10 +53,17 @@ def _without_step(plain: Adapted, model: Any, found: dict[str, nn.Module]) -> Ad
     return _replace(plain, no_step=f"{describe(model)} has no step of its own; {why}")
 
 
-def _layout(model: Any, batch_first: bool | None) -> bool:
-    """Whether inputs are (batch, time, ...): as said, or as a layer in the model says; batch first if nobody does."""
-    if batch_first is not None:
-        return batch_first
+@torch.no_grad()
+def _layout(model: Any, inputs: Tensor) -> bool:
+    """Whether inputs are (batch, time, ...): as one output a sequence shows, or as a layer says, or by custom.
+
+    What comes out goes before what a layer says: where they differ, `batch_first` was forgotten.
+    """
+    first, second = inputs.shape[:2]
+    output = primary(model(inputs))
+    one_a_sequence = output.dim() <= 2 and tuple(output.shape) != (first, second)
+    if one_a_sequence and first != second and output.shape[:1] in ((first,), (second,)):
+        return output.shape[0] == first
     modules = model.modules() if isinstance(model, nn.Module) else ()
     claims = [bool(m.batch_first) for m in modules if isinstance(getattr(m, "batch_first", None), bool)]
     return claims[0] if claims else True

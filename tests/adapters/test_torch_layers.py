@@ -1,0 +1,97 @@
+import pytest
+import torch
+from torch import nn
+
+from mnemoscope import MnemoscopeError
+from mnemoscope.adapters import as_recurrence, from_torch
+from mnemoscope.recurrence import leaves
+
+
+def modules():
+    for bias in (True, False):
+        yield nn.RNN(3, 5, 2, bias=bias)
+        yield nn.RNN(3, 5, nonlinearity="relu", bias=bias)
+        yield nn.GRU(3, 5, 2, bias=bias)
+        yield nn.LSTM(3, 5, 2, bias=bias)
+        yield nn.LSTM(3, 5, 2, proj_size=2, bias=bias)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("module", list(modules()), ids=str)
+def test_unrolled_layers_give_torchs_numbers(module):
+    module.double()
+    x = torch.randn(7, 4, 3, dtype=torch.float64)
+    wanted, final = module(x)
+    layer = from_torch(module)
+    state = layer.initial_state(4)
+    for t in range(7):
+        y, state = layer.step(x[t], state)
+        torch.testing.assert_close(y, wanted[t])
+    for found, expected in zip(leaves(state), leaves(final), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_parameters_are_the_very_same_objects():
+    module = nn.LSTM(3, 5, 2)
+    layer = from_torch(module)
+    assert {name: id(p) for name, p in layer.named_parameters()} == {n: id(p) for n, p in module.named_parameters()}
+
+
+def test_adapting_draws_no_random_numbers():
+    before = torch.get_rng_state()
+    from_torch(nn_gru := nn.GRU(3, 5))
+    assert not torch.equal(before, torch.get_rng_state())  # making nn.GRU itself draws
+    before = torch.get_rng_state()
+    from_torch(nn_gru)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_direction_of_a_bidirectional_layer_is_a_recurrence(reverse):
+    module = nn.GRU(3, 5, bidirectional=True).double()
+    x = torch.randn(7, 2, 3, dtype=torch.float64)
+    wanted = module(x)[0][..., 5:] if reverse else module(x)[0][..., :5]
+    found = from_torch(module, reverse=reverse)(x.flip(0) if reverse else x)[0]
+    torch.testing.assert_close(found.flip(0) if reverse else found, wanted)
+
+
+def test_a_bidirectional_layer_as_a_whole_has_no_step():
+    with pytest.raises(MnemoscopeError, match="bidirectional LSTM has no step"):
+        as_recurrence(nn.LSTM(3, 5, bidirectional=True))
+    with pytest.raises(MnemoscopeError, match="second layer"):
+        from_torch(nn.LSTM(3, 5, 2, bidirectional=True))
+
+
+def test_one_direction_alone_can_be_reversed_only_where_there_is_one():
+    with pytest.raises(MnemoscopeError, match="bidirectional"):
+        from_torch(nn.LSTM(3, 5), reverse=True)
+
+
+@pytest.mark.parametrize("kind", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
+def test_cells(kind):
+    cell = kind(3, 5)
+    recurrence = as_recurrence(cell)
+    x = torch.randn(4, 2, 3)
+    state = None
+    for x_t in x:
+        state = cell(x_t) if state is None else cell(x_t, state)
+    wanted = state[0] if isinstance(state, tuple) else state
+    torch.testing.assert_close(recurrence(x)[0][-1], wanted)
+
+
+def test_a_batch_first_layer_is_read_time_first():
+    from mnemoscope import LSTM
+
+    layer = LSTM(3, 5, batch_first=True)
+    x = torch.randn(7, 2, 3)
+    torch.testing.assert_close(as_recurrence(layer)(x)[0], layer(x.transpose(0, 1))[0].transpose(0, 1))
+    assert layer.batch_first
+
+
+def test_the_adapted_layer_sees_later_changes_of_the_weights():
+    module = nn.RNN(3, 5)
+    layer = from_torch(module)
+    x = torch.randn(4, 2, 3)
+    with torch.no_grad():
+        module.weight_hh_l0.mul_(0.5)
+    torch.testing.assert_close(layer(x)[0], module(x)[0])

@@ -1,0 +1,160 @@
+import pytest
+import torch
+from torch import nn
+
+from mnemoscope import LSTM, MnemoscopeError, RelRNN
+from mnemoscope.adapters import adapt
+from mnemoscope.training.config import NetworkConfig
+from mnemoscope.training.model import SequenceModel
+
+
+class Tagger(nn.Module):
+    """The model that everybody writes: an embedding, a recurrent layer, a head."""
+
+    def __init__(self, last=False, batch_first=True, layer=None):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6)
+        self.rnn = layer or nn.LSTM(6, 5, batch_first=batch_first)
+        self.head, self.last = nn.Linear(5, 3), last
+
+    def forward(self, ids):
+        h, _ = self.rnn(self.embedding(ids))
+        return self.head(h[:, -1] if self.last else h)
+
+
+def test_the_recurrent_layer_inside_is_found_with_what_it_reads():
+    model, ids = Tagger(), torch.randint(0, 11, (4, 9))
+    found = adapt(model, ids)
+    torch.testing.assert_close(found.drive, model.embedding(ids).transpose(0, 1).detach())
+    torch.testing.assert_close(found.recurrence(found.drive)[0], model.rnn(model.embedding(ids))[0].transpose(0, 1))
+    assert found.name == "Tagger, by its LSTM(6, 5) `rnn`"
+    assert not found.whole
+
+
+def test_ids_are_differentiated_through_their_embedding():
+    model, ids = Tagger(), torch.randint(0, 11, (4, 9))
+    found = adapt(model, ids)
+    x = found.features.clone().requires_grad_()
+    y = found.run(x)
+    torch.testing.assert_close(y, model(ids).transpose(0, 1))
+    (gradient,) = torch.autograd.grad(y[5].sum(), x)
+    assert gradient[:6].norm() > 0
+    assert gradient[6:].norm() == 0
+
+
+def test_a_run_may_have_other_lengths_and_batches_than_the_ids():
+    found = adapt(Tagger(), torch.randint(0, 11, (4, 9)))
+    assert list(found.run(torch.randn(3, 8, 6)).shape) == [3, 8, 3]
+
+
+def test_one_output_a_sequence():
+    model, ids = Tagger(last=True), torch.randint(0, 11, (4, 9))
+    found = adapt(model, ids)
+    torch.testing.assert_close(found.run(found.features), model(ids)[None])
+
+
+def test_where_one_output_a_sequence_comes_out_the_batch_is_known():
+    """A layer that takes the batch for time does not deceive: 4 outputs for inputs (4, 9) are 4 sequences."""
+    found = adapt(Tagger(last=True, batch_first=False), torch.randint(0, 11, (4, 9)))
+    assert found.batch_first
+    assert list(found.features.shape) == [9, 4, 6]
+
+
+@pytest.mark.parametrize("layer", [LSTM(6, 5, batch_first=True), RelRNN(6, 5, batch_first=True)])
+def test_our_layers_inside_a_model(layer):
+    model, ids = Tagger(layer=layer), torch.randint(0, 11, (4, 9))
+    found = adapt(model, ids)
+    torch.testing.assert_close(found.recurrence(found.drive)[0].transpose(0, 1), layer(model.embedding(ids))[0])
+
+
+def test_two_recurrent_layers_are_named():
+    model = nn.ModuleDict({"encoder": nn.GRU(3, 3), "decoder": nn.GRU(3, 3)})
+    model.forward = lambda x: model["decoder"](model["encoder"](x)[0])[0]
+    found = adapt(model, torch.randn(5, 2, 3))
+    assert found.recurrence is None
+    assert "2 recurrent layers (encoder, decoder)" in found.no_step
+
+
+def test_a_layer_that_is_never_called_is_told():
+    model = Tagger()
+    model.forward = lambda x: x
+    with pytest.raises(MnemoscopeError, match="never calls"):
+        adapt(model, torch.randn(5, 2, 3))
+
+
+def test_a_function_is_a_model():
+    found = adapt(lambda x: x.cumsum(1), torch.randn(2, 7, 3))
+    assert list(found.features.shape) == [7, 2, 3]
+    assert "only its forward is known" in found.no_step
+
+
+def test_a_factory_is_called_and_its_error_told():
+    assert adapt(lambda: nn.RNN(3, 4), torch.randn(5, 2, 3)).name == "RNN(3, 4)"
+
+    def broken():
+        raise KeyError("weights")
+
+    with pytest.raises(MnemoscopeError, match="factory broken raised KeyError: 'weights'"):
+        adapt(broken, torch.randn(5, 2, 3))
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
+def test_wrappers_are_taken_off(wrap):
+    assert adapt(wrap(nn.LSTM(3, 4)), torch.randn(5, 2, 3)).name == "LSTM(3, 4)"
+
+
+def test_a_model_set_up_by_fabric():
+    from lightning_fabric import Fabric
+
+    model = Fabric(accelerator="cpu", devices=1).setup(nn.LSTM(3, 4))
+    assert adapt(model, torch.randn(5, 2, 3)).name == "LSTM(3, 4)"
+
+
+@pytest.mark.parametrize("kind", ["RNN", "RelLSTM", "torch.GRU"])
+@pytest.mark.parametrize("tokens", [True, False])
+def test_the_networks_of_our_training(kind, tokens):
+    config = NetworkConfig(model=kind, hidden_size=6, embedding=5 if tokens else 0)
+    model = SequenceModel(4, 3, config, token_input=tokens).eval()
+    inputs = torch.randint(0, 4, (8, 2)) if tokens else torch.randn(8, 2, 4)
+    found = adapt(model, inputs)
+    wanted = model(inputs)[0]
+    torch.testing.assert_close(found.run(found.features), wanted)
+    state = found.recurrence.initial_state(2)
+    for x, y in zip(found.drive, wanted, strict=True):
+        output, state = found.recurrence.step(x, state)
+        torch.testing.assert_close(output, y)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ([1, 2], "must be a tensor"), (torch.randn(3), "time and a batch dimension"),
+        (torch.randn(0, 2, 3), "no empty one"), (torch.full((4, 2, 3), torch.nan), "24 values that are NaN"),
+    ],
+)  # fmt: skip
+def test_inputs_that_are_no_sequences(inputs, said):
+    with pytest.raises(MnemoscopeError, match=said):
+        adapt(nn.LSTM(3, 4), inputs)
+
+
+def test_weights_that_are_no_numbers():
+    model = nn.LSTM(3, 4)
+    model.weight_hh_l0.data[0, :2] = torch.inf
+    with pytest.raises(MnemoscopeError, match="weight_hh_l0 holds 2 of 64 values"):
+        adapt(model, torch.randn(5, 2, 3))
+
+
+def test_a_model_on_another_device():
+    with pytest.raises(MnemoscopeError, match="is on meta, the inputs are on cpu"):
+        adapt(nn.LSTM(3, 4, device="meta"), torch.randn(5, 2, 3))
+
+
+def test_an_output_that_fits_nothing():
+    found = adapt(nn.Flatten(), torch.randn(2, 7, 3))
+    with pytest.raises(MnemoscopeError, match=r"gave output \[5, 1, 1\] for 7 steps of 2 sequences"):
+        adapt(lambda x: x[:1, :1, :1].expand(5, 1, 1), torch.randn(2, 7, 3)).run(found.features)
+
+
+def test_what_is_no_model():
+    with pytest.raises(MnemoscopeError, match="neither a step nor a forward"):
+        adapt("LSTM", torch.randn(5, 2, 3))
