@@ -38,7 +38,7 @@ def running_average(gradients: Tensor, beta: float) -> Tensor:
 
 def bias_corrected(averages: Tensor, beta: float) -> Tensor:
     """v_n / (1 - beta^n) for n = 1 .. T: where gradients are stationary its expectation is theirs."""
-    n = torch.arange(1, len(averages) + 1, dtype=averages.dtype)
+    n = torch.arange(1, len(averages) + 1, dtype=averages.dtype, device=averages.device)
     return averages / (1 - beta**n).view(-1, *[1] * (averages.dim() - 1))
 
 

@@ -201,3 +201,23 @@ def proposition_1() -> Iterator[Row]:
         bound = prediction_gap(system, spectral_norm(readout), k)
         yield Row(f"{nonlinearity}, eps=1e-3: k={k}", bound, float((readout @ gap).norm()))
         yield Row(f"{nonlinearity}, eps=1e-3: the promise", 1e-3, bound)
+
+
+@statement(
+    "miller-hardt-section-6", paper=PAPER, where="6.1, 6.2, A.3.1", status="corrected",
+    claim="linear systems and tanh RNNs with ||V|| < 1 meet every assumption, with constants from ||V||, ||U|| and B_x",
+    correction="tanh' is 4/(3 sqrt 3)-Lipschitz, that is 0.77; the text says 1 in 6.2 and 2 in A.3.1. With 0.77 the "
+    "constants are reached by a single unit.",
+)
+def section_6() -> Iterator[Row]:
+    one, half = torch.ones(1, 1, dtype=torch.float64), torch.full((1, 1), 0.5, dtype=torch.float64)
+    linear = linear_constants(2 * one, half, input_bound=3.0)
+    h = float(rnn_states(torch.full((80, 1), 3.0, dtype=torch.float64), (2 * one, half), "identity")[-1])
+    yield Row("linear unit: sup|h|", linear.reach, h)
+    yield Row("linear unit: |dphi/d(V, U)|", linear.L_w, math.hypot(h, 3.0))
+    steepest = math.atanh(1 / math.sqrt(3))  # where tanh^2 = 1/3
+    eps = torch.tensor([-1e-5, 1e-5], dtype=torch.float64)
+    slope = half * (1 - torch.tanh(half * eps + steepest).square())  # dphi/dh around h = 0, U x = atanh(1/sqrt 3)
+    bend = float(slope.diff().abs() / 2e-5)
+    yield Row("tanh unit: |d2 phi/dh2|", rnn_constants(one, half, input_bound=steepest).beta_hh, bend, tolerance=1e-6)
+    yield Row("tanh unit: less than half of the printed 2 lambda^2", 0.25, bend)
