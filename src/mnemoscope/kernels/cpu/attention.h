@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "cells.h"
+#include "product.h"
 
 namespace mnemoscope {
 
@@ -22,7 +23,7 @@ inline void double_exponentials(const T* k, T* out, std::int64_t n) {
 }
 
 template <class T>
-inline Vec<T> share(Vec<T> query, Vec<T> key) {
+MNEMOSCOPE_INLINE Vec<T> share(Vec<T> query, Vec<T> key) {
     return reciprocal<T>(smaller(splat(Limits<T>::huge), T(1) + query * key));  // r
 }
 
@@ -135,6 +136,48 @@ inline void score_back(std::int64_t count, const Keys& keys, const KeyGradients&
         for (int k = 0; k < K; ++k) {
             store(d_query + j + k * lanes<T>, sum_q[k]);
             store(d_v + j + k * lanes<T>, sum_v[k]);
+        }
+    });
+}
+
+// The whole way back through attention whose weights were not kept, only the log of their sum: one pass over the keys
+// and values. `mean` is the sum of weights times their gradients, which is d_blend . blend. r (4 rows) is scratch.
+template <class T, class Keys, class Values, class KeyGradients>
+inline void attention_back(std::int64_t count, const Keys& keys, const Values& values, const KeyGradients& d_keys,
+                           T log_sum, T mean, const T* query, const T* v, const T* d_blend, std::int64_t width,
+                           const Rows<T>& r, T* weights, T* d_query, T* d_v) {
+    fill_zero(d_query, width);
+    in_fours(count, [&](std::int64_t first, auto group) {
+        constexpr int K = group;
+        const T *key[K], *value[K];
+        T *d_key[K], d[lanes<T> < K ? K : lanes<T>] = {};
+        Vec<T> score[K] = {}, d_weight[K] = {};
+        for (int k = 0; k < K; ++k) key[k] = keys(first + k), value[k] = values(first + k), d_key[k] = d_keys(first + k);
+        for (std::int64_t j = 0; j < width; j += lanes<T>) {
+            const Vec<T> q = load(query + j), weight = load(v + j), d_b = load(d_blend + j);
+            for (int k = 0; k < K; ++k) {
+                const Vec<T> share_k = share<T>(q, load(key[k] + j));
+                store(r[k] + j, share_k);
+                score[k] += weight * share_k;
+                d_weight[k] += d_b * load(value[k] + j);
+            }
+        }
+        for (int k = 0; k < K; ++k) d[k] = T(-2) * total<T>(score[k]) - log_sum;
+        for (int k = 0; k < K; k += lanes<T>) store(d + k, exponential<T>(load(d + k)));
+        for (int k = 0; k < K; ++k) {
+            weights[first + k] = d[k];
+            d[k] *= total<T>(d_weight[k]) - mean;
+        }
+        for (std::int64_t j = 0; j < width; j += lanes<T>) {
+            Vec<T> sum_q = load(d_query + j), sum_v = load(d_v + j);
+            for (int k = 0; k < K; ++k) {
+                const Vec<T> share_k = load(r[k] + j), dr = d[k] * share_k, slope = dr - dr * share_k;
+                sum_v = sum_v - dr;
+                sum_q += slope;
+                store(d_key[k] + j, load(d_key[k] + j) + slope);
+            }
+            store(d_query + j, sum_q);
+            store(d_v + j, sum_v);
         }
     });
 }

@@ -1,6 +1,7 @@
 // What happens to one row after the recurrent product: the cells' non-linearities, there and back.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "simd.h"
@@ -11,10 +12,8 @@ enum class Phi : std::int64_t { tanh = 0, relu = 1, modrelu = 2, identity = 3 };
 
 // f(j, count) for every vector of a row of n numbers; count lanes of it lie inside the row.
 template <class T, class F>
-inline void sweep(std::int64_t n, F f) {
-    std::int64_t j = 0;
-    for (; j + lanes<T> <= n; j += lanes<T>) f(j, lanes<T>);
-    if (j < n) f(j, static_cast<int>(n - j));
+MNEMOSCOPE_INLINE void sweep(std::int64_t n, F f) {
+    for (std::int64_t j = 0; j < n; j += lanes<T>) f(j, static_cast<int>(std::min<std::int64_t>(lanes<T>, n - j)));
 }
 
 template <class T>
@@ -27,18 +26,18 @@ inline void copy(const T* from, T* to, std::int64_t n) {
 }
 
 template <class T>
-inline Vec<T> signed_as(Vec<T> z, Vec<T> modulus) {
+MNEMOSCOPE_INLINE Vec<T> signed_as(Vec<T> z, Vec<T> modulus) {
     return where_positive(z, modulus, where_positive(-z, -modulus, z));
 }
 
 // modReLU(z) = sign(z) relu(|z| + b)
 template <class T>
-inline Vec<T> modrelu(Vec<T> z, Vec<T> b) {
+MNEMOSCOPE_INLINE Vec<T> modrelu(Vec<T> z, Vec<T> b) {
     return signed_as<T>(z, larger(splat(T(0)), larger(z, -z) + b));
 }
 
 template <class T, Phi phi>
-inline Vec<T> apply(Vec<T> z, Vec<T> b) {
+MNEMOSCOPE_INLINE Vec<T> apply(Vec<T> z, Vec<T> b) {
     if constexpr (phi == Phi::tanh) return hyperbolic_tangent<T>(z);
     if constexpr (phi == Phi::relu) return larger(splat(T(0)), z);
     if constexpr (phi == Phi::modrelu) return modrelu<T>(z, b);
@@ -47,7 +46,7 @@ inline Vec<T> apply(Vec<T> z, Vec<T> b) {
 
 // d phi'(z), from h = phi(z) alone: modReLU is open exactly where h is not zero.
 template <class T, Phi phi>
-inline Vec<T> pull_back(Vec<T> d, Vec<T> h) {
+MNEMOSCOPE_INLINE Vec<T> pull_back(Vec<T> d, Vec<T> h) {
     const Vec<T> zero = splat(T(0));
     if constexpr (phi == Phi::tanh) return d * (T(1) - h * h);
     if constexpr (phi == Phi::relu) return where_positive(h, d, zero);

@@ -68,26 +68,50 @@ public:
     void finish(std::int64_t, std::int64_t) {}
 };
 
+// On the way back a state's value gathers weights_ti dc_t from every later step t. That is a product of matrices, so it
+// is done for `pending_steps` steps at once: the gradients of values are then read and written that much less often.
+constexpr std::int64_t pending_steps = 8;
+
 template <class T>
 class FullBackward {
     const AttentiveBackward<T>& a;
     std::int64_t most, width;
-    Rows<T> values, keys, d_values, d_keys, weights, d_weights, v;
-    Buffer<std::int64_t> counts;
+    Rows<T> values, keys, d_values, d_keys, shares, v;
+    Rows<T> weights, contexts;  // of the pending steps
+    Buffer<std::int64_t> counts, pending;
     Filled filled;
     T sum_v = 0;
+
+    // d_value_i for states first .. end - 1 of row r gains what is pending.
+    void settle(std::int64_t r, std::int64_t first, std::int64_t end) {
+        const std::int64_t base = r * pending_steps;
+        in_chunks<T>(width, [&](std::int64_t j, auto vectors) {
+            constexpr int K = vectors;
+            for (std::int64_t i = first; i < end; ++i) {
+                Vec<T> sum[K];
+                T* d_value = d_values[r * most + i] + j;
+                for (int k = 0; k < K; ++k) sum[k] = load(d_value + k * lanes<T>);
+                for (std::int64_t p = 0; p < pending[r]; ++p)
+                    for (int k = 0; k < K; ++k)
+                        sum[k] += weights[base + p][i] * load(contexts[base + p] + j + k * lanes<T>);
+                for (int k = 0; k < K; ++k) store(d_value + k * lanes<T>, sum[k]);
+            }
+        });
+    }
 
 public:
     FullBackward(const AttentiveBackward<T>& a, std::int64_t rows)
         : a(a), most(a.carried + a.steps), width(rounded_up(a.n, lanes<T>)), values(rows * most, a.n),
-          keys(rows * most, a.n), d_values(rows * most, a.n), d_keys(rows * most, a.n), weights(1, most),
-          d_weights(1, most), v(1, a.n), counts(rows), filled(a.carried) {
+          keys(rows * most, a.n), d_values(rows * most, a.n), d_keys(rows * most, a.n), shares(4, a.n), v(1, a.n),
+          weights(rows * pending_steps, most), contexts(rows * pending_steps, a.n), counts(rows), pending(rows),
+          filled(a.carried) {
         for (std::int64_t j = 0; j < a.n; ++j) sum_v += v[0][j] = a.v[j];
     }
 
     void begin(std::int64_t r, std::int64_t b, std::int64_t last) {
         filled.read(a.origin0 + b * a.carried, a.carried);
         counts[r] = filled.count + last + 1;
+        pending[r] = 0;
         for (std::int64_t i = 0; i < counts[r]; ++i) {
             const std::int64_t to = r * most + i, made = ((i - filled.count) * a.batch + b) * a.n;
             const std::int64_t old = i < filled.count ? (b * a.carried + filled.slots[i]) * a.n : 0;
@@ -99,38 +123,37 @@ public:
     }
 
     void attend_back(std::int64_t r, std::int64_t at, const T* query, const T* dc, T* d_query, T* d_v) {
-        const std::int64_t count = counts[r], base = r * most;
-        const auto value = [&](std::int64_t i) { return values[base + i]; };
-        const auto key = [&](std::int64_t i) { return keys[base + i]; };
-        const auto d_key = [&](std::int64_t i) { return d_keys[base + i]; };
-        const T log_sum = a.attention[at] - sum_v;
-        score(count, key, query, v[0], width, weights[0]);
-        sweep<T>(count, [&](std::int64_t i, int inside) {
-            store(weights[0] + i, exponential<T>(load(weights[0] + i, inside) - log_sum), inside);
+        const std::int64_t base = r * most, now = r * pending_steps + pending[r]++;
+        const T *h = a.h + at * a.n, *s = a.s + at * a.n, scale = a.mean ? T(2) : T(1);
+        Vec<T> product = splat(T(0));  // dc . c_t, and c_t = s_t - h_t
+        sweep<T>(a.n, [&](std::int64_t j, int count) {
+            product += load(dc + j) * (scale * load(s + j, count) - load(h + j, count));
         });
-        blend_back(count, value, dc, width, d_weights[0]);
-        soften_back(count, weights[0], d_weights[0]);
-        for (std::int64_t i = 0; i < count; ++i) {
-            T* d_value = d_values[base + i];
-            for (std::int64_t j = 0; j < width; j += lanes<T>)
-                store(d_value + j, load(d_value + j) + weights[0][i] * load(dc + j));
-        }
-        score_back(count, key, d_key, d_weights[0], query, width, d_query, d_v);
+        copy(dc, contexts[now], a.n);
+        attention_back(
+            counts[r], [&](std::int64_t i) { return keys[base + i]; }, [&](std::int64_t i) { return values[base + i]; },
+            [&](std::int64_t i) { return d_keys[base + i]; }, a.attention[at] - sum_v, total<T>(product), query, v[0],
+            dc, width, shares, weights[now], d_query, d_v);
     }
 
     // h_t is the newest state: what has gathered for it is final, and it leaves.
     void claim(std::int64_t r, std::int64_t, T* dh, T* dk) {
-        const std::int64_t k = r * most + --counts[r];
-        for (std::int64_t i = 0; i < width; i += lanes<T>) {
-            store(dh + i, load(dh + i) + load(d_values[k] + i));
-            store(dk + i, T(4) * load(v[0] + i) * load(d_keys[k] + i));
+        const std::int64_t i = --counts[r], k = r * most + i;
+        settle(r, i, i + 1);
+        for (std::int64_t j = 0; j < width; j += lanes<T>) {
+            store(dh + j, load(dh + j) + load(d_values[k] + j));
+            store(dk + j, T(4) * load(v[0] + j) * load(d_keys[k] + j));
         }
+        if (pending[r] < pending_steps) return;
+        settle(r, 0, i);
+        pending[r] = 0;
     }
 
     void undo(std::int64_t, std::int64_t, std::int64_t) {}
 
     void finish(std::int64_t r, std::int64_t b) {
         filled.read(a.origin0 + b * a.carried, a.carried);
+        settle(r, 0, filled.count);
         fill_zero(a.dvalues0 + b * a.carried * a.n, a.carried * a.n);
         fill_zero(a.dkeys0 + b * a.carried * a.n, a.carried * a.n);
         for (std::int64_t i = 0; i < filled.count; ++i) {

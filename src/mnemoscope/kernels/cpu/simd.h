@@ -11,6 +11,13 @@
 #include <immintrin.h>
 #endif
 
+// A vector that crosses a call goes through memory: what is this small is always taken in.
+#if defined(__GNUC__)
+#define MNEMOSCOPE_INLINE inline __attribute__((always_inline))
+#else
+#define MNEMOSCOPE_INLINE inline
+#endif
+
 namespace mnemoscope {
 
 #if defined(__AVX512F__)
@@ -47,20 +54,20 @@ template <class T>
 using Bits = typename VectorOf<typename Integer<T>::type>::type;
 
 template <class T>
-inline Vec<T> splat(T value) {
+MNEMOSCOPE_INLINE Vec<T> splat(T value) {
     return value - Vec<T>{};
 }
 // Where b is no number, so is the result: a bound goes first, what it bounds goes second.
 template <class V>
-inline V larger(V a, V b) {
+MNEMOSCOPE_INLINE V larger(V a, V b) {
     return a > b ? a : b;
 }
 template <class V>
-inline V smaller(V a, V b) {
+MNEMOSCOPE_INLINE V smaller(V a, V b) {
     return a < b ? a : b;
 }
 template <class V>
-inline V where_positive(V z, V yes, V no) {
+MNEMOSCOPE_INLINE V where_positive(V z, V yes, V no) {
     return z > 0 ? yes : no;
 }
 
@@ -78,26 +85,26 @@ template <class T>
 using Bits = Plain<typename Integer<T>::type>;
 
 template <class T, class F>
-inline Plain<T> each(F f) {
+MNEMOSCOPE_INLINE Plain<T> each(F f) {
     Plain<T> out;
     for (int i = 0; i < static_cast<int>(vector_bytes / sizeof(T)); ++i) out[i] = f(i);
     return out;
 }
 template <class T>
-inline Plain<T> splat(T value) {
+MNEMOSCOPE_INLINE Plain<T> splat(T value) {
     return each<T>([&](int) { return value; });
 }
 #define MNEMOSCOPE_OPERATOR(OP)                                                    \
     template <class T>                                                             \
-    inline Plain<T> operator OP(Plain<T> a, Plain<T> b) {                          \
+    MNEMOSCOPE_INLINE Plain<T> operator OP(Plain<T> a, Plain<T> b) {                          \
         return each<T>([&](int i) { return static_cast<T>(a[i] OP b[i]); });       \
     }                                                                              \
     template <class T>                                                             \
-    inline Plain<T> operator OP(T a, Plain<T> b) {                                 \
+    MNEMOSCOPE_INLINE Plain<T> operator OP(T a, Plain<T> b) {                                 \
         return each<T>([&](int i) { return static_cast<T>(a OP b[i]); });          \
     }                                                                              \
     template <class T>                                                             \
-    inline Plain<T> operator OP(Plain<T> a, T b) {                                 \
+    MNEMOSCOPE_INLINE Plain<T> operator OP(Plain<T> a, T b) {                                 \
         return each<T>([&](int i) { return static_cast<T>(a[i] OP b); });          \
     }
 MNEMOSCOPE_OPERATOR(+)
@@ -107,30 +114,30 @@ MNEMOSCOPE_OPERATOR(/)
 MNEMOSCOPE_OPERATOR(<<)
 #undef MNEMOSCOPE_OPERATOR
 template <class T>
-inline Plain<T>& operator+=(Plain<T>& a, Plain<T> b) {
+MNEMOSCOPE_INLINE Plain<T>& operator+=(Plain<T>& a, Plain<T> b) {
     return a = a + b;
 }
 template <class T>
-inline Plain<T> operator-(Plain<T> a) {
+MNEMOSCOPE_INLINE Plain<T> operator-(Plain<T> a) {
     return each<T>([&](int i) { return -a[i]; });
 }
 template <class T>
-inline Plain<T> larger(Plain<T> a, Plain<T> b) {
+MNEMOSCOPE_INLINE Plain<T> larger(Plain<T> a, Plain<T> b) {
     return each<T>([&](int i) { return a[i] > b[i] ? a[i] : b[i]; });
 }
 template <class T>
-inline Plain<T> smaller(Plain<T> a, Plain<T> b) {
+MNEMOSCOPE_INLINE Plain<T> smaller(Plain<T> a, Plain<T> b) {
     return each<T>([&](int i) { return a[i] < b[i] ? a[i] : b[i]; });
 }
 template <class T>
-inline Plain<T> where_positive(Plain<T> z, Plain<T> yes, Plain<T> no) {
+MNEMOSCOPE_INLINE Plain<T> where_positive(Plain<T> z, Plain<T> yes, Plain<T> no) {
     return each<T>([&](int i) { return z[i] > 0 ? yes[i] : no[i]; });
 }
 
 #endif
 
 template <class To, class From>
-inline To recast(From from) {
+MNEMOSCOPE_INLINE To recast(From from) {
     static_assert(sizeof(To) == sizeof(From), "the same bits, read as another type");
     To to;
     std::memcpy(&to, &from, sizeof to);
@@ -138,37 +145,57 @@ inline To recast(From from) {
 }
 
 template <class T>
-inline Vec<T> load(const T* p) {
+MNEMOSCOPE_INLINE Vec<T> load(const T* p) {
     Vec<T> v;
     std::memcpy(&v, p, sizeof v);
     return v;
 }
 template <class T>
-inline void store(T* p, Vec<T> v) {
+MNEMOSCOPE_INLINE void store(T* p, Vec<T> v) {
     std::memcpy(p, &v, sizeof v);
 }
 
-// The first `count` lanes only; the others are zero.
+// The first `count` lanes only, 0 < count; the others are zero.
 template <class T>
-inline Vec<T> load(const T* p, int count) {
+MNEMOSCOPE_INLINE Vec<T> load(const T* p, int count) {
     if (count >= lanes<T>) return load(p);
     T part[lanes<T>] = {};
     std::memcpy(part, p, static_cast<std::size_t>(count) * sizeof(T));
     return load(part);
 }
 template <class T>
-inline void store(T* p, Vec<T> v, int count) {
+MNEMOSCOPE_INLINE void store(T* p, Vec<T> v, int count) {
     if (count >= lanes<T>)
         store(p, v);
     else
         std::memcpy(p, &v, static_cast<std::size_t>(count) * sizeof(T));
 }
+#if defined(__AVX512F__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
+MNEMOSCOPE_INLINE __mmask16 first_of_16(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
+MNEMOSCOPE_INLINE __mmask8 first_of_8(int count) { return static_cast<__mmask8>((1u << count) - 1u); }
+template <>
+MNEMOSCOPE_INLINE Vec<float> load<float>(const float* p, int count) {
+    return recast<Vec<float>>(_mm512_maskz_loadu_ps(first_of_16(count), p));
+}
+template <>
+MNEMOSCOPE_INLINE void store<float>(float* p, Vec<float> v, int count) {
+    _mm512_mask_storeu_ps(p, first_of_16(count), recast<__m512>(v));
+}
+template <>
+MNEMOSCOPE_INLINE Vec<double> load<double>(const double* p, int count) {
+    return recast<Vec<double>>(_mm512_maskz_loadu_pd(first_of_8(count), p));
+}
+template <>
+MNEMOSCOPE_INLINE void store<double>(double* p, Vec<double> v, int count) {
+    _mm512_mask_storeu_pd(p, first_of_8(count), recast<__m512d>(v));
+}
+#endif
 
 #if defined(__GNUC__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
 
 // The sum of all lanes, by halves.
 template <class T, int bytes>
-inline T total_of(typename VectorOf<T, bytes>::type v) {
+MNEMOSCOPE_INLINE T total_of(typename VectorOf<T, bytes>::type v) {
     if constexpr (bytes == sizeof(T)) {
         return v[0];
     } else {
@@ -178,14 +205,14 @@ inline T total_of(typename VectorOf<T, bytes>::type v) {
     }
 }
 template <class T>
-inline T total(Vec<T> v) {
+MNEMOSCOPE_INLINE T total(Vec<T> v) {
     return total_of<T, vector_bytes>(v);
 }
 
 #else
 
 template <class T>
-inline T total(Vec<T> v) {
+MNEMOSCOPE_INLINE T total(Vec<T> v) {
     for (int half = lanes<T> / 2; half > 0; half /= 2)
         for (int i = 0; i < half; ++i) v[i] += v[i + half];
     return v[0];
@@ -196,18 +223,18 @@ inline T total(Vec<T> v) {
 // 1 / x. In single precision a hardware estimate and one Newton step are as exact and several times faster than a
 // division; x must then be finite and normal, since 0 * inf is no number.
 template <class T>
-inline Vec<T> reciprocal(Vec<T> x) {
+MNEMOSCOPE_INLINE Vec<T> reciprocal(Vec<T> x) {
     return T(1) / x;
 }
 #if defined(__AVX512F__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
 template <>
-inline Vec<float> reciprocal<float>(Vec<float> x) {
+MNEMOSCOPE_INLINE Vec<float> reciprocal<float>(Vec<float> x) {
     Vec<float> r = recast<Vec<float>>(_mm512_maskz_rcp14_ps(0xffff, recast<__m512>(x)));
     return r + r * (1.0f - x * r);
 }
 #elif defined(__AVX2__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
 template <>
-inline Vec<float> reciprocal<float>(Vec<float> x) {
+MNEMOSCOPE_INLINE Vec<float> reciprocal<float>(Vec<float> x) {
     Vec<float> r = recast<Vec<float>>(_mm256_rcp_ps(recast<__m256>(x)));
     return r + r * (1.0f - x * r);
 }
@@ -236,7 +263,7 @@ struct Limits<double> {
 template <class T>
 struct Exponential {
     Vec<T> power, p;
-    explicit Exponential(Vec<T> x) {
+    explicit MNEMOSCOPE_INLINE Exponential(Vec<T> x) {
         using L = Limits<T>;
         const Vec<T> shifted = x * T(1.4426950408889634) + L::round;
         const Vec<T> k = shifted - L::round;
@@ -251,20 +278,20 @@ struct Exponential {
 };
 
 template <class T>
-inline Vec<T> exponential(Vec<T> x) {
+MNEMOSCOPE_INLINE Vec<T> exponential(Vec<T> x) {
     const Vec<T> bound = splat(Limits<T>::exponent);
     const Exponential<T> e(smaller(bound, larger(-bound, x)));
     return e.power + e.power * e.p;
 }
 
 template <class T>
-inline Vec<T> sigmoid(Vec<T> x) {
+MNEMOSCOPE_INLINE Vec<T> sigmoid(Vec<T> x) {
     return reciprocal<T>(T(1) + exponential<T>(-x));
 }
 
 // tanh(x) = sign(x) (e^{2|x|} - 1) / (e^{2|x|} + 1), with e^y - 1 = 2^k p + (2^k - 1) free of cancellation near zero.
 template <class T>
-inline Vec<T> hyperbolic_tangent(Vec<T> x) {
+MNEMOSCOPE_INLINE Vec<T> hyperbolic_tangent(Vec<T> x) {
     const Vec<T> modulus = larger(x, -x);
     const Exponential<T> e(smaller(splat(Limits<T>::saturated), modulus + modulus));
     const Vec<T> less_one = e.power * e.p + (e.power - T(1));
