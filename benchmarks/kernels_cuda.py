@@ -12,8 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mnemoscope.kernels import gradients, reference  # noqa: F401  registers the gradients
-from mnemoscope.kernels import cuda  # noqa: F401  registers the kernels
+from mnemoscope.kernels import (
+    cuda,  # noqa: F401  registers the kernels
+    gradients,  # noqa: F401  registers their gradients
+    reference,
+)
+from mnemoscope.kernels.cuda import layout
 
 ops = torch.ops.mnemoscope
 DEVICE = "cuda"
@@ -125,8 +129,15 @@ def check() -> None:
                 continue
             cases.append((f"attentive {cell} n={n} nu={nu} rho={rho}",
                           lambda c=cell, n=n, T=T, B=B, nu=nu, rho=rho: check_attentive(
-                              c, "modrelu" if n == 100 else "tanh", T, B, n, nu, rho, "mean" if n == 31 else "sum",
+                              c, "modrelu" if n == 100 and c == "rnn" else "tanh", T, B, n, nu, rho, "mean" if n == 31 else "sum",
                               lengths=n == 100, has_ds=n != 128)))  # fmt: skip
+    for cell in ("rnn", "lstm"):
+        for n, T, B in ((128, 50, 5), (100, 200, 2), (31, 60, 140), (300, 30, 2), (1000, 20, 2)):
+            cases.append((f"full {cell} n={n}", lambda c=cell, n=n, T=T, B=B: check_attentive(
+                c, "modrelu" if n == 100 and c == "rnn" else "tanh", T, B, n, -1, 0, "mean" if n == 31 else "sum",
+                lengths=n == 31, has_ds=n != 128)))  # fmt: skip
+    if "small" in sys.argv[1:]:
+        cases = [case for case in cases if not any(f"n={n}" in case[0] for n in (256, 512, 90, 300, 1000, 200))]
     for name, case in cases:
         try:
             error = case()
@@ -207,6 +218,20 @@ def times() -> None:
     for family, base in (("rnn", rnn), ("rac", rnn), ("lstm", lstm), ("goru", lstm), ("relrnn", lstm), ("rellstm", lstm)):
         timed(family, Bench(family, n), n, T, B, base)
     timed("rnn modrelu", Bench("rnn", n, phi="modrelu"), n, T, B, rnn)
+    for family in ("memrnn", "memlstm"):
+        timed(family, Bench(family, n), n, T, B, lstm, repeats=3, warmup=1)
+    original = layout._CLUSTERS
+    layout._CLUSTERS = {9: (2, 4, 8, 16)}
+    layout.limits.cache_clear()
+    timed("relrnn C=2", Bench("relrnn", n), n, T, B, lstm)
+    timed("rnn C=2", Bench("rnn", n), n, T, B, rnn)
+    timed("goru C=2", Bench("goru", n), n, T, B, lstm)
+    layout._CLUSTERS = original
+    layout.limits.cache_clear()
+    for batch in (1, 16, 128, 256):
+        base = timed("cudnn LSTM", nn.LSTM(10, n).to(DEVICE), n, T, batch)
+        timed("relrnn", Bench("relrnn", n), n, T, batch, base)
+        timed("rellstm", Bench("rellstm", n), n, T, batch, base)
     for n in (256, 512):
         T = 1020
         lstm = timed("cudnn LSTM", nn.LSTM(10, n).to(DEVICE), n, T, B)
@@ -226,5 +251,10 @@ if __name__ == "__main__":
           torch.backends.cudnn.allow_tf32, time.strftime("%Y-%m-%d"))
     if "check" in sys.argv[1:]:
         check()
+    if "profile" in sys.argv[1:]:
+        for family in sys.argv[2:]:
+            model, x = Bench(family, 128), draw(200, 64, 10)
+            model(x).sum().backward()
+            torch.cuda.synchronize()
     if "time" in sys.argv[1:]:
         times()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mnemoscope.kernels.cuda import screened
+from mnemoscope.kernels.cuda import past, screened
 from mnemoscope.kernels.ops import implement
 
 
@@ -14,6 +14,10 @@ def attentive_forward(
     values0: Tensor, keys0: Tensor, origin0: Tensor, relevance0: Tensor, clock0: Tensor, cell: str, phi: str,
     buffer: int, relevant: int, mix: str, decay: float, refresh: bool, lengths: Tensor | None, save: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
+    if buffer < 0:
+        return past.forward(
+            xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, cell, phi, mix, lengths, save
+        )
     return screened.forward(
         xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, relevance0, clock0, cell, phi, buffer, relevant, mix,
         decay, refresh, lengths, save,
@@ -27,6 +31,11 @@ def attentive_backward(
     cells: Tensor, gates: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int,
     mix: str, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
+    if buffer < 0:
+        return past.backward(
+            dh, ds, dc_T, V, W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, cells, gates, attention, cell, phi,
+            mix, lengths,
+        )  # fmt: skip
     return screened.backward(
         dh, ds, dc_T, V, W_a, U_a, v, s0, c0, values0, keys0, h, s, cells, gates, origin0, slots, attention, cell, phi,
         buffer, relevant, mix, lengths,

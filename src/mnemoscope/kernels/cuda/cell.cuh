@@ -20,7 +20,7 @@ DEVICE float phi_slope(float h) {
     return h != 0.f;
 }
 
-DEVICE float sigmoid(float z) { return 1.f / (1.f + expf(-z)); }
+DEVICE float sigmoid(float z) { return reciprocal(1.f + expf(-z)); }
 
 struct LSTMUnit {
     float i, f, g, o;

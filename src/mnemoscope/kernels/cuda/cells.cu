@@ -5,6 +5,7 @@
 #include "cell.cuh"
 
 enum Cell { RNN, RAC, GORU, LSTM };
+constexpr int AHEAD = 8;  // a step is shorter than the way to device memory
 
 // xp (T,B,ROWS*n), weights (ROWS*n,n), h0, c0 (B,n), bias (n): modReLU's, or of RAC's matrix -> h (T,B,n), c_T (B,n),
 // cells (T,B,n), gates (T,B,4n).
@@ -53,6 +54,8 @@ KERNEL(THREADS) cells_forward(
         input += stride * ROWS;
         if (mine && t + 1 < steps)
             for (int r = 0; r < ROWS; ++r) x[r] = input[r * n];
+        if (mine && t + AHEAD < steps)
+            for (int r = 0; r < ROWS; ++r) prefetch(input + AHEAD * stride * ROWS + r * n);
         if (writes) {
             h_out[at] = h;
             if (SAVE && CELL == LSTM) cells[at] = c;
@@ -106,6 +109,14 @@ KERNEL(THREADS) cells_backward(
         if (CELL == RAC) k[0] = kept[at];
         if (CELL >= GORU)
             for (int r = 0; r < KEPT; ++r) k[r] = kept[4 * (at - unit) + r * n + unit];
+        if (t < AHEAD) return;
+        const long long later = at - AHEAD * stride;
+        if (HAS_DH) prefetch(dh_out + later);
+        if (CELL == RAC) prefetch(xp + later);
+        if (CELL != RAC) prefetch(states + later);
+        if (CELL == RAC) prefetch(kept + later);
+        if (CELL >= GORU)
+            for (int r = 0; r < KEPT; ++r) prefetch(kept + 4 * (later - unit) + r * n + unit);
     };
     if (CELL == LSTM && mine && steps) state = states[start + (steps - 1) * stride];
     fetch(steps - 1);

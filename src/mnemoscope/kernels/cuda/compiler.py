@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mnemoscope.errors import MnemoscopeError
 FOLDER = Path(__file__).parent
 _NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14  # CUfunction_attribute
 _PORTABLE_CLUSTER = 8
+_entered = threading.local()
 
 
 def launch(
@@ -25,18 +27,27 @@ def launch(
     blocks: int,
     threads: int,
     shared_floats: int,
-    args: list[Tensor | int | float | None],
+    args: Sequence[Tensor | int | float | None],
 ) -> None:
-    """Run `name` of its .cu file, compiled for `defines`, on the current stream; None is passed as an unused pointer."""
+    """Run a kernel, compiled for `defines`, on the current stream; None stands for a pointer that it does not use."""
     like = next(arg for arg in args if isinstance(arg, Tensor))
     key = tuple(sorted((k, int(d) if isinstance(d, bool) else d) for k, d in defines.items()))
     with torch.cuda.device_of(like):
+        _enter(like.device)
         kernel = _built(name, key, 4 * shared_floats, like.device)
         given = [like if arg is None else arg for arg in args]
         kernel((blocks, 1, 1), (threads, 1, 1), given, shared_mem=4 * shared_floats)
 
 
-@lru_cache(maxsize=None)
+def _enter(device: torch.device) -> None:
+    """A thread that has made no call of its own has no CUDA context yet: the autograd engine's, on its first kernel."""
+    known = _entered.__dict__.setdefault("devices", set())
+    if device not in known:
+        torch.cuda.mem_get_info(device)
+        known.add(device)
+
+
+@cache
 def _built(name: str, defines: tuple[tuple[str, int | str], ...], shared_bytes: int, device: torch.device) -> Any:
     return build(name, dict(defines), shared_bytes)
 
@@ -52,8 +63,8 @@ def build(name: str, defines: Mapping[str, int | str], shared_bytes: int) -> Any
     compile_kernel = getattr(torch.cuda, "_compile_kernel", None)
     if compile_kernel is None:
         raise MnemoscopeError(
-            f"this torch ({torch.__version__}) has no runtime compiler for CUDA; torch 2.11 to 2.13 do: use one of those,"
-            " or the eager path (mnemoscope.kernels.backend('eager'))"
+            f"torch {torch.__version__} has no runtime compiler for CUDA; torch 2.11 to 2.13 have: use one of them, or"
+            " the eager path (mnemoscope.kernels.backend('eager'))"
         )
     options = [f"-D{key}={value}" for key, value in defines.items()]
     with _no_toolkit_needed():

@@ -38,6 +38,9 @@ DEVICE float reciprocal(float x) {
     return y;
 }
 
+// Bring a line from device memory to the cache, so that the load of a later step finds it there.
+DEVICE void prefetch(const float* x) { asm volatile("prefetch.global.L2 [%0];" ::"l"(x)); }
+
 #if C > 1
 // All blocks of a cluster wait for each other; what was stored before is seen after, in every block's shared memory.
 DEVICE void sync_cluster() {

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mnemoscope.kernels.cuda import compiler
-from mnemoscope.kernels.cuda.tile import Tile, device_tile
+from mnemoscope.kernels.cuda import compiler, layout
 from mnemoscope.kernels.ops import implement
 
 ROWS = {"RNN": 1, "RAC": 1, "GORU": 3, "LSTM": 4}
@@ -15,7 +14,7 @@ PHI = {"tanh": "TANH", "relu": "RELU", "identity": "IDENTITY", "modrelu": "MODRE
 
 def supports(cell: str, n: int, device: torch.device) -> bool:
     """Whether one sequence's weights fit the registers of one cluster."""
-    return device_tile(ROWS[cell], n, device) is not None
+    return layout.tile(ROWS[cell], n, device) is not None
 
 
 def single(*tensors: Tensor | None) -> list[Tensor | None]:
@@ -27,8 +26,8 @@ def on(device: torch.device, lengths: Tensor | None) -> Tensor | None:
     return None if lengths is None else lengths.to(device).contiguous()
 
 
-def laid(rows: int, n: int, device: torch.device) -> Tile:
-    found = device_tile(rows, n, device)
+def laid(rows: int, n: int, device: torch.device) -> layout.Tile:
+    found = layout.tile(rows, n, device)
     assert found is not None, f"no tile for {rows} rows of {n} units; ask supports() first"
     return found
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mnemoscope.kernels.cuda import compiler
+from mnemoscope.kernels.cuda import compiler, layout
+from mnemoscope.kernels.cuda.layout import Tile
 from mnemoscope.kernels.cuda.plain import PHI, laid, on, single
-from mnemoscope.kernels.cuda.tile import Tile, device_tile, shared_limit
 
 MOST_SLOTS = 32  # one lane of a warp keeps the books of one slot
 
 
 def supports(lstm: bool, n: int, slots: int, device: torch.device) -> bool:
     """Whether the weights fit the registers and the slots the shared memory of one cluster."""
-    found = device_tile(6 if lstm else 3, n, device)
-    return found is not None and slots <= MOST_SLOTS and _backward_floats(found, slots, True) <= shared_limit(device)
+    found, room = layout.tile(6 if lstm else 3, n, device), layout.limits(device).shared_floats
+    return found is not None and slots <= MOST_SLOTS and _backward_floats(found, slots, True) <= room
 
 
 def _forward_floats(tile: Tile, slots: int) -> int:
@@ -92,8 +92,8 @@ def backward(
     }  # fmt: skip
     args = [
         *single(dh, ds, dc_T, V, W_a, U_a, v, projected, projected0, queries, c0, values0), origin0.contiguous(),
-        *single(h, cells, gates), slots, *single(attention), on(h.device, lengths), dxp, dq, dk, dv_rows, dc0, gathered0,
-        n, T, B,
+        *single(h, cells, gates), slots, *single(attention), on(h.device, lengths), dxp, dq, dk, dv_rows, dc0,
+        gathered0, n, T, B,
     ]  # fmt: skip
     compiler.launch("screened_backward", defines, B * tile.C, tile.threads, _backward_floats(tile, m0, has_ds), args)
 

@@ -128,13 +128,18 @@ KERNEL(THREADS) screened_backward(
         const LSTMUnit now{gate[0], gate[1], gate[2], gate[3]};
         fetch(t - 1);
 
-        float part[K][1];
+        // A softmax does not feel what all its weights' gradients have in common: taking h_t off every state first leaves
+        // small numbers where states resemble each other, and no cancellation.
+        const int slot = first_bit(lanes_where(held == KAPPA + t));
+        float part[K][1], common[FIELDS];
+#pragma unroll
+        for (int r = 0; r < FIELDS; ++r) common[r] = bank(r, slot >= 0 ? slot : 0, p.local);
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             part[k][0] = 0.f;
 #pragma unroll
             for (int r = 0; r < FIELDS; ++r)
-                if (r != KEY) part[k][0] += g[r] * bank(r, p.part + D * k, p.local);
+                if (r != KEY) part[k][0] += g[r] * (bank(r, p.part + D * k, p.local) - common[r]);
         }
         const float dalpha = sum_over_units(p, part, partial, sums);
         float dot = alpha * dalpha;
@@ -150,7 +155,7 @@ KERNEL(THREADS) screened_backward(
             const float r1 = reciprocal(1.f + q * bank(KEY, slot, p.local));  // tanh = 1 - 2 r1
             const float through = 4.f * weight * de * (r1 - r1 * r1);
             dq += through;
-            dv -= 2.f * de * r1;  // the weights' gradients sum to zero, so the 1 in tanh drops out
+            dv += de * (1.f - 2.f * r1);
 #pragma unroll
             for (int r = 0; r < FIELDS; ++r) gathered(r, slot, p.local) += r == KEY ? through : share * g[r];
         }
@@ -158,7 +163,6 @@ KERNEL(THREADS) screened_backward(
         sync_warp();
 
         // Everything that the products of h_t receive: through later steps' slots, and directly through s_t.
-        const int slot = first_bit(lanes_where(held == KAPPA + t));
         float total[FIELDS];
 #pragma unroll
         for (int r = 0; r < FIELDS; ++r)

@@ -143,7 +143,7 @@ KERNEL(THREADS) screened_forward(
             for (int r = 0; r < G + 2; ++r) mixed[r] += its * bank(r, p.part + D * k, p.local);
         }
         total = sum_over_parts(total);
-        const float scale = total > 0.f ? 1.f / total : 0.f;  // no slot at all: c = 0
+        const float scale = total > 0.f ? reciprocal(total) : 0.f;  // no slot at all: c = 0
 #pragma unroll
         for (int r = 0; r <= G; ++r) u[r] = MIX * (y[r] + scale * sum_over_parts(mixed[r]));
         const float s = MIX * (h + scale * sum_over_parts(mixed[VALUE]));

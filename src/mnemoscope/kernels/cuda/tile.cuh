@@ -5,7 +5,7 @@
 // by folding: each exchange halves the number of units that a lane keeps, until every lane has one unit, D = LC / J lanes
 // the same one. So unit (lane / D) of a warp belongs to D neighbouring lanes, which share the work on it.
 #pragma once
-#include "device.cuh"
+#include "fold.cuh"
 
 constexpr int LC = N / 16;        // lanes along the columns
 constexpr int D = LC / J;         // lanes a unit
@@ -14,34 +14,6 @@ constexpr int NC = N / C;         // units a block
 constexpr int NW = NC / CW;       // warps a block
 constexpr int THREADS = 32 * NW;
 static_assert(D * J * 16 == N && CW * NW == NC, "the tile does not cover the matrix");
-
-constexpr int NONE = 1 << 20;
-
-// Sum acc[0..COUNT) over the lanes that differ in the bits OFFSET, OFFSET/2 .. LAST, and leave each lane with one of the
-// sums in acc[0]. Returns which one: an odd COUNT leaves some lanes with NONE.
-template <int COUNT, int OFFSET, int LAST, int R>
-DEVICE int fold(float (*acc)[R], int lane) {
-    if constexpr (OFFSET < LAST) {
-        return 0;
-    } else if constexpr (COUNT == 1) {
-#pragma unroll
-        for (int r = 0; r < R; ++r) acc[0][r] += shuffle_xor(acc[0][r], OFFSET);
-        return fold<1, OFFSET / 2, LAST, R>(acc, lane);
-    } else {
-        constexpr int HALF = (COUNT + 1) / 2;
-        const bool upper = lane & OFFSET;
-#pragma unroll
-        for (int i = 0; i < HALF; ++i)
-#pragma unroll
-            for (int r = 0; r < R; ++r) {
-                const float high = i + HALF < COUNT ? acc[i + HALF < COUNT ? i + HALF : 0][r] : 0.f;
-                const float sent = upper ? acc[i][r] : high, kept = upper ? high : acc[i][r];
-                acc[i][r] = kept + shuffle_xor(sent, OFFSET);
-            }
-        const int which = fold<HALF, OFFSET / 2, LAST, R>(acc, lane);
-        return !upper ? which : which < COUNT - HALF ? HALF + which : NONE;
-    }
-}
 
 struct Place {
     int lane, warp, rank, sequence;

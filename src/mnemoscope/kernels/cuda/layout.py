@@ -1,15 +1,31 @@
-"""How a recurrence of n units is laid over thread blocks: the host's side of tile.cuh."""
+"""How recurrences are laid over thread blocks: what a device allows, and the host's side of tile.cuh."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
+from typing import NamedTuple
 
 import torch
 
 _WARPS = 8
 _REGISTERS = 192  # weights that a thread can hold beside what it works with
 _CLUSTERS = {8: (1,), 9: (1, 2, 4, 8, 16), 10: (1, 2, 4, 8, 16)}  # blocks a sequence, by compute capability
+
+
+class Limits(NamedTuple):
+    """What a device allows: blocks that may walk a sequence together, its multiprocessors, a block's shared memory."""
+
+    clusters: tuple[int, ...]
+    multiprocessors: int
+    shared_floats: int
+
+
+@cache
+def limits(device: torch.device) -> Limits:
+    found = torch.cuda.get_device_properties(device)
+    shared = found.shared_memory_per_block_optin // 4  # type: ignore[attr-defined]
+    return Limits(_CLUSTERS.get(found.major, ()), found.multi_processor_count, shared)
 
 
 @dataclass(frozen=True)
@@ -46,9 +62,8 @@ class Tile:
         return {"N": self.N, "C": self.C, "J": self.J, "ROWS": self.rows}
 
 
-@lru_cache(maxsize=None)
-def tile(rows: int, n: int, clusters: tuple[int, ...]) -> Tile | None:
-    """The tile with the fewest blocks for `rows` rows of weights a unit; None where the weights do not fit."""
+@cache
+def _tile(rows: int, n: int, clusters: tuple[int, ...]) -> Tile | None:
     N = next((N for N in (64, 128, 256, 512) if n <= N), None)
     if N is None:
         return None
@@ -59,11 +74,6 @@ def tile(rows: int, n: int, clusters: tuple[int, ...]) -> Tile | None:
     return None
 
 
-def device_tile(rows: int, n: int, device: torch.device) -> Tile | None:
-    """The tile on this device; None where it has none."""
-    return tile(rows, n, _CLUSTERS.get(torch.cuda.get_device_capability(device)[0], ()))
-
-
-def shared_limit(device: torch.device) -> int:
-    """Floats of shared memory that one block may have."""
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin // 4
+def tile(rows: int, n: int, device: torch.device) -> Tile | None:
+    """The tile with the fewest blocks for `rows` rows of weights a unit; None where the weights do not fit."""
+    return _tile(rows, n, limits(device).clusters)

@@ -1,0 +1,65 @@
+"""A layer's fused run in float32 beside its readable loop in float64: outputs, states and every gradient."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope import kernels
+from mnemoscope.recurrence import leaves, map_state
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    return float((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30))
+
+
+def calm(layer: nn.Module) -> nn.Module:
+    """Weights small enough that rounding is not amplified from step to step, scores large enough to differ."""
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            if "weight_hh" in name and "parametrizations" not in name:
+                parameter *= 0.8
+            if "weight_score" in name:
+                parameter *= 8
+    return layer
+
+
+def _run(layer: nn.Module, x: Tensor, state, outer: list[Tensor]) -> dict[str, Tensor]:
+    x = x.clone().requires_grad_()
+    state = None if state is None else map_state(lambda t: t.clone().requires_grad_(t.is_floating_point()), state)
+    if hasattr(state, "memory"):  # relevance is counted, never differentiated
+        state.memory.relevance.requires_grad_(False)
+    output, final = layer(x, state)
+    seen = [output, *(t for t in leaves(final) if t.is_floating_point() and t.requires_grad)]
+    while len(outer) < len(seen):
+        outer.append(torch.randn(seen[len(outer)].shape, dtype=torch.float64, device=x.device))
+    started = [] if state is None else [t for t in leaves(state) if t.requires_grad]
+    wanted = {"x": x, **dict(layer.named_parameters()), **{f"state {i}": t for i, t in enumerate(started)}}
+    grads = torch.autograd.grad(
+        seen, list(wanted.values()), [g.to(t.dtype) for g, t in zip(outer, seen, strict=False)], allow_unused=True
+    )
+    found = {f"final {i}": t.detach() for i, t in enumerate(leaves(final))}
+    found.update({f"d {k}": g for k, g in zip(wanted, grads, strict=True) if g is not None})
+    return {"output": output.detach(), **found}
+
+
+def disagreement(layer: nn.Module, x: Tensor, state=None) -> dict[str, float]:
+    """Relative errors of the fused float32 run; whole numbers (the slots' origins) must agree exactly."""
+    outer: list[Tensor] = []
+    precise = copy.deepcopy(layer).double()
+    wide = None if state is None else map_state(lambda t: t.double() if t.is_floating_point() else t, state)
+    with kernels.backend("eager"):
+        truth = _run(precise, x.double(), wide, outer)
+    fused = _run(layer, x, state, outer)
+    assert truth.keys() == fused.keys()
+    errors = {}
+    for name, value in truth.items():
+        if not value.is_floating_point():
+            assert torch.equal(value, fused[name]), f"{name}: the slots hold other states"
+        elif value.numel() and value.abs().max() > 1e-12:
+            errors[name] = relative(fused[name], value)
+        else:
+            assert fused[name].abs().sum() < 1e-12, name
+    return errors
