@@ -123,7 +123,7 @@ def test_truncation_error_of_an_unstable_system(k):
 @settings(max_examples=60, deadline=None)
 @given(st.floats(-2, 2), st.integers(1, 12))
 def test_gradient_of_the_identity_task(a, T):
-    """Eq. 6 against backpropagation through the system itself."""
+    """Against backpropagation through the system itself."""
     system = ScalarSystem(a)
     output, _ = system(torch.ones(T, 1, 1, dtype=torch.float64))
     loss = 0.5 * (output[-1] - 1).square().sum()
@@ -131,8 +131,10 @@ def test_gradient_of_the_identity_task(a, T):
     assert identity_gradient(a, T) == pytest.approx(float(exact), rel=1e-6, abs=1e-6)
 
 
-def test_gradient_of_the_identity_task_at_one():
-    assert identity_gradient(1.0, 6) == pytest.approx(identity_gradient(1 + 1e-6, 6), rel=1e-4)
+@pytest.mark.parametrize(("a", "T"), [(0.5, 6), (-1.7, 9), (2.5, 4)])
+def test_equation_6(a, T):
+    printed = ((1 - a**T) / (1 - a) - 1) * ((1 - a**T) / (1 - a) ** 2 - T * a ** (T - 1) / (1 - a))
+    assert identity_gradient(a, T) == pytest.approx(printed)
 
 
 def test_descent_diverges_unless_projected():
