@@ -58,6 +58,7 @@ class Learner:
         self._optimizer = make_optimizer(parameter_groups(model, config.lr), config)
         self._schedule = make_schedule(self._optimizer, config)
         self._objective, self._stepper = self.fabric.setup(_Objective(model, task, config.bptt), self._optimizer)
+        self._stepper.zero_grad()  # what a caller's own backward left behind is not this run's
         self._carried = _Carried(None)
 
     def update(self) -> tuple[Tensor, Tensor]:

@@ -111,7 +111,10 @@ def make_layer(config: NetworkConfig, input_size: int) -> nn.Module:
             allowed = ", ".join(sorted(options_of(kind) & set(names))) or "none"
             raise MnemoscopeError(f"{config.model} has no option {name}; its options are: {allowed}")
     dropout = config.dropout if config.num_layers > 1 else 0.0  # the last layer's output is dropped before the read-out
-    return kind(input_size, config.hidden_size, config.num_layers, dropout=dropout, **options)
+    try:
+        return kind(input_size, config.hidden_size, config.num_layers, dropout=dropout, **options)
+    except (TypeError, ValueError) as error:  # torch's own layers, and options that a layer fixes for itself
+        raise MnemoscopeError(f"{config.model} cannot be made with {options}: {error}") from error
 
 
 def options_of(kind: type[nn.Module]) -> set[str]:

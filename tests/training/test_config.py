@@ -1,0 +1,89 @@
+"""Configurations: what is allowed, what is refused in one line, and the way through JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mnemoscope import MnemoscopeError
+from mnemoscope.tasks import TASKS, Copy
+from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
+
+FIT = st.fixed_dictionaries(
+    {
+        "lr": st.floats(1e-8, 1e8),
+        "clip": st.floats(0, 1e9),
+        "updates": st.integers(1, 2**40),
+        "schedule": st.sampled_from(["constant", "inverse", "inverse-sqrt", "step", "plateau"]),
+        "stable": st.none() | st.floats(0.01, 0.99),
+        "evaluate_batches": st.none() | st.integers(1, 9),
+        "seed": st.integers(0, 2**63 - 1),
+        "tensorboard": st.booleans(),
+    }
+)
+
+
+@pytest.mark.parametrize("name", TASKS)
+@settings(max_examples=20, deadline=None)
+@given(values=FIT)
+def test_json_round_trip(name: str, values: dict[str, Any]) -> None:
+    config = RunConfig(TASKS[name](), NetworkConfig("RelLSTM", 7, buffer=3, refresh=True), FitConfig(**values))
+    text = json.dumps(config.to_plain(), allow_nan=False)
+    assert RunConfig.from_plain(json.loads(text)) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lr": 0.0}, r"lr = 0.0 is not allowed; it must be above 0"),
+        ({"lr": float("nan")}, r"lr = nan is not allowed; it must be a finite number"),
+        ({"updates": 0}, r"updates = 0 is not allowed; it must be at least 1"),
+        ({"updates": 2.5}, r"updates = 2.5 is not allowed; it must be a whole number"),
+        ({"updates": True}, r"updates = True is not allowed"),
+        ({"batch_size": "big"}, r"batch-size = 'big' is not allowed; it must be a whole number"),
+        ({"optimizer": "adagrad"}, r"optimizer = 'adagrad' is not allowed; it must be one of 'adam', 'rmsprop', 'sgd'"),
+        ({"momentum": 0.9}, r"momentum = 0.9 is not allowed; it must be 0 with adam"),
+        ({"stable": 1.0}, r"stable = 1.0 is not allowed; it must be between 0 and 1"),
+        ({"threads": 10**6}, r"threads = 1000000 is not allowed"),
+        ({"seed": -1}, r"seed = -1 is not allowed"),
+    ],
+)
+def test_wrong_values_are_refused_in_one_line(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(MnemoscopeError, match=message) as error:
+        FitConfig(**values)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["fit"].update(lrr=1), "fit has no field 'lrr'; its fields are updates"),
+        (lambda c: c["fit"].update(lr="1"), "fit.lr = '1' is not allowed; it must be a finite number"),
+        (lambda c: c["fit"].update(stable=[]), "must be a finite number or null"),
+        (lambda c: c["network"].update(dropout=1), "dropout = 1.0 is not allowed"),
+        (lambda c: c["task"].update(name="x"), "task.name = 'x' is not a task; tasks are copy"),
+        (lambda c: c["task"].update(T="5"), "task.T = '5' is not allowed; it must be a whole number"),
+        (lambda c: c["task"].update(T=0), "T = 0 is not allowed"),
+        (lambda c: c.update(network=3), "network = 3 is not allowed"),
+        (lambda c: c.pop("fit"), "must have task, network and fit"),
+    ],
+)
+def test_wrong_files_are_refused_in_one_line(change: Any, message: str) -> None:
+    config = RunConfig(Copy()).to_plain()
+    change(config)
+    with pytest.raises(MnemoscopeError, match=message.replace(".", r"\.")):
+        RunConfig.from_plain(config)
+
+
+@pytest.mark.parametrize("kind", [FitConfig, NetworkConfig])
+def test_missing_fields_take_their_defaults(kind: type) -> None:
+    part = "fit" if kind is FitConfig else "network"
+    config = {"task": {"name": "copy"}, "network": {}, "fit": {}}
+    found = getattr(RunConfig.from_plain(config), part)
+    assert found == kind()
+    assert all(field.default is not None or "None" in str(field.type) for field in fields(kind))

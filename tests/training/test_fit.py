@@ -1,0 +1,297 @@
+"""What the loop does, against updates made by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mnemoscope import MnemoscopeError
+from mnemoscope.tasks import Copy, Custom
+from mnemoscope.training import (
+    Diverged,
+    FitConfig,
+    NetworkConfig,
+    Progress,
+    Run,
+    RunConfig,
+    SequenceModel,
+    evaluate,
+    fit,
+    train,
+)
+from mnemoscope.training.folder import RunFolder
+
+QUIET = {"evaluate_every": 10**6, "evaluate_batches": 1, "threads": 1, "batch_size": 3}
+
+
+def regression(step: int, size: int, split: str) -> tuple[Tensor, Tensor]:
+    """Say at the last of four steps the sum of all inputs."""
+    random = torch.Generator().manual_seed(hash((split == "train", step)) % 2**31)
+    x = torch.randn(4, size, 2, generator=random)
+    return x, x.sum((0, 2), keepdim=True)[0]
+
+
+TASK = Custom(regression, input_size=2, output_size=1, length=4, answer="numbers")
+
+
+def model(name: str = "LinearSystem", hidden: int = 3) -> SequenceModel:
+    torch.manual_seed(0)
+    return SequenceModel(2, 1, NetworkConfig(name, hidden))
+
+
+def by_hand(updates: int, rate, *, clip: float = math.inf, pieces=None, batches: int = 1) -> SequenceModel:
+    """Gradient descent written out: w <- w - rate(t) * mean of the batches' gradients, clipped by norm."""
+    net = model()
+    for t in range(1, updates + 1):
+        net.zero_grad()
+        for i in range(batches):
+            x, y = regression((t - 1) * batches + i, 3, "train")
+            output, state = None, None
+            for piece in x.split(pieces or len(x)):
+                output, state = net(piece, state)
+                state = state.detach()
+            (nn.functional.mse_loss(output[-1], y) / batches).backward()
+        gradients = [p.grad for p in net.parameters()]
+        norm = torch.sqrt(sum((g**2).sum() for g in gradients))
+        with torch.no_grad():
+            for p, g in zip(net.parameters(), gradients, strict=True):
+                p -= rate(t) * g * min(1.0, clip / norm)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"rate": lambda t: 0.05}),
+        ({"schedule": "inverse"}, {"rate": lambda t: 0.05 / t}),
+        ({"schedule": "inverse-sqrt"}, {"rate": lambda t: 0.05 / math.sqrt(t)}),
+        ({"schedule": "step", "step_every": 2, "factor": 0.1}, {"rate": lambda t: 0.05 * 0.1 ** ((t - 1) // 2)}),
+        ({"clip": 0.3}, {"rate": lambda t: 0.05, "clip": 0.3}),
+        ({"bptt": 3}, {"rate": lambda t: 0.05, "pieces": 3}),
+        ({"accumulate": 2}, {"rate": lambda t: 0.05, "batches": 2}),
+    ],
+    ids=["constant", "inverse", "inverse-sqrt", "step", "clip", "bptt", "accumulate"],
+)
+def test_updates_are_those_made_by_hand(options, expected) -> None:
+    net = model()
+    config = FitConfig(5, optimizer="sgd", lr=0.05, **{**QUIET, "clip": 0.0, **options})
+    fit(net, TASK, config)
+    for one, other in zip(net.parameters(), by_hand(5, **expected).parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_plateau_lowers_the_rate_when_the_held_out_loss_does_not_fall(tmp_path: Path) -> None:
+    frozen = model()
+    for p in frozen.parameters():
+        p.requires_grad_(False)
+    frozen.readout.bias.requires_grad_(True)
+    config = FitConfig(8, optimizer="sgd", lr=1e-30, schedule="plateau", factor=0.1, patience=1)
+    options = {**QUIET, "evaluate_every": 2, "log_every": 1}
+    rates = records(frozen, FitConfig(**{**vars(config), **options}), tmp_path)
+    assert rates == pytest.approx([1e-30] * 6 + [1e-31] * 2)  # evaluations 2 and 3 are no better than 1
+
+
+def records(net: nn.Module, config: FitConfig, folder: Path, name: str = "lr") -> list[float]:
+    fit(net, TASK, config, folder / "run")
+    lines = (folder / "run/metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)[name] for line in lines if "split" not in line]
+
+
+def test_the_norm_is_told_before_clipping(tmp_path: Path) -> None:
+    norms = records(model(), FitConfig(3, optimizer="sgd", clip=1e-3, log_every=1, **QUIET), tmp_path, "gradient_norm")
+    assert min(norms) > 0.01
+
+
+def test_expm_parameters_learn_at_a_tenth() -> None:
+    net = SequenceModel(2, 1, NetworkConfig("ExpRNN", 4))
+    slow = set(net.layer.slow_parameters())
+    before = [p.detach().clone() for p in net.parameters()]
+    x, y = regression(0, 3, "train")
+    nn.functional.mse_loss(net(x)[0][-1], y).backward()
+    gradients = [p.grad.clone() for p in net.parameters()]
+    fit(net, TASK, FitConfig(1, optimizer="sgd", lr=0.1, **{**QUIET, "clip": 0.0}))
+    assert slow
+    for p, start, gradient in zip(net.parameters(), before, gradients, strict=True):
+        torch.testing.assert_close(p.detach(), start - (0.01 if p in slow else 0.1) * gradient)
+
+
+def test_stable_keeps_the_layer_contracting_after_every_update(tmp_path: Path) -> None:
+    net = model("RNN", 5)
+    nn.init.eye_(net.layer.weight_hh_l0)
+    config = FitConfig(6, optimizer="sgd", lr=3.0, stable=0.6, record_every=1, **QUIET)
+    fit(net, TASK, config, tmp_path / "run")
+    updates, path = Run(tmp_path / "run").trajectory()
+    assert updates == list(range(7))
+    assert torch.equal(path[-1], nn.utils.parameters_to_vector(net.parameters()).detach())
+    norms = []
+    for vector in path:
+        nn.utils.vector_to_parameters(vector, net.parameters())
+        norms.append(torch.linalg.matrix_norm(net.layer.weight_hh_l0, 2).item())
+    assert max(norms) <= 0.6 * (1 + 1e-6)
+    assert max(norms) > 0.59
+    with pytest.raises(MnemoscopeError, match=r"stable = 0.6 is not allowed: the stable sets are known for"):
+        fit(SequenceModel(2, 1, NetworkConfig("GRU", 4)), TASK, config)
+
+
+def test_projections_are_called_after_each_update() -> None:
+    seen = []
+    fit(model(), TASK, FitConfig(3, **QUIET), projections=[lambda net: seen.append(net.readout.bias.item())])
+    assert len(seen) == 4  # and once before the first
+    assert len(set(seen)) == 4
+
+
+class Counting(nn.Module):
+    """Its state counts the steps it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.starts: list[float] = []
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        state = x.new_zeros(1, x.shape[1], 1) if state is None else state
+        self.starts.append(state[0, 0, 0].item())
+        return x[..., :1] * self.weight, state + len(x)
+
+
+class Stream(Custom):
+    """Three batches a pass, the second and third going on from the one before."""
+
+    carries_state = True
+
+    def starts_anew(self, step: int, size: int, split="train") -> bool:
+        return step % 3 == 0
+
+
+def test_the_state_is_carried_until_the_task_starts_anew() -> None:
+    net = Counting()
+    task = Stream(regression, input_size=2, output_size=1, length=4, answer="numbers")
+    fit(net, task, FitConfig(5, **{**QUIET, "accumulate": 1, "bptt": 2}))
+    training, held_out = net.starts[:10], net.starts[10:]
+    assert training == [0, 2, 4, 6, 8, 10, 0, 2, 4, 6]
+    assert held_out == [0]
+
+
+def test_it_stops_when_the_task_is_solved(tmp_path: Path) -> None:
+    task = Custom(regression, input_size=2, output_size=1, length=4, answer="numbers", solved=1e-3)
+    config = FitConfig(3000, lr=0.02, evaluate_every=50, evaluate_batches=2, threads=1)
+    summary = fit(model(), task, config, tmp_path / "run")
+    assert summary.outcome == "solved"
+    assert summary.updates < 3000
+    assert summary.updates % 50 == 0
+    assert summary.best == summary.held_out["mse"] <= 1e-3
+
+
+class Exploding(nn.Module):
+    """Fine for six updates, then not a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.calls = 0
+
+    def forward(self, x: Tensor, state=None) -> tuple[Tensor, tuple[()]]:
+        self.calls += 1
+        return x[..., :1] * self.weight * (math.nan if self.calls > 6 else 1), ()
+
+
+def test_divergence_names_the_update_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    net = Exploding()
+    with pytest.raises(Diverged) as error:
+        fit(net, TASK, FitConfig(50, checkpoint_every=4, **QUIET), tmp_path / "run")
+    assert error.value.update == 7
+    assert error.value.checkpoint == tmp_path / "run/checkpoints/00000004.safetensors"
+    assert "diverged at update 7: the loss is nan; last good checkpoint" in str(error.value)
+    assert Run(tmp_path / "run").checkpoint().tensors["model.weight"].isfinite()
+    with pytest.raises(Diverged, match=r"the loss is \d"):
+        fit(model(), TASK, FitConfig(50, optimizer="sgd", lr=1e3, diverged=1e5, **{**QUIET, "clip": 0.0}))
+
+
+def test_torch_is_left_as_it_was_found(tmp_path: Path) -> None:
+    net = model()
+    torch.manual_seed(5)
+    before = (torch.get_rng_state(), torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
+    fit(net, TASK, FitConfig(2, **{**QUIET, "threads": 1}))
+    after = (torch.get_rng_state(), torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
+
+
+def test_evaluation_leaves_the_mode_and_weighs_batches() -> None:
+    net = SequenceModel(2, 1, NetworkConfig("LSTM", 4, dropout=0.5))
+    together = evaluate(net, TASK, batch_size=4, batches=2, split="test")
+    assert net.training
+    net.eval()
+    each = [TASK.metrics(net(x)[0], y)["mse"] for x, y in (regression(step, 4, "test") for step in (0, 1))]
+    assert together["mse"] == pytest.approx(sum(each) / 2)
+
+
+def test_a_model_and_a_task_of_ones_own_can_be_resumed(tmp_path: Path) -> None:
+    whole, parts = Counting(), Counting()
+    config = FitConfig(6, checkpoint_every=2, **QUIET)
+    fit(whole, TASK, config, tmp_path / "whole")
+
+    def interrupt(progress: Progress) -> None:
+        if progress.update == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(parts, TASK, config, tmp_path / "parts", watch=interrupt)
+    again = Counting()
+    fit(again, TASK, config, tmp_path / "parts", resume=True)
+    assert torch.equal(whole.weight, again.weight)
+    with pytest.raises(MnemoscopeError, match=r"has a network of your own, test_fit.Counting"):
+        _ = Run(tmp_path / "parts").config
+    with pytest.raises(MnemoscopeError, match=r"its fit has lr = 0.001, not 0.5"):
+        fit(again, TASK, FitConfig(6, lr=0.5, checkpoint_every=2, **QUIET), tmp_path / "parts", resume=True)
+
+
+def test_epochs_are_passes_over_the_data() -> None:
+    data = [regression(step, 3, "train") for step in range(5)]
+    task = Custom(data, valid=data[:1], input_size=2, output_size=1, length=4, answer="numbers")
+    assert fit(model(), task, FitConfig(epochs=3, accumulate=2, **QUIET)).updates == 8
+    with pytest.raises(MnemoscopeError, match="epochs = 3 needs a fixed data set"):
+        fit(model(), TASK, FitConfig(epochs=3, **QUIET))
+
+
+@pytest.mark.parametrize("precision", ["32-true", "64-true"])
+def test_precision_is_that_of_weights_and_arithmetic(precision) -> None:
+    net = model()
+    summary = fit(net, TASK, FitConfig(2, precision=precision, **QUIET))
+    assert {p.dtype for p in net.parameters()} == {torch.float64 if precision == "64-true" else torch.float32}
+    assert summary.held_out["loss"]
+
+
+def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    config = RunConfig(Copy(T=2), NetworkConfig("torch.RNN", 2), FitConfig(1, **QUIET))
+    with pytest.raises(MnemoscopeError, match="is not empty and holds no run; choose another folder"):
+        train(config, tmp_path)
+    with pytest.raises(MnemoscopeError, match=r"notes.txt is a file; choose another folder"):
+        train(config, tmp_path / "notes.txt")
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+    train(config, tmp_path / "deep/run")
+    with pytest.raises(MnemoscopeError, match="already holds a run; resume it, or choose another folder"):
+        train(config, tmp_path / "deep/run")
+    with pytest.raises(MnemoscopeError, match=r"is not a run folder: it has no config.json"):
+        Run(tmp_path)
+
+
+def test_two_processes_do_not_write_to_one_run(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run").locked(), pytest.raises(MnemoscopeError, match="is in use by another process"):
+        fit(model(), TASK, FitConfig(1, **QUIET), tmp_path / "run")
+
+
+def test_tensorboard_hears_what_the_metrics_say(tmp_path: Path) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    fit(model(), TASK, FitConfig(4, log_every=2, tensorboard=True, **QUIET), tmp_path / "run")
+    board = reading.EventAccumulator(str(tmp_path / "run/tensorboard")).Reload()
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    told = [(event.step, event.value) for event in board.Scalars("train/loss")]
+    assert told == [(r["update"], pytest.approx(r["loss"])) for r in lines if "split" not in r]
+    assert [event.step for event in board.Scalars("valid/mse")] == [4]

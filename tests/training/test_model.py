@@ -1,0 +1,97 @@
+"""The network around a recurrent layer."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+import torch
+from torch import nn
+
+from mnemoscope import MnemoscopeError
+from mnemoscope.recurrence import leaves
+from mnemoscope.tasks import Copy
+from mnemoscope.training import NetworkConfig, SequenceModel, models
+from mnemoscope.training.model import options_of
+
+
+@pytest.mark.parametrize("name", models())
+@torch.no_grad()
+def test_a_sequence_in_pieces_is_the_whole(name: str) -> None:
+    model = SequenceModel.for_task(Copy(T=3), NetworkConfig(name, 8, num_layers=2))
+    inputs, _ = Copy(T=3).batch(0, 5)
+    whole, last = model(inputs)
+    first, state = model(inputs[:9])
+    second, state = model(inputs[9:], state)
+    assert whole.shape == (23, 5, 9)
+    torch.testing.assert_close(torch.cat([first, second]), whole)
+    for one, other in zip(leaves(state), leaves(last), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("name", models())
+@torch.no_grad()
+def test_steps_are_the_sequence(name: str) -> None:
+    model = SequenceModel(4, 3, NetworkConfig(name, 8, skip=True))
+    inputs = torch.randn(6, 2, 4)
+    state, outputs = model.initial_state(2), []
+    for x in inputs:
+        output, state = model.step(x, state)
+        outputs.append(output)
+    torch.testing.assert_close(torch.stack(outputs), model(inputs)[0])
+
+
+def test_every_option_of_every_layer_can_be_configured() -> None:
+    mine = {field.name for field in fields(NetworkConfig)}
+    offered = set().union(*(options_of(kind) for kind in models().values()))
+    assert offered - {"device", "dtype", "feature"} <= mine  # a feature map is a Python function
+
+
+def test_an_option_that_the_layer_has_not_is_refused() -> None:
+    with pytest.raises(MnemoscopeError, match="LSTM has no option buffer; its options are: none"):
+        SequenceModel(4, 3, NetworkConfig("LSTM", 8, buffer=3))
+    with pytest.raises(MnemoscopeError, match="'Lstm' is not a layer; layers are LinearSystem"):
+        SequenceModel(4, 3, NetworkConfig("Lstm", 8))
+    with pytest.raises(MnemoscopeError, match="nonlinearity"):
+        SequenceModel(4, 3, NetworkConfig("torch.RNN", 8, nonlinearity="sine"))
+    with pytest.raises(MnemoscopeError, match="LinearSystem"):
+        SequenceModel(4, 3, NetworkConfig("LinearSystem", 8, nonlinearity="tanh"))
+
+
+def test_ids_are_embedded_or_one_hot() -> None:
+    ids = torch.tensor([[0, 2], [1, 1]])
+    embedded = SequenceModel(3, 3, NetworkConfig("LSTM", 8, embedding=3), token_input=True)
+    hot = SequenceModel(3, 3, NetworkConfig("LSTM", 8), token_input=True)
+    assert embedded.embedding is not None
+    nn.init.eye_(embedded.embedding.weight)
+    hot.load_state_dict({k: v for k, v in embedded.state_dict().items() if "embedding" not in k})
+    torch.testing.assert_close(embedded(ids)[0], hot(ids)[0])
+    with pytest.raises(MnemoscopeError, match="embedding = 3 needs a task whose inputs are ids"):
+        SequenceModel(3, 3, NetworkConfig("LSTM", 8, embedding=3))
+
+
+def test_tied_weights_are_one_parameter() -> None:
+    model = SequenceModel(7, 7, NetworkConfig("LSTM", 8, embedding=8, tied=True), token_input=True)
+    assert model.embedding is not None
+    assert model.readout.weight is model.embedding.weight
+    with pytest.raises(MnemoscopeError, match="tied = True needs embedding = hidden_size"):
+        NetworkConfig("LSTM", 8, embedding=7, tied=True)
+    with pytest.raises(MnemoscopeError, match="tied = True needs as many outputs as ids"):
+        SequenceModel(7, 6, NetworkConfig("LSTM", 8, embedding=8, tied=True), token_input=True)
+
+
+def test_skip_adds_the_inputs_share() -> None:
+    model = SequenceModel(4, 2, NetworkConfig("LinearSystem", 3, skip=True))
+    x = torch.randn(5, 1, 4)
+    h, _ = model.layer(x)
+    assert model.direct is not None
+    expected = h @ model.readout.weight.T + model.readout.bias + x @ model.direct.weight.T  # C h + c + D x
+    torch.testing.assert_close(model(x)[0], expected)
+
+
+def test_dropout_acts_in_training_only() -> None:
+    model = SequenceModel(4, 2, NetworkConfig("LSTM", 64, dropout=0.5))
+    x = torch.randn(5, 1, 4)
+    assert not torch.equal(model(x)[0], model(x)[0])
+    model.eval()
+    assert torch.equal(model(x)[0], model(x)[0])
