@@ -1,0 +1,141 @@
+"""Orbits, periods, fixed points and bifurcations with known answers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mnemoscope
+from mnemoscope.scopes.attractors import attractors, find_period
+from mnemoscope.scopes.fixed import fixed_points
+from mnemoscope.theory.smoothness import chaotic_lstm, stability_limit
+
+
+def scalar(weight: float) -> mnemoscope.RNN:
+    """h -> tanh(weight h)."""
+    layer = mnemoscope.RNN(1, 1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight_hh_l0.fill_(weight)
+        layer.weight_ih_l0.fill_(1.0)
+    return layer
+
+
+SILENCE = torch.zeros(5, 2, 1, dtype=torch.float64)
+
+
+def test_a_pitchfork_has_two_stable_points_and_one_between() -> None:
+    found = attractors(scalar(2.0), SILENCE, starts=20)
+    root = next(h for h in np.linspace(0.95, 0.96, 100_001) if math.tanh(2 * h) <= h)
+    assert found.figures["attractors"] == 2
+    assert found.figures["fixed_points"] == 3
+    np.testing.assert_allclose(np.sort(found.series["fixed_points"][:, 0]), [-root, 0, root], atol=1e-6)
+    by_point = dict(zip(found.series["fixed_points"][:, 0].round(6), found.series["stable"], strict=True))
+    assert [bool(by_point[p]) for p in sorted(by_point)] == [True, False, True]
+    slope = 2 * (1 - root**2)
+    stable = found.series["eigenvalues"][found.series["stable"], 0, 0]
+    np.testing.assert_allclose(stable, slope, atol=1e-5)
+
+
+def test_a_contraction_forgets_where_it_started() -> None:
+    found = attractors(scalar(0.5), SILENCE)
+    assert found.figures["attractors"] == 1
+    assert (found.series["period"] == 1).all()
+    assert (found.series["basins"] == 1).all()
+    assert "keeps nothing" in found.sentence
+
+
+def test_a_negative_weight_alternates() -> None:
+    found = attractors(scalar(-2.0), SILENCE)
+    assert (found.series["period"] == 2).all()
+    assert found.figures["attractors"] == 1  # both phases of one cycle
+
+
+def test_a_constant_input_can_take_an_attractor_away() -> None:
+    found = attractors(scalar(2.0), SILENCE, constants=torch.tensor([[0.0], [3.0]]), starts=20)
+    assert len(set(found.series["basins"][0])) >= 1
+    assert (found.series["basins"][1] == 1).all()
+    assert (found.series["basins"][0] < 1).all()
+
+
+def test_shares_of_basins_add_up() -> None:
+    found = attractors(scalar(2.0), SILENCE, starts=40)
+    ends = np.sign(found.series["orbits"][0, :, -1])
+    for sign in (-1, 1):
+        np.testing.assert_allclose(found.series["basins"][0][ends == sign], (ends == sign).mean())
+
+
+def chaotic() -> mnemoscope.LSTM:
+    layer = mnemoscope.LSTM(1, 2, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight_ih_l0.zero_()
+        layer.weight_hh_l0.copy_(chaotic_lstm(1.0).weight_hh)
+    return layer
+
+
+def test_the_chaotic_lstm_doubles_its_period_on_the_way_to_chaos() -> None:
+    """Ribeiro et al. 2019, fig. 3: the origin, then cycles, doublings, and chaos at s = 1 with periodic windows."""
+    values = [0.5, stability_limit() - 0.05, 0.82, 0.86, 1.0]
+    found = attractors(chaotic(), SILENCE, path="scale", values=values, steps=1500)
+    still, near, cycle, doubled, chaos = (set(row) for row in found.series["period"].tolist())
+    assert still == {1}
+    assert 1 in near
+    assert cycle == {3}
+    assert doubled == {6}
+    assert chaos == {0}
+    assert "have none" in found.sentence
+
+
+def test_a_path_of_parameters_is_run_as_each_alone() -> None:
+    layer, weights = chaotic(), chaotic_lstm(1.0).weight_hh
+    path = attractors(layer, SILENCE, path=lambda s: {"weight_hh_l0": s * weights}, values=[0.8, 1.2], steps=50)
+    for k, s in enumerate((0.8, 1.2)):
+        alone = attractors(layer, SILENCE, path=lambda _, s=s: {"weight_hh_l0": s * weights}, values=[0.0], steps=50)
+        np.testing.assert_allclose(path.series["orbits"][k, :, :5], alone.series["orbits"][0, :, :5], atol=1e-8)
+    torch.testing.assert_close(layer.weight_hh_l0.detach(), weights)
+
+
+def test_fixed_points_of_a_linear_map_are_solved_for() -> None:
+    torch.manual_seed(0)
+    layer = mnemoscope.LinearSystem(2, 5, dtype=torch.float64)
+    x = torch.randn(2, dtype=torch.float64)
+    found = fixed_points(layer, x, torch.randn(4, 5, dtype=torch.float64))
+    V, U, b = layer.weight_hh_l0, layer.weight_ih_l0, layer.bias_ih_l0 + layer.bias_hh_l0
+    wanted = torch.linalg.solve(torch.eye(5, dtype=torch.float64) - V, U @ x + b)
+    torch.testing.assert_close(found.points, wanted[None], rtol=1e-8, atol=1e-8)
+    moduli = torch.linalg.eigvals(V).abs().sort(descending=True).values
+    torch.testing.assert_close(found.eigenvalues[0].abs(), moduli)
+
+
+@pytest.mark.parametrize("model", [nn.LSTM(3, 8), nn.GRU(3, 8, num_layers=2), mnemoscope.ExpRNN(3, 8)], ids=str)
+def test_any_recurrence_can_be_looked_at(model) -> None:
+    found = attractors(model, torch.randn(10, 4, 3), steps=50, kept=8)
+    assert found.series["orbits"].shape == (4, 10, 8)
+    assert np.isfinite(found.series["orbits"]).all()
+
+
+def test_a_memory_is_told_apart() -> None:
+    found = attractors(mnemoscope.RelLSTM(3, 4), torch.randn(5, 2, 3))
+    assert found.status == "not applicable"
+    assert "carries past states" in found.why
+
+
+@pytest.mark.parametrize("period", [1, 2, 5, 32])
+def test_periods_are_found_and_noise_has_none(period: int) -> None:
+    wave = np.tile(np.random.default_rng(period).normal(size=(period, 3)), (80 // period + 1, 1))[:80]
+    assert find_period(wave) == period
+    assert find_period(np.random.default_rng(0).normal(size=(80, 3))) == 0
+
+
+def test_bad_options_are_named() -> None:
+    with pytest.raises(mnemoscope.MnemoscopeError, match="unit must lie between 0 and 0; got 3"):
+        attractors(scalar(1.0), SILENCE, unit=3)
+    with pytest.raises(mnemoscope.MnemoscopeError, match=r"constants must be \(V, 1\); got \[2, 4\]"):
+        attractors(scalar(1.0), SILENCE, constants=torch.zeros(2, 4))
+    with pytest.raises(mnemoscope.MnemoscopeError, match="gives nothing_l0, which the model has not"):
+        attractors(scalar(1.0), SILENCE, path=lambda s: {"nothing_l0": torch.zeros(1)})
+    with pytest.raises(mnemoscope.MnemoscopeError, match="or 'scale'; got 'spiral'"):
+        attractors(scalar(1.0), SILENCE, path="spiral")

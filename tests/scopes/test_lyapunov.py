@@ -1,0 +1,120 @@
+"""Lyapunov exponents with known answers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mnemoscope
+from mnemoscope.scopes.lyapunov import kaplan_yorke, lyapunov
+from mnemoscope.theory.smoothness import chaotic_lstm
+
+
+def test_a_linear_systems_exponents_are_its_eigenvalues() -> None:
+    torch.manual_seed(0)
+    layer = mnemoscope.LinearSystem(2, 6, dtype=torch.float64)
+    with torch.no_grad():  # a turned diagonal: moduli well apart, a pair among them
+        basis = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
+        block = torch.diag(torch.tensor([1.2, 0.0, 0.0, 0.5, 0.3, 0.1], dtype=torch.float64))
+        block[1:3, 1:3] = 0.8 * torch.tensor([[0.6, -0.8], [0.8, 0.6]])
+        layer.weight_hh_l0.copy_(basis @ block @ basis.mT)
+    found = lyapunov(layer, torch.randn(50, 2, 2, dtype=torch.float64), steps=400)
+    np.testing.assert_allclose(found.series["exponents"], np.log([1.2, 0.8, 0.8, 0.5, 0.3, 0.1]), atol=1e-3)
+    assert found.labels["regime"] == "chaotic"
+
+
+def test_an_orthogonal_network_is_at_the_edge() -> None:
+    torch.manual_seed(0)
+    layer = mnemoscope.ExpRNN(2, 8, nonlinearity="identity", dtype=torch.float64)
+    found = lyapunov(layer, torch.randn(60, 2, 2, dtype=torch.float64))
+    np.testing.assert_allclose(found.series["exponents"], 0, atol=1e-10)
+    assert found.labels["regime"] == "edge"
+
+
+@pytest.mark.parametrize(("s", "low", "high"), [(1.0, 0.05, 0.5), (0.5, -0.62, -0.49)])
+def test_the_chaotic_lstm(s: float, low: float, high: float) -> None:
+    """Ribeiro et al. 2019, A.1: positive at s = 1, ln(21/64)/2 = -0.557 at s = 0.5."""
+    layer = mnemoscope.LSTM(1, 2, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight_ih_l0.zero_()
+        layer.weight_hh_l0.copy_(chaotic_lstm(s).weight_hh)
+
+    class Started(mnemoscope.Recurrence):
+        input_size, hidden_size = 1, 2
+
+        def initial_state(self, batch: int):
+            return tuple(torch.full((1, batch, 2), 0.5, dtype=torch.float64) for _ in range(2))
+
+        def step(self, x, state):
+            return layer.step(x, state)
+
+    found = lyapunov(Started(), torch.zeros(300, 1, 1, dtype=torch.float64))
+    assert low < found.figures["largest"] < high
+    if s == 0.5:
+        assert found.figures["largest"] == pytest.approx(math.log(21 / 64) / 2, abs=0.02)
+    assert found.labels["regime"] == ("chaotic" if s == 1 else "contractive")
+
+
+def test_single_precision_is_warned_of_when_its_digits_are_gone() -> None:
+    layer = mnemoscope.LinearSystem(1, 2)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(2 * torch.eye(2))
+    found = lyapunov(layer, torch.zeros(60, 1, 1))
+    assert found.figures["horizon_of_prediction"] == pytest.approx(23, abs=0.1)  # 2^-23 is the format's last digit
+    assert "float32" in found.warnings[0]
+    assert not lyapunov(layer, torch.zeros(15, 1, 1)).warnings
+
+
+def test_the_sum_of_all_exponents_is_the_mean_log_determinant() -> None:
+    torch.manual_seed(0)
+    layer, x = mnemoscope.GRU(2, 3, dtype=torch.float64), torch.randn(40, 1, 2, dtype=torch.float64)
+    found = lyapunov(layer, x, discard=0)
+    state, total = layer.initial_state(1), 0.0
+    for x_t in x:
+        jacobian = torch.func.jacrev(lambda h, x_t=x_t: layer.step(x_t, h[None, None])[1][0, 0])(state[0, 0])
+        total += torch.linalg.slogdet(jacobian).logabsdet.item() / len(x)
+        state = layer.step(x_t, state)[1]
+    assert found.series["exponents"].sum() == pytest.approx(total, rel=1e-9)
+
+
+def test_fewer_exponents_are_the_largest_ones() -> None:
+    torch.manual_seed(0)
+    model, x = nn.LSTM(2, 8).double(), torch.randn(150, 2, 2, dtype=torch.float64)
+    some, most = lyapunov(model, x, exponents=2), lyapunov(model, x)
+    np.testing.assert_allclose(some.series["exponents"], most.series["exponents"][:2], atol=0.02)
+    assert most.series["exponents"].shape == (16,)
+    assert (np.diff(most.series["exponents"]) <= 0).all()
+    assert math.isnan(some.figures["kaplan_yorke"]) or some.figures["kaplan_yorke"] == 0
+
+
+@pytest.mark.parametrize(
+    ("exponents", "size", "dimension"),
+    [
+        ([-1.0, -2.0], 2, 0.0),
+        ([0.0, -1.0], 2, 1.0),
+        ([0.42, -1.62], 2, 1 + 0.42 / 1.62),  # Henon's map
+        ([0.9, 0.0, -14.57], 3, 2 + 0.9 / 14.57),  # Lorenz's system
+        ([0.5, 0.1], 2, 2.0),
+        ([0.5, 0.1], 9, math.nan),
+    ],
+)
+def test_kaplan_and_yorkes_dimension(exponents: list[float], size: int, dimension: float) -> None:
+    assert kaplan_yorke(np.array(exponents), size) == pytest.approx(dimension, nan_ok=True)
+
+
+def test_a_memory_is_held_fixed_and_that_is_said() -> None:
+    found = lyapunov(mnemoscope.MemRNN(2, 4), torch.randn(20, 2, 2))
+    assert found.figures["largest"] < 0
+    assert any("memory" in assumption for assumption in found.assumptions)
+
+
+def test_bad_options_are_named() -> None:
+    model, x = mnemoscope.RNN(2, 4), torch.randn(20, 2, 2)
+    with pytest.raises(mnemoscope.MnemoscopeError, match="between 1 and the state's size 4; got 9"):
+        lyapunov(model, x, exponents=9)
+    with pytest.raises(mnemoscope.MnemoscopeError, match="steps > discard >= 0; got steps=20, discard=20"):
+        lyapunov(model, x, discard=20)
