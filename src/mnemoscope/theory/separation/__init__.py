@@ -3,17 +3,18 @@
 Exact ranks by modular arithmetic and tensor networks need the extra `theory`: pip install mnemoscope[theory].
 """
 
-from . import network_statements, theorem  # their statements register themselves
-from .assignment import (
+from mnemoscope.theory.separation import network_statements as _network_statements  # noqa: F401  registers its statements
+from mnemoscope.theory.separation import theorem as _theorem  # noqa: F401  registers its statements
+from mnemoscope.theory.separation.assignment import (
     best_reward,
+    bucket_states,
     end_factors,
     end_product,
     permuted_products,
     start_factors,
-    states,
     theorem_1_circuit,
 )
-from .bounds import (
+from mnemoscope.theory.separation.bounds import (
     basic_units,
     conjectured_rank,
     deep_rank_bound,
@@ -23,11 +24,18 @@ from .bounds import (
     separation_ceiling,
     shallow_rank,
 )
-from .circuit import Circuit, grid_matrix, outputs, random_circuit, random_templates, start_end_matrix
-from .conjecture import power_circuit, power_matrix_rank
-from .grid import all_sequences, distinct_sequences, grid_tensor, matricize, start_end
-from .modular import PRIMES, exact_rank
-from .network import (
+from mnemoscope.theory.separation.circuit import (
+    Circuit,
+    circuit_outputs,
+    grid_matrix,
+    random_circuit,
+    random_templates,
+    start_end_matrix,
+)
+from mnemoscope.theory.separation.conjecture import power_circuit, power_matrix_rank
+from mnemoscope.theory.separation.grid import all_sequences, distinct_sequences, grid_tensor, matricize, start_end
+from mnemoscope.theory.separation.modular import PRIMES, exact_rank
+from mnemoscope.theory.separation.network import (
     MinCut,
     Node,
     TensorNetwork,
@@ -39,9 +47,15 @@ from .network import (
     joining_bonds,
     min_cut,
 )
-from .rank import FloatRank, GenericRank, equilibrate, float_rank, generic_rank
-from .spectrum import Spectrum, effective_rank, separable_distance, separation_spectrum, start_end_matrices
-from .train import change_templates, tensor_train, weights_tensor
+from mnemoscope.theory.separation.rank import FloatRank, GenericRank, equilibrate, float_rank, generic_rank
+from mnemoscope.theory.separation.spectrum import (
+    Spectrum,
+    effective_rank,
+    separable_distance,
+    separation_spectrum,
+    start_end_matrices,
+)
+from mnemoscope.theory.separation.train import change_templates, tensor_train, weights_tensor
 
 __all__ = [
     "PRIMES",
@@ -56,8 +70,10 @@ __all__ = [
     "basic_units",
     "basis_cloner",
     "best_reward",
+    "bucket_states",
     "change_templates",
     "circuit_network",
+    "circuit_outputs",
     "circuit_tensors",
     "cloned",
     "conjectured_rank",
@@ -79,8 +95,6 @@ __all__ = [
     "matricize",
     "min_cut",
     "multiset_coefficient",
-    "network_statements",
-    "outputs",
     "permuted_products",
     "power_circuit",
     "power_matrix_rank",
@@ -94,9 +108,7 @@ __all__ = [
     "start_end_matrices",
     "start_end_matrix",
     "start_factors",
-    "states",
     "tensor_train",
-    "theorem",
     "theorem_1_circuit",
     "weights_tensor",
 ]

@@ -8,13 +8,13 @@ from itertools import combinations_with_replacement, permutations, product
 
 import numpy as np
 
-from ...errors import MnemoscopeError
-from ..statement import Row, statement
-from .bounds import multiset_coefficient
-from .circuit import Circuit, grid_matrix, identity, ones
-from .extras import PAPER
-from .grid import all_sequences
-from .modular import PRIMES, apply, exact_rank, inverse, reduce
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.theory.separation.bounds import multiset_coefficient
+from mnemoscope.theory.separation.circuit import Circuit, grid_matrix, identity, ones
+from mnemoscope.theory.separation.extras import PAPER
+from mnemoscope.theory.separation.grid import all_sequences
+from mnemoscope.theory.separation.modular import PRIMES, apply, exact_rank, inverse, reduce
+from mnemoscope.theory.statement import Row, statement
 
 Array = np.ndarray
 
@@ -56,7 +56,7 @@ def _first_row(size: int) -> Array:
     return matrix
 
 
-def states(colours: int, balls: int) -> list[tuple[int, ...]]:
+def bucket_states(colours: int, balls: int) -> list[tuple[int, ...]]:
     """states(R, K) of claim 6: how many balls of each colour a bucket of K balls may hold; ((R, K)) of them."""
     buckets = combinations_with_replacement(range(colours), balls)
     return [tuple(bucket.count(colour) for colour in range(colours)) for bucket in buckets]
@@ -75,7 +75,7 @@ def end_product(z: Array, half: int, prime: int) -> Array:
 def start_factors(z: Array, half: int, prime: int) -> Array:
     """u of claim 6, (M^(T/2), N): prod_r prod_{j <= T/2} Z_{r d_j}^{p_r}, one column a state p of the bucket."""
     start = _running_products(z, all_sequences(z.shape[1], half), prime)[-1]  # (R, M^(T/2))
-    return np.stack([_monomial(start, state, prime) for state in states(len(z), half)], axis=1)
+    return np.stack([_monomial(start, state, prime) for state in bucket_states(len(z), half)], axis=1)
 
 
 def end_factors(z: Array, half: int, prime: int) -> Array:
@@ -87,9 +87,9 @@ def end_factors(z: Array, half: int, prime: int) -> Array:
     for balls in range(1, half + 1):
         values = {
             state: _outer(_monomial(z, state, prime), _emptied(values, state, prime), prime)
-            for state in states(len(z), balls)
+            for state in bucket_states(len(z), balls)
         }
-    return np.stack([values[state] for state in states(len(z), half)])
+    return np.stack([values[state] for state in bucket_states(len(z), half)])
 
 
 def _running_products(z: Array, sequences: Array, prime: int) -> list[Array]:
@@ -216,7 +216,7 @@ def lemma_2() -> Iterator[Row]:
 )
 def lemma_3() -> Iterator[Row]:
     for colours, half in product((1, 2, 3, 4), (1, 2, 3, 4)):
-        omega, buckets = half**2 + 1, states(colours, half)
+        omega, buckets = half**2 + 1, bucket_states(colours, half)
         winners = 0
         for d in combinations_with_replacement(range(1, colours + 1), half):
             rewards = {bucket: best_reward(d, bucket, omega) for bucket in buckets}

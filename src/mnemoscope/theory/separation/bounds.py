@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ...errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError
 
 
 def multiset_coefficient(kinds: int, size: int) -> int:
@@ -61,7 +61,7 @@ def separation_ceiling(depth: int, channels: int, inputs: int, length: int, valu
     y is a form of degree ((T/2, L - l)) in the state h^l of the middle, and of degree ((T - t + 1, L - 1)) in the
     min{M, R} coordinates of W_I f(x_t); a form of degree d in k variables has ((k, d)) coefficients, and a function
     of x_t alone has as many as x_t has values. The rank is at most the number of such coefficients that can cross the
-    middle, that Start's inputs can make, and that End's inputs can make.
+    middle, and that End's inputs can make; Start's can make more, as their degrees are higher.
     """
     half = _half(length, channels, inputs, depth)
     kinds = min(inputs, channels)
@@ -70,10 +70,9 @@ def separation_ceiling(depth: int, channels: int, inputs: int, length: int, valu
         count = multiset_coefficient(kinds, input_degree(depth, length, time))
         return count if values is None else min(values, count)
 
-    start = math.prod(input_ceiling(time) for time in range(1, half + 1))
     end = math.prod(input_ceiling(time) for time in range(half + 1, length + 1))
     forms = min(kinds, values or kinds)
-    return min(start, end, _middle_ceiling(depth, channels, length, forms))
+    return min(end, _middle_ceiling(depth, channels, length, forms))
 
 
 def _middle_ceiling(depth: int, channels: int, length: int, forms: int) -> int:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import MnemoscopeError
-from .grid import all_sequences, sequence_codes_fit
-from .modular import apply, residues, times
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.theory.separation.grid import all_sequences, sequence_codes_fit
+from mnemoscope.theory.separation.modular import apply, residues, times
 
 Array = np.ndarray
 
@@ -90,7 +90,7 @@ def identity(size: int, prime: int | None) -> Array:
     return np.eye(size, dtype=np.float64 if prime is None else np.uint64)
 
 
-def outputs(circuit: Circuit, x: Array) -> Array:
+def circuit_outputs(circuit: Circuit, x: Array) -> Array:
     """y after T steps, (B,), for sequences of input vectors f(x_t): x (B, T, M)."""
     drive = apply(circuit.input_weights[0], _as_field(x, circuit.prime), circuit.prime)  # (B, T, R)
     carry = [np.broadcast_to(vector, drive[:, 0].shape) for vector in circuit.initial]

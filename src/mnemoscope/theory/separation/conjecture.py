@@ -1,9 +1,9 @@
 r"""Conjecture 1: true where the input takes many values, false where it takes M and R < M.
 
 **Many values.** Let k = min{M, R}, P = ((T/2, L - 1)) and N = ((k, P)), and let the input space hold N points on which
-the N monomials of degree P in f_1, ..., f_k are independent. Choose one more point x* and weights with u = W_I^1 f(x)
-in k coordinates, u(x*) = 1, W_H^l = 1, W_I^2 summing the channels and the layers above passing the first channel on. Then
-y = prod_t (sum_r h_{t,r}^1)^{m_t} with h_t^1 = prod_{j <= t} u(x_j) and m_t = ((T - t + 1, L - 2)). On the sequences
+the N monomials of degree P in f_1, ..., f_k are independent. Choose any point x* and weights with u = W_I^1 f(x) in
+k coordinates, u(x*) = 1, W_H^l = I, W_I^2 summing the channels and the layers above passing the first channel on.
+Then y = prod_t (sum_r h_{t,r}^1)^{m_t} with h_t^1 = prod_{j <= t} u(x_j) and m_t = ((T - t + 1, L - 2)). On sequences
 Start = (x, x*, ..., x*), End = (x', x*, ..., x*) every h_t^1 past the middle is u(x) * u(x'), and the exponents m_t
 there add up to P, so that
 
@@ -23,13 +23,13 @@ from itertools import product
 
 import numpy as np
 
-from ...errors import MnemoscopeError
-from ..statement import Row, statement
-from .bounds import basic_units, conjectured_rank, multiset_coefficient, separation_ceiling
-from .circuit import Circuit, identity, ones, random_templates, start_end_matrix
-from .extras import PAPER
-from .modular import PRIMES, exact_rank
-from .rank import generic_rank
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.theory.separation.bounds import basic_units, conjectured_rank, multiset_coefficient, separation_ceiling
+from mnemoscope.theory.separation.circuit import Circuit, identity, ones, random_templates, start_end_matrix
+from mnemoscope.theory.separation.extras import PAPER
+from mnemoscope.theory.separation.modular import PRIMES, exact_rank
+from mnemoscope.theory.separation.rank import generic_rank
+from mnemoscope.theory.statement import Row, statement
 
 Array = np.ndarray
 
@@ -108,7 +108,7 @@ def few_channels() -> Iterator[Row]:
 def few_values() -> Iterator[Row]:
     two_values = product((3, 4, 5), (2, 3, 4), (2,), (4, 6, 8, 10, 12, 16))
     more_values = product((3, 4), (3, 4), (3,), (4, 6, 8, 10))
-    for depth, channels, inputs, length in [*two_values, *more_values, (3, 4, 4, 8), (3, 2, 2, 20), (4, 2, 2, 20)]:
+    for depth, channels, inputs, length in [*two_values, *more_values, (3, 4, 4, 8), (4, 2, 2, 20)]:
         found = generic_rank(depth, channels, inputs, length, primes=PRIMES[:1])
         case = f"L={depth} R={channels} M={inputs} T={length}"
         yield Row(case, conjectured_rank(depth, channels, inputs, length), found.rank, ">=")

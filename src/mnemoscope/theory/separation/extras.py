@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-from ...errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError
 
-PAPER = "Levine, Sharir & Shashua 2018"
+PAPER = "Levine et al. 2018"
 
 
 def optional(module: str) -> ModuleType:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError
 
 Array = np.ndarray
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...errors import MnemoscopeError
-from .extras import optional
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.theory.separation.extras import optional
 
 Array = np.ndarray
 

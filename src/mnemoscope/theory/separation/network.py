@@ -15,14 +15,16 @@ from typing import Literal
 
 import numpy as np
 
-from ...errors import MnemoscopeError
-from .circuit import Circuit
-from .extras import optional
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.theory.separation.circuit import Circuit
+from mnemoscope.theory.separation.extras import optional
 
 Array = np.ndarray
 Kind = Literal["input", "W_I", "W_H", "delta", "start", "W_O", "column", "row"]
 Times = tuple[int, ...]
 Leg = tuple[str, int, Times]
+
+_LOG_UNIT = 2**40  # capacities are whole numbers: in floating point a full leg may keep a crumb, and the cut miss it
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def min_cut(network: TensorNetwork) -> MinCut:
     for node in network.of_kind("input"):
         graph.add_edge("Start" if 2 * node.time <= network.length else "End", _name(node))  # no capacity: never cut
     for leg, ends in _edges(network).items():
-        graph.add_edge(*ends, capacity=math.log(network.bond(leg)))
+        graph.add_edge(*ends, capacity=round(_LOG_UNIT * math.log(network.bond(leg))))
     _, (start, _) = networkx.minimum_cut(graph, "Start", "End")
     cut = tuple(leg for leg, (a, b) in _edges(network).items() if (a in start) != (b in start))
     return MinCut(math.prod(network.bond(leg) for leg in cut), cut)

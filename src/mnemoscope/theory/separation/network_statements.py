@@ -7,12 +7,20 @@ from itertools import product
 
 import numpy as np
 
-from ..statement import Row, statement
-from .bounds import basic_units, input_degree, multiset_coefficient, shallow_rank
-from .circuit import outputs, random_circuit
-from .extras import PAPER
-from .grid import matricize
-from .network import basis_cloner, circuit_network, circuit_tensors, cloned, contract, joining_bonds, min_cut
+from mnemoscope.theory.separation.bounds import basic_units, input_degree, multiset_coefficient, shallow_rank
+from mnemoscope.theory.separation.circuit import circuit_outputs, random_circuit
+from mnemoscope.theory.separation.extras import PAPER
+from mnemoscope.theory.separation.grid import matricize
+from mnemoscope.theory.separation.network import (
+    basis_cloner,
+    circuit_network,
+    circuit_tensors,
+    cloned,
+    contract,
+    joining_bonds,
+    min_cut,
+)
+from mnemoscope.theory.statement import Row, statement
 
 
 @statement(
@@ -29,8 +37,8 @@ def network_output() -> Iterator[Row]:
         circuit = random_circuit(depth, channels, inputs, rng, free_start=True)
         x = rng.standard_normal((length, inputs))
         network = circuit_network(depth, length, channels, inputs)
-        value = float(contract(network, circuit_tensors(circuit, x)))
-        yield Row(f"L={depth} T={length} R={channels} M={inputs}", float(outputs(circuit, x[None])[0]), value, "==")
+        output, value = circuit_outputs(circuit, x[None])[0], contract(network, circuit_tensors(circuit, x))
+        yield Row(f"L={depth} T={length} R={channels} M={inputs}", float(output), float(value), "==")
 
 
 @statement(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import MnemoscopeError
-from .circuit import random_circuit, random_templates, start_end_matrix
-from .grid import distinct_sequences
-from .modular import PRIMES, exact_rank
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.theory.separation.circuit import random_circuit, random_templates, start_end_matrix
+from mnemoscope.theory.separation.grid import distinct_sequences
+from mnemoscope.theory.separation.modular import PRIMES, exact_rank
 
 Array = np.ndarray
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import MnemoscopeError
-from .grid import distinct_sequences
-from .rank import float_rank
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.theory.separation.grid import distinct_sequences
+from mnemoscope.theory.separation.rank import float_rank
 
 Array = np.ndarray
 

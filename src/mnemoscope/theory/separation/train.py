@@ -7,12 +7,12 @@ from functools import reduce
 
 import numpy as np
 
-from ...errors import MnemoscopeError
-from ..statement import Row, statement
-from .circuit import Circuit, grid_matrix, identity, random_circuit, random_templates
-from .extras import PAPER
-from .grid import start_end
-from .modular import PRIMES, apply, exact_rank, times
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.theory.separation.circuit import Circuit, grid_matrix, identity, random_circuit, random_templates
+from mnemoscope.theory.separation.extras import PAPER
+from mnemoscope.theory.separation.grid import start_end
+from mnemoscope.theory.separation.modular import PRIMES, apply, exact_rank, times
+from mnemoscope.theory.statement import Row, statement
 
 Array = np.ndarray
 
