@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.table import Table
@@ -21,7 +21,7 @@ from .running import Reporting
 class Compare:
     """Put runs side by side: a table, and their learning curves on held-out data as a figure."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
     """The runs' folders."""
     figure: Path = Path("learning-curves.png")
     """Where the figure goes; its ending says the format: .png, .svg or .pdf."""

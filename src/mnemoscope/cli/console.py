@@ -34,13 +34,16 @@ def parse(kind: type[T], arguments: Sequence[str], command: str, *, about: str =
 
 
 def one_line(box: str) -> str:
-    """What tyro says in a box, as a sentence and the place to look."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    rows = [row.strip(" │") for row in plain.splitlines() if not re.match(r"\s*[╭╰]", row)]
-    text = " ".join(row for row in rows if row)
-    message, *parts = re.split(r"─{3,}", text)
-    meant = [re.findall(r"--[\w.-]+", part)[:1] for part in parts if "Perhaps you meant" in part]
-    return message.strip() + "".join(f"; did you mean {option}?" for found in meant for option in found)
+    """What tyro says in a box, as a sentence and the option that was meant.
+
+    A drawn box has its title in its frame; without line-drawing characters the title is a block of its own.
+    """
+    rows = [row.strip(" │") for row in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines() if row[:1] not in ("╭", "╰")]
+    text = "\n".join(row for row in rows if row)
+    blocks = [" ".join(block.split()) for block in re.split(r"^[─-]{3,}$", text, flags=re.MULTILINE)]
+    message, *others = blocks if "╭" in box or len(blocks) == 1 else blocks[1:]
+    meant = [re.findall(r"--[\w.-]+", block)[:1] for block in others if "Perhaps you meant" in block]
+    return message + "".join(f"; did you mean {option}?" for found in meant for option in found)
 
 
 def take(arguments: Sequence[str], option: str) -> tuple[str | None, list[str]]:

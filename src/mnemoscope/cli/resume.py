@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -16,7 +17,7 @@ from .running import Reporting, follow
 class Resume:
     """Continue a run from its last checkpoint; on the CPU the result is that of a run never stopped, bit for bit."""
 
-    run: tyro.conf.Positional[Path]
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """The run's folder."""
     reporting: tyro.conf.OmitArgPrefixes[Reporting] = field(default_factory=Reporting)
 

@@ -49,15 +49,18 @@ def fit(
     config = _settled(config or FitConfig(), run if resume else None)
     about = describe(model, task, config)
     with ExitStack() as stack:
-        if run is not None:
-            _check_folder(run, about, resume)
-            stack.enter_context(run.locked())
-            if resume and run.summary.exists():
-                return read_summary(run.summary)
         stack.enter_context(reproducible(config.seed, config.threads))
         if device_of(config) == "cpu":
             stack.enter_context(deterministic())
-        session = Session(Learner(model, task, config, projections), run, about, watch)
+        if run is not None:
+            _check_folder(run, about, resume)
+            if resume and run.summary.exists():
+                return read_summary(run.summary)
+        task.batch(0, config.batch_size)  # missing data, like all that can be wrong, are told before a folder is made
+        learner = Learner(model, task, config, projections)
+        if run is not None:
+            stack.enter_context(run.locked())
+        session = Session(learner, run, about, watch)
         session.restore() if resume else session.begin()
         return session.run()
 

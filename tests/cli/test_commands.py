@@ -1,0 +1,211 @@
+"""The commands as their users meet them: exit codes, one line for what can be mended, JSON for machines."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mnemoscope import MnemoscopeError
+from mnemoscope.cli import COMMANDS, main
+from mnemoscope.tasks import TASKS
+from mnemoscope.theory import Row, Statement
+
+pytest.importorskip("tyro")
+from mnemoscope.cli.console import parse
+
+SMALL = ["--model", "torch.RNN", "--hidden-size", "4", "--batch-size", "2", "--evaluate-batches", "1", "--threads", "1"]
+SHORT = [*SMALL, "--updates", "4", "--evaluate-every", "2", "--task.T", "2"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    assert main(["train", "copy", *SHORT, "--out", str(folder), "--quiet"]) == 0
+    return folder
+
+
+def fails(arguments: list[str], capsys: Any, code: int = 2) -> str:
+    """The one line with which a command fails."""
+    capsys.readouterr()
+    assert main(arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("mnemoscope: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "'trian' is not a command; commands are train, resume, evaluate"),
+        (["trian"], "did you mean train?"),
+        (["train"], "no task was given; mnemoscope train TASK takes one of copy, denoise"),
+        (["train", "cpy"], "'cpy' is not a task"),
+        (["train", "copy", "--lr", "fast"], "--lr: could not convert string to float: 'fast'"),
+        (["train", "copy", "--lr", "nan"], "lr = nan is not allowed; it must be a finite number"),
+        (["train", "copy", "--lr", "-1"], "lr = -1.0 is not allowed; it must be above 0"),
+        (["train", "copy", "--optimizer", "lion"], "'lion'"),
+        (["train", "copy", "--task.T", "0"], "T = 0 is not allowed"),
+        (["train", "copy", "--modle", "LSTM"], "did you mean --model?"),
+        (["train", "copy", "--model", "Lstm"], "model = 'Lstm' is not a layer; layers are LinearSystem, RNN"),
+        (["train", "copy", "--model", "GRU", "--buffer", "3"], "GRU has no option buffer"),
+        (["train", "copy", "--model", "GRU", "--stable", "0.9"], "the stable sets are known for"),
+        (["train", "--config", "nowhere.json"], "cannot read nowhere.json: No such file"),
+        (["train", "--config"], "--config needs a value"),
+        (["train", "copy", "--hidden-size", str(10**12)], "out of memory"),
+        (["resume", "nowhere"], "nowhere is not a run folder: it has no config.json"),
+        (["resume"], "Missing from mnemoscope resume: RUN The run's folder."),
+        (["evaluate"], "no run was given"),
+        (["evaluate", "nowhere"], "nowhere is not a run folder"),
+        (["compare"], "no run was given"),
+        (["compare", "nowhere"], "nowhere is not a run folder"),
+        (["theory", "no-such-lemma"], "'no-such-lemma' is not a statement"),
+        (["list", "--all"], "mnemoscope: Unrecognized options: --all\n"),
+    ],
+)
+def test_what_can_be_mended_is_told_in_one_line(arguments, message: str, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in fails(arguments, capsys)
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_boxes_become_a_line_in_any_encoding(encoding: str, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+    with pytest.raises(MnemoscopeError, match=r"^Unrecognized options: --lenght, 3; did you mean --length\?$"):
+        parse(Lengths, ["--lenght", "3"], "test")
+
+
+@dataclass
+class Lengths:
+    length: int = 1
+
+
+def test_help_names_every_command_task_and_option(capsys) -> None:
+    assert main([]) == main(["--help"]) == main(["train", "--help"]) == main(["evaluate", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in (*COMMANDS, *TASKS))
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", "copy", "--help"])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for option, help in [
+        ("--task.T", "Steps between the symbols and their repetition."),
+        ("--clip", "Largest norm of the gradient"),
+        ("--buffer", "nu: how many of the last states"),
+        ("--no-stop-when-solved", "Whether to stop once the held-out metric"),
+    ]:
+        assert option in text
+        assert help in text
+
+
+def test_divergence_has_its_own_code(capsys, tmp_path: Path) -> None:
+    options = [*SHORT, "--optimizer", "sgd", "--lr", "1e30", "--clip", "0", "--out", str(tmp_path / "run")]
+    message = fails(["train", "copy", *options, "--quiet"], capsys, code=3)
+    assert "diverged at update 2: the loss is " in message
+    assert "last good checkpoint: " in message
+    assert "00000000.safetensors" in message
+    assert "try a lower lr (it was 1e+30)" in message
+
+
+def test_train_says_how_it_went(capsys, tmp_path: Path) -> None:
+    assert main(["train", "copy", *SHORT, "--out", str(tmp_path / "run"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    summary = json.loads(out)
+    assert summary["run"] == str(tmp_path / "run")
+    assert summary["updates"] == 4
+    assert summary["metric"] == "accuracy"
+    assert [line.split("  ")[0] for line in err.splitlines()] == ["update 2/4", "update 4/4"]
+    assert "memoryless loss 0.9452" in err  # 10 ln 8 / 22
+    assert "\x1b" not in err  # no colours where it is no terminal
+
+
+def test_a_run_is_repeated_from_its_configuration(run: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    assert main(["train", "--config", str(run / "config.json"), "--out", str(again), "--quiet"]) == 0
+    for name in ("config.json", "metrics.jsonl", "checkpoints/00000004.safetensors"):
+        assert (again / name).read_bytes() == (run / name).read_bytes()
+    other = tmp_path / "other"
+    assert main(["train", "--config", str(run / "config.json"), "--lr", "0.1", "--out", str(other), "--quiet"]) == 0
+    assert json.loads((other / "config.json").read_text())["fit"]["lr"] == 0.1
+    assert (other / "metrics.jsonl").read_bytes() != (run / "metrics.jsonl").read_bytes()
+
+
+def test_runs_go_to_new_folders(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert main(["train", "copy", *SHORT, "--quiet"]) == 0
+    assert sorted(p.name for p in Path("runs").iterdir()) == ["copy-torch.RNN", "copy-torch.RNN-2"]
+
+
+def test_resuming_what_has_ended_tells_its_end(run: Path, capsys) -> None:
+    assert main(["resume", str(run)]) == 0
+    assert "budget spent after 4 updates: best held-out accuracy" in capsys.readouterr().out
+
+
+def test_evaluate_on_another_length_and_another_task(run: Path, capsys) -> None:
+    other = [(["--task.T", "9"], "copy", 29), (["--task", "denoise"], "denoise", 120)]
+    for extra, task, length in [([], "copy", 22), *other]:
+        assert main(["evaluate", str(run), *extra, "--batches", "2", "--json", "--which", "best"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["task"], found["length"], found["split"]) == (task, length, "test")
+        assert found["metrics"]["loss"] > 0
+    assert main(["evaluate", str(run)]) == 0
+    assert "loss without memory" in capsys.readouterr().out
+    assert "it reads 10 inputs and gives 9 outputs; adding has 2 and wants 1" in fails(
+        ["evaluate", str(run), "--task", "adding"], capsys
+    )
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_compare_draws_and_tabulates(run: Path, tmp_path: Path, capsys, suffix: str) -> None:
+    figure = tmp_path / f"curves.{suffix}"
+    assert main(["compare", str(run), str(run), "--figure", str(figure)]) == 0
+    table = capsys.readouterr().out
+    assert table.count("torch.RNN") == 2
+    assert str(figure) in table.replace("\n", "")
+    assert figure.read_bytes()[:4] in (b"\x89PNG", b"<?xm")
+    assert main(["compare", str(run), "--figure", str(figure), "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["runs"][0]
+    assert [record["update"] for record in row["curve"]] == [2, 4]
+    assert "must end in .png, .svg, .pdf" in fails(["compare", str(run), "--figure", "x.gif"], capsys)
+
+
+def test_list_names_what_there_is(capsys) -> None:
+    assert main(["list", "--json"]) == 0
+    rooms = json.loads(capsys.readouterr().out)
+    assert {"RelRNN", "LSTM", "torch.LSTM"} <= set(rooms["models"])
+    assert set(rooms["tasks"]) == set(TASKS)
+    assert "horizon" in rooms["scopes"]
+    assert all(rooms["models"].values())
+    assert main(["list"]) == 0
+    assert "[s_{t-1}, x_t]" in capsys.readouterr().out.replace("\n", " ")  # brackets are not markup
+
+
+@pytest.fixture
+def statements(monkeypatch) -> None:
+    def statement(name: str, status: Any, rows: list[Row]) -> Statement:
+        return Statement(name, "A paper 2020", "Lemma 1", status, f"{name} [claims]", lambda: iter(rows), "")
+
+    good, bad = Row("n = 3", bound=2.0, measured=1.0), Row("n = 4", bound=1.0, measured=4.0)
+    every = [statement("a-1", "holds", [good]), statement("a-2", "open", [bad]), statement("b", "holds", [good, bad])]
+    monkeypatch.setattr("mnemoscope.cli.theory.load", lambda: {s.name: s for s in every})
+
+
+def test_theory_lists_and_checks(statements, capsys) -> None:
+    assert main(["theory"]) == 0
+    listed = capsys.readouterr().out
+    assert "3 statements" in listed
+    assert "b [claims]" in listed
+    assert main(["theory", "a"]) == 0  # what is open may fail
+    checked = capsys.readouterr().out
+    assert "0.5" in checked
+    assert "does not hold" in checked
+    assert main(["theory", "--all", "--json"]) == 1
+    rows = json.loads(capsys.readouterr().out)[2]["rows"]
+    assert [(row["ratio"], row["holds"]) for row in rows] == [(0.5, True), (4.0, False)]
