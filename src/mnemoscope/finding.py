@@ -141,7 +141,7 @@ def _number(value: float) -> float | str:
 def _save(examination: Examination, folder: Path) -> Path:
     parts = [_split(finding) for finding in examination]
     arrays = {f"{i}/{key}": array for i, (_, found) in enumerate(parts) for key, array in found.items()}
-    data = save_arrays({key: np.ascontiguousarray(array) for key, array in arrays.items()})
+    data = save_arrays({key: array.copy(order="C") for key, array in arrays.items()})
     name = f"arrays-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
     about = {key: value for key, value in vars(examination).items() if key != "findings"}
     document = {"format": FORMAT, "arrays": name, **about, "findings": [words for words, _ in parts]}

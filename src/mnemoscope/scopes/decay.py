@@ -63,4 +63,5 @@ def first_below(profile: np.ndarray, fraction: float) -> float:
 
 def typical(profiles: np.ndarray) -> np.ndarray:
     """The median over sequences, the last axis: sizes differ by orders of magnitude, and some are zero or infinite."""
-    return np.median(profiles, axis=-1)
+    with np.errstate(over="ignore"):
+        return np.median(profiles, axis=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -56,10 +56,10 @@ def examine(
             model, inputs, targets=targets, loss=loss, needs=needs, batch_first=batch_first, seed=seed,
             progress=progress, deadline=deadline,
         )  # fmt: skip
+        pace = _pace(subject)
     findings: dict[str, Finding] = {}
     partial = False
     try:
-        pace = _pace(subject)
         for scope in chosen:
             findings[scope.name] = _one(scope, subject, pace, options.get(scope.name, {}))
     except KeyboardInterrupt:
@@ -86,28 +86,19 @@ def _check_options(options: dict[str, dict[str, Any]], budget: float | None) -> 
     return options
 
 
-def _pace(subject: Subject) -> Callable[[], float]:
-    """Seconds of one forward pass, measured when first asked for."""
-    seconds: list[float] = []
-
-    def measured() -> float:
-        if not seconds:
-            start = time.perf_counter()
-            with untouched(subject.model), torch.no_grad():
-                subject.run(subject.features)
-            seconds.append(time.perf_counter() - start)
-        return seconds[0]
-
-    return measured
+def _pace(subject: Subject) -> float:
+    """Seconds of one forward pass; a model that does not run on its inputs is found out here, before any scope."""
+    start = time.perf_counter()
+    with untouched(subject.model), torch.no_grad():
+        subject.run(subject.features)
+    return time.perf_counter() - start
 
 
-def _one(scope: Scope, subject: Subject, pace: Callable[[], float], options: dict[str, Any]) -> Finding:
+def _one(scope: Scope, subject: Subject, pace: float, options: dict[str, Any]) -> Finding:
     start = time.perf_counter()
     try:
-        if subject.deadline is not None:
-            left, expected = subject.deadline - time.monotonic(), scope.cost * pace()
-            if left < expected:
-                raise OutOfTime
+        if subject.deadline is not None and subject.deadline - time.monotonic() < scope.cost * pace:
+            raise OutOfTime
         return scope.measure(subject, **options)
     except OutOfTime:
         why = "the budget of seconds was spent; give more, or name this scope alone"

@@ -108,9 +108,9 @@ def _kind(subject: Subject, gradient: Answer, change: Answer, limit: float) -> s
     one_output = len(change.strength) == 1 < subject.steps  # then every changed input but the last is an earlier one
     carried = (change.strength[0, change.row] if one_output else change.after) > limit
     learned = gradient.before > limit
-    if gradient.others.max() > limit or change.others.max() > limit:
-        touched = change.others > limit
-        in_turn = bool(touched[change.row + 1 :].any()) and not bool(touched[: change.row].any())
+    read, touched = gradient.others > limit, change.others > limit
+    if bool(read.any() or touched.any()):
+        in_turn = not bool(read[gradient.row :].any() or touched[: change.row].any())  # each reads the ones before it
         return "runs over the batch" if in_turn and not (learned or carried) else "mixes sequences"
     if gradient.after > limit or (change.before > limit and not one_output):
         return "bidirectional" if _is_bidirectional(subject.model) else "reads the future"

@@ -147,6 +147,15 @@ def subject_of(
     if inputs is None:
         raise MnemoscopeError("a scope needs sequences to look at: pass inputs, (time, batch, features)")
     model = made(model)
+    batch_first = _layout_of(inputs, targets) if batch_first is None else batch_first
     with untouched(model):
         adapted = adapt(model, inputs, batch_first)
     return Subject(model, adapted, targets, loss, needs, seed, progress, deadline)
+
+
+def _layout_of(inputs: Any, targets: Any) -> bool | None:
+    """Whether inputs are batch first, where one target a sequence gives it away."""
+    if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor) or targets.dim() != 1 or inputs.dim() < 2:
+        return None
+    first, second = inputs.shape[:2]
+    return len(targets) == first if first != second and len(targets) in (first, second) else None

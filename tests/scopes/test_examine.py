@@ -1,0 +1,173 @@
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import mnemoscope
+from mnemoscope import LSTM, Examination, MnemoscopeError, RelRNN, examine
+from mnemoscope.finding import Finding
+from mnemoscope.scopes import SCOPES, scope
+
+QUICK = ["recurrence", "horizon", "stability", "truncation", "signal", "attention"]
+
+
+@pytest.fixture
+def own_scope():
+    """A scope registered for the test alone."""
+
+    def register(body, **facts):
+        facts = {"needs": "outputs", "cost": 0.5, **facts}
+        made = scope("what is it?", **facts)(body)
+        registered.append(body.__name__)
+        return made
+
+    registered = []
+    yield register
+    for name in registered:
+        del SCOPES[name]
+
+
+def test_a_whole_examination_comes_back_from_disk(tmp_path):
+    found = examine(LSTM(3, 5), torch.randn(12, 4, 3), scopes=QUICK, needs=40)
+    assert next(iter(found)).scope == "recurrence"
+    assert {finding.scope for finding in found} == set(QUICK)
+    assert found["attention"].status == "not applicable"
+    assert all(finding.found for finding in found if finding.scope != "attention")
+    assert found.about == {"model": "LSTM(3, 5)", "inputs": "4 sequences of 12 steps"}
+    assert not found.partial
+    found.save(tmp_path)
+    assert Examination.load(tmp_path) == found
+
+
+@pytest.mark.parametrize("model", [LSTM(3, 5), nn.Linear(3, 2), nn.LSTM(3, 5, bidirectional=True)])
+def test_the_verdict_has_three_sentences(model):
+    found = examine(model, torch.randn(6, 8, 3), scopes=QUICK)
+    assert len([end for end in found.verdict.replace(". ", ".\n").splitlines() if end.endswith(".")]) == 3
+
+
+def test_the_verdict_begins_with_what_is_broken():
+    found = examine(nn.LSTM(3, 5), torch.randn(6, 9, 3), batch_first=True, scopes=["recurrence", "horizon"])
+    assert found.verdict.startswith("LSTM(3, 5) runs over the batch")
+    assert "batch_first=True" in found.verdict
+
+
+def test_every_scope_that_applies_runs_by_default(monkeypatch):
+    asked = []
+    for name, each in list(SCOPES.items()):
+
+        def note(subject, name=name):
+            asked.append(name)
+            return Finding(name, "Noted.", "estimated")
+
+        monkeypatch.setitem(SCOPES, name, dataclasses.replace(each, measure=note))
+    examine(LSTM(3, 5), torch.randn(6, 2, 3))
+    assert sorted(asked) == sorted(SCOPES)
+    assert set(QUICK) <= set(asked)
+
+
+def test_a_scope_that_fails_does_not_stop_the_others(own_scope):
+    def broken(subject):
+        raise ZeroDivisionError("of the scope's own")
+
+    own_scope(broken)
+    found = examine(LSTM(3, 5), torch.randn(6, 2, 3), scopes=["broken", "recurrence"])
+    assert found["broken"].status == "failed"
+    assert "ZeroDivisionError: of the scope's own" in found["broken"].why
+    assert found["recurrence"].status == "estimated"
+
+
+def test_memory_that_does_not_suffice_says_what_to_do(own_scope):
+    def greedy(subject):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 TiB")
+
+    own_scope(greedy)
+    found = examine(LSTM(3, 5), torch.randn(6, 2, 3), scopes=["greedy"])
+    assert "fewer or shorter sequences" in found["greedy"].why
+
+
+def test_an_interrupt_gives_what_there_is(own_scope):
+    def pressed(subject):
+        raise KeyboardInterrupt
+
+    own_scope(pressed, cost=8.5)
+    found = examine(LSTM(3, 5), torch.randn(6, 2, 3), scopes=["pressed", "horizon", "stability"])
+    assert found.partial
+    assert list(found.findings) == ["horizon"]
+    assert "Gradients reach" in found.verdict
+
+
+def test_a_spent_budget_skips_the_rest(own_scope):
+    def endless(subject):
+        for _ in iter(int, 1):
+            subject.report(0.5)
+
+    own_scope(endless, cost=0)
+    found = examine(LSTM(3, 5), torch.randn(6, 2, 3), scopes=["endless", "horizon"], budget=0.2)
+    assert found["endless"].status == found["horizon"].status == "skipped"
+    assert "budget" in found["horizon"].why
+    assert not found.partial
+
+
+def test_progress_goes_from_scope_to_scope():
+    seen = []
+    examine(RelRNN(3, 5), torch.randn(6, 2, 3), scopes=QUICK, progress=lambda *said: seen.append(said))
+    names = list(dict.fromkeys(name for name, _, _ in seen))
+    assert names[0] == "recurrence"
+    assert set(names) == set(QUICK)
+    for name in names:
+        shares = [share for at, share, _ in seen if at == name]
+        assert shares == sorted(shares)
+        assert shares[-1] == 1
+
+
+def test_options_reach_their_scope():
+    found = examine(
+        LSTM(3, 5), torch.randn(6, 2, 3), scopes=["horizon"], options={"horizon": {"behaviour": False, "directions": 5}}
+    )
+    assert "agreement" not in found["horizon"].figures
+    assert "input_gradient_spectral" in found["horizon"].series
+
+
+def test_a_wrong_option_fails_its_scope_alone():
+    found = examine(LSTM(3, 5), torch.randn(6, 2, 3), scopes=["horizon", "signal"], options={"horizon": {"lags": 3}})
+    assert "no option 'lags'" in found["horizon"].why
+    assert found["signal"].found
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"scopes": ["horizons"]}, "no scope 'horizons'; there are"), ({"budget": 0}, "positive number of seconds"),
+        ({"options": {"horizons": {}}}, "'horizons', which is no scope"), ({"inputs": None}, "pass inputs"),
+        ({"inputs": torch.randn(6, 2, 4)}, "input_size=3"), ({"model": lambda: 1 / 0}, "ZeroDivisionError"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_examined_is_told_at_once(asked, said):
+    call = {"model": LSTM(3, 5), "inputs": torch.randn(6, 2, 3), **asked}
+    with pytest.raises(MnemoscopeError, match=said):
+        examine(**call)
+
+
+def test_a_model_that_does_not_run_on_its_inputs():
+    with pytest.raises(MnemoscopeError, match="does the model run on these inputs"):
+        examine(nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 2)), torch.randn(6, 2, 3))
+
+
+def test_examining_is_repeatable():
+    model, x = RelRNN(3, 5), torch.randn(8, 3, 3)
+    one, other = (examine(model, x, scopes=["horizon", "signal"]) for _ in range(2))
+    for a, b in zip(one, other, strict=True):
+        assert a.figures == b.figures
+
+
+def test_names_are_public_and_light():
+    assert mnemoscope.examine is examine
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        mnemoscope.nonsense  # noqa: B018
+
+
+def test_another_seed_takes_another_direction():
+    model, x = LSTM(3, 5), torch.randn(8, 3, 3)
+    one, other = (SCOPES["horizon"].measure(model, x, seed=seed) for seed in (0, 1))
+    assert one.series["input_gradient"].tolist() != other.series["input_gradient"].tolist()

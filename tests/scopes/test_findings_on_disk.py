@@ -1,0 +1,124 @@
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from mnemoscope import Examination, Finding, MnemoscopeError
+
+
+def examination(**changes):
+    finding = Finding(
+        "horizon", "Gradients reach 38 steps back.", "estimated", figures={"horizon": 38, "rate": float("nan")},
+        series={"input_gradient": torch.linspace(1, 0, 5), "steps": np.arange(3)},
+        spread={"input_gradient": np.ones((2, 5))}, labels={"law": "exponential", "names": ["a", "b"]},
+        assumptions=("one",), warnings=("two",), method="m", seconds=0.5,
+    )  # fmt: skip
+    other = Finding("stability", "It is stable.", "certified", why="||V|| < 1")
+    fields = dict(verdict="Good.", about={"model": "LSTM", "ünï": "<b>"}, partial=True, seconds=1.5)
+    return Examination({"horizon": finding, "stability": other}, **{**fields, **changes})
+
+
+def test_round_trip(tmp_path):
+    given = examination()
+    given.save(tmp_path / "run" / "page")
+    found = Examination.load(tmp_path / "run" / "page")
+    assert found == given
+    assert found["horizon"].series["steps"].dtype == np.int64
+    assert np.isnan(found["horizon"].figures["rate"])
+    assert [finding.scope for finding in found] == ["horizon", "stability"]
+
+
+@given(
+    st.dictionaries(st.text(min_size=1), st.floats()),
+    st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), hnp.arrays(
+        st.sampled_from([np.float32, np.float64, np.int64, np.bool_]), hnp.array_shapes(min_dims=0, max_side=3))),
+)  # fmt: skip
+def test_whatever_is_found_comes_back(tmp_path_factory, figures, series):
+    figures = {name.encode("utf-8", "replace").decode(): value for name, value in figures.items()}
+    given = Examination({"x": Finding("x", "s", "estimated", figures=figures, series=series)}, "v")
+    folder = tmp_path_factory.mktemp("findings")
+    given.save(folder)
+    assert Examination.load(folder) == given
+
+
+def test_the_file_is_plain_json(tmp_path):
+    path = examination().save(tmp_path)
+    document = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert document["findings"][0]["figures"] == {"horizon": 38.0, "rate": "nan"}
+
+
+def test_a_difference_in_any_array_is_seen():
+    one, other = examination(), examination()
+    other["horizon"].series["input_gradient"][2] += 1e-7
+    assert one != other
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_write_that_fails_leaves_the_old_examination(tmp_path, monkeypatch, failing):
+    old, new = examination(), examination(verdict="Better.")
+    new["horizon"].series["steps"][0] = 99
+    old.save(tmp_path)
+    replaced = []
+    real = os.replace
+
+    def replace(source, target):
+        replaced.append(target)
+        if len(replaced) == failing:
+            raise OSError(28, "No space left on device")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(MnemoscopeError, match="No space left"):
+        new.save(tmp_path)
+    assert Examination.load(tmp_path) == old
+    monkeypatch.undo()
+    new.save(tmp_path)
+    assert Examination.load(tmp_path) == new
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".json", ".safetensors"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"format": 1}', '{"format": 2}', '{"format": 1, "arrays": 3, "findings": []}', "[" * 9999]
+)
+def test_what_is_no_file_of_findings(tmp_path, text):
+    (tmp_path / "findings.json").write_text(text)
+    with pytest.raises(MnemoscopeError):
+        Examination.load(tmp_path)
+
+
+def test_arrays_are_read_from_the_folder_alone(tmp_path):
+    inner = tmp_path / "inner"
+    path = examination().save(inner)
+    document = json.loads(path.read_text())
+    (inner / document["arrays"]).rename(tmp_path / document["arrays"])
+    path.write_text(json.dumps({**document, "arrays": f"../{document['arrays']}"}))
+    with pytest.raises(MnemoscopeError, match="No such file"):
+        Examination.load(inner)
+
+
+def test_a_missing_folder():
+    with pytest.raises(MnemoscopeError, match="cannot read findings"):
+        Examination.load("no/such/folder")
+
+
+def test_a_finding_keeps_arrays_of_its_own():
+    tensor = torch.zeros(3, requires_grad=True)
+    finding = Finding("x", "s", "estimated", series={"a": tensor})
+    with torch.no_grad():
+        tensor += 1
+    assert finding.series["a"].tolist() == [0, 0, 0]
+
+
+def test_a_status_is_one_of_five():
+    with pytest.raises(MnemoscopeError, match="certified, estimated, not applicable, skipped, failed"):
+        Finding("x", "s", "measured")
+
+
+def test_an_absent_finding_is_named():
+    with pytest.raises(MnemoscopeError, match="no finding 'paths'; there are horizon, stability"):
+        examination()["paths"]

@@ -1,0 +1,230 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mnemoscope import LSTM, RNN, LinearSystem, MemRNN, MnemoscopeError, RelRNN
+from mnemoscope.recurrence import Recurrence
+from mnemoscope.scopes import horizon
+from mnemoscope.scopes.decay import fit
+
+
+def powers(V, steps):
+    return [np.linalg.matrix_power(V.detach().double().numpy(), k) for k in range(steps)]
+
+
+@pytest.mark.parametrize("scale", [0.6, 1.0, 1.1])
+def test_of_a_linear_system_it_is_the_norm_of_the_powers(scale):
+    layer = LinearSystem(3, 5).double()
+    layer.weight_hh_l0.data *= scale / torch.linalg.eigvals(layer.weight_hh_l0.detach()).abs().max()
+    found = horizon(layer, torch.randn(30, 2, 3, dtype=torch.float64), directions=5)
+    V, U = powers(layer.weight_hh_l0, 30), layer.weight_ih_l0.detach().numpy()
+    np.testing.assert_allclose(found.series["state_gradient_spectral"], [np.linalg.norm(v, 2) for v in V], rtol=1e-9)
+    np.testing.assert_allclose(found.series["state_gradient"], [np.linalg.norm(v) for v in V], rtol=1e-9)
+    np.testing.assert_allclose(found.series["input_gradient"], [np.linalg.norm(v @ U) for v in V], rtol=1e-9)
+
+
+def test_random_directions_estimate_the_frobenius_norm():
+    layer = LinearSystem(3, 6).double()
+    found = horizon(layer, torch.randn(4, 4000, 3, dtype=torch.float64), directions=1)
+    mean_square = np.square(found.series["state_gradient"][3])
+    wanted = np.square(np.linalg.norm(powers(layer.weight_hh_l0, 4)[3]))
+    assert 0.3 * wanted < mean_square < 2 * wanted  # a median of few degrees of freedom lies below the mean
+
+
+def mem_rnn_by_equations(layer, x, nudge):
+    """Kerg et al. 2020, eqs 9-10, with h_t moved by nudge[t]."""
+    V, U, W, key, v = (getattr(layer, f"weight_{name}_l0") for name in ("hh", "ih", "query", "key", "score"))
+    b = layer.bias_ih_l0 + layer.bias_hh_l0
+    s, past = torch.zeros(5, dtype=x.dtype), []
+    for x_t, move in zip(x, nudge, strict=True):
+        h = torch.tanh(V @ s + U @ x_t + b) + move
+        past.append(h)
+        H = torch.stack(past)
+        alpha = torch.softmax(torch.tanh(W @ s + H @ key.T) @ v, 0)
+        s = h + alpha @ H
+    return h
+
+
+def test_paths_through_attention_count():
+    layer, x = MemRNN(3, 5).double(), torch.randn(9, 1, 3, dtype=torch.float64)
+    for name in ("query", "key", "score"):
+        getattr(layer, f"weight_{name}_l0").data *= 3
+    found = horizon(layer, x, directions=5)
+    zero = torch.zeros(9, 5, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(lambda nudge: mem_rnn_by_equations(layer, x[:, 0], nudge), zero)
+    wanted = [float(torch.linalg.matrix_norm(jacobian[:, 8 - k], ord=2)) for k in range(9)]
+    np.testing.assert_allclose(found.series["state_gradient_spectral"], wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize("output", ["h", "s"])
+def test_states_are_found_whatever_the_layer_gives(output):
+    layer, x = RelRNN(3, 5, buffer=2, relevant=2, output=output), torch.randn(12, 2, 3)
+    profile = horizon(layer, x, directions=5).series["state_gradient"]
+    assert (profile > 0).all()
+
+
+@pytest.mark.parametrize("layer", [RNN(3, 4, 2), nn.GRU(3, 4, 2), LSTM(3, 4), nn.LSTMCell(3, 4)], ids=str)
+def test_inputs_gradients_are_autograds(layer):
+    layer = layer.double()
+    x = torch.randn(6, 1, 3, dtype=torch.float64)
+    found = horizon(layer, x, directions=4)
+
+    def last(x):
+        if isinstance(layer, nn.LSTMCell):
+            state = (torch.zeros(1, 4, dtype=torch.float64),) * 2
+            for x_t in x:
+                state = layer(x_t, state)
+            return state[0][0]
+        return layer(x)[0][-1, 0]
+
+    jacobian = torch.autograd.functional.jacobian(last, x)[:, :, 0]  # (m, T, d)
+    wanted = [float(jacobian[:, 5 - k].norm()) for k in range(6)]
+    np.testing.assert_allclose(found.series["input_gradient"], wanted, rtol=1e-9)
+
+
+def scalar(a):
+    layer = LinearSystem(1, 1, bias=False).double()
+    layer.weight_hh_l0.data.fill_(a)
+    layer.weight_ih_l0.data.fill_(1.0)
+    return layer
+
+
+def test_where_it_ends_and_by_which_law():
+    found = horizon(scalar(0.9), torch.randn(80, 3, 1, dtype=torch.float64), needs=60)
+    assert found.figures["horizon"] == 43  # 0.9^43 > 1 % > 0.9^44
+    assert found.figures["first_below"] == 44
+    assert found.labels["law"] == "exponential"
+    assert found.figures["rate"] == pytest.approx(0.9)
+    assert "43 steps back" in found.sentence
+    assert "the task needs 60" in found.sentence
+    assert found.warnings
+    assert list(found.series["horizon_by_sequence"]) == [43, 43, 43]
+
+
+def test_by_behaviour():
+    found = horizon(scalar(0.5), torch.randn(40, 3, 1, dtype=torch.float64))
+    np.testing.assert_allclose(found.series["difference_after_prefix"], 0.5 ** np.arange(31), atol=1e-12)
+    assert found.figures["agreement"] == 7  # 0.5^7 < 1 % < 0.5^6
+
+
+def test_explosion_is_seen():
+    found = horizon(scalar(1.2), torch.randn(60, 2, 1, dtype=torch.float64))
+    assert found.figures["explodes_at"] == 26  # 1.2^26 > 100 > 1.2^25
+    assert "explode" in found.sentence
+    assert "clip" in found.warnings[0]
+
+
+def test_overflow_is_an_explosion():
+    found = horizon(scalar(1e30).float(), torch.randn(20, 2, 1), behaviour=False)
+    assert found.figures["explodes_at"] == 1
+    assert "infinity" in found.sentence
+
+
+def test_a_power_law_of_a_model_that_has_no_step():
+    weights = torch.arange(64, dtype=torch.float64).clamp(min=1) ** -1.5
+
+    def model(x):  # (B, T, d): y_t = x_t + sum_k x_{t-k} k^-1.5
+        padded = nn.functional.pad(x.transpose(1, 2), (63, 0))
+        return nn.functional.conv1d(padded, weights.flip(0).view(1, 1, -1)).transpose(1, 2)
+
+    found = horizon(model, torch.randn(2, 64, 1, dtype=torch.float64))
+    assert found.labels["law"] == "power law"
+    assert found.figures["exponent"] == pytest.approx(-1.5)
+    assert "state_gradient" not in found.series
+
+
+def test_a_model_without_memory():
+    found = horizon(nn.Linear(3, 2), torch.randn(2, 10, 3))
+    assert found.figures["horizon"] == 0
+    assert found.figures["agreement"] == 1
+    assert found.labels["law"] == "none"
+
+
+def test_the_present_input_may_outweigh_the_others():
+    found = horizon(lambda x: 1000 * x + x.cumsum(1), torch.randn(2, 10, 3))
+    assert found.figures["horizon"] == 0
+    assert found.figures["horizon_beside_present"] == 9
+    assert "beside it, gradients reach 9 steps back" in found.sentence
+
+
+class Counting(Recurrence):
+    input_size = hidden_size = 2
+
+    def __init__(self):
+        super().__init__()
+        self.steps = 0
+
+    def initial_state(self, batch):
+        return torch.zeros(1, batch, 2)
+
+    def step(self, x, state):
+        self.steps += 1
+        state = torch.tanh(x + 0.9 * state)
+        return state[0], state
+
+
+@pytest.mark.parametrize("length", [10, 40])
+def test_every_lag_comes_from_one_run(length):
+    model = Counting()
+    found = horizon(model, torch.randn(length, 3, 2), behaviour=False)
+    assert len(found.series["input_gradient"]) == len(found.series["state_gradient"]) == length
+    assert model.steps == length
+
+
+def test_of_a_state_that_the_output_is_not_made_from():
+    """Outputs of a user's step are read from an inner tensor: the lag 0 of states repeats lag 1."""
+
+    class Inner(nn.Module):
+        input_size = 2
+
+        def initial_state(self, batch):
+            return torch.zeros(batch, 2)
+
+        def step(self, x, state):
+            h = x + 0.9 * state
+            return 2 * h, h
+
+    found = horizon(Inner(), torch.randn(10, 3, 2), directions=2)
+    wanted = 2 * np.sqrt(2) * 0.9 ** np.array([1, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    np.testing.assert_allclose(found.series["state_gradient"], wanted, rtol=1e-5)
+
+
+def test_the_gradient_of_the_loss_by_step():
+    layer, x, y = LSTM(3, 4), torch.randn(7, 2, 3), torch.randn(7, 2, 4)
+    found = horizon(layer, x, targets=y, loss=nn.functional.mse_loss)
+    x = x.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(nn.functional.mse_loss(layer(x)[0], y), x)
+    np.testing.assert_allclose(found.series["loss_gradient"], wanted.flatten(1).norm(dim=1), rtol=1e-5)
+
+
+def test_the_loss_gets_outputs_in_the_models_layout():
+    layer, x, y = nn.LSTM(3, 4, batch_first=True), torch.randn(2, 7, 3), torch.randn(2, 7, 4)
+
+    def loss(outputs, targets):
+        assert outputs.shape == targets.shape
+        return (outputs - targets).square().mean()
+
+    assert len(horizon(layer, x, targets=y, loss=loss).series["loss_gradient"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"fraction": 2}, "fraction"), ({"directions": 0}, "directions"), ({"lags": 3}, "no option 'lags'; it takes")],
+)
+def test_wrong_options(options, said):
+    with pytest.raises(MnemoscopeError, match=said):
+        horizon(LSTM(3, 4), torch.randn(5, 2, 3), **options)
+
+
+def test_one_step_is_not_enough():
+    with pytest.raises(MnemoscopeError, match="at least 2 steps"):
+        horizon(LSTM(3, 4), torch.randn(1, 2, 3))
+
+
+@pytest.mark.parametrize(("law", "exponent"), [("exponential", -0.3), ("power law", -0.8)])
+def test_the_right_law_is_chosen_in_noise(law, exponent):
+    k = np.arange(100)
+    clean = np.exp(exponent * k / 5) if law == "exponential" else np.maximum(k, 1.0) ** exponent
+    noisy = clean * np.exp(0.1 * np.random.default_rng(0).normal(size=100))
+    assert fit(noisy, 1e-14).name == law

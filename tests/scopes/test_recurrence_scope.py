@@ -1,0 +1,124 @@
+import pytest
+import torch
+from torch import nn
+
+from mnemoscope import LSTM, SAB, MemRNN, MnemoscopeError, RelLSTM
+from mnemoscope.scopes import recurrence
+
+
+class Classifier(nn.Module):
+    """(batch, time, features) -> one output a sequence, by the last step of the layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.rnn, self.head = layer, nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+class Causal(nn.Module):
+    def __init__(self, causal=True):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        self.causal = causal
+
+    def forward(self, x):
+        steps = x.shape[1]
+        mask = torch.triu(torch.full((steps, steps), -torch.inf), 1) if self.causal else None
+        return self.layer(x, src_mask=mask)
+
+
+class Detached(nn.Module):
+    input_size = 4
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(4, 5)
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 5)
+
+    def step(self, x, state):
+        h = self.cell(x, state.detach())
+        return h, h
+
+
+class Blur(nn.Conv1d):
+    """A convolution that looks at both neighbours in time."""
+
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+TIME_FIRST = [
+    ("recurrent", nn.LSTM(4, 5)), ("recurrent", LSTM(4, 5)), ("recurrent", MemRNN(4, 5)), ("recurrent", SAB(4, 5)),
+    ("recurrent", RelLSTM(4, 5)), ("recurrent", nn.RNNCell(4, 5)), ("detached", Detached()),
+    ("bidirectional", nn.LSTM(4, 5, bidirectional=True)), ("bidirectional", nn.GRU(4, 5, 2, bidirectional=True)),
+]  # fmt: skip
+BATCH_FIRST = [
+    ("recurrent", nn.GRU(4, 5, 2, batch_first=True)), ("recurrent", Causal()), ("recurrent", lambda x: x.cumsum(1)),
+    ("recurrent", Classifier(nn.LSTM(4, 5, batch_first=True))), ("memoryless", nn.Linear(4, 2)),
+    ("memoryless", torch.ones_like), ("reads the future", Causal(causal=False)),
+    ("reads the future", Blur(4, 4, 3, padding=1)), ("mixes sequences", lambda x: x.cumsum(1) - x.mean(0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "shape"),
+    [(*row, (9, 3, 4)) for row in TIME_FIRST] + [(*row, (3, 9, 4)) for row in BATCH_FIRST],
+)
+def test_what_a_model_is(kind, model, shape):
+    found = recurrence(model, torch.randn(shape))
+    assert found.labels["kind"] == kind
+    assert bool(found.warnings) == (kind != "recurrent")
+    assert "3 sequences of 9 steps" in found.sentence
+
+
+def test_a_forgotten_batch_first_is_caught():
+    """nn.LSTM made without batch_first, on inputs that are said to be (batch, time, features)."""
+    found = recurrence(nn.LSTM(4, 5), torch.randn(6, 9, 4), batch_first=True)
+    assert found.labels["kind"] == "runs over the batch"
+    assert "batch_first=True" in found.warnings[0]
+
+
+def test_a_forgotten_batch_first_is_caught_by_the_outputs_alone():
+    found = recurrence(Classifier(nn.LSTM(4, 5)), torch.randn(6, 9, 4))
+    assert found.labels["kind"] == "runs over the batch"
+    assert "6 sequences of 9 steps" in found.sentence
+
+
+def test_by_the_targets_alone():
+    layer, x = nn.LSTM(4, 5), torch.randn(6, 9, 4)
+    found = recurrence(layer, x, targets=torch.randint(0, 5, (6,)))
+    assert found.labels["kind"] == "runs over the batch"
+
+
+def test_gradients_and_changes_are_laid_out_by_step():
+    found = recurrence(lambda x: x + torch.roll(x, 3, 1), torch.randn(2, 12, 4))  # y_t = x_t + x_{t-3}, cyclic
+    step, changed = int(found.figures["step"]), int(found.figures["changed_step"])
+    assert [t for t, size in enumerate(found.series["gradient_by_step"]) if size > 0] == [step - 3, step]
+    assert [t for t, size in enumerate(found.series["change_by_step"]) if size > 0] == [changed, changed + 3]
+
+
+def test_rounding_is_no_leak():
+    """A causal convolution by FFT touches the future by rounding errors alone."""
+
+    def model(x):
+        steps = x.shape[1]
+        kernel = torch.fft.rfft(0.9 ** torch.arange(steps), 2 * steps)
+        return torch.fft.irfft(torch.fft.rfft(x, 2 * steps, dim=1) * kernel[:, None], dim=1)[:, :steps]
+
+    found = recurrence(model, torch.randn(3, 50, 4))
+    assert found.series["change_by_step"][: int(found.figures["changed_step"])].max() > 0
+    assert found.labels["kind"] == "recurrent"
+
+
+def test_outputs_that_are_no_numbers():
+    with pytest.raises(MnemoscopeError, match="NaN or infinite from step 0"):
+        recurrence(lambda x: x / 0, torch.randn(3, 9, 4))
+
+
+def test_one_step_is_not_enough():
+    with pytest.raises(MnemoscopeError, match="at least 2 steps"):
+        recurrence(nn.LSTM(4, 5), torch.randn(1, 3, 4))

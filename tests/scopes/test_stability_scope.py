@@ -1,0 +1,159 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from mnemoscope import GRU, LSTM, RNN, ExpRNN, LinearSystem, MemRNN
+from mnemoscope.layers.stable import project_
+from mnemoscope.recurrence import leaves
+from mnemoscope.scopes import stability
+from mnemoscope.scopes.flat import flatten, jacobians, spectral_norms, unflatten
+
+
+def drawn(kind, n, scale, seed, **options):
+    torch.manual_seed(seed)
+    layer = kind(3, n, **options).double()
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.mul_(scale)
+    return layer
+
+
+@torch.no_grad()
+def measured_ratios(layer, x, order):
+    """One step from states of different sequences and times, both reading the same input: by the layer itself."""
+    states = [layer(x[:t])[1] for t in (1, len(x) // 2, len(x))]
+    ratios = []
+    for one in states:
+        for other in states:
+            apart = torch.cat([a - b.roll(1, 1) for a, b in zip(leaves(one), leaves(other), strict=True)], -1)
+            shifted = type(other)(t.roll(1, 1) for t in other) if isinstance(other, tuple) else other.roll(1, 1)
+            moved = [leaves(layer.step(x[0], state)[1]) for state in (one, shifted)]
+            after = torch.cat([a - b for a, b in zip(*moved, strict=True)], -1)
+            norms = [torch.linalg.vector_norm(t[0], ord=order, dim=-1) for t in (after, apart)]
+            ratios.append(float((norms[0] / norms[1].clamp(min=1e-9)).max()))
+    return max(ratios)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from([LinearSystem, RNN, LSTM]), st.integers(1, 8), st.floats(0.05, 3.0), st.integers(0, 999),
+    st.sampled_from(["tanh", "relu", "sigmoid"]),
+)  # fmt: skip
+def test_the_certified_factor_is_never_below_a_measured_ratio(kind, n, scale, seed, phi):
+    layer = drawn(kind, n, scale, seed, **({"nonlinearity": phi} if kind is RNN else {}))
+    x = torch.randn(12, 4, 3, dtype=torch.float64)
+    found = stability(layer, x, points=12)
+    order = math.inf if kind is LSTM else 2
+    assert found.figures["bound"] * (1 + 1e-9) >= measured_ratios(layer, x, order)
+    assert found.figures["bound"] * (1 + 1e-9) >= found.figures["largest_ratio"]
+    assert (found.status == "certified") == (found.series["factor"].max() < 1)
+
+
+@pytest.mark.parametrize("nonlinearity", ["identity", "tanh"])
+def test_an_rnn_is_certified_by_its_spectral_norm(nonlinearity):
+    layer = drawn(RNN, 6, 0.5, 0, nonlinearity=nonlinearity)
+    found = stability(layer, torch.randn(10, 4, 3, dtype=torch.float64))
+    norm = float(torch.linalg.matrix_norm(layer.weight_hh_l0, ord=2))
+    assert found.status == "certified"
+    assert found.figures["lambda"] == pytest.approx(norm)
+    if nonlinearity == "identity":
+        np.testing.assert_allclose(found.series["jacobian_norm"], norm)
+    else:
+        assert found.figures["largest_jacobian"] < norm
+
+
+def test_an_unstable_linear_system():
+    layer = drawn(LinearSystem, 4, 1.0, 0, bias=False)
+    layer.weight_hh_l0.data = 2 * torch.eye(4, dtype=torch.float64)
+    found = stability(layer, torch.randn(10, 4, 3, dtype=torch.float64))
+    assert found.status == "estimated"
+    assert found.labels["regime"] == "expanding"
+    assert found.figures["lambda"] == pytest.approx(2)
+    size = math.sqrt(float(layer.weight_ih_l0.square().sum()) + 16)
+    assert found.figures["distance"] == pytest.approx(4**0.5 * (2 - 0.99) / size)
+    assert found.figures["output_change"] > 0.1
+
+
+def test_a_projected_lstm_is_certified_and_nothing_is_left_to_change():
+    layer, x = drawn(LSTM, 6, 1.0, 0), torch.randn(10, 4, 3, dtype=torch.float64)
+    assert stability(layer, x).status == "estimated"
+    project_(layer, 0.9, input_bound=float(x.abs().max()))
+    found = stability(layer, x, lam=0.9)
+    assert found.status == "certified"
+    assert found.figures["lambda"] <= 0.9
+    assert found.figures["distance"] == found.figures["output_change"] == 0
+
+
+def test_a_stack_is_certified_layer_by_layer():
+    found = stability(drawn(RNN, 5, 0.5, 0, num_layers=3), torch.randn(10, 4, 3, dtype=torch.float64))
+    assert found.status == "certified"
+    assert len(found.series["factor"]) == 3
+    assert found.figures["lambda"] == found.series["factor"].max()
+    assert any("each layer on its own" in said for said in found.assumptions)
+
+
+@pytest.mark.parametrize("layer", [GRU(3, 4), nn.GRU(3, 4), MemRNN(3, 4), nn.RNNCell(3, 4)], ids=str)
+def test_other_models_are_measured(layer):
+    found = stability(layer, torch.randn(10, 4, 3))
+    assert found.status == "estimated"
+    assert "proofs are known for" in found.why
+    assert len(found.series["jacobian_norm"]) == len(found.series["step"]) > 8
+
+
+def test_an_orthogonal_recurrence_is_isometric():
+    found = stability(ExpRNN(3, 6, nonlinearity="identity"), torch.randn(10, 4, 3))
+    assert found.labels["regime"] == "isometric"
+
+
+def test_torchs_own_layer_gets_the_same_certificate():
+    ours = drawn(LSTM, 4, 0.1, 0)
+    torchs = nn.LSTM(3, 4).double()
+    torchs.load_state_dict(ours.state_dict())
+    x = torch.randn(10, 4, 3, dtype=torch.float64)
+    one, other = stability(ours, x), stability(torchs, x)
+    assert one.figures == pytest.approx(other.figures)
+    assert one.status == other.status == "certified"
+
+
+def test_modrelu_is_certified_only_where_it_does_not_jump():
+    layer = drawn(RNN, 4, 0.5, 0, nonlinearity="modrelu")
+    x = torch.randn(10, 4, 3, dtype=torch.float64)
+    layer.bias_modrelu_l0.data.fill_(-0.01)
+    assert stability(layer, x).status == "certified"
+    layer.bias_modrelu_l0.data[0] = 0.01
+    assert stability(layer, x).status == "estimated"
+
+
+@pytest.mark.parametrize("layer", [RNN(3, 4, 2), LSTM(3, 4), MemRNN(3, 4)], ids=str)
+def test_jacobians_are_autograds(layer):
+    layer = layer.double()
+    x = torch.randn(6, 3, 3, dtype=torch.float64)
+    with torch.no_grad():
+        state = layer(x[:-1])[1]
+    found = jacobians(layer, x[-1], state, rows=20)
+
+    def move(vector):
+        return flatten(layer.step(x[-1], unflatten(vector, state))[1])
+
+    whole = torch.autograd.functional.jacobian(move, flatten(state))  # (B, D, B, D)
+    for row in range(3):
+        torch.testing.assert_close(found[row], whole[row, :, row])
+
+
+def test_flattening_goes_there_and_back():
+    state = tuple(torch.randn(2, 3, 4) for _ in range(2))
+    for a, b in zip(state, unflatten(flatten(state), state), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_large_spectral_norms_come_close_to_the_svds():
+    matrices = torch.randn(3, 90, 90, dtype=torch.float64)
+    exact = torch.linalg.matrix_norm(matrices, ord=2)
+    found = spectral_norms(matrices)
+    assert bool((found <= exact * (1 + 1e-12)).all())
+    torch.testing.assert_close(found, exact, rtol=1e-3, atol=0)
