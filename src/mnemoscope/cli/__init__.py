@@ -1,7 +1,7 @@
 """The command line: a table of commands, one file each.
 
-Exit codes: 0 all went well, 2 something the user can mend (one line says what), 3 a run diverged, 130 and 143 it was
-stopped by Ctrl-C and by a termination signal.
+Exit codes: 0 all went well, 2 something the user can mend (one line says what), 3 a run diverged, 4 a condition of
+`examine --fail-if` holds, 130 and 143 it was stopped by Ctrl-C and by a termination signal.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ COMMANDS: dict[str, Command] = {
     "resume": Command("resume", "continue a run that was stopped or killed"),
     "evaluate": Command("evaluate", "measure a trained network, also on another length"),
     "compare": Command("compare", "put runs side by side: a table and their learning curves"),
+    "examine": Command("examine", "show how far back models remember: a page of findings"),
+    "report": Command("report", "draw the page again, or an index over a folder of runs"),
     "theory": Command("theory", "check the papers' statements against numbers"),
     "list": Command("listing", "name the models, tasks, scopes and studies"),
 }
