@@ -17,12 +17,18 @@ from mnemoscope.scopes.scope import scope
 from mnemoscope.scopes.subject import Subject
 
 BLOCKS = 20  # in which the run is cut, for the standard error and the running estimate
+SMALL = 32  # numbers in a state whose whole spectrum is cheap
 WORKSPACE = 2**27  # numbers that the carried directions may take at once
 
 
 @scope("do neighbouring states meet, stay or part?", needs="step", cost=50)
 def lyapunov(
-    subject: Subject, *, exponents: int | None = None, steps: int | None = None, discard: int | None = None
+    subject: Subject,
+    *,
+    exponents: int | None = None,
+    steps: int | None = None,
+    discard: int | None = None,
+    sequences: int = 4,
 ) -> Finding:
     """The Lyapunov spectrum along the given inputs, by QR of carried directions (Benettin's method).
 
@@ -36,32 +42,34 @@ def lyapunov(
     Labels: `regime`, contractive, edge or chaotic.
 
     Args:
-        exponents: how many, from the largest; the whole spectrum by default, 128 at most.
+        exponents: how many, from the largest; by default the whole spectrum of a small state, 16 of a large one.
         steps: how long to run; the inputs are repeated where they are shorter. Their own length by default.
         discard: steps before counting starts, for state and directions to settle; a tenth by default.
+        sequences: of the batch, at most.
     """
     steps = subject.steps if steps is None else steps
     discard = steps // 10 if discard is None else discard
     if not 0 <= discard < steps:
         raise MnemoscopeError(f"lyapunov needs steps > discard >= 0; got steps={steps}, discard={discard}")
     size = flatten(subject.recurrence.initial_state(subject.batch)).shape[1]
-    count = min(size, 128) if exponents is None else exponents
+    count = (size if size <= SMALL else 16) if exponents is None else exponents
     if not 1 <= count <= size:
         raise MnemoscopeError(f"exponents must lie between 1 and the state's size {size}; got {exponents!r}")
-    logs = _carry(subject, count, steps, discard)  # (blocks, B, k) means over blocks
+    x = subject.drive[:, :sequences]
+    logs = _carry(subject, x, count, steps, discard)  # (blocks, B, k) means over blocks
     return _finding(subject, logs, steps, discard, size)
 
 
 @torch.no_grad()
-def _carry(subject: Subject, count: int, steps: int, discard: int) -> Tensor:
-    recurrence, x = subject.recurrence, subject.drive
-    state = recurrence.initial_state(subject.batch)
+def _carry(subject: Subject, x: Tensor, count: int, steps: int, discard: int) -> Tensor:
+    recurrence, batch = subject.recurrence, x.shape[1]
+    state = recurrence.initial_state(batch)
     size = flatten(state).shape[1]
-    frame = torch.randn(subject.batch, size, count, generator=subject.generator(), dtype=torch.float64)
+    frame = torch.randn(batch, size, count, generator=subject.generator(), dtype=torch.float64)
     frame = torch.linalg.qr(frame).Q.to(flatten(state))  # (B, N, k)
-    chunk = max(1, WORKSPACE // (subject.batch * size * 4))
+    chunk = max(1, WORKSPACE // (batch * size * 4))
     edges = np.linspace(0, steps - discard, min(BLOCKS, steps - discard) + 1).astype(int)[1:]
-    blocks, total, counted = [], torch.zeros(subject.batch, count, dtype=torch.float64), 0
+    blocks, total, counted = [], torch.zeros(batch, count, dtype=torch.float64), 0
     for t in range(steps):
         state, carried = push(recurrence, x[t % len(x)], state, frame.permute(2, 0, 1), chunk)
         frame, upper = torch.linalg.qr(carried.permute(1, 2, 0))

@@ -1,0 +1,117 @@
+"""Slopes of costs, Lipschitz constants and entropies with known answers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mnemoscope
+from mnemoscope.scopes.entropy import entropy
+from mnemoscope.scopes.smoothness import smoothness
+
+
+def linear(V: torch.Tensor) -> mnemoscope.LinearSystem:
+    layer = mnemoscope.LinearSystem(2, len(V), bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(V)
+    return layer
+
+
+def x(T: int = 24, B: int = 3) -> torch.Tensor:
+    return torch.randn(T, B, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("scale", "name"), [(0.5, "constant"), (1.0, "polynomial"), (1.3, "exponential")])
+def test_a_linear_system_falls_into_each_regime(scale: float, name: str) -> None:
+    rotation = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1)).double()).Q
+    found = smoothness(linear(scale * rotation), x(40))
+    assert found.labels["regime"] == name
+    assert found.labels["seen"] == name
+    assert found.figures["L_x"] == pytest.approx(scale)
+    if name == "exponential":  # V's slope grows like the square of the states
+        assert found.figures["growth"] == pytest.approx(1.3**2, rel=0.1)
+        assert found.warnings
+
+
+def test_the_joint_constant_is_that_of_state_and_weights() -> None:
+    """For h' = V h + U x the derivative by the weights has the Gram matrix (|h|^2 + |x|^2) I."""
+    torch.manual_seed(0)
+    layer = linear(0.7 * torch.eye(3))
+    found = smoothness(layer, x(10), points=10)
+    h, largest = layer.initial_state(3), 0.0
+    states = [h]
+    for x_t in x(10):
+        states.append(layer.step(x_t, states[-1])[1])
+    inputs = x(10)
+    for t in range(10):
+        for row in range(3):
+            sizes = states[t][0, row].square().sum() + inputs[t, row].square().sum()
+            largest = max(largest, math.sqrt(0.49 + sizes.item()))
+    assert found.figures["L_f"] <= largest + 1e-9
+    reachable = [math.sqrt(0.49 + (states[t][0, r].square().sum() + inputs[t, r].square().sum()).item())
+                 for t in range(10) for r in range(3)]
+    for norm in found.series["norms"]:
+        assert min(abs(norm - r) for r in reachable) < 1e-6
+
+
+def test_slopes_are_gradients_of_the_cost() -> None:
+    torch.manual_seed(0)
+    layer = mnemoscope.RNN(2, 3, dtype=torch.float64)
+    found = smoothness(layer, x(12))
+    for N, slope in zip(found.series["lengths"], found.series["cost_slope"], strict=True):
+        gradient = torch.autograd.grad(layer(x(12)[:N])[0].square().mean(), list(layer.parameters()))
+        assert slope == pytest.approx(math.sqrt(sum(g.square().sum().item() for g in gradient)), rel=1e-8)
+
+
+def test_hessian_products_stay_below_the_largest_curvature() -> None:
+    torch.manual_seed(0)
+    layer = mnemoscope.RNN(2, 2, bias=False, dtype=torch.float64)
+    found = smoothness(layer, x(8), probes=4)
+    flat = torch.cat([p.detach().flatten() for p in layer.parameters()])
+
+    def cost(theta: torch.Tensor) -> torch.Tensor:
+        parts = theta.split([p.numel() for p in layer.parameters()])
+        named = {k: v.view_as(p) for (k, p), v in zip(layer.named_parameters(), parts, strict=True)}
+        return torch.func.functional_call(layer, named, (x(8),))[0].square().mean()
+
+    H = torch.autograd.functional.hessian(cost, flat)
+    largest = torch.linalg.matrix_norm(H, ord=2).item()
+    assert 0.1 * largest < found.series["gradient_slope"][-1] <= largest * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("model", [nn.LSTM(2, 5), mnemoscope.RelRNN(2, 5), nn.GRU(2, 4, num_layers=2)], ids=str)
+def test_any_recurrence_can_be_looked_at(model) -> None:
+    found = smoothness(model, x().float())
+    assert np.isfinite(found.series["cost_slope"]).all()
+
+
+def test_entropy_of_a_linear_map_is_the_log_of_its_determinant() -> None:
+    V = torch.tensor([[2.0, 1.0], [0.0, 0.25]], dtype=torch.float64)
+    found = entropy(linear(V), x())
+    assert found.figures["change"] == pytest.approx(math.log(0.5))
+    np.testing.assert_allclose(found.series["change"], math.log(0.5))
+    assert found.figures["change"] <= found.figures["hadamard"] <= found.figures["bound"] + 1e-12
+
+
+def test_entropy_is_kept_by_a_rotation_and_lost_by_a_shut_unit() -> None:
+    kept = entropy(linear(torch.linalg.qr(torch.randn(3, 3).double()).Q), x())
+    assert "keeps the entropy" in kept.sentence
+    shut = entropy(linear(torch.diag(torch.tensor([1.0, 0.0]))), x())
+    assert shut.figures["singular"] == 1
+    assert shut.figures["change"] == -math.inf
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bound_holds_in_its_right_direction(seed: int) -> None:
+    torch.manual_seed(seed)
+    found = entropy(mnemoscope.GRU(2, 6, dtype=torch.float64), x())
+    assert (found.series["change"] <= found.series["hadamard"] + 1e-9).all()
+    assert (found.series["change"] <= found.series["log_norm"] + 1e-9).all()
+
+
+def test_entropy_of_a_memory_is_not_asked_for() -> None:
+    assert entropy(mnemoscope.RelLSTM(2, 3), x().float()).status == "not applicable"
