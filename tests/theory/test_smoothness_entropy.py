@@ -40,6 +40,12 @@ def test_bounds_are_reached_by_a_scaled_rotation():
     assert float(entropy_change(A)) == pytest.approx(entropy_bound(1.7, 5))
 
 
+def test_hadamards_bound_takes_columns():
+    """Of [[1, 2], [0, 3]] the columns have lengths 1 and sqrt 13; eq. 8 names them, not the rows."""
+    J = torch.tensor([[1.0, 2.0], [0.0, 3.0]], dtype=torch.float64)
+    assert float(hadamard_bound(J)) == pytest.approx(math.log(math.sqrt(13)))
+
+
 def test_equation_9_as_printed_fails():
     """diag(2, 0.1) has L_f = 2: the text asks for a gain of at least 2 log 2, the entropy falls by log 5."""
     change = float(entropy_change(torch.tensor([2.0, 0.1]).double().diag()))

@@ -7,13 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.func import jacrev
+from torch.func import jacfwd, jacrev
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.theory.stability.constants import state_gap
 from mnemoscope.theory.stability.descent import gradient_gap, loss_smoothness, squared_loss, trajectory_gap
 from mnemoscope.theory.stability.instances import flat, lstm_states, random_lstm
 from mnemoscope.theory.stability.lstm import (
+    GateBounds,
     after_one_step,
     comparison_matrix,
     euclidean_iterations,
@@ -24,7 +25,7 @@ from mnemoscope.theory.stability.lstm import (
     satisfies_proposition_5,
     weighted_rate,
 )
-from mnemoscope.theory.stability.lstm_smoothness import lstm_constants
+from mnemoscope.theory.stability.lstm_smoothness import _derivatives, lstm_constants
 
 networks = st.tuples(st.integers(1, 5), st.floats(0.02, 3.0), st.integers(0, 10**6))
 
@@ -215,6 +216,27 @@ def test_lstm_constants_are_nearly_reached():
     assert float(J.abs().sum(1).max()) == pytest.approx(system.lam, rel=1e-2)
     in_w = jacrev(lambda w: after_one_step(x, s, (*weights[:2], w)))(weights[2])
     assert float(in_w.norm(dim=1).max()) == pytest.approx(system.L_w, rel=2e-2)
+
+
+def test_derivatives_of_one_unit_are_bounded_entry_by_entry():
+    """First and second derivatives of (c_+, h_+) in (a_i, a_f, a_g, a_o, c), with all gates up to 1 and |c| up to 2."""
+
+    def unit(v):
+        i, f, g, o, c = v
+        c = torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * c
+        return torch.stack([c, torch.sigmoid(o) * torch.tanh(c)])
+
+    draw = torch.Generator().manual_seed(0)
+    points = 6 * torch.rand(20_000, 5, generator=draw, dtype=torch.float64) - 3
+    points[:, 4] *= 2 / 3
+    points = points[torch.vmap(unit)(points)[:, 0].abs() <= 2]
+    one = torch.ones(1, dtype=torch.float64)
+    slope, bend = _derivatives(GateBounds(one, one, one, one, 2 * one, one))
+    first, second = (torch.vmap(d)(points).abs().amax(0) for d in (jacrev(unit), jacfwd(jacrev(unit))))
+    for found, bound in ((first, slope[:, 0]), (second, bend[:, 0])):
+        assert bool((found <= bound + 1e-12).all())
+        assert bool(((found > 0) == (bound > 0)).all())
+        assert float((found / bound).nan_to_num(nan=1.0).min()) > 0.2  # no entry is far from reached
 
 
 @settings(max_examples=40, deadline=None)
