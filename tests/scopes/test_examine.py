@@ -1,4 +1,5 @@
 import dataclasses
+import pathlib
 
 import pytest
 import torch
@@ -171,3 +172,22 @@ def test_another_seed_takes_another_direction():
     model, x = LSTM(3, 5), torch.randn(8, 3, 3)
     one, other = (SCOPES["horizon"].measure(model, x, seed=seed) for seed in (0, 1))
     assert one.series["input_gradient"].tolist() != other.series["input_gradient"].tolist()
+
+
+DOCUMENT = (pathlib.Path(__file__).parents[2] / "docs" / "scopes.md").read_text("utf-8")
+
+
+def test_every_scope_has_its_row_in_the_document():
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in DOCUMENT.splitlines() if line.startswith("| `")]
+    documented = {row[0].strip("`"): float(row[4]) for row in rows if row[0].strip("`") in SCOPES}
+    assert documented == {name: each.cost for name, each in SCOPES.items()}
+
+
+def test_the_documents_scope_of_ones_own_runs():
+    code = DOCUMENT.split("## A scope of your own")[1].split("```")[1].removeprefix("python")
+    known = {"model": LSTM(3, 5), "inputs": torch.randn(6, 2, 3)}
+    try:
+        exec(code, known)
+        assert known["size"](known["model"], known["inputs"]).figures["largest"] > 0
+    finally:
+        SCOPES.pop("size", None)

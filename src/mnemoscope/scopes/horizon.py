@@ -26,7 +26,7 @@ def horizon(
     directions as outputs the norms are exact, and the spectral ones are given too.
 
     Series by lag 0 .. T-1, medians over sequences (spread: quartiles (2, T)): `input_gradient`; `state_gradient`, where
-    there is a step, by h of the last layer, or by the whole state of a model that is not of layers;
+    there is a step, by h of all layers, or by the whole state of a recurrence that is no layer of ours;
     `input_gradient_spectral` and `state_gradient_spectral`, where exact. By steps after a prefix in which two sequences
     differ: `difference_after_prefix`, relative to the last step of that prefix. By step: `loss_gradient`,
     ||d loss / d input_t||, where targets and loss are given. `horizon_by_sequence` (B,).

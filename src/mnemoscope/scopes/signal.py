@@ -20,9 +20,8 @@ def signal(subject: Subject) -> Finding:
     """Mean and variance of the states and of their gradients, by step and layer, and of the weights that make them.
 
     The gradient is that of the last output in a random direction, by what each layer gives, h; paths through attention
-    count. A unit that sums fan_in inputs
-    keeps their variance when its weights have variance 1 / fan_in, or 2 / fan_in where it reads ReLU outputs (Nabli
-    2019, question 1); a recurrent unit reads its input and its state, and so sums both.
+    count. A unit that sums fan_in inputs keeps their variance when its weights have variance 1 / fan_in, or 2 / fan_in
+    where it reads ReLU outputs (Nabli 2019, question 1); a recurrent unit reads its input and its state, and sums both.
 
     Series (layers, T): `activation_mean`, `activation_variance`, `gradient_mean`, `gradient_variance`, over units and
     sequences; `saturated`, the share of units with |h| > 0.99, and `silent`, with h = 0; spread: the standard deviation
