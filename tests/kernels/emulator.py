@@ -26,7 +26,7 @@ class Kernel:
         stem = Path(_FOLDER.name) / f"{name}-{abs(hash(tuple(sorted(defines.items()))))}"
         stem.with_suffix(".cpp").write_text(code)
         subprocess.run(
-            ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-DMNEMOSCOPE_EMULATED", f"-I{compiler.FOLDER}",
+            ["g++", "-std=c++17", "-O0", "-shared", "-fPIC", "-w", "-DMNEMOSCOPE_EMULATED", f"-I{compiler.FOLDER}",
              f"-I{Path(__file__).parent}", *(f"-D{k}={d}" for k, d in defines.items()), "-o",
              str(stem.with_suffix(".so")), str(stem.with_suffix(".cpp"))],
             check=True,

@@ -23,6 +23,7 @@ KERNEL(THREADS) cells_forward(
     const float b = HAS_BIAS && mine ? bias[unit] : 0.f;
     float h = mine ? h0[(long long)p.sequence * n + unit] : 0.f;
     float c = CELL == LSTM && mine ? c0[(long long)p.sequence * n + unit] : 0.f;
+    sync_cluster();  // no block may store into another's memory before that one has begun
     publish(p, shared_h + unit, h);
     float x[4] = {}, y[4], z[4];
     const float* input = xp + (long long)p.sequence * ROWS * n + unit;
@@ -120,6 +121,7 @@ KERNEL(THREADS) cells_backward(
     };
     if (CELL == LSTM && mine && steps) state = states[start + (steps - 1) * stride];
     fetch(steps - 1);
+    sync_cluster();  // no block may store into another's memory before that one has begun
     for (int t = steps - 1; t >= 0; --t) {
         const long long at = start + t * stride;
         const float dh = carried + out;

@@ -152,10 +152,10 @@ KERNEL(THREADS) screened_backward(
         for (int k = 0; k < K; ++k) {
             const int slot = p.part + D * k;
             const float share = shuffle(alpha, slot), de = shuffle(dlogit, slot);
-            const float r1 = reciprocal(1.f + q * bank(KEY, slot, p.local));  // tanh = 1 - 2 r1
-            const float through = 4.f * weight * de * (r1 - r1 * r1);
-            dq += through;
-            dv += de * (1.f - 2.f * r1);
+            const float bent = 1.f - 2.f * reciprocal(1.f + q * bank(KEY, slot, p.local));  // tanh(q + k)
+            const float straight = weight * de, through = straight - straight * bent * bent;
+            dq -= straight * bent * bent;  // tanh' = 1 - tanh^2, and all de sum to zero: the 1 would only cost precision
+            dv += de * bent;
 #pragma unroll
             for (int r = 0; r < FIELDS; ++r) gathered(r, slot, p.local) += r == KEY ? through : share * g[r];
         }

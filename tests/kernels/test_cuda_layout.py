@@ -1,0 +1,84 @@
+"""Which sizes the CUDA kernels take, asked of a device that is not there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.kernels.cuda import compiler, layout, past, screened, supports
+
+HOPPER = layout.Limits(clusters=(1, 2, 4, 8, 16), multiprocessors=132, shared_floats=227 * 256)
+AMPERE = layout.Limits(clusters=(1,), multiprocessors=108, shared_floats=163 * 256)
+NONE = layout.Limits(clusters=(), multiprocessors=80, shared_floats=96 * 256)
+DEVICE = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def on(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", None, raising=False)
+
+    def use(limits):
+        monkeypatch.setattr(layout, "limits", lambda device: limits)
+        from mnemoscope.kernels.cuda import support
+
+        support._fits.cache_clear()
+
+    return use
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 6])
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 128, 129, 256, 257, 512])
+def test_a_tile_holds_every_weight_once(on, rows, n):
+    on(HOPPER)
+    tile = layout.tile(rows, n, DEVICE)
+    if tile is None:
+        assert rows > 3
+        assert n > 256
+        return
+    assert n <= tile.N
+    weights_a_thread = tile.J * rows * 16
+    assert weights_a_thread <= 192
+    assert weights_a_thread * tile.threads * tile.C == rows * tile.N * tile.N
+    assert tile.lanes in (1, 2, 4, 8, 16, 32)
+
+
+def test_devices_without_clusters_keep_what_fits_one_block(on):
+    on(AMPERE)
+    assert supports("attentive", n=128, dtype=torch.float32, device=DEVICE, buffer=10, relevant=10)
+    assert not supports("attentive", n=128, dtype=torch.float32, device=DEVICE, cell="lstm", buffer=10, relevant=10)
+    assert past.spread(False, 128, 4, DEVICE).C == 1
+
+
+def test_a_device_too_old_has_none(on):
+    on(NONE)
+    assert not supports("rnn", n=8, dtype=torch.float32, device=DEVICE)
+    assert not supports("attentive", n=8, dtype=torch.float32, device=DEVICE)
+
+
+@pytest.mark.parametrize("lstm", [False, True])
+@pytest.mark.parametrize("n", [1, 128, 200, 512])
+def test_slots_fit_shared_memory(on, lstm, n):
+    on(HOPPER)
+    if screened.supports(lstm, n, 32, DEVICE):
+        tile = layout.tile(6 if lstm else 3, n, DEVICE)
+        assert screened._backward_floats(tile, 32, True) <= HOPPER.shared_floats
+    assert not screened.supports(lstm, n, 33, DEVICE)
+
+
+def test_few_sequences_are_spread_over_more_blocks(on):
+    on(HOPPER)
+    assert [past.spread(False, 128, batch, DEVICE).C for batch in (1, 16, 33, 66, 67, 500)] == [8, 8, 4, 2, 1, 1]
+
+
+def test_the_whole_past_has_no_place_in_bfloat16(on):
+    on(HOPPER)
+    assert not supports("attentive", n=64, dtype=torch.bfloat16, device=DEVICE)
+    assert supports("attentive", n=64, dtype=torch.bfloat16, device=DEVICE, buffer=5, relevant=5)
+
+
+def test_a_torch_without_the_compiler_is_named(monkeypatch):
+    monkeypatch.delattr(torch.cuda, "_compile_kernel", raising=False)
+    with pytest.raises(MnemoscopeError, match="no runtime compiler"):
+        compiler.build("cells_forward", {"C": 1}, 0)
+    assert not supports("rnn", n=8, dtype=torch.float32, device=DEVICE)
