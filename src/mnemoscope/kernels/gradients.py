@@ -27,11 +27,14 @@ def _dense(grad: Tensor | None) -> Tensor | None:
 
 
 def _weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
-    """sum_t dz_t^T state_{t-1}, without a copy of the shifted states; dz (T, B, G), first (B, n), states (T, B, n)."""
-    grad = dz[0].T @ first
+    """sum_t dz_t^T state_{t-1}, without a copy of the shifted states; dz (T, B, G), first (B, n), states (T, B, n).
+
+    The product is made as its transpose, which BLAS does faster for tall matrices.
+    """
+    grad = first.T @ dz[0]
     if dz.shape[0] > 1:
-        grad = torch.addmm(grad, dz[1:].flatten(0, 1).T, states[:-1].flatten(0, 1))
-    return grad
+        grad = torch.addmm(grad, states[:-1].flatten(0, 1).T, dz[1:].flatten(0, 1))
+    return grad.T
 
 
 def _modrelu_gradient(dz: Tensor, h: Tensor) -> Tensor:

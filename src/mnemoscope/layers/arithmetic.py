@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
+from mnemoscope import kernels
 from mnemoscope.layers import initial
 from mnemoscope.layers.plain import Gated
 from mnemoscope.layers.sequence import Weights
@@ -72,6 +73,14 @@ class RAC(Gated):
     def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
         h = F.linear(state, w.weight_hh, w.bias_hh if self.bias else None) * u
         return h, h
+
+    def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
+        dtype = kernels.supported("rac", x, self.hidden_size) if self.follows(RAC, "cell") else None
+        if dtype is None:
+            return None
+        b = w.bias_hh if self.bias else None
+        h = kernels.rac(dtype, self.project(w, x), w.weight_hh, state, b, lengths)
+        return h, kernels.final(h, state, lengths)
 
     def start(self, w: Weights, batch: int) -> State:
         wanted = 1 - w.bias_hh.double() if self.bias else w.weight_hh.new_ones(self.hidden_size, dtype=torch.float64)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
+from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import initial
 from mnemoscope.layers.plain import RNN, Nonlinearity, modrelu
@@ -179,6 +180,15 @@ class GORU(Layer):
         c = modrelu(z, w.bias_modrelu) if self.bias else z
         h = g * state + (1 - g) * c
         return h, h
+
+    def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
+        known = self.bias and self.follows(GORU, "cell")  # without its bias the candidate is linear
+        dtype = kernels.supported("goru", x, self.hidden_size) if known else None
+        if dtype is None:
+            return None
+        W = torch.cat([w.weight_hh, w.rotation])
+        h = kernels.goru(dtype, self.project(w, x), W, state, w.bias_modrelu, lengths)
+        return h, kernels.final(h, state, lengths)
 
     def options_repr(self) -> list[str]:
         return [f"layout={self.layout!r}", f"rotations={self.rotations}"]

@@ -27,10 +27,19 @@ MNEMOSCOPE_INLINE Vec<T> share(Vec<T> query, Vec<T> key) {
     return reciprocal<T>(smaller(splat(Limits<T>::huge), T(1) + query * key));  // r
 }
 
-// f(first, K) for keys first .. first + K - 1: four at a time, then one by one.
+// So many keys are gone through together, as many as there are registers for their sums.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int together = 8;
+#else
+constexpr int together = 4;
+#endif
+
+// f(first, K) for keys first .. first + K - 1: `together` at a time, then by fours, then one by one.
 template <class F>
-inline void in_fours(std::int64_t count, F f) {
+MNEMOSCOPE_INLINE void in_groups(std::int64_t count, F f) {
     std::int64_t i = 0;
+    if constexpr (together > 4)
+        for (; i + together <= count; i += together) f(i, std::integral_constant<int, together>{});
     for (; i + 4 <= count; i += 4) f(i, std::integral_constant<int, 4>{});
     for (; i < count; ++i) f(i, std::integral_constant<int, 1>{});
 }
@@ -45,7 +54,7 @@ inline void in_chunks(std::int64_t width, F f) {
 // logits[i] = -2 sum_j v_j r_ij, which is v . tanh(q + k_i) less the sum of v, the same for every i.
 template <class T, class Keys>
 inline void score(std::int64_t count, const Keys& keys, const T* query, const T* v, std::int64_t width, T* logits) {
-    in_fours(count, [&](std::int64_t first, auto group) {
+    in_groups(count, [&](std::int64_t first, auto group) {
         constexpr int K = group;
         Vec<T> sum[K] = {};
         const T* key[K];
@@ -88,7 +97,7 @@ inline void blend(std::int64_t count, const Values& values, const T* weights, st
 // d_weights[i] = d_blend . value_i
 template <class T, class Values>
 inline void blend_back(std::int64_t count, const Values& values, const T* d_blend, std::int64_t width, T* d_weights) {
-    in_fours(count, [&](std::int64_t first, auto group) {
+    in_groups(count, [&](std::int64_t first, auto group) {
         constexpr int K = group;
         Vec<T> sum[K] = {};
         const T* value[K];
@@ -141,13 +150,13 @@ inline void score_back(std::int64_t count, const Keys& keys, const KeyGradients&
 }
 
 // The whole way back through attention whose weights were not kept, only the log of their sum: one pass over the keys
-// and values. `mean` is the sum of weights times their gradients, which is d_blend . blend. r (4 rows) is scratch.
+// and values. `mean` is the sum of weights times their gradients, which is d_blend . blend. r (`together` rows) is scratch.
 template <class T, class Keys, class Values, class KeyGradients>
 inline void attention_back(std::int64_t count, const Keys& keys, const Values& values, const KeyGradients& d_keys,
                            T log_sum, T mean, const T* query, const T* v, const T* d_blend, std::int64_t width,
                            const Rows<T>& r, T* weights, T* d_query, T* d_v) {
     fill_zero(d_query, width);
-    in_fours(count, [&](std::int64_t first, auto group) {
+    in_groups(count, [&](std::int64_t first, auto group) {
         constexpr int K = group;
         const T *key[K], *value[K];
         T *d_key[K], d[lanes<T> < K ? K : lanes<T>] = {};

@@ -102,7 +102,7 @@ class FullBackward {
 public:
     FullBackward(const AttentiveBackward<T>& a, std::int64_t rows)
         : a(a), most(a.carried + a.steps), width(rounded_up(a.n, lanes<T>)), values(rows * most, a.n),
-          keys(rows * most, a.n), d_values(rows * most, a.n), d_keys(rows * most, a.n), shares(4, a.n), v(1, a.n),
+          keys(rows * most, a.n), d_values(rows * most, a.n), d_keys(rows * most, a.n), shares(together, a.n), v(1, a.n),
           weights(rows * pending_steps, most), contexts(rows * pending_steps, a.n), counts(rows), pending(rows),
           filled(a.carried) {
         for (std::int64_t j = 0; j < a.n; ++j) sum_v += v[0][j] = a.v[j];

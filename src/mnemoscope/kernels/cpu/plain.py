@@ -43,3 +43,39 @@ def lstm_backward(
     dxp, dh0, dc0 = torch.empty_like(gates), torch.empty_like(c0), torch.empty_like(c0)
     call("lstm_backward", gates.dtype, *cells.shape, dh, dc_T, V, c0, cells, gates, lengths, dxp, dh0, dc0)
     return dxp, dh0, dc0
+
+
+@implement("rac_forward", "cpu")
+def rac_forward(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, lengths: Tensor | None) -> Tensor:
+    h = torch.empty_like(xp)
+    call("rac_forward", xp.dtype, *xp.shape, xp, V, h0, b, lengths, h)
+    return h
+
+
+@implement("rac_backward", "cpu")
+def rac_backward(
+    dh: Tensor, xp: Tensor, V: Tensor, u: Tensor, lengths: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    dxp, du, dh0 = torch.empty_like(xp), torch.empty_like(xp), torch.empty_like(xp[0])
+    call("rac_backward", xp.dtype, *xp.shape, dh, xp, V, u, lengths, dxp, du, dh0)
+    return dxp, du, dh0
+
+
+@implement("goru_forward", "cpu")
+def goru_forward(
+    xp: Tensor, W: Tensor, h0: Tensor, b: Tensor, lengths: Tensor | None, save: bool
+) -> tuple[Tensor, Tensor]:
+    T, B, n = xp.shape[0], *h0.shape
+    h, gates = xp.new_empty(T, B, n), xp.new_empty(T if save else 0, B, 4 * n)
+    call("goru_forward", xp.dtype, T, B, n, xp, W, h0, b, lengths, h, gates, save)
+    return h, gates
+
+
+@implement("goru_backward", "cpu")
+def goru_backward(
+    dh: Tensor, W: Tensor, h0: Tensor, h: Tensor, gates: Tensor, lengths: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    T, B, n = h.shape
+    dxp, du, dh0 = h.new_empty(T, B, 3 * n), torch.empty_like(h), torch.empty_like(h0)
+    call("goru_backward", h.dtype, T, B, n, dh, W, h0, h, gates, lengths, dxp, du, dh0)
+    return dxp, du, dh0

@@ -259,6 +259,8 @@ struct Limits<double> {
     static constexpr double exponent = 700.0, saturated = 44.0, huge = 1e300;
 };
 
+constexpr double factorial_of(int n) { return n < 2 ? 1.0 : n * factorial_of(n - 1); }
+
 // exp(x) = 2^k (1 + p): k a whole number, |r| <= ln(2)/2 the rest, p = exp(r) - 1 by its Taylor series.
 template <class T>
 struct Exponential {
@@ -268,8 +270,8 @@ struct Exponential {
         const Vec<T> shifted = x * T(1.4426950408889634) + L::round;
         const Vec<T> k = shifted - L::round;
         const Vec<T> r = (x - k * L::ln2_high) - k * L::ln2_low;
-        p = splat(T(1));
-        for (int j = L::degree; j > 1; --j) p = p * (r * (T(1) / T(j))) + T(1);
+        p = splat(T(1.0 / factorial_of(L::degree)));
+        for (int j = L::degree - 1; j > 0; --j) p = p * r + T(1.0 / factorial_of(j));
         p = p * r;
         // The low bits of `shifted` are k; the exponent field of 2^k is k + bias.
         using U = typename Integer<T>::type;
