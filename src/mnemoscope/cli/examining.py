@@ -101,14 +101,16 @@ def learning(target: Target) -> dict[str, Finding]:
     series = arrays(update=[record["update"] for record in curve], loss=[record["loss"] for record in curve])
     if metric != "loss" and all(record.get(metric) is not None for record in curve):
         series |= arrays(metric=[record[metric] for record in curve])
-    sentence = f"Training was {_outcome(row['outcome'])} after {row['updates']} updates{best}."
+    sentence = f"{_OUTCOMES.get(row['outcome'], row['outcome'])} after {row['updates']} updates{best}."
     method = "evaluations on held-out batches, from the run's own records"
     labels = {"metric": metric}
     return {"learning": Finding("learning", sentence, "estimated", "", figures, series, labels=labels, method=method)}
 
 
-def _outcome(outcome: str) -> str:
-    return {"solved": "ended by solving the task", "budget spent": "ended with its budget spent"}.get(outcome, outcome)
+_OUTCOMES = {
+    "solved": "Training solved the task", "budget spent": "Training had spent its budget",
+    "unfinished": "Training has not ended, and stands",
+}  # fmt: skip
 
 
 def _configuration(target: Target) -> dict[str, str]:

@@ -41,7 +41,7 @@ def load_target(
     """The model that `spec` names, its weights loaded from `checkpoint` where one is given."""
     if is_run(spec):
         if checkpoint is not None or options:
-            raise MnemoscopeError(f"{spec} is a run with weights and options of its own: leave out --checkpoint and --with")
+            raise MnemoscopeError(f"{spec} is a run and has weights of its own: leave out --checkpoint and --with")
         run = Run(spec)
         return Target(run.path.resolve().name, spec, run.model(which), run)
     if spec in models():

@@ -26,8 +26,8 @@ def for_page(chart: Chart, detail: float = 1.0) -> Json:
     layout["showlegend"] = len({mark.name for mark in chart.marks}) > 1
     data = [trace for mark in chart.marks for trace in _traces(mark, detail)]
     planes = [_surface(mark, detail) for mark in chart.marks if isinstance(mark, Plane)]
-    ranges = {name: _log_range(chart, name) for name in "xy"}
-    return {"key": chart.key, "data": data, "layout": layout, "logs": ranges, "surface": planes or None}
+    logs = {name: _log(chart, name) for name in "xy"}
+    return {"key": chart.key, "data": data, "layout": layout, "logs": logs, "surface": planes or None}
 
 
 def packed(values: np.ndarray) -> Json:
@@ -53,14 +53,14 @@ def _axis(chart: Chart, name: str) -> Json:
     if any(isinstance(mark, Bars) for mark in chart.marks) and name == "x":
         described["type"] = "category"
     elif axis.log:
-        described |= {"type": "log", "range": _log_range(chart, name), "exponentformat": "power"}
+        described |= {"type": "log", **(_log(chart, name) or {})}
     if name == "y" and any(isinstance(mark, Heat) for mark in chart.marks):
         described["autorange"] = "reversed"  # time runs down, as in a matrix
     return described
 
 
-def _log_range(chart: Chart, name: str) -> list[float] | None:
-    """A logarithmic axis's ends, as powers of ten, where the reader may switch to one."""
+def _log(chart: Chart, name: str) -> Json | None:
+    """A logarithmic axis's ends, as powers of ten, and its ticks, where the reader may switch to one."""
     axis: Axis = getattr(chart, name)
     drawn = [getattr(mark, name) for mark in chart.marks if isinstance(mark, Line | Points)]
     ends = lowest_shown(drawn) if axis.switch else None
@@ -70,7 +70,23 @@ def _log_range(chart: Chart, name: str) -> list[float] | None:
     marked = [math.log10(m.at) for m in chart.markers if m.axis == name and m.at > 0 and low - 3 <= math.log10(m.at)]
     low, high = min([low, *marked]), max([high, *marked])
     pad = max(0.05 * (high - low), 0.05)
-    return [low - pad, high + pad]
+    return {"range": [low - pad, high + pad], **_ticks(low - pad, high + pad)}
+
+
+def _ticks(low: float, high: float) -> Json:
+    """Powers of ten, at most eight of them; 1, 2 and 5 times them where there are few."""
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    every = max(1, math.ceil((high - low) / 8))
+    steps = (1,) if high - low > 2.5 else (1, 2, 5) if high - low > 0.6 else range(1, 10)
+    values = [step * 10.0**power for power in powers if power % every == 0 for step in steps]
+    shown = [value for value in values if low <= math.log10(value) <= high]
+    return {"tickmode": "array", "tickvals": shown, "ticktext": list(map(_tick, shown))}
+
+
+def _tick(value: float) -> str:
+    power = round(math.log10(value))
+    plain = -3 <= math.log10(value) < 4
+    return f"{value:g}" if plain or not math.isclose(value, 10.0**power) else f"10<sup>{power}</sup>"
 
 
 def _rule(marker: Marker) -> Json:
@@ -132,13 +148,17 @@ def _cloud(mark: Points, detail: float) -> Json:
 def _grid(mark: Heat | Plane, kind: str, z: np.ndarray, x: np.ndarray, y: np.ndarray) -> Json:
     bar = {"thickness": 12, "outlinewidth": 0}
     grid = {"type": kind, "x": packed(x), "y": packed(y), "z": packed(z), "colorscale": SCALE, "colorbar": bar}
+    known = z[np.isfinite(z)]
+    usual = float(np.quantile(known, 0.99)) if known.size else 0.0
+    if kind == "heatmap" and known.size and known.min() >= 0 and known.max() > 2 * usual > 0:
+        grid |= {"zmin": 0.0, "zmax": usual}  # a few very large values would leave all others dark
     return {**grid, **_named(mark.name), "showlegend": False}
 
 
 def _contours(mark: Plane, detail: float) -> list[Json]:
     z, rows, columns = blocks(mark.z, int(CELLS * detail))
     contour = _grid(mark, "contour", z, mark.x[columns], mark.y[rows])
-    contour |= {"contours": {"showlabels": True}, "line": {"width": 0.8}}
+    contour |= {"ncontours": 24, "line": {"width": 0.7, "color": "rgba(255,255,255,0.35)"}}
     return [contour, *([] if mark.path is None else [_path(mark.path)])]
 
 

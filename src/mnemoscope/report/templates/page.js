@@ -5,14 +5,16 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const coarse = matchMedia("(pointer: coarse)").matches;
   const narrow = () => innerWidth < 640;
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  const flat = [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d"]];
+  const solid = [["toImage", "orbitRotation", "zoom3d", "resetCameraDefault3d"]];
+  const config = { responsive: true, displaylogo: false, displayModeBar: !coarse };
   const graphics = (() => {
     try { return Boolean(document.createElement("canvas").getContext("webgl")); } catch { return false; }
   })();
   let printing = false;
 
   const theme = () => dark.matches && !printing
-    ? { colours: palette.dark, ink: "#e8eaed", soft: "#a7afb8", line: "#343a42", ground: "#1d2126" }
+    ? { colours: palette.dark, ink: "#e8eaed", soft: "#a7afb8", line: "#343a42", ground: "#14171b" }
     : { colours: palette.light, ink: "#1a1d21", soft: "#59616b", line: "#d9dde2", ground: "#ffffff" };
 
   function paint(trace, { colours, ink }) {
@@ -38,11 +40,12 @@
       font: { family: "system-ui, sans-serif", size: narrow() ? 11 : 13, color: look.ink },
       margin: { l: 10, r: 12, t: 12, b: 10 }, dragmode: coarse ? false : "zoom",
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: look.ink } },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: look.soft, activecolor: look.ink },
       hoverlabel: { bgcolor: look.ground, font: { color: look.ink } },
       shapes: chart.layout.shapes.map((shape) => ({ ...shape, line: { ...shape.line, color: look.soft } })),
-      annotations: chart.layout.annotations.map((words) => ({ ...words, font: { ...words.font, color: look.soft } })),
+      annotations: chart.layout.annotations.map((words) => ({ ...words, bgcolor: look.ground + "b0", font: { ...words.font, color: look.soft } })),
     };
-    if (printing) layout.width = 680;
+    if (printing) Object.assign(layout, { width: 680, height: 270 });
     if (chart.solid) {
       const side = { gridcolor: look.line, color: look.soft };
       const named = (given) => ({ ...side, title: { text: given.title.text } });
@@ -55,7 +58,7 @@
   function draw(place) {
     const chart = known.get(place.dataset.chart), look = theme();
     const data = (chart.solid ? chart.surface : chart.data).map((trace) => paint(trace, look));
-    return Plotly.react(place, data, layoutOf(chart, look), config)
+    return Plotly.react(place, data, layoutOf(chart, look), { ...config, modeBarButtons: chart.solid ? solid : flat })
       .then(() => { place.dataset.drawn = "yes"; })
       .catch(() => { place.dataset.failed = "yes"; });
   }
@@ -67,6 +70,7 @@
   async function begin() {
     const near = (place) => Math.max(0, place.getBoundingClientRect().top - innerHeight);
     for (const place of [...places].sort((a, b) => near(a) - near(b))) {
+      if (near(place) > 0) document.documentElement.dataset.opened ??= String(performance.now());
       await draw(place);
       await new Promise((next) => setTimeout(next));
     }
@@ -79,8 +83,8 @@
     const log = axis.type !== "log";
     button.setAttribute("aria-pressed", String(log));
     axis.type = log ? "log" : "linear";
-    if (log && chart.logs[name]) { axis.range = chart.logs[name]; axis.autorange = false; axis.exponentformat = "power"; }
-    else { delete axis.range; axis.autorange = true; }
+    for (const key of ["range", "autorange", "tickmode", "tickvals", "ticktext"]) delete axis[key];
+    Object.assign(axis, log && chart.logs[name] ? chart.logs[name] : { autorange: true });
     chart.layout.annotations.forEach((words, i) => {
       const shape = chart.layout.shapes[i];
       if ((shape.xref === "paper" ? "y" : "x") !== name) return;
@@ -182,18 +186,8 @@
   }
 
   dark.addEventListener("change", drawAll);
-  const folded = () => document.querySelectorAll("details:not([open])");
-  let opened = [];
-  addEventListener("beforeprint", () => {
-    printing = true;
-    opened = [...folded()];
-    for (const fold of opened) fold.open = true;
-    drawAll();
-  });
-  addEventListener("afterprint", () => {
-    printing = false;
-    for (const fold of opened) fold.open = false;
-    drawAll();
-  });
+  for (const [event, paper] of [["beforeprint", true], ["afterprint", false]]) {
+    addEventListener(event, () => { printing = paper; drawAll(); });
+  }
   if (places.length) begin(); else document.documentElement.dataset.ready = "yes";
 })();
