@@ -19,6 +19,8 @@ from mnemoscope.cli import main
 from mnemoscope.tasks import Copy
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, Stop, train
 
+pytest.importorskip("tyro")
+
 CONFIG = RunConfig(
     Copy(T=3),
     NetworkConfig("torch.RNN", 4),

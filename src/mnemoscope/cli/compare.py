@@ -49,6 +49,7 @@ def standing(run: Run) -> dict[str, Any]:
     records, summary = run.metrics(), run.summary()
     held_out = [record for record in records if record.get("split") == "valid"]
     last: Record = held_out[-1] if held_out else {}
+    metric = summary.metric if summary else _metric(run)
     about = {part: run.about.get(part, {}) if isinstance(run.about, dict) else {} for part in ("task", "network")}
     return {
         "run": str(run.path),
@@ -57,7 +58,7 @@ def standing(run: Run) -> dict[str, Any]:
         "parameters": summary.parameters if summary else None,
         "updates": max((record["update"] for record in records), default=0),
         "outcome": summary.outcome if summary else "unfinished",
-        "metric": summary.metric if summary else None,
+        "metric": metric,
         "best": summary.best if summary else None,
         "best_update": summary.best_update if summary else None,
         "baseline": summary.baseline if summary else None,
@@ -65,6 +66,14 @@ def standing(run: Run) -> dict[str, Any]:
         "updates_per_second": summary.updates_per_second if summary else None,
         "curve": held_out,
     }
+
+
+def _metric(run: Run) -> str | None:
+    """The headline of a run that has not ended, where its task is one of ours."""
+    try:
+        return run.task.metric
+    except MnemoscopeError:
+        return None
 
 
 def _name(section: Any, field: str) -> str:
