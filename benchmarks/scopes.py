@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from mnemoscope import LSTM, RNN, RelRNN
-from mnemoscope.scopes import Watch, horizon
+from mnemoscope import LSTM, RNN, RelRNN, kernels
+from mnemoscope.scopes import Watch, horizon, landscape, lyapunov
+from mnemoscope.theory.smoothness import chaotic_lstm
 
 STEPS, BATCH, HIDDEN, INPUT = 1000, 32, 128, 10
 
@@ -86,7 +87,51 @@ def bench_watch() -> Table:
     return table
 
 
-BENCHES: dict[str, Callable[[], Table]] = {"horizon": bench_horizon, "watch": bench_watch}
+def bench_lyapunov() -> Table:
+    """128 exponents of an LSTM with 128 units, against a full autograd Jacobian at every step."""
+    table = Table("", "s a step", "speed-up")
+    model, x = LSTM(INPUT, HIDDEN), torch.randn(40, 1, INPUT)
+    ours = median_seconds(lambda: lyapunov(model, x, exponents=128)) / len(x)
+    state = tuple(t.detach() for t in model.initial_state(1))
+
+    def by_jacobians() -> None:
+        def step(h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+            return model.step(x[0], (h, c))[1]
+
+        blocks = torch.autograd.functional.jacobian(step, state)
+        full = torch.cat([torch.cat([b.reshape(HIDDEN, HIDDEN) for b in row], 1) for row in blocks])
+        torch.linalg.qr(full @ torch.eye(2 * HIDDEN, 128))
+
+    theirs = median_seconds(by_jacobians)
+    table.add_row("full Jacobians", f"{theirs:.4f}", "1.0")
+    table.add_row("lyapunov", f"{ours:.4f}", f"{theirs / ours:.1f}")
+    return table
+
+
+def bench_landscape() -> Table:
+    """A 51 x 51 plane of the chaotic LSTM's cost over 200 steps, against a loop over the points."""
+    table = Table("", "s a point", "speed-up")
+    model, x = LSTM(1, 2, bias=False, dtype=torch.float64), torch.zeros(200, 1, 1, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight_hh_l0.copy_(chaotic_lstm(1.0).weight_hh)
+    target = model(x)[0].detach() + 0.1
+    own = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def point() -> None:
+        with torch.no_grad(), kernels.backend("eager"):
+            y = torch.func.functional_call(model, {name: 1.01 * p for name, p in own.items()}, (x,))[0]
+            nn.functional.mse_loss(y, target)
+
+    theirs = median_seconds(point, 10)
+    plane = median_seconds(lambda: landscape(model, x, targets=target, loss=nn.functional.mse_loss, points=51))
+    table.add_row("a loop over the points", f"{theirs:.5f}", "1.0")
+    table.add_row("landscape", f"{plane / 51**2:.5f}", f"{theirs / (plane / 51**2):.1f}")
+    return table
+
+
+BENCHES: dict[str, Callable[[], Table]] = {
+    "horizon": bench_horizon, "watch": bench_watch, "lyapunov": bench_lyapunov, "landscape": bench_landscape,
+}  # fmt: skip
 
 
 def main(names: list[str]) -> None:
