@@ -198,6 +198,17 @@ def test_the_gradient_of_the_loss_by_step():
     np.testing.assert_allclose(found.series["loss_gradient"], wanted.flatten(1).norm(dim=1), rtol=1e-5)
 
 
+def test_the_gradient_of_the_loss_by_state():
+    """For h_t = V h_{t-1} + U x_t and the loss sum_t 1/2 ||h_t||^2: g_t = h_t + V^T g_{t+1}."""
+    layer, x = LinearSystem(3, 4).double(), torch.randn(7, 1, 3, dtype=torch.float64)
+    found = horizon(layer, x, targets=torch.zeros(()), loss=lambda y, _: y.square().sum() / 2)
+    h, wanted, g = layer(x)[0][:, 0].detach(), [], torch.zeros(4, dtype=torch.float64)
+    for t in reversed(range(7)):
+        g = h[t] + layer.weight_hh_l0.detach().T @ g
+        wanted.append(float(g.norm()))
+    np.testing.assert_allclose(found.series["loss_gradient_by_state"], wanted[::-1], rtol=1e-9)
+
+
 def test_the_loss_gets_outputs_in_the_models_layout():
     layer, x, y = nn.LSTM(3, 4, batch_first=True), torch.randn(2, 7, 3), torch.randn(2, 7, 4)
 

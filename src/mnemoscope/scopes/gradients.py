@@ -38,30 +38,44 @@ def by_inputs_and_states(subject: Subject, directions: int = 1) -> tuple[Norms, 
     """The same of the recurrence, and ||d output_T / d h_{T-k}||, from the one graph of a run step by step."""
     directions = _at_most(directions, lambda x: subject.recurrence(x)[0], subject.drive)
     x = _copies(subject.drive, directions).requires_grad_()
-    y, seen = run_seen(subject, x)
+    outputs_by_step, seen = run_seen(subject, x)
+    y = outputs_by_step[-1]
     by_input, *by_state = _pull_back(subject, y, [x, *(tensor for step in seen for tensor in step)], directions)
-    remaining = iter(by_state)
-    rows = [torch.cat([_rows(next(remaining), len(y)) for _ in step], 1) for step in seen]  # T of (copies * B, D)
-    gradient = last_filled(torch.stack(rows))
+    gradient = last_filled(_by_step(by_state, seen))
     batch, outputs = subject.drive.shape[1], y.shape[-1]
     return _norms(by_input.flatten(2), batch, outputs), _norms(gradient, batch, outputs)
 
 
-def run_seen(subject: Subject, x: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
-    """Run step by step: the last output (B, m), and for every step the tensors by which it is known later.
+def of_loss(subject: Subject) -> tuple[Tensor, Tensor | None]:
+    """||d loss / d input_t|| (T,), and, of a model with a step, ||d loss / d h_t|| (T,)."""
+    if subject.lacks("step") or not subject.adapted.whole:
+        x = subject.features.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(subject.loss_of(subject.run(x)), x)
+        return gradient.flatten(1).norm(dim=1), None
+    x = subject.drive.clone().requires_grad_()
+    outputs, seen = run_seen(subject, x)
+    wanted = [x, *(tensor for step in seen for tensor in step)]
+    loss = subject.loss_of(torch.stack(outputs))
+    by_input, *by_state = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
+    return by_input.flatten(1).norm(dim=1), _by_step(by_state, seen).flatten(1).norm(dim=1)
+
+
+def run_seen(subject: Subject, x: Tensor) -> tuple[list[Tensor], list[list[Tensor]]]:
+    """Run step by step: the outputs, each (B, m), and for every step the tensors by which it is known later.
 
     For a layer of ours these are h (B, n) of each layer, as its cell makes it: state, memory and read-out are all made
     from that tensor, so that its gradient is total. Of any other recurrence it is the whole state.
     """
     recurrence, layer = subject.recurrence, subject.layer
-    state, steps = recurrence.initial_state(x.shape[1]), []
+    state, outputs, steps = recurrence.initial_state(x.shape[1]), [], []
     nothing: list[Tensor] = []
     with _cells_seen(layer) if isinstance(layer, Layer) else nullcontext(nothing) as seen:
         for x_t in x.unbind(0):
             y, state = recurrence.step(x_t, state)
+            outputs.append(y)
             steps.append([*seen] or [tensor for tensor in leaves(state) if tensor.is_floating_point()])
             seen.clear()
-    return y, steps
+    return outputs, steps
 
 
 @contextmanager
@@ -112,9 +126,15 @@ def _pull_back(subject: Subject, y: Tensor, by: list[Tensor], directions: int) -
     return torch.autograd.grad(y, by, vectors, allow_unused=True, materialize_grads=True)
 
 
-def _rows(gradient: Tensor, batch: int) -> Tensor:
+def _by_step(gradients: list[Tensor], seen: list[list[Tensor]]) -> Tensor:
+    """The gradients of the tensors seen, in their order, as (T, batch, D)."""
+    remaining = iter(gradients)
+    return torch.stack([torch.cat([_rows(next(remaining)) for _ in step], 1) for step in seen])
+
+
+def _rows(gradient: Tensor) -> Tensor:
     """A gradient (batch, n), or of a state (layers, batch, ...), as (batch, D)."""
-    return gradient if gradient.dim() == 2 else gradient.movedim(1, 0).reshape(batch, -1)
+    return gradient if gradient.dim() == 2 else gradient.movedim(1, 0).flatten(1)
 
 
 def _norms(gradient: Tensor, batch: int, outputs: int) -> Norms:

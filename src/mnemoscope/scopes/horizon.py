@@ -8,7 +8,7 @@ import torch
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes import decay
-from mnemoscope.scopes.gradients import Norms, by_inputs, by_inputs_and_states
+from mnemoscope.scopes.gradients import Norms, by_inputs, by_inputs_and_states, of_loss
 from mnemoscope.scopes.scope import scope
 from mnemoscope.scopes.subject import Subject
 
@@ -28,8 +28,9 @@ def horizon(
     Series by lag 0 .. T-1, medians over sequences (spread: quartiles (2, T)): `input_gradient`; `state_gradient`, where
     there is a step, by h of all layers, or by the whole state of a recurrence that is no layer of ours;
     `input_gradient_spectral` and `state_gradient_spectral`, where exact. By steps after a prefix in which two sequences
-    differ: `difference_after_prefix`, relative to the last step of that prefix. By step: `loss_gradient`,
-    ||d loss / d input_t||, where targets and loss are given. `horizon_by_sequence` (B,).
+    differ: `difference_after_prefix`, relative to the last step of that prefix. By step, where targets and loss are
+    given: `loss_gradient`, ||d loss / d input_t||, and `loss_gradient_by_state`, ||d loss / d h_t||.
+    `horizon_by_sequence` (B,).
 
     Figures: `horizon`, the last lag with at least `fraction` of the size at lag 0; `first_below`, the first with less;
     `horizon_beside_present`, relative to lag 1 instead; `horizon_of_states`; `lags`, how many were looked at; `rate` a
@@ -53,7 +54,9 @@ def horizon(
         series, spread = series | more, spread | its_spread
         figures["horizon_of_states"] = decay.last_above(series["state_gradient"], fraction)
     if not subject.lacks("loss"):
-        series |= arrays(loss_gradient=_by_loss(subject))
+        by_input, by_state = of_loss(subject)
+        series |= arrays(loss_gradient=by_input)
+        series |= {} if by_state is None else arrays(loss_gradient_by_state=by_state)
     if behaviour:
         figures, series = _with_behaviour(subject, fraction, figures, series)
     return Finding(
@@ -98,12 +101,6 @@ def _figures(norms: Norms, fraction: float, dtype: torch.dtype) -> tuple[dict[st
         "explodes_at": exploded[0] if len(exploded) else np.inf,
     }  # fmt: skip
     return {name: float(value) for name, value in figures.items()}, law
-
-
-def _by_loss(subject: Subject) -> torch.Tensor:
-    x = subject.features.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(subject.loss_of(subject.run(x)), x)
-    return gradient.flatten(1).norm(dim=1)  # (T,)
 
 
 def _with_behaviour(

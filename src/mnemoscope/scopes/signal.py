@@ -54,7 +54,8 @@ def signal(subject: Subject) -> Finding:
 def _run(subject: Subject) -> tuple[Tensor, Tensor]:
     """What every layer gives at every step, and the last output's gradient by it: (T, layers, B, n) each."""
     x = subject.drive.clone().requires_grad_()
-    y, steps = run_seen(subject, x)
+    outputs, steps = run_seen(subject, x)
+    y = outputs[-1]
     if not isinstance(subject.layer, Layer):
         steps = [step[:1] for step in steps]  # the first tensor of a state of unknown make
     seen = [tensor for step in steps for tensor in step]
