@@ -16,9 +16,13 @@ RUNS_OWN = "examination"  # the folder in a run that keeps what was found of it
 
 
 def save(examinations: Mapping[str, Examination], folder: Path) -> None:
-    """One examination lies in the folder itself, several in folders of their own."""
-    for name, examination in examinations.items():
-        examination.save(folder if len(examinations) == 1 else folder / slug(name))
+    """One examination lies in the folder itself, several in folders of their own, numbered to keep their order."""
+    if len(examinations) == 1:
+        next(iter(examinations.values())).save(folder)
+        return
+    for number, (name, examination) in enumerate(examinations.items(), 1):
+        examination.save(folder / f"{number:02d}-{slug(name)}")
+    (folder / FILE).unlink(missing_ok=True)  # of an earlier examination of one model, which this one replaces
 
 
 def load(folder: Path) -> dict[str, Examination]:

@@ -23,7 +23,7 @@ from . import sequences as made
 from .conditions import failures, read_conditions
 from .console import parse, show, show_json, take, terminal
 from .drawing import RUNS_OWN, Format, draw, free, save, slug
-from .examining import Bar, measure
+from .examining import Bar, measure, stoppable
 from .running import Reporting
 from .targets import Target, is_run, load_target, read_options
 
@@ -51,8 +51,10 @@ class Examine(Generic[K]):
     """Options of a built-in model or arguments of a factory, as name=value: hidden_size=128 bidirectional=True."""
     inputs: Path | None = None
     """Sequences from an .npy, .pt or .safetensors file, (time, batch, features) or as --batch-first says."""
-    batch_first: bool | None = None
-    """Whether the model is fed (batch, time, features); by default what its layers say."""
+    batch_first: tyro.conf.FlagCreatePairsOff[bool] = False
+    """The model is fed (batch, time, features), whatever its layers say: by default it is what they say."""
+    time_first: tyro.conf.FlagCreatePairsOff[bool] = False
+    """The model is fed (time, batch, features), whatever its layers say."""
     steps: int = 100
     """Steps of random sequences."""
     features: int = 8
@@ -85,8 +87,16 @@ class Examine(Generic[K]):
                 raise MnemoscopeError(f"scopes = {scope!r} is not a scope; scopes are {', '.join(sorted(SCOPES))}")
         if not (math.isfinite(self.budget) and self.budget > 0):
             raise MnemoscopeError(f"budget = {self.budget} is not allowed; it must be a positive number of seconds")
+        if self.batch_first and self.time_first:
+            raise MnemoscopeError("--batch-first and --time-first contradict each other; give one of them")
         if self.batch < 1:
             raise MnemoscopeError(f"batch = {self.batch} is not allowed; it must be at least 1")
+
+
+    @property
+    def layout(self) -> bool | None:
+        """Whether the batch comes first; None leaves it to the model."""
+        return self.batch_first if self.batch_first or self.time_first else None
 
 
 def main(arguments: list[str]) -> int:
@@ -95,14 +105,17 @@ def main(arguments: list[str]) -> int:
     device = _device(options.device)
     targets = _targets(options, task, device)
     folder = options.out or _folder(targets)
-    found, stopped = _measure_all(options, task, targets, device)
+    with stoppable() as signalled:
+        found, stopped = _measure_all(options, task, targets, device)
+    code = signalled[0] if signalled else 130
     if not found:
-        raise KeyboardInterrupt
+        terminal().print("mnemoscope: stopped before anything was found", highlight=False)
+        return code
     save(found, folder)
     page = draw(found, folder, options.figures)
     failed = [] if stopped else failures(conditions, found)
     _tell(options, found, page, failed, stopped)
-    return 130 if stopped else FAILED if failed else 0
+    return code if stopped else FAILED if failed else 0
 
 
 def _options(arguments: list[str]) -> tuple[Examine[Any], Task | None]:
@@ -171,7 +184,7 @@ def _sequences(options: Examine[Any], task: Task | None, target: Target, device:
     targets = None if found.targets is None else found.targets.to(device)
     needs = found.needs if options.needs is None else options.needs
     moved = made.Sequences(inputs, found.words, targets, found.loss, needs, found.time_first)
-    return made.fitted(moved, target.model, options.batch_first)
+    return made.fitted(moved, target.model, options.layout)
 
 
 def _measure_all(
@@ -184,7 +197,7 @@ def _measure_all(
     found: dict[str, Examination] = {}
     try:
         for target, sequences in zip(targets, fitted, strict=True):
-            examination = measure(target, sequences, scopes, options.budget, options.batch_first, options.seed, bar)
+            examination = measure(target, sequences, scopes, options.budget, options.layout, options.seed, bar)
             found[target.name] = examination
             if examination.partial:
                 return found, True

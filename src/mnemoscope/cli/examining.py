@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import platform
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from types import FrameType
 from typing import Any
 
 import torch
@@ -70,6 +72,22 @@ class Bar:
             self._bar.remove_task(self._row)
 
 
+@contextmanager
+def stoppable() -> Iterator[list[int]]:
+    """Let a termination signal end the measuring as Ctrl-C does; the exit code of the one that came, if one came."""
+    codes: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        codes.append(128 + number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield codes
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def measure(
     target: Target, sequences: Sequences, scopes: Sequence[str], budget: float, batch_first: bool | None, seed: int,
     bar: Bar,
@@ -80,9 +98,8 @@ def measure(
             target.model, sequences.inputs, sequences.targets, sequences.loss, scopes, budget, needs=sequences.needs,
             batch_first=batch_first, seed=seed, progress=bar,
         )  # fmt: skip
-    needs = {} if sequences.needs is None else {"needs": f"{sequences.needs:g}"}
     about = {"name": target.name, "target": target.spec, **found.about, "source of the inputs": sequences.words}
-    noted = {**about, **needs, "random seed": str(seed), **_configuration(target), **_versions(), **_machine(target)}
+    noted = {**about, "random seed": str(seed), **_configuration(target), **_versions(), **_machine(target)}
     learnt = {} if target.run is None else learning(target)
     return replace(found, about=noted, findings={**found.findings, **learnt})
 

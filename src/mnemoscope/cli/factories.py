@@ -92,6 +92,6 @@ def _attribute(module: ModuleType, name: str, spec: str) -> Any:
         if not hasattr(found, part):
             close = difflib.get_close_matches(part, dir(found), 1)
             meant = f"; did you mean {close[0]}?" if close else ""
-            raise MnemoscopeError(f"{spec}: there is no {part!r} in {module.__name__}{meant}")
+            raise MnemoscopeError(f"{spec}: there is no {part!r} in it{meant}")
         found = getattr(found, part)
     return found

@@ -139,7 +139,7 @@ def _line(mark: Line, detail: float) -> list[Json]:
 def _cloud(mark: Points, detail: float) -> Json:
     kept = some_places(len(mark.x), int(CLOUD * detail))
     many = len(kept) > MANY
-    dot = {"symbol": turn(SYMBOLS, mark.style.dash), "size": 2 if many else 7, "opacity": 0.55 if many else 0.75}
+    dot: Json = {"symbol": turn(SYMBOLS, mark.style.dash), "size": 2 if many else 7, "opacity": 0.55 if many else 0.75}
     trace = {"type": "scattergl" if many else "scatter", "mode": "markers", "marker": dot, **_named(mark.name)}
     where = {"x": packed(mark.x[kept]), "y": packed(mark.y[kept])}
     return {**trace, **where, "meta": {"colour": mark.style.colour}}
@@ -147,7 +147,7 @@ def _cloud(mark: Points, detail: float) -> Json:
 
 def _grid(mark: Heat | Plane, kind: str, z: np.ndarray, x: np.ndarray, y: np.ndarray) -> Json:
     bar = {"thickness": 12, "outlinewidth": 0}
-    grid = {"type": kind, "x": packed(x), "y": packed(y), "z": packed(z), "colorscale": SCALE, "colorbar": bar}
+    grid: Json = {"type": kind, "x": packed(x), "y": packed(y), "z": packed(z), "colorscale": SCALE, "colorbar": bar}
     known = z[np.isfinite(z)]
     usual = float(np.quantile(known, 0.99)) if known.size else 0.0
     if kind == "heatmap" and known.size and known.min() >= 0 and known.max() > 2 * usual > 0:
@@ -157,7 +157,7 @@ def _grid(mark: Heat | Plane, kind: str, z: np.ndarray, x: np.ndarray, y: np.nda
 
 def _contours(mark: Plane, detail: float) -> list[Json]:
     z, rows, columns = blocks(mark.z, int(CELLS * detail))
-    contour = _grid(mark, "contour", z, mark.x[columns], mark.y[rows])
+    contour: Json = _grid(mark, "contour", z, mark.x[columns], mark.y[rows])
     contour |= {"ncontours": 24, "line": {"width": 0.7, "color": "rgba(255,255,255,0.35)"}}
     return [contour, *([] if mark.path is None else [_path(mark.path)])]
 

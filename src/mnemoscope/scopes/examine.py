@@ -65,6 +65,8 @@ def examine(
     except KeyboardInterrupt:
         partial = True
     about = {"model": subject.name, "inputs": f"{subject.batch} sequences of {subject.steps} steps"}
+    if subject.needs is not None:
+        about["needs"] = f"{subject.needs:g}"
     return Examination(findings, verdict(findings, subject), about, partial, time.monotonic() - start)
 
 
