@@ -9,9 +9,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import lru_cache
-from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -20,27 +17,31 @@ from torch.autograd import forward_ad
 from mnemoscope.errors import MnemoscopeError
 
 _CHOICES = ("auto", "eager")
-_chosen: ContextVar[str] = ContextVar("mnemoscope_backend", default="auto")
+_chosen = "auto"  # a plain global: torch.compile guards it, and would not trace a ContextVar
 
 
 @contextmanager
 def backend(name: str) -> Iterator[None]:
-    """Choose how layers run inside a ``with``: "eager" forces the readable loop, "auto" is the usual choice."""
+    """How layers run inside a ``with``, in all threads: "eager" is the readable loop, "auto" the usual choice."""
     if name not in _CHOICES:
         raise MnemoscopeError(f"backend must be one of {', '.join(_CHOICES)}; got {name!r}")
-    token = _chosen.set(name)
+    global _chosen
+    before, _chosen = _chosen, name
     try:
         yield
     finally:
-        _chosen.reset(token)
+        _chosen = before
 
 
-@lru_cache
-def _loops(device: str) -> ModuleType | None:
-    """The backend of a type of device, imported when first asked for."""
-    if device not in ("cpu", "cuda"):
-        return None
-    return importlib.import_module(f"mnemoscope.kernels.{device}")
+@torch.compiler.assume_constant_result
+def _covers(
+    device: torch.device, dtype: torch.dtype, family: str, n: int, cell: str, buffer: int, relevant: int
+) -> bool:
+    """Whether the backend of this device, imported when first asked for, has a kernel of this kind and size."""
+    if device.type not in ("cpu", "cuda"):
+        return False
+    loops = importlib.import_module(f"mnemoscope.kernels.{device.type}")
+    return loops.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
 
 
 def _differentiated_otherwise() -> bool:
@@ -57,12 +58,11 @@ def supported(
 
     Under autocast that is autocast's type where the backend has kernels for it, else float32.
     """
-    loops = _loops(x.device.type)
-    if loops is None or _chosen.get() == "eager" or 0 in x.shape[:2] or _differentiated_otherwise():
+    if _chosen == "eager" or 0 in x.shape[:2] or _differentiated_otherwise():
         return None
     autocast = torch.is_autocast_enabled(x.device.type)
     wanted = (torch.get_autocast_dtype(x.device.type), torch.float32) if autocast else (x.dtype,)
     for dtype in wanted:
-        if loops.supports(family, n=n, dtype=dtype, device=x.device, cell=cell, buffer=buffer, relevant=relevant):
+        if _covers(x.device, dtype, family, n, cell, buffer, relevant):
             return dtype
     return None

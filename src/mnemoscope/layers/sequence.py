@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +19,18 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers.border import check_arguments, check_input, check_state, misfit
 from mnemoscope.recurrence import Recurrence, State, leaves, map_state, rebuild
 
-Weights = SimpleNamespace
-"""The parameters of one layer in one direction, by their names without the suffix: ``w.weight_hh``."""
+
+class Weights:
+    """The parameters of one layer in one direction, by their names without the suffix: ``w.weight_hh``."""
+
+    def __init__(self, **parameters: Tensor) -> None:
+        for name, parameter in parameters.items():  # a SimpleNamespace would do, if torch.compile could trace it
+            setattr(self, name, parameter)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Tensor: ...
+        def __setattr__(self, name: str, value: Tensor) -> None: ...
 
 
 class Layer(Recurrence):
