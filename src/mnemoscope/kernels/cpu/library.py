@@ -16,15 +16,21 @@ import torch
 from torch import Tensor
 
 _SUPPORTED = {"AVX512": ("avx512", "avx2", "generic"), "AVX2": ("avx2", "generic")}
+_FALLBACK = ("generic",)
 _NAMES = {torch.float32: "float", torch.float64: "double"}
+
+
+def builds(name: str) -> list[Path]:
+    """The shared objects compiled for one instruction set."""
+    folder = Path(__file__).parent
+    return sorted([*folder.glob(f"_{name}.*so"), *folder.glob(f"_{name}.*pyd")])
 
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
     """The fastest build that this CPU can run, or None where none was compiled."""
-    folder = Path(__file__).parent
-    for name in _SUPPORTED.get(torch.backends.cpu.get_cpu_capability(), ("generic",)):
-        for path in sorted([*folder.glob(f"_{name}.*so"), *folder.glob(f"_{name}.*pyd")]):
+    for name in _SUPPORTED.get(torch.backends.cpu.get_cpu_capability(), _FALLBACK):
+        for path in builds(name):
             try:
                 return ctypes.CDLL(str(path))
             except OSError:  # built for another interpreter or machine

@@ -1,0 +1,236 @@
+"""When a kernel stands in, when it does not, and that torch's own machinery sees through it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from mnemoscope import MnemoscopeError, kernels, layers
+from mnemoscope.kernels.cpu import library
+
+compiled = pytest.mark.skipif(not library.available(torch.float32), reason="no compiled CPU kernels here")
+
+LAYERS = {
+    "RNN": dict(nonlinearity="modrelu"), "LSTM": {}, "RAC": {}, "GORU": {}, "MemRNN": {}, "MemLSTM": {},
+    "RelRNN": dict(buffer=2, relevant=2), "RelLSTM": dict(buffer=2, relevant=2),
+}  # fmt: skip
+
+
+def make(name: str, **kwargs: Any) -> layers.Layer:
+    torch.manual_seed(0)
+    return getattr(layers, name)(2, 4, **{**LAYERS[name], "dtype": torch.float64, **kwargs})
+
+
+def sequence(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*(shape or (5, 3, 2)), dtype=dtype, generator=torch.Generator().manual_seed(1))
+
+
+def forbid(layer: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loop(*_: Any) -> None:
+        raise AssertionError("the readable loop was used")
+
+    monkeypatch.setattr(layer, "loop", loop)
+
+
+@compiled
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_use_their_kernel_and_can_be_told_not_to(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = make(name)
+    forbid(layer, monkeypatch)
+    layer(sequence())
+    with kernels.backend("eager"), pytest.raises(AssertionError, match="readable loop"):
+        layer(sequence())
+    layer(sequence())
+
+
+def test_an_unknown_backend_is_refused_in_one_line() -> None:
+    with pytest.raises(MnemoscopeError, match=r"auto, eager; got 'fast'"), kernels.backend("fast"):
+        pass
+
+
+@compiled
+def test_changed_equations_are_followed() -> None:
+    class Damped(layers.RNN):
+        def advance(self, w: Any, u: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+            return (super().advance(w, u, h)[0] / 2,)
+
+    class Forgetful(layers.RelRNN):
+        def count(self, memory: Any, alpha: Tensor) -> Any:
+            return memory
+
+    for kind in (Damped, Forgetful):
+        layer, x = kind(2, 4), sequence(dtype=torch.float32)
+        output = layer(x)[0]
+        with kernels.backend("eager"):
+            assert torch.equal(output, layer(x)[0])
+
+
+def second_order(layer: layers.Layer, x: Tensor) -> list[Tensor]:
+    roots = [x, *layer.parameters()]
+    first = torch.autograd.grad(layer(x)[0].square().sum(), roots, create_graph=True)
+    second = torch.autograd.grad(sum(g.pow(3).sum() for g in first), roots, allow_unused=True, materialize_grads=True)
+    return [*first, *second]
+
+
+@compiled
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_can_be_differentiated(name: str) -> None:
+    layer, x = make(name), sequence().requires_grad_()
+    found = second_order(layer, x)
+    with kernels.backend("eager"):
+        truth = second_order(layer, x)
+    for ours, theirs in zip(found, truth, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+
+
+@compiled
+def test_second_order_through_a_carried_state_counts_each_path_once() -> None:
+    layer, x = make("RelLSTM"), sequence().requires_grad_()
+
+    def twice() -> list[Tensor]:
+        first, state = layer(x)
+        loss = (layer(x, state)[0] * first).sum()
+        grads = torch.autograd.grad(loss, list(layer.parameters()), create_graph=True)
+        return list(torch.autograd.grad(sum(g.square().sum() for g in grads), [x, layer.weight_hh_l0]))
+
+    found = twice()
+    with kernels.backend("eager"):
+        truth = twice()
+    for ours, theirs in zip(found, truth, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+
+
+@compiled
+@pytest.mark.parametrize("name", LAYERS)
+def test_torch_func_and_forward_mode_take_the_readable_loop(name: str) -> None:
+    layer, x = make(name), sequence()
+    direction = torch.randn_like(x)
+    reverse = torch.func.jacrev(lambda z: layer(z)[0])(x)
+    slope = (reverse * direction).flatten(3).sum(-1)
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(layer(forward_ad.make_dual(x, direction))[0]).tangent
+    torch.testing.assert_close(tangent, slope)
+    torch.testing.assert_close(torch.func.vmap(lambda z: layer(z)[0])(torch.stack([x, -x]))[0], layer(x)[0])
+
+
+@compiled
+@pytest.mark.parametrize("name", ["RNN", "RelLSTM", "MemRNN"])
+def test_torch_compile_traces_the_whole_layer(name: str) -> None:
+    layer, x = make(name), sequence().requires_grad_()
+    whole = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    (found,) = torch.autograd.grad(whole(x)[0].sum(), x)
+    (truth,) = torch.autograd.grad(layer(x)[0].sum(), x)
+    torch.testing.assert_close(found, truth)
+
+
+@compiled
+@pytest.mark.parametrize("name", ["rnn_forward", "lstm_forward", "attentive_forward"])
+def test_operators_keep_torchs_rules(name: str) -> None:
+    """Schemas, fake shapes and autograd registrations, by torch's own checker."""
+    V, z, n = sequence(4, 4).requires_grad_(), torch.zeros, 4
+    xp, h0 = sequence(5, 3, 4), sequence(3, 4)
+    memory = sequence(3, 3, 4), sequence(3, 3, 4), z(3, 3, dtype=torch.int64), z(3, 3).double(), z(3, dtype=torch.int64)
+    options = "rnn", "tanh", 2, 1, "sum", 1.0, False, None, True
+    arguments = {
+        "rnn_forward": (xp, V, h0, None, "tanh", None),
+        "lstm_forward": (sequence(5, 3, 4 * n), sequence(4 * n, n), h0, h0, None, True),
+        "attentive_forward": (xp, V, V, V, sequence(n), None, h0, None, *memory, *options),
+    }
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(getattr(torch.ops.mnemoscope, name).default, arguments[name], test_utils=checks)
+
+
+@compiled
+def test_autocast_computes_in_single_precision_and_gives_gradients_back() -> None:
+    layer, x = make("RelRNN", dtype=torch.float32), sequence(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = layer(x)[0]
+    output.sum().backward()
+    assert output.dtype == torch.float32
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in layer.parameters())
+    torch.testing.assert_close(output, layer(x)[0], rtol=0.1, atol=0.02)  # the projections were bfloat16
+
+
+@compiled
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "RelRNN", "MemRNN"])
+def test_results_are_the_same_bits_twice_and_on_any_number_of_threads(name: str) -> None:
+    layer, x = make(name, dtype=torch.float32), sequence(9, 13, 2, dtype=torch.float32)
+
+    def once(threads: int) -> Tensor:
+        torch.set_num_threads(threads)
+        return layer(x)[0].detach()
+
+    before = torch.get_num_threads()
+    try:
+        assert torch.equal(once(1), once(1))
+        assert torch.equal(once(1), once(3))
+    finally:
+        torch.set_num_threads(before)
+
+
+@compiled
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "RelRNN", "MemRNN", "GORU"])
+def test_no_number_stays_no_number(name: str) -> None:
+    layer, x = make(name, dtype=torch.float32), sequence(dtype=torch.float32)
+    x[2, 1] = torch.nan
+    output = layer(x)[0]
+    assert output[2:, 1].isnan().all()
+    assert not output[:, 0].isnan().any()
+
+
+@compiled
+def test_large_queries_and_keys_saturate_without_overflow() -> None:
+    """Scores stay right where e^{2q} and e^{2k} are large but finite, and finite where they are not."""
+    layer, x = make("MemRNN", dtype=torch.float32, nonlinearity="identity"), sequence(dtype=torch.float32)
+    for size, exact in ((20.0, True), (1e4, False)):
+        with torch.no_grad():
+            layer.weight_hh_l0.zero_()
+            layer.weight_query_l0.copy_(torch.eye(4) * size)
+            layer.weight_key_l0.copy_(-torch.eye(4) * size)
+        output = layer(x)[1].s
+        assert output.isfinite().all()
+        if exact:
+            with kernels.backend("eager"):
+                torch.testing.assert_close(output, layer(x)[1].s, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("build", ["generic", "avx2", "avx512"])
+def test_every_build_gives_the_same_numbers(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    able = library._SUPPORTED.get(torch.backends.cpu.get_cpu_capability(), ("generic",))
+    if build not in able or not any(library.builds(build)):
+        pytest.skip(f"this machine or installation has no {build} build")
+    monkeypatch.setattr(library, "_SUPPORTED", {})
+    monkeypatch.setattr(library, "_FALLBACK", (build,))
+    library.library.cache_clear()
+    try:
+        for name in LAYERS:
+            for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+                layer, x = make(name, dtype=dtype), sequence(dtype=dtype)
+                output = layer(x)[0]
+                with kernels.backend("eager"):
+                    torch.testing.assert_close(output, layer(x)[0], rtol=tolerance, atol=tolerance)
+    finally:
+        monkeypatch.undo()
+        library.library.cache_clear()
+
+
+def test_without_a_build_layers_work_and_say_so_once() -> None:
+    program = (
+        "import torch, warnings\n"
+        "from mnemoscope.kernels.cpu import library\n"
+        "library.builds = lambda name: []\n"
+        "from mnemoscope import layers\n"
+        "with warnings.catch_warnings(record=True) as said:\n"
+        "    warnings.simplefilter('always')\n"
+        "    layers.RelRNN(2, 3)(torch.randn(4, 1, 2))[0].sum().backward()\n"
+        "    layers.LSTM(2, 3)(torch.randn(4, 1, 2))\n"
+        "print([str(w.message) for w in said if 'mnemoscope' in str(w.message)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.count("no compiled CPU kernels") == 1
