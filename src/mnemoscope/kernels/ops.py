@@ -64,7 +64,26 @@ SCHEMAS = {
     " Tensor s0, Tensor? c0, Tensor values0, Tensor keys0, Tensor origin0, Tensor h, Tensor s, Tensor cells,"
     " Tensor gates, Tensor slots, Tensor attention, str cell, str phi, int buffer, int relevant, str mix,"
     " Tensor? lengths) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    # Sparse attentive backtracking: an LSTM, cut from its past where clock > 0 and clock % truncation == 0, whose h_t is
+    # h^_t + attended_t and is stored after step t where (clock + 1) % store_every == 0. A stored m_i has the score
+    # w . tanh(m_i); the part of it that reads h^ is the same for all i and drops out. Up to `top` stored states: their
+    # softmax. More: relu(score_i - k_top-th largest - 1e-7), divided by its sum + 1e-7, over the `top` largest.
+    # Carried are values0, keys0 = tanh of them (B,m0,n), origin0 (B,m0) (-1 empty), clock0 (B,); indices as above.
+    # -> h (T,B,n), attended (T,B,n), c_T (B,n)
+    #    | cells (T,B,n), gates (T,B,4n), chosen (T,B,top) int32 as attended at each step, largest first, -1 after the
+    #    last, and their scores (T,B,top)
+    "sab_forward": "(Tensor xp, Tensor V, Tensor w, Tensor h0, Tensor c0, Tensor values0, Tensor keys0, Tensor origin0,"
+    " Tensor clock0, int store_every, int top, int truncation, Tensor? lengths, bool save)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    # -> dxp (T,B,4n), dw (n), dh0, dc0 (B,n), dvalues0, dkeys0 (B,m0,n)
+    "sab_backward": "(Tensor? dh, Tensor? dattended, Tensor? dc_T, Tensor V, Tensor w, Tensor c0, Tensor values0,"
+    " Tensor keys0, Tensor origin0, Tensor clock0, Tensor h, Tensor cells, Tensor gates, Tensor chosen, Tensor scores,"
+    " int store_every, int top, int truncation, Tensor? lengths)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 }
+
+# The same in torch's own operations, for any device: see `portable.py`.
+SCHEMAS |= {f"portable_{way}": SCHEMAS[f"attentive_{way}"] for way in ("forward", "backward")}
 
 for _name, _schema in SCHEMAS.items():
     torch.library.define(f"{NAMESPACE}::{_name}", _schema)
@@ -141,6 +160,7 @@ def _(
 
 
 @_fake("attentive_forward")
+@_fake("portable_forward")
 def _(
     xp: Tensor, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor, b: Tensor | None, s0: Tensor, c0: Tensor | None,
     values0: Tensor, keys0: Tensor, origin0: Tensor, relevance0: Tensor, clock0: Tensor, cell: str, phi: str,
@@ -163,6 +183,7 @@ def _(
 
 
 @_fake("attentive_backward")
+@_fake("portable_backward")
 def _(
     dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor,
     s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor,
@@ -181,3 +202,31 @@ def _(
         torch.empty_like(values0),
         torch.empty_like(keys0),
     )
+
+
+@_fake("sab_forward")
+def _(
+    xp: Tensor, V: Tensor, w: Tensor, h0: Tensor, c0: Tensor, values0: Tensor, keys0: Tensor, origin0: Tensor,
+    clock0: Tensor, store_every: int, top: int, truncation: int, lengths: Tensor | None, save: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    T, B, n = xp.shape[0], *h0.shape
+    kept = T if save else 0
+    return (
+        _empty(xp, T, B, n),
+        _empty(xp, T, B, n),
+        torch.empty_like(c0),
+        _empty(xp, kept, B, n),
+        _empty(xp, kept, B, 4 * n),
+        _empty(xp, kept, B, top, dtype=torch.int32),
+        _empty(xp, kept, B, top),
+    )
+
+
+@_fake("sab_backward")
+def _(
+    dh: Tensor | None, dattended: Tensor | None, dc_T: Tensor | None, V: Tensor, w: Tensor, c0: Tensor,
+    values0: Tensor, keys0: Tensor, origin0: Tensor, clock0: Tensor, h: Tensor, cells: Tensor, gates: Tensor,
+    chosen: Tensor, scores: Tensor, store_every: int, top: int, truncation: int, lengths: Tensor | None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    like = (gates, w, c0, c0, values0, keys0)
+    return tuple(torch.empty_like(t) for t in like)
