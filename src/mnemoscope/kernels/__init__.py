@@ -1,18 +1,33 @@
 """The same mathematics fused over time, for the CPU and for CUDA. Layers choose by themselves; `backend` overrides."""
 
-from mnemoscope.kernels.fused import Attended, Attention, Bank, attentive, final, goru, lstm, rac, rnn
-from mnemoscope.kernels.selection import backend, supported
+from mnemoscope.kernels.fused import (
+    Attended,
+    Attention,
+    Backtracking,
+    Bank,
+    attentive,
+    final,
+    goru,
+    lstm,
+    rac,
+    rnn,
+    sab,
+)
+from mnemoscope.kernels.selection import backend, portably, supported
 
 __all__ = [
     "Attended",
     "Attention",
+    "Backtracking",
     "Bank",
     "attentive",
     "backend",
     "final",
     "goru",
     "lstm",
+    "portably",
     "rac",
     "rnn",
+    "sab",
     "supported",
 ]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels import gradients as _registered  # noqa: F401  (the operators' derivatives)
+from mnemoscope.kernels import portable as _walks  # noqa: F401  (attention's own, in torch's operations)
 
 _ops = torch.ops.mnemoscope
 
@@ -98,11 +99,30 @@ class Attended(NamedTuple):
 
 def attentive(
     dtype: torch.dtype, how: Attention, xp: Tensor, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor, b: Tensor | None,
-    s0: Tensor, c0: Tensor | None, bank: Bank, lengths: Tensor | None,
+    s0: Tensor, c0: Tensor | None, bank: Bank, lengths: Tensor | None, *, compiled: bool = True,
 ) -> Attended:  # fmt: skip
     """A cell that reads s_{t-1}, and s_t = h_t + the attention of s_{t-1} over past states."""
     tensors = _ready(dtype, xp, V, W_a, U_a, v, b, s0, c0, bank.values, bank.keys)
     relevance = bank.relevance.detach().to(dtype).contiguous()
     rest = bank.origin.contiguous(), relevance, bank.clock.contiguous()
-    done = Attended(*_ops.attentive_forward(*tensors, *rest, *how, lengths, _recorded(*tensors))[:5])
+    walk = _ops.attentive_forward if compiled else _ops.portable_forward
+    done = Attended(*walk(*tensors, *rest, *how, lengths, _recorded(*tensors))[:5])
     return done._replace(slots=None) if how.buffer < 0 else done
+
+
+class Backtracking(NamedTuple):
+    """k_att, k_top and k_trunc of sparse attentive backtracking."""
+
+    store_every: int
+    top: int
+    truncation: int
+
+
+def sab(
+    dtype: torch.dtype, how: Backtracking, xp: Tensor, V: Tensor, w: Tensor, h0: Tensor, c0: Tensor, bank: Bank,
+    lengths: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """-> h, attended (T, B, n), c_T (B, n)."""
+    tensors = _ready(dtype, xp, V, w, h0, c0, bank.values, bank.keys)
+    rest = bank.origin.contiguous(), bank.clock.contiguous(), *how, lengths, _recorded(*tensors)
+    return _ops.sab_forward(*tensors, *rest)[:3]

@@ -7,6 +7,7 @@ Everything here is plain torch and the same on every device. When the gradient m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -135,7 +136,9 @@ def _save_attentive(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None
     ctx.save_for_backward(*tensors, lengths, h, s, cells, gates, slots, attention)
 
 
-def _attentive(ctx: Any, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, *_: None) -> Gradients:
+def _attentive(
+    ctx: Any, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, *_: None, backward: str = "attentive_backward"
+) -> Gradients:
     xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, lengths, h, s, cells, gates, slots, attention = (
         ctx.saved_tensors
     )
@@ -144,7 +147,7 @@ def _attentive(ctx: Any, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | No
     if torch.is_grad_enabled():
         inputs = (xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, slots, cell, phi, buffer < 0, mix, lengths)
         return (*_through(reference.attentive, inputs, (dh, ds, dc_T))[:10], *undifferentiated)
-    dxp, dq, dk, dv, ds0, dc0, dvalues0, dkeys0 = _ops.attentive_backward(
+    dxp, dq, dk, dv, ds0, dc0, dvalues0, dkeys0 = getattr(_ops, backward)(
         _dense(dh), _dense(ds), _dense(dc_T), V, W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, cells, gates,
         slots, attention, cell, phi, buffer, relevant, mix, lengths,
     )  # fmt: skip
@@ -158,8 +161,33 @@ def _attentive(ctx: Any, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | No
     )  # fmt: skip
 
 
+def _save_sab(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
+    tensors, ctx.options, lengths = inputs[:9], inputs[9:12], inputs[12]  # xp .. clock0; store_every, top, truncation
+    h, _, _, cells, gates, slots, attention = output
+    ctx.mark_non_differentiable(cells, gates, slots, attention)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, lengths, h, cells, gates, slots, attention)
+
+
+def _sab(ctx: Any, dh: Tensor | None, dattended: Tensor | None, dc_T: Tensor | None, *_: None) -> Gradients:
+    *inputs, lengths, h, cells, gates, slots, attention = ctx.saved_tensors
+    _, V, w, h0, c0, values0, keys0, origin0, clock0 = inputs
+    if torch.is_grad_enabled():
+        arguments = (*inputs, *ctx.options, lengths)
+        return (*_through(reference.sab, arguments, (dh, dattended, dc_T)), None)
+    outer = _dense(dh), _dense(dattended), _dense(dc_T)
+    dxp, dh0, dc0, dvalues0, dscores, dscores0 = _ops.sab_backward(
+        *outer, V, w, c0, values0, keys0, origin0, clock0, h, cells, gates, slots, attention, *ctx.options, lengths
+    )
+    dV = _weight_gradient(dxp, h0, h) if ctx.needs_input_grad[1] else None
+    dw = h.tanh().flatten(0, 1).T @ dscores.flatten() + torch.einsum("bi,bin->n", dscores0, keys0)
+    return dxp, dV, dw, dh0, dc0, dvalues0, dscores0[..., None] * w, *(None,) * 7
+
+
 _register("rnn", _save_rnn, _rnn)
+_register("sab", _save_sab, _sab)
 _register("lstm", _save_lstm, _lstm)
 _register("rac", _save_rac, _rac)
 _register("goru", _save_goru, _goru)
 _register("attentive", _save_attentive, _attentive)
+_register("portable", _save_attentive, partial(_attentive, backward="portable_backward"))

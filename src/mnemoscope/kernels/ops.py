@@ -64,21 +64,22 @@ SCHEMAS = {
     " Tensor s0, Tensor? c0, Tensor values0, Tensor keys0, Tensor origin0, Tensor h, Tensor s, Tensor cells,"
     " Tensor gates, Tensor slots, Tensor attention, str cell, str phi, int buffer, int relevant, str mix,"
     " Tensor? lengths) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    # Sparse attentive backtracking: an LSTM, cut from its past where clock > 0 and clock % truncation == 0, whose h_t is
-    # h^_t + attended_t and is stored after step t where (clock + 1) % store_every == 0. A stored m_i has the score
-    # w . tanh(m_i); the part of it that reads h^ is the same for all i and drops out. Up to `top` stored states: their
-    # softmax. More: relu(score_i - k_top-th largest - 1e-7), divided by its sum + 1e-7, over the `top` largest.
-    # Carried are values0, keys0 = tanh of them (B,m0,n), origin0 (B,m0) (-1 empty), clock0 (B,); indices as above.
+    # Sparse attentive backtracking: an LSTM whose h_t is h^_t + attended_t, cut from its past where clock > 0 and
+    # clock % truncation == 0; h_t is stored where (clock + 1) % store_every == 0. A stored m_i has the score
+    # w . tanh(m_i) (the part that reads h^ is the same for all i and drops out). Up to `top` stored states have their
+    # softmax; of more, the `top` largest have relu(score_i - top-th largest - 1e-7), divided by its sum + 1e-7.
+    # Carried in are values0, keys0 = tanh of them (B,m0,n), origin0 (B,m0), -1 empty, clock0 (B,); indices as above.
     # -> h (T,B,n), attended (T,B,n), c_T (B,n)
-    #    | cells (T,B,n), gates (T,B,4n), chosen (T,B,top) int32 as attended at each step, largest first, -1 after the
-    #    last, and their scores (T,B,top)
+    #    | cells (T,B,n), gates (T,B,4n), slots (T,B,top) int32 as attended at each step, -1 for none, attention
+    #    (T,B,top)
     "sab_forward": "(Tensor xp, Tensor V, Tensor w, Tensor h0, Tensor c0, Tensor values0, Tensor keys0, Tensor origin0,"
     " Tensor clock0, int store_every, int top, int truncation, Tensor? lengths, bool save)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    # -> dxp (T,B,4n), dw (n), dh0, dc0 (B,n), dvalues0, dkeys0 (B,m0,n)
+    # -> dxp (T,B,4n), dh0, dc0 (B,n), dvalues0 (B,m0,n), and the gradients of the scores of new (T,B) and of carried
+    #    (B,m0) states
     "sab_backward": "(Tensor? dh, Tensor? dattended, Tensor? dc_T, Tensor V, Tensor w, Tensor c0, Tensor values0,"
-    " Tensor keys0, Tensor origin0, Tensor clock0, Tensor h, Tensor cells, Tensor gates, Tensor chosen, Tensor scores,"
-    " int store_every, int top, int truncation, Tensor? lengths)"
+    " Tensor keys0, Tensor origin0, Tensor clock0, Tensor h, Tensor cells, Tensor gates, Tensor slots,"
+    " Tensor attention, int store_every, int top, int truncation, Tensor? lengths)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 }
 
@@ -226,7 +227,7 @@ def _(
 def _(
     dh: Tensor | None, dattended: Tensor | None, dc_T: Tensor | None, V: Tensor, w: Tensor, c0: Tensor,
     values0: Tensor, keys0: Tensor, origin0: Tensor, clock0: Tensor, h: Tensor, cells: Tensor, gates: Tensor,
-    chosen: Tensor, scores: Tensor, store_every: int, top: int, truncation: int, lengths: Tensor | None,
+    slots: Tensor, attention: Tensor, store_every: int, top: int, truncation: int, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    like = (gates, w, c0, c0, values0, keys0)
-    return tuple(torch.empty_like(t) for t in like)
+    scores = _empty(h, *h.shape[:2]), _empty(h, *origin0.shape)
+    return torch.empty_like(gates), torch.empty_like(c0), torch.empty_like(c0), torch.empty_like(values0), *scores

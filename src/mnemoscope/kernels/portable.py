@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mnemoscope.kernels.ops import implement
 from mnemoscope.kernels.reference import nonlinearity
 
 
@@ -89,6 +90,8 @@ def _alive(lengths: Tensor | None, t: int, like: Tensor) -> Tensor:
     return torch.ones_like(like[:, 0], dtype=torch.bool) if lengths is None else lengths > t
 
 
+@implement("portable_forward", "cuda")
+@implement("portable_forward", "cpu")
 def attentive_forward(
     xp: Tensor, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor, b: Tensor | None, s0: Tensor, c0: Tensor | None,
     values0: Tensor, keys0: Tensor, origin0: Tensor, relevance0: Tensor, clock0: Tensor, cell: str, phi: str,
@@ -131,6 +134,8 @@ def attentive_forward(
     return hs, ss, c if gated else xp.new_empty(0), *final, cells, gates, slots, attention
 
 
+@implement("portable_backward", "cuda")
+@implement("portable_backward", "cpu")
 def attentive_backward(
     dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor,
     s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor, cells: Tensor,

@@ -126,3 +126,40 @@ def _rearrange(bank: Tensor, held: Tensor, now: Tensor, newest: Tensor, index: i
     source = (now.unsqueeze(2) == held.unsqueeze(1)).long().argmax(2)  # (B, m): where each state sat before
     moved = bank.gather(1, source.unsqueeze(2).expand_as(bank))
     return torch.where((now == index).unsqueeze(2), newest.unsqueeze(1), moved)
+
+
+MARGIN = 1e-7  # by which a kept score must exceed the top-th largest
+
+
+def sparse(scores: Tensor, filled: Tensor, top: int) -> Tensor:
+    """A softmax while no more than `top` are filled, else what stands out above the top-th; (B, m) -> (B, m)."""
+    scores = scores.masked_fill(~filled, torch.finfo(scores.dtype).min)
+    soft = torch.softmax(scores, -1) * filled
+    if scores.shape[1] <= top:
+        return soft
+    kept = torch.relu(scores - scores.topk(top, -1).values[:, -1:] - MARGIN)
+    return torch.where(filled.sum(-1, keepdim=True) > top, kept / (kept.sum(-1, keepdim=True) + MARGIN), soft)
+
+
+def sab(
+    xp: Tensor, V: Tensor, w: Tensor, h0: Tensor, c0: Tensor, values0: Tensor, keys0: Tensor, origin0: Tensor,
+    clock0: Tensor, store_every: int, top: int, truncation: int, lengths: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """-> h, attended (T, B, n), c_T (B, n)."""
+    h, c, hs, contexts = h0, c0, [], []
+    values, scores, filled = values0, keys0 @ w, origin0 >= 0
+    for t, x in enumerate(xp.unbind(0)):
+        alive, clock = _alive(lengths, t, h0), clock0 + t
+        cut = ((clock > 0) & (clock % truncation == 0))[:, None]
+        before, c_before = (torch.where(cut, state.detach(), state) for state in (h, c))
+        h_new, c_new = lstm_cell(x + before @ V.T, c_before)
+        attended = (sparse(scores, filled, top).unsqueeze(1) @ values).squeeze(1)
+        out, h = _hold(alive, h_new + attended, h)
+        c = torch.where(alive, c_new, c)
+        due = ((clock + 1) % store_every == 0)[:, None] & alive
+        if bool(due.any()):
+            values, filled = torch.cat([values, h[:, None]], 1), torch.cat([filled, due], 1)
+            scores = torch.cat([scores, (h.tanh() @ w)[:, None]], 1)
+        hs.append(out)
+        contexts.append(torch.where(alive, attended, 0))
+    return torch.stack(hs), torch.stack(contexts), c

@@ -16,13 +16,16 @@ from torch.autograd import forward_ad
 
 from mnemoscope.errors import MnemoscopeError
 
-_CHOICES = ("auto", "eager")
+_CHOICES = ("auto", "portable", "eager")
 _chosen = "auto"  # a plain global: torch.compile guards it, and would not trace a ContextVar
 
 
 @contextmanager
 def backend(name: str) -> Iterator[None]:
-    """How layers run inside a ``with``, in all threads: "eager" is the readable loop, "auto" the usual choice."""
+    """How layers run inside a ``with``, in all threads: "auto" is the usual choice, "eager" the readable loop.
+
+    "portable" passes the compiled kernels by, as on a machine that has none.
+    """
     if name not in _CHOICES:
         raise MnemoscopeError(f"backend must be one of {', '.join(_CHOICES)}; got {name!r}")
     global _chosen
@@ -58,7 +61,7 @@ def supported(
 
     Under autocast that is autocast's type where the backend has kernels for it, else float32.
     """
-    if _chosen == "eager" or 0 in x.shape[:2] or _differentiated_otherwise():
+    if _chosen != "auto" or 0 in x.shape[:2] or _differentiated_otherwise():
         return None
     autocast = torch.is_autocast_enabled(x.device.type)
     wanted = (torch.get_autocast_dtype(x.device.type), torch.float32) if autocast else (x.dtype,)
@@ -66,3 +69,11 @@ def supported(
         if _covers(x.device, dtype, family, n, cell, buffer, relevant):
             return dtype
     return None
+
+
+def portably(x: Tensor) -> torch.dtype | None:
+    """The type in which attention's recurrences run by `portable.py`, on any device; None where the loop must."""
+    if _chosen == "eager" or 0 in x.shape[:2] or _differentiated_otherwise() or x.device.type not in ("cpu", "cuda"):
+        return None
+    dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
+    return dtype if dtype in (torch.float32, torch.float64) else None

@@ -97,16 +97,19 @@ class Attentive(Base):
         self, w: Weights, x: Tensor, state: AttentiveState, lengths: Tensor | None
     ) -> tuple[Tensor, AttentiveState] | None:
         how = self.attention()
-        dtype = how and kernels.supported(
+        compiled = how and kernels.supported(
             "attentive", x, self.hidden_size, cell=how.cell, buffer=how.buffer, relevant=how.relevant
         )
+        dtype = compiled or kernels.portably(x)
         if how is None or dtype is None:
             return None
         matrices = w.weight_hh, w.weight_query, w.weight_key, w.weight_score
         b = w.bias_modrelu if how.phi == "modrelu" else None
         c0 = state[1] if how.cell == "lstm" else None
         bank = kernels.Bank(*state.memory)
-        done = kernels.attentive(dtype, how, self.project(w, x), *matrices, b, state.s, c0, bank, lengths)
+        done = kernels.attentive(
+            dtype, how, self.project(w, x), *matrices, b, state.s, c0, bank, lengths, compiled=compiled is not None
+        )
         h, s = kernels.final(done.h, state.h, lengths), kernels.final(done.s, state.s, lengths)
         final = AttentiveState((h,) if c0 is None else (h, done.c), s, after(state.memory, done, w.weight_key, lengths))
         return (done.h if self.output == "h" else done.s), final

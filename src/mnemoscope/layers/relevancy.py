@@ -55,8 +55,9 @@ class Screened(Attentive):
 
     def remember(self, w: Weights, h: Tensor, memory: Memory) -> Memory:
         if self.decay < 1:
-            fade = torch.where(torch.arange(self.slots, device=h.device) < self.buffer, 1.0, self.decay)
-            memory = memory._replace(relevance=memory.relevance * fade.to(h.dtype))
+            recent = torch.arange(self.slots, device=h.device) < self.buffer
+            faded = torch.where(recent, memory.relevance, self.decay * memory.relevance)
+            memory = memory._replace(relevance=faded)
         entry = Memory(h, F.linear(h, w.weight_key), memory.clock, torch.zeros_like(h[:, 0]), memory.clock)
         ring = memory.clock % max(self.buffer, 1)  # (batch,): the slot of the oldest state of S, or the next empty one
         leaving = _read(memory, ring) if self.buffer else entry  # without a buffer a state is judged as it is made
@@ -116,7 +117,9 @@ def _read(memory: Memory, slot: Tensor) -> Memory:
 def _write(memory: Memory, slot: Tensor, entry: Memory) -> Memory:
     """The memory with `entry` in one slot (batch,) of each sequence."""
     pairs = zip(memory[:4], entry[:4], strict=True)  # scatter moves one row where a masked choice would touch them all
-    values, keys, origin, relevance = (t.scatter(1, _along(t, slot), new[:, None]) for t, new in pairs)
+    values, keys, origin, relevance = (
+        t.scatter(1, _along(t, slot), new[:, None].to(t.dtype)) for t, new in pairs  # autocast makes h coarser
+    )
     return Memory(values, keys, origin, relevance, memory.clock)
 
 
