@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from types import SimpleNamespace
 
 import emulator
 import pytest
@@ -20,6 +19,10 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulati
 EMULATED = layout.Limits(clusters=(1, 2, 4), multiprocessors=4, shared_floats=227 * 256)
 
 
+def covers(device, dtype, family, n, cell, buffer, relevant):
+    return cuda.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
+
+
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch):
     """Layers on CPU tensors run the CUDA kernels; yields the names of those that ran."""
@@ -33,7 +36,7 @@ def emulated(monkeypatch):
     monkeypatch.setattr(compiler, "launch", launch)
     monkeypatch.setattr(layout, "limits", lambda device: EMULATED)
     monkeypatch.setattr(torch.cuda, "_compile_kernel", None, raising=False)
-    monkeypatch.setattr(selection, "_loops", lambda device: SimpleNamespace(supports=cuda.supports))
+    monkeypatch.setattr(selection, "_covers", covers)
     library = torch.library.Library(ops.NAMESPACE, "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
