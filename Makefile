@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 .PHONY: test test-faults demo lint clean
 
-$(STAMP): pyproject.toml constraints.txt $(wildcard setup.py)
+$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/mnemoscope/kernels/cpu/*.cpp src/mnemoscope/kernels/cpu/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
@@ -16,7 +16,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -n 2 -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow'  # two processes, a thread each: more only wait for each other
 
 # Training processes killed by SIGKILL at fifty moments, in the middle of a write included.
 test-faults: $(STAMP)
