@@ -36,10 +36,15 @@ def phi(draw: st.DrawFn) -> dict[str, Any]:
     return dict(nonlinearity=draw(st.sampled_from(["tanh", "relu", "identity", "modrelu"])))
 
 
+def backtracking(draw: st.DrawFn) -> dict[str, Any]:
+    sizes = {name: draw(st.integers(1, most)) for name, most in (("store_every", 3), ("top", 4), ("truncation", 6))}
+    return dict(**sizes, output=draw(st.sampled_from(["h", "both"])))
+
+
 FAMILIES: dict[str, tuple[Callable[[st.DrawFn], dict[str, Any]], ...]] = {
     "RNN": (phi,), "LSTM": (), "OrthRNN": (), "ExpRNN": (), "LinearSystem": (), "GORU": (), "RAC": (),
     "RelRNN": (screening, attention, phi), "RelLSTM": (screening, attention),
-    "MemRNN": (attention, phi), "MemLSTM": (attention,),
+    "MemRNN": (attention, phi), "MemLSTM": (attention,), "SAB": (backtracking,),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from mnemoscope.kernels.cpu.library import available
 
 __all__ = ["attentive", "plain", "supports"]
 
-FAMILIES = ("rnn", "lstm", "rac", "goru", "attentive")
+FAMILIES = ("rnn", "lstm", "rac", "goru", "attentive", "sab")
 
 
 def supports(family: str, *, dtype: torch.dtype, **sizes: Any) -> bool:

@@ -55,3 +55,37 @@ def attentive_backward(
         dvalues0, dkeys0, CELL[cell], PHI[phi], mix == "mean",
     )  # fmt: skip
     return dxp, dq, dk, dv.sum(0), ds0, dc0, dvalues0, dkeys0
+
+
+@implement("sab_forward", "cpu")
+def sab_forward(
+    xp: Tensor, V: Tensor, w: Tensor, h0: Tensor, c0: Tensor, values0: Tensor, keys0: Tensor, origin0: Tensor,
+    clock0: Tensor, store_every: int, top: int, truncation: int, lengths: Tensor | None, save: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    T, B, n = xp.shape[0], *h0.shape
+    kept = T if save else 0
+    h, attended, c_T = xp.new_empty(T, B, n), xp.new_empty(T, B, n), torch.empty_like(c0)
+    cells, gates, attention = (xp.new_empty(kept, B, width) for width in (n, 4 * n, top))
+    slots = xp.new_empty(kept, B, top, dtype=torch.int32)
+    call(
+        "sab_forward", xp.dtype, T, B, n, values0.shape[1], xp, V, w, h0, c0, values0, keys0, origin0, clock0, lengths,
+        h, attended, c_T, cells, gates, slots, attention, store_every, top, truncation, save,
+    )  # fmt: skip
+    return h, attended, c_T, cells, gates, slots, attention
+
+
+@implement("sab_backward", "cpu")
+def sab_backward(
+    dh: Tensor | None, dattended: Tensor | None, dc_T: Tensor | None, V: Tensor, w: Tensor, c0: Tensor,
+    values0: Tensor, keys0: Tensor, origin0: Tensor, clock0: Tensor, h: Tensor, cells: Tensor, gates: Tensor,
+    slots: Tensor, attention: Tensor, store_every: int, top: int, truncation: int, lengths: Tensor | None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    T, B, n = h.shape
+    dxp, dh0, dc0, dvalues0 = (torch.empty_like(t) for t in (gates, c0, c0, values0))
+    dscores, dscores0 = h.new_zeros(T, B), h.new_zeros(origin0.shape)
+    call(
+        "sab_backward", h.dtype, T, B, n, values0.shape[1], dh, dattended, dc_T, V, w, c0, values0, keys0, origin0,
+        clock0, lengths, h, cells, gates, slots, attention, dxp, dh0, dc0, dvalues0, dscores, dscores0, store_every,
+        top, truncation,
+    )  # fmt: skip
+    return dxp, dh0, dc0, dvalues0, dscores, dscores0
