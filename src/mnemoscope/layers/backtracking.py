@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers.attentive import Attentive
 from mnemoscope.layers.memory import AttentiveState, Memory, append
@@ -49,6 +50,8 @@ class SAB(Attentive, LSTM):
                 raise MnemoscopeError(f"{name} must be a whole number of at least 1; got {value!r}")
         if output not in ("h", "both"):
             raise MnemoscopeError(f"output must be 'h' or 'both'; got {output!r}")
+        if "mix" in kwargs:
+            raise MnemoscopeError("SAB has no mix: it adds what it attends to h")
         self.store_every, self.top, self.truncation, self.concatenated = store_every, top, truncation, output == "both"
         super().__init__(input_size, hidden_size, *args, **kwargs)
 
@@ -93,6 +96,36 @@ class SAB(Attentive, LSTM):
         made = torch.where(due, memory.clock, -1)  # a row whose turn it is not gets an empty slot
         return grown._replace(origin=torch.cat([memory.origin, made[:, None]], 1))
 
+    def fused(
+        self, w: Weights, x: Tensor, state: AttentiveState, lengths: Tensor | None
+    ) -> tuple[Tensor, AttentiveState] | None:
+        known = self.follows(SAB, "observe_cell", "cell") and self.follows(LSTM, "advance")
+        dtype = kernels.supported("sab", x, self.hidden_size, relevant=self.top) if known else None
+        if dtype is None:
+            return None
+        how = kernels.Backtracking(self.store_every, self.top, self.truncation)
+        key = w.weight_score.chunk(2)[1]  # the other half shifts all scores alike
+        h0, c0 = state
+        bank = kernels.Bank(*state.memory)
+        h, attended, c = kernels.sab(dtype, how, self.project(w, x), w.weight_hh, key, h0, c0, bank, lengths)
+        output = torch.cat([h, attended], -1) if self.concatenated else h
+        last = kernels.final(h, h0, lengths)
+        return output, AttentiveState((last, c), last, self._stored(h, state.memory, lengths))
+
+    def _stored(self, h: Tensor, memory: Memory, lengths: Tensor | None) -> Memory:
+        """The memory after all the steps of h (time, batch, hidden)."""
+        steps = torch.arange(len(h), device=h.device)
+        passed = torch.full_like(memory.clock, len(h)) if lengths is None else lengths  # (batch,)
+        clock = memory.clock[:, None] + torch.minimum(steps, passed[:, None])  # (batch, time)
+        due = (clock + 1) % self.store_every == 0
+        slots = due.any(0).nonzero().squeeze(1)  # a slot in every row where it is one row's turn
+        states = h[slots].transpose(0, 1)
+        origin = torch.where(due & (steps < passed[:, None]), clock, -1)[:, slots]
+        relevance = F.pad(memory.relevance, (0, len(slots)))
+        values, keys = torch.cat([memory.values, states], 1), torch.cat([memory.keys, torch.tanh(states)], 1)
+        return Memory(values, keys, torch.cat([memory.origin, origin], 1), relevance, memory.clock + passed)
+
     def options_repr(self) -> list[str]:
-        return [f"store_every={self.store_every}", f"top={self.top}", f"truncation={self.truncation}"]
+        options = [f"store_every={self.store_every}", f"top={self.top}", f"truncation={self.truncation}"]
+        return options + (["output='both'"] if self.concatenated else [])
 
