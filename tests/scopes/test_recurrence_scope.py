@@ -61,6 +61,7 @@ BATCH_FIRST = [
     ("recurrent", Classifier(nn.LSTM(4, 5, batch_first=True))), ("memoryless", nn.Linear(4, 2)),
     ("memoryless", torch.ones_like), ("reads the future", Causal(causal=False)),
     ("reads the future", Blur(4, 4, 3, padding=1)), ("mixes sequences", lambda x: x.cumsum(1) - x.mean(0)),
+    ("mixes sequences", lambda x: x[:, -1].flip(0).cumsum(0).flip(0)),  # each reads the ones after it
 ]  # fmt: skip
 
 
