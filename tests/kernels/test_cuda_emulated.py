@@ -40,7 +40,7 @@ def emulated(monkeypatch):
     library = torch.library.Library(ops.NAMESPACE, "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for module in (cuda.plain, cuda.attentive):
+        for module in (cuda.plain, cuda.attentive, cuda.sab):
             for name in ops.SCHEMAS:
                 if hasattr(module, name):
                     library.impl(name, getattr(module, name), "CPU", allow_override=True)
@@ -97,7 +97,13 @@ def test_a_past_longer_than_one_deal_to_all_warps(emulated, monkeypatch):
     check(ms.MemRNN(3, 10), emulated, "past", T=67, B=1)
 
 
-@pytest.mark.parametrize("layer", [ms.LSTM, ms.RelRNN, ms.MemRNN])
+@pytest.mark.parametrize("options", [{}, {"store_every": 1, "truncation": 3, "output": "both"}])
+def test_backtracking(emulated, options):
+    layer = calm(ms.SAB(3, 20, top=3, **options))
+    check(layer, emulated, "sab", T=14, state=carried(layer, emulated, T=5))
+
+
+@pytest.mark.parametrize("layer", [ms.LSTM, ms.RelRNN, ms.MemRNN, ms.SAB])
 def test_sequences_of_different_lengths(emulated, layer):
     layer = calm(layer(3, 12))
     x = torch.nn.utils.rnn.pack_padded_sequence(torch.randn(6, 3, 3), torch.tensor([2, 6, 4]), enforce_sorted=False)

@@ -3,7 +3,7 @@
 `supports` says what they cover; anything else takes the eager path.
 """
 
-from mnemoscope.kernels.cuda import attentive, plain
+from mnemoscope.kernels.cuda import attentive, plain, sab
 from mnemoscope.kernels.cuda.support import supports
 
-__all__ = ["attentive", "plain", "supports"]
+__all__ = ["attentive", "plain", "sab", "supports"]

@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from mnemoscope.kernels.cuda import past, plain, screened
+from mnemoscope.kernels.cuda import past, plain, sab, screened
 
 _PLAIN = {"rnn": "RNN", "rac": "RAC", "goru": "GORU", "lstm": "LSTM"}
 
@@ -37,4 +37,6 @@ def supports(
 def _fits(family: str, n: int, device: torch.device, lstm: bool, buffer: int, relevant: int) -> bool:
     if family == "attentive":
         return past.supports(lstm, n, device) if buffer < 0 else screened.supports(lstm, n, buffer + relevant, device)
+    if family == "sab":
+        return sab.supports(n, relevant, device)
     return family in _PLAIN and plain.supports(_PLAIN[family], n, device)
