@@ -29,7 +29,14 @@ INSTRUCTION_SETS = {
 
 
 class Build(build_ext):
-    """Builds what can be built: a machine without a C++ compiler gets a library that runs the readable loops."""
+    """Builds what can be built: a machine without a C++ compiler gets a library that runs on torch's operations."""
+
+    def run(self) -> None:
+        self.missing: dict[str, str] = {}
+        super().run()
+        if self.missing:
+            names, reason = ", ".join(self.missing), next(iter(self.missing.values()))
+            print(f"mnemoscope: no CPU kernels for {names} ({reason}); layers use torch's operations", file=sys.stderr)
 
     def build_extension(self, ext: Extension) -> None:
         name = ext.name.rpartition("_")[2]
@@ -41,8 +48,7 @@ class Build(build_ext):
         try:
             super().build_extension(ext)
         except Exception as error:
-            reason = str(error).splitlines()[0]
-            print(f"mnemoscope: no CPU kernels for {name}: {reason}; layers run on torch's operations", file=sys.stderr)
+            self.missing[name] = str(error).splitlines()[0]
         finally:
             self.build_temp = shared
 
