@@ -1,0 +1,36 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from mnemoscope import LSTM, MnemoscopeError, RelRNN, examine
+
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+SCOPES = ["recurrence", "horizon", "stability", "truncation", "signal", "attention"]
+
+
+@pytest.mark.parametrize("make", [lambda: LSTM(3, 16), lambda: nn.GRU(3, 16, 2), lambda: RelRNN(3, 16)])
+def test_the_figures_are_those_of_the_cpu(make):
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(30, 4, 3)
+    here = examine(model, x, scopes=SCOPES)
+    there = examine(copy.deepcopy(model).cuda(), x.cuda(), scopes=SCOPES)
+    for one, other in zip(here, there, strict=True):
+        assert one.status == other.status, other.why
+        assert one.labels == other.labels
+    assert there["horizon"].figures["rate"] == pytest.approx(here["horizon"].figures["rate"], rel=1e-2)
+    assert there["stability"].figures["lambda"] == pytest.approx(here["stability"].figures["lambda"], rel=1e-3)
+
+
+def test_the_devices_random_state_stays():
+    model, x = nn.LSTM(3, 8, 2, dropout=0.5).cuda(), torch.randn(30, 4, 3, device="cuda")
+    before = torch.cuda.get_rng_state()
+    examine(model, x, scopes=["recurrence", "horizon"])
+    assert torch.equal(before, torch.cuda.get_rng_state())
+    assert next(model.parameters()).is_cuda
+
+
+def test_a_model_elsewhere_is_told_where_to_go():
+    with pytest.raises(MnemoscopeError, match=r"is on cuda:0, the inputs are on cpu"):
+        examine(nn.LSTM(3, 8).cuda(), torch.randn(30, 4, 3))
