@@ -46,24 +46,28 @@ def main() -> None:
     task, started = Copy(options.T), time.perf_counter()
     model = Model(task, options.n).to(device)
     optimiser = torch.optim.Adam(model.parameters(), lr=options.lr)
-    rows, update, score = ["update,seconds,loss,accuracy"], 0, 0.0
+    rows, update, score = ["update,seconds,loss,accuracy,largest_gradient"], 0, 0.0
+    largest, skipped = 0.0, 0
     print(f"Copy(T={options.T}) on {device}; a model without memory has loss {task.baseline:.5f}", flush=True)
     while score < task.solved and time.perf_counter() - started < options.seconds:
         x, y = (t.to(device, non_blocking=True) for t in task.batch(update, options.batch, "train"))
         loss = task.loss(model(x), y)
         optimiser.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if torch.isfinite(norm):  # a gradient may leave float's range on its way through a thousand steps
+            optimiser.step()
+        largest, skipped = max(largest, norm.item()), skipped + (not torch.isfinite(norm))
         update += 1
         if update % 100 == 0:
             score, seconds = accuracy(task, model, device), time.perf_counter() - started
-            rows.append(f"{update},{seconds:.1f},{loss.item():.6f},{score:.4f}")
+            rows.append(f"{update},{seconds:.1f},{loss.item():.6f},{score:.4f},{largest:.3g}")
+            largest = 0.0
             print(rows[-1], flush=True)
             if options.curve:
                 options.curve.write_text("\n".join(rows) + "\n")
-    print(f"{'solved' if score >= task.solved else 'not solved'}: accuracy {score:.4f} after {update} updates,"
-          f" {time.perf_counter() - started:.1f} s")  # fmt: skip
+    verdict, seconds = "solved" if score >= task.solved else "not solved", time.perf_counter() - started
+    print(f"{verdict}: accuracy {score:.4f} after {update} updates ({int(skipped)} left out), {seconds:.1f} s")
 
 
 if __name__ == "__main__":

@@ -53,9 +53,16 @@ def test_one_gate(launched, layer, n, T, B):
 
 
 @pytest.mark.parametrize(("n", "T", "B"), SIZES)
-@pytest.mark.parametrize("layer", [ms.LSTM, ms.RelLSTM, ms.MemLSTM])
+@pytest.mark.parametrize("layer", [ms.LSTM, ms.RelLSTM, ms.MemLSTM, ms.SAB])
 def test_four_gates(launched, layer, n, T, B):
     check(layer(5, n, device=DEVICE), launched, T, B)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"top": 1}, {"store_every": 1, "top": 32}, {"truncation": 3, "output": "both"}]
+)
+def test_backtracking(launched, options):
+    check(ms.SAB(5, 48, device=DEVICE, **options), launched, 60, 3)
 
 
 @pytest.mark.parametrize("n", [2, 64, 128, 256, 512])
@@ -83,14 +90,14 @@ def test_screening(launched, layer, buffer, relevant, options):
     check(layer(5, 48, buffer=buffer, relevant=relevant, device=DEVICE, **options), launched, 60, 3)
 
 
-@pytest.mark.parametrize("layer", [ms.RNN, ms.LSTM, ms.RelRNN, ms.RelLSTM, ms.MemRNN, ms.MemLSTM])
+@pytest.mark.parametrize("layer", [ms.RNN, ms.LSTM, ms.RelRNN, ms.RelLSTM, ms.MemRNN, ms.MemLSTM, ms.SAB])
 def test_a_carried_state(launched, layer):
     layer = calm(layer(5, 48, device=DEVICE))
     state = ms.detach(layer(2 * torch.randn(25, 3, 5, device=DEVICE))[1])
     check(layer, launched, 30, 3, state)
 
 
-@pytest.mark.parametrize("layer", [ms.LSTM, ms.RAC, ms.RelRNN, ms.RelLSTM, ms.MemRNN])
+@pytest.mark.parametrize("layer", [ms.LSTM, ms.RAC, ms.RelRNN, ms.RelLSTM, ms.MemRNN, ms.SAB])
 def test_sequences_of_different_lengths_both_ways(launched, layer):
     layer = calm(layer(5, 24, num_layers=2, bidirectional=True, device=DEVICE))
     x, lengths = torch.randn(9, 4, 5, device=DEVICE), torch.tensor([9, 1, 4, 7])
