@@ -47,6 +47,24 @@ def test_relevance_is_the_score_with_which_a_state_was_last_seen():
     np.testing.assert_allclose(found, [wanted[i] for i in range(12)], atol=1e-6)
 
 
+@pytest.mark.parametrize("decay", [1.0, 0.9])
+def test_a_state_is_kept_for_its_relevance(decay):
+    """What leaves a full buffer stays exactly if its relevance exceeds what was needed at that step."""
+    buffer, steps = 3, 40
+    layer = RelRNN(3, 5, buffer=buffer, relevant=2, decay=decay).double()
+    layer.weight_score_l0.data *= 5
+    x = torch.randn(steps, 2, 3, dtype=torch.float64)
+    needed, run = attention(layer, x, sequence=1).series["relevance_needed"], trace(layer, x)
+    outcomes = set()
+    for t in range(buffer, steps):
+        leaving, before, after = t - buffer, run.states[t].memory, run.states[t + 1].memory
+        slot = before.origin[0, 1, :buffer].tolist().index(leaving)
+        kept = leaving in after.origin[0, 1].tolist()
+        assert kept == (np.isnan(needed[t]) or float(before.relevance[0, 1, slot]) > needed[t])
+        outcomes.add(kept)
+    assert outcomes == {True, False}
+
+
 def test_uniform_attention_has_known_figures():
     layer = MemRNN(3, 5)
     layer.weight_score_l0.data.zero_()

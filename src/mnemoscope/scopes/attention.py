@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
+from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes.scope import scope
 from mnemoscope.scopes.subject import Subject
 
@@ -27,6 +29,7 @@ class Tally:
     held: Tensor  # (B, T): in memory now
     lag: Tensor  # (B, T), by step: how far back it looks on average
     states_attended: Tensor  # (B, T), by step: exp of the entropy of its attention
+    needed: Tensor  # (B, T), by step: the relevance that a state which leaves the buffer must exceed to be kept
 
 
 @scope("where does it look, and what does it keep?", needs="attention", cost=3)
@@ -37,7 +40,8 @@ def attention(subject: Subject, *, layer: int = 0, sequence: int = 0) -> Finding
     `attention_of_sequence` (T, T), of one sequence; `received` (T,), the attention that a step's state receives in all;
     `kept_for` (T,), the steps that it stays in memory (mean over sequences); `kept_beyond_buffer` (T,), those of them
     that it spends in the relevant set, for a layer with a buffer; `relevance` (T,), the score with which it was last
-    judged, of one sequence; `kept_at_end` (slots,), the origins in that sequence's memory after the last step;
+    judged, of one sequence; `relevance_needed` (T,), what a state that leaves the buffer at step t must exceed to be
+    kept, NaN while there is room; `kept_at_end` (slots,), the origins in that sequence's memory after the last step;
     `lag` (T,), how far back a step looks on average; `states_attended` (T,), the effective number of states it attends,
     exp of the entropy. Spread: standard deviations over sequences, under the same names.
 
@@ -57,7 +61,7 @@ def attention(subject: Subject, *, layer: int = 0, sequence: int = 0) -> Finding
     series = arrays(
         attention=tally.given, attention_of_sequence=tally.shown, relevance=tally.relevance[sequence],
         kept_at_end=tally.held[sequence].nonzero()[:, 0], **{name: values.mean(0) for name, values in averaged.items()},
-    )  # fmt: skip
+    ) | ({} if buffer is None else arrays(relevance_needed=tally.needed[sequence]))  # fmt: skip
     return Finding(
         "attention", _sentence(figures, series, subject.name), "estimated", figures=figures, series=series,
         spread=arrays(**{name: values.std(0, correction=0) for name, values in averaged.items()}),
@@ -72,15 +76,27 @@ def _watch(subject: Subject, layer: int, sequence: int) -> Tally:
     steps, batch = drive.shape[:2]
     _check(subject, layer, sequence)
     buffer = getattr(subject.layer, "buffer", 0)
-    tally = Tally(*(torch.zeros(rows, steps, dtype=torch.float64) for rows in [steps] * 2 + [batch] * 7))
+    tally = Tally(*(torch.zeros(rows, steps, dtype=torch.float64) for rows in [steps] * 2 + [batch] * 8))
     state = recurrence.initial_state(batch)
     for t, x in enumerate(drive.unbind(0)):
+        tally.needed[:, t] = _needed(subject.layer, state.memory, layer)
         _, state, weights = recurrence.observe(x, state)
         assert weights is not None  # the scope needs attention
         origin, relevance = (tensor[layer].cpu() for tensor in (state.memory.origin, state.memory.relevance))
         _note(tally, t, weights[layer].double().cpu(), origin, relevance, buffer, sequence)
         subject.report((t + 1) / steps)
     return tally
+
+
+def _needed(layer: Recurrence, memory: Any, place: int) -> Tensor:
+    """The least relevance (B,) in the relevant set, as it is weighed in the next step; NaN where there is room."""
+    buffer = getattr(layer, "buffer", None)
+    origin, relevance = memory.origin[place].cpu(), memory.relevance[place].double().cpu()
+    if not buffer or origin.shape[1] == buffer:
+        return torch.full((len(origin),), torch.nan, dtype=torch.float64)
+    room = (origin[:, buffer:] < 0).any(1)
+    least = relevance[:, buffer:].amin(1) * getattr(layer, "decay", 1.0)
+    return torch.where(room, torch.nan, least)
 
 
 def _note(tally: Tally, t: int, weights: Tensor, origin: Tensor, relevance: Tensor, buffer: int, sequence: int) -> None:
