@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LIGHT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B37400", "#2B8FC9", "#222222")
-DARK = ("#56B4E9", "#E69F00", "#2CC79A", "#E79BC7", "#F0E442", "#8AA8FF", "#EEEEEE")
+DARK = ("#56B4E9", "#E69F00", "#2CC79A", "#C86AA8", "#F0E442", "#8AA8FF", "#EEEEEE")
 """The same order on dark ground, each with a contrast of at least 5 to it."""
 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")

@@ -1,0 +1,271 @@
+"""mnemoscope examine: the main job, as its users meet it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from mnemoscope.cli import main
+from mnemoscope.finding import Examination
+
+NETS = '''
+import time, torch
+from torch import nn
+
+def stacked(): return nn.LSTM(8, 6, num_layers=2)
+def both_ways(): return nn.GRU(8, 5, num_layers=2, bidirectional=True, batch_first=True)
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+    def forward(self, x): return self.encoder(x)
+
+class Convolutions(nn.Module):
+    """Two causal convolutions: they see 6 steps back and no further."""
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv1d(8, 16, 3), nn.Conv1d(16, 4, 3, dilation=2)
+    def forward(self, x):
+        x = torch.tanh(self.a(nn.functional.pad(x.transpose(1, 2), (2, 0))))
+        return self.b(nn.functional.pad(x, (4, 0))).transpose(1, 2)
+
+class Forgetful(nn.Module):
+    """Is fed (batch, time, features), and its layer was made without batch_first."""
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.out = nn.LSTM(8, 6), nn.Linear(6, 3)
+    def forward(self, x): return self.out(self.rnn(x)[0])
+
+class NoGradient(nn.Module):
+    def forward(self, x): return torch.from_numpy(x.detach().numpy()).cumsum(1)
+
+class Slow(nn.LSTM):
+    def __init__(self): super().__init__(8, 4)
+    def forward(self, x, state=None):
+        time.sleep(0.05)
+        return super().forward(x, state)
+
+def raises(): raise ValueError("first line\\nsecond line")
+def nothing(): return 3
+not_callable = 7
+def diverged():
+    net = nn.LSTM(8, 4)
+    nn.init.constant_(net.weight_hh_l0, float("nan"))
+    return net
+'''
+SMALL = ("--steps", "16", "--batch", "3", "--quiet")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    (tmp_path / "nets_of_mine.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("nets_of_mine", None)
+
+
+def examine(*arguments):
+    assert main(["examine", *map(str, arguments), *SMALL]) == 0
+    folder = Path(arguments[arguments.index("--out") + 1])
+    assert (folder / "report.html").stat().st_size > 4_000_000
+    return Examination.load(folder)
+
+
+def test_a_class_of_torchs_own_gets_the_sizes_it_asks_for(here):
+    found = examine("torch.nn:LSTM", "--out", "o", "--scopes", "horizon", "stability")
+    assert found.about["model"] == "LSTM(8, 64)"
+    assert found["stability"].found
+
+
+def test_a_stacked_factory_and_its_arguments(here):
+    found = examine("torch.nn:GRU", "--with", "hidden_size=5", "num_layers=2", "--out", "o", "--scopes", "recurrence")
+    assert found.about["model"] == "GRU(8, 5)"
+    assert found["recurrence"].labels["kind"] == "recurrent"
+
+
+def test_a_bidirectional_stack_is_told_to_read_the_future(here):
+    found = examine("nets_of_mine.py:both_ways", "--out", "o", "--scopes", "recurrence", "horizon", "stability")
+    assert found["recurrence"].labels["kind"] == "bidirectional"
+    assert found["horizon"].found
+    assert found["stability"].status == "not applicable"
+
+
+@pytest.mark.parametrize("target", ["nets_of_mine.py:Transformer", "nets_of_mine:Convolutions"])
+def test_of_models_without_a_step_inputs_and_outputs_are_examined_and_the_page_says_so(here, target):
+    found = examine(target, "--out", "o", "--scopes", "horizon", "truncation", "lyapunov", "attention")
+    assert [f.scope for f in found if f.found] == ["horizon", "truncation"]
+    page = (here / "o" / "report.html").read_text()
+    assert page.count('<span class="badge not-applicable">') == 2
+    assert "has no step of its own" in page
+    if "Convolutions" in target:
+        assert found["horizon"].figures["horizon"] == 6
+
+
+def test_a_lightning_module(here):
+    lightning = pytest.importorskip("lightning.pytorch", reason="pip install 'mnemoscope[lightning]'")
+    assert lightning
+    (here / "lit.py").write_text(
+        "import lightning.pytorch as pl, torch\nfrom torch import nn\n"
+        "class Lit(pl.LightningModule):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.rnn = nn.LSTM(8, 6, batch_first=True)\n"
+        "        self.out = nn.Linear(6, 2)\n"
+        "    def forward(self, x): return self.out(self.rnn(x)[0])\n"
+        "    def training_step(self, batch, index): return self(batch).mean()\n"
+    )
+    found = examine("lit.py:Lit", "--out", "o", "--scopes", "recurrence", "horizon", "stability")
+    assert found["recurrence"].labels["kind"] == "recurrent"
+    assert found["stability"].found
+
+
+def test_a_forgotten_batch_first_comes_first_on_the_page(here):
+    found = examine("nets_of_mine.py:Forgetful", "--batch-first", "--out", "o", "--scopes", "recurrence", "horizon")
+    assert found["recurrence"].labels["kind"] == "runs over the batch"
+    page = (here / "o" / "report.html").read_text()
+    assert page.index('class="box alarm"') < page.index('id="verdict"')
+
+
+def test_a_scope_that_fails_is_shown_as_failed_and_the_rest_stands(here):
+    found = examine("nets_of_mine.py:NoGradient", "--out", "o", "--scopes", "recurrence", "horizon")
+    assert found["horizon"].status == "failed"
+    assert found["recurrence"].found
+    assert '<span class="badge failed">' in (here / "o" / "report.html").read_text()
+
+
+def test_several_models_are_compared_and_drawn_again(here, capsys):
+    assert main(["examine", "LSTM", "LSTM", "RelRNN", "--with", "hidden_size=6", "--out", "o", "--scopes", "horizon",
+                 *SMALL]) == 0  # fmt: skip
+    assert sorted(p.parent.name for p in here.glob("o/*/findings.json")) == ["01-LSTM", "02-LSTM-2", "03-RelRNN"]
+    page = here / "o" / "report.html"
+    first = page.read_bytes()
+    assert b"<h1>LSTM and LSTM (2) and RelRNN</h1>" in first
+    page.unlink()
+    assert main(["report", "o", "--figures", "svg"]) == 0
+    assert page.read_bytes() == first
+    assert capsys.readouterr().out.strip() == str(Path("o/report.html"))
+    assert (here / "o" / "figures" / "horizon-gradient.svg").is_file()
+
+
+def test_a_task_gives_inputs_targets_and_what_is_needed(here):
+    found = examine("GRU", "--task", "copy", "--task.T", "7", "--with", "hidden_size=6", "--out", "o", "--scopes",
+                    "horizon", "landscape", "--budget", "30")  # fmt: skip
+    assert found.about["needs"] == "17"
+    assert found.about["inputs"] == "3 sequences of 27 steps"
+    assert "loss_gradient" in found["horizon"].series
+
+
+def test_a_model_that_does_not_give_the_tasks_outputs_is_examined_without_its_loss(here):
+    found = examine("torch.nn:LSTM", "--task", "copy", "--task.T", "3", "--out", "o", "--scopes", "horizon")
+    assert "loss_gradient" not in found["horizon"].series
+
+
+def test_inputs_from_files(here):
+    x = torch.randn(9, 2, 8)
+    np.save("x.npy", x.numpy())
+    torch.save(x, "x.pt")
+    safetensors.torch.save_file({"inputs": x, "other": torch.zeros(1)}, "x.safetensors")
+    rates = [
+        examine("nets_of_mine.py:stacked", "--inputs", f"x.{kind}", "--out", kind, "--scopes", "horizon")["horizon"]
+        for kind in ("npy", "pt", "safetensors")
+    ]
+    assert rates[0] == rates[1].__class__(**{**vars(rates[1]), "seconds": rates[0].seconds})
+    assert rates[0].figures == rates[2].figures
+
+
+def test_weights_from_files(here):
+    net = nn.LSTM(8, 6, num_layers=2)
+    nn.init.constant_(net.weight_hh_l1, 0.0)
+    safetensors.torch.save_file(net.state_dict(), "w.safetensors")
+    torch.save({"epoch": 3, "state_dict": {f"module.{k}": v for k, v in net.state_dict().items()}}, "w.ckpt")
+    found = [
+        examine("nets_of_mine.py:stacked", "--checkpoint", path, "--out", path + ".d", "--scopes", "signal")
+        for path in ("w.safetensors", "w.ckpt")
+    ]
+    for one in found:
+        names, gains = one["signal"].labels["weights"], one["signal"].series["weight_gain"]
+        assert gains[names.index("weight_hh_l1")] == 0
+
+
+def test_a_run_has_its_learning_curve_its_configuration_and_its_place(here, capsys):
+    assert main(["train", "copy", "--task.T", "3", "--model", "GRU", "--hidden-size", "6", "--updates", "4",
+                 "--evaluate-every", "2", "--evaluate-batches", "1", "--batch-size", "4", "--out", "runs/<b>first</b>",
+                 "--quiet"]) == 0  # fmt: skip
+    assert main(["examine", "runs/<b>first</b>", "--scopes", "horizon", "--batch", "3", "--quiet"]) == 0
+    found = Examination.load("runs/<b>first</b>/examination")
+    assert found.about["name"] == "<b>first</b>"
+    assert found.about["configuration/fit.updates"] == "4"
+    assert found["learning"].series["update"].tolist() == [2, 4]
+    assert {"versions/torch", "machine/device", "random seed"} <= set(found.about)
+    page = Path("runs/<b>first</b>/examination/report.html").read_text()
+    assert "&lt;b&gt;first&lt;/b&gt;" in page
+    assert "<b>first" not in page
+    capsys.readouterr()
+    assert main(["report", "runs"]) == 0
+    assert "1 run." in Path("runs/index.html").read_text()
+    assert "examination/report.html" in Path("runs/index.html").read_text()
+    assert main(["examine", "runs/<b>first</b>", "--task.T", "5", "--scopes", "horizon", "--out", "o", "--quiet"]) == 0
+    assert Examination.load("o").about["needs"] == "15"
+
+
+def test_json_for_machines(here, capsys):
+    arguments = ["GRU", "--with", "hidden_size=4", "--scopes", "horizon", "--out", "o", "--steps", "9", "--json"]
+    assert main(["examine", *arguments]) == 0
+    said = json.loads(capsys.readouterr().out, parse_constant=lambda word: pytest.fail(word))
+    assert said["report"] == str(Path("o/report.html"))
+    assert said["models"]["GRU"]["findings"]["horizon"]["figures"]["lags"] == 8
+    assert said["models"]["GRU"]["findings"]["horizon"]["figures"]["explodes_at"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("condition", "code"),
+    [("horizon<100", 4), ("horizon<0", 0), ("horizon.lags == 15", 4), ("lags>15", 0), ("lyapunov.largest>0", 4),
+     ("explodes_at>=inf", 4)],
+)  # fmt: skip
+def test_conditions_for_continuous_integration(here, capsys, condition, code):
+    arguments = ["GRU", "--with", "hidden_size=4", "--scopes", "horizon", "--out", "o", "--fail-if", condition]
+    assert main(["examine", *arguments, *SMALL]) == code
+    assert bool(capsys.readouterr().err) == (code == 4)
+
+
+def test_a_condition_on_a_scope_that_does_not_apply_is_not_passed(here, capsys):
+    arguments = ["GRU", "--with", "hidden_size=4", "--scopes", "attention", "--out", "o"]
+    assert main(["examine", *arguments, "--fail-if", "attention.mean_lag<1", *SMALL]) == 4
+    assert "does not apply" in capsys.readouterr().err
+
+
+def test_without_a_budget_for_it_a_scope_is_skipped(here):
+    found = examine("nets_of_mine.py:Slow", "--out", "o", "--scopes", "recurrence", "attractors", "--budget", "1.5")
+    assert found["attractors"].status == "skipped"
+
+
+def _process(here, *arguments):
+    command = [sys.executable, "-m", "mnemoscope", "examine", *arguments, "--out", "o", "--batch", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=here, env=environment, **pipes)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_leaves_what_was_found_as_a_page_marked_partial(here, number, code):
+    process = _process(here, "nets_of_mine.py:Slow", "--budget", "500", "--steps", "400")
+    for line in process.stderr:
+        if "truncation" in line:  # two scopes at least are behind it
+            break
+    process.send_signal(number)
+    out, rest = process.communicate(timeout=120)
+    assert process.returncode == code, rest
+    assert "Traceback" not in rest
+    found = Examination.load(here / "o")
+    assert found.partial
+    assert "recurrence" in found.findings
+    assert "Partial:" in (here / "o" / "report.html").read_text()
+    assert "stopped" in out

@@ -1,0 +1,119 @@
+"""Wrong targets, weights and inputs: one line that says what to do, exit code 2, no traceback, nothing written."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_examine_command import NETS
+from torch import nn
+
+from mnemoscope.cli import main
+
+
+class Payload:
+    """What a malicious checkpoint does when it is unpickled."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("owned"),)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    (tmp_path / "nets_of_mine.py").write_text(NETS)
+    (tmp_path / "broken.py").write_text("import no_such_module_anywhere\n")
+    (tmp_path / "wrong.py").write_text("def f(:\n")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    torch.save(nn.LSTM(8, 6).state_dict(), "one_layer.pt")
+    torch.save(nn.LSTM(8, 7, num_layers=2).state_dict(), "wider.pt")
+    torch.save(nn.LSTM(8, 6, num_layers=2), "pickled.pt")
+    torch.save({"state_dict": {}, "extra": Payload()}, "evil.pt")
+    Path("raw.pt").write_bytes(pickle.dumps(Payload()))
+    Path("cut.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{")
+    torch.save(torch.zeros(3), "tensor.pt")
+    np.save("narrow.npy", np.zeros((9, 2, 5), np.float32))
+    np.save("objects.npy", np.array([{}], dtype=object))
+    np.save("nan.npy", np.full((9, 2, 8), np.nan, np.float32))
+    np.save("flat.npy", np.zeros(9, np.float32))
+    return tmp_path
+
+
+STACKED = "nets_of_mine.py:stacked"
+REFUSED = {
+    "": "no target was given",
+    "./nowhere": "there is no folder ./nowhere",
+    "empty": "is not a run folder",
+    "LTSM": "did you mean LSTM?",
+    "nets_of_mine.py:stackd": "did you mean stacked?",
+    "nets_of_mine.py:raises": "raised ValueError: first line",
+    "nets_of_mine.py:nothing": "gave a int; it must give a torch module",
+    "nets_of_mine.py:not_callable": "must be a function or a class",
+    "nets_of_mine.py:diverged": "weight_hh_l0 holds 64 of 64 values that are NaN",
+    "nofile.py:net": "there is no file nofile.py",
+    "broken.py:net": "there is no module no_such_module_anywhere",
+    "wrong.py:net": "SyntaxError",
+    "no.such.module:net": "there is no module no",
+    "torch.nn:Linear": "missing 2 required",
+    f"{STACKED} --with layers=3": "raised TypeError",
+    f"{STACKED} --with layers": "takes name=value pairs",
+    f"{STACKED} --checkpoint one_layer.pt": "it lacks bias_hh_l1, bias_ih_l1, weight_hh_l1",
+    f"{STACKED} --checkpoint wider.pt": "weight_ih_l0 is [28, 8] where this model has [24, 8]",
+    f"{STACKED} --checkpoint pickled.pt": "could run code when loaded",
+    f"{STACKED} --checkpoint evil.pt": "torch.save(model.state_dict(), PATH)",
+    f"{STACKED} --checkpoint raw.pt": "raw.pt",
+    f"{STACKED} --checkpoint cut.safetensors": "is not a safetensors file",
+    f"{STACKED} --checkpoint tensor.pt": "holds no weights",
+    f"{STACKED} --checkpoint nofile.pt": "there is no such file",
+    f"{STACKED} --checkpoint one_layer.pt wider.pt": "2 for 1 targets",
+    f"{STACKED} --inputs narrow.npy": "does not run on inputs [9, 2, 5] of float32",
+    f"{STACKED} --inputs objects.npy": "Object arrays cannot be loaded",
+    f"{STACKED} --inputs nan.npy": "NaN or infinite",
+    f"{STACKED} --inputs flat.npy": "time and a batch dimension",
+    f"{STACKED} --inputs x.csv": "must end in .npy, .pt or .safetensors",
+    f"{STACKED} --inputs nofile.npy": "cannot read nofile.npy",
+    "GRU --task coppy": "is not a task",
+    "GRU --task copy --task.T -3": "T = -3 is not allowed",
+    "GRU --with nosuch=1": "GRU has no option 'nosuch'",
+    "GRU --with hidden_size=0": "hidden-size = 0 is not allowed",
+    "GRU --steps 0": "steps = 0 is not allowed",
+    "GRU --batch 0": "batch = 0 is not allowed",
+    "GRU --budget 0": "budget = 0.0 is not allowed",
+    "GRU --scopes horizn": "'horizn' is not a scope",
+    "GRU --fail-if horizon": "as in 'horizon<100'",
+    "GRU --fail-if horizon<many": "as in 'horizon<100'",
+    "GRU --batch-first --time-first": "contradict each other",
+    "GRU --figures gif": "gif",
+    "GRU --nosuch": "nosuch",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_one_line_says_what_is_wrong(here, capsys, words):
+    assert main(["examine", *words.split(), "--out", "o"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert REFUSED[words] in said.err
+    assert not (here / "o").exists()
+    assert not (here / "owned").exists()
+
+
+def test_a_figure_that_nobody_knows_is_refused_after_measuring(here, capsys):
+    arguments = ["GRU", "--steps", "9", "--scopes", "horizon", "--out", "o", "--quiet", "--fail-if", "nosuch<1"]
+    assert main(["examine", *arguments]) == 2
+    assert "there is no figure 'nosuch'; there are horizon." in capsys.readouterr().err
+
+
+def test_report_refuses_what_holds_no_findings(here, capsys):
+    for words, reason in (
+        ([], "no folder was given"),
+        (["nowhere"], "there is no folder nowhere"),
+        (["empty"], "holds neither findings nor runs"),
+    ):
+        assert main(["report", *words]) == 2
+        assert reason in capsys.readouterr().err
+    Path("empty/findings.json").write_text("{}")
+    assert main(["report", "empty"]) == 2
+    assert "not a file of findings" in capsys.readouterr().err

@@ -1,0 +1,207 @@
+"""The page as its readers meet it: in a real Chromium."""
+
+from dataclasses import replace
+
+import pytest
+from browser import HOW, browser, chromium
+from specimens import bare, batch_over_time, horizon_of, landscape_of, made, orbits_of
+
+from mnemoscope.report import write_index, write_page
+from mnemoscope.report.palette import DARK, LIGHT
+
+pytest.importorskip("websocket", reason="pip install websocket-client")
+pytestmark = [pytest.mark.skipif(chromium() is None, reason=HOW), pytest.mark.xdist_group("browser")]
+EVIL = "<script>document.title='taken'</script>"
+
+
+@pytest.fixture(scope="module")
+def page():
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """A curve, a bifurcation diagram and a plane of two models, one of them named to do harm."""
+    shown = dict(horizon=horizon_of(), attractors=orbits_of(), landscape=landscape_of())
+    return write_page({"LSTM": made(**shown), EVIL: made(**shown)}, tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.fixture(autouse=True)
+def _as_found(page):
+    page.look()
+    page.errors.clear()
+    page.requests.clear()
+
+
+def _hex(rgb):
+    return "#" + "".join(f"{int(float(n)):02X}" for n in rgb.removeprefix("rgb(").rstrip(")").split(",")[:3])
+
+
+def test_every_chart_is_drawn_without_an_error_or_a_request(page, tmp_path):
+    rel = bare("RelRNN")
+    odd = replace(rel, findings={**rel.findings, "attractors": orbits_of()})
+    report = write_page({"LSTM": bare("LSTM"), EVIL: odd}, tmp_path / "report.html")
+    page.open(report)
+    drawn = page.evaluate("""[...document.querySelectorAll('.plot')].map(plot => ({
+        key: plot.dataset.chart, failed: plot.dataset.failed ?? null,
+        marks: plot.querySelectorAll(
+            '.scatterlayer path, .barlayer path, .heatmaplayer image, .contourlayer path, .gl-canvas').length,
+        inside: plot.querySelector('.main-svg').getBoundingClientRect().width > 200
+             && plot.querySelector('.main-svg').getBoundingClientRect().height > 150,
+    }))""")
+    assert len(drawn) > 20
+    assert [chart for chart in drawn if chart["failed"] or not chart["marks"] or not chart["inside"]] == []
+    assert page.errors == []
+    outside = [url for url in page.requests if not url.startswith(("file:", "data:", "blob:"))]
+    assert outside == []
+    assert [url for url in page.requests if url.startswith("file:")] == [report.resolve().as_uri()]
+
+
+def test_opening_costs_less_than_three_seconds_of_a_processor(page, report):
+    page.call("Performance.enable", timeDomain="threadTicks")
+    page.call("Page.navigate", url="about:blank")
+    before = _cost(page)
+    page.call("Page.navigate", url=report.resolve().as_uri())
+    page.wait("document.documentElement?.dataset.opened !== undefined")
+    cost = _cost(page) - before
+    page.call("Performance.disable")
+    assert 0 < cost < 3
+
+
+def _cost(page):
+    metrics = {m["name"]: m["value"] for m in page.call("Performance.getMetrics")["metrics"]}
+    return metrics["TaskDuration"]
+
+
+def test_names_are_text_and_run_nothing(page, report):
+    page.open(report)
+    assert page.evaluate("document.title").startswith("LSTM and <script>")
+    assert EVIL in page.evaluate("document.querySelector('.whose:last-of-type, .card').parentElement.textContent")
+    assert "<script>" in page.evaluate("document.querySelector('#horizon-gradient .legend').textContent")
+
+
+def test_an_injected_script_would_be_refused(page, report):
+    page.open(report)
+    page.evaluate("""(() => { const s = document.createElement('script'); s.textContent = 'window.taken = 1';
+                     document.body.append(s); })()""")
+    assert page.evaluate("window.taken === undefined")
+    assert any("Content Security Policy" in error for error in page.errors)
+
+
+@pytest.mark.parametrize(("dark", "palette"), [(False, LIGHT), (True, DARK)])
+def test_page_and_charts_follow_the_readers_theme(page, report, dark, palette):
+    page.look(dark=not dark)
+    page.open(report)
+    page.look(dark=dark)  # while the page is open
+    strokes = "[...document.querySelectorAll('#horizon-gradient .js-line')].map(l => getComputedStyle(l).stroke)"
+    page.wait(f"{strokes}.some(s => s === 'rgb({', '.join(str(int(palette[0][i : i + 2], 16)) for i in (1, 3, 5))})')")
+    ground = _hex(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert ground == ("#14171B" if dark else "#FFFFFF")
+    swatch = _hex(page.evaluate("getComputedStyle(document.querySelector('.swatch')).backgroundColor"))
+    assert swatch == palette[0].upper()
+
+
+def test_a_phone_shows_everything_without_scrolling_sideways(page, report):
+    page.look(width=360, height=740, touch=True)
+    page.open(report)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    wide = page.evaluate("""[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, svg, .plot'))
+        .filter(e => e.getBoundingClientRect().right > 361).map(e => e.outerHTML.slice(0, 80))""")
+    assert wide == []
+    sizes = page.evaluate("[...document.querySelectorAll('.plot')].map(p => p.querySelector('.main-svg').clientWidth)")
+    assert max(sizes) <= 360
+
+
+def test_everything_can_be_reached_by_the_keyboard(page, report):
+    page.open(report)
+    page.tab()
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    wanted = page.evaluate("""[...document.querySelectorAll('a, button:not([hidden]), summary, [tabindex="0"]')]
+        .filter(e => e.checkVisibility()).length""")
+    kinds, seen = set(), 1
+    for _ in range(wanted + 5):
+        page.tab()
+        here = page.evaluate("[document.activeElement.tagName, document.activeElement.className]")
+        if here[0] == "BODY":
+            break
+        seen += 1
+        kinds.add("plot" if "plot" in here[1].split() else here[0])
+    assert seen >= wanted - 1
+    assert {"A", "BUTTON", "SUMMARY", "plot"} <= kinds
+
+
+def test_keys_pan_and_zoom_a_chart(page, report):
+    page.open(report)
+    page.evaluate("document.querySelector('#horizon-gradient .plot').focus()")
+    span = "document.querySelector('#horizon-gradient .plot')._fullLayout.xaxis.range.slice()"
+    before = page.evaluate(span)
+    page.press("+")
+    page.wait(f"({span})[0] > {before[0]}")
+    page.press("0")
+    page.wait(f"Math.abs(({span})[0] - {before[0]}) < 1e-6")
+    page.press("ArrowRight")
+    page.wait(f"({span})[1] > {before[1]}")
+
+
+def test_the_log_switch_and_the_surface(page, report):
+    page.open(report)
+    kind = "document.querySelector('#horizon-gradient .plot')._fullLayout.yaxis.type"
+    button = "document.querySelector('#horizon-gradient [data-log=y]')"
+    assert page.evaluate(kind) == "log"
+    page.evaluate(f"{button}.click()")
+    page.wait(f"{kind} === 'linear' && {button}.getAttribute('aria-pressed') === 'false'")
+    page.evaluate(f"{button}.click()")
+    page.wait(f"{kind} === 'log'")
+    plane = "document.querySelector('[id^=landscape-plane] .plot')"
+    assert page.evaluate(f"{plane}._fullData[0].type") == "contour"
+    page.evaluate("document.querySelector('[id^=landscape-plane] [data-surface]').click()")
+    page.wait(f"{plane}._fullData?.[0]?.type === 'surface' && {plane}.querySelector('canvas') !== null")
+    assert page.errors == []
+
+
+def test_numbers_can_be_copied(page, report):
+    page.open(report)
+    page.evaluate("""Object.defineProperty(navigator, 'clipboard',
+        { value: { writeText: async (text) => { window.copied = text; } }, configurable: true })""")
+    page.evaluate("document.querySelector('#horizon-gradient [data-numbers]').click()")
+    page.wait("window.copied !== undefined")
+    rows = page.evaluate("window.copied").split("\n")
+    lags = len(horizon_of().series["input_gradient"])
+    assert len([row for row in rows if row.startswith("LSTM: by inputs\t")]) == lags
+    page.evaluate("window.copied = undefined; document.querySelector('#horizon .copy').click()")
+    page.wait("window.copied !== undefined")
+    assert page.evaluate("window.copied").startswith("figure\tLSTM\t")
+
+
+def test_it_prints_in_ink_on_paper(page, report):
+    page.look(dark=True)
+    page.open(report)
+    pdf = page.printed()
+    assert pdf.startswith(b"%PDF")
+    assert len(pdf) > 50_000
+    assert page.errors == []
+
+
+def test_the_warning_of_a_forgotten_batch_first_is_on_the_first_screen(page, tmp_path):
+    page.open(write_page(made(horizon=horizon_of(), recurrence=batch_over_time()), tmp_path / "report.html"))
+    box = page.evaluate("(({top, bottom}) => [top, bottom])(document.querySelector('.alarm').getBoundingClientRect())")
+    assert 0 < box[0] < box[1] < page.evaluate("document.querySelector('#verdict').getBoundingClientRect().top")
+    assert box[1] < 900
+
+
+def test_the_index_sorts(page, tmp_path):
+    curve = [{"update": 10, "split": "valid", "loss": 1.0}, {"update": 20, "split": "valid", "loss": 0.4}]
+    shared = dict(task="copy", model="LSTM", parameters=1, updates=2, outcome="solved", metric="loss", baseline=0.3)
+    runs = [{**shared, "run": name, "best": best, "best_update": 1, "updates_per_second": 2.0, "curve": curve}
+            for name, best in (("a", 9.5), ("b", 10.5), ("c", None), ("d", 0.5))]  # fmt: skip
+    page.open(write_index(runs, tmp_path / "index.html", "Runs", {}))
+    names = "[...document.querySelectorAll('tbody th')].map(th => th.textContent).join('')"
+    head = "[...document.querySelectorAll('th button')].find(b => b.textContent === 'best')"
+    page.evaluate(f"{head}.click()")
+    assert page.evaluate(names) == "dabc"
+    page.evaluate(f"{head}.click()")
+    assert page.evaluate(names) == "badc"
+    assert page.evaluate(f"{head}.closest('th').getAttribute('aria-sort')") == "descending"
+    assert page.errors == []
+    assert page.evaluate("document.querySelectorAll('.scatterlayer .js-line').length") == 4

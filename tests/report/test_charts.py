@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+from specimens import bare, horizon_of, made, measured, orbits_of
+
+from mnemoscope.finding import Finding
+from mnemoscope.report.chart import Bars, Chart, Heat, Line, Plane, Points, figure
+from mnemoscope.report.charts import CHARTS, charts_of, scopes_of
+from mnemoscope.report.charts_generic import generic
+from mnemoscope.report.view import views
+
+MODELS = {"LSTM": measured, "RelRNN": measured}
+
+
+def _sizes(mark):
+    match mark:
+        case Line() | Points():
+            return len(mark.x), len(mark.y)
+        case Bars():
+            return len(mark.labels), len(mark.values)
+        case Heat() | Plane():
+            return (len(mark.y), len(mark.x)), mark.z.shape
+
+
+@pytest.mark.parametrize("make", [measured, bare])
+@pytest.mark.parametrize("models", [("LSTM",), ("RelRNN",), ("LSTM", "RelRNN")])
+def test_every_scope_is_drawn_by_its_own_function(make, models):
+    examinations = {model: make(model) for model in models}
+    drawn = set()
+    for scope in scopes_of(examinations):
+        shown = views(examinations, scope)
+        charts = CHARTS[scope](shown) if shown else []  # raises where a series is not as its scope describes it
+        assert [c.key for c in charts if c.marks] == [c.key for c in charts_of(examinations, scope)]
+        for chart in charts:
+            drawn.add(scope)
+            for mark in chart.marks:
+                one, other = _sizes(mark)
+                assert one == other, chart.key
+    assert drawn == {scope for e in examinations.values() for scope, f in e.findings.items() if f.found}
+
+
+def test_models_are_overlaid_in_one_chart_each_in_its_own_colour():
+    examinations = {"a": made("a", horizon=horizon_of(5)), "b": made("b", horizon=horizon_of(20))}
+    (chart,) = charts_of(examinations, "horizon")
+    assert [(mark.name, mark.style.colour) for mark in chart.marks] == [("a: by inputs", 0), ("b: by inputs", 1)]
+
+
+def test_gradients_are_relative_to_lag_zero_and_keep_their_band():
+    (chart,) = charts_of({"a": made(horizon=horizon_of(10))}, "horizon")
+    (line,) = chart.marks
+    assert line.y[0] == pytest.approx(1)
+    assert line.y[10] == pytest.approx(0.01)
+    np.testing.assert_allclose(line.low, line.y / 2)
+    np.testing.assert_allclose(line.high, line.y * 2)
+
+
+def test_what_the_task_needs_is_marked_where_it_is_known():
+    known = made(horizon=horizon_of())
+    known.about["needs"] = "33"
+    (chart,) = charts_of({"a": known}, "horizon")
+    assert ("x", 33.0, "the task needs 33") in [(m.axis, m.at, m.text) for m in chart.markers]
+    (chart,) = charts_of({"a": made(horizon=horizon_of())}, "horizon")
+    assert all(marker.axis == "y" for marker in chart.markers)
+
+
+def test_orbits_keep_every_point_over_its_value():
+    finding = orbits_of(50, 20)
+    (chart,) = charts_of({"a": made(attractors=finding)}, "attractors")
+    (cloud,) = chart.marks
+    assert isinstance(cloud, Points)
+    assert len(cloud.x) == 1000
+    at = cloud.x == finding.series["values"][7]
+    np.testing.assert_array_equal(np.sort(cloud.y[at]), np.sort(finding.series["orbits"][7].flatten()))
+
+
+def test_an_unknown_scope_is_drawn_generically():
+    series = {"curve": np.arange(5.0), "few": np.ones((2, 5)), "many": np.ones((30, 9)), "one": np.array(3.0)}
+    new = Finding("novel_scope", "New.", "estimated", series=series)
+    charts = charts_of({"a": made(novel_scope=new)}, "novel_scope")
+    kinds = {chart.title: type(chart.marks[0]).__name__ for chart in charts}
+    assert kinds == {"curve": "Line", "few": "Line", "many": "Heat"}
+
+
+def test_findings_of_another_version_fall_back_to_generic_charts():
+    old = Finding("stability", "Old.", "estimated", series={"norms": np.arange(4.0)})
+    (chart,) = charts_of({"a": made(stability=old)}, "stability")
+    assert chart.title == "norms"
+
+
+def test_nothing_is_drawn_of_what_was_not_found():
+    failed = Finding("horizon", "horizon failed: no.", "failed", "no")
+    assert charts_of({"a": made(horizon=failed)}, "horizon") == []
+    assert generic([]) == []
+
+
+def test_keys_are_unique_on_a_page():
+    examinations = {name: bare(name) for name in ("LSTM", "RelRNN")}
+    keys = [chart.key for scope in scopes_of(examinations) for chart in charts_of(examinations, scope)]
+    assert len(keys) == len(set(keys)) > 12
+
+
+def test_a_summary_tells_what_the_chart_shows():
+    (chart,) = charts_of({"a": made(horizon=horizon_of(10))}, "horizon")
+    assert isinstance(chart, Chart)
+    assert "from 1 at 0 to" in chart.summary
+    assert "Marked at 0.01: 1 %" in chart.summary
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (12.0, "12"), (1234.5, "1,234"), (1e-9, "1e-9"), (2.5e7, "2.5e7"), (float("inf"), "∞"),
+     (float("nan"), "not known"), (0.05594, "0.05594"), (-3.0, "-3")],
+)  # fmt: skip
+def test_numbers_as_people_write_them(value, text):
+    assert figure(value) == text

@@ -1,0 +1,140 @@
+import base64
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from specimens import bare, horizon_of, landscape_of, made, orbits_of
+
+from mnemoscope.finding import Finding
+from mnemoscope.report import all_charts, write_figures
+from mnemoscope.report.charts import charts_of
+from mnemoscope.report.interactive import for_page, packed
+from mnemoscope.report.palette import DARK, LIGHT
+from mnemoscope.report.thinning import blocks, some_places, thin_places
+
+BOTH = {"LSTM": bare("LSTM"), "RelRNN": bare("RelRNN")}
+
+
+def unpacked(body):
+    values = np.frombuffer(base64.b64decode(body["bdata"]), f"<{body['dtype']}")
+    return values.reshape([int(n) for n in body["shape"].split(", ")]) if "shape" in body else values
+
+
+@given(arrays(np.float64, array_shapes(max_dims=2, max_side=6), elements=st.floats(allow_subnormal=False)))
+def test_arrays_survive_packing(values):
+    back = unpacked(packed(values))
+    assert back.shape == values.shape
+    np.testing.assert_allclose(back, values, rtol=1e-6)
+
+
+def test_tiny_gradients_survive_packing():
+    assert unpacked(packed(np.array([1.0, 1e-200])))[1] == 1e-200
+
+
+@given(st.integers(1, 5000), st.integers(2, 300))
+def test_thinning_keeps_both_ends(size, most):
+    kept = thin_places(size, most)
+    assert len(kept) <= max(2, most)
+    assert kept[0] == 0
+    assert kept[-1] == size - 1
+    assert (np.diff(kept) > 0).all()
+    assert len(some_places(size, most)) == min(size, most)
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(2, 20))
+def test_blocks_keep_the_mean(rows, columns, most):
+    z = np.random.default_rng(0).random((rows, columns))
+    means, first_rows, first_columns = blocks(z, most)
+    assert means.shape == (len(first_rows), len(first_columns))
+    assert max(means.shape) <= most
+    heights = np.diff([*first_rows, rows])
+    widths = np.diff([*first_columns, columns])
+    assert (means * np.outer(heights, widths)).sum() == pytest.approx(z.sum())
+
+
+def test_many_points_are_drawn_by_the_graphics_card_and_no_more_than_a_page_can_hold():
+    (chart,) = charts_of({"a": made(attractors=orbits_of(300, 200))}, "attractors")
+    (trace,) = for_page(chart)["data"]
+    assert trace["type"] == "scattergl"
+    assert len(unpacked(trace["x"])) == 20_000
+    assert len(unpacked(for_page(chart, 0.25)["data"][0]["x"])) == 5_000
+
+
+def test_a_plane_has_contours_and_a_surface():
+    (chart,) = charts_of({"a": made(landscape=landscape_of())}, "landscape")
+    drawn = for_page(chart)
+    assert drawn["data"][0]["type"] == "contour"
+    assert drawn["surface"][0]["type"] == "surface"
+    np.testing.assert_allclose(unpacked(drawn["surface"][0]["z"])[0, 0], 3, rtol=1e-6)
+
+
+def test_log_axes_show_all_but_sixteen_orders_of_magnitude():
+    falling = Finding("horizon", "", "estimated", series={"input_gradient": 10.0 ** -np.arange(40)})
+    (chart,) = charts_of({"a": made(horizon=falling)}, "horizon")
+    low, high = for_page(chart)["layout"]["yaxis"]["range"]
+    assert -18 < low < -15
+    assert 0 < high < 1
+
+
+def test_ticks_of_a_log_axis_lie_in_its_range():
+    for chart in all_charts(BOTH):
+        for name, log in for_page(chart)["logs"].items():
+            if log is not None:
+                inside = [log["range"][0] <= np.log10(v) <= log["range"][1] for v in log["tickvals"]]
+                assert all(inside), (chart.key, name)
+                assert 1 <= len(inside) <= 19, (chart.key, name)
+
+
+def test_names_cannot_become_tags_in_a_chart():
+    name = "<b>x</b><a href='javascript:alert(1)'>"
+    (chart,) = charts_of({name: made(horizon=horizon_of()), "b": made(horizon=horizon_of())}, "horizon")
+    traces = for_page(chart)["data"]
+    assert all("<" not in trace.get("name", "") for trace in traces)
+
+
+def test_figures_are_whole_files_in_both_formats(tmp_path):
+    odd = {"$x_1$ & <b>": bare("LSTM"), "RelRNN": bare("RelRNN")}
+    kinds = {type(chart.marks[0]): chart for chart in all_charts(odd)}
+    charts = list(kinds.values())  # drawing is slow: one of lines, points, bars, a heat map and a plane
+    assert len(charts) == 5
+    paths = write_figures(charts, tmp_path / "figures", ("svg", "png"))
+    assert len(paths) == 2 * len(charts)
+    for path in paths:
+        if path.suffix == ".svg":
+            assert ET.parse(path).getroot().tag.endswith("svg")
+        else:
+            assert path.read_bytes().startswith(b"\x89PNG")
+    assert not list((tmp_path / "figures").glob(".*"))
+
+
+def _linear(colour):
+    c = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+
+
+def _contrast(one, other):
+    light = sorted(float(_linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (one, other))
+    return (light[1] + 0.05) / (light[0] + 0.05)
+
+
+@pytest.mark.parametrize(("palette", "ground"), [(LIGHT, "#ffffff"), (DARK, "#14171b")])
+def test_colours_stand_out_from_the_ground(palette, ground):
+    assert min(_contrast(colour, ground) for colour in palette) >= 3  # WCAG 2.1, 1.4.11
+
+
+# Simulation of dichromats in linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
+BLIND = {
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+}
+
+
+@pytest.mark.parametrize("palette", [LIGHT, DARK])
+@pytest.mark.parametrize("eye", BLIND)
+def test_colour_blind_readers_can_tell_the_first_four_models_apart(palette, eye):
+    seen = [np.clip(np.array(BLIND[eye]) @ _linear(colour), 0, 1) ** (1 / 2.2) for colour in palette[:4]]
+    distances = [np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]]
+    assert min(distances) > 0.15
