@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -85,6 +86,58 @@ def test_a_trace_with_gradients_gives_them_for_every_state() -> None:
     for t in (4, 3, 2, 1):
         by_h = layer.weight_hh_l0.mT @ ((1 - h[t] ** 2) * by_h)
         torch.testing.assert_close(run.states[t].grad[0, 0], by_h)
+    torch.testing.assert_close(run.states[0].grad[0, 0], layer.weight_hh_l0.mT @ ((1 - h[0] ** 2) * by_h))
+    assert run.states[5].grad is None  # nobody reads the last one
+    assert (run.output.grad[-1] == 1).all()
+    assert (run.output.grad[:-1] == 0).all()
+
+
+@pytest.mark.parametrize("layer", [mnemoscope.RelLSTM(3, 4), mnemoscope.LSTM(3, 4), mnemoscope.MemRNN(3, 4)], ids=str)
+def test_a_trace_starts_from_what_the_layer_itself_takes(layer) -> None:
+    x, bare = torch.randn(5, 2, 3), torch.randn(1, 2, 4)
+    state = (bare,) * len(layer.visible)
+    torch.testing.assert_close(mnemoscope.trace(layer, x, state).output, layer(x, state)[0])
+    with pytest.raises(mnemoscope.MnemoscopeError, match="expects a state of"):
+        mnemoscope.trace(layer, x, (bare,) * 3)
+
+
+def test_what_cannot_be_traced_is_named() -> None:
+    layer, x = mnemoscope.RNN(3, 4), torch.randn(5, 2, 3)
+    with pytest.raises(mnemoscope.MnemoscopeError, match="at least one step; got a tensor"):
+        mnemoscope.trace(layer, x[:0])
+    for wrong in (x[:, 0], nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]))):
+        with pytest.raises(mnemoscope.MnemoscopeError, match="batched input with 3 dimensions; got a "):
+            mnemoscope.trace(layer, wrong)
+
+
+def test_one_sequence_can_be_chosen_by_any_integer() -> None:
+    state = mnemoscope.RelLSTM(3, 4)(torch.randn(5, 3, 3))[1]
+    for one in (1, -2, numpy.int64(1), torch.tensor(1)):
+        chosen = mnemoscope.select(state, one)
+        assert chosen.h.shape == (1, 1, 4)
+        assert torch.equal(chosen.memory.values, state.memory.values[:, 1:2])
+    for some in ([0, 2], (0, 2), slice(0, 3, 2), range(0, 3, 2), torch.tensor([True, False, True])):
+        assert torch.equal(mnemoscope.select(state, some).h, state.h[:, ::2])
+    with pytest.raises(IndexError):
+        mnemoscope.select(state, 3)
+
+
+def test_a_state_is_moved_by_every_form_of_to() -> None:
+    state = mnemoscope.RelLSTM(3, 4)(torch.randn(5, 3, 3))[1]
+    like = torch.zeros(1, dtype=torch.float64)
+    forms = [((torch.float64,), {}), ((like,), {}), (("cpu", torch.float64, True), {}), ((), {"dtype": torch.float64})]
+    for args, kwargs in forms:
+        moved = mnemoscope.to(state, *args, **kwargs)
+        assert moved.s.dtype == moved.memory.relevance.dtype == torch.float64
+        assert moved.memory.origin.dtype == moved.memory.clock.dtype == torch.int64
+    copied = mnemoscope.to(state, "cpu", copy=True)
+    assert copied.memory.clock.data_ptr() != state.memory.clock.data_ptr()
+
+
+def test_what_is_no_state_is_named() -> None:
+    for wrong in ("state", 3, None, {"h": torch.zeros(1)}, (torch.zeros(1), "c")):
+        with pytest.raises(mnemoscope.MnemoscopeError, match="a state is a tensor or a"):
+            mnemoscope.detach(wrong)
 
 
 def test_steps_can_be_differentiated_by_torch_func() -> None:
@@ -104,7 +157,8 @@ def test_importing_mnemoscope_stays_light() -> None:
     """What is heavy is loaded where it is used: not by the import."""
     code = (
         "import sys, torch; before = set(sys.modules); import mnemoscope; "
-        "heavy = {'matplotlib', 'plotly', 'tyro', 'rich', 'lightning_fabric', 'flint', 'scipy', 'pooch', 'jinja2'}; "
+        "heavy = {'matplotlib', 'plotly', 'tyro', 'rich', 'lightning_fabric', 'flint', 'scipy', 'pooch', 'jinja2', "
+        "'sympy', 'torch._dynamo'}; "
         "found = heavy & (set(sys.modules) - before); sys.exit(f'loaded {found}' if found else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

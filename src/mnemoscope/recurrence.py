@@ -27,6 +27,8 @@ def map_state(fn: Callable[[Tensor], Tensor], state: S) -> S:
         return fn(state)  # type: ignore[return-value]
     if hasattr(state, "map_state"):
         return state.map_state(fn)
+    if not isinstance(state, tuple | list):  # a string would be taken apart for ever
+        raise MnemoscopeError(f"a state is a tensor or a (nested) tuple of tensors; got {describe(state)}")
     items = [map_state(fn, item) for item in state]
     return type(state)(*items) if hasattr(state, "_fields") else tuple(items)  # type: ignore[return-value]
 
@@ -56,29 +58,32 @@ def detach(state: S) -> S:
 
 def to(state: S, *args: Any, **kwargs: Any) -> S:
     """Move a state as ``Tensor.to`` does; integer tensors (clocks, origins) keep their type."""
-    if not any(isinstance(arg, torch.dtype) for arg in (*args, *kwargs.values())):
-        return map_state(lambda t: t.to(*args, **kwargs), state)
-    return map_state(lambda t: t.to(*args, **kwargs) if t.is_floating_point() else _to_device(t, args, kwargs), state)
 
+    def move(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            return tensor.to(*args, **kwargs)
+        device = torch.empty(0, device=tensor.device).to(*args, **kwargs).device  # where a number would go
+        return tensor.to(device, copy=kwargs.get("copy", False), non_blocking=kwargs.get("non_blocking", False))
 
-def _to_device(tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    args = tuple(arg for arg in args if not isinstance(arg, torch.dtype))
-    return tensor.to(*args, **{key: value for key, value in kwargs.items() if key != "dtype"})
+    return map_state(move, state)
 
 
 def select(state: S, rows: Any) -> S:
-    """The state of some sequences of the batch: `rows` is an index, a slice, a list or a tensor of indices."""
-    rows = slice(rows, rows + 1 or None) if isinstance(rows, int) else rows
-    return map_state(lambda t: t[:, rows], state)
+    """The state of some sequences of the batch: `rows` is an index, a slice, a list, or a tensor of indices or a mask.
+
+    A single index, of whatever integer type, gives a batch of one.
+    """
+    single = not isinstance(rows, slice | Sequence) and getattr(rows, "ndim", 0) == 0
+    return map_state(lambda t: t[:, [int(rows)] if single else rows], state)
 
 
 def describe(state: State) -> str:
     """A state's shapes, for an error message."""
     if isinstance(state, Tensor):
         return f"a tensor {list(state.shape)}"
-    if isinstance(state, tuple):
-        return f"a {type(state).__name__} of ({', '.join(describe(item) for item in state)})"
-    return f"a {type(state).__name__}"
+    name = type(state).__name__
+    inside = f" of ({', '.join(describe(item) for item in state)})" if isinstance(state, tuple | list) else ""
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}{inside}"
 
 
 class Recurrence(nn.Module, ABC):
@@ -154,33 +159,39 @@ class Trace:
 def trace(model: Recurrence, x: Tensor, state: State | None = None, *, grad: bool = False) -> Trace:
     """Run `model` over x step by step and keep every state, output, attention weight and slot origin.
 
-    x has the layout that the model itself expects, batched. With ``grad=True`` the run stays in the graph and every
-    tensor of every state keeps its ``.grad``; otherwise nothing is recorded for differentiation.
+    x has the layout that the model itself expects, batched. With ``grad=True`` the run stays in the graph, and after a
+    backward pass the output and every tensor of every state, the initial one included, have their ``.grad``: a state's
+    is what reaches it from later steps, None where none of them reads it. Otherwise nothing is recorded.
     """
-    if x.dim() != 3:
-        raise MnemoscopeError(f"trace expects batched input with 3 dimensions; got {list(x.shape)}")
+    if not isinstance(x, Tensor) or x.dim() != 3:
+        raise MnemoscopeError(f"trace expects batched input with 3 dimensions; got {describe(x)}")
     if getattr(model, "batch_first", False):
         x = x.transpose(0, 1)
+    if not len(x):
+        raise MnemoscopeError(f"trace needs a sequence of at least one step; got {describe(x)}, time first")
     with torch.set_grad_enabled(grad):
-        return _run(model, x, model.initial_state(x.shape[1]) if state is None else state, grad)
+        first = map_state(_rooted, model.initial_state(x.shape[1])) if state is None else state
+        return _run(model, x, first, grad)
+
+
+def _rooted(tensor: Tensor) -> Tensor:
+    """A tensor of the initial state that gradients can be asked for."""
+    needs = torch.is_grad_enabled() and tensor.is_floating_point() and not tensor.requires_grad
+    return tensor.detach().requires_grad_() if needs else tensor
 
 
 def _run(model: Recurrence, x: Tensor, state: State, grad: bool) -> Trace:
     outputs, states, attention, origin = [], [state], [], []
     for x_t in x.unbind(0):
         output, state, weights = model.observe(x_t, state)
-        if grad:
-            _retain(output, state)
         outputs.append(output)
         states.append(state)
         if weights is not None:
             attention.append(weights)
             origin.append(tuple(state.memory.origin.unbind(0)))
     seen = (tuple(attention), tuple(origin)) if attention else (None, None)
-    return Trace(torch.stack(outputs), tuple(states), *seen)
-
-
-def _retain(output: Tensor, state: State) -> None:
-    for tensor in (output, *leaves(state)):
-        if tensor.requires_grad and not tensor.is_leaf:
+    output = torch.stack(outputs)
+    for tensor in (output, *leaves(tuple(states))) if grad else ():
+        if tensor.requires_grad:
             tensor.retain_grad()
+    return Trace(output, tuple(states), *seen)
