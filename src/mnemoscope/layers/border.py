@@ -14,10 +14,15 @@ if TYPE_CHECKING:
     from mnemoscope.layers.sequence import Layer
 
 
-def check_arguments(name: str, input_size: Any, hidden_size: Any, num_layers: Any, dropout: Any) -> None:
+def check_arguments(
+    name: str, input_size: Any, hidden_size: Any, num_layers: Any, dropout: Any, **switches: Any
+) -> None:
     for what, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise MnemoscopeError(f"{name}: {what} must be a whole number of at least 1; got {value!r}")
+    for what, value in switches.items():  # nn.RNN takes its non-linearity where others take bias: "relu" is no bias
+        if not isinstance(value, bool):
+            raise MnemoscopeError(f"{name}: {what} must be True or False; got {value!r} (own options go by keyword)")
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
         raise MnemoscopeError(f"{name}: dropout must be a probability in [0, 1]; got {dropout!r}")
 
@@ -36,7 +41,9 @@ def check_input(layer: Layer, x: Any, packed: bool = False) -> None:
         )
     if x.shape[1 if layer.batch_first and x.dim() == 3 and not packed else 0] == 0:
         raise MnemoscopeError(f"{name} needs a sequence of at least one step; got input {list(x.shape)}, {layout}")
-    expected = next(layer.parameters())
+    expected = next(layer.parameters(), None)
+    if expected is None:  # a replica of nn.DataParallel holds its weights as plain tensors
+        return
     if x.dtype != expected.dtype and not torch.is_autocast_enabled(x.device.type):
         raise MnemoscopeError(
             f"{name}'s parameters are {expected.dtype}; got input of {x.dtype}: convert one with .to({expected.dtype}) "
@@ -55,12 +62,23 @@ def check_state(layer: Layer, state: State, x: Tensor) -> State:
     shown = leaves(adopted)[: len(layer.visible)]
     if len(shown) != len(layer.visible) or any(tuple(t.shape) != shape for t in shown):
         raise misfit(layer, state, list(shape))
-    if any(t.dtype != x.dtype for t in shown) and not torch.is_autocast_enabled(x.device.type):
+    for k, tensor in enumerate(leaves(adopted)):
+        _check_alike(layer, tensor, x, numbers=tensor.is_floating_point() or k < len(shown))
+    return adopted
+
+
+def _check_alike(layer: Layer, tensor: Tensor, x: Tensor, numbers: bool) -> None:
+    """One tensor of a state has the input's type, where it holds numbers and not indices, and lies on its device."""
+    if numbers and tensor.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
         raise MnemoscopeError(
-            f"{layer._get_name()} got input of {x.dtype} and a state of {shown[0].dtype}: convert it with "
+            f"{layer._get_name()} got input of {x.dtype} and a state of {tensor.dtype}: convert it with "
             f"mnemoscope.to(state, {x.dtype})"
         )
-    return adopted
+    if tensor.device != x.device:
+        raise MnemoscopeError(
+            f"{layer._get_name()} got input on {x.device} and a state on {tensor.device}: move it with "
+            "mnemoscope.to(state, x.device)"
+        )
 
 
 def misfit(layer: Layer, state: State, shape: list[Any] | None = None) -> MnemoscopeError:

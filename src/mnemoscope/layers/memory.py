@@ -58,6 +58,7 @@ pytree.register_pytree_node(
     lambda state: ([*state, state.s, *state.memory], len(state)),
     lambda parts, shown: AttentiveState(list(parts)[:shown], list(parts)[shown], Memory(*list(parts)[shown + 1 :])),
 )
+torch.serialization.add_safe_globals([AttentiveState, Memory])  # a saved state is loaded as nn.LSTM's is
 
 
 def empty(like: Tensor, batch: int, slots: int) -> Memory:

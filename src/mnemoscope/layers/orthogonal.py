@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize
 
 from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
@@ -70,15 +70,11 @@ class ExpRNN(OrthRNN):
     def _recurrent(self) -> list[str]:
         return [f"weight_hh_{suffix}" for suffix, _ in self._places()]
 
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        for name in self._recurrent() if hasattr(self, "parametrizations") else ():
-            self._reset_recurrent(name)
-
-    def reset(self, name: str, tensor: Tensor) -> None:
-        if name != "weight_hh" or not hasattr(self, "parametrizations"):
-            super().reset(name, tensor)
+    def _redraw(self, name: str, registered: str) -> None:
+        if name == "weight_hh" and parametrize.is_parametrized(self, registered):
+            self._reset_recurrent(registered)
+        else:
+            super()._redraw(name, registered)
 
     def _reset_recurrent(self, name: str) -> None:
         original = self._skew(name)

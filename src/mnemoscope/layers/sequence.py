@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from mnemoscope.errors import MnemoscopeError
@@ -70,7 +71,8 @@ class Layer(Recurrence):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_arguments(type(self).__name__, input_size, hidden_size, num_layers, dropout)
+        switches = dict(bias=bias, batch_first=batch_first, bidirectional=bidirectional)
+        check_arguments(type(self).__name__, input_size, hidden_size, num_layers, dropout, **switches)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, float(dropout), bidirectional
         for suffix, size in self._places():
@@ -125,7 +127,13 @@ class Layer(Recurrence):
         """Draw all parameters anew."""
         for suffix, _ in self._places():
             for name in self._names:
-                self.reset(name, getattr(self, f"{name}_{suffix}"))
+                self._redraw(name, f"{name}_{suffix}")
+
+    def _redraw(self, name: str, registered: str) -> None:
+        tensor = getattr(self, registered)
+        self.reset(name, tensor)
+        if parametrize.is_parametrized(self, registered):  # what was drawn is a copy
+            setattr(self, registered, tensor)
 
     def weights(self, place: int) -> Weights:
         """The parameters of one layer and direction, read (and, where parametrized, computed) once for many steps."""
@@ -139,6 +147,7 @@ class Layer(Recurrence):
         return self.observe(x, state)[:2]
 
     def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Tensor, ...] | None]:
+        state = self.adopt(state)
         if self.bidirectional:
             raise MnemoscopeError(
                 f"a bidirectional {self._get_name()} has no step: its output at t depends on later inputs; "
@@ -176,8 +185,8 @@ class Layer(Recurrence):
             return self._forward_packed(x, state)
         check_input(self, x)
         if x.dim() == 2:
-            given = None if state is None else map_state(lambda t: t.unsqueeze(1), state)
-            output, final = self._forward(x.unsqueeze(1), given, None)
+            state = None if state is None else map_state(lambda t: t.unsqueeze(1), state)
+            output, final = self._forward(x.unsqueeze(1), state, None)
             return output.squeeze(1), map_state(lambda t: t.squeeze(1), final)
         if not self.batch_first:
             return self._forward(x, state, None)
@@ -189,7 +198,7 @@ class Layer(Recurrence):
         data, sizes, order, back = packed
         x, lengths = pad_packed_sequence(PackedSequence(data, sizes))  # sequences stay sorted, longest first
         if state is not None and order is not None:
-            state = map_state(lambda t: t[:, order], state)
+            state = map_state(lambda t: t[:, order], check_state(self, state, x))
         output, final = self._forward(x, state, lengths.to(x.device))
         if back is not None:
             final = map_state(lambda t: t[:, back], final)
@@ -197,14 +206,20 @@ class Layer(Recurrence):
 
     def _forward(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         """x (time, batch, input), rows of the given lengths -> outputs, zero past the lengths, and the last state."""
-        states = unstack(self.initial_state(x.shape[1]) if state is None else check_state(self, state, x))
+        weights = [self.weights(place) for place in range(self.num_layers * self.num_directions)]
+        if state is not None:
+            states = unstack(check_state(self, state, x))
+        elif self.follows(Layer, "initial_state"):  # the same, without computing parametrized weights again
+            states = [self.start(w, x.shape[1]) for w in weights]
+        else:
+            states = unstack(self.initial_state(x.shape[1]))
         finals: list[State] = []
         for layer in range(self.num_layers):
             outputs = []
             for direction in range(self.num_directions):
                 place = len(finals)
                 turned = reverse(x, lengths) if direction else x
-                output, final = self.run(self.weights(place), turned, states[place], lengths)
+                output, final = self.run(weights[place], turned, states[place], lengths)
                 outputs.append(reverse(output, lengths) if direction else output)
                 finals.append(final)
             x = self._drop(outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1), layer)
@@ -291,10 +306,14 @@ def reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
     return x.gather(0, source[..., None].expand_as(x))
 
 
+def identity(z: Tensor) -> Tensor:  # of the module, not a lambda, so that layers can be pickled
+    return z
+
+
 def pointwise(name: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """The pointwise non-linearity of a name, or the given function itself."""
     known: dict[str, Callable[[Tensor], Tensor]] = {
-        "tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid, "identity": lambda z: z,
+        "tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid, "identity": identity,
     }
     if callable(name):
         return name
