@@ -1,5 +1,6 @@
 """Projections onto stable sets: no-ops inside, nearest points outside, right gradients, certified by the theory."""
 
+import copy
 import math
 
 import pytest
@@ -223,3 +224,55 @@ def test_a_stable_layer_is_saved_and_loaded():
     second.load_state_dict(first.state_dict())
     assert torch.equal(first.weight_hh_l0, second.weight_hh_l0)
     assert "RowBalls(0.323" in repr(first)
+
+
+@pytest.mark.parametrize("kind", [RNN, LSTM])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("n", [8, 300])
+def test_half_precision_stays_in_the_set_and_moves_once(kind, dtype, n):
+    layer = kind(3, n)
+    with torch.no_grad():
+        layer.weight_hh_l0.mul_(10)
+    layer = project_(layer.to(dtype))
+    weight = layer.weight_hh_l0.detach()
+    if kind is RNN:
+        size = torch.linalg.matrix_norm(weight.double(), 2)
+        assert 0.85 < size <= 0.99
+    else:
+        size = weight.double().abs().sum(-1)[:n]  # the input gate's rows, within lam - forget
+        assert (size <= 0.99 - 2 / 3 + 1e-9).all()
+        assert size.min() > 0.28
+    assert torch.equal(project_(layer).weight_hh_l0, weight)
+
+
+@pytest.mark.parametrize("kind", [RNN, LSTM])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_parametrized_layer_trains_in_half_precision(kind, dtype):
+    parametrized = stable(make(kind).to(dtype))
+    parametrized(torch.randn(4, 2, 3).to(dtype))[0].sum().backward()
+    assert parametrized.parametrizations.weight_hh_l0.original.grad.isfinite().all()
+
+
+def test_a_row_that_is_not_a_number_spoils_no_other():
+    layer = LSTM(3, 4)
+    with torch.no_grad():
+        layer.weight_hh_l0.mul_(10)
+        expected = project_(copy.deepcopy(layer)).weight_hh_l0
+        layer.weight_hh_l0[1, 2] = float("nan")
+    project_(layer)
+    assert layer.weight_hh_l0[1].isnan().any()
+    assert torch.equal(layer.weight_hh_l0[[0, *range(2, 16)]], expected[[0, *range(2, 16)]])
+
+
+def test_a_subclass_with_equations_of_its_own_is_refused():
+    class Thrice(RNN):
+        def advance(self, w, u, h):
+            return super().advance(w, u, 3 * h)
+
+    with pytest.raises(TypeError, match="the stable sets are known for"):
+        stable(Thrice(3, 4))
+
+
+def test_dropout_of_everything_bounds_what_is_left_in_evaluation():
+    layer = project_(LSTM(3, 4, num_layers=2, dropout=1.0))
+    assert layer.weight_ih_l1.isfinite().all()

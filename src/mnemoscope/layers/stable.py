@@ -103,19 +103,29 @@ class RowBalls(nn.Module):
 
 def project_rows(rows: Tensor, radius: float) -> Tensor:
     """The Euclidean projection of each row (count, m) onto the l1 ball: shrink all moduli by one threshold."""
-    size = rows.abs()
+    size = _wide(rows).abs()
     ordered = size.sort(-1, descending=True).values
     inside = _inside(radius, rows)
     excess = (ordered.cumsum(-1) - inside) / torch.arange(1, rows.shape[-1] + 1, device=rows.device)
-    kept = (ordered > excess).sum(-1, keepdim=True)  # how many entries stay above the threshold
+    kept = (ordered > excess).sum(-1, keepdim=True).clamp(min=1)  # how many entries stay; none does where one is nan
     shrunk = rows.sign() * (size - excess.gather(-1, kept - 1)).clamp(min=0)
     over = shrunk.detach().abs().sum(-1, keepdim=True) / inside  # 1 but for rounding, which a long row adds up
-    return torch.where(size.sum(-1, keepdim=True) <= radius, rows, shrunk / over.clamp(min=1))
+    return torch.where(size.sum(-1, keepdim=True) <= radius, rows, (shrunk / over.clamp(min=1)).to(rows.dtype))
+
+
+def _wide(weight: Tensor) -> Tensor:
+    """The weight in a precision that sums and torch's SVD can work with."""
+    return weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight
 
 
 def _inside(radius: float, weight: Tensor) -> float:
-    """A radius so little smaller that what is projected onto it stays within `radius` when its norm is rounded."""
-    return radius * (1 - max(16, weight.shape[-1]) * torch.finfo(weight.dtype).eps)
+    """A radius so little smaller that what is projected onto it stays within `radius` when it is rounded.
+
+    Sums round once an entry; where the result is stored more coarsely, each entry is rounded by up to eps/2 of itself,
+    and a matrix of m columns of norm r by up to sqrt(m) r eps/2 in all.
+    """
+    m, wide, stored = weight.shape[-1], torch.finfo(_wide(weight[:0]).dtype).eps, torch.finfo(weight.dtype).eps
+    return radius * (1 - max(16, m) * wide - (math.sqrt(m) * stored / 2 if stored > wide else 0))
 
 
 class _ClipSpectrum(torch.autograd.Function):
@@ -129,9 +139,9 @@ class _ClipSpectrum(torch.autograd.Function):
 
     @staticmethod
     def forward(matrix: Tensor, radius: float) -> Tensor:
-        left, values, right = torch.linalg.svd(matrix)
+        left, values, right = torch.linalg.svd(_wide(matrix))
         clipped = (left * values.clamp(max=_inside(radius, matrix))[..., None, :]) @ right
-        return torch.where((values[..., :1] <= radius)[..., None], matrix, clipped)
+        return torch.where((values[..., :1] <= radius)[..., None], matrix, clipped.to(matrix.dtype))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -153,15 +163,15 @@ def _clip_derivative(matrix: Tensor, radius: float, tangent: Tensor) -> Tensor:
 
     In the bases U and V it is (g_i - g_j)/(s_i - s_j) on the symmetric part, (g_i + g_j)/(s_i + s_j) on the skew part.
     """
-    left, values, right = torch.linalg.svd(matrix)
-    turned = left.mT @ tangent @ right.mT
+    left, values, right = torch.linalg.svd(_wide(matrix))
+    turned = left.mT @ _wide(tangent) @ right.mT
     high, low = torch.maximum(*_pairs(values)), torch.minimum(*_pairs(values))
     across = (radius - low) / (high - low).clamp(min=torch.finfo(values.dtype).tiny)
     symmetric = torch.where(high <= radius, 1.0, torch.where(low > radius, 0.0, across))
     clipped = high.clamp(max=radius) + low.clamp(max=radius)
     skew = torch.where(high <= radius, 1.0, clipped / (high + low).clamp(min=torch.finfo(values.dtype).tiny))
     moved = (symmetric * (turned + turned.mT) + skew * (turned - turned.mT)) / 2
-    return torch.where((values[..., :1] <= radius)[..., None], tangent, left @ moved @ right)
+    return torch.where((values[..., :1] <= radius)[..., None], tangent, (left @ moved @ right).to(tangent.dtype))
 
 
 def _pairs(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -190,13 +200,13 @@ def _balls(
 
 
 def _is_rnn(layer: nn.Module) -> bool:
-    """A plain recurrence: layers that attend or constrain their weights replace `cell` or are parametrized."""
-    return isinstance(layer, nn.RNN) or (isinstance(layer, RNN) and type(layer).cell is RNN.cell)
+    """A plain recurrence: layers that attend or constrain their weights change its equations or are parametrized."""
+    return isinstance(layer, nn.RNN) or (isinstance(layer, RNN) and layer.follows(RNN, "cell", "advance", "phi"))
 
 
 def _is_lstm(layer: nn.Module) -> bool:
     return (isinstance(layer, nn.LSTM) and not layer.proj_size) or (
-        isinstance(layer, LSTM) and type(layer).cell is LSTM.cell
+        isinstance(layer, LSTM) and layer.follows(LSTM, "cell", "advance", "project")
     )
 
 
@@ -226,8 +236,9 @@ def _lstm_balls(layer: Any, lam: float, input_bound: float, forget: float) -> di
         raise MnemoscopeError(f"input_bound must be positive; got {input_bound}")
     radii = (room, room * (1 - forget), room / 4, room)
     balls: dict[str, SpectralBall | RowBalls] = {name: RowBalls(*radii) for name in _named(layer, "weight_hh")}
+    above = 1 / (1 - layer.dropout) if layer.dropout < 1 else 1.0  # |h| < 1, and what dropout keeps is scaled up
     for name in _named(layer, "weight_ih"):
-        bound = input_bound if name.startswith("weight_ih_l0") else 1 / (1 - layer.dropout)  # |h| < 1 above the first
+        bound = input_bound if name.startswith("weight_ih_l0") else above
         balls[name] = _forget_only(rest / (2 if layer.bias else 1) / bound)
     for name in _named(layer, "bias_ih") + _named(layer, "bias_hh"):
         balls[name] = _forget_only(rest / 4)
