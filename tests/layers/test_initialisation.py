@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.layers import LSTM, ExpRNN
+from mnemoscope.layers import GORU, LSTM, ExpRNN
 from mnemoscope.layers.initialisation import variance_preserving_
 
 
@@ -62,3 +62,16 @@ def test_fan_in_can_be_given_and_wrong_values_are_refused():
         variance_preserving_(weight, "gelu")
     with pytest.raises(MnemoscopeError, match=r"at least 2 dimensions; got \[3\]"):
         variance_preserving_(torch.empty(3))
+
+
+def test_units_of_a_cell_read_input_and_state():
+    cell = variance_preserving_(nn.LSTMCell(100, 300), "linear")
+    assert abs(400 * cell.weight_ih.var().item() - 1) < 0.05
+    assert abs(400 * cell.weight_hh.var().item() - 1) < 0.05
+
+
+def test_what_is_no_weight_is_left_alone():
+    layer = GORU(3, 8)
+    before = layer.angles_l0.detach().clone()
+    variance_preserving_(layer)
+    assert torch.equal(layer.angles_l0, before)

@@ -168,3 +168,9 @@ def test_goru_by_hand() -> None:
 def test_goru_says_what_its_layouts_need(options: dict, message: str) -> None:
     with pytest.raises(mnemoscope.MnemoscopeError, match=message):
         mnemoscope.GORU(3, **options)
+
+
+@pytest.mark.parametrize("fill", [initial.henaff_, initial.cayley_])
+def test_rotations_fill_square_matrices_only(fill) -> None:
+    with pytest.raises(mnemoscope.MnemoscopeError, match=r"square matrix; got \[8, 4\]"):
+        fill(torch.empty(8, 4))

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from mnemoscope.errors import MnemoscopeError
+
 
 def henaff_angles(count: int, like: Tensor) -> Tensor:
     """Rotation angles drawn from U(-pi, pi) (Henaff et al. 2016)."""
@@ -32,16 +34,22 @@ def skew_blocks(size: int, angles: Tensor) -> Tensor:
     return skew
 
 
+def _side(tensor: Tensor) -> int:
+    if tensor.dim() != 2 or tensor.shape[0] != tensor.shape[1]:
+        raise MnemoscopeError(f"rotations fill a square matrix; got {list(tensor.shape)}")
+    return len(tensor)
+
+
 @torch.no_grad()
 def henaff_(tensor: Tensor) -> Tensor:
     """Fill a square matrix with expm of skew 2 x 2 blocks, angles U(-pi, pi): a random rotation in each plane."""
-    return tensor.copy_(torch.linalg.matrix_exp(skew_blocks(len(tensor), henaff_angles(len(tensor) // 2, tensor))))
+    return tensor.copy_(torch.linalg.matrix_exp(skew_blocks(n := _side(tensor), henaff_angles(n // 2, tensor))))
 
 
 @torch.no_grad()
 def cayley_(tensor: Tensor) -> Tensor:
     """Fill a square matrix with the Cayley initialisation: rotations by angles between 0 and pi/2."""
-    return tensor.copy_(torch.linalg.matrix_exp(skew_blocks(len(tensor), cayley_angles(len(tensor) // 2, tensor))))
+    return tensor.copy_(torch.linalg.matrix_exp(skew_blocks(n := _side(tensor), cayley_angles(n // 2, tensor))))
 
 
 @torch.no_grad()

@@ -32,9 +32,9 @@ def variance_preserving_(
     (He's initialisation): N(0, var), or U(-b, b) with b = sqrt(3 var).
 
     Args:
-        target: a weight (units, inputs, ...), or a module: then all of its weights are drawn, except parametrized ones,
-            and its biases are zero. A recurrence's unit reads input and state, so its weight_ih and weight_hh share the
-            sum of their fan-ins.
+        target: a weight (units, inputs, ...), or a module: then all of its parameters called a weight are drawn, except
+            parametrized ones, and its biases are zero. A recurrence's unit reads input and state, so its weight_ih and
+            weight_hh share the sum of their fan-ins.
         unit: what the weight reads, "linear" or "relu" outputs.
         distribution: "gaussian" or "uniform".
         fan_in: how many inputs a unit sums, where that is not the product of the weight's trailing dimensions.
@@ -64,10 +64,11 @@ def _weights(module: nn.Module) -> Iterator[tuple[Tensor, int]]:
     """The weights of a module with the number of inputs that their units sum; biases become zero on the way."""
     named = {name: p for name, p in module.named_parameters() if "parametrizations." not in name}
     for name, weight in named.items():
-        if weight.dim() < 2:
-            if "bias" in name.rpartition(".")[2]:
-                weight.zero_()
+        prefix, dot, own = name.rpartition(".")
+        if "bias" in own:
+            weight.zero_()
+        if "weight" not in own or weight.dim() < 2:  # angles, norms' scales
             continue
-        here, there = ("weight_ih_l", "weight_hh_l") if "weight_ih_l" in name else ("weight_hh_l", "weight_ih_l")
-        partner = named.get(name.replace(here, there)) if here in name else None
+        here, there = ("weight_ih", "weight_hh") if "weight_ih" in own else ("weight_hh", "weight_ih")
+        partner = named.get(prefix + dot + own.replace(here, there)) if here in own else None
         yield weight, _fan_in(weight) + (0 if partner is None else _fan_in(partner))
