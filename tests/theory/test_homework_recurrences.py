@@ -49,7 +49,7 @@ def test_the_layers_have_both_forms():
         assert torch.allclose(output[:, 0], expected(W, drive, h))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 12), st.floats(0.1, 6), seeds)
 def test_gradient_bound_holds(n, T, scale, seed):
     W, drive, h = draw(seed, (n, n), (T, n), (n,))

@@ -159,7 +159,7 @@ def test_lemmas_10_and_11_on_every_small_instance():
 
 
 @given(st.integers(1, 30), st.integers(1, 3000), st.integers(0, 6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_lemmas_10_and_11_on_long_sequences(t, k, s):
     s = min(s, k)
     lower, upper = chi_bounds(t, k, s)
@@ -285,7 +285,7 @@ def test_theorem_1_holds_with_its_condition(eigenvalues):
 
 
 @given(st.integers(0, 10_000), st.integers(1, 5), st.integers(0, 15))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_norms_of_normal_and_other_matrices(seed, t, k):
     draw = torch.Generator().manual_seed(seed)
     V = torch.randn(4, 4, generator=draw, dtype=torch.float64) / 4

@@ -85,7 +85,7 @@ def cost_of(weights, x0, readout, u, y, value):
     return total / len(u)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.floats(0.1, 1.5), st.integers(1, 8), st.integers(0, 10**6), st.booleans(), st.booleans())
 def test_cost_and_gradient_of_networks_stay_within(lam, N, seed, entropy, rescale):
     draw = torch.Generator().manual_seed(seed)
@@ -118,7 +118,7 @@ def project(x, radius):
     return x * min(1.0, radius / float(x.norm()))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.floats(0.1, 1.5), st.floats(0.1, 2), st.integers(0, 10**6))
 def test_joint_constants_bound_joint_jacobians(lam, unit, seed):
     weights = random_rnn(3, 2, lam, seed, bias=False)

@@ -12,7 +12,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.theory.smoothness.entropy import entropy_bound, entropy_change, gaussian_entropy, hadamard_bound
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(1, 6), st.floats(0.1, 4), st.integers(0, 10**6))
 def test_entropy_of_a_gaussian_under_a_linear_map(n, scale, seed):
     draw = torch.Generator().manual_seed(seed)

@@ -45,7 +45,7 @@ def jacobians(weights, h, x, nonlinearity):
     return in_h, in_x, torch.cat([j.flatten(1) for j in in_w], 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(systems)
 def test_no_jacobian_exceeds_its_constant(case):
     nonlinearity, lam, seed, bias = case
@@ -85,6 +85,15 @@ def test_constants_of_a_linear_system_are_reached():
     assert (system.beta_ww, system.beta_wh, system.beta_hw, system.beta_hh) == (0, 1, 1, 0)
 
 
+def test_biases_that_cancel_are_bounded_apart():
+    """b_ih = -b_hh adds nothing to w's own states, but Omega holds weights in which one of the two is gone."""
+    U, V, b = torch.ones(1, 1).double(), torch.tensor([[0.5]]).double(), torch.tensor([3.0]).double()
+    system = linear_constants(U, V, b, -b, input_bound=1.0)
+    h = rnn_states(torch.ones(60, 1).double(), (U, V, b, 0 * b), "identity")[-1]
+    assert h.item() == pytest.approx((1 + 3) / (1 - 0.5))
+    assert system.reach == pytest.approx((1 + 3 + 3) / (1 - 0.5))  # reached by b_hh = b
+
+
 def test_smoothness_of_a_tanh_unit_is_reached():
     """At tanh^2 = 1/3 the second derivative of one unit is beta_hh = 4/(3 sqrt 3) lambda^2, and beta_ww its read^2."""
     bend = torch.atanh(torch.tensor(1 / math.sqrt(3), dtype=torch.float64))
@@ -98,7 +107,7 @@ def test_smoothness_of_a_tanh_unit_is_reached():
     assert system.beta_wh == pytest.approx(4 / (3 * math.sqrt(3)) * 0.8 * read + 1)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(systems, st.integers(1, 30))
 def test_state_gap_holds(case, k):
     nonlinearity, lam, seed, bias = case

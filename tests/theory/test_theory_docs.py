@@ -16,4 +16,5 @@ def test_every_statement_has_its_row(paper: str) -> None:
     statements = [s for s in theory.load().values() if s.paper.split(" ")[0] == paper.split(" ")[0]]
     rows = [line for line in DOCS.read_text().splitlines() if line.startswith(f"| {paper} |")]
     assert len(rows) == len(statements)
+    assert {row.split("`")[1] for row in rows} == {s.name for s in statements}
     assert sum("*corrected*" in row for row in rows) == sum(s.status == "corrected" for s in statements)

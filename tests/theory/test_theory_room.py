@@ -28,6 +28,14 @@ def test_nothing_is_loaded_before_it_is_used():
     assert out.strip() == "['mnemoscope.theory.statement']"
 
 
+def test_statements_come_in_the_order_of_the_papers():
+    names = list(theory.load())
+    papers = [theory.load()[name].paper for name in names]
+    assert list(dict.fromkeys(papers)) == list(theory.PAPERS.values())
+    lemmas = [name for name in names if name.startswith("kerg-lemma")]
+    assert lemmas == [f"kerg-lemma-{i}" for i in range(1, 13)]
+
+
 def test_every_statement_says_what_and_where():
     found = theory.load()
     assert len(found) > 70

@@ -38,7 +38,12 @@ def __dir__() -> list[str]:
 
 
 def load() -> dict[str, Statement]:
-    """Import every file of the room and return all statements by name."""
+    """Import every file of the room and return all statements by name: paper by paper, lemma 2 before lemma 10."""
     for module in pkgutil.walk_packages(__path__, prefix=f"{__name__}."):
         import_module(module.name)
-    return STATEMENTS
+    return {found.name: found for found in sorted(STATEMENTS.values(), key=_place)}
+
+
+def _place(found: Statement) -> tuple[int, list[tuple[int, str]]]:
+    parts = found.name.split("-")
+    return list(PAPERS.values()).index(found.paper), [(int(p) if p.isdigit() else 0, p) for p in parts]

@@ -94,8 +94,9 @@ def few_channels() -> Iterator[Row]:
         printed = conjectured_rank(depth, channels, inputs, length)
         cap = separation_ceiling(depth, channels, inputs, length, inputs)
         found = generic_rank(depth, channels, inputs, length).rank
-        case = f"L={depth} R={channels} M={inputs} T={length} (printed: {printed})"
-        yield Row(case, min(printed, cap), found, ">=")
+        case = f"L={depth} R={channels} M={inputs} T={length}"
+        yield Row(f"{case}: rank found, against the ceiling", cap, found, "==")
+        yield Row(f"{case}: the printed bound, above it", cap + 1, printed, ">=")
 
 
 @statement(

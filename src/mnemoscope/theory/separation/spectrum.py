@@ -95,8 +95,9 @@ def start_end_matrices(
 
 
 def _pairs(starts: Array, ends: Array, templates: Tensor, batch: int) -> Iterator[Tensor]:
-    """Every Start followed by every End, `batch` at a time: (length, B, ...)."""
-    for pairs in np.array_split(np.arange(len(starts) * len(ends)), max(1, len(starts) * len(ends) // batch)):
+    """Every Start followed by every End, at most `batch` at a time: (length, B, ...)."""
+    count = len(starts) * len(ends)
+    for pairs in np.array_split(np.arange(count), -(-count // batch)):
         symbols = np.concatenate([starts[pairs // len(ends)], ends[pairs % len(ends)]], axis=1)  # (B, length)
         yield templates[torch.from_numpy(symbols.T.copy()).to(templates.device)]
 

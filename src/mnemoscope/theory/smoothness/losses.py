@@ -50,7 +50,7 @@ def squared_error() -> LossProperties:
 def cross_entropy(outputs: int) -> LossProperties:
     """l(p, y) = -y log sigma(p) - (1 - y) log(1 - sigma(p)), summed over `outputs` entries: l' = sigma(p) - y.
 
-    Each entry of l' lies in (-1, 1), so K0 = sqrt(outputs) (eq. 16) whatever p and y are.
+    Targets lie in [0, 1], so each entry of l' lies in (-1, 1) and K0 = sqrt(outputs) (eq. 16) whatever p is.
     """
     root = math.sqrt(outputs)
     return LossProperties(K0=root, K1=0.0, K2=0.0, K3=1.0, K4=1 / 4, psi_zero=root / 2, psi_most=root)

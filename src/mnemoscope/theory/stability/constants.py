@@ -1,7 +1,8 @@
 """How fast a stable recurrence forgets, from its weights alone (Miller & Hardt 2018, sections 3 and 6, appendix A).
 
 A map phi_w(h, x) is stable when it is lambda-contractive in h with lambda < 1. All the constants that the lemmas use
-are gathered in `SystemConstants`; they hold for every w' in the convex set of weights with the norms of w or smaller.
+are gathered in `SystemConstants`; they hold for every w' of the convex set Omega that w spans: for an RNN, weights and
+biases whose norms are each at most those of w.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def rnn_constants(
     1-Lipschitz in one place and 2-Lipschitz in another; it is 4/(3 sqrt 3)-Lipschitz.
     """
     rho = _nonlinearity(nonlinearity)
-    biases = [b for b in (bias_ih, bias_hh) if b is not None]
-    offset = float(torch.linalg.vector_norm(sum(biases, torch.zeros_like(weight_hh[0])).detach().cpu().double()))
+    biases = [b.detach().cpu().double() for b in (bias_ih, bias_hh) if b is not None]
+    offset = sum(float(b.norm()) for b in biases)  # not ||b_ih + b_hh||: elsewhere in Omega they need not cancel
     V, U = spectral_norm(weight_hh), spectral_norm(weight_ih)
     lam, L_x = rho.lipschitz * V, rho.lipschitz * U
     rest = rho.at_zero * math.sqrt(len(weight_hh)) + rho.lipschitz * offset  # >= ||phi(0, 0)||

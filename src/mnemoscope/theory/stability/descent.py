@@ -112,12 +112,16 @@ def weight_gap(gap: float, alpha: float, smoothness: float, steps: int) -> float
 
 def weight_gap_closed(gap: float, alpha: float, smoothness: float, steps: int) -> float:
     """Proposition 2, tightened: alpha gap N^(ab) min(N, 1 + 1/(ab)); the paper has N^(ab + 1), that is, always N."""
-    return math.exp(min(log_weight_gap(math.log(gap), alpha, smoothness, steps), 700.0)) if gap else 0.0
+    return _exp(log_weight_gap(math.log(gap), alpha, smoothness, steps)) if gap else 0.0
 
 
 def weight_gap_as_printed(gap: float, alpha: float, smoothness: float, steps: int) -> float:
     """Proposition 2 as printed, alpha gap N^(ab + 1); true, and never smaller than `weight_gap_closed`."""
-    return math.exp(min(math.log(alpha * gap) + (alpha * smoothness + 1) * math.log(steps), 700.0)) if gap else 0.0
+    return _exp(math.log(alpha * gap) + (alpha * smoothness + 1) * math.log(steps)) if gap else 0.0
+
+
+def _exp(exponent: float) -> float:
+    return math.exp(exponent) if exponent < 709 else math.inf
 
 
 def log_weight_gap(log_gap: float, alpha: float, smoothness: float, steps: int) -> float:
@@ -147,6 +151,10 @@ def training_context_length(
     alpha beta ln N / ln(1/lambda).
     """
     contractive(system)
+    if min(eps, alpha, 1.0 if L_f is None else L_f) <= 0 or steps < 1:
+        raise MnemoscopeError(f"eps, alpha, L_f and steps must be positive; got {eps}, {alpha}, {L_f}, {steps}")
+    if not math.isfinite(loss_smoothness(system, loss)):
+        raise MnemoscopeError("Proposition 2 needs a smooth system: no bound on how its Jacobians change is known")
     low = max(1, math.ceil(-1 / math.log(system.lam))) if system.lam else 1  # k lambda^(k-1) falls from here on
     high = low
     while not _keeps(system, loss, eps, alpha, steps, L_f, high):
@@ -162,11 +170,12 @@ def _keeps(
 ) -> bool:
     """Whether the promise holds at k; with L_f each of Theorem 1's two terms has eps/2."""
     log_power = (k - 1) * math.log(system.lam) if system.lam else (0.0 if k == 1 else -math.inf)
-    log_gap = math.log(truncation_gamma(system, loss)) + math.log(k) + log_power
+    gamma = truncation_gamma(system, loss)
+    log_gap = math.log(gamma) + math.log(k) + log_power if gamma else -math.inf
     log_delta = log_weight_gap(log_gap, alpha, loss_smoothness(system, loss), steps)
     if L_f is None:
         return log_delta <= math.log(eps)
-    log_moved = log_delta + math.log(L_f * system.L_w / contractive(system))
+    log_moved = log_delta + math.log(L_f * system.L_w / contractive(system)) if system.L_w else -math.inf
     return log_moved <= math.log(eps / 2) and L_f * state_gap(system, k) <= eps / 2
 
 

@@ -94,6 +94,14 @@ def random_lstm(n: int, d: int, scale: float, seed: int) -> tuple[Tensor, ...]:
     return tuple(scale * (2 * torch.rand(s, generator=draw, dtype=torch.float64) - 1) / math.sqrt(n) for s in shapes)
 
 
+def tighter_lstm(weights: tuple[Tensor, ...], share: float) -> tuple[Tensor, ...]:
+    """Weights of the set on which `lstm_constants` hold: all times `share`, but no bias of a sigmoid raised."""
+    U, W, *biases = (share * w for w in weights)
+    n = W.shape[1]
+    cell = torch.arange(4 * n) // n == 2
+    return U, W, *(torch.where(cell, b, torch.minimum(b, b / share)) for b in biases)
+
+
 def lstm_step(x: Tensor, c: Tensor, h: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """(c_t, h_t) from x_t, c_{t-1} and h_{t-1}, with the gates in torch's order i, f, g, o."""
     U, W, *biases = weights

@@ -21,7 +21,7 @@ from mnemoscope.theory.stability.descent import (
     squared_loss,
     trajectory_gap,
 )
-from mnemoscope.theory.stability.instances import bounded_inputs, flat, lstm_states, random_lstm
+from mnemoscope.theory.stability.instances import bounded_inputs, flat, lstm_states, random_lstm, tighter_lstm
 from mnemoscope.theory.stability.lstm import GateBounds, gate_bounds, gates
 from mnemoscope.theory.statement import Row, statement
 
@@ -30,6 +30,9 @@ SIGMA, TANH = NONLINEARITIES["sigmoid"], NONLINEARITIES["tanh"]
 
 def lstm_constants(*weights: Tensor | None, input_bound: float) -> SystemConstants:
     """lambda, L_x, L_w and the betas of an LSTM with the given weights (as in `lstm_certificate`).
+
+    They hold for every w' with |W'| <= |W| and |U'| <= |U| entry by entry, |b'_g| <= |b_g|, and b' <= b in the other
+    gates, where b is the sum of both biases: no gate of w' opens wider than w's can.
 
     A unit's next (c, h) is a function of its four preactivations and its c, whose first and second derivatives are
     bounded entry by entry on the reachable box; preactivations are bilinear in the weights and (h, x, 1).
@@ -100,7 +103,7 @@ def lstm_lemmas() -> Iterator[Row]:
         yield Row(f"n={n}, lambda={system.lam:.2f}, k={k}: Lemma 1", state_gap(system, k), apart)
         moved = float((_gradient(x, weights, C, y) - _gradient(x[-k:], weights, C, y)).norm())
         yield Row(f"n={n}, k={k}: Lemma 2", gradient_gap(system, loss, k), moved)
-        other = tuple(0.9 * w for w in weights)
+        other = tighter_lstm(weights, 0.9)
         distance = float((flat(weights) - flat(other)).norm())
         turned = float((_gradient(x, weights, C, y) - _gradient(x, other, C, y)).norm())
         yield Row(f"n={n}: Lemma 3", loss_smoothness(system, loss) * distance, turned)
