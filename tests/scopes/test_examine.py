@@ -35,7 +35,7 @@ def test_a_whole_examination_comes_back_from_disk(tmp_path):
     assert {finding.scope for finding in found} == set(QUICK)
     assert found["attention"].status == "not applicable"
     assert all(finding.found for finding in found if finding.scope != "attention")
-    assert found.about == {"model": "LSTM(3, 5)", "inputs": "4 sequences of 12 steps"}
+    assert found.about == {"model": "LSTM(3, 5)", "inputs": "4 sequences of 12 steps", "needs": "40"}
     assert not found.partial
     found.save(tmp_path)
     assert Examination.load(tmp_path) == found
