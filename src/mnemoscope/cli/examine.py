@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -183,7 +183,7 @@ def _sequences(options: Examine[Any], task: Task | None, target: Target, device:
     inputs = inputs.to(_DTYPES[options.dtype]) if inputs.is_floating_point() else inputs
     targets = None if found.targets is None else found.targets.to(device)
     needs = found.needs if options.needs is None else options.needs
-    moved = made.Sequences(inputs, found.words, targets, found.loss, needs, found.time_first)
+    moved = replace(found, inputs=inputs, targets=targets, needs=needs)
     return made.fitted(moved, target.model, options.layout)
 
 

@@ -44,8 +44,8 @@ def _called(factory: Any, spec: str, features: int, options: Mapping[str, Any]) 
 
 
 def _required(factory: Any) -> set[str]:
-    """The arguments that a factory cannot do without; torch's own layers hide theirs behind *args."""
-    if isinstance(factory, type) and issubclass(factory, nn.RNNBase | nn.RNNCellBase):
+    """The arguments that a factory cannot do without."""
+    if factory in (nn.RNN, nn.LSTM, nn.GRU):  # which hide theirs behind *args
         return {"input_size", "hidden_size"}
     try:
         wanted = inspect.signature(factory).parameters.values()

@@ -28,6 +28,7 @@ class Sequences:
     targets: Tensor | None = None
     loss: Loss | None = None
     needs: float | None = None
+    outputs: int | None = None  # how many numbers a step the loss is of
     time_first: bool = False
 
     @property
@@ -39,7 +40,7 @@ def of_task(task: Task, batch: int) -> Sequences:
     """A batch of held-out sequences."""
     found = task.batch(0, batch, "valid")
     words = f"{task.name}, {task.length} steps"
-    return Sequences(found.inputs, words, found.targets, task.loss, task.needs, time_first=True)
+    return Sequences(found.inputs, words, found.targets, task.loss, task.needs, task.output_size, time_first=True)
 
 
 def of_file(path: Path) -> Sequences:
@@ -108,6 +109,8 @@ def _taught(sequences: Sequences, outputs: Tensor, batch_first: bool) -> bool:
     """Whether the loss can be taken of what the model gives."""
     assert sequences.loss is not None
     assert sequences.targets is not None
+    if outputs.shape[-1] != sequences.outputs:
+        return False
     try:
         given = outputs.transpose(0, 1) if batch_first else outputs
         return bool(torch.isfinite(sequences.loss(given, sequences.targets)))
