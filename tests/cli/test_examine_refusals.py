@@ -79,6 +79,7 @@ REFUSED = {
     "GRU --with hidden_size=0": "hidden-size = 0 is not allowed",
     "GRU --steps 0": "steps = 0 is not allowed",
     "GRU --batch 0": "batch = 0 is not allowed",
+    "GRU --threads 0": "threads = 0 is not allowed",
     "GRU --budget 0": "budget = 0.0 is not allowed",
     "GRU --scopes horizn": "'horizn' is not a scope",
     "GRU --fail-if horizon": "as in 'horizon<100'",

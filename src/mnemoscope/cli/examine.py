@@ -23,7 +23,7 @@ from . import sequences as made
 from .conditions import failures, read_conditions
 from .console import parse, show, show_json, take, terminal
 from .drawing import RUNS_OWN, Format, draw, free, save, slug
-from .examining import Bar, measure, stoppable
+from .examining import Bar, measure, stoppable, threads
 from .running import Reporting
 from .targets import Target, is_run, load_target, read_options
 
@@ -59,7 +59,7 @@ class Examine(Generic[K]):
     """Steps of random sequences."""
     features: int = 8
     """Features of random sequences."""
-    batch: int = 16
+    batch: int = 8
     """How many sequences."""
     needs: float | None = None
     """How many steps back must be remembered; by default what the task needs."""
@@ -71,6 +71,8 @@ class Examine(Generic[K]):
     """Where to measure."""
     dtype: Literal["float32", "float64"] = "float32"
     """Number format to measure in."""
+    threads: int = 1
+    """CPU threads; the steps of a recurrence are small, and wait for each other more than they gain."""
     seed: int = 0
     """Seed of fresh weights, random inputs and random directions."""
     out: Path | None = None
@@ -89,8 +91,9 @@ class Examine(Generic[K]):
             raise MnemoscopeError(f"budget = {self.budget} is not allowed; it must be a positive number of seconds")
         if self.batch_first and self.time_first:
             raise MnemoscopeError("--batch-first and --time-first contradict each other; give one of them")
-        if self.batch < 1:
-            raise MnemoscopeError(f"batch = {self.batch} is not allowed; it must be at least 1")
+        for name in ("batch", "threads"):
+            if getattr(self, name) < 1:
+                raise MnemoscopeError(f"{name} = {getattr(self, name)} is not allowed; it must be at least 1")
 
 
     @property
@@ -105,7 +108,7 @@ def main(arguments: list[str]) -> int:
     device = _device(options.device)
     targets = _targets(options, task, device)
     folder = options.out or _folder(targets)
-    with stoppable() as signalled:
+    with stoppable() as signalled, threads(options.threads):
         found, stopped = _measure_all(options, task, targets, device)
     code = signalled[0] if signalled else 130
     if not found:

@@ -88,6 +88,17 @@ def stoppable() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Compute with so many CPU threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def measure(
     target: Target, sequences: Sequences, scopes: Sequence[str], budget: float, batch_first: bool | None, seed: int,
     bar: Bar,
