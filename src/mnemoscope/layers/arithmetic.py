@@ -27,6 +27,8 @@ class RAC(Gated):
         feature: f, a map of the last dimension of x to `input_size` features; the identity by default (x holds the
             template features already, one-hot for discrete inputs).
         bias: the paper has none; with True both factors become affine.
+
+    Shapes are `RNN`'s.
     """
 
     def __init__(

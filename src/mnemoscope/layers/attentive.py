@@ -149,7 +149,8 @@ class MemRNN(Attentive, RNN):
     """A plain recurrence with full attention over all its past states (Kerg et al. 2020, eqs 9-10, 50-53).
 
     h_t = phi(V s_{t-1} + U x_t + b);  alpha = softmax_i v^T tanh(W_a s_{t-1} + U_a h_i), i <= t;
-    s_t = h_t + sum_i alpha_i h_i. The state unpacks as ``(h,)`` and carries ``.s`` and ``.memory``.
+    s_t = h_t + sum_i alpha_i h_i. Input and output have `RNN`'s shapes; the state unpacks as ``(h,)``, h
+    (layers * directions, batch, hidden_size), and carries ``.s`` of the same shape and the `Memory`, ``.memory``.
 
     Arguments are `RNN`'s, and `mix` and `output`. Memory grows with every step: `RelRNN` bounds it.
     """
@@ -158,5 +159,7 @@ class MemRNN(Attentive, RNN):
 class MemLSTM(Attentive, LSTM):
     """An LSTM with full attention over all its past h; its gates read [s_{t-1}, x_t], its cell state stays its own.
 
-    The state unpacks as ``(h, c)`` and carries ``.s`` and ``.memory``. Arguments are nn.LSTM's, and `mix`, `output`.
+    Input and output have nn.LSTM's shapes; the state unpacks as ``(h, c)``, each (layers * directions, batch,
+    hidden_size), and carries ``.s`` of the same shape and the `Memory`, ``.memory``. Arguments are nn.LSTM's, and
+    `mix`, `output`.
     """

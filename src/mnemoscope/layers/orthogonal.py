@@ -24,6 +24,8 @@ class OrthRNN(RNN):
 
     Args:
         recurrent_init: "henaff" (expm of skew blocks), "cayley" or "orthogonal".
+
+    The other arguments, and the shapes, are `RNN`'s.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class ExpRNN(OrthRNN):
     Args:
         trivialization: "static" learns A in V = expm(A), the published expRNN; "dynamic" learns it in V = B expm(A)
             around a base B, which `rebase` moves to the present V (dtriv).
+
+    The other arguments, and the shapes, are `OrthRNN`'s; ``bias=False`` leaves modReLU's b alone, as published.
     """
 
     def __init__(
@@ -126,6 +130,8 @@ class GORU(Layer):
         layout: "fft", log2(n) layers that mix every pair of coordinates (n a power of two), or "tunable", an even
             number of layers that rotate neighbours (n even).
         rotations: the number of layers for "tunable"; n by default, which reaches every rotation.
+
+    Shapes are `RNN`'s. With ``bias=False`` b_c is gone too, and the candidate c is linear.
     """
 
     def __init__(

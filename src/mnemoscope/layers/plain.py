@@ -106,7 +106,10 @@ class RNN(Gated):
 
 
 class LinearSystem(RNN):
-    """A linear dynamical system, h_t = V h_{t-1} + U x_t + b: an `RNN` whose non-linearity is the identity."""
+    """A linear dynamical system, h_t = V h_{t-1} + U x_t + b: an `RNN` whose non-linearity is the identity.
+
+    Shapes are `RNN`'s.
+    """
 
     def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
         super().__init__(input_size, hidden_size, *args, **kwargs, nonlinearity="identity")
@@ -149,6 +152,8 @@ class GRU(Gated):
     """Gated recurrent unit; the same numbers and the same parameters as nn.GRU.
 
     r, z = sigmoid(.);  n = tanh(W_in x + b_in + r * (W_hn h + b_hn));  h_t = (1 - z) * n + z * h_{t-1}.
+    Input (time, batch, input_size) -> output (time, batch, directions * hidden_size) and h
+    (layers * directions, batch, hidden_size).
     """
 
     gates = 3
@@ -166,5 +171,5 @@ class GRU(Gated):
 
 
 def modrelu(z: Tensor, b: Tensor) -> Tensor:
-    """modReLU(z) = sign(z) relu(|z| + b): keeps the direction of z and moves its modulus by b."""
+    """modReLU(z) = sign(z) relu(|z| + b): keeps the sign of z (..., n) and moves its modulus by b (n,)."""
     return torch.sign(z) * torch.relu(torch.abs(z) + b)

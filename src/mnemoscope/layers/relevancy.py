@@ -95,7 +95,8 @@ class RelRNN(Screened, RNN):
     """`MemRNN` with relevancy screening: each step attends at most buffer + relevant states.
 
     h_t = phi(V s_{t-1} + U x_t + b);  s_t = h_t + attention of s_{t-1} over S and R. The state unpacks as ``(h,)`` and
-    carries ``.s`` and ``.memory``. Arguments are `RNN`'s, `buffer`, `relevant`, `decay`, `refresh`, `mix`, `output`.
+    carries ``.s`` and ``.memory``, as `MemRNN`'s does, with buffer + relevant slots. Arguments are `RNN`'s, `buffer`,
+    `relevant`, `decay`, `refresh`, `mix`, `output`.
     """
 
 
