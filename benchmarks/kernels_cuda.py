@@ -1,6 +1,6 @@
 """Layers on a CUDA device beside cuDNN's: time a step, peak memory, ratio, speedup over the eager path.
 
-    python benchmarks/kernels_cuda.py                   the tables
+    python benchmarks/kernels_cuda.py                   the tables (`cudnn`: the first of them alone)
     compute-sanitizer --tool racecheck python benchmarks/kernels_cuda.py small      every kernel once, on small sizes
 
 Forward and backward in float32, medians; cuDNN as torch sets it up (it may use TF32, the kernels here never do).
@@ -99,7 +99,8 @@ def small() -> None:
     for layer in (
         ms.RNN(3, 128), ms.RNN(3, 200, nonlinearity="modrelu"), ms.LSTM(3, 100), ms.GORU(3, 128), ms.RAC(3, 60),
         ms.RelRNN(3, 128, **screened), ms.RelRNN(3, 60, buffer=0, relevant=3),
-        ms.RelLSTM(3, 128, output="s", **screened), ms.MemRNN(3, 100), ms.MemLSTM(3, 60, output="s"), ms.SAB(3, 128, top=3, output="both"),
+        ms.RelLSTM(3, 128, output="s", **screened), ms.MemRNN(3, 100), ms.MemLSTM(3, 60, output="s"),
+        ms.SAB(3, 128, top=3, output="both"),
     ):  # fmt: skip
         layer = layer.to(DEVICE)
         state = ms.detach(layer(torch.randn(4, 2, 3, device=DEVICE))[1])
@@ -116,6 +117,8 @@ if __name__ == "__main__":
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}")
     if "small" in sys.argv[1:]:
         small()
+    elif "cudnn" in sys.argv[1:]:
+        against_cudnn()
     else:
         against_cudnn()
         growth()

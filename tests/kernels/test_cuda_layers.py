@@ -49,6 +49,7 @@ SIZES = [(1, 3, 1), (7, 20, 3), (64, 1, 5), (100, 50, 4), (128, 40, 140), (200, 
 @pytest.mark.parametrize(("n", "T", "B"), [*SIZES, (511, 8, 2)])
 @pytest.mark.parametrize("layer", [ms.RNN, ms.OrthRNN, ms.RAC, ms.RelRNN, ms.MemRNN])
 def test_one_gate(launched, layer, n, T, B):
+    T = max(T, 2) if layer is ms.RAC else T  # it starts from W_H^+ 1: its first step does not depend on W_H
     check(layer(5, n, device=DEVICE), launched, T, B)
 
 

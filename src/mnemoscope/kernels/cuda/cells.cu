@@ -25,7 +25,7 @@ KERNEL(THREADS) cells_forward(
     float c = CELL == LSTM && mine ? c0[(long long)p.sequence * n + unit] : 0.f;
     sync_cluster();  // no block may store into another's memory before that one has begun
     publish(p, shared_h + unit, h);
-    float x[4] = {}, y[4], z[4];
+    float x[4] = {}, next[4] = {}, y[4], z[4];
     const float* input = xp + (long long)p.sequence * ROWS * n + unit;
     const long long stride = (long long)B * n;
     if (mine && steps)
@@ -33,7 +33,13 @@ KERNEL(THREADS) cells_forward(
     sync_cluster();
 
     long long at = (long long)p.sequence * n + unit;
+#pragma unroll 2
     for (int t = 0; t < steps; ++t, at += stride) {
+        input += stride * ROWS;
+        if (mine && t + 1 < steps)
+            for (int r = 0; r < ROWS; ++r) next[r] = input[r * n];
+        if (mine && t + AHEAD < steps)
+            for (int r = 0; r < ROWS; ++r) prefetch(input + (AHEAD - 1) * stride * ROWS + r * n);
         matrix.times(p, shared_h + (t & 1) * N, y);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) z[r] = x[r] + y[r];
@@ -52,18 +58,14 @@ KERNEL(THREADS) cells_forward(
             kept[0] = unit_now.i, kept[1] = unit_now.f, kept[2] = unit_now.g, kept[3] = unit_now.o;
         }
         publish(p, shared_h + ((t + 1) & 1) * N + unit, mine ? h : 0.f);
-        input += stride * ROWS;
-        if (mine && t + 1 < steps)
-            for (int r = 0; r < ROWS; ++r) x[r] = input[r * n];
-        if (mine && t + AHEAD < steps)
-            for (int r = 0; r < ROWS; ++r) prefetch(input + AHEAD * stride * ROWS + r * n);
-        if (writes) {
+        for (int r = 0; r < ROWS; ++r) x[r] = next[r];
+        sync_cluster();
+        if (writes) {  // behind the barrier, which would wait for them
             h_out[at] = h;
             if (SAVE && CELL == LSTM) cells[at] = c;
             if (SAVE && CELL >= GORU)
                 for (int r = 0; r < 4; ++r) gates[4 * (at - unit) + r * n + unit] = kept[r];
         }
-        sync_cluster();
     }
     if (CELL == LSTM && writes) c_T[(long long)p.sequence * n + unit] = c;
     for (int t = steps; t < T; ++t, at += stride)
@@ -146,12 +148,12 @@ KERNEL(THREADS) cells_backward(
         float* buffer = shared_x + (t & 1) * ROWS * N;
         for (int r = 0; r < ROWS; ++r) publish(p, buffer + r * N + unit, mine ? x[r] : 0.f);
         fetch(t - 1);
-        if (writes) {
+        sync_cluster();
+        if (writes) {  // behind the barrier, which would wait for them
             for (int r = 0; r < ROWS; ++r) dxp[ROWS * (at - unit) + r * n + unit] = dz[r];
             if (CELL == RAC) du[at] = x[0];
             if (CELL == GORU) du[at] = x[ROWS - 1];
         }
-        sync_cluster();
         carried = direct + matrix.times(p, buffer);
     }
     if (writes) {

@@ -118,6 +118,13 @@ KERNEL(THREADS) screened_forward(
 #pragma unroll
         for (int k = 0; k < K; ++k) part[k][0] = weight * reciprocal(1.f + query * bank(KEY, p.part + D * k, p.local));
         sync_cluster();
+        if (writes) {  // behind the barrier, which would wait for them
+            h_out[at] = h;
+            if (SAVE && G == 4) {
+                cells[at] = c;
+                for (int r = 0; r < 4; ++r) gates[(at - unit) * 4 + r * n + unit] = kept[r];
+            }
+        }
 
         float y[ROWS];
         matrix.times(p, shared_h, y);
@@ -155,14 +162,7 @@ KERNEL(THREADS) screened_forward(
             slots[here] = books.held;
             attention[here] = alpha;
         }
-        if (writes) {
-            h_out[at] = h;
-            s_out[at] = s;
-            if (SAVE && G == 4) {
-                cells[at] = c;
-                for (int r = 0; r < 4; ++r) gates[(at - unit) * 4 + r * n + unit] = kept[r];
-            }
-        }
+        if (writes) s_out[at] = s;
     }
 
     if (keeps) {
