@@ -22,7 +22,7 @@ from mnemoscope.theory.smoothness.cost import (
     spread,
 )
 from mnemoscope.theory.smoothness.losses import cross_entropy, cross_entropy_value, squared_error, squared_loss_value
-from mnemoscope.theory.stability import lstm_constants, rnn_constants
+from mnemoscope.theory.stability import SystemConstants, lstm_constants, rnn_constants
 from mnemoscope.theory.stability.instances import bounded_inputs, flat, nearby, random_lstm, random_rnn, rnn_states
 
 positive = st.floats(0.05, 2.5)
@@ -138,6 +138,19 @@ def test_joint_constants_bound_joint_jacobians(lam, unit, seed):
     assert float(torch.linalg.matrix_norm(here, ord=2)) <= joint.L_f * (1 + 1e-9)
     distance = math.hypot(float((h - k).norm()), float((flat(weights) - flat(other)).norm()) / unit)
     assert float(torch.linalg.matrix_norm(here - there, ord=2)) <= joint.L_f_prime * distance * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("betas", "expected"), [
+    ({"beta_hh": 3.0}, 3.0), ({"beta_hw": 3.0, "beta_wh": 3.0}, 6.0), ({"beta_ww": 3.0}, 12.0),
+    ({"beta_hh": 1.0, "beta_hw": 1.0, "beta_wh": 1.0, "beta_ww": 1.0}, 5.0),
+])  # fmt: skip
+def test_each_part_of_the_joint_smoothness_has_its_power_of_the_unit(betas, expected):
+    """In units of 2 the blocks of f's second derivative are (hh, 2 hw; 2 wh, 4 ww), measured by their spectral norm."""
+    zero = {"beta_hh": 0.0, "beta_hw": 0.0, "beta_wh": 0.0, "beta_ww": 0.0}
+    system = SystemConstants(lam=0.6, L_x=1.0, L_w=0.4, reach=1.0, **{**zero, **betas})
+    joint = joint_constants(system, 1.0, unit=2.0)
+    assert joint.L_f_prime == pytest.approx(expected)
+    assert joint.L_f == pytest.approx(1.0)  # 0.6 and 2 x 0.4
 
 
 def test_a_contractive_map_can_have_a_joint_constant_above_one():

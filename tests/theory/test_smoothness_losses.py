@@ -70,6 +70,7 @@ def test_gradient_is_psi_minus_K3_y(seed, size, kind):
 
 def test_psi_of_the_cross_entropy_is_bounded():
     loss = cross_entropy(4)
+    assert float(torch.sigmoid(torch.tensor(1e-4).double()) - 0.5) == pytest.approx(loss.K4 * 1e-4)  # steepest at 0
     assert float(loss.psi(torch.tensor(0.0))) == 1.0  # sigma(0) = 1/2 in four entries
     assert float(loss.psi(torch.tensor(1e9))) == 2.0
 

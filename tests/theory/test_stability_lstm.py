@@ -120,6 +120,15 @@ def test_the_bound_without_bias_fails():
     assert float(c[-1]) == pytest.approx(1 + math.exp(3)) == pytest.approx(forget_bound(*weights, input_bound=0.0)[1])
 
 
+def test_the_output_gate_reaches_its_entry():
+    """With a full cell and h = 0 the output gate is at its steepest: dh_+/dh = W_o tanh(c)/4."""
+    weights = one_unit(i=(0.0, 20.0), f=(0.0, 1.0), g=(0.0, 20.0), o=(0.4, 0.0))
+    c = 1 + math.e
+    J = jacobian(weights, torch.tensor([c, 0.0]).double(), torch.zeros(1).double())
+    assert float(J[1, 1]) == pytest.approx(0.4 * math.tanh(c) / 4)
+    assert float(comparison_matrix(*weights, input_bound=0.0)[1, 1]) == pytest.approx(float(J[1, 1]))
+
+
 def test_column_sums_do_not_certify():
     """Each column of W_g is below (1 - ||f||)/4 = 1/8, one row sums to 7.7: states move 3.8 times apart in one step."""
     n = 64

@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory.attention.net import agreement, drawn, random_net
+from mnemoscope.theory.attention.net import PAPER, agreement, drawn, random_net
 from mnemoscope.theory.attention.uniform import check_start, uniform_chi
 from mnemoscope.theory.statement import Row, statement
-
-PAPER = "Kerg et al. 2020"
 
 
 def uniform_gain(eigenvalue: complex, t: int, k: int) -> Tensor:

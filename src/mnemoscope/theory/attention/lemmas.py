@@ -18,10 +18,8 @@ from mnemoscope.theory.attention.jacobians import (
     path_factors,
     split_factors,
 )
-from mnemoscope.theory.attention.net import SelfAttentiveNet, agreement, drawn, example_nets, random_net
+from mnemoscope.theory.attention.net import PAPER, SelfAttentiveNet, agreement, drawn, example_nets, random_net
 from mnemoscope.theory.statement import Row, statement
-
-PAPER = "Kerg et al. 2020"
 
 
 def _score(net: SelfAttentiveNet, before: Tensor, hidden: Tensor) -> Tensor:

@@ -17,6 +17,8 @@ from torch.func import jacrev, vmap
 from mnemoscope.theory.attention.jacobians import AttentionBlocks, additive_scores
 from mnemoscope.theory.statement import Row
 
+PAPER = "Kerg et al. 2020"
+
 Pointwise = Callable[[Tensor], Tensor]
 Mix = Callable[[Tensor, Tensor], Tensor]
 

@@ -9,10 +9,8 @@ from torch import Tensor
 
 from mnemoscope.theory.attention.hops import state_gradients
 from mnemoscope.theory.attention.jacobians import AttentionBlocks
-from mnemoscope.theory.attention.net import SelfAttentiveNet, agreement, drawn, example_nets, random_net
+from mnemoscope.theory.attention.net import PAPER, SelfAttentiveNet, agreement, drawn, example_nets, random_net
 from mnemoscope.theory.statement import Row, statement
-
-PAPER = "Kerg et al. 2020"
 
 
 def score_gradient(blocks: AttentionBlocks, macro_total: Tensor) -> Tensor:

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 from mnemoscope.theory.attention.jacobians import hidden_partial, macro_partial, path_factors
-from mnemoscope.theory.attention.net import agreement, drawn, example_nets
+from mnemoscope.theory.attention.net import PAPER, agreement, drawn, example_nets
 from mnemoscope.theory.statement import Row, statement
-
-PAPER = "Kerg et al. 2020"
 
 
 def total_derivatives(E: Tensor, F: Tensor) -> Tensor:

@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory.attention.net import agreement, drawn, random_net
+from mnemoscope.theory.attention.net import PAPER, agreement, drawn, random_net
 from mnemoscope.theory.attention.paths import by_hops, total_derivatives
 from mnemoscope.theory.statement import Row, statement
-
-PAPER = "Kerg et al. 2020"
 
 
 def uniform_over(pattern: Tensor) -> Tensor:

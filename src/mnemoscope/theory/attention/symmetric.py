@@ -14,9 +14,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from mnemoscope.theory.attention.net import PAPER
 from mnemoscope.theory.statement import Row, statement
-
-PAPER = "Kerg et al. 2020"
 
 
 def reciprocals(t: int, start: int, stop: int) -> Tensor:

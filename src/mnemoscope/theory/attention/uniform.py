@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.theory.attention.net import PAPER
 from mnemoscope.theory.attention.symmetric import elementary_sums, reciprocals
 from mnemoscope.theory.statement import Row, statement
-
-PAPER = "Kerg et al. 2020"
 
 
 def uniform_chi(t: int, k: int, most: int | None = None) -> Tensor:
