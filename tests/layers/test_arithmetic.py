@@ -59,3 +59,11 @@ def test_one_hot_sequences_neither_vanish_nor_explode_at_the_start() -> None:
     layer = mnemoscope.RAC(8, 64)
     x = torch.nn.functional.one_hot(torch.randint(8, (10, 32)), 8).float()
     assert 0.1 < layer(x)[0][-1].square().mean().sqrt() < 10
+
+
+def test_a_singular_matrix_starts_from_its_pseudo_inverse() -> None:
+    """Footnote 4 of Levine et al. 2018: the start that comes nearest to multiplying by ones."""
+    layer = mnemoscope.RAC(2, 2, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(torch.tensor([[1.0, 1.0], [1.0, 1.0]]))
+    torch.testing.assert_close(layer.initial_state(1)[0, 0], torch.tensor([0.5, 0.5], dtype=torch.float64))

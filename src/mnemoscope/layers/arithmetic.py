@@ -86,5 +86,7 @@ class RAC(Gated):
 
     def start(self, w: Weights, batch: int) -> State:
         wanted = 1 - w.bias_hh.double() if self.bias else w.weight_hh.new_ones(self.hidden_size, dtype=torch.float64)
-        h = torch.linalg.pinv(w.weight_hh.double()) @ wanted  # (hidden,); in double, as W_H may be near singular
+        W = w.weight_hh.double()  # it may be near singular
+        solved = torch.linalg.solve_ex(W, wanted)
+        h = torch.linalg.pinv(W) @ wanted if solved.info.any() else solved.result  # (hidden,)
         return h.to(w.weight_hh.dtype).expand(batch, -1)
