@@ -63,9 +63,10 @@ def horizon(shown: Sequence[View]) -> list[Chart]:
     if after:
         x, y = Axis("steps after the prefix"), Axis("difference of the outputs, relative", log=True, switch=True)
         charts.append(Chart("horizon-behaviour", "How long two beginnings can be told apart", x, y, tuple(after)))
-    taught = [line for view in shown for line in view.line("loss_gradient")]
+    kinds = (("loss_gradient", "by inputs"), ("loss_gradient_by_state", "by states"))
+    taught = [line for view in shown for n, (key, kind) in enumerate(kinds) for line in view.line(key, kind, n)]
     if taught:
-        y = Axis("gradient of the loss by the input", log=True, switch=True)
+        y = Axis("size of the loss's gradient", log=True, switch=True)
         charts.append(Chart("horizon-loss", "Which steps the loss teaches about", Axis("step"), y, tuple(taught)))
     return charts
 
