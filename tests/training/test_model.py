@@ -95,3 +95,14 @@ def test_dropout_acts_in_training_only() -> None:
     assert not torch.equal(model(x)[0], model(x)[0])
     model.eval()
     assert torch.equal(model(x)[0], model(x)[0])
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "torch.GRU"])
+def test_input_and_readout_weights_start_by_xaviers_rule(name: str) -> None:
+    torch.manual_seed(0)
+    model = SequenceModel(40, 30, NetworkConfig(name, 200))
+    for gate in model.layer.weight_ih_l0.split(200):
+        assert gate.std().item() == pytest.approx((2 / 240) ** 0.5, rel=0.05)
+    assert model.readout.weight.std().item() == pytest.approx((2 / 230) ** 0.5, rel=0.05)
+    plain = SequenceModel(40, 30, NetworkConfig(name, 200, init="torch"))
+    assert plain.layer.weight_ih_l0.abs().max() <= 200**-0.5

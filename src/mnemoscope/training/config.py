@@ -33,6 +33,9 @@ class NetworkConfig:
     """Whether the read-out sees the input too: y = C h + D x."""
     dropout: float = 0.0
     """Probability of dropping a feature of the embedding, between layers and before the read-out."""
+    init: Literal["xavier", "torch"] = "xavier"
+    """How input and read-out weights start: normal by Xavier's rule, with which attentive layers learn several times
+    faster, or as in torch."""
     nonlinearity: str | None = None
     """Non-linearity of a layer that has a choice: tanh, relu, modrelu... By default the layer's own, here and below."""
     buffer: int | None = None
@@ -61,6 +64,8 @@ class NetworkConfig:
     """How the rotations are laid out: fft or tunable (GORU)."""
     rotations: int | None = None
     """How many layers of rotations there are in the tunable layout (GORU)."""
+    checkpoint: bool | None = None
+    """Whether activations are kept at about sqrt(T) steps only and the others made again: memory for time."""
     preactivation: bool | None = None
     """Whether the state is kept before the non-linearity (RNN)."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import fields
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -43,13 +44,26 @@ class SequenceModel(Recurrence):
         self.readout = nn.Linear(getattr(self.layer, "output_size", config.hidden_size), output_size)
         self.direct = nn.Linear(features, output_size, bias=False) if config.skip else None
         self.drop = nn.Dropout(config.dropout)
+        if config.init == "xavier":
+            self._start_by_xavier()
         if config.tied and self.embedding is not None:
             self.readout.weight = self.embedding.weight
+            nn.init.uniform_(self.readout.weight, -0.1, 0.1)  # an embedding's usual N(0, 1) would give huge logits
 
     @staticmethod
     def for_task(task: Task, config: NetworkConfig) -> SequenceModel:
         """The network whose sizes are the task's."""
         return SequenceModel(task.input_size, task.output_size, config, token_input=task.token_input)
+
+    @torch.no_grad()
+    def _start_by_xavier(self) -> None:
+        """Input and read-out weights as in Kerg et al. 2020, gate by gate; a circuit multiplies: it has its own."""
+        nn.init.xavier_normal_(self.readout.weight)
+        if isinstance(self.layer, layers.RAC):
+            return
+        for name, matrix in self.layer.named_parameters():
+            for gate in matrix.split(self.hidden_size) if name.startswith("weight_ih") else ():
+                nn.init.xavier_normal_(gate)
 
     @property
     def output_size(self) -> int:
@@ -96,7 +110,7 @@ class SequenceModel(Recurrence):
         return y if self.direct is None else y + self.direct(x)
 
 
-_COMMON = {"model", "hidden_size", "num_layers", "embedding", "tied", "skip", "dropout"}
+_COMMON = {"model", "hidden_size", "num_layers", "embedding", "tied", "skip", "dropout", "init"}
 
 
 def make_layer(config: NetworkConfig, input_size: int) -> nn.Module:
