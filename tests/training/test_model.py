@@ -48,7 +48,7 @@ def test_every_option_of_every_layer_can_be_configured() -> None:
 
 
 def test_an_option_that_the_layer_has_not_is_refused() -> None:
-    with pytest.raises(MnemoscopeError, match="LSTM has no option buffer; its options are: none"):
+    with pytest.raises(MnemoscopeError, match="LSTM has no option buffer; its options are: checkpoint"):
         SequenceModel(4, 3, NetworkConfig("LSTM", 8, buffer=3))
     with pytest.raises(MnemoscopeError, match="'Lstm' is not a layer; layers are LinearSystem"):
         SequenceModel(4, 3, NetworkConfig("Lstm", 8))
