@@ -13,6 +13,7 @@ from mnemoscope.kernels.fused import (
     rnn,
     sab,
 )
+from mnemoscope.kernels.scan import linear
 from mnemoscope.kernels.selection import backend, portably, supported
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "backend",
     "final",
     "goru",
+    "linear",
     "lstm",
     "portably",
     "rac",

@@ -31,6 +31,8 @@ class Attentive(Base):
         output: which of "h" and "s" the layer gives as its output.
     """
 
+    bounded = False
+
     def __init__(
         self, input_size: int, hidden_size: int, *args: Any, mix: str = "sum", output: str = "h", **kwargs: Any
     ) -> None:

@@ -98,7 +98,11 @@ class RNN(Gated):
         if dtype is None or phi is None:
             return None
         b = w.bias_modrelu if phi == "modrelu" else None
-        h = kernels.rnn(dtype, self.project(w, x), w.weight_hh, state, b, phi, lengths)
+        u = self.project(w, x)
+        if phi == "identity":
+            h = kernels.linear(dtype, u, w.weight_hh, state, lengths)
+        else:
+            h = kernels.rnn(dtype, u, w.weight_hh, state, b, phi, lengths)
         return h, kernels.final(h, state, lengths)
 
     def options_repr(self) -> list[str]:

@@ -30,6 +30,8 @@ class Screened(Attentive):
         refresh: whether members of R go on gaining relevance by the attention they receive.
     """
 
+    bounded = True
+
     def __init__(
         self,
         input_size: int,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers.border import check_arguments, check_input, check_state, misfit
@@ -53,8 +54,11 @@ class Layer(Recurrence):
         batch_first: input and output are (batch, time, features) instead of (time, batch, features).
         dropout: probability with which outputs between layers are dropped in training.
         bidirectional: run a second recurrence from the end to the start and give both outputs.
+        checkpoint: keep activations for the backward pass at about sqrt(T) steps only and make the others again, one
+            more forward pass for a fraction of the memory. Full attention keeps all its states in any case.
     """
 
+    bounded: ClassVar[bool] = True  # whether the state stays of one size, however long the sequence
     visible: ClassVar[tuple[str, ...]] = ("h",)  # what a state unpacks into, each (layers * directions, batch, hidden)
 
     def __init__(
@@ -67,14 +71,16 @@ class Layer(Recurrence):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
+        checkpoint: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        switches = dict(bias=bias, batch_first=batch_first, bidirectional=bidirectional)
+        switches = dict(bias=bias, batch_first=batch_first, bidirectional=bidirectional, checkpoint=checkpoint)
         check_arguments(type(self).__name__, input_size, hidden_size, num_layers, dropout, **switches)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, float(dropout), bidirectional
+        self.checkpoint = checkpoint
         for suffix, size in self._places():
             for name, shape in self.shapes(size).items():
                 parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
@@ -227,8 +233,24 @@ class Layer(Recurrence):
 
     def run(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """One layer in one direction over time: by a fused kernel where there is one, else step by step."""
+        if self.checkpoint and self.bounded and torch.is_grad_enabled():
+            return self._run_in_pieces(w, x, state, lengths)
+        return self._run_whole(w, x, state, lengths)
+
+    def _run_whole(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         fused = self.fused(w, x, state, lengths)
         return self.loop(w, x, state, lengths) if fused is None else fused
+
+    def _run_in_pieces(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """About sqrt(T) pieces of about sqrt(T) steps, of which only the first states are kept for the way back."""
+        size = math.isqrt(len(x) - 1) + 1
+        outputs = []
+        for start in range(0, len(x), size):
+            rest = None if lengths is None else (lengths - start).clamp(0, size)
+            piece = w, x[start : start + size], state, rest
+            output, state = checkpoint(self._run_whole, *piece, use_reentrant=False, preserve_rng_state=False)
+            outputs.append(output)
+        return torch.cat(outputs), state
 
     def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
         """What `loop` gives, by a kernel; None where none applies."""

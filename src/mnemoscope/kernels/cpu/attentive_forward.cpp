@@ -22,8 +22,8 @@ void advance(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, std
     const T* xp = a.xp + at * a.gate_width();
     T* out = a.h + at * a.n;
     if (a.cell == Cell::lstm) {
-        T* gates = a.save ? a.gates + at * 4 * a.n : nullptr;
-        return lstm_cell(a.n, local.product[r], xp, local.c[r], local.h[r], out, a.cells + at * a.n, gates);
+        T *cells = a.save ? a.cells + at * a.n : nullptr, *gates = a.save ? a.gates + at * 4 * a.n : nullptr;
+        return lstm_cell(a.n, local.product[r], xp, local.c[r], local.h[r], out, cells, gates);
     }
     with_phi(a.phi, [&](auto phi) { rnn_cell<T, phi.value>(a.n, local.product[r], xp, a.b, local.h[r], out); });
 }

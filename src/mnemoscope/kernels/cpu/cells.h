@@ -18,11 +18,11 @@ MNEMOSCOPE_INLINE void sweep(std::int64_t n, F f) {
 
 template <class T>
 inline void fill_zero(T* row, std::int64_t n) {
-    std::memset(row, 0, static_cast<std::size_t>(n) * sizeof(T));
+    if (n) std::memset(row, 0, static_cast<std::size_t>(n) * sizeof(T));
 }
 template <class T>
 inline void copy(const T* from, T* to, std::int64_t n) {
-    std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
+    if (n) std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
 }
 
 template <class T>

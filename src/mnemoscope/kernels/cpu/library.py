@@ -7,6 +7,7 @@ whose members are all eight bytes wide (pointers, integers, doubles), in the ord
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import warnings
 from functools import lru_cache
@@ -21,7 +22,9 @@ _NAMES = {torch.float32: "float", torch.float64: "double"}
 
 
 def builds(name: str) -> list[Path]:
-    """The shared objects compiled for one instruction set."""
+    """The shared objects compiled for one instruction set; MNEMOSCOPE_CPU_KERNELS names one to take instead."""
+    if named := os.environ.get("MNEMOSCOPE_CPU_KERNELS"):
+        return [Path(named)]
     folder = Path(__file__).parent
     return sorted([*folder.glob(f"_{name}.*so"), *folder.glob(f"_{name}.*pyd")])
 
