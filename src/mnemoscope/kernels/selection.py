@@ -36,15 +36,21 @@ def backend(name: str) -> Iterator[None]:
         _chosen = before
 
 
-@torch.compiler.assume_constant_result
 def _covers(
     device: torch.device, dtype: torch.dtype, family: str, n: int, cell: str, buffer: int, relevant: int
 ) -> bool:
     """Whether the backend of this device, imported when first asked for, has a kernel of this kind and size."""
-    if device.type not in ("cpu", "cuda"):
-        return False
     loops = importlib.import_module(f"mnemoscope.kernels.{device.type}")
     return loops.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
+
+
+# What torch.compiler.assume_constant_result does, which would import all of torch's compiler for it.
+_covers._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _left_to_the_loop(x: Tensor) -> bool:
+    """Nothing to run, a device that has no kernels, or a derivative that only torch's own operations have."""
+    return 0 in x.shape[:2] or x.device.type not in ("cpu", "cuda") or _differentiated_otherwise()
 
 
 def _differentiated_otherwise() -> bool:
@@ -61,7 +67,7 @@ def supported(
 
     Under autocast that is autocast's type where the backend has kernels for it, else float32.
     """
-    if _chosen != "auto" or 0 in x.shape[:2] or _differentiated_otherwise():
+    if _chosen != "auto" or _left_to_the_loop(x):
         return None
     autocast = torch.is_autocast_enabled(x.device.type)
     wanted = (torch.get_autocast_dtype(x.device.type), torch.float32) if autocast else (x.dtype,)
@@ -73,7 +79,7 @@ def supported(
 
 def portably(x: Tensor) -> torch.dtype | None:
     """The type in which attention's recurrences run by `portable.py`, on any device; None where the loop must."""
-    if _chosen == "eager" or 0 in x.shape[:2] or _differentiated_otherwise() or x.device.type not in ("cpu", "cuda"):
+    if _chosen == "eager" or _left_to_the_loop(x):
         return None
     dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
     return dtype if dtype in (torch.float32, torch.float64) else None
