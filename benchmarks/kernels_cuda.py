@@ -93,7 +93,7 @@ def against_eager(T: int = 220, B: int = 64, n: int = 128) -> None:
         print(f"| {kind.__name__} | {eager:.1f} | {fused:.2f} | {eager / fused:.0f} |", flush=True)
 
 
-def small() -> None:
+def small(names: list[str]) -> None:
     """Every kernel, alone and over a cluster, with carried states and sequences of different lengths."""
     screened = {"buffer": 3, "relevant": 2}
     for layer in (
@@ -102,6 +102,8 @@ def small() -> None:
         ms.RelLSTM(3, 128, output="s", **screened), ms.MemRNN(3, 100), ms.MemLSTM(3, 60, output="s"),
         ms.SAB(3, 128, top=3, output="both"),
     ):  # fmt: skip
+        if names and type(layer).__name__ not in names:
+            continue
         layer = layer.to(DEVICE)
         state = ms.detach(layer(torch.randn(4, 2, 3, device=DEVICE))[1])
         packed = nn.utils.rnn.pack_padded_sequence(
@@ -116,7 +118,7 @@ def small() -> None:
 if __name__ == "__main__":
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}")
     if "small" in sys.argv[1:]:
-        small()
+        small(sys.argv[2:])
     elif "cudnn" in sys.argv[1:]:
         against_cudnn()
     else:
