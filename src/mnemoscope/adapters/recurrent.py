@@ -22,7 +22,11 @@ class Between(Recurrence):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model, self.layer = model, as_recurrence(model.layer)
+        self.model, layer = model, as_recurrence(model.layer)
+        if layer._parameters is model.layer._parameters:  # registered twice, functional_call would put it back wrongly
+            self.__dict__["layer"] = layer
+        else:  # torch's own, unrolled by our equations
+            self.layer = layer
         self.input_size, self.hidden_size = self.layer.input_size, self.layer.hidden_size
 
     @property

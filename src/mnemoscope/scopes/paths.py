@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mnemoscope.adapters import Between
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence
@@ -78,9 +79,9 @@ def _take_apart(
 
 
 def _blocks(recurrence: Recurrence, x: Tensor, layer: int) -> AttentionBlocks:
-    depth = getattr(recurrence, "num_layers", 1)
-    return attention_blocks(recurrence, x.transpose(0, 1) if getattr(recurrence, "batch_first", False) else x,
-                            layer=layer % depth)  # fmt: skip
+    attentive = recurrence.layer if isinstance(recurrence, Between) else recurrence  # a read-out has no part in it
+    x = x.transpose(0, 1) if getattr(attentive, "batch_first", False) else x
+    return attention_blocks(attentive, x, layer=layer % getattr(attentive, "num_layers", 1))
 
 
 def _agreement(blocks: AttentionBlocks, seed: Tensor, total: Tensor) -> Tensor:

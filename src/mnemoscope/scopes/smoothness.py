@@ -14,7 +14,7 @@ from torch.func import functional_call
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence, State, select
-from mnemoscope.scopes.batches import Parameters, parameters
+from mnemoscope.scopes.batches import Parameters
 from mnemoscope.scopes.flat import flatten, unflatten
 from mnemoscope.scopes.scope import scope
 from mnemoscope.scopes.subject import Subject
@@ -75,7 +75,7 @@ def smoothness(subject: Subject, *, points: int = 6, lengths: int = 6, probes: i
 
 def _joint(recurrence: Recurrence, x: Tensor, state: State) -> tuple[float, float, float]:
     """Norms of d(next state)/d(state, theta), d(next state)/d(state) and d(output)/d(state, theta) for one sequence."""
-    own = parameters(recurrence)
+    own = {name: p.detach() for name, p in recurrence.named_parameters()}
     state = select(state, 0)
     point = flatten(state)
 
@@ -113,7 +113,7 @@ def _norm(by_state: Tensor, by_theta: Parameters) -> float:
 
 def _slopes(subject: Subject, N: int, probes: int, done: float) -> tuple[float, float]:
     """||dV/dtheta|| and the largest ||H v||, V the cost of the first N steps."""
-    own = parameters(subject.recurrence)
+    own = {name: p.detach() for name, p in subject.recurrence.named_parameters()}
     names, values = list(own), list(own.values())
     cost = _cost(subject, N, names)
     gradient = torch.func.grad(cost)
