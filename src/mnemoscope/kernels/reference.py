@@ -123,6 +123,8 @@ def attentive(
 
 def _rearrange(bank: Tensor, held: Tensor, now: Tensor, newest: Tensor, index: int) -> Tensor:
     """A bank (B, m, n) of the states `held` (B, m) becomes that of the states `now`, of which `index` is the newest."""
+    if not bank.shape[1]:  # neither S nor R has a slot
+        return bank
     source = (now.unsqueeze(2) == held.unsqueeze(1)).long().argmax(2)  # (B, m): where each state sat before
     moved = bank.gather(1, source.unsqueeze(2).expand_as(bank))
     return torch.where((now == index).unsqueeze(2), newest.unsqueeze(1), moved)
