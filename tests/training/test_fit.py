@@ -251,6 +251,19 @@ def test_a_model_and_a_task_of_ones_own_can_be_resumed(tmp_path: Path) -> None:
         fit(again, TASK, FitConfig(6, lr=0.5, checkpoint_every=2, **QUIET), tmp_path / "parts", resume=True)
 
 
+class Stateless(nn.Linear):
+    """Has no state to give, and tells in which mode it was taught."""
+
+    def forward(self, x: Tensor, state: None = None) -> tuple[Tensor, None]:
+        assert self.training == torch.is_grad_enabled()
+        return super().forward(x), None
+
+
+def test_a_model_may_have_no_state_and_is_taught_in_training_mode() -> None:
+    task = Stream(regression, input_size=2, output_size=1, length=4, answer="numbers")
+    assert fit(Stateless(2, 1).eval(), task, FitConfig(4, bptt=2, **QUIET)).updates == 4
+
+
 def test_epochs_are_passes_over_the_data() -> None:
     data = [regression(step, 3, "train") for step in range(5)]
     task = Custom(data, valid=data[:1], input_size=2, output_size=1, length=4, answer="numbers")

@@ -46,7 +46,7 @@ def _evaluate(
         inputs, targets = place(task.batch(step, size, split), model)
         state = None if task.starts_anew(step, size, split) else state
         outputs, state = model(inputs, state)
-        state = detach(state)
+        state = cut(state)
         found.append(task.metrics(widen(outputs), targets))
         weights.append(task.weight(targets))
         watch(step + 1, batches)
@@ -67,6 +67,11 @@ def place(batch: Batch, model: nn.Module) -> Batch:
     """The batch where the model is, its real numbers in the model's format."""
     weight = next(model.parameters())
     return Batch(*(t.to(weight.device, weight.dtype if t.is_floating_point() else None) for t in batch))
+
+
+def cut(state: State | None) -> State | None:
+    """The state without its past; a model may have none."""
+    return None if state is None else detach(state)
 
 
 def widen(outputs: Tensor) -> Tensor:

@@ -11,11 +11,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..errors import MnemoscopeError
 from ..layers import parameter_groups
-from ..recurrence import State, detach, leaves, rebuild
+from ..recurrence import State, leaves, rebuild
 from ..tasks import Task
 from .checkpoint import Checkpoint, fit_tensors
 from .config import FitConfig
-from .evaluation import evaluate, place, widen
+from .evaluation import cut, evaluate, place, widen
 from .optimisation import make_optimizer, make_schedule, schedule_numbers, set_schedule_numbers
 from .projections import Projection, stable_projection
 from .reproducible import random_state, set_random_state
@@ -39,7 +39,7 @@ class _Objective(nn.Module):
         state, outputs = carried.state, []
         for piece in inputs.split(self.bptt or len(inputs)):
             output, state = self.model(piece, state)
-            state = detach(state)
+            state = cut(state)
             outputs.append(output)
         return self.task.loss(widen(torch.cat(outputs)), targets), _Carried(state)
 
@@ -60,6 +60,7 @@ class Learner:
         self._objective, self._stepper = self.fabric.setup(_Objective(model, task, config.bptt), self._optimizer)
         self._stepper.zero_grad()  # what a caller's own backward left behind is not this run's
         self._carried = _Carried(None)
+        model.train()
 
     def update(self) -> tuple[Tensor, Tensor]:
         """One update; the loss and the norm of its gradient before clipping, both still on the device."""
