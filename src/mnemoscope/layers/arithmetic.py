@@ -87,6 +87,8 @@ class RAC(Gated):
     def start(self, w: Weights, batch: int) -> State:
         wanted = 1 - w.bias_hh.double() if self.bias else w.weight_hh.new_ones(self.hidden_size, dtype=torch.float64)
         W = w.weight_hh.double()  # it may be near singular
-        solved = torch.linalg.solve_ex(W, wanted)
-        h = torch.linalg.pinv(W) @ wanted if solved.info.any() else solved.result  # (hidden,)
+        try:
+            h = torch.linalg.solve(W, wanted)  # (hidden,)
+        except torch.linalg.LinAlgError:
+            h = torch.linalg.pinv(W) @ wanted
         return h.to(w.weight_hh.dtype).expand(batch, -1)

@@ -72,7 +72,7 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         _require(self, "hidden_size", self.hidden_size >= 1, "at least 1")
-        _require(self, "num_layers", self.num_layers >= 1, "at least 1")
+        _require(self, "num_layers", 1 <= self.num_layers <= 1000, "between 1 and 1000")
         _require(self, "embedding", self.embedding >= 0, "0 (one-hot) or more")
         _require(self, "dropout", 0 <= self.dropout < 1, "at least 0 and below 1")
         if self.tied and self.embedding != self.hidden_size:
