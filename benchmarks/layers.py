@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import resource
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -51,17 +51,23 @@ def chosen(backend: str) -> contextlib.AbstractContextManager[object]:
 def peak_megabytes(name: str, length: int, backend: str) -> float:
     """What forward + backward adds to a fresh process, in MB."""
     code = f"import layers; print(layers.grown({name!r}, {length}, {backend!r}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=sys.path[0] or ".")
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=sys.path[0] or ".")
     return float(done.stdout) if done.returncode == 0 else float("nan")
+
+
+def highest() -> float:
+    """The most memory this process has held, in MB; rusage would count what the parent held when it forked."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def grown(name: str, length: int, backend: str) -> float:
     layer, x = make(name), torch.randn(length, BATCH, INPUT)
     with chosen(backend):
         once(layer, x[:4])
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = highest()
         once(layer, x)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return highest() - before
 
 
 def main() -> None:
