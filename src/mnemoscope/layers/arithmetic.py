@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from mnemoscope import kernels
 from mnemoscope.layers import initial
 from mnemoscope.layers.plain import Gated
-from mnemoscope.layers.sequence import Weights
+from mnemoscope.layers.sequence import Weights, affine
 from mnemoscope.recurrence import State
 
 
@@ -70,7 +70,7 @@ class RAC(Gated):
         return self.feature(x) if self.feature is not None and isinstance(x, Tensor) else x
 
     def project(self, w: Weights, x: Tensor) -> Tensor:
-        return F.linear(x, w.weight_ih, w.bias_ih if self.bias else None)
+        return affine(x, w.weight_ih, w.bias_ih if self.bias else None)
 
     def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
         h = F.linear(state, w.weight_hh, w.bias_hh if self.bias else None) * u

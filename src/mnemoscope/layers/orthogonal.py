@@ -15,7 +15,7 @@ from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import initial
 from mnemoscope.layers.plain import RNN, Nonlinearity, modrelu
-from mnemoscope.layers.sequence import Layer, Weights
+from mnemoscope.layers.sequence import Layer, Weights, affine
 from mnemoscope.recurrence import State
 
 
@@ -173,7 +173,7 @@ class GORU(Layer):
         return w
 
     def project(self, w: Weights, x: Tensor) -> Tensor:
-        return F.linear(x, w.weight_ih, F.pad(w.bias_gates, (0, self.hidden_size)) if self.bias else None)
+        return affine(x, w.weight_ih, F.pad(w.bias_gates, (0, self.hidden_size)) if self.bias else None)
 
     def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
         u_gates, u_c = u.split([2 * self.hidden_size, self.hidden_size], -1)

@@ -94,17 +94,23 @@ inline void blend(std::int64_t count, const Values& values, const T* weights, st
     });
 }
 
-// d_weights[i] = d_blend . value_i
-template <class T, class Values>
-inline void blend_back(std::int64_t count, const Values& values, const T* d_blend, std::int64_t width, T* d_weights) {
+// d_weights[i] = d_blend . value_i, and each value's own d_value_i += weights_i d_blend.
+template <class T, class Values, class ValueGradients>
+inline void blend_back(std::int64_t count, const Values& values, const ValueGradients& d_values, const T* weights,
+                       const T* d_blend, std::int64_t width, T* d_weights) {
     in_groups(count, [&](std::int64_t first, auto group) {
         constexpr int K = group;
         Vec<T> sum[K] = {};
         const T* value[K];
-        for (int k = 0; k < K; ++k) value[k] = values(first + k);
+        T *d_value[K], weight[K];
+        for (int k = 0; k < K; ++k)
+            value[k] = values(first + k), d_value[k] = d_values(first + k), weight[k] = weights[first + k];
         for (std::int64_t j = 0; j < width; j += lanes<T>) {
             const Vec<T> d = load(d_blend + j);
-            for (int k = 0; k < K; ++k) sum[k] += d * load(value[k] + j);
+            for (int k = 0; k < K; ++k) {
+                sum[k] += d * load(value[k] + j);
+                store(d_value[k] + j, load(d_value[k] + j) + weight[k] * d);
+            }
         }
         for (int k = 0; k < K; ++k) d_weights[first + k] = total<T>(sum[k]);
     });

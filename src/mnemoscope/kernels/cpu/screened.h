@@ -149,14 +149,10 @@ public:
         }
         const auto value = [&](std::int64_t i) { return values[slot(r, filled[i])]; };
         const auto key = [&](std::int64_t i) { return keys[slot(r, filled[i])]; };
+        const auto d_value = [&](std::int64_t i) { return d_values[slot(r, filled[i])]; };
         const auto d_key = [&](std::int64_t i) { return d_keys[slot(r, filled[i])]; };
-        blend_back(count, value, dc, width, d_weights[0]);
+        blend_back(count, value, d_value, weights[0], dc, width, d_weights[0]);
         soften_back(count, weights[0], d_weights[0]);
-        for (std::int64_t i = 0; i < count; ++i) {
-            T* d_value = d_values[slot(r, filled[i])];
-            for (std::int64_t j = 0; j < width; j += lanes<T>)
-                store(d_value + j, load(d_value + j) + weights[0][i] * load(dc + j));
-        }
         score_back(count, key, d_key, d_weights[0], query, width, d_query, d_v);
     }
 

@@ -47,7 +47,7 @@ struct Span {
 // Weights that fit a core's own cache are read from it again by every few rows; larger ones want more rows at a time.
 template <class T>
 std::int64_t most_rows(std::int64_t weights) {
-    return weights * static_cast<std::int64_t>(sizeof(T)) <= (1 << 20) ? 8 : 32;
+    return weights * static_cast<std::int64_t>(sizeof(T)) <= (1 << 20) ? 16 : 32;
 }
 
 }  // namespace mnemoscope

@@ -42,6 +42,14 @@ struct Integer<double> {
     using type = std::uint64_t;
 };
 
+template <class To, class From>
+MNEMOSCOPE_INLINE To recast(From from) {
+    static_assert(sizeof(To) == sizeof(From), "the same bits, read as another type");
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+
 #if defined(__GNUC__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
 
 template <class T, int bytes = vector_bytes>
@@ -70,6 +78,29 @@ template <class V>
 MNEMOSCOPE_INLINE V where_positive(V z, V yes, V no) {
     return z > 0 ? yes : no;
 }
+#if defined(__AVX512F__) || defined(__AVX2__)
+// The one instruction that does just that, which compilers do not find by themselves.
+#if defined(__AVX512F__)
+#define MNEMOSCOPE_PICK(NAME, OP)                                                                  \
+    MNEMOSCOPE_INLINE Vec<float> NAME(Vec<float> a, Vec<float> b) {                                \
+        return recast<Vec<float>>(_mm512_maskz_##OP##_ps(0xffff, recast<__m512>(a), recast<__m512>(b)));  \
+    }                                                                                              \
+    MNEMOSCOPE_INLINE Vec<double> NAME(Vec<double> a, Vec<double> b) {                             \
+        return recast<Vec<double>>(_mm512_maskz_##OP##_pd(0xff, recast<__m512d>(a), recast<__m512d>(b))); \
+    }
+#else
+#define MNEMOSCOPE_PICK(NAME, OP)                                                                  \
+    MNEMOSCOPE_INLINE Vec<float> NAME(Vec<float> a, Vec<float> b) {                                \
+        return recast<Vec<float>>(_mm256_##OP##_ps(recast<__m256>(a), recast<__m256>(b)));         \
+    }                                                                                              \
+    MNEMOSCOPE_INLINE Vec<double> NAME(Vec<double> a, Vec<double> b) {                             \
+        return recast<Vec<double>>(_mm256_##OP##_pd(recast<__m256d>(a), recast<__m256d>(b)));      \
+    }
+#endif
+MNEMOSCOPE_PICK(larger, max)
+MNEMOSCOPE_PICK(smaller, min)
+#undef MNEMOSCOPE_PICK
+#endif
 
 #else
 
@@ -135,14 +166,6 @@ MNEMOSCOPE_INLINE Plain<T> where_positive(Plain<T> z, Plain<T> yes, Plain<T> no)
 }
 
 #endif
-
-template <class To, class From>
-MNEMOSCOPE_INLINE To recast(From from) {
-    static_assert(sizeof(To) == sizeof(From), "the same bits, read as another type");
-    To to;
-    std::memcpy(&to, &from, sizeof to);
-    return to;
-}
 
 template <class T>
 MNEMOSCOPE_INLINE Vec<T> load(const T* p) {
