@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cmath>
-#include <limits>
 
 #include "cells.h"
 #include "product.h"
@@ -67,18 +66,19 @@ inline void score(std::int64_t count, const Keys& keys, const T* query, const T*
     });
 }
 
-// Softmax in place, over rows whose memory is padded to whole vectors; returns the log of the sum of exponentials.
+// Softmax in place, over rows whose memory is padded to whole vectors; returns the log of the sum of exponentials. Tame
+// logits are small enough to do without their largest one.
 template <class T>
-inline T soften(std::int64_t count, T* logits) {
-    T most = -std::numeric_limits<T>::infinity();
-    for (std::int64_t i = 0; i < count; ++i) most = logits[i] > most ? logits[i] : most;
+inline T soften(std::int64_t count, T* logits, bool tame = false) {
+    T most = tame ? T(0) : logits[0];
+    for (std::int64_t i = 1; i < count && !tame; ++i) most = logits[i] > most ? logits[i] : most;
     Vec<T> sums = splat(T(0));
     sweep<T>(count, [&](std::int64_t i, int inside) {
         store(logits + i, exponential<T>(load(logits + i, inside) - most), inside);
         sums += load(logits + i, inside);
     });
-    const T sum = total<T>(sums);
-    sweep<T>(count, [&](std::int64_t i, int inside) { store(logits + i, load(logits + i, inside) / sum, inside); });
+    const T sum = total<T>(sums), share = T(1) / sum;
+    sweep<T>(count, [&](std::int64_t i, int inside) { store(logits + i, load(logits + i, inside) * share, inside); });
     return most + std::log(sum);
 }
 

@@ -36,14 +36,13 @@ struct AttentiveForward {
 template <class T>
 struct AttentiveBackward {
     std::int64_t steps, batch, n, carried, buffer, relevant;
-    const T *dh, *ds, *dc_T, *weights, *U_a, *v, *c0;
+    const T *dh, *ds, *dc_T, *weights, *U_a, *v, *s0, *c0;
     const T *values0, *keys0;
     const std::int64_t *origin0, *lengths;
     const T *h, *s, *cells, *gates;
     const std::int32_t* slots;
     const T* attention;
-    // dq comes in holding the queries, dk the keys of the new states; dv (B, n) is one row a sequence, summed outside.
-    T *dxp, *dq, *dk, *dv, *ds0, *dc0, *dvalues0, *dkeys0;
+    T *dxp, *dq, *dk, *dv, *ds0, *dc0, *dvalues0, *dkeys0;  // dv (B, n) is one row a sequence, summed outside
     Cell cell;
     Phi phi;
     std::int64_t mean;

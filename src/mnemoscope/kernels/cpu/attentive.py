@@ -42,16 +42,12 @@ def attentive_backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     T, B, n = h.shape
     lstm = cell == "lstm"
-    # Queries and keys are made again, one product each; the loop turns them into their own gradients in place.
-    dq, dk = torch.empty_like(h), (h.flatten(0, 1) @ U_a.T).view_as(h)
-    torch.mm(s0, W_a.T, out=dq[0])
-    torch.mm(s[:-1].flatten(0, 1), W_a.T, out=dq[1:].flatten(0, 1))
-    dxp, dv = h.new_empty(T, B, V.shape[0]), torch.empty_like(s0)
+    dxp, dq, dk, dv = h.new_empty(T, B, V.shape[0]), torch.empty_like(h), torch.empty_like(h), torch.empty_like(s0)
     ds0, dc0 = torch.empty_like(s0), torch.empty_like(s0) if lstm else h.new_empty(0)
     dvalues0, dkeys0 = torch.empty_like(values0), torch.empty_like(keys0)
     call(
         "attentive_backward", h.dtype, T, B, n, values0.shape[1], buffer, relevant, dh, ds, dc_T, torch.cat([V, W_a]),
-        U_a, v, c0, values0, keys0, origin0, lengths, h, s, cells, gates, slots, attention, dxp, dq, dk, dv, ds0, dc0,
+        U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, cells, gates, slots, attention, dxp, dq, dk, dv, ds0, dc0,
         dvalues0, dkeys0, CELL[cell], PHI[phi], mix == "mean",
     )  # fmt: skip
     return dxp, dq, dk, dv.sum(0), ds0, dc0, dvalues0, dkeys0

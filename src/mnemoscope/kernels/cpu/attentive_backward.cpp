@@ -8,11 +8,12 @@ namespace mnemoscope {
 template <class T, class Memory>
 struct BackwardScratch {
     Memory memory;
-    Rows<T> ds, dc, dh, dk, dk_U, d, query, d_context, factor, dv;  // d = [dz, dq], times [V; W_a] it gives ds
+    Rows<T> ds, dc, dh, dk, dk_U, d, queries, query, d_context, factor, dv;  // d = [dz, dq], times [V; W_a] gives ds
 
     BackwardScratch(const AttentiveBackward<T>& a, std::int64_t rows)
         : memory(a, rows), ds(rows, a.n), dc(rows, a.n), dh(rows, a.n), dk(rows, a.n), dk_U(rows, a.n),
-          d(rows, a.gate_width() + a.n), query(1, a.n), d_context(1, a.n), factor(1, a.n), dv(rows, a.n) {
+          d(rows, a.gate_width() + a.n), queries(rows, a.n), query(1, a.n), d_context(1, a.n), factor(1, a.n),
+          dv(rows, a.n) {
         for (std::int64_t j = 0; j < a.n; ++j) factor[0][j] = T(4) * a.v[j];
     }
 };
@@ -31,7 +32,7 @@ void attend_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& loca
         if (a.dh) d += load(a.dh + at * a.n + j, count);
         store(local.dh[r] + j, d, count);
     });
-    double_exponentials(a.dq + at * a.n, local.query[0], a.n);
+    double_exponentials(local.queries[r], local.query[0], a.n);
     local.memory.attend_back(r, at, local.query[0], local.d_context[0], d_query, local.dv[r]);
     local.memory.claim(r, t, local.dh[r], local.dk[r]);
     sweep<T>(a.n, [&](std::int64_t j, int count) {
@@ -40,7 +41,6 @@ void attend_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& loca
         store(a.dq + at * a.n + j, dq, count);
         store(a.dk + at * a.n + j, load(local.dk[r] + j), count);
     });
-    local.memory.undo(r, at % a.batch, t);
 }
 
 // Through the cell that made h_t: h_t was also a key, whose gradient comes back as U_a^T dk.
@@ -68,13 +68,11 @@ void blank(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std
 }
 
 template <class T, class Memory>
-void begin(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t b,
-           std::int64_t length) {
+void begin(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t b) {
     fill_zero(local.ds[r], a.n);
     fill_zero(local.dv[r], a.n);
     fill_zero(local.dc[r], a.n);
     if (a.dc_T) copy(a.dc_T + b * a.n, local.dc[r], a.n);
-    local.memory.begin(r, b, length - 1);
 }
 
 template <class T, class Memory>
@@ -85,32 +83,44 @@ void finish(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, st
     for (std::int64_t j = 0; j < a.n; ++j) a.dv[b * a.n + j] = T(2) * local.dv[r][j];
 }
 
+// The matrices as both ways need them: queries and keys are made again on the way back.
+template <class T>
+struct Matrices {
+    Packed<T> weights, U_a, to_query, to_key;
+    explicit Matrices(const AttentiveBackward<T>& a)
+        : weights(a.weights, a.gate_width() + a.n, a.n, a.n, 1), U_a(a.U_a, a.n, a.n, a.n, 1),
+          to_query(a.weights + a.gate_width() * a.n, a.n, a.n, 1, a.n), to_key(a.U_a, a.n, a.n, 1, a.n) {}
+};
+
 template <class T, class Memory>
-void walk(const AttentiveBackward<T>& a, const Packed<T>& weights, const Packed<T>& U_a, const Block& block,
-          BackwardScratch<T, Memory>& local) {
+void walk(const AttentiveBackward<T>& a, const Matrices<T>& m, const Block& block, BackwardScratch<T, Memory>& local) {
     const Span span(a.steps, a.batch, a.n, a.lengths);
     const int rows = block.rows();
-    for (int r = 0; r < rows; ++r) begin(a, local, r, block.first + r, span.length(block.first + r));
+    for (int r = 0; r < rows; ++r) begin(a, local, r, block.first + r);
+    local.memory.begin(block, span, m.to_key);
     for (std::int64_t t = a.steps - 1; t >= 0; --t) {
+        const T* before = t ? a.s + span.row(t - 1, block.first) : a.s0 + block.first * a.n;
+        if (t < span.longest(block)) m.to_query.times(before, a.n, rows, local.queries[0], local.queries.stride);
         for (int r = 0; r < rows; ++r) {
             const std::int64_t at = t * a.batch + block.first + r;
             span.alive(t, block.first + r) ? attend_back(a, local, r, t, at) : blank(a, local, r, at);
         }
         if (t >= span.longest(block)) continue;
-        U_a.times(local.dk[0], local.dk.stride, rows, local.dk_U[0], local.dk_U.stride);
+        local.memory.undo(block, span, t, m.to_key);
+        m.U_a.times(local.dk[0], local.dk.stride, rows, local.dk_U[0], local.dk_U.stride);
         for (int r = 0; r < rows; ++r)
             if (span.alive(t, block.first + r)) advance_back(a, local, r, t, t * a.batch + block.first + r);
-        weights.times(local.d[0], local.d.stride, rows, local.ds[0], local.ds.stride);
+        m.weights.times(local.d[0], local.d.stride, rows, local.ds[0], local.ds.stride);
     }
     for (int r = 0; r < rows; ++r) finish(a, local, r, block.first + r);
 }
 
 template <class T, class Memory>
 void run(const AttentiveBackward<T>& a, std::int64_t rows) {
-    const Packed<T> weights(a.weights, a.gate_width() + a.n, a.n, a.n, 1), U_a(a.U_a, a.n, a.n, a.n, 1);
+    const Matrices<T> matrices(a);
     over_rows<BackwardScratch<T, Memory>>(
         a.team, a.batch, rows, [&](std::int64_t size) { return BackwardScratch<T, Memory>(a, size); },
-        [&](const Block& block, auto& local) { walk(a, weights, U_a, block, local); });
+        [&](const Block& block, auto& local) { walk(a, matrices, block, local); });
 }
 
 template <class T>

@@ -108,18 +108,28 @@ public:
         for (std::int64_t j = 0; j < a.n; ++j) sum_v += v[0][j] = a.v[j];
     }
 
-    void begin(std::int64_t r, std::int64_t b, std::int64_t last) {
+    // Everything that each row attends at its last step; keys of states made here are made again.
+    void begin(const Block& block, const Span& span, const Packed<T>& U_a) {
+        for (std::int64_t b = block.first; b < block.end; ++b) begin(b - block.first, b, span.length(b), U_a);
+    }
+    void begin(std::int64_t r, std::int64_t b, std::int64_t length, const Packed<T>& U_a) {
         filled.read(a.origin0 + b * a.carried, a.carried);
-        counts[r] = filled.count + last + 1;
+        counts[r] = filled.count + length;
         pending[r] = 0;
         for (std::int64_t i = 0; i < counts[r]; ++i) {
-            const std::int64_t to = r * most + i, made = ((i - filled.count) * a.batch + b) * a.n;
-            const std::int64_t old = i < filled.count ? (b * a.carried + filled.slots[i]) * a.n : 0;
-            copy(i < filled.count ? a.values0 + old : a.h + made, values[to], a.n);
-            double_exponentials(i < filled.count ? a.keys0 + old : a.dk + made, keys[to], a.n);
+            const std::int64_t to = r * most + i, step = i - filled.count;
+            const std::int64_t from = step < 0 ? (b * a.carried + filled.slots[i]) * a.n : (step * a.batch + b) * a.n;
+            copy((step < 0 ? a.values0 : a.h) + from, values[to], a.n);
+            if (step < 0) copy(a.keys0 + from, keys[to], a.n);
             fill_zero(d_values[to], a.n);
             fill_zero(d_keys[to], a.n);
         }
+        const std::int64_t first = r * most + filled.count;
+        for (std::int64_t i = 0; i < length; i += tile_rows) {
+            const int together = static_cast<int>(std::min<std::int64_t>(tile_rows, length - i));
+            U_a.times(values[first + i], values.stride, together, keys[first + i], keys.stride);
+        }
+        for (std::int64_t i = 0; i < counts[r]; ++i) double_exponentials(keys[r * most + i], keys[r * most + i], a.n);
     }
 
     void attend_back(std::int64_t r, std::int64_t at, const T* query, const T* dc, T* d_query, T* d_v) {
@@ -149,7 +159,7 @@ public:
         pending[r] = 0;
     }
 
-    void undo(std::int64_t, std::int64_t, std::int64_t) {}
+    void undo(const Block&, const Span&, std::int64_t, const Packed<T>&) {}
 
     void finish(std::int64_t r, std::int64_t b) {
         filled.read(a.origin0 + b * a.carried, a.carried);
