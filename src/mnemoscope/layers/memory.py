@@ -84,6 +84,16 @@ def append(memory: Memory, h: Tensor, key: Tensor) -> Memory:
     )
 
 
+def rearrange(memory: Memory, source: Tensor) -> Memory:
+    """The memory whose slot k holds what stood in slot source[:, k]: source (batch, slots)."""
+    batch, slots = memory.origin.shape
+    rows = source + slots * torch.arange(batch, device=source.device)[:, None]
+    values, keys, origin, relevance = (  # whole states are moved; gather would look up every number by itself
+        t.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, *t.shape[2:]) for t in memory[:4]
+    )
+    return Memory(values, keys, origin, relevance, memory.clock)
+
+
 def after(before: Memory, done: Attended, weight_key: Tensor, lengths: Tensor | None) -> Memory:
     """The memory after a sequence that a kernel ran.
 

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers.attentive import Attentive
-from mnemoscope.layers.memory import Memory
+from mnemoscope.layers.memory import Memory, append, rearrange
 from mnemoscope.layers.plain import LSTM, RNN
-from mnemoscope.layers.sequence import Weights, hold
+from mnemoscope.layers.sequence import Weights
 
 
 class Screened(Attentive):
@@ -57,29 +57,34 @@ class Screened(Attentive):
 
     def remember(self, w: Weights, h: Tensor, memory: Memory) -> Memory:
         if self.decay < 1:
-            recent = torch.arange(self.slots, device=h.device) < self.buffer
-            faded = torch.where(recent, memory.relevance, self.decay * memory.relevance)
-            memory = memory._replace(relevance=faded)
-        entry = Memory(h, F.linear(h, w.weight_key), memory.clock, torch.zeros_like(h[:, 0]), memory.clock)
-        ring = memory.clock % max(self.buffer, 1)  # (batch,): the slot of the oldest state of S, or the next empty one
-        leaving = _read(memory, ring) if self.buffer else entry  # without a buffer a state is judged as it is made
-        memory = self._judge(memory, leaving) if self.relevant else memory
-        memory = _write(memory, ring, entry) if self.buffer else memory
-        return memory._replace(clock=memory.clock + 1)
+            recent, older = memory.relevance.split([self.buffer, self.relevant], 1)
+            memory = memory._replace(relevance=torch.cat([recent, self.decay * older], 1))
+        oldest = memory.clock % max(self.buffer, 1)  # of S, or its next empty slot
+        leaving = (oldest if self.buffer else torch.full_like(oldest, self.slots))[:, None]  # (batch, 1)
+        grown = append(memory, h, F.linear(h, w.weight_key))  # with h_t in one slot too many, the last
+        source = torch.arange(self.slots, device=h.device).expand(len(h), -1)  # a state stays in its slot,
+        if self.relevant:
+            source = source.scatter(1, *self._judge(grown, leaving))  # but may lose it to the one that leaves S,
+        if self.buffer:
+            source = source.scatter(1, leaving, self.slots)  # which itself gives way to h_t
+        return rearrange(grown, source)
 
-    def _judge(self, memory: Memory, leaving: Memory) -> Memory:
-        """R after the state that leaves S has been weighed against its least relevant member."""
-        vacant = memory.origin[:, self.buffer :] < 0
-        standing = memory.relevance[:, self.buffer :].masked_fill(vacant, -torch.inf)  # room is less than any relevance
-        least, place = standing.min(-1)
+    def _judge(self, grown: Memory, leaving: Tensor) -> tuple[Tensor, Tensor]:
+        """The slot of R's least relevant member, and the slot of what stands there from now on: (batch, 1) each.
+
+        `leaving` is the slot of the state that leaves S; without a buffer a state is judged as it is made.
+        """
+        members = slice(self.buffer, self.slots)
+        vacant = grown.origin[:, members] < 0
+        standing = grown.relevance[:, members].masked_fill(vacant, -torch.inf)  # room is less than any relevance
+        least, place = standing.min(1, keepdim=True)
         place = place + self.buffer
-        enters = (leaving.origin >= 0) & (leaving.relevance > least)  # (batch,)
-        pairs = zip(leaving, _read(memory, place), strict=True)
-        return _write(memory, place, Memory(*(hold(enters, new, old) for new, old in pairs)))
+        enters = (grown.origin.gather(1, leaving) >= 0) & (grown.relevance.gather(1, leaving) > least)
+        return place, torch.where(enters, leaving, place)
 
     def count(self, memory: Memory, alpha: Tensor) -> Memory:
-        counted = torch.arange(self.slots, device=alpha.device) < (self.slots if self.refresh else self.buffer)
-        return memory._replace(relevance=memory.relevance + torch.where(counted, alpha, 0))
+        counted = alpha if self.refresh else F.pad(alpha[:, : self.buffer], (0, self.relevant))
+        return memory._replace(relevance=memory.relevance + counted)
 
     def screening(self) -> tuple[int, int, float, bool]:
         return self.buffer, self.relevant, float(self.decay), self.refresh
@@ -109,23 +114,3 @@ class RelLSTM(Screened, LSTM):
     (h, c) handed back in starts with an empty one. Arguments are nn.LSTM's, `buffer`, `relevant`, `decay`, `refresh`,
     `mix`, `output`.
     """
-
-
-def _read(memory: Memory, slot: Tensor) -> Memory:
-    """The state in one slot (batch,) of each sequence, as a memory without the slot dimension."""
-    values, keys, origin, relevance = (t.gather(1, _along(t, slot)).squeeze(1) for t in memory[:4])
-    return Memory(values, keys, origin, relevance, memory.clock)
-
-
-def _write(memory: Memory, slot: Tensor, entry: Memory) -> Memory:
-    """The memory with `entry` in one slot (batch,) of each sequence."""
-    pairs = zip(memory[:4], entry[:4], strict=True)  # scatter moves one row where a masked choice would touch them all
-    values, keys, origin, relevance = (
-        t.scatter(1, _along(t, slot), new[:, None].to(t.dtype)) for t, new in pairs  # autocast makes h coarser
-    )
-    return Memory(values, keys, origin, relevance, memory.clock)
-
-
-def _along(tensor: Tensor, slot: Tensor) -> Tensor:
-    """The index (batch, 1, ...) of one slot of each sequence in a tensor (batch, slots, ...)."""
-    return slot.view(-1, *[1] * (tensor.dim() - 1)).expand(-1, 1, *tensor.shape[2:])
