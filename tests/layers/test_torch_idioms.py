@@ -10,6 +10,7 @@ import torch
 from table import BATCH, HIDDEN, INPUT, ROWS, TIME, Row
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils import _pytree as pytree
 
 import mnemoscope
 from mnemoscope import kernels
@@ -64,6 +65,23 @@ def test_models_are_evaluated_together_by_vmap(row: Row) -> None:
     skeleton, x = copy.deepcopy(models[0]), draw(TIME, BATCH, INPUT)
     run = torch.vmap(lambda weights: torch.func.functional_call(skeleton, weights, (x,))[0])
     torch.testing.assert_close(run(stacked), torch.stack([m(x)[0] for m in models]))
+
+
+@every_row
+def test_states_are_stepped_together_by_vmap(row: Row) -> None:
+    layer, x = row.make().requires_grad_(False), draw(2, TIME, BATCH, INPUT)
+    states = [layer(x_k[:3])[1] for x_k in x]
+
+    def walk(x: torch.Tensor, state) -> torch.Tensor:
+        outputs = []
+        for x_t in x:
+            output, state = layer.step(x_t, state)
+            outputs.append(output)
+        return torch.stack(outputs)
+
+    together = pytree.tree_map(lambda *tensors: torch.stack(tensors), *states)
+    expected = torch.stack([layer(x_k[3:], state)[0] for x_k, state in zip(x, states, strict=True)])
+    torch.testing.assert_close(torch.vmap(walk)(x[:, 3:], together), expected)
 
 
 @every_row
