@@ -130,6 +130,13 @@ def test_a_switch_is_true_or_false(name: str) -> None:
         mnemoscope.RNN(INPUT, HIDDEN, 1, "relu")  # nn.RNN's order, which is not nn.LSTM's
 
 
+@every_row
+def test_a_projection_is_refused_by_name(row: Row) -> None:
+    row.make(proj_size=0)  # nn.LSTM's default, which scripts may pass on
+    with pytest.raises(mnemoscope.MnemoscopeError, match="projections are not supported.* 0; got 2"):
+        row.make(proj_size=2)
+
+
 @pytest.mark.parametrize("make", [
     lambda: stable(mnemoscope.RNN(INPUT, HIDDEN)),
     lambda: stable(mnemoscope.LSTM(INPUT, HIDDEN)),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_arguments(
-    name: str, input_size: Any, hidden_size: Any, num_layers: Any, dropout: Any, **switches: Any
+    name: str, input_size: Any, hidden_size: Any, num_layers: Any, dropout: Any, proj_size: Any, **switches: Any
 ) -> None:
     for what, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -25,6 +25,11 @@ def check_arguments(
             raise MnemoscopeError(f"{name}: {what} must be True or False; got {value!r} (own options go by keyword)")
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
         raise MnemoscopeError(f"{name}: dropout must be a probability in [0, 1]; got {dropout!r}")
+    if proj_size != 0:
+        raise MnemoscopeError(
+            f"{name}: projections are not supported, so proj_size must be 0; got {proj_size!r} (put an nn.Linear "
+            "behind the layer)"
+        )
 
 
 def check_input(layer: Layer, x: Any, packed: bool = False) -> None:
