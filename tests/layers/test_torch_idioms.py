@@ -133,7 +133,7 @@ def test_a_switch_is_true_or_false(name: str) -> None:
 @every_row
 def test_a_projection_is_refused_by_name(row: Row) -> None:
     row.make(proj_size=0)  # nn.LSTM's default, which scripts may pass on
-    with pytest.raises(mnemoscope.MnemoscopeError, match="projections are not supported.* 0; got 2"):
+    with pytest.raises(mnemoscope.MnemoscopeError, match=r"projections are not supported.* 0; got 2"):
         row.make(proj_size=2)
 
 

@@ -54,6 +54,7 @@ class Layer(Recurrence):
         batch_first: input and output are (batch, time, features) instead of (time, batch, features).
         dropout: probability with which outputs between layers are dropped in training.
         bidirectional: run a second recurrence from the end to the start and give both outputs.
+        proj_size: nn.LSTM's, for scripts that name it; only 0, no projection, is allowed.
         checkpoint: keep activations for the backward pass at about sqrt(T) steps only and make the others again, one
             more forward pass for a fraction of the memory. Full attention keeps all its states in any case.
     """
@@ -70,6 +71,7 @@ class Layer(Recurrence):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        proj_size: int = 0,
         *,
         checkpoint: bool = False,
         device: torch.device | str | None = None,
@@ -77,7 +79,7 @@ class Layer(Recurrence):
     ) -> None:
         super().__init__()
         switches = dict(bias=bias, batch_first=batch_first, bidirectional=bidirectional, checkpoint=checkpoint)
-        check_arguments(type(self).__name__, input_size, hidden_size, num_layers, dropout, **switches)
+        check_arguments(type(self).__name__, input_size, hidden_size, num_layers, dropout, proj_size, **switches)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, float(dropout), bidirectional
         self.checkpoint = checkpoint
