@@ -15,18 +15,23 @@ from mnemoscope.kernels.fused import (
 )
 from mnemoscope.kernels.scan import linear
 from mnemoscope.kernels.selection import backend, portably, supported
+from mnemoscope.kernels.walks import Walk, note, noted, noting
 
 __all__ = [
     "Attended",
     "Attention",
     "Backtracking",
     "Bank",
+    "Walk",
     "attentive",
     "backend",
     "final",
     "goru",
     "linear",
     "lstm",
+    "note",
+    "noted",
+    "noting",
     "portably",
     "rac",
     "rnn",

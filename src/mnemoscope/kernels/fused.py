@@ -5,19 +5,20 @@ Shapes are those of `ops.py`; gradients are torch's to ask for.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mnemoscope.kernels import gradients as _registered  # noqa: F401  (the operators' derivatives)
-from mnemoscope.kernels import portable as _walks  # noqa: F401  (attention's own, in torch's operations)
+from mnemoscope.kernels import portable as _portable  # noqa: F401  (attention's own, in torch's operations)
+from mnemoscope.kernels import walks
 
 _ops = torch.ops.mnemoscope
 
 
-def _ready(dtype: torch.dtype, *tensors: Tensor | None) -> list[Tensor | None]:
-    """Contiguous, and of the one type in which the loop runs."""
+def _ready(dtype: torch.dtype, *tensors: Tensor | None) -> list[Any]:
+    """Contiguous, and of the one type in which the loop runs; None stays None."""
     return [None if t is None else t.to(dtype).contiguous() for t in tensors]
 
 
@@ -37,29 +38,42 @@ def rnn(
     dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, phi: str, lengths: Tensor | None
 ) -> Tensor:
     """h_t = phi(xp_t + V h_{t-1}) -> h (T, B, n)."""
-    xp, V, h0, b = _ready(dtype, xp, V, h0, b)  # type: ignore[assignment]
-    return _ops.rnn_forward(xp, V, h0, b, phi, lengths)
+    xp, V, h0, b = _ready(dtype, xp, V, h0, b)
+    h = _ops.rnn_forward(xp, V, h0, b, phi, lengths)
+    if walks.noting(lengths):
+        walks.note(h, (xp, h), walks.through_matrix(V))
+    return h
 
 
 def lstm(
     dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, c0: Tensor, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """-> h (T, B, n), c_T (B, n)."""
-    tensors = _ready(dtype, xp, V, h0, c0)
-    return _ops.lstm_forward(*tensors, lengths, _recorded(*tensors))[:2]
+    xp, V, h0, c0 = tensors = _ready(dtype, xp, V, h0, c0)
+    h, c, *_ = _ops.lstm_forward(*tensors, lengths, _recorded(*tensors))
+    if walks.noting(lengths):
+        walks.note(h, (xp, h), walks.through_matrix(V))
+    return h, c
 
 
 def rac(
     dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, lengths: Tensor | None
 ) -> Tensor:
     """h_t = (V h_{t-1} + b) * xp_t -> h (T, B, n)."""
-    return _ops.rac_forward(*_ready(dtype, xp, V, h0, b), lengths)
+    xp, V, h0, b = _ready(dtype, xp, V, h0, b)
+    h = _ops.rac_forward(xp, V, h0, b, lengths)
+    if walks.noting(lengths):
+        walks.note(h, (h,), walks.through_product(xp, V, h0, b, h))
+    return h
 
 
 def goru(dtype: torch.dtype, xp: Tensor, W: Tensor, h0: Tensor, b: Tensor, lengths: Tensor | None) -> Tensor:
     """W = [W_r; W_g; Q] -> h (T, B, n)."""
-    tensors = _ready(dtype, xp, W, h0, b)
-    return _ops.goru_forward(*tensors, lengths, _recorded(*tensors))[0]
+    xp, W, h0, b = tensors = _ready(dtype, xp, W, h0, b)
+    h, gates = _ops.goru_forward(*tensors, lengths, _recorded(*tensors))
+    if walks.noting(lengths):
+        walks.note(h, (xp, h), walks.through_rotation(W, gates))
+    return h
 
 
 class Attention(NamedTuple):
@@ -106,7 +120,14 @@ def attentive(
     relevance = bank.relevance.detach().to(dtype).contiguous()
     rest = bank.origin.contiguous(), relevance, bank.clock.contiguous()
     walk = _ops.attentive_forward if compiled else _ops.portable_forward
-    done = Attended(*walk(*tensors, *rest, *how, lengths, _recorded(*tensors))[:5])
+    *outputs, _, _, slots, attention = walk(*tensors, *rest, *how, lengths, _recorded(*tensors))
+    done = Attended(*outputs)
+    if walks.noting(lengths):
+        backward = _ops.attentive_backward if compiled else _ops.portable_backward
+        xp, V, W_a, U_a, v, _, s0, _, values0, keys0 = tensors
+        begun, run = (s0, values0, keys0, rest[0]), (done.h, done.s, slots, attention)
+        total = walks.through_attention(backward, V, W_a, U_a, v, *begun, *run, how.buffer, how.relevant, how.mix)
+        walks.note(done.h, (xp, done.h, done.s), total)
     return done._replace(slots=None) if how.buffer < 0 else done
 
 
@@ -124,5 +145,10 @@ def sab(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """-> h, attended (T, B, n), c_T (B, n)."""
     tensors = _ready(dtype, xp, V, w, h0, c0, bank.values, bank.keys)
-    rest = bank.origin.contiguous(), bank.clock.contiguous(), *how, lengths, _recorded(*tensors)
-    return _ops.sab_forward(*tensors, *rest)[:3]
+    rest = bank.origin.contiguous(), bank.clock.contiguous()
+    h, attended, c, _, _, slots, attention = _ops.sab_forward(*tensors, *rest, *how, lengths, _recorded(*tensors))
+    if walks.noting(lengths):
+        xp, V, w, _, _, values0, keys0 = tensors
+        total = walks.through_backtracking(V, w, values0, keys0, *rest, h, slots, attention, *how)
+        walks.note(h, (xp, h, attended), total)
+    return h, attended, c

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mnemoscope.kernels import walks
 from mnemoscope.kernels.fused import rnn
 
 SHORTEST = 16  # steps a chunk must have to be worth its two walks
@@ -23,7 +24,10 @@ def linear(dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, lengths: Tenso
     power = torch.linalg.matrix_power(V, -(-xp.shape[0] // chunks)) if chunks > 1 else V
     if chunks == 1 or not bool(power.isfinite().all()):  # of an explosive V, step by step goes further
         return rnn(dtype, xp, V, h0, None, "identity", lengths)
-    return _by_chunks(dtype, xp, V, h0, power, chunks)
+    h = _by_chunks(xp, V.contiguous(), h0, power, chunks)
+    if walks.noting():
+        walks.note(h, (xp,), lambda dxp: dxp)  # what is added to a linear state is a part of it
+    return h
 
 
 def _chunks(xp: Tensor) -> int:
@@ -38,16 +42,20 @@ def _chunks(xp: Tensor) -> int:
     return max(1, min(wanted // B, T // SHORTEST))
 
 
-def _by_chunks(dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, power: Tensor, chunks: int) -> Tensor:
+def _by_chunks(xp: Tensor, V: Tensor, h0: Tensor, power: Tensor, chunks: int) -> Tensor:
     T, B, n = xp.shape
     L = -(-T // chunks)
     side_by_side = F.pad(xp, (0, 0, 0, 0, 0, chunks * L - T)).view(chunks, L, B, n).transpose(0, 1)
     side_by_side = side_by_side.reshape(L, chunks * B, n)
     zeros = xp.new_zeros(chunks * B, n)
-    ends = rnn(dtype, side_by_side, V, zeros, None, "identity", None)[-1].view(chunks, B, n)
+    ends = _walk(side_by_side, V, zeros)[-1].view(chunks, B, n)
     starts = _starts(ends, power, h0).view(chunks * B, n)
-    h = rnn(dtype, side_by_side, V, starts, None, "identity", None)  # (L, chunks * B, n)
+    h = _walk(side_by_side, V, starts)  # (L, chunks * B, n)
     return h.view(L, chunks, B, n).transpose(0, 1).reshape(chunks * L, B, n)[:T]
+
+
+def _walk(xp: Tensor, V: Tensor, h0: Tensor) -> Tensor:
+    return torch.ops.mnemoscope.rnn_forward(xp.contiguous(), V, h0.contiguous(), None, "identity", None)
 
 
 def _starts(ends: Tensor, power: Tensor, h0: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
+from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers.border import check_arguments, check_input, check_state, misfit
 from mnemoscope.recurrence import Recurrence, State, leaves, map_state, rebuild
@@ -264,14 +265,18 @@ class Layer(Recurrence):
 
     def loop(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """The readable equations, one step after the other: what every kernel is measured against."""
-        outputs = []
+        outputs, made, noting = [], [], kernels.noting(lengths)
         for t, u in enumerate(self.project(w, x).unbind(0)):
             output, new = self.cell(w, u, state)
+            if noting:
+                made.append(leaves(new)[0])  # h: the rest of the state is made from this tensor, or does without it
             if lengths is not None:
                 active = t < lengths  # (batch,)
                 output, new = hold(active, output, torch.zeros_like(output)), self.hold(active, new, state)
             state = new
             outputs.append(output)
+        if noting:
+            kernels.note(torch.stack(made), tuple(made), lambda *found: torch.stack(found))
         return torch.stack(outputs), state
 
     def adopt(self, state: State) -> State:

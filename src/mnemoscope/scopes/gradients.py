@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import Layer
-from mnemoscope.layers.sequence import Weights
-from mnemoscope.recurrence import State, leaves
+from mnemoscope.recurrence import Recurrence, leaves
 from mnemoscope.scopes.subject import Subject
 
 
@@ -35,15 +35,14 @@ def by_inputs(subject: Subject, directions: int = 1) -> Norms:
 
 
 def by_inputs_and_states(subject: Subject, directions: int = 1) -> tuple[Norms, Norms]:
-    """The same of the recurrence, and ||d output_T / d h_{T-k}||, from the one graph of a run step by step."""
+    """The same of the recurrence, and ||d output_T / d h_{T-k}||, from the one graph of one run."""
     directions = _at_most(directions, lambda x: subject.recurrence(x)[0], subject.drive)
     x = _copies(subject.drive, directions).requires_grad_()
-    outputs_by_step, seen = run_seen(subject, x)
-    y = outputs_by_step[-1]
-    by_input, *by_state = _pull_back(subject, y, [x, *(tensor for step in seen for tensor in step)], directions)
-    gradient = last_filled(_by_step(by_state, seen))
-    batch, outputs = subject.drive.shape[1], y.shape[-1]
-    return _norms(by_input.flatten(2), batch, outputs), _norms(gradient, batch, outputs)
+    outputs, seen = run_seen(subject, x)
+    y = outputs[-1]
+    by_input, *found = _pull_back(subject, y, [x, *seen.by], directions)
+    batch, m = subject.drive.shape[1], y.shape[-1]
+    return _norms(by_input.flatten(2), batch, m), _norms(last_filled(seen.total(found)), batch, m)
 
 
 def of_loss(subject: Subject) -> tuple[Tensor, Tensor | None]:
@@ -54,46 +53,64 @@ def of_loss(subject: Subject) -> tuple[Tensor, Tensor | None]:
         return gradient.flatten(1).norm(dim=1), None
     x = subject.drive.clone().requires_grad_()
     outputs, seen = run_seen(subject, x)
-    wanted = [x, *(tensor for step in seen for tensor in step)]
-    loss = subject.loss_of(torch.stack(outputs))
-    by_input, *by_state = torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True)
-    return by_input.flatten(1).norm(dim=1), _by_step(by_state, seen).flatten(1).norm(dim=1)
+    loss = subject.loss_of(outputs)
+    by_input, *found = torch.autograd.grad(loss, [x, *seen.by], allow_unused=True, materialize_grads=True)
+    return by_input.flatten(1).norm(dim=1), seen.total(found).flatten(1).norm(dim=1)
 
 
-def run_seen(subject: Subject, x: Tensor) -> tuple[list[Tensor], list[list[Tensor]]]:
-    """Run step by step: the outputs, each (B, m), and for every step the tensors by which it is known later.
+@dataclass(frozen=True)
+class Seen:
+    """The states of a run: their values, what autograd must be asked for, and how to read their gradients from that.
 
-    For a layer of ours these are h (B, n) of each layer, as its cell makes it: state, memory and read-out are all made
-    from that tensor, so that its gradient is total. Of any other recurrence it is the whole state.
+    Of a layer of ours they are h of each layer; of any other recurrence, its whole state.
     """
-    recurrence, layer = subject.recurrence, subject.layer
-    state, outputs, steps = recurrence.initial_state(x.shape[1]), [], []
-    nothing: list[Tensor] = []
-    with _cells_seen(layer) if isinstance(layer, Layer) else nullcontext(nothing) as seen:
-        for x_t in x.unbind(0):
-            y, state = recurrence.step(x_t, state)
-            outputs.append(y)
-            steps.append([*seen] or [tensor for tensor in leaves(state) if tensor.is_floating_point()])
-            seen.clear()
-    return outputs, steps
+
+    values: Callable[[], Tensor]  # (T, batch, D), the layers side by side
+    by: list[Tensor]
+    total: Callable[[Sequence[Tensor]], Tensor]  # the gradients of `by` -> those of the states (T, batch, D)
+    first: tuple[int, int]  # layers and units of the first tensor of the state: so many of the D come first
 
 
-@contextmanager
-def _cells_seen(layer: Layer) -> Iterator[list[Tensor]]:
-    """While open, notes the h (B, n) that each cell makes, before it is stacked into the state."""
-    seen: list[Tensor] = []
-    original = layer.observe_cell
+def run_seen(subject: Subject, x: Tensor) -> tuple[Tensor, Seen]:
+    """Run over x (T, B, d), by a fused kernel where there is one: the outputs (T, B, m), and the states."""
+    if isinstance(subject.layer, Layer):
+        with kernels.noted() as walks:
+            outputs, _ = subject.recurrence(x)
+        if sum(len(walk.states) for walk in walks) == subject.layer.num_layers * len(x):
+            return outputs, _of_walks(walks, len(x))
+    return _step_by_step(subject.recurrence, x)
 
-    def noting(w: Weights, u: Tensor, state: State) -> tuple[Tensor, State, Tensor | None]:
-        output, after, attention = original(w, u, state)
-        seen.append(leaves(after)[0])
-        return output, after, attention
 
-    layer.observe_cell = noting  # type: ignore[method-assign]
-    try:
-        yield seen
-    finally:
-        del layer.observe_cell
+def _of_walks(walks: list[kernels.Walk], steps: int) -> Seen:
+    """Layers one after the other, each walked whole or, with ``checkpoint=True``, in pieces of its time."""
+
+    def side_by_side(pieces: list[Tensor]) -> Tensor:
+        stacked = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return stacked.unflatten(0, (-1, steps)).movedim(0, 2).flatten(2)  # (T, B, layers * n)
+
+    def total(found: Sequence[Tensor]) -> Tensor:
+        remaining = iter(found)
+        return side_by_side([walk.total(*(next(remaining) for _ in walk.by)) for walk in walks])
+
+    by = [tensor for walk in walks for tensor in walk.by]
+    values = [walk.states for walk in walks]
+    return Seen(lambda: side_by_side(values), by, total, (sum(map(len, values)) // steps, values[0].shape[-1]))
+
+
+def _step_by_step(recurrence: Recurrence, x: Tensor) -> tuple[Tensor, Seen]:
+    state, outputs, by = recurrence.initial_state(x.shape[1]), [], []
+    for x_t in x.unbind(0):
+        y, state = recurrence.step(x_t, state)
+        outputs.append(y)
+        by += [tensor for tensor in leaves(state) if tensor.is_floating_point()]
+
+    def by_step(tensors: Sequence[Tensor]) -> Tensor:
+        rows = [tensor.movedim(1, 0).flatten(1) for tensor in tensors]  # (layers, batch, ...) -> (batch, D)
+        each = len(rows) // len(x)
+        return torch.stack([torch.cat(rows[t * each : (t + 1) * each], 1) for t in range(len(x))])
+
+    layers, batch = by[0].shape[:2]
+    return torch.stack(outputs), Seen(lambda: by_step(by), by, by_step, (layers, by[0][0].numel() // batch))
 
 
 def last_filled(gradient: Tensor) -> Tensor:
@@ -126,27 +143,19 @@ def _pull_back(subject: Subject, y: Tensor, by: list[Tensor], directions: int) -
     return torch.autograd.grad(y, by, vectors, allow_unused=True, materialize_grads=True)
 
 
-def _by_step(gradients: list[Tensor], seen: list[list[Tensor]]) -> Tensor:
-    """The gradients of the tensors seen, in their order, as (T, batch, D)."""
-    remaining = iter(gradients)
-    return torch.stack([torch.cat([_rows(next(remaining)) for _ in step], 1) for step in seen])
-
-
-def _rows(gradient: Tensor) -> Tensor:
-    """A gradient (batch, n), or of a state (layers, batch, ...), as (batch, D)."""
-    return gradient if gradient.dim() == 2 else gradient.movedim(1, 0).flatten(1)
-
-
 def _norms(gradient: Tensor, batch: int, outputs: int) -> Norms:
     """gradient (T, copies * B, d), rows of the Jacobians -> their norms by lag."""
-    steps, rows, size = gradient.shape
-    taken = rows // batch
-    jacobians = gradient.detach().double().flip(0).reshape(steps, taken, batch, size).transpose(1, 2)
-    frobenius = jacobians.square().sum((-2, -1)).mul(outputs / taken).sqrt()  # (T, B)
+    gradient = gradient.detach()
+    taken = gradient.shape[1] // batch
+    double = torch.float64  # squares would leave the range of float32; some steps at a time, which a cache can hold
+    rows = torch.cat([torch.linalg.vector_norm(piece, dim=2, dtype=double) for piece in gradient.split(32)])
+    frobenius = rows.unflatten(1, (taken, batch)).norm(dim=1) * math.sqrt(outputs / taken)  # (T, B)
     if taken < outputs:
         return Norms(_readable(frobenius))
-    return Norms(_readable(frobenius), _readable(torch.linalg.matrix_norm(torch.nan_to_num(jacobians), ord=2)))
+    jacobians = torch.nan_to_num(gradient.double()).unflatten(1, (taken, batch)).transpose(1, 2)  # (T, B, m, d)
+    return Norms(_readable(frobenius), _readable(torch.linalg.matrix_norm(jacobians, ord=2)))
 
 
 def _readable(norms: Tensor) -> np.ndarray:
-    return torch.nan_to_num(norms, nan=torch.inf, posinf=torch.inf).cpu().numpy()
+    """By step -> by lag."""
+    return torch.nan_to_num(norms, nan=torch.inf, posinf=torch.inf).flip(0).cpu().numpy()

@@ -41,7 +41,8 @@ def horizon(
     Args:
         fraction: of the size at lag 0, under which a gradient counts as gone.
         directions: output directions a sequence; each costs one more batch.
-        states: whether to look at states too, which runs the model step by step.
+        states: whether to look at states too: for a layer of ours one more product, or, with attention, one more
+            backward pass; any other recurrence then runs step by step.
         behaviour: whether to compare outputs after two prefixes.
     """
     inputs, of_states = _gradients(subject, fraction, directions, states)

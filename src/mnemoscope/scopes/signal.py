@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.layers import Layer
 from mnemoscope.layers.initialisation import GAIN
 from mnemoscope.scopes.gradients import last_filled, run_seen
 from mnemoscope.scopes.scope import scope
@@ -47,23 +46,21 @@ def signal(subject: Subject) -> Finding:
         spread=arrays(activation_variance=states.var(3, correction=0).std(2, correction=0).T),
         labels={"weights": names}, warnings=_warnings(figures),
         assumptions=("these sequences are typical of the data",),
-        method="one run step by step and one backward pass from the last output",
+        method="one run and one backward pass from the last output",
     )  # fmt: skip
 
 
 def _run(subject: Subject) -> tuple[Tensor, Tensor]:
     """What every layer gives at every step, and the last output's gradient by it: (T, layers, B, n) each."""
     x = subject.drive.clone().requires_grad_()
-    outputs, steps = run_seen(subject, x)
+    outputs, seen = run_seen(subject, x)
     y = outputs[-1]
-    if not isinstance(subject.layer, Layer):
-        steps = [step[:1] for step in steps]  # the first tensor of a state of unknown make
-    seen = [tensor for step in steps for tensor in step]
     direction = torch.randn(y.shape, generator=subject.generator()).to(y)
-    found = torch.autograd.grad(y, seen, direction, allow_unused=True, materialize_grads=True)
-    shape = (len(x), -1, x.shape[1], seen[0].shape[-1])
-    values, gradients = (torch.stack(list(t)).detach().double().cpu().reshape(shape) for t in (seen, found))
-    return values, last_filled(gradients)
+    found = torch.autograd.grad(y, seen.by, direction, allow_unused=True, materialize_grads=True)
+    both = (t.detach().double().cpu() for t in (seen.values(), last_filled(seen.total(found))))
+    layers, units = seen.first
+    values, gradients = (t[..., : layers * units].unflatten(2, seen.first).movedim(2, 1) for t in both)
+    return values, gradients
 
 
 def _gains(layer: nn.Module) -> tuple[list[str], list[float]]:
