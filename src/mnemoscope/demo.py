@@ -1,4 +1,4 @@
-"""`make demo`: an LSTM and a RelRNN, the same task, the same number of updates, and what each remembers."""
+"""`make demo`: an LSTM and a RelRNN, the same task, the same command, and what each remembers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from .errors import MnemoscopeError
 from .kernels import supported
 from .training import Run, evaluate
 
-BUDGET = 4000  # updates; the RelRNN stops once it has solved the task, and the LSTM gets as many
+BUDGET = 2000  # updates; whoever has solved the task stops earlier
 
 
 def main() -> int:
     T = choose_length()
     folder = next(path for path in (Path("runs", f"demo-{i}") for i in count(1)) if not path.exists())
-    learner, baseline = folder / "RelRNN", folder / "LSTM"
-    task = ["train", "copy", "--task.T", str(T)]
-    _run([*task, "--model", "RelRNN", "--recurrent-init", "henaff", "--updates", str(BUDGET), "--out", str(learner)])
-    updates = str(Run(learner).checkpoint().update)
-    _run([*task, "--model", "LSTM", "--updates", updates, "--out", str(baseline)])
-    _run(["compare", str(learner), str(baseline), "--figure", str(folder / "learning-curves.png")])
+    paths = [folder / name for name in ("LSTM", "RelRNN")]
+    task = ["train", "copy", "--task.T", str(T), "--updates", str(BUDGET), "--readout-gain", "6"]
+    for path in paths:
+        _run([*task, "--model", path.name, "--out", str(path)])
+    runs = [str(path) for path in paths]
+    _run(["compare", *runs, "--figure", str(folder / "learning-curves.png")])
+    _run(["examine", *runs, "--out", str(folder / "examined")])
     print(f"\nTen symbols, to be said again {T} steps later; guessing gives 12.5 %. On sequences never seen before,")
-    for path in (learner, baseline):
-        print(f"  {path.name:<7}{accuracy(Run(path)):6.1%} right after {updates} updates")
+    for run in map(Run, paths):
+        print(f"  {run.path.name:<7}{accuracy(run):6.1%} right after {run.checkpoint().update} updates")
+    print(f"How far back each remembers: {folder / 'examined' / 'report.html'}")
     return 0
 
 

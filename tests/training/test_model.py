@@ -76,6 +76,8 @@ def test_tied_weights_are_one_parameter() -> None:
     assert model.readout.weight is model.embedding.weight
     with pytest.raises(MnemoscopeError, match="tied = True needs embedding = hidden_size"):
         NetworkConfig("LSTM", 8, embedding=7, tied=True)
+    with pytest.raises(MnemoscopeError, match="it must be 1 where the read-out is tied"):
+        NetworkConfig("LSTM", 8, embedding=8, tied=True, readout_gain=2.0)
     with pytest.raises(MnemoscopeError, match="tied = True needs as many outputs as ids"):
         SequenceModel(7, 6, NetworkConfig("LSTM", 8, embedding=8, tied=True), token_input=True)
 
@@ -104,5 +106,7 @@ def test_input_and_readout_weights_start_by_xaviers_rule(name: str) -> None:
     for gate in model.layer.weight_ih_l0.split(200):
         assert gate.std().item() == pytest.approx((2 / 240) ** 0.5, rel=0.05)
     assert model.readout.weight.std().item() == pytest.approx((2 / 230) ** 0.5, rel=0.05)
+    loud = SequenceModel(40, 30, NetworkConfig(name, 200, readout_gain=4.0))
+    assert loud.readout.weight.std().item() == pytest.approx(4 * (2 / 230) ** 0.5, rel=0.05)
     plain = SequenceModel(40, 30, NetworkConfig(name, 200, init="torch"))
     assert plain.layer.weight_ih_l0.abs().max() <= 200**-0.5

@@ -22,7 +22,7 @@ BLANK, MARKER = 0, 9
 class _Recall(Task):
     """T + 20 steps: ten symbols somewhere, a marker, and ten steps in which they are to be said in order."""
 
-    solved = 0.99
+    solved = 0.995  # of the held-out symbols: above 99 % of any others too
     input_size = ALPHABET + 2
     output_size = ALPHABET + 1
 

@@ -34,8 +34,10 @@ class NetworkConfig:
     dropout: float = 0.0
     """Probability of dropping a feature of the embedding, between layers and before the read-out."""
     init: Literal["xavier", "torch"] = "xavier"
-    """How input and read-out weights start: normal by Xavier's rule, with which attentive layers learn several times
-    faster, or as in torch."""
+    """How input and read-out weights start: normal by Xavier's rule, with which attentive layers learn faster, or as in
+    torch."""
+    readout_gain: float = 1.0
+    """Factor on the read-out's first weights; with 6 to 8, attentive layers learn Copy faster and from more seeds."""
     nonlinearity: str | None = None
     """Non-linearity of a layer that has a choice: tanh, relu, modrelu... By default the layer's own, here and below."""
     buffer: int | None = None
@@ -74,6 +76,8 @@ class NetworkConfig:
         _require(self, "hidden_size", self.hidden_size >= 1, "at least 1")
         _require(self, "num_layers", 1 <= self.num_layers <= 1000, "between 1 and 1000")
         _require(self, "embedding", self.embedding >= 0, "0 (one-hot) or more")
+        _require(self, "readout_gain", self.readout_gain > 0, "above 0")
+        _require(self, "readout_gain", self.readout_gain == 1 or not self.tied, "1 where the read-out is tied")
         _require(self, "dropout", 0 <= self.dropout < 1, "at least 0 and below 1")
         if self.tied and self.embedding != self.hidden_size:
             raise MnemoscopeError(

@@ -46,6 +46,8 @@ class SequenceModel(Recurrence):
         self.drop = nn.Dropout(config.dropout)
         if config.init == "xavier":
             self._start_by_xavier()
+        with torch.no_grad():
+            self.readout.weight.mul_(config.readout_gain)
         if config.tied and self.embedding is not None:
             self.readout.weight = self.embedding.weight
             nn.init.uniform_(self.readout.weight, -0.1, 0.1)  # an embedding's usual N(0, 1) would give huge logits
@@ -110,7 +112,7 @@ class SequenceModel(Recurrence):
         return y if self.direct is None else y + self.direct(x)
 
 
-_COMMON = {"model", "hidden_size", "num_layers", "embedding", "tied", "skip", "dropout", "init"}
+_COMMON = {"model", "hidden_size", "num_layers", "embedding", "tied", "skip", "dropout", "init", "readout_gain"}
 
 
 def make_layer(config: NetworkConfig, input_size: int) -> nn.Module:
