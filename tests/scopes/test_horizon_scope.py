@@ -239,3 +239,13 @@ def test_the_right_law_is_chosen_in_noise(law, exponent):
     clean = np.exp(exponent * k / 5) if law == "exponential" else np.maximum(k, 1.0) ** exponent
     noisy = clean * np.exp(0.1 * np.random.default_rng(0).normal(size=100))
     assert fit(noisy, 1e-14).name == law
+
+
+def test_a_memory_of_one_lag_falls_by_no_law():
+    profile = 0.5 ** np.arange(60.0)
+    profile[50] = 1.0
+    assert fit(profile, 1e-30).name == "none"
+    found = horizon(lambda x: x.cumsum(1) + 5 * x.roll(30, 1), torch.randn(2, 40, 1))
+    assert found.figures["horizon"] == 39
+    assert "law" not in found.sentence
+    assert "exponential" not in found.sentence

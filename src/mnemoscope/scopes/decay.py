@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+LEAST_QUALITY = 0.9
+
 
 @dataclass(frozen=True)
 class Law:
@@ -14,7 +16,8 @@ class Law:
 
     `rate` is exp of the slope against k, `exponent` the slope against ln k; both are given whichever fits. `quality` is
     the share of the variance of ln g that the chosen law explains, `advantage` how much better it is than the other in
-    AIC. `none` where there are too few lags to tell.
+    AIC. `none` where there are too few lags to tell, or where neither explains nine tenths of the variance: a memory
+    that is looked up at one lag falls by no law.
     """
 
     name: str
@@ -40,7 +43,8 @@ def fit(profile: np.ndarray, floor: float) -> Law:
         name, best, other = ("power law", residual_power, residual)
     tiny = 1e-24 * len(k)
     advantage = len(k) * (math.log(other + tiny) - math.log(best + tiny))  # both laws have two parameters
-    return Law(name, math.exp(slope), exponent, 1 - best / total if total > tiny else 1.0, advantage)
+    quality = 1 - best / total if total > tiny else 1.0
+    return Law(name if quality >= LEAST_QUALITY else "none", math.exp(slope), exponent, quality, advantage)
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
