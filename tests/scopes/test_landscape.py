@@ -46,6 +46,19 @@ def test_every_point_of_a_line_is_the_model_with_those_parameters(make) -> None:
     assert all(torch.equal(value, before[name]) for name, value in start.state_dict().items())
 
 
+@pytest.mark.parametrize("make", [mnemoscope.LSTM, mnemoscope.RelRNN, mnemoscope.GRU])
+def test_many_points_at_once_are_the_points_one_by_one(make, monkeypatch) -> None:
+    torch.manual_seed(0)
+    model, planes, calls = make(2, 4, dtype=torch.float64), [], []
+    model.register_forward_pre_hook(lambda *_: calls.append(1))
+    for few, runs in ((0, 2), (10**12, 26)):  # a plane of 25 points, and the point in its middle
+        monkeypatch.setattr("mnemoscope.scopes.batches.FEW", few)
+        calls.clear()
+        planes.append(landscape(model, **setting(), points=5).series["cost"])
+        assert len(calls) == runs
+    np.testing.assert_allclose(*planes, rtol=1e-9)
+
+
 def test_three_points_span_a_plane() -> None:
     torch.manual_seed(0)
     start, end, third = (mnemoscope.RNN(2, 4, dtype=torch.float64) for _ in range(3))

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Recurrence, State, leaves, rebuild
 from mnemoscope.scopes.subject import Subject
 
 Parameters: TypeAlias = dict[str, Tensor]
 WORKSPACE = 2**26  # numbers that the runs of one chunk may hold at a time
+FEW = 256  # points at once, below which a layer's own kernel is faster than mapping over its equations
 
 
 class Run(nn.Module):
@@ -74,18 +76,25 @@ def chunks(total: int, each: int) -> Iterator[slice]:
         yield slice(start, min(start + size, total))
 
 
-def costs(subject: Subject, run: Run, points: Parameters, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
-    """The loss of a chunk of parameter vectors (P, ...) on sequences x: (P,); mapped over where the model allows it."""
+def mapped(subject: Subject, each: int) -> bool:
+    """Whether to map over points that hold `each` numbers: not over the few that fit of a layer with a kernel."""
+    return WORKSPACE // max(each, 1) >= FEW or subject.lacks("step") != "" or not isinstance(subject.layer, Layer)
+
+
+def costs(run: Run, points: Parameters, x: Tensor, loss: Callable[[Tensor], Tensor], at_once: bool) -> Tensor:
+    """The loss of a chunk of parameter vectors (P, ...) on sequences x: (P,); at once where the model allows it."""
 
     def cost(point: Parameters) -> Tensor:
         return loss(functional_call(run, {f"model.{name}": p for name, p in point.items()}, (x,)))
 
     with torch.no_grad():
         try:
-            return vmap(cost, randomness="same")(points)
-        except RuntimeError:  # an operation that torch cannot map over: one point after the other
-            count = len(next(iter(points.values())))
-            return torch.stack([cost({name: p[k] for name, p in points.items()}) for k in range(count)])
+            if at_once:
+                return vmap(cost, randomness="same")(points)
+        except RuntimeError:  # an operation that torch cannot map over
+            pass
+        count = len(next(iter(points.values())))
+        return torch.stack([cost({name: p[k] for name, p in points.items()}) for k in range(count)])
 
 
 def step_all(step: Step, points: Parameters, x: Tensor, states: list[Tensor], like: State) -> list[Tensor]:

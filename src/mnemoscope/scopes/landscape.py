@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.scopes.batches import Parameters, Run, chunks, costs, matched, parameters, runner
+from mnemoscope.scopes.batches import Parameters, Run, chunks, costs, mapped, matched, parameters, runner
 from mnemoscope.scopes.scope import scope
 from mnemoscope.scopes.subject import Subject
 
@@ -34,7 +34,7 @@ def landscape(
     Without further points the directions are random and filter-normalised: each row of a matrix moves by its own norm
     (Li et al. 2018), and -span .. span is walked. With `to`, the first direction leads from these parameters (0) to
     those (1), and a quarter of the way beyond at both ends; with `third`, the second one leads to it. Points are
-    evaluated many at a time.
+    evaluated many at a time, or, of a layer large enough to keep the machine busy, each by its fused kernel.
 
     Series: `x` (points,) and, for a plane, `y` (points,): coordinates; `cost` (points,) or (points, points), rows by y;
     `held_out`, the same on other sequences, where given.
@@ -72,7 +72,7 @@ def landscape(
         "landscape", _sentence(figures, to is not None), "estimated", series=series,
         figures={name: float(value) for name, value in figures.items()},
         assumptions=("one plane of very many directions is shown",) if to is None else (),
-        method=f"the cost at {len(grid)} parameter vectors, many evaluated at once",
+        method=f"the cost at {len(grid)} parameter vectors",
     )  # fmt: skip
 
 
@@ -107,13 +107,13 @@ def _evaluate(
     held = subject.targets if targets is None else targets
     steps = torch.tensor([[float(a), float(b)] for a, b in grid], dtype=torch.float64)[:, : len(directions)]
     each = x.shape[0] * x.shape[1] * 8 * _width(own) + sum(p.numel() for p in own.values())
-    found = []
+    found, at_once = [], mapped(subject, each)
     for part in chunks(len(grid), each):
         moved = {
             name: p + sum(torch.einsum("p,...->p...", steps[part, k].to(p), d[name]) for k, d in enumerate(directions))
             for name, p in own.items()
         }
-        found.append(costs(subject, run, moved, x, lambda y: subject.loss_of(y, held)))
+        found.append(costs(run, moved, x, lambda y: subject.loss_of(y, held), at_once))
         subject.report(min(1.0, part.stop / len(grid)), f"{part.stop} of {len(grid)} points")
     return torch.cat(found).double().cpu().numpy()
 
