@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import write_whole
 
 Status = Literal["certified", "estimated", "not applicable", "skipped", "failed"]
 FILE = "findings.json"
@@ -148,26 +148,14 @@ def _save(examination: Examination, folder: Path) -> Path:
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write_whole(folder / name, data)
-        _write_whole(folder / FILE, text.encode())  # from here on the folder holds the new examination
+        write_whole(folder / name, data)
+        write_whole(folder / FILE, text.encode())  # from here on the folder holds the new examination
         for old in folder.glob("arrays-*.safetensors"):
             if old.name != name:
                 old.unlink(missing_ok=True)
     except OSError as error:
         raise MnemoscopeError(f"cannot write findings into {folder}: {error.strerror}") from error
     return folder / FILE
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _load(folder: Path) -> Examination:

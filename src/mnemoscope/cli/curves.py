@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MnemoscopeError
-from ..training.files import write_whole
+from ..files import write_whole
 
 FORMATS = (".png", ".svg", ".pdf")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito

@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 import tyro
 
 from ..errors import MnemoscopeError
+from ..files import read_json
 from ..tasks import TASKS, Task
 from ..training import FitConfig, NetworkConfig, RunConfig, train
-from ..training.files import read_json
 from .console import first_sentence, parse, take
 from .running import Reporting, follow
 

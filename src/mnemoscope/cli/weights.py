@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..errors import MnemoscopeError
+from ..files import read_bytes
 from ..training.checkpoint import fit_tensors
-from ..training.files import read_bytes
 
 WRAPPED = ("state_dict", "model_state_dict", "model", "module", "weights")
 PREFIXES = ("module.", "_orig_mod.", "model.")  # of DistributedDataParallel, torch.compile, our own checkpoints

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..training.files import write_whole
+from ..files import write_whole
 from .chart import Axis, Chart, Line, Marker, Style, figure, markers
 from .interactive import for_page
 from .page import fill

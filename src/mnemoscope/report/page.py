@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MnemoscopeError
+from ..files import write_whole
 from ..finding import Examination, Finding
-from ..training.files import write_whole
 from .chart import Chart, figure
 from .charts import charts_of, scopes_of
 from .headline import alarms, headlines, verdict, warnings

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..training.files import write_whole
+from ..files import write_whole
 from .chart import Axis, Bars, Chart, Heat, Line, Plane, Points, lowest_shown
 from .palette import LIGHT, SCALE, turn
 

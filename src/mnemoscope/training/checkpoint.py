@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ..errors import MnemoscopeError
-from .files import read_bytes, read_json, to_json, write_whole
+from ..files import read_bytes, read_json, to_json, write_whole
 
 FORMAT = 1
 KEPT = 3

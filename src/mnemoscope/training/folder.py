@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MnemoscopeError
+from ..files import NO_FOLLOW, read_json, to_json, write_whole
 from .checkpoint import Checkpoint, checkpoints, clear_leftovers, prune, read_checkpoint, write_checkpoint
-from .files import NO_FOLLOW, read_json, to_json, write_whole
 
 try:
     import fcntl

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MnemoscopeError
-from .files import append, parse_json, read_bytes, sync, to_json
+from ..files import append, parse_json, read_bytes, sync, to_json
 
 Record = dict[str, Any]
 

@@ -10,7 +10,7 @@ from typing import Literal
 from torch import Tensor
 
 from ..errors import MnemoscopeError
-from .files import read_json
+from ..files import read_json
 from .schema import from_plain
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..errors import MnemoscopeError
+from ..files import to_json, write_whole
 from ..tasks import Task
 from .board import Board
 from .checkpoint import Checkpoint, write_checkpoint
 from .config import FitConfig
-from .files import to_json, write_whole
 from .folder import RunFolder, fingerprint
 from .learner import Learner, part_of
 from .metrics import Metrics

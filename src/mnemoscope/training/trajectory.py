@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from ..errors import MnemoscopeError
-from .files import read_bytes, write_whole
+from ..files import read_bytes, write_whole
 
 
 def record_parameters(folder: Path, update: int, model: nn.Module) -> None:

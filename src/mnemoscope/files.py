@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError
 
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # a link planted in a run folder must not lead a write out of it
 
