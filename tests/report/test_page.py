@@ -1,6 +1,7 @@
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -100,6 +101,19 @@ def test_the_verdict_and_the_four_figures_come_first(both):
     text = both.text
     four = ("Memory horizon", "Dynamics", "Safe BPTT length", "Gradient at the far end")
     assert max(map(text.index, four)) < text.index("How to read this")
+
+
+def test_a_horizon_is_held_against_what_the_task_needs():
+    short, far = (replace(made(horizon=horizon_of(reach)), about={"needs": "30"}) for reach in (10, 39))
+    page = Reader(render({"LSTM": short, "RelRNN": far}))
+    said = "where the task needs 30: LSTM 10 steps, which is not enough; RelRNN all 39 steps."
+    assert said in page.text
+
+
+def test_needs_that_differ_are_said_of_each():
+    near, far = (replace(made(horizon=horizon_of(10)), about={"needs": needs}) for needs in ("8", "30"))
+    page = Reader(render({"LSTM": near, "RelRNN": far}))
+    assert "reach: LSTM 10 steps (the task needs 8); RelRNN 10 steps (the task needs 30)." in page.text
 
 
 def test_a_forgotten_batch_first_is_the_first_thing_said():

@@ -13,6 +13,8 @@ from .view import needs_of
 BROKEN = ("runs over the batch", "mixes sequences", "memoryless", "detached")
 """Kinds of recurrence that are hardly meant: nothing else on the page means much then."""
 
+NEEDS = "the task needs"
+
 
 @dataclass(frozen=True)
 class Warned:
@@ -71,10 +73,23 @@ def verdict(examinations: Mapping[str, Examination]) -> list[str]:
     if len(examinations) == 1:
         return [examination.verdict for examination in examinations.values()]
     columns = headlines(examinations)
-    reach = "; ".join(f"{r.model} {r.value}" + (f" ({r.remark})" if r.remark else "") for r in columns[0].readings)
     moves = "; ".join(f"{r.model} is {r.remark or r.value}" for r in columns[1].readings)
     cuts = "; ".join(f"{r.model} {r.value}" for r in columns[2].readings)
-    return [f"How far back gradients reach: {reach}.", f"Dynamics: {moves}.", f"Backpropagation through time: {cuts}."]
+    return [_reach(columns[0].readings), f"Dynamics: {moves}.", f"Backpropagation through time: {cuts}."]
+
+
+def _reach(readings: tuple[Reading, ...]) -> str:
+    """How far each reaches; what the task needs is said once, where it is the same for all that reach an end."""
+    needs = {r.remark for r in readings if r.remark.startswith(NEEDS)}
+    common = needs.pop() if len(needs) == 1 else ""
+    said = "; ".join(f"{r.model} {r.value}{_remark(r, common)}" for r in readings)
+    return f"How far back gradients reach{f', where {common}' if common else ''}: {said}."
+
+
+def _remark(reading: Reading, common: str) -> str:
+    if reading.remark == common:
+        return ", which is not enough" if reading.tone == "bad" else ""
+    return f" ({reading.remark})" if reading.remark else ""
 
 
 def headlines(examinations: Mapping[str, Examination]) -> list[Headline]:
@@ -113,7 +128,7 @@ def _horizon(examination: Examination) -> tuple[str, str, str]:
     if needs is None:
         return value, f"of {figure(lags)} looked at" if reach < lags else "", ""
     enough = reach >= min(needs, lags)
-    return value, f"the task needs {figure(needs)}", "good" if enough else "bad"
+    return value, f"{NEEDS} {figure(needs)}", "good" if enough else "bad"
 
 
 def _regime(examination: Examination) -> tuple[str, str, str]:
