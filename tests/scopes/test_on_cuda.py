@@ -1,16 +1,18 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from mnemoscope import LSTM, MnemoscopeError, RelRNN, examine
+from mnemoscope import LSTM, RAC, MemRNN, MnemoscopeError, RelRNN, examine
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 SCOPES = ["recurrence", "horizon", "stability", "truncation", "signal", "attention"]
+MODELS = [lambda: LSTM(3, 16), lambda: nn.GRU(3, 16, 2), lambda: RelRNN(3, 16), lambda: MemRNN(3, 16)]
 
 
-@pytest.mark.parametrize("make", [lambda: LSTM(3, 16), lambda: nn.GRU(3, 16, 2), lambda: RelRNN(3, 16)])
+@pytest.mark.parametrize("make", MODELS)
 def test_the_figures_are_those_of_the_cpu(make):
     torch.manual_seed(0)
     model, x = make(), torch.randn(30, 4, 3)
@@ -21,6 +23,18 @@ def test_the_figures_are_those_of_the_cpu(make):
         assert one.labels == other.labels
     assert there["horizon"].figures["rate"] == pytest.approx(here["horizon"].figures["rate"], rel=1e-2)
     assert there["stability"].figures["lambda"] == pytest.approx(here["stability"].figures["lambda"], rel=1e-3)
+    profiles = (found["horizon"].series["state_gradient"] for found in (there, here))
+    np.testing.assert_allclose(*profiles, rtol=1e-2)
+
+
+@pytest.mark.parametrize("make", [*MODELS, lambda: RAC(3, 4)])
+def test_what_can_be_measured_here_can_be_measured_there(make):
+    torch.manual_seed(0)
+    model, x, y = make(), torch.randn(20, 4, 3), torch.zeros(())
+    loss = lambda output, target: (output - target).square().mean()  # noqa: E731
+    here = examine(model, x, y, loss)
+    there = examine(copy.deepcopy(model).cuda(), x.cuda(), y.cuda(), loss)
+    assert [(found.scope, found.status) for found in there] == [(found.scope, found.status) for found in here]
 
 
 def test_the_devices_random_state_stays():

@@ -70,7 +70,7 @@ def _take_apart(
     total, _ = state_gradients(blocks, seed)  # (T, n)
     rest = total - terms.sum(0)
     norms = torch.cat([terms, rest[None]]).norm(dim=-1)  # (hops + 2, T)
-    pattern = pattern_of(blocks.attention, threshold)
+    pattern = pattern_of(blocks.attention, threshold).cpu()  # it is searched entry by entry
     depth = torch.stack([dependency_depth(pattern, t)[-1] for t in range(T)])
     return arrays(
         share=(norms / norms.sum(0).clamp(min=1e-300)).flip(1), gradient=total.norm(dim=-1).flip(0),

@@ -50,7 +50,7 @@ def path_weights(weight: Tensor, t: int) -> tuple[Tensor, Tensor]:
     _check_causal(weight)
     e = weight[t:, t].clone()
     e[0] += 1
-    f = torch.zeros(2 * e.shape, dtype=weight.dtype)
+    f = weight.new_zeros(2 * e.shape)
     f[1:, :-1] = weight[t + 1 :, t + 1 :]  # F_{i+1,j}: does s_{t+i+1} attend h_{t+j+1}?
     return e, f + torch.diag_embed(torch.ones_like(e[1:]), -1)
 
@@ -74,7 +74,7 @@ def dependency_depth(pattern: Tensor, t: int) -> Tensor:
     (eq. 298).
     """
     _check_causal(pattern)
-    depth = torch.zeros(len(pattern) - t, dtype=torch.long)
+    depth = torch.zeros(len(pattern) - t, dtype=torch.long, device=pattern.device)
     for k in range(1, len(depth)):
         if not pattern[t + k, t]:
             reached = pattern[t + k, t + 1 : t + k + 1].clone()  # s_{t+k} attends h_{t+j+1}, made from s_{t+j}
