@@ -110,6 +110,21 @@ def test_a_horizon_is_held_against_what_the_task_needs():
     assert said in page.text
 
 
+@pytest.mark.parametrize(
+    ("status", "exponent", "said"),
+    [
+        ("certified", -0.1, "λ = 2"),  # what is proved comes first
+        ("estimated", -0.1, "exponent -0.1 contractive"),  # one step may stretch what the long run brings together
+        ("estimated", np.nan, "λ ≈ 2 not contractive"),
+    ],
+)
+def test_the_dynamics_are_those_of_the_long_run(status, exponent, said):
+    stability = Finding("stability", "S.", status, figures={"lambda": 2.0}, labels={"regime": "not contractive"})
+    lyapunov = Finding("lyapunov", "L.", "estimated", figures={"largest": exponent}, labels={"regime": "contractive"})
+    page = Reader(render(made(stability=stability, lyapunov=lyapunov)))
+    assert said in " ".join(page.text.split())
+
+
 def test_needs_that_differ_are_said_of_each():
     near, far = (replace(made(horizon=horizon_of(10)), about={"needs": needs}) for needs in ("8", "30"))
     page = Reader(render({"LSTM": near, "RelRNN": far}))

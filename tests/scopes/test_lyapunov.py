@@ -110,6 +110,8 @@ def test_a_memory_is_held_fixed_and_that_is_said() -> None:
     found = lyapunov(mnemoscope.MemRNN(2, 4), torch.randn(20, 2, 2))
     assert found.figures["largest"] < 0
     assert any("memory" in assumption for assumption in found.assumptions)
+    assert found.labels["regime"] == "contractive beside its memory"
+    assert found.sentence.startswith("Contractive beside its memory: ")
 
 
 def test_bad_options_are_named() -> None:

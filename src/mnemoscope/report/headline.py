@@ -95,7 +95,7 @@ def _remark(reading: Reading, common: str) -> str:
 def headlines(examinations: Mapping[str, Examination]) -> list[Headline]:
     """Horizon against need, regime, safe BPTT length, gradient at the far end."""
     kinds = (
-        ("Memory horizon", "horizon", _horizon), ("Dynamics", "stability", _regime),
+        ("Memory horizon", "horizon", _horizon), ("Dynamics", "lyapunov", _regime),
         ("Safe BPTT length", "truncation", _window), ("Gradient at the far end", "horizon", _far),
     )  # fmt: skip
     return [
@@ -107,7 +107,7 @@ def headlines(examinations: Mapping[str, Examination]) -> list[Headline]:
 
 
 def _linked(scope: str, examinations: Mapping[str, Examination]) -> str:
-    others = ("lyapunov",) if scope == "stability" else ()
+    others = ("stability",) if scope == "lyapunov" else ()
     seen = [s for s in (scope, *others) for e in examinations.values() if s in e.findings and e.findings[s].found]
     return seen[0] if seen else scope
 
@@ -132,17 +132,20 @@ def _horizon(examination: Examination) -> tuple[str, str, str]:
 
 
 def _regime(examination: Examination) -> tuple[str, str, str]:
-    largest, lam = _number(examination, "lyapunov", "largest"), _number(examination, "stability", "lambda")
-    words = [examination.findings[s].labels.get("regime", "") for s in ("stability", "lyapunov")
-             if s in examination.findings and examination.findings[s].found]  # fmt: skip
-    regime = str(next(filter(None, words), ""))
-    tone = "bad" if regime in ("expanding", "chaotic") else ""
+    """What was proved; else how states move in the long run; else the largest stretch that one step was seen to do."""
+    lam, exponent = _number(examination, "stability", "lambda"), _number(examination, "lyapunov", "largest")
+    if not math.isnan(lam) and examination.findings["stability"].status == "certified":
+        return f"λ = {figure(lam)}", _word(examination, "stability"), ""
+    if not math.isnan(exponent):
+        regime = _word(examination, "lyapunov")
+        return f"exponent {figure(exponent)}", regime, "bad" if regime.startswith("chaotic") else ""
     if not math.isnan(lam):
-        sign = "=" if examination.findings["stability"].status == "certified" else "≈"
-        return f"λ {sign} {figure(lam)}", regime, tone
-    if math.isnan(largest):
-        return _missing(examination, "stability")
-    return f"{figure(largest)} a step", regime, tone
+        return f"λ ≈ {figure(lam)}", _word(examination, "stability"), ""
+    return _missing(examination, "lyapunov")
+
+
+def _word(examination: Examination, scope: str) -> str:
+    return str(examination.findings[scope].labels.get("regime", ""))
 
 
 def _window(examination: Examination) -> tuple[str, str, str]:

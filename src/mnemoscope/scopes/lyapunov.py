@@ -39,7 +39,7 @@ def lyapunov(
     `running` (blocks, k), the estimates as the run went on, after `running_steps` steps.
     Figures: `largest`, its `standard_error`, `kaplan_yorke`, the attractor's dimension (nan where too few exponents
     were asked for), `horizon_of_prediction`, steps after which the number format's digits are used up, and `steps`.
-    Labels: `regime`, contractive, edge or chaotic.
+    Labels: `regime`, contractive, edge or chaotic; of a layer with a memory, that of the recurrence beside it.
 
     Args:
         exponents: how many, from the largest; by default the whole spectrum of a small state, 16 of a large one.
@@ -112,16 +112,17 @@ def _finding(subject: Subject, logs: Tensor, steps: int, discard: int, size: int
     running = torch.cumsum(logs.mean(1) * torch.from_numpy(lengths).view(-1, 1), 0) / shares
     largest, deviation = spectrum[0].item(), error[0].item()
     regime = _regime(largest, deviation, steps - discard)
+    beside = " beside its memory" if carries_memory(subject.recurrence.initial_state(1)) else ""
     predictable = -math.log(torch.finfo(subject.dtype).eps) / largest if largest > 0 else math.inf
     figures = {
         "largest": largest, "standard_error": deviation, "kaplan_yorke": kaplan_yorke(spectrum.numpy(), size),
         "horizon_of_prediction": predictable, "steps": float(steps),
     }  # fmt: skip
     return Finding(
-        "lyapunov", _sentence(regime, largest, deviation), "estimated", figures=figures,
+        "lyapunov", _sentence(regime, beside, largest, deviation), "estimated", figures=figures,
         series=arrays(exponents=spectrum, running=running, running_steps=discard + np.cumsum(lengths)),
-        spread=arrays(exponents=error), labels={"regime": regime}, warnings=_warnings(subject, regime, predictable),
-        assumptions=_assumptions(subject),
+        spread=arrays(exponents=error), labels={"regime": regime + beside},
+        warnings=_warnings(subject, regime, predictable), assumptions=_assumptions(subject),
         method=f"QR of {len(spectrum)} directions carried through {steps} steps, the first {discard} not counted",
     )  # fmt: skip
 
@@ -151,16 +152,16 @@ def kaplan_yorke(exponents: np.ndarray, size: int) -> float:
     return j + before / abs(exponents[j])
 
 
-def _sentence(regime: str, largest: float, error: float) -> str:
+def _sentence(regime: str, beside: str, largest: float, error: float) -> str:
     figure = f"largest exponent {largest:.3g}" + ("" if math.isnan(error) else f" ± {2 * error:.1g}")
     match regime:
         case "contractive":
             halved = math.log(2) / -largest
-            return f"Contractive: neighbouring states halve their distance every {halved:.3g} steps ({figure})."
+            return f"Contractive{beside}: neighbouring states halve their distance every {halved:.3g} steps ({figure})."
         case "chaotic":
             doubled = math.log(2) / largest
-            return f"Chaotic: neighbouring states double their distance every {doubled:.3g} steps ({figure})."
-    return f"At the edge: neighbouring states neither meet nor part ({figure})."
+            return f"Chaotic{beside}: neighbouring states double their distance every {doubled:.3g} steps ({figure})."
+    return f"At the edge{beside}: neighbouring states neither meet nor part ({figure})."
 
 
 def _warnings(subject: Subject, regime: str, predictable: float) -> tuple[str, ...]:
