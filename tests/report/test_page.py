@@ -113,9 +113,9 @@ def test_a_horizon_is_held_against_what_the_task_needs():
 @pytest.mark.parametrize(
     ("status", "exponent", "said"),
     [
-        ("certified", -0.1, "λ = 2"),  # what is proved comes first
-        ("estimated", -0.1, "exponent -0.1 contractive"),  # one step may stretch what the long run brings together
-        ("estimated", np.nan, "λ ≈ 2 not contractive"),
+        ("certified", -0.1, "not contractive λ = 2, certified"),  # what is proved comes first
+        ("estimated", -0.1, "contractive exponent -0.1 a step"),  # a step may stretch what the long run shrinks
+        ("estimated", np.nan, "not contractive λ ≈ 2"),
     ],
 )
 def test_the_dynamics_are_those_of_the_long_run(status, exponent, said):

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from .chart import Axis, Chart, Line, Marker, Plane, Points, markers
-from .view import View
+from .view import View, with_bounds
 
 
 def smoothness(shown: Sequence[View]) -> list[Chart]:
     """Slopes of the cost against the length of sequences, relative to the shortest, beside what Theorem 1 allows."""
-    kinds = (("cost_slope", "cost"), ("gradient_slope", "its gradient"), ("promised", "allowed by Theorem 1"))
-    numbered = list(enumerate(kinds))
-    found = [line for view in shown for n, (key, kind) in numbered for line in view.line(key, kind, n, x="lengths")]
-    lines = map(_relative, found)
+    kinds = list(enumerate((("cost_slope", "cost"), ("gradient_slope", "its gradient"))))
+    found = [line for view in shown for n, (key, kind) in kinds for line in view.line(key, kind, n, x="lengths")]
+    allowed = [line for view in shown for line in view.line("promised", "allowed by Theorem 1", 2, x="lengths")]
+    lines = with_bounds(map(_relative, found), map(_relative, allowed))
     x, y = Axis("length (steps)", log=True, switch=True), Axis("slope, relative to the shortest", log=True, switch=True)
-    return [Chart("smoothness-slopes", "How steep the cost becomes", x, y, tuple(lines))]
+    return [Chart("smoothness-slopes", "How steep the cost becomes", x, y, lines)]
 
 
 def _relative(line: Line) -> Line:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .chart import Axis, Bars, Chart, Line, Marker, markers
-from .view import View, need_marker
+from .view import View, need_marker, with_bounds
 
 
 def learning(shown: Sequence[View]) -> list[Chart]:
@@ -81,19 +81,23 @@ def _gradients(view: View) -> list[Line]:
 
 _ERRORS = (
     ("output_error", "outputs, worst sequence"), ("gradient_error", "gradients, last k inputs alone"),
-    ("bptt_error", "gradients, backpropagation cut"), ("output_bound", "outputs, proved bound"),
-    ("gradient_bound", "gradients, proved bound"),
+    ("bptt_error", "gradients, backpropagation cut"),
 )  # fmt: skip
+_BOUNDS = (("output_bound", "outputs, proved bound"), ("gradient_bound", "gradients, proved bound"))
 
 
 def truncation(shown: Sequence[View]) -> list[Chart]:
     """What is lost by a shorter window."""
-    kinds = list(enumerate(_ERRORS))
-    lines = [line for view in shown for n, (key, kind) in kinds for line in view.line(key, kind, n, x="window")]
+    kinds = list(enumerate((*_ERRORS, *_BOUNDS)))
+    errors, bounds = (
+        [line for view in shown for n, (key, kind) in some for line in view.line(key, kind, n, x="window")]
+        for some in (kinds[: len(_ERRORS)], kinds[len(_ERRORS) :])
+    )
+    lines = with_bounds(errors, bounds)
     x, y = Axis("window (steps)", log=True, switch=True), Axis("error, relative", log=True, switch=True)
     allowed = Marker("y", 0.01, "1 %: counted as the same")
     title = "What a shorter window loses"
-    return [Chart("truncation-error", title, x, y, tuple(lines), markers(*need_marker(shown), allowed))]
+    return [Chart("truncation-error", title, x, y, lines, markers(*need_marker(shown), allowed))]
 
 
 def separation(shown: Sequence[View]) -> list[Chart]:

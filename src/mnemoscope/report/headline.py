@@ -73,7 +73,7 @@ def verdict(examinations: Mapping[str, Examination]) -> list[str]:
     if len(examinations) == 1:
         return [examination.verdict for examination in examinations.values()]
     columns = headlines(examinations)
-    moves = "; ".join(f"{r.model} is {r.remark or r.value}" for r in columns[1].readings)
+    moves = "; ".join(f"{r.model} {r.value} ({r.remark})" for r in columns[1].readings)
     cuts = "; ".join(f"{r.model} {r.value}" for r in columns[2].readings)
     return [_reach(columns[0].readings), f"Dynamics: {moves}.", f"Backpropagation through time: {cuts}."]
 
@@ -135,12 +135,13 @@ def _regime(examination: Examination) -> tuple[str, str, str]:
     """What was proved; else how states move in the long run; else the largest stretch that one step was seen to do."""
     lam, exponent = _number(examination, "stability", "lambda"), _number(examination, "lyapunov", "largest")
     if not math.isnan(lam) and examination.findings["stability"].status == "certified":
-        return f"λ = {figure(lam)}", _word(examination, "stability"), ""
+        return _word(examination, "stability"), f"λ = {figure(lam)}, certified", ""
     if not math.isnan(exponent):
-        regime = _word(examination, "lyapunov")
-        return f"exponent {figure(exponent)}", regime, "bad" if regime.startswith("chaotic") else ""
+        regime, _, memory = _word(examination, "lyapunov").partition(" beside ")
+        said = f"exponent {figure(exponent)} a step{f', beside {memory}' if memory else ''}"
+        return regime, said, "bad" if regime == "chaotic" else ""
     if not math.isnan(lam):
-        return f"λ ≈ {figure(lam)}", _word(examination, "stability"), ""
+        return _word(examination, "stability"), f"λ ≈ {figure(lam)}", ""
     return _missing(examination, "lyapunov")
 
 

@@ -21,8 +21,9 @@ READINGS: dict[str, Reading] = {
             "k = 0. Where it lies under 1 % the network is hardly taught about anything that long ago.",
             "On a logarithmic axis a straight line down means exponential forgetting, the fate of stable networks; a "
             "curve that levels off is a power law or a memory. The band holds the middle half of the sequences.",
-            "If the curve falls before the line “the task needs”, training cannot find the dependency by gradients. A "
-            "curve that climbs with the lag means exploding gradients.",
+            "If the curve is under 1 % from the line “the task needs” on, training cannot find the dependency by "
+            "gradients. A network that looks something up may lie low in between and rise where the thing is. A curve "
+            "that climbs past 100 times its start means exploding gradients.",
             "“By states” leaves the input weights out: it shows the recurrence alone.",
         ),
     ),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..finding import Examination, Finding
 from .chart import Line, Marker, Style
+
+SIGHT = 1e6  # times what was measured, beyond which a bound is not drawn
 
 
 @dataclass(frozen=True)
@@ -77,3 +79,18 @@ def _band(y: np.ndarray, spread: np.ndarray | None) -> tuple[np.ndarray | None, 
     if spread.shape == (2, *y.shape):
         return spread[0], spread[1]
     return (y - spread, y + spread) if spread.shape == y.shape else (None, None)
+
+
+def with_bounds(measured: Iterable[Line], bounds: Iterable[Line]) -> tuple[Line, ...]:
+    """Lines, and bounds on them as far as both can be seen in one chart: a bound may be a hundred powers of ten up."""
+    found = tuple(measured)
+    values = np.concatenate([line.y for line in found]) if found else np.empty(0)
+    top = SIGHT * np.max(values[np.isfinite(values)], initial=0.0)
+    return (*found, *(_below(bound, top) if top > 0 else bound for bound in bounds))
+
+
+def _below(bound: Line, top: float) -> Line:
+    beyond = ~(bound.y <= top)
+    if not beyond.any():
+        return bound
+    return replace(bound, name=f"{bound.name} (beyond the chart)", y=np.where(beyond, np.nan, bound.y))
