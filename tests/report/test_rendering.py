@@ -10,6 +10,7 @@ from specimens import bare, horizon_of, landscape_of, made, orbits_of
 
 from mnemoscope.finding import Finding
 from mnemoscope.report import all_charts, write_figures
+from mnemoscope.report.chart import Axis, Chart, Points
 from mnemoscope.report.charts import charts_of
 from mnemoscope.report.interactive import for_page, packed
 from mnemoscope.report.palette import DARK, LIGHT
@@ -61,6 +62,13 @@ def test_many_points_are_drawn_by_the_graphics_card_and_no_more_than_a_page_can_
     assert trace["type"] == "scattergl"
     assert len(unpacked(trace["x"])) == 20_000
     assert len(unpacked(for_page(chart, 0.25)["data"][0]["x"])) == 5_000
+    assert trace["marker"]["size"] == 2
+
+
+def test_many_points_in_one_place_are_a_dot_that_can_be_seen():
+    still = Points("fixed points", np.repeat([0.0, 1.0], 1000), np.repeat([0.3, 0.31], 1000))
+    (trace,) = for_page(Chart("orbits", "Orbits", Axis("x"), Axis("y"), (still,)))["data"]
+    assert trace["marker"]["size"] == 7
 
 
 def test_a_plane_has_contours_and_a_surface():

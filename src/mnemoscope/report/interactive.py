@@ -138,11 +138,21 @@ def _line(mark: Line, detail: float) -> list[Json]:
 
 def _cloud(mark: Points, detail: float) -> Json:
     kept = some_places(len(mark.x), int(CLOUD * detail))
-    many = len(kept) > MANY
-    dot: Json = {"symbol": turn(SYMBOLS, mark.style.dash), "size": 2 if many else 7, "opacity": 0.55 if many else 0.75}
+    many, apart = len(kept) > MANY, _places(mark) > MANY
+    dot: Json = {"symbol": turn(SYMBOLS, mark.style.dash)}
+    dot |= {"size": 2, "opacity": 0.55} if apart else {"size": 7, "opacity": 0.75}
     trace = {"type": "scattergl" if many else "scatter", "mode": "markers", "marker": dot, **_named(mark.name)}
     where = {"x": packed(mark.x[kept]), "y": packed(mark.y[kept])}
     return {**trace, **where, "meta": {"colour": mark.style.colour}}
+
+
+def _places(mark: Points) -> int:
+    """How many of a cloud's points can be told apart in a chart: orbits that end in a fixed point are one dot."""
+    known = np.stack([mark.x, mark.y])[:, np.isfinite(mark.x) & np.isfinite(mark.y)]
+    if not known.size:
+        return 0
+    extent = np.ptp(known, axis=1, keepdims=True)
+    return np.unique(np.round(500 * known / np.where(extent > 0, extent, 1.0)), axis=1).shape[1]
 
 
 def _grid(mark: Heat | Plane, kind: str, z: np.ndarray, x: np.ndarray, y: np.ndarray) -> Json:
