@@ -72,11 +72,11 @@ def _and_from_next(direct: Tensor, later: Tensor, V: Tensor) -> Tensor:
     Going back, gradients often vanish: some steps have them at the edge of underflow, and all those before have none.
     """
     total = direct.clone(memory_format=torch.contiguous_format)
-    steps = later.flatten(1)
-    size = torch.maximum(steps.amax(1), -steps.amin(1))  # (T,)
+    least, most = torch.aminmax(later.flatten(1), dim=1)
+    size = torch.maximum(most, -least)  # (T,)
     begin = max(1, int((size != 0).int().argmax()))
     lift = LIFT if V.device.type == "cpu" and bool(size.max() < 1e15) else 1.0
-    total[begin - 1 : -1].view(-1, V.shape[1]).addmm_(later[begin:].flatten(0, 1), V * lift, alpha=1 / lift)
+    total[begin - 1 : -1].add_(later[begin:] @ (V * lift), alpha=1 / lift)  # addmm_ might scale the factors first
     return total
 
 
