@@ -15,7 +15,7 @@ from mnemoscope.scopes.subject import Subject
 EXPLOSION = 100.0  # times the size at lag 0
 
 
-@scope("how far back do gradients and outputs reach?", needs="outputs", cost=8)
+@scope("how far back do gradients and outputs reach?", needs="outputs", cost=6)
 def horizon(
     subject: Subject, *, fraction: float = 0.01, directions: int = 1, states: bool = True, behaviour: bool = True
 ) -> Finding:
