@@ -11,6 +11,7 @@ import torch
 from fused_truth import calm, disagreement
 
 import mnemoscope as ms
+from mnemoscope import kernels
 from mnemoscope.kernels import cuda, ops, selection
 from mnemoscope.kernels.cuda import compiler, layout
 
@@ -37,6 +38,7 @@ def emulated(monkeypatch):
     monkeypatch.setattr(layout, "limits", lambda device: EMULATED)
     monkeypatch.setattr(torch.cuda, "_compile_kernel", None, raising=False)
     monkeypatch.setattr(selection, "_covers", covers)
+    monkeypatch.setattr(kernels, "joins", lambda *_: False)  # the tensors are the CPU's, the kernels are not
     library = torch.library.Library(ops.NAMESPACE, "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -13,6 +13,7 @@ from mnemoscope.kernels.fused import (
     rnn,
     sab,
 )
+from mnemoscope.kernels.joined import join, joins
 from mnemoscope.kernels.scan import linear
 from mnemoscope.kernels.selection import backend, portably, supported
 from mnemoscope.kernels.walks import Walk, note, noted, noting
@@ -27,6 +28,8 @@ __all__ = [
     "backend",
     "final",
     "goru",
+    "join",
+    "joins",
     "linear",
     "lstm",
     "note",

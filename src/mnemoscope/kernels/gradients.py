@@ -66,6 +66,10 @@ def _rnn(ctx: Any, dh: Tensor) -> Gradients:
     xp, V, h0, b, lengths, h = ctx.saved_tensors
     if torch.is_grad_enabled():
         return _through(reference.rnn, (xp, V, h0, b, ctx.phi, lengths), (dh,))
+    if V.shape[1] > h0.shape[1]:
+        needs = ctx.needs_input_grad[0]
+        dx, dV, dh0 = _ops.rnn_backward_joined(dh.contiguous(), xp, V, h0, h, lengths, ctx.phi, needs)
+        return dx if needs else None, dV, dh0, None, None, None
     dz, dh0 = _ops.rnn_backward(dh.contiguous(), V, h, lengths, ctx.phi)
     dV = _weight_gradient(dz, h0, h) if ctx.needs_input_grad[1] else None
     db = _modrelu_gradient(dz, h) if ctx.needs_input_grad[3] else None
@@ -84,7 +88,12 @@ def _lstm(ctx: Any, dh: Tensor | None, dc_T: Tensor | None, *_: None) -> Gradien
     xp, V, h0, c0, lengths, h, cells, gates = ctx.saved_tensors
     if torch.is_grad_enabled():
         return (*_through(reference.lstm, (xp, V, h0, c0, lengths), (dh, dc_T)), None)
-    dxp, dh0, dc0 = _ops.lstm_backward(_dense(dh), _dense(dc_T), V, c0, cells, gates, lengths)
+    outer = _dense(dh), _dense(dc_T)
+    if V.shape[1] > h0.shape[1]:
+        needs = ctx.needs_input_grad[0]
+        dx, dV, dh0, dc0 = _ops.lstm_backward_joined(*outer, xp, V, h0, c0, h, cells, gates, lengths, needs)
+        return dx if needs else None, dV, dh0, dc0, None, None
+    dxp, dh0, dc0 = _ops.lstm_backward(*outer, V, c0, cells, gates, lengths)
     dV = _weight_gradient(dxp, h0, h) if ctx.needs_input_grad[1] else None
     return dxp, dV, dh0, dc0, None, None
 
@@ -147,11 +156,16 @@ def _attentive(
     if torch.is_grad_enabled():
         inputs = (xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, slots, cell, phi, buffer < 0, mix, lengths)
         return (*_through(reference.attentive, inputs, (dh, ds, dc_T))[:10], *undifferentiated)
-    dxp, dq, dk, dv, ds0, dc0, dvalues0, dkeys0 = getattr(_ops, backward)(
-        _dense(dh), _dense(ds), _dense(dc_T), V, W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, cells, gates,
-        slots, attention, cell, phi, buffer, relevant, mix, lengths,
+    outer, needs = (_dense(dh), _dense(ds), _dense(dc_T)), ctx.needs_input_grad
+    walk = (
+        W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, cells, gates, slots, attention, cell, phi, buffer,
+        relevant, mix, lengths,
     )  # fmt: skip
-    needs = ctx.needs_input_grad
+    if V.shape[1] > s0.shape[1]:
+        dx, dV, dW_a, dU_a, dv, ds0, dc0, *carried = _ops.attentive_backward_joined(*outer, xp, V, *walk, needs[0])
+        dx, dc0 = dx if needs[0] else None, None if c0 is None else dc0
+        return dx, dV, dW_a, dU_a, dv, None, ds0, dc0, *carried, *undifferentiated
+    dxp, dq, dk, dv, ds0, dc0, dvalues0, dkeys0 = getattr(_ops, backward)(*outer, V, *walk)
     dV = _weight_gradient(dxp, s0, s) if needs[1] else None
     dW_a = _weight_gradient(dq, s0, s) if needs[2] else None
     dU_a = dk.flatten(0, 1).T @ h.flatten(0, 1) if needs[3] else None

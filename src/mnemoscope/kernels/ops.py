@@ -9,6 +9,11 @@ Common to all: time-major contiguous tensors; T steps, B rows, n units; `xp` hol
 biases; `lengths` (B,) int64 or None: a row past its length has zeros in every output (anything in `slots`) and its
 state stays as it was at its length; `save=False` (nothing will be differentiated) leaves every tensor after the `|`
 below with no steps (0 in the place of T).
+
+On the CPU the loops of rnn, lstm and attentive also make the projection themselves, and then their weights' gradients:
+V is given as [V, U, b] (Gn, n + E) and xp as the inputs with a one behind them, [x, 1] (T, B, E). Such a walk is walked
+back by `*_backward_joined`, whose `dx` says whether the gradient of those inputs is wanted (it has no steps otherwise).
+modReLU, whose bias needs each step's gradient, is not among them.
 """
 
 from __future__ import annotations
@@ -27,6 +32,9 @@ SCHEMAS = {
     "rnn_forward": "(Tensor xp, Tensor V, Tensor h0, Tensor? b, str phi, Tensor? lengths) -> Tensor",
     # -> dz (T,B,n), the gradient of xp; dh0 (B,n)
     "rnn_backward": "(Tensor dh, Tensor V, Tensor h, Tensor? lengths, str phi) -> (Tensor, Tensor)",
+    # -> d[x, 1] (T,B,E), d[V, U, b] (n,n+E), dh0 (B,n)
+    "rnn_backward_joined": "(Tensor dh, Tensor x, Tensor V, Tensor h0, Tensor h, Tensor? lengths, str phi, bool dx)"
+    " -> (Tensor, Tensor, Tensor)",
     # Gates in torch's order i, f, g, o; xp (T,B,4n), V (4n,n)
     # -> h (T,B,n), c_T (B,n) | cells c_t (T,B,n), gates after their non-linearities (T,B,4n)
     "lstm_forward": "(Tensor xp, Tensor V, Tensor h0, Tensor c0, Tensor? lengths, bool save)"
@@ -34,6 +42,9 @@ SCHEMAS = {
     # -> dxp (T,B,4n), dh0 (B,n), dc0 (B,n)
     "lstm_backward": "(Tensor? dh, Tensor? dc_T, Tensor V, Tensor c0, Tensor cells, Tensor gates, Tensor? lengths)"
     " -> (Tensor, Tensor, Tensor)",
+    # -> d[x, 1] (T,B,E), d[V, U, b] (4n,n+E), dh0 (B,n), dc0 (B,n)
+    "lstm_backward_joined": "(Tensor? dh, Tensor? dc_T, Tensor x, Tensor V, Tensor h0, Tensor c0, Tensor h,"
+    " Tensor cells, Tensor gates, Tensor? lengths, bool dx) -> (Tensor, Tensor, Tensor, Tensor)",
     # h_t = (V h_{t-1} + b) * xp_t -> h (T,B,n)
     "rac_forward": "(Tensor xp, Tensor V, Tensor h0, Tensor? b, Tensor? lengths) -> Tensor",
     # u_t = V h_{t-1} + b (T,B,n) is made outside -> dxp (T,B,n), du (T,B,n), dh0 (B,n)
@@ -64,6 +75,12 @@ SCHEMAS = {
     " Tensor s0, Tensor? c0, Tensor values0, Tensor keys0, Tensor origin0, Tensor h, Tensor s, Tensor cells,"
     " Tensor gates, Tensor slots, Tensor attention, str cell, str phi, int buffer, int relevant, str mix,"
     " Tensor? lengths) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    # -> d[x, 1] (T,B,E), d[V, U, b] (Gn,n+E), dW_a, dU_a (n,n), then dv .. dkeys0 as above
+    "attentive_backward_joined": "(Tensor? dh, Tensor? ds, Tensor? dc_T, Tensor x, Tensor V, Tensor W_a, Tensor U_a,"
+    " Tensor v, Tensor s0, Tensor? c0, Tensor values0, Tensor keys0, Tensor origin0, Tensor h, Tensor s, Tensor cells,"
+    " Tensor gates, Tensor slots, Tensor attention, str cell, str phi, int buffer, int relevant, str mix,"
+    " Tensor? lengths, bool dx)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     # Sparse attentive backtracking: an LSTM whose h_t is h^_t + attended_t, cut from its past where clock > 0 and
     # clock % truncation == 0; h_t is stored where (clock + 1) % store_every == 0. A stored m_i has the score
     # w . tanh(m_i) (the part that reads h^ is the same for all i and drops out). Up to `top` stored states have their
@@ -110,12 +127,23 @@ def _empty(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tenso
 
 @_fake("rnn_forward")
 def _(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, phi: str, lengths: Tensor | None) -> Tensor:
-    return torch.empty_like(xp)
+    return _empty(xp, xp.shape[0], *h0.shape)
 
 
 @_fake("rnn_backward")
 def _(dh: Tensor, V: Tensor, h: Tensor, lengths: Tensor | None, phi: str) -> tuple[Tensor, Tensor]:
     return torch.empty_like(h), torch.empty_like(h[0])
+
+
+def _input_gradient(x: Tensor, wanted: bool) -> Tensor:
+    return torch.empty_like(x) if wanted else _empty(x, 0, *x.shape[1:])
+
+
+@_fake("rnn_backward_joined")
+def _(
+    dh: Tensor, x: Tensor, V: Tensor, h0: Tensor, h: Tensor, lengths: Tensor | None, phi: str, dx: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _input_gradient(x, dx), torch.empty_like(V), torch.empty_like(h0)
 
 
 @_fake("lstm_forward")
@@ -132,6 +160,14 @@ def _(
     dh: Tensor | None, dc_T: Tensor | None, V: Tensor, c0: Tensor, cells: Tensor, gates: Tensor, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(gates), torch.empty_like(c0), torch.empty_like(c0)
+
+
+@_fake("lstm_backward_joined")
+def _(
+    dh: Tensor | None, dc_T: Tensor | None, x: Tensor, V: Tensor, h0: Tensor, c0: Tensor, h: Tensor, cells: Tensor,
+    gates: Tensor, lengths: Tensor | None, dx: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    return _input_gradient(x, dx), torch.empty_like(V), torch.empty_like(c0), torch.empty_like(c0)
 
 
 @_fake("rac_forward")
@@ -203,6 +239,17 @@ def _(
         torch.empty_like(values0),
         torch.empty_like(keys0),
     )
+
+
+@_fake("attentive_backward_joined")
+def _(
+    dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, x: Tensor, V: Tensor, W_a: Tensor, U_a: Tensor,
+    v: Tensor, s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor,
+    cells: Tensor, gates: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int,
+    mix: str, lengths: Tensor | None, dx: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    like = V, W_a, U_a, v, s0, s0 if cell == "lstm" else h.new_empty(0), values0, keys0
+    return _input_gradient(x, dx), *(torch.empty_like(t) for t in like)
 
 
 @_fake("sab_forward")

@@ -31,6 +31,11 @@ def _hold(alive: Tensor, new: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(alive, new, 0), torch.where(alive, new, old)
 
 
+def projected(xp: Tensor, V: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Projected inputs and V; of a joined walk, from its inputs [x, 1] and [V, U, b]."""
+    return (xp, V) if V.shape[1] == n else (torch.nn.functional.linear(xp, V[:, n:]), V[:, :n])
+
+
 def lstm_cell(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """z (B, 4n) before the gates' non-linearities, in torch's order i, f, g, o -> h, c."""
     i, f, g, o = z.chunk(4, -1)
@@ -40,6 +45,7 @@ def lstm_cell(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 
 def rnn(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, phi: str, lengths: Tensor | None) -> tuple[Tensor]:
     """h_t = phi(xp_t + V h_{t-1})."""
+    xp, V = projected(xp, V, h0.shape[1])
     h, outputs = h0, []
     for t, x in enumerate(xp.unbind(0)):
         out, h = _hold(_alive(lengths, t, h0), nonlinearity(phi, x + h @ V.T, b), h)
@@ -49,6 +55,7 @@ def rnn(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, phi: str, lengths: 
 
 def lstm(xp: Tensor, V: Tensor, h0: Tensor, c0: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """-> h (T, B, n), c_T (B, n)."""
+    xp, V = projected(xp, V, h0.shape[1])
     h, c, outputs = h0, c0, []
     for t, x in enumerate(xp.unbind(0)):
         alive = _alive(lengths, t, h0)
@@ -95,6 +102,7 @@ def attentive(
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """-> h, s (T, B, n), c_T (B, n). Which state sits in which slot is a choice already made: `slots` holds it."""
+    xp, V = projected(xp, V, s0.shape[1])
     s, c, hs, ss = s0, s0 if c0 is None else c0, [], []
     values, keys, m0 = values0, keys0, values0.shape[1]
     held = torch.arange(m0, device=xp.device).expand(origin0.shape).where(origin0 >= 0, -1)  # (B, m)

@@ -105,12 +105,14 @@ class Attentive(Base):
         dtype = compiled or kernels.portably(x)
         if how is None or dtype is None:
             return None
-        matrices = w.weight_hh, w.weight_query, w.weight_key, w.weight_score
         b = w.bias_modrelu if how.phi == "modrelu" else None
+        joined = compiled is not None and b is None
+        u, V = self.feed(w, x, lengths) if joined else (self.project(w, x), w.weight_hh)
+        matrices = V, w.weight_query, w.weight_key, w.weight_score
         c0 = state[1] if how.cell == "lstm" else None
         bank = kernels.Bank(*state.memory)
         done = kernels.attentive(
-            dtype, how, self.project(w, x), *matrices, b, state.s, c0, bank, lengths, compiled=compiled is not None
+            dtype, how, u, *matrices, b, state.s, c0, bank, lengths, compiled=compiled is not None
         )
         h, s = kernels.final(done.h, state.h, lengths), kernels.final(done.s, state.s, lengths)
         final = AttentiveState((h,) if c0 is None else (h, done.c), s, after(state.memory, done, w.weight_key, lengths))

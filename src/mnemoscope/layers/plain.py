@@ -97,12 +97,12 @@ class RNN(Gated):
         dtype = kernels.supported("rnn", x, self.hidden_size) if phi else None
         if dtype is None or phi is None:
             return None
-        b = w.bias_modrelu if phi == "modrelu" else None
-        u = self.project(w, x)
         if phi == "identity":
-            h = kernels.linear(dtype, u, w.weight_hh, state, lengths)
+            h = kernels.linear(dtype, self.project(w, x), w.weight_hh, state, lengths)
+        elif phi == "modrelu":
+            h = kernels.rnn(dtype, self.project(w, x), w.weight_hh, state, w.bias_modrelu, phi, lengths)
         else:
-            h = kernels.rnn(dtype, u, w.weight_hh, state, b, phi, lengths)
+            h = kernels.rnn(dtype, *self.feed(w, x, lengths), state, None, phi, lengths)
         return h, kernels.final(h, state, lengths)
 
     def options_repr(self) -> list[str]:
@@ -148,7 +148,7 @@ class LSTM(Gated):
         if dtype is None:
             return None
         h0, c0 = state
-        h, c = kernels.lstm(dtype, self.project(w, x), w.weight_hh, h0, c0, lengths)
+        h, c = kernels.lstm(dtype, *self.feed(w, x, lengths), h0, c0, lengths)
         return h, (kernels.final(h, h0, lengths), c)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -99,6 +100,12 @@ class Layer(Recurrence):
     def project(self, w: Weights, x: Tensor) -> Tensor:
         """U x + b for any leading dimensions, with both of torch's biases."""
         return affine(x, w.weight_ih, w.bias_ih + w.bias_hh if self.bias else None)
+
+    def feed(self, w: Weights, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What a kernel reads: U x + b and V, or, where it makes the projection itself, [x, 1] and [V, U, b]."""
+        if not self.follows(Layer, "project") or not kernels.joins(x, w.weight_hh, lengths):
+            return self.project(w, x), w.weight_hh
+        return kernels.join(x, w.weight_ih, w.bias_ih + w.bias_hh if self.bias else None, w.weight_hh)
 
     def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
         raise TypeError(f"{type(self).__name__} must say the equations of one step")
@@ -247,11 +254,13 @@ class Layer(Recurrence):
     def _run_in_pieces(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """About sqrt(T) pieces of about sqrt(T) steps, of which only the first states are kept for the way back."""
         size = math.isqrt(len(x) - 1) + 1
+        # What is noted runs another way: the way back must find what the way there has left.
+        again: dict[str, Any] = {"context_fn": lambda: (nullcontext(), kernels.noted())} if kernels.noting() else {}
         outputs = []
         for start in range(0, len(x), size):
             rest = None if lengths is None else (lengths - start).clamp(0, size)
             piece = w, x[start : start + size], state, rest
-            output, state = checkpoint(self._run_whole, *piece, use_reentrant=False, preserve_rng_state=False)
+            output, state = checkpoint(self._run_whole, *piece, use_reentrant=False, preserve_rng_state=False, **again)
             outputs.append(output)
         return torch.cat(outputs), state
 

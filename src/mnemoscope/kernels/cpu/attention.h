@@ -4,6 +4,7 @@
 // modulus, where e^{2k} would leave the range of its type. All rows here are padded with zeros to whole vectors.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "cells.h"
@@ -66,12 +67,10 @@ inline void score(std::int64_t count, const Keys& keys, const T* query, const T*
     });
 }
 
-// Softmax in place, over rows whose memory is padded to whole vectors; returns the log of the sum of exponentials. Tame
-// logits are small enough to do without their largest one.
+// Softmax in place, over rows whose memory is padded to whole vectors; returns the sum of exponentials after `most` has
+// been taken off, which is the largest logit or, where all of them are small, zero.
 template <class T>
-inline T soften(std::int64_t count, T* logits, bool tame = false) {
-    T most = tame ? T(0) : logits[0];
-    for (std::int64_t i = 1; i < count && !tame; ++i) most = logits[i] > most ? logits[i] : most;
+inline T soften(std::int64_t count, T* logits, T most) {
     Vec<T> sums = splat(T(0));
     sweep<T>(count, [&](std::int64_t i, int inside) {
         store(logits + i, exponential<T>(load(logits + i, inside) - most), inside);
@@ -79,7 +78,11 @@ inline T soften(std::int64_t count, T* logits, bool tame = false) {
     });
     const T sum = total<T>(sums), share = T(1) / sum;
     sweep<T>(count, [&](std::int64_t i, int inside) { store(logits + i, load(logits + i, inside) * share, inside); });
-    return most + std::log(sum);
+    return sum;
+}
+template <class T>
+inline T largest(std::int64_t count, const T* logits) {
+    return count ? *std::max_element(logits, logits + count) : T(0);
 }
 
 // out_j = sum_i weights_i value_ij
@@ -94,27 +97,59 @@ inline void blend(std::int64_t count, const Values& values, const T* weights, st
     });
 }
 
-// d_weights[i] = d_blend . value_i, and each value's own d_value_i += weights_i d_blend.
-template <class T, class Values, class ValueGradients>
-inline void blend_back(std::int64_t count, const Values& values, const ValueGradients& d_values, const T* weights,
-                       const T* d_blend, std::int64_t width, T* d_weights) {
+// d_weights[i] = d_blend . value_i. Each value's own gradient, weights_i d_blend, is left to `Pending`.
+template <class T, class Values>
+inline void blend_back(std::int64_t count, const Values& values, const T* d_blend, std::int64_t width, T* d_weights) {
     in_groups(count, [&](std::int64_t first, auto group) {
         constexpr int K = group;
         Vec<T> sum[K] = {};
         const T* value[K];
-        T *d_value[K], weight[K];
-        for (int k = 0; k < K; ++k)
-            value[k] = values(first + k), d_value[k] = d_values(first + k), weight[k] = weights[first + k];
+        for (int k = 0; k < K; ++k) value[k] = values(first + k);
         for (std::int64_t j = 0; j < width; j += lanes<T>) {
             const Vec<T> d = load(d_blend + j);
-            for (int k = 0; k < K; ++k) {
-                sum[k] += d * load(value[k] + j);
-                store(d_value[k] + j, load(d_value[k] + j) + weight[k] * d);
-            }
+            for (int k = 0; k < K; ++k) sum[k] += d * load(value[k] + j);
         }
         for (int k = 0; k < K; ++k) d_weights[first + k] = total<T>(sum[k]);
     });
 }
+
+// On the way back a state's value gathers weights_ti dc_t from every later step t. That is a product of matrices, so it
+// is done for some steps at once: the gradients of values are then read and written that much less often.
+template <class T>
+class Pending {
+    static constexpr int most = 8;  // steps
+    Rows<T> shares, contexts;       // of each row's pending steps
+    Buffer<std::int64_t> steps;
+
+public:
+    Pending(std::int64_t rows, std::int64_t states, std::int64_t n)
+        : shares(rows * most, states), contexts(rows * most, n), steps(rows) {}
+
+    void clear(std::int64_t r) { steps[r] = 0; }
+    bool full(std::int64_t r) const { return steps[r] == most; }
+
+    // One more step of row r: dc is kept, and the row of its weights, one a state, is returned to be filled.
+    T* add(std::int64_t r, const T* dc, std::int64_t n) {
+        const std::int64_t now = r * most + steps[r]++;
+        copy(dc, contexts[now], n);
+        return shares[now];
+    }
+    void forget(std::int64_t r, std::int64_t state) {
+        for (std::int64_t p = 0; p < steps[r]; ++p) shares[r * most + p][state] = 0;
+    }
+
+    // The gradient of one state's value gains what is pending for it.
+    void settle(std::int64_t r, std::int64_t state, T* d_value, std::int64_t width) const {
+        in_chunks<T>(width, [&](std::int64_t j, auto vectors) {
+            constexpr int K = vectors;
+            Vec<T> sum[K];
+            for (int k = 0; k < K; ++k) sum[k] = load(d_value + j + k * lanes<T>);
+            for (std::int64_t p = r * most; p < r * most + steps[r]; ++p)
+                for (int k = 0; k < K; ++k) sum[k] += shares[p][state] * load(contexts[p] + j + k * lanes<T>);
+            for (int k = 0; k < K; ++k) store(d_value + j + k * lanes<T>, sum[k]);
+        });
+    }
+};
 
 // d_logits_i = weights_i (d_weights_i - sum_k weights_k d_weights_k), in place.
 template <class T>

@@ -12,8 +12,8 @@ enum class Cell : std::int64_t { rnn = 0, lstm = 1 };
 
 template <class T>
 struct AttentiveForward {
-    std::int64_t steps, batch, n, carried, buffer, relevant;
-    const T *xp, *weights, *U_a, *v, *b, *s0, *c0;  // weights = [V; W_a], ((G + 1) n, n)
+    std::int64_t steps, batch, n, extra, carried, buffer, relevant;
+    const T *x, *weights, *U_a, *v, *b, *s0, *c0;  // weights = [V; W_a], ((G + 1) n, n + extra)
     const T *values0, *keys0;
     const std::int64_t* origin0;
     const T* relevance0;
@@ -31,18 +31,20 @@ struct AttentiveForward {
 
     std::int64_t capacity() const { return buffer + relevant; }
     std::int64_t gate_width() const { return cell == Cell::lstm ? 4 * n : n; }
+    std::int64_t depth() const { return n + extra; }
 };
 
 template <class T>
 struct AttentiveBackward {
-    std::int64_t steps, batch, n, carried, buffer, relevant;
-    const T *dh, *ds, *dc_T, *weights, *U_a, *v, *s0, *c0;
+    std::int64_t steps, batch, n, extra, carried, buffer, relevant;
+    const T *dh, *ds, *dc_T, *x, *weights, *U_a, *v, *s0, *c0;
     const T *values0, *keys0;
     const std::int64_t *origin0, *lengths;
     const T *h, *s, *cells, *gates;
     const std::int32_t* slots;
     const T* attention;
-    T *dxp, *dq, *dk, *dv, *ds0, *dc0, *dvalues0, *dkeys0;  // dv (B, n) is one row a sequence, summed outside
+    T *dx, *dq, *dk;  // without extra inputs dx is dz, and weights' gradients are made outside; with them dx may be null
+    T *d_weights, *dU_a, *dv, *ds0, *dc0, *dvalues0, *dkeys0;  // dv (B, n) is one row a sequence, summed outside
     Cell cell;
     Phi phi;
     std::int64_t mean;
@@ -50,6 +52,7 @@ struct AttentiveBackward {
 
     std::int64_t capacity() const { return buffer + relevant; }
     std::int64_t gate_width() const { return cell == Cell::lstm ? 4 * n : n; }
+    std::int64_t depth() const { return n + extra; }
 };
 
 }  // namespace mnemoscope

@@ -6,10 +6,15 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels.cpu.library import call
-from mnemoscope.kernels.cpu.plain import PHI
+from mnemoscope.kernels.cpu.plain import PHI, beside, input_gradient
 from mnemoscope.kernels.ops import implement
 
 CELL = {"rnn": 0, "lstm": 1}  # enum class Cell
+
+
+def _stacked(V: Tensor, W_a: Tensor) -> Tensor:
+    """[V; W_a], one product for both; queries read the state alone, whatever V reads beside it."""
+    return torch.cat([V, torch.nn.functional.pad(W_a, (0, beside(V, W_a.shape[1])))])
 
 
 @implement("attentive_forward", "cpu")
@@ -26,9 +31,9 @@ def attentive_forward(
     chosen = xp.new_empty(0 if buffer < 0 else (kept, B, slots), dtype=torch.int32)
     attention = xp.new_empty((kept, B) if buffer < 0 else (kept, B, slots))
     call(
-        "attentive_forward", xp.dtype, T, B, n, values0.shape[1], buffer, relevant, xp, torch.cat([V, W_a]), U_a, v, b,
-        s0, c0, values0, keys0, origin0, relevance0, clock0, lengths, h, s, c_T, *final, cells, gates, chosen,
-        attention, CELL[cell], PHI[phi], float(decay), refresh, mix == "mean", save,
+        "attentive_forward", xp.dtype, T, B, n, beside(V, n), values0.shape[1], buffer, relevant, xp, _stacked(V, W_a),
+        U_a, v, b, s0, c0, values0, keys0, origin0, relevance0, clock0, lengths, h, s, c_T, *final, cells, gates,
+        chosen, attention, CELL[cell], PHI[phi], float(decay), refresh, mix == "mean", save,
     )  # fmt: skip
     return h, s, c_T, *final, cells, gates, chosen, attention
 
@@ -46,11 +51,33 @@ def attentive_backward(
     ds0, dc0 = torch.empty_like(s0), torch.empty_like(s0) if lstm else h.new_empty(0)
     dvalues0, dkeys0 = torch.empty_like(values0), torch.empty_like(keys0)
     call(
-        "attentive_backward", h.dtype, T, B, n, values0.shape[1], buffer, relevant, dh, ds, dc_T, torch.cat([V, W_a]),
-        U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, cells, gates, slots, attention, dxp, dq, dk, dv, ds0, dc0,
-        dvalues0, dkeys0, CELL[cell], PHI[phi], mix == "mean",
+        "attentive_backward", h.dtype, T, B, n, 0, values0.shape[1], buffer, relevant, dh, ds, dc_T, None,
+        _stacked(V, W_a), U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, cells, gates, slots, attention, dxp,
+        dq, dk, None, None, dv, ds0, dc0, dvalues0, dkeys0, CELL[cell], PHI[phi], mix == "mean",
     )  # fmt: skip
     return dxp, dq, dk, dv.sum(0), ds0, dc0, dvalues0, dkeys0
+
+
+@implement("attentive_backward_joined", "cpu")
+def attentive_backward_joined(
+    dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, x: Tensor, V: Tensor, W_a: Tensor, U_a: Tensor,
+    v: Tensor, s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor,
+    cells: Tensor, gates: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int,
+    mix: str, lengths: Tensor | None, dx: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    T, B, n = h.shape
+    weights = _stacked(V, W_a)
+    by_x, d_weights, dU_a = input_gradient(x, dx), torch.zeros_like(weights), torch.zeros_like(U_a)
+    dv, ds0, dc0 = (torch.empty_like(s0) for _ in range(3))
+    dvalues0, dkeys0 = torch.empty_like(values0), torch.empty_like(keys0)
+    call(
+        "attentive_backward", h.dtype, T, B, n, beside(V, n), values0.shape[1], buffer, relevant, dh, ds, dc_T, x,
+        weights, U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, cells, gates, slots, attention,
+        by_x if dx else None, None, None, d_weights, dU_a, dv, ds0, dc0, dvalues0, dkeys0, CELL[cell], PHI[phi],
+        mix == "mean",
+    )  # fmt: skip
+    dV, dW_a = d_weights[: V.shape[0]].clone(), d_weights[V.shape[0] :, :n].clone()
+    return by_x, dV, dW_a, dU_a, dv.sum(0), ds0, dc0, dvalues0, dkeys0
 
 
 @implement("sab_forward", "cpu")

@@ -5,15 +5,51 @@
 
 namespace mnemoscope {
 
+// Queries W_a s_{t-1}, made again. A product of few rows would read the whole matrix for little: then some steps of each
+// row are made at once.
+template <class T>
+class Queries {
+    const AttentiveBackward<T>& a;
+    const std::int64_t steps;  // made at once
+    std::int64_t first = 0;    // the earliest step that is made
+    Rows<T> made;
+
+    const T* state(std::int64_t t, std::int64_t b) const {  // s_{t-1}
+        return t ? a.s + ((t - 1) * a.batch + b) * a.n : a.s0 + b * a.n;
+    }
+
+public:
+    Queries(const AttentiveBackward<T>& a, std::int64_t rows)
+        : a(a), steps(rows < tile_rows ? tile_rows : 1), made(rows * steps, a.n) {}
+
+    const T* of(std::int64_t r, std::int64_t t) const { return made[r * steps + t - first]; }
+
+    void make(const Packed<T>& W_a, const Block& block, std::int64_t t, bool anew) {
+        if (!anew && t >= first) return;
+        first = std::max<std::int64_t>(t - steps + 1, 0);
+        if (steps == 1) return W_a.times(state(t, block.first), a.n, block.rows(), made[0], made.stride);
+        const std::int64_t after_start = std::max<std::int64_t>(first, 1);
+        for (std::int64_t b = block.first; b < block.end; ++b) {
+            T* to = made[(b - block.first) * steps];
+            if (first == 0) W_a.times(state(0, b), a.n, 1, to, made.stride);
+            if (t >= after_start)
+                W_a.times(state(after_start, b), a.batch * a.n, static_cast<int>(t - after_start + 1),
+                          to + (after_start - first) * made.stride, made.stride);
+        }
+    }
+};
+
 template <class T, class Memory>
 struct BackwardScratch {
     Memory memory;
-    Rows<T> ds, dc, dh, dk, dk_U, d, queries, query, d_context, factor, dv;  // d = [dz, dq], times [V; W_a] gives ds
+    Queries<T> queries;
+    Rows<T> ds, dc, dh, dk, dk_U, d, query, d_context, factor, dv;  // [dz, dq] = d; d [V; W_a] = [ds, dx]
+    Outer<T> d_weights, dU_a;
 
     BackwardScratch(const AttentiveBackward<T>& a, std::int64_t rows)
-        : memory(a, rows), ds(rows, a.n), dc(rows, a.n), dh(rows, a.n), dk(rows, a.n), dk_U(rows, a.n),
-          d(rows, a.gate_width() + a.n), queries(rows, a.n), query(1, a.n), d_context(1, a.n), factor(1, a.n),
-          dv(rows, a.n) {
+        : memory(a, rows), queries(a, rows), ds(rows, a.dx ? a.depth() : a.n), dc(rows, a.n), dh(rows, a.n),
+          dk(rows, a.n), dk_U(rows, a.n), d(rows, a.gate_width() + a.n), query(1, a.n), d_context(1, a.n),
+          factor(1, a.n), dv(rows, a.n), d_weights(a.extra ? a.gate_width() + a.n : 0, a.depth()), dU_a(a.extra ? a.n : 0, a.n) {
         for (std::int64_t j = 0; j < a.n; ++j) factor[0][j] = T(4) * a.v[j];
     }
 };
@@ -32,12 +68,13 @@ void attend_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& loca
         if (a.dh) d += load(a.dh + at * a.n + j, count);
         store(local.dh[r] + j, d, count);
     });
-    double_exponentials(local.queries[r], local.query[0], a.n);
+    double_exponentials(local.queries.of(r, t), local.query[0], a.n);
     local.memory.attend_back(r, at, local.query[0], local.d_context[0], d_query, local.dv[r]);
     local.memory.claim(r, t, local.dh[r], local.dk[r]);
     sweep<T>(a.n, [&](std::int64_t j, int count) {
         const Vec<T> dq = load(local.factor[0] + j) * load(d_query + j);
         store(local.d[r] + a.gate_width() + j, dq, count);
+        if (a.extra) return;
         store(a.dq + at * a.n + j, dq, count);
         store(a.dk + at * a.n + j, load(local.dk[r] + j), count);
     });
@@ -47,24 +84,36 @@ void attend_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& loca
 template <class T, class Memory>
 void advance_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
                   std::int64_t at) {
-    T* dxp = a.dxp + at * a.gate_width();
+    T* dz = a.extra ? nullptr : a.dx + at * a.gate_width();
     if (a.cell == Cell::lstm) {
         const T* before = t ? a.cells + (at - a.batch) * a.n : a.c0 + at * a.n;
         return lstm_cell_back(a.n, local.dh[r], local.dk_U[r], local.dc[r], before, a.cells + at * a.n,
-                              a.gates + at * 4 * a.n, local.d[r], dxp);
+                              a.gates + at * 4 * a.n, local.d[r], dz);
     }
     with_phi(a.phi, [&](auto phi) {
-        rnn_cell_back<T, phi.value>(a.n, local.dh[r], local.dk_U[r], a.h + at * a.n, local.d[r], dxp);
+        rnn_cell_back<T, phi.value>(a.n, local.dh[r], local.dk_U[r], a.h + at * a.n, local.d[r], dz);
     });
+}
+
+// The gradients of weights and inputs that step t of row r adds, where they are made here. The cell read [s_{t-1}, x_t].
+template <class T, class Memory>
+void gather(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
+            std::int64_t at) {
+    const T* before = t ? a.s + (at - a.batch) * a.n : a.s0 + at * a.n;
+    local.d_weights.add(local.d[r], before, a.n, a.x + at * a.extra);
+    local.dU_a.add(local.dk[r], a.h + at * a.n, a.n);
+    if (a.dx) copy(local.ds[r] + a.n, a.dx + at * a.extra, a.extra);
 }
 
 template <class T, class Memory>
 void blank(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t at) {
-    fill_zero(a.dxp + at * a.gate_width(), a.gate_width());
-    fill_zero(a.dq + at * a.n, a.n);
-    fill_zero(a.dk + at * a.n, a.n);
     fill_zero(local.dk[r], a.n);
     fill_zero(local.d[r], a.gate_width() + a.n);
+    if (a.extra && a.dx) fill_zero(a.dx + at * a.extra, a.extra);
+    if (a.extra) return;
+    fill_zero(a.dx + at * a.gate_width(), a.gate_width());
+    fill_zero(a.dq + at * a.n, a.n);
+    fill_zero(a.dk + at * a.n, a.n);
 }
 
 template <class T, class Memory>
@@ -88,8 +137,9 @@ template <class T>
 struct Matrices {
     Packed<T> weights, U_a, to_query, to_key;
     explicit Matrices(const AttentiveBackward<T>& a)
-        : weights(a.weights, a.gate_width() + a.n, a.n, a.n, 1), U_a(a.U_a, a.n, a.n, a.n, 1),
-          to_query(a.weights + a.gate_width() * a.n, a.n, a.n, 1, a.n), to_key(a.U_a, a.n, a.n, 1, a.n) {}
+        : weights(a.weights, a.gate_width() + a.n, a.dx && a.extra ? a.depth() : a.n, a.depth(), 1),
+          U_a(a.U_a, a.n, a.n, a.n, 1), to_query(a.weights + a.gate_width() * a.depth(), a.n, a.n, 1, a.depth()),
+          to_key(a.U_a, a.n, a.n, 1, a.n) {}
 };
 
 template <class T, class Memory>
@@ -99,8 +149,7 @@ void walk(const AttentiveBackward<T>& a, const Matrices<T>& m, const Block& bloc
     for (int r = 0; r < rows; ++r) begin(a, local, r, block.first + r);
     local.memory.begin(block, span, m.to_key);
     for (std::int64_t t = a.steps - 1; t >= 0; --t) {
-        const T* before = t ? a.s + span.row(t - 1, block.first) : a.s0 + block.first * a.n;
-        if (t < span.longest(block)) m.to_query.times(before, a.n, rows, local.queries[0], local.queries.stride);
+        if (t < span.longest(block)) local.queries.make(m.to_query, block, t, t == span.longest(block) - 1);
         for (int r = 0; r < rows; ++r) {
             const std::int64_t at = t * a.batch + block.first + r;
             span.alive(t, block.first + r) ? attend_back(a, local, r, t, at) : blank(a, local, r, at);
@@ -111,6 +160,8 @@ void walk(const AttentiveBackward<T>& a, const Matrices<T>& m, const Block& bloc
         for (int r = 0; r < rows; ++r)
             if (span.alive(t, block.first + r)) advance_back(a, local, r, t, t * a.batch + block.first + r);
         m.weights.times(local.d[0], local.d.stride, rows, local.ds[0], local.ds.stride);
+        for (int r = 0; a.extra && r < rows; ++r)
+            if (span.alive(t, block.first + r)) gather(a, local, r, t, t * a.batch + block.first + r);
     }
     for (int r = 0; r < rows; ++r) finish(a, local, r, block.first + r);
 }
@@ -120,7 +171,11 @@ void run(const AttentiveBackward<T>& a, std::int64_t rows) {
     const Matrices<T> matrices(a);
     over_rows<BackwardScratch<T, Memory>>(
         a.team, a.batch, rows, [&](std::int64_t size) { return BackwardScratch<T, Memory>(a, size); },
-        [&](const Block& block, auto& local) { walk(a, matrices, block, local); });
+        [&](const Block& block, auto& local) { walk(a, matrices, block, local); },
+        [&](auto& local) {
+            local.d_weights.give(a.d_weights);
+            local.dU_a.give(a.dU_a);
+        });
 }
 
 template <class T>
@@ -129,7 +184,7 @@ int run(const AttentiveBackward<T>& a) {
         if (a.buffer < 0)
             run<T, FullBackward<T>>(a, full_rows<T>(a.carried + a.steps, a.n, 4));
         else
-            run<T, ScreenedBackward<T>>(a, most_rows<T>((a.gate_width() + 2 * a.n) * a.n));
+            run<T, ScreenedBackward<T>>(a, most_rows<T>((a.gate_width() + 2 * a.n) * a.depth()));
     });
 }
 

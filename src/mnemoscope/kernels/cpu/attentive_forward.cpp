@@ -11,7 +11,7 @@ struct ForwardScratch {
     Rows<T> s, c, h, product, key, query, context, v;  // product = [V; W_a] s
 
     ForwardScratch(const AttentiveForward<T>& a, std::int64_t rows)
-        : memory(a, rows), s(rows, a.n), c(rows, a.n), h(rows, a.n), product(rows, a.gate_width() + a.n),
+        : memory(a, rows), s(rows, a.depth()), c(rows, a.n), h(rows, a.n), product(rows, a.gate_width() + a.n),
           key(rows, a.n), query(1, a.n), context(1, a.n), v(1, a.n) {
         copy(a.v, v[0], a.n);
     }
@@ -19,7 +19,7 @@ struct ForwardScratch {
 
 template <class T, class Memory>
 void advance(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, std::int64_t r, std::int64_t at) {
-    const T* xp = a.xp + at * a.gate_width();
+    const T* xp = Inputs<T>{a.x, a.extra, a.gate_width()}.added(at);
     T* out = a.h + at * a.n;
     if (a.cell == Cell::lstm) {
         T *cells = a.save ? a.cells + at * a.n : nullptr, *gates = a.save ? a.gates + at * 4 * a.n : nullptr;
@@ -59,6 +59,7 @@ template <class T, class Memory>
 void walk(const AttentiveForward<T>& a, const Packed<T>& weights, const Packed<T>& U_a, const Block& block,
           ForwardScratch<T, Memory>& local) {
     const Span span(a.steps, a.batch, a.n, a.lengths);
+    const Inputs<T> inputs{a.x, a.extra, a.gate_width()};
     const int rows = block.rows();
     for (int r = 0; r < rows; ++r) {
         const std::int64_t b = block.first + r;
@@ -67,6 +68,7 @@ void walk(const AttentiveForward<T>& a, const Packed<T>& weights, const Packed<T
         if (a.cell == Cell::lstm) copy(a.c0 + b * a.n, local.c[r], a.n);
     }
     for (std::int64_t t = 0; t < a.steps; ++t) {
+        for (int r = 0; r < rows; ++r) inputs.put_behind(local.s[r], a.n, t * a.batch + block.first + r);
         if (t < span.longest(block))
             weights.times(local.s[0], local.s.stride, rows, local.product[0], local.product.stride);
         for (int r = 0; r < rows; ++r)
@@ -85,7 +87,7 @@ void walk(const AttentiveForward<T>& a, const Packed<T>& weights, const Packed<T
 
 template <class T, class Memory>
 void run(const AttentiveForward<T>& a, std::int64_t rows) {
-    const Packed<T> weights(a.weights, a.n, a.gate_width() + a.n, 1, a.n), U_a(a.U_a, a.n, a.n, 1, a.n);
+    const Packed<T> weights(a.weights, a.depth(), a.gate_width() + a.n, 1, a.depth()), U_a(a.U_a, a.n, a.n, 1, a.n);
     over_rows<ForwardScratch<T, Memory>>(
         a.team, a.batch, rows, [&](std::int64_t size) { return ForwardScratch<T, Memory>(a, size); },
         [&](const Block& block, auto& local) { walk(a, weights, U_a, block, local); });
@@ -97,7 +99,7 @@ int run(const AttentiveForward<T>& a) {
         if (a.buffer < 0)
             run<T, FullForward<T>>(a, full_rows<T>(a.carried + a.steps, a.n, 2));
         else
-            run<T, ScreenedForward<T>>(a, most_rows<T>((a.gate_width() + 2 * a.n) * a.n));
+            run<T, ScreenedForward<T>>(a, most_rows<T>((a.gate_width() + 2 * a.n) * a.depth()));
     });
 }
 

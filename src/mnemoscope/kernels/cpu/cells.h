@@ -54,18 +54,18 @@ MNEMOSCOPE_INLINE Vec<T> pull_back(Vec<T> d, Vec<T> h) {
     return d;
 }
 
-// h = phi(z + xp): z is a padded row; h goes to the padded row `state` and to the tensor's row `out`.
+// h = phi(z + xp): z is a padded row, xp may be null; h goes to the padded row `state` and to the tensor's row `out`.
 template <class T, Phi phi>
 inline void rnn_cell(std::int64_t n, const T* z, const T* xp, const T* b, T* state, T* out) {
     sweep<T>(n, [&](std::int64_t j, int count) {
         const Vec<T> bias = b ? load(b + j, count) : splat(T(0));
-        const Vec<T> h = apply<T, phi>(load(z + j) + load(xp + j, count), bias);
+        const Vec<T> h = apply<T, phi>(xp ? load(z + j) + load(xp + j, count) : load(z + j), bias);
         store(state + j, h, count);
         store(out + j, h, count);
     });
 }
 
-// dz = (dh + carry) phi'(z): to the padded row `local` and to the tensor's row `out`. dh may be null.
+// dz = (dh + carry) phi'(z): to the padded row `local` and to the tensor's row `out`. dh and out may be null.
 template <class T, Phi phi>
 inline void rnn_cell_back(std::int64_t n, const T* dh, const T* carry, const T* h, T* local, T* out) {
     sweep<T>(n, [&](std::int64_t j, int count) {
@@ -73,15 +73,18 @@ inline void rnn_cell_back(std::int64_t n, const T* dh, const T* carry, const T* 
         if (dh) d += load(dh + j, count);
         const Vec<T> dz = pull_back<T, phi>(d, load(h + j, count));
         store(local + j, dz, count);
-        store(out + j, dz, count);
+        if (out) store(out + j, dz, count);
     });
 }
 
-// c = f c + i g, h = o tanh(c); z (4n) a padded row in the order i, f, g, o. Gates may be null: nobody will ask for them.
+// c = f c + i g, h = o tanh(c); z (4n) a padded row in the order i, f, g, o. xp may be null, and gates: nobody will ask.
 template <class T>
 inline void lstm_cell(std::int64_t n, const T* z, const T* xp, T* c, T* state, T* out, T* cells, T* gates) {
     sweep<T>(n, [&](std::int64_t j, int count) {
-        const auto gate = [&](int k) { return load(z + k * n + j, count) + load(xp + k * n + j, count); };
+        const auto gate = [&](int k) {
+            const Vec<T> own = load(z + k * n + j, count);
+            return xp ? own + load(xp + k * n + j, count) : own;
+        };
         const Vec<T> i = sigmoid<T>(gate(0)), f = sigmoid<T>(gate(1));
         const Vec<T> g = hyperbolic_tangent<T>(gate(2)), o = sigmoid<T>(gate(3));
         const Vec<T> c_new = f * load(c + j) + i * g;
@@ -98,7 +101,8 @@ inline void lstm_cell(std::int64_t n, const T* z, const T* xp, T* c, T* state, T
     });
 }
 
-// From the gradient of h (dh, may be null, and carry) and of c (dc, in place): that of the four pre-activations.
+// From the gradient of h (dh and carry) and of c (dc, in place): that of the four pre-activations. dh and out may be
+// null.
 template <class T>
 inline void lstm_cell_back(std::int64_t n, const T* dh, const T* carry, T* dc, const T* c_before, const T* c,
                            const T* gates, T* local, T* out) {
@@ -111,7 +115,7 @@ inline void lstm_cell_back(std::int64_t n, const T* dh, const T* carry, T* dc, c
         const Vec<T> d_c = load(dc + j) + d * o * (T(1) - tanh_c * tanh_c);
         const auto put = [&](int k, Vec<T> value) {
             store(local + k * n + j, value, count);
-            store(out + k * n + j, value, count);
+            if (out) store(out + k * n + j, value, count);
         };
         put(0, d_c * g * i * (T(1) - i));
         put(1, d_c * load(c_before + j, count) * f * (T(1) - f));

@@ -60,51 +60,34 @@ public:
     void attend(std::int64_t r, std::int64_t at, const T* query, const T* v, T* c) {
         T* weights = logits[0];
         score(counts[r], [&](std::int64_t i) { return keys[r * most + i]; }, query, v, width, weights);
-        const T log_sum = soften(counts[r], weights);
+        const T most_of_all = largest(counts[r], weights), sum = soften(counts[r], weights, most_of_all);
         blend(counts[r], [&](std::int64_t i) { return values[r * most + i]; }, weights, width, c);
-        if (a.save) a.attention[at] = log_sum + sum_v;
+        if (a.save) a.attention[at] = most_of_all + std::log(sum) + sum_v;
     }
 
     void finish(std::int64_t, std::int64_t) {}
 };
-
-// On the way back a state's value gathers weights_ti dc_t from every later step t. That is a product of matrices, so it
-// is done for `pending_steps` steps at once: the gradients of values are then read and written that much less often.
-constexpr std::int64_t pending_steps = 8;
 
 template <class T>
 class FullBackward {
     const AttentiveBackward<T>& a;
     std::int64_t most, width;
     Rows<T> values, keys, d_values, d_keys, shares, v;
-    Rows<T> weights, contexts;  // of the pending steps
-    Buffer<std::int64_t> counts, pending;
+    Pending<T> pending;
+    Buffer<std::int64_t> counts;
     Filled filled;
     T sum_v = 0;
 
     // d_value_i for states first .. end - 1 of row r gains what is pending.
     void settle(std::int64_t r, std::int64_t first, std::int64_t end) {
-        const std::int64_t base = r * pending_steps;
-        in_chunks<T>(width, [&](std::int64_t j, auto vectors) {
-            constexpr int K = vectors;
-            for (std::int64_t i = first; i < end; ++i) {
-                Vec<T> sum[K];
-                T* d_value = d_values[r * most + i] + j;
-                for (int k = 0; k < K; ++k) sum[k] = load(d_value + k * lanes<T>);
-                for (std::int64_t p = 0; p < pending[r]; ++p)
-                    for (int k = 0; k < K; ++k)
-                        sum[k] += weights[base + p][i] * load(contexts[base + p] + j + k * lanes<T>);
-                for (int k = 0; k < K; ++k) store(d_value + k * lanes<T>, sum[k]);
-            }
-        });
+        for (std::int64_t i = first; i < end; ++i) pending.settle(r, i, d_values[r * most + i], width);
     }
 
 public:
     FullBackward(const AttentiveBackward<T>& a, std::int64_t rows)
         : a(a), most(a.carried + a.steps), width(rounded_up(a.n, lanes<T>)), values(rows * most, a.n),
           keys(rows * most, a.n), d_values(rows * most, a.n), d_keys(rows * most, a.n), shares(together, a.n), v(1, a.n),
-          weights(rows * pending_steps, most), contexts(rows * pending_steps, a.n), counts(rows), pending(rows),
-          filled(a.carried) {
+          pending(rows, most, a.n), counts(rows), filled(a.carried) {
         for (std::int64_t j = 0; j < a.n; ++j) sum_v += v[0][j] = a.v[j];
     }
 
@@ -115,7 +98,7 @@ public:
     void begin(std::int64_t r, std::int64_t b, std::int64_t length, const Packed<T>& U_a) {
         filled.read(a.origin0 + b * a.carried, a.carried);
         counts[r] = filled.count + length;
-        pending[r] = 0;
+        pending.clear(r);
         for (std::int64_t i = 0; i < counts[r]; ++i) {
             const std::int64_t to = r * most + i, step = i - filled.count;
             const std::int64_t from = step < 0 ? (b * a.carried + filled.slots[i]) * a.n : (step * a.batch + b) * a.n;
@@ -133,17 +116,16 @@ public:
     }
 
     void attend_back(std::int64_t r, std::int64_t at, const T* query, const T* dc, T* d_query, T* d_v) {
-        const std::int64_t base = r * most, now = r * pending_steps + pending[r]++;
+        const std::int64_t base = r * most;
         const T *h = a.h + at * a.n, *s = a.s + at * a.n, scale = a.mean ? T(2) : T(1);
         Vec<T> product = splat(T(0));  // dc . c_t, and c_t = s_t - h_t
         sweep<T>(a.n, [&](std::int64_t j, int count) {
             product += load(dc + j) * (scale * load(s + j, count) - load(h + j, count));
         });
-        copy(dc, contexts[now], a.n);
         attention_back(
             counts[r], [&](std::int64_t i) { return keys[base + i]; }, [&](std::int64_t i) { return values[base + i]; },
             [&](std::int64_t i) { return d_keys[base + i]; }, a.attention[at] - sum_v, total<T>(product), query, v[0],
-            dc, width, shares, weights[now], d_query, d_v);
+            dc, width, shares, pending.add(r, dc, a.n), d_query, d_v);
     }
 
     // h_t is the newest state: what has gathered for it is final, and it leaves.
@@ -154,9 +136,9 @@ public:
             store(dh + j, load(dh + j) + load(d_values[k] + j));
             store(dk + j, T(4) * load(v[0] + j) * load(d_keys[k] + j));
         }
-        if (pending[r] < pending_steps) return;
+        if (!pending.full(r)) return;
         settle(r, 0, i);
-        pending[r] = 0;
+        pending.clear(r);
     }
 
     void undo(const Block&, const Span&, std::int64_t, const Packed<T>&) {}

@@ -8,8 +8,8 @@ namespace mnemoscope {
 
 template <class T>
 struct LstmForward {
-    std::int64_t steps, batch, n;
-    const T *xp, *V, *h0, *c0;
+    std::int64_t steps, batch, n, extra;
+    const T *x, *V, *h0, *c0;  // x (T, B, 4n) and V (4n, n), or x (T, B, extra) and V (4n, n + extra)
     const std::int64_t* lengths;
     T *h, *c_T, *cells, *gates;
     std::int64_t save;
@@ -18,36 +18,41 @@ struct LstmForward {
 
 template <class T>
 struct LstmBackward {
-    std::int64_t steps, batch, n;
-    const T *dh, *dc_T, *V, *c0, *cells, *gates;
+    std::int64_t steps, batch, n, extra;
+    const T *dh, *dc_T, *x, *V, *h0, *c0, *h, *cells, *gates;
     const std::int64_t* lengths;
-    T *dxp, *dh0, *dc0;
+    T *dx, *dV, *dh0, *dc0;  // without extra inputs dx is dz, and dV is made outside; with them dx may be null
     Team team;
 };
 
 template <class T>
 struct LstmRows {
-    Rows<T> narrow, cell, wide;  // n, n and 4n
-    LstmRows(std::int64_t rows, std::int64_t n) : narrow(rows, n), cell(rows, n), wide(rows, 4 * n) {}
+    Rows<T> state, cell, product;
+    LstmRows(std::int64_t rows, std::int64_t n, std::int64_t extra)
+        : state(rows, n + extra), cell(rows, n), product(rows, 4 * n) {}
 };
 
 template <class T>
 void walk(const LstmForward<T>& a, const Packed<T>& V, const Block& block, LstmRows<T>& local) {
     const Span span(a.steps, a.batch, a.n, a.lengths);
+    const Inputs<T> inputs{a.x, a.extra, 4 * a.n};
     for (std::int64_t b = block.first; b < block.end; ++b) {
-        copy(a.h0 + b * a.n, local.narrow[b - block.first], a.n);
+        copy(a.h0 + b * a.n, local.state[b - block.first], a.n);
         copy(a.c0 + b * a.n, local.cell[b - block.first], a.n);
     }
     for (std::int64_t t = 0; t < span.longest(block); ++t) {
-        V.times(local.narrow[0], local.narrow.stride, block.rows(), local.wide[0], local.wide.stride);
+        for (int r = 0; r < block.rows(); ++r)
+            inputs.put_behind(local.state[r], a.n, t * a.batch + block.first + r);
+        V.times(local.state[0], local.state.stride, block.rows(), local.product[0], local.product.stride);
         for (std::int64_t b = block.first; b < block.end; ++b) {
-            const std::int64_t r = b - block.first, at = span.row(t, b);
-            T *cells = a.save ? a.cells + at : nullptr, *gates = a.save ? a.gates + 4 * at : nullptr;
+            const std::int64_t r = b - block.first, at = t * a.batch + b;
+            T *h = a.h + at * a.n, *cells = a.save ? a.cells + at * a.n : nullptr;
+            T* gates = a.save ? a.gates + at * 4 * a.n : nullptr;
             if (span.alive(t, b)) {
-                lstm_cell(a.n, local.wide[r], a.xp + 4 * at, local.cell[r], local.narrow[r], a.h + at, cells, gates);
+                lstm_cell(a.n, local.product[r], inputs.added(at), local.cell[r], local.state[r], h, cells, gates);
                 continue;
             }
-            fill_zero(a.h + at, a.n);
+            fill_zero(h, a.n);
             if (a.save) fill_zero(cells, a.n), fill_zero(gates, 4 * a.n);
         }
     }
@@ -57,48 +62,68 @@ void walk(const LstmForward<T>& a, const Packed<T>& V, const Block& block, LstmR
 }
 
 template <class T>
-void walk(const LstmBackward<T>& a, const Packed<T>& V, const Block& block, LstmRows<T>& local) {
+struct LstmGradients {
+    Rows<T> dz, dc, product;  // product = [dh, dx]
+    Outer<T> dV;
+};
+
+template <class T>
+void walk(const LstmBackward<T>& a, const Packed<T>& V, const Block& block, LstmGradients<T>& local) {
     const Span span(a.steps, a.batch, a.n, a.lengths);
-    span.zero_rest(block, a.dxp, 4 * a.n);
+    const Inputs<T> inputs{a.x, a.extra, 4 * a.n};
+    if (a.dx) span.zero_rest(block, a.dx, a.extra ? a.extra : 4 * a.n);
     for (std::int64_t b = block.first; b < block.end; ++b) {
-        fill_zero(local.narrow[b - block.first], a.n);
-        fill_zero(local.cell[b - block.first], a.n);
-        if (a.dc_T) copy(a.dc_T + b * a.n, local.cell[b - block.first], a.n);
+        fill_zero(local.product[b - block.first], a.n);
+        fill_zero(local.dc[b - block.first], a.n);
+        if (a.dc_T) copy(a.dc_T + b * a.n, local.dc[b - block.first], a.n);
     }
     for (std::int64_t t = span.longest(block) - 1; t >= 0; --t) {
         for (std::int64_t b = block.first; b < block.end; ++b) {
-            const std::int64_t r = b - block.first, at = span.row(t, b);
-            const T* before = t ? a.cells + span.row(t - 1, b) : a.c0 + b * a.n;
+            const std::int64_t r = b - block.first, at = t * a.batch + b, row = at * a.n, last = row - a.batch * a.n;
+            T* out = a.extra ? nullptr : a.dx + at * 4 * a.n;
             if (span.alive(t, b)) {
-                lstm_cell_back(a.n, a.dh ? a.dh + at : nullptr, local.narrow[r], local.cell[r], before, a.cells + at,
-                               a.gates + 4 * at, local.wide[r], a.dxp + 4 * at);
+                lstm_cell_back(a.n, a.dh ? a.dh + row : nullptr, local.product[r], local.dc[r],
+                               t ? a.cells + last : a.c0 + b * a.n, a.cells + row, a.gates + 4 * row, local.dz[r], out);
+                if (a.extra) local.dV.add(local.dz[r], t ? a.h + last : a.h0 + b * a.n, a.n, inputs.behind(at));
             } else {
-                fill_zero(a.dxp + 4 * at, 4 * a.n);
-                fill_zero(local.wide[r], 4 * a.n);
+                if (out) fill_zero(out, 4 * a.n);
+                fill_zero(local.dz[r], 4 * a.n);
             }
         }
-        V.times(local.wide[0], local.wide.stride, block.rows(), local.narrow[0], local.narrow.stride);
+        V.times(local.dz[0], local.dz.stride, block.rows(), local.product[0], local.product.stride);
+        for (int r = 0; a.extra && a.dx && r < block.rows(); ++r)
+            copy(local.product[r] + a.n, a.dx + (t * a.batch + block.first + r) * a.extra, a.extra);
     }
     for (std::int64_t b = block.first; b < block.end; ++b) {
-        copy(local.narrow[b - block.first], a.dh0 + b * a.n, a.n);
-        copy(local.cell[b - block.first], a.dc0 + b * a.n, a.n);
+        copy(local.product[b - block.first], a.dh0 + b * a.n, a.n);
+        copy(local.dc[b - block.first], a.dc0 + b * a.n, a.n);
     }
-}
-
-template <class T, class Arguments>
-void run(const Arguments& a, const Packed<T>& V) {
-    over_rows<LstmRows<T>>(
-        a.team, a.batch, most_rows<T>(4 * a.n * a.n), [&](std::int64_t rows) { return LstmRows<T>(rows, a.n); },
-        [&](const Block& block, auto& local) { walk(a, V, block, local); });
 }
 
 template <class T>
 int run(const LstmForward<T>& a) {
-    return guarded([&] { run(a, Packed<T>(a.V, a.n, 4 * a.n, 1, a.n)); });
+    return guarded([&] {
+        const std::int64_t depth = a.n + a.extra;
+        const Packed<T> V(a.V, depth, 4 * a.n, 1, depth);
+        over_rows<LstmRows<T>>(
+            a.team, a.batch, most_rows<T>(4 * depth * a.n),
+            [&](std::int64_t rows) { return LstmRows<T>(rows, a.n, a.extra); },
+            [&](const Block& block, auto& local) { walk(a, V, block, local); });
+    });
 }
 template <class T>
 int run(const LstmBackward<T>& a) {
-    return guarded([&] { run(a, Packed<T>(a.V, 4 * a.n, a.n, a.n, 1)); });
+    return guarded([&] {
+        const std::int64_t depth = a.n + a.extra, width = a.dx ? depth : a.n;
+        const Packed<T> V(a.V, 4 * a.n, width, depth, 1);
+        const auto scratch = [&](std::int64_t rows) {
+            return LstmGradients<T>{{rows, 4 * a.n}, {rows, a.n}, {rows, width}, {a.extra ? 4 * a.n : 0, depth}};
+        };
+        over_rows<LstmGradients<T>>(
+            a.team, a.batch, most_rows<T>(4 * depth * a.n), scratch,
+            [&](const Block& block, auto& local) { walk(a, V, block, local); },
+            [&](auto& local) { local.dV.give(a.dV); });
+    });
 }
 
 }  // namespace mnemoscope

@@ -11,18 +11,38 @@ from mnemoscope.kernels.ops import implement
 PHI = {"tanh": 0, "relu": 1, "modrelu": 2, "identity": 3}  # enum class Phi
 
 
+def beside(V: Tensor, n: int) -> int:
+    """How many inputs V (G, n + E) reads beside the n units of the state."""
+    return V.shape[1] - n
+
+
+def input_gradient(x: Tensor, wanted: bool) -> Tensor:
+    return torch.empty_like(x) if wanted else x.new_empty(0, *x.shape[1:])
+
+
 @implement("rnn_forward", "cpu")
 def rnn_forward(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, phi: str, lengths: Tensor | None) -> Tensor:
-    h = torch.empty_like(xp)
-    call("rnn_forward", xp.dtype, *xp.shape, xp, V, h0, b, lengths, h, PHI[phi])
+    T, B, n = xp.shape[0], *h0.shape
+    h = xp.new_empty(T, B, n)
+    call("rnn_forward", xp.dtype, T, B, n, beside(V, n), xp, V, h0, b, lengths, h, PHI[phi])
     return h
 
 
 @implement("rnn_backward", "cpu")
 def rnn_backward(dh: Tensor, V: Tensor, h: Tensor, lengths: Tensor | None, phi: str) -> tuple[Tensor, Tensor]:
     dz, dh0 = torch.empty_like(h), torch.empty_like(h[0])
-    call("rnn_backward", h.dtype, *h.shape, dh, V, h, lengths, dz, dh0, PHI[phi])
+    call("rnn_backward", h.dtype, *h.shape, 0, dh, None, V, None, h, lengths, dz, None, dh0, PHI[phi])
     return dz, dh0
+
+
+@implement("rnn_backward_joined", "cpu")
+def rnn_backward_joined(
+    dh: Tensor, x: Tensor, V: Tensor, h0: Tensor, h: Tensor, lengths: Tensor | None, phi: str, dx: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    by_x, dV, dh0 = input_gradient(x, dx), torch.zeros_like(V), torch.empty_like(h0)
+    extra = beside(V, h.shape[2])
+    call("rnn_backward", h.dtype, *h.shape, extra, dh, x, V, h0, h, lengths, by_x if dx else None, dV, dh0, PHI[phi])
+    return by_x, dV, dh0
 
 
 @implement("lstm_forward", "cpu")
@@ -32,7 +52,7 @@ def lstm_forward(
     T, B, n = xp.shape[0], *h0.shape
     h, c_T = xp.new_empty(T, B, n), torch.empty_like(c0)
     cells, gates = (xp.new_empty(T if save else 0, B, width) for width in (n, 4 * n))
-    call("lstm_forward", xp.dtype, T, B, n, xp, V, h0, c0, lengths, h, c_T, cells, gates, save)
+    call("lstm_forward", xp.dtype, T, B, n, beside(V, n), xp, V, h0, c0, lengths, h, c_T, cells, gates, save)
     return h, c_T, cells, gates
 
 
@@ -41,8 +61,24 @@ def lstm_backward(
     dh: Tensor | None, dc_T: Tensor | None, V: Tensor, c0: Tensor, cells: Tensor, gates: Tensor, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     dxp, dh0, dc0 = torch.empty_like(gates), torch.empty_like(c0), torch.empty_like(c0)
-    call("lstm_backward", gates.dtype, *cells.shape, dh, dc_T, V, c0, cells, gates, lengths, dxp, dh0, dc0)
+    call(
+        "lstm_backward", gates.dtype, *cells.shape, 0, dh, dc_T, None, V, None, c0, None, cells, gates, lengths, dxp,
+        None, dh0, dc0,
+    )  # fmt: skip
     return dxp, dh0, dc0
+
+
+@implement("lstm_backward_joined", "cpu")
+def lstm_backward_joined(
+    dh: Tensor | None, dc_T: Tensor | None, x: Tensor, V: Tensor, h0: Tensor, c0: Tensor, h: Tensor, cells: Tensor,
+    gates: Tensor, lengths: Tensor | None, dx: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    by_x, dV, dh0, dc0 = input_gradient(x, dx), torch.zeros_like(V), torch.empty_like(h0), torch.empty_like(c0)
+    call(
+        "lstm_backward", h.dtype, *h.shape, beside(V, h.shape[2]), dh, dc_T, x, V, h0, c0, h, cells, gates, lengths,
+        by_x if dx else None, dV, dh0, dc0,
+    )  # fmt: skip
+    return by_x, dV, dh0, dc0
 
 
 @implement("rac_forward", "cpu")

@@ -45,55 +45,54 @@ constexpr int tile_rows = 8, tile_vectors = 3;
 constexpr int tile_rows = 4, tile_vectors = 3;
 #endif
 
+// c (R x V vectors) = or += the sum over k < depth of a's column k times the panel's row k, all of it in registers. Terms
+// are added in the same order whatever R is: a row's result does not depend on the rows beside it.
+struct Steps {
+    std::int64_t panel, a_row, a_depth, c;  // from one row of the panel, row of a, column of a, row of c to the next
+};
+template <class T, int R, int V, bool onto>
+void tile(const T* panel, std::int64_t depth, const T* a, T* c, const Steps& step) {
+    Vec<T> sum[R][V] = {};
+    for (std::int64_t k = 0; k < depth; ++k, panel += step.panel, a += step.a_depth) {
+        Vec<T> w[V];
+        for (int v = 0; v < V; ++v) w[v] = load(panel + v * lanes<T>);
+        for (int r = 0; r < R; ++r)
+            for (int v = 0; v < V; ++v) sum[r][v] += a[r * step.a_row] * w[v];
+    }
+    for (int r = 0; r < R; ++r)
+        for (int v = 0; v < V; ++v) {
+            T* to = c + r * step.c + v * lanes<T>;
+            store(to, onto ? load(to) + sum[r][v] : sum[r][v]);
+        }
+}
+// The same for sizes known at run time, rows <= R and vectors <= tile_vectors.
+template <class T, int R, bool onto>
+void tile(int rows, int vectors, const T* panel, std::int64_t depth, const T* a, T* c, const Steps& step) {
+    if constexpr (R > 1)
+        if (rows < R) return tile<T, R - 1, onto>(rows, vectors, panel, depth, a, c, step);
+    if (vectors == 3) tile<T, R, 3, onto>(panel, depth, a, c, step);
+    if (vectors == 2) tile<T, R, 2, onto>(panel, depth, a, c, step);
+    if (vectors == 1) tile<T, R, 1, onto>(panel, depth, a, c, step);
+}
+// How many of a matrix's vectors go into the panel that starts at `first`.
+inline int panel_vectors(std::int64_t vectors, std::int64_t first) {
+    const std::int64_t left = vectors - first;
+    if (left == tile_vectors + 1) return tile_vectors - 1;  // 2 + 2 rather than 3 + 1
+    return static_cast<int>(std::min<std::int64_t>(left, tile_vectors));
+}
+
 // A (depth x width) matrix in panels of at most `tile_vectors` vectors, so that the product reads it front to back.
 template <class T>
 class Packed {
     std::int64_t depth, vectors;
     Buffer<T> panels;
 
-    int panel_vectors(std::int64_t first) const {
-        const std::int64_t left = vectors - first;
-        if (left == tile_vectors + 1) return tile_vectors - 1;  // 2 + 2 rather than 3 + 1
-        return static_cast<int>(std::min<std::int64_t>(left, tile_vectors));
-    }
-
-    template <int R, int V>
-    static void tile(const T* panel, std::int64_t depth, const T* a, std::int64_t a_stride, T* c,
-                     std::int64_t c_stride) {
-        Vec<T> sum[R][V] = {};
-        for (std::int64_t k = 0; k < depth; ++k, panel += V * lanes<T>) {
-            Vec<T> w[V];
-            for (int v = 0; v < V; ++v) w[v] = load(panel + v * lanes<T>);
-            for (int r = 0; r < R; ++r)
-                for (int v = 0; v < V; ++v) sum[r][v] += a[r * a_stride + k] * w[v];
-        }
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < V; ++v) store(c + r * c_stride + v * lanes<T>, sum[r][v]);
-    }
-
-    template <int R>
-    static void tile(int v, const T* panel, std::int64_t depth, const T* a, std::int64_t a_stride, T* c,
-                     std::int64_t c_stride) {
-        if (v == 3) tile<R, 3>(panel, depth, a, a_stride, c, c_stride);
-        if (v == 2) tile<R, 2>(panel, depth, a, a_stride, c, c_stride);
-        if (v == 1) tile<R, 1>(panel, depth, a, a_stride, c, c_stride);
-    }
-
-    template <int R>
-    static void tiles(int rows, int v, const T* panel, std::int64_t depth, const T* a, std::int64_t a_stride, T* c,
-                      std::int64_t c_stride) {
-        if (rows == R)
-            tile<R>(v, panel, depth, a, a_stride, c, c_stride);
-        else if constexpr (R > 1)
-            tiles<R - 1>(rows, v, panel, depth, a, a_stride, c, c_stride);
-    }
-
 public:
     // The element in row k and column j is source[k * row_step + j * column_step].
     Packed(const T* source, std::int64_t depth, std::int64_t width, std::int64_t row_step, std::int64_t column_step)
         : depth(depth), vectors(rounded_up(width, lanes<T>) / lanes<T>), panels(depth * vectors * lanes<T>) {
-        for (std::int64_t first = 0; first < vectors; first += panel_vectors(first)) {
-            const std::int64_t columns = panel_vectors(first) * lanes<T>, start = first * lanes<T>;
+        for (std::int64_t first = 0; first < vectors; first += panel_vectors(vectors, first)) {
+            const std::int64_t columns = panel_vectors(vectors, first) * lanes<T>, start = first * lanes<T>;
             T* panel = panels.get() + start * depth;
             for (std::int64_t j = 0; j < std::min(columns, width - start); ++j)
                 for (std::int64_t k = 0; k < depth; ++k)
@@ -103,13 +102,67 @@ public:
 
     // c (rows x width) = a (rows x depth) times the matrix; c is written in whole vectors.
     void times(const T* a, std::int64_t a_stride, int rows, T* c, std::int64_t c_stride) const {
-        for (std::int64_t first = 0; first < vectors; first += panel_vectors(first)) {
-            const int v = panel_vectors(first);
+        for (std::int64_t first = 0; first < vectors; first += panel_vectors(vectors, first)) {
+            const int v = panel_vectors(vectors, first);
             const T* panel = panels.get() + first * lanes<T> * depth;
+            const Steps step{v * lanes<T>, a_stride, 1, c_stride};
             for (int r = 0; r < rows; r += tile_rows)
-                tiles<tile_rows>(std::min(rows - r, tile_rows), v, panel, depth, a + r * a_stride, a_stride,
-                                 c + r * c_stride + first * lanes<T>, c_stride);
+                tile<T, tile_rows, false>(std::min(rows - r, tile_rows), v, panel, depth, a + r * a_stride,
+                                          c + r * c_stride + first * lanes<T>, step);
         }
+    }
+};
+
+// A weight's gradient, the sum of left_r right_r^T over many rows r. Rows are gathered until there are enough for a
+// product that is worth its way through the sum, which stays in a core's own cache.
+template <class T>
+class Outer {
+    static constexpr int block = lanes<T> < tile_rows ? tile_rows : lanes<T>, enough = 128;
+    static constexpr int spread = enough + 1;  // at a power of two every block would want the same lines of the cache
+    std::int64_t height, width, vectors;
+    int gathered = 0;
+    Buffer<T> left, right;  // in blocks and in panels of columns, each row of one behind the row before
+    Rows<T> row, sum;
+
+    void settle() {
+        for (std::int64_t first = 0; first < vectors; first += panel_vectors(vectors, first)) {
+            const int v = panel_vectors(vectors, first);
+            const T* panel = right.get() + first * lanes<T> * enough;
+            const Steps step{v * lanes<T>, 1, block, sum.stride};
+            for (std::int64_t j = 0; j < height; j += tile_rows)
+                tile<T, tile_rows, true>(static_cast<int>(std::min<std::int64_t>(height - j, tile_rows)), v, panel,
+                                         gathered, left.get() + j / block * block * spread + j % block,
+                                         sum[j] + first * lanes<T>, step);
+        }
+        gathered = 0;
+    }
+
+public:
+    Outer(std::int64_t height, std::int64_t width)
+        : height(height), width(width), vectors(rounded_up(width, lanes<T>) / lanes<T>),
+          left(rounded_up(height, block) * spread), right(vectors * lanes<T> * enough), row(1, width),
+          sum(height, width) {}
+
+    // One more row: that of the left, padded to whole vectors, and that of the right in two parts, `count` numbers and
+    // what is left of its width.
+    void add(const T* from, const T* first, std::int64_t count, const T* second = nullptr) {
+        for (std::int64_t j = 0; j < height; j += lanes<T>)
+            store(left.get() + j / block * block * spread + gathered * block + j % block, load(from + j));
+        std::memcpy(row[0], first, sizeof(T) * static_cast<std::size_t>(count));
+        if (second) std::memcpy(row[0] + count, second, sizeof(T) * static_cast<std::size_t>(width - count));
+        for (std::int64_t p = 0; p < vectors; p += panel_vectors(vectors, p)) {
+            const int v = panel_vectors(vectors, p);
+            T* to = right.get() + (p * enough + gathered * v) * lanes<T>;
+            for (int i = 0; i < v; ++i) store(to + i * lanes<T>, load(row[0] + (p + i) * lanes<T>));
+        }
+        if (++gathered == enough) settle();
+    }
+
+    // Adds the sum to a matrix (height x width).
+    void give(T* to) {
+        settle();
+        for (std::int64_t j = 0; j < height; ++j)
+            for (std::int64_t k = 0; k < width; ++k) to[j * width + k] += sum[j][k];
     }
 };
 

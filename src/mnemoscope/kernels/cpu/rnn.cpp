@@ -1,4 +1,4 @@
-// h_t = phi(xp_t + V h_{t-1}) over a whole sequence, there and back.
+// h_t = phi(V h_{t-1} + xp_t), or phi(V [h_{t-1}, x_t]), over a whole sequence, there and back.
 #include "cells.h"
 #include "product.h"
 #include "sequence.h"
@@ -8,8 +8,8 @@ namespace mnemoscope {
 
 template <class T>
 struct RnnForward {
-    std::int64_t steps, batch, n;
-    const T *xp, *V, *h0, *b;
+    std::int64_t steps, batch, n, extra;
+    const T *x, *V, *h0, *b;  // x (T, B, n) and V (n, n), or x (T, B, extra) and V (n, n + extra)
     const std::int64_t* lengths;
     T* h;
     Phi phi;
@@ -18,10 +18,10 @@ struct RnnForward {
 
 template <class T>
 struct RnnBackward {
-    std::int64_t steps, batch, n;
-    const T *dh, *V, *h;
+    std::int64_t steps, batch, n, extra;
+    const T *dh, *x, *V, *h0, *h;
     const std::int64_t* lengths;
-    T *dz, *dh0;
+    T *dx, *dV, *dh0;  // without extra inputs dx is dz, and dV is made outside; with them dx may be null
     Phi phi;
     Team team;
 };
@@ -34,56 +34,88 @@ struct TwoRows {
 template <class T, Phi phi>
 void walk(const RnnForward<T>& a, const Packed<T>& V, const Block& block, TwoRows<T>& local) {
     const Span span(a.steps, a.batch, a.n, a.lengths);
+    const Inputs<T> inputs{a.x, a.extra, a.n};
     for (std::int64_t b = block.first; b < block.end; ++b) copy(a.h0 + b * a.n, local.state[b - block.first], a.n);
     for (std::int64_t t = 0; t < span.longest(block); ++t) {
+        for (int r = 0; r < block.rows(); ++r)
+            inputs.put_behind(local.state[r], a.n, t * a.batch + block.first + r);
         V.times(local.state[0], local.state.stride, block.rows(), local.product[0], local.product.stride);
         for (std::int64_t b = block.first; b < block.end; ++b) {
-            const std::int64_t r = b - block.first, at = span.row(t, b);
+            const std::int64_t r = b - block.first, at = t * a.batch + b;
             if (span.alive(t, b))
-                rnn_cell<T, phi>(a.n, local.product[r], a.xp + at, a.b, local.state[r], a.h + at);
+                rnn_cell<T, phi>(a.n, local.product[r], inputs.added(at), a.b, local.state[r], a.h + at * a.n);
             else
-                fill_zero(a.h + at, a.n);
+                fill_zero(a.h + at * a.n, a.n);
         }
     }
     span.zero_rest(block, a.h);
 }
 
+template <class T>
+struct RnnGradients {
+    Rows<T> dz, product;  // product = [dh, dx]
+    Outer<T> dV;
+};
+
 template <class T, Phi phi>
-void walk(const RnnBackward<T>& a, const Packed<T>& V, const Block& block, TwoRows<T>& local) {
+void walk(const RnnBackward<T>& a, const Packed<T>& V, const Block& block, RnnGradients<T>& local) {
     const Span span(a.steps, a.batch, a.n, a.lengths);
-    span.zero_rest(block, a.dz);
+    const Inputs<T> inputs{a.x, a.extra, a.n};
+    const std::int64_t width = a.extra ? a.extra : a.n;
+    if (a.dx) span.zero_rest(block, a.dx, width);
     for (int r = 0; r < block.rows(); ++r) fill_zero(local.product[r], a.n);
     for (std::int64_t t = span.longest(block) - 1; t >= 0; --t) {
         for (std::int64_t b = block.first; b < block.end; ++b) {
-            const std::int64_t r = b - block.first, at = span.row(t, b);
+            const std::int64_t r = b - block.first, at = t * a.batch + b;
+            T* out = a.extra ? nullptr : a.dx + at * a.n;
             if (span.alive(t, b)) {
-                rnn_cell_back<T, phi>(a.n, a.dh + at, local.product[r], a.h + at, local.state[r], a.dz + at);
+                rnn_cell_back<T, phi>(a.n, a.dh + at * a.n, local.product[r], a.h + at * a.n, local.dz[r], out);
+                const T* before = t ? a.h + span.row(t - 1, b) : a.h0 + b * a.n;
+                if (a.extra) local.dV.add(local.dz[r], before, a.n, inputs.behind(at));
             } else {
-                fill_zero(a.dz + at, a.n);
-                fill_zero(local.state[r], a.n);
+                if (out) fill_zero(out, a.n);
+                fill_zero(local.dz[r], a.n);
             }
         }
-        V.times(local.state[0], local.state.stride, block.rows(), local.product[0], local.product.stride);
+        V.times(local.dz[0], local.dz.stride, block.rows(), local.product[0], local.product.stride);
+        for (int r = 0; a.extra && a.dx && r < block.rows(); ++r)
+            copy(local.product[r] + a.n, a.dx + (t * a.batch + block.first + r) * a.extra, a.extra);
     }
     for (std::int64_t b = block.first; b < block.end; ++b) copy(local.product[b - block.first], a.dh0 + b * a.n, a.n);
 }
 
-template <class T, class Arguments>
-int run(const Arguments& a, std::int64_t row_step, std::int64_t column_step) {
+template <class T>
+int run(const RnnForward<T>& a) {
     return guarded([&] {
-        const Packed<T> V(a.V, a.n, a.n, row_step, column_step);
-        const auto scratch = [&](std::int64_t rows) { return TwoRows<T>{{rows, a.n}, {rows, a.n}}; };
+        const std::int64_t depth = a.n + a.extra;
+        const Packed<T> V(a.V, depth, a.n, 1, depth);
+        const auto scratch = [&](std::int64_t rows) { return TwoRows<T>{{rows, depth}, {rows, a.n}}; };
         with_phi(a.phi, [&](auto phi) {
-            over_rows<TwoRows<T>>(a.team, a.batch, most_rows<T>(a.n * a.n), scratch,
+            over_rows<TwoRows<T>>(a.team, a.batch, most_rows<T>(depth * a.n), scratch,
                                   [&](const Block& block, auto& local) { walk<T, phi.value>(a, V, block, local); });
+        });
+    });
+}
+template <class T>
+int run(const RnnBackward<T>& a) {
+    return guarded([&] {
+        const std::int64_t depth = a.n + a.extra, width = a.dx ? depth : a.n;
+        const Packed<T> V(a.V, a.n, width, depth, 1);
+        const auto scratch = [&](std::int64_t rows) {
+            return RnnGradients<T>{{rows, a.n}, {rows, width}, {a.extra ? a.n : 0, depth}};
+        };
+        with_phi(a.phi, [&](auto phi) {
+            over_rows<RnnGradients<T>>(
+                a.team, a.batch, most_rows<T>(depth * a.n), scratch,
+                [&](const Block& block, auto& local) { walk<T, phi.value>(a, V, block, local); },
+                [&](auto& local) { local.dV.give(a.dV); });
         });
     });
 }
 
 }  // namespace mnemoscope
 
-#define MNEMOSCOPE_EXPORT(T)                                                                                        \
-    MNEMOSCOPE_API int rnn_forward_##T(const mnemoscope::RnnForward<T>* a) { return mnemoscope::run<T>(*a, 1, a->n); } \
-    MNEMOSCOPE_API int rnn_backward_##T(const mnemoscope::RnnBackward<T>* a) { return mnemoscope::run<T>(*a, a->n, 1); }
-MNEMOSCOPE_EXPORT(float)
-MNEMOSCOPE_EXPORT(double)
+MNEMOSCOPE_API int rnn_forward_float(const mnemoscope::RnnForward<float>* a) { return mnemoscope::run(*a); }
+MNEMOSCOPE_API int rnn_forward_double(const mnemoscope::RnnForward<double>* a) { return mnemoscope::run(*a); }
+MNEMOSCOPE_API int rnn_backward_float(const mnemoscope::RnnBackward<float>* a) { return mnemoscope::run(*a); }
+MNEMOSCOPE_API int rnn_backward_double(const mnemoscope::RnnBackward<double>* a) { return mnemoscope::run(*a); }

@@ -63,7 +63,7 @@ struct Best {
     T weigh(std::int64_t top) {
         std::copy(score.get(), score.get() + count, weight.get());
         if (stored <= top) {
-            if (count) soften(count, weight.get());
+            if (count) soften(count, weight.get(), largest(count, weight.get()));
             return T(0);
         }
         T sum = margin<T>;

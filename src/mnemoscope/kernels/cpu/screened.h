@@ -109,7 +109,7 @@ public:
         const std::int64_t count = slots.list(r), *filled = slots.filled.get(), *place = slots.place.get();
         T* weights = logits[0];
         score(count, [&](std::int64_t i) { return slots.keys[place[filled[i]]]; }, query, v, width, weights);
-        if (count) soften(count, weights, tame);
+        if (count) soften(count, weights, tame ? T(0) : largest(count, weights));
         blend(count, [&](std::int64_t i) { return slots.values[place[filled[i]]]; }, weights, width, c);
         const std::int64_t counted = slots.at(r, a.refresh ? capacity : a.buffer);
         for (std::int64_t i = 0; i < count && filled[i] < counted; ++i) relevance[filled[i]] += weights[i];
@@ -137,8 +137,10 @@ class ScreenedBackward {
     std::int64_t capacity, width;
     Slots<T> slots;
     Rows<T> d_values, d_keys, weights, d_weights, factor, states, made;
+    Pending<T> pending;            // by place
     Buffer<std::int64_t> missing;  // the slot of each row that lacks its value and key, -1 for none
 
+    std::int64_t local(std::int64_t r, std::int64_t place) const { return place - slots.at(r, 0); }
     std::int64_t held_at(std::int64_t t, std::int64_t b, std::int64_t j) const {
         if (t >= 0) return a.slots[(t * a.batch + b) * capacity + j];
         return a.origin0[b * capacity + j] < 0 ? -1 : j;
@@ -146,6 +148,11 @@ class ScreenedBackward {
     const T* value_of(std::int64_t b, std::int64_t index) const {
         const std::int64_t made_at = index - a.carried;
         return made_at < 0 ? a.values0 + (b * a.carried + index) * a.n : a.h + (made_at * a.batch + b) * a.n;
+    }
+
+    void settle(std::int64_t r) {
+        for (std::int64_t k = 0; k < capacity; ++k) pending.settle(r, k, d_values[slots.at(r, k)], width);
+        pending.clear(r);
     }
 
     // Fills the slots that are missing: keys of states made here are made again, one product for the whole block.
@@ -156,6 +163,7 @@ class ScreenedBackward {
             const std::int64_t place = slots.place[missing[r]], index = slots.held[missing[r]];
             fill_zero(d_values[place], a.n);
             fill_zero(d_keys[place], a.n);
+            pending.forget(r, local(r, place));
             if (index < 0) continue;
             copy(value_of(block.first + r, index), slots.values[place], a.n);
             if (index < a.carried) continue;
@@ -175,12 +183,14 @@ public:
     ScreenedBackward(const AttentiveBackward<T>& a, std::int64_t rows)
         : a(a), capacity(a.capacity()), width(rounded_up(a.n, lanes<T>)), slots(rows, capacity, a.n),
           d_values(rows * capacity, a.n), d_keys(rows * capacity, a.n), weights(1, capacity), d_weights(1, capacity),
-          factor(1, a.n), states(rows, a.n), made(rows, a.n), missing(rows) {
+          factor(1, a.n), states(rows, a.n), made(rows, a.n),
+          pending(rows, capacity, a.n), missing(rows) {
         for (std::int64_t j = 0; j < a.n; ++j) factor[0][j] = T(4) * a.v[j];
     }
 
     // The memory as it stands after each row's last step.
     void begin(const Block& block, const Span& span, const Packed<T>& U_a) {
+        for (int r = 0; r < block.rows(); ++r) pending.clear(r);
         for (std::int64_t j = 0; j < capacity; ++j) {
             for (std::int64_t b = block.first; b < block.end; ++b) {
                 missing[b - block.first] = slots.at(b - block.first, j);
@@ -194,23 +204,26 @@ public:
     // Through the attention of step t: dc is its result's gradient; d_query lacks the factor 4 v.
     void attend_back(std::int64_t r, std::int64_t at, const T* query, const T* dc, T* d_query, T* d_v) {
         const std::int64_t count = slots.list(r), *filled = slots.filled.get(), *place = slots.place.get();
+        T* shares = pending.add(r, dc, a.n);
+        fill_zero(shares, capacity);
         for (std::int64_t i = 0; i < count; ++i)
-            weights[0][i] = a.attention[at * capacity + filled[i] - slots.at(r, 0)];
+            shares[local(r, place[filled[i]])] = weights[0][i] = a.attention[at * capacity + local(r, filled[i])];
         const auto value = [&](std::int64_t i) { return slots.values[place[filled[i]]]; };
         const auto key = [&](std::int64_t i) { return slots.keys[place[filled[i]]]; };
-        const auto d_value = [&](std::int64_t i) { return d_values[place[filled[i]]]; };
         const auto d_key = [&](std::int64_t i) { return d_keys[place[filled[i]]]; };
-        blend_back(count, value, d_value, weights[0], dc, width, d_weights[0]);
+        blend_back(count, value, dc, width, d_weights[0]);
         soften_back(count, weights[0], d_weights[0]);
         score_back(count, key, d_key, d_weights[0], query, width, d_query, d_v);
     }
 
     // What has gathered for h_t: its value's gradient is added to dh, its key's is written to dk.
     void claim(std::int64_t r, std::int64_t t, T* dh, T* dk) {
+        if (pending.full(r)) settle(r);
         std::int64_t j = 0;
         while (j < capacity && slots.held[slots.at(r, j)] != a.carried + t) ++j;
         if (j == capacity) return fill_zero(dk, a.n);
         const std::int64_t place = slots.place[slots.at(r, j)];
+        pending.settle(r, local(r, place), d_values[place], width);
         for (std::int64_t i = 0; i < width; i += lanes<T>) {
             store(dh + i, load(dh + i) + load(d_values[place] + i));
             store(dk + i, load(d_keys[place] + i) * load(factor[0] + i));
@@ -239,6 +252,7 @@ public:
     }
 
     void finish(std::int64_t r, std::int64_t b) {
+        settle(r);
         for (std::int64_t j = 0; j < capacity; ++j) {
             const std::int64_t to = (b * capacity + j) * a.n, place = slots.place[slots.at(r, j)];
             copy(d_values[place], a.dvalues0 + to, a.n);

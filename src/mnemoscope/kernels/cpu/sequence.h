@@ -44,6 +44,18 @@ struct Span {
     }
 };
 
+// What a step reads beside its state. Either xp (T, B, width), which is added to the product of the state; or the inputs
+// themselves, x (T, B, extra), which stand behind the state in its row and take part in the product.
+template <class T>
+struct Inputs {
+    const T* x;
+    std::int64_t extra, width;
+
+    const T* added(std::int64_t at) const { return extra ? nullptr : x + at * width; }
+    void put_behind(T* state, std::int64_t n, std::int64_t at) const { copy(x + at * extra, state + n, extra); }
+    const T* behind(std::int64_t at) const { return extra ? x + at * extra : nullptr; }
+};
+
 // Weights that fit a core's own cache are read from it again by every few rows; larger ones want more rows at a time.
 template <class T>
 std::int64_t most_rows(std::int64_t weights) {

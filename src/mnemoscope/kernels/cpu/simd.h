@@ -282,7 +282,20 @@ struct Limits<double> {
     static constexpr double exponent = 700.0, saturated = 44.0, huge = 1e300;
 };
 
-constexpr double factorial_of(int n) { return n < 2 ? 1.0 : n * factorial_of(n - 1); }
+// 1 / k!, as constants: a compiler that does not unroll a loop over them would work them out anew each time.
+constexpr double inverse_factorial[] = {
+    1.0,        1.0,         1.0 / 2,       1.0 / 6,        1.0 / 24,        1.0 / 120,        1.0 / 720,
+    1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800,
+};
+
+// exp(r) - 1 by its series: p holds the terms above r^K, divided by r^K. Unrolled by its type.
+template <class T, int K>
+MNEMOSCOPE_INLINE Vec<T> taylor(Vec<T> r, Vec<T> p) {
+    if constexpr (K == 0)
+        return p * r;
+    else
+        return taylor<T, K - 1>(r, p * r + T(inverse_factorial[K]));
+}
 
 // exp(x) = 2^k (1 + p): k a whole number, |r| <= ln(2)/2 the rest, p = exp(r) - 1 by its Taylor series.
 template <class T>
@@ -293,9 +306,7 @@ struct Exponential {
         const Vec<T> shifted = x * T(1.4426950408889634) + L::round;
         const Vec<T> k = shifted - L::round;
         const Vec<T> r = (x - k * L::ln2_high) - k * L::ln2_low;
-        p = splat(T(1.0 / factorial_of(L::degree)));
-        for (int j = L::degree - 1; j > 0; --j) p = p * r + T(1.0 / factorial_of(j));
-        p = p * r;
+        p = taylor<T, L::degree - 1>(r, splat(T(inverse_factorial[L::degree])));
         // The low bits of `shifted` are k; the exponent field of 2^k is k + bias.
         using U = typename Integer<T>::type;
         power = recast<Vec<T>>((recast<Bits<T>>(shifted) + U(L::bias)) << U(L::mantissa));

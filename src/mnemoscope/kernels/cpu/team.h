@@ -30,29 +30,43 @@ inline std::int64_t rows_in_block(std::int64_t batch, std::int64_t threads, std:
     return std::clamp<std::int64_t>((batch + threads - 1) / threads, 1, most);
 }
 
-// Calls walk(block, scratch) for every block; each thread has a scratch of its own, made before any of them starts.
-template <class Scratch, class Make, class Walk>
-void over_rows(const Team& team, std::int64_t batch, std::int64_t most_rows, Make make, Walk walk) {
-    const std::int64_t size = rows_in_block(batch, team.threads, most_rows), blocks = (batch + size - 1) / size;
-    const auto threads = static_cast<std::size_t>(std::min(team.threads, blocks));
-    std::vector<Scratch> scratches;
-    for (std::size_t i = 0; i < threads; ++i) scratches.push_back(make(size));
-    std::atomic<std::size_t> arrived{0};
-    std::atomic<std::int64_t> next{0};
-    auto body = [&] {
-        const FlushSubnormals flush;
-        Scratch& scratch = scratches[arrived++];
-        for (std::int64_t i = next++; i < blocks; i = next++)
-            walk(Block{i * size, std::min(batch, (i + 1) * size)}, scratch);
-    };
+// body() by so many threads at once.
+template <class Body>
+void run_together(const Team& team, std::size_t threads, Body body) {
     if (threads == 1) return body();
     if (team.borrow)
-        return team.borrow([](void* data) { (*static_cast<decltype(body)*>(data))(); }, &body,
-                           static_cast<unsigned>(threads), 0u);
+        return team.borrow([](void* data) { (*static_cast<Body*>(data))(); }, &body, static_cast<unsigned>(threads), 0u);
     std::vector<std::thread> others;
-    for (std::size_t i = 1; i < threads; ++i) others.emplace_back(body);
+    for (std::size_t i = 1; i < threads; ++i) others.emplace_back([&body] { body(); });
     body();
     for (std::thread& other : others) other.join();
+}
+
+// Calls walk(block, scratch) for every block; each thread has a scratch of its own, made before any of them starts, and
+// finish(scratch) when all are done, one after the other. Which blocks share a scratch does not depend on who is faster:
+// what is summed in it is the same twice.
+template <class Scratch, class Make, class Walk, class Finish>
+void over_rows(const Team& team, std::int64_t batch, std::int64_t most_rows, Make make, Walk walk, Finish finish) {
+    const std::int64_t size = rows_in_block(batch, team.threads, most_rows), blocks = (batch + size - 1) / size;
+    const auto threads = static_cast<std::size_t>(std::min(team.threads, blocks));
+    struct alignas(128) Own {  // what one thread counts in must not share a line with what another one reads
+        Scratch scratch;
+    };
+    std::vector<Own> own;
+    for (std::size_t i = 0; i < threads; ++i) own.push_back(Own{make(size)});
+    std::atomic<std::size_t> shares{0};
+    auto body = [&] {
+        const FlushSubnormals flush;
+        for (std::size_t share = shares++; share < threads; share = shares++)  // there may be fewer threads than asked for
+            for (auto i = static_cast<std::int64_t>(share); i < blocks; i += static_cast<std::int64_t>(threads))
+                walk(Block{i * size, std::min(batch, (i + 1) * size)}, own[share].scratch);
+    };
+    run_together(team, threads, body);
+    for (Own& each : own) finish(each.scratch);
+}
+template <class Scratch, class Make, class Walk>
+void over_rows(const Team& team, std::int64_t batch, std::int64_t most_rows, Make make, Walk walk) {
+    over_rows<Scratch>(team, batch, most_rows, make, walk, [](Scratch&) {});
 }
 
 // No exception may cross the C border: 0 is success, 1 means that memory ran out.
