@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test test-faults demo lint clean
+.PHONY: test test-faults sanitize demo lint clean
 
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/mnemoscope/kernels/cpu/*.cpp src/mnemoscope/kernels/cpu/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -21,6 +21,20 @@ test: lint
 # Training processes killed by SIGKILL at fifty moments, in the middle of a write included.
 test-faults: $(STAMP)
 	MNEMOSCOPE_KILLS=50 $(BIN)/pytest tests/training/test_kills.py
+
+# The C++ loops under AddressSanitizer and UndefinedBehaviorSanitizer, as this machine runs them and as any would.
+CPU := src/mnemoscope/kernels/cpu
+build/sanitized-%.so: $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
+	mkdir -p build
+	$(CXX) -std=c++17 -O1 -g -fPIC -shared -pthread -fno-omit-frame-pointer -fsanitize=address,undefined \
+		-fno-sanitize-recover=all -march=$* $(CPU)/*.cpp -o $@
+
+sanitize: $(STAMP) build/sanitized-native.so build/sanitized-x86-64.so
+	for build in native x86-64; do \
+		LD_PRELOAD=$$($(CXX) -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2 \
+		MNEMOSCOPE_CPU_KERNELS=$(CURDIR)/build/sanitized-$$build.so \
+		$(BIN)/pytest -q tests/kernels/test_fused_layers.py tests/kernels/test_long_sequences.py || exit 1; \
+	done
 
 demo: $(STAMP)
 	$(BIN)/python -m mnemoscope.demo
