@@ -38,6 +38,13 @@ def _weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
     return grad.T
 
 
+def attentive_weight_gradients(
+    dxp: Tensor, dq: Tensor, dk: Tensor, s0: Tensor, s: Tensor, h: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of V and W_a, which read s_{t-1}, and of U_a, which reads h_t."""
+    return _weight_gradient(dxp, s0, s), _weight_gradient(dq, s0, s), dk.flatten(0, 1).T @ h.flatten(0, 1)
+
+
 def _modrelu_gradient(dz: Tensor, h: Tensor) -> Tensor:
     """Where modReLU is open, dh/db = sign(z) = sign(h); where it is shut, dz is already zero."""
     return (dz * h.sign()).sum(0).sum(0)  # one after the other: on a GPU many columns are summed at once, not n
@@ -166,9 +173,9 @@ def _attentive(
         dx, dc0 = dx if needs[0] else None, None if c0 is None else dc0
         return dx, dV, dW_a, dU_a, dv, None, ds0, dc0, *carried, *undifferentiated
     dxp, dq, dk, dv, ds0, dc0, dvalues0, dkeys0 = getattr(_ops, backward)(*outer, V, *walk)
-    dV = _weight_gradient(dxp, s0, s) if needs[1] else None
-    dW_a = _weight_gradient(dq, s0, s) if needs[2] else None
-    dU_a = dk.flatten(0, 1).T @ h.flatten(0, 1) if needs[3] else None
+    dV = dW_a = dU_a = None
+    if any(needs[1:4]):
+        dV, dW_a, dU_a = attentive_weight_gradients(dxp, dq, dk, s0, s, h)
     db = _modrelu_gradient(dxp, h) if needs[5] else None
     return (
         dxp, dV, dW_a, dU_a, dv, db, ds0, None if c0 is None else dc0, dvalues0, dkeys0, *undifferentiated

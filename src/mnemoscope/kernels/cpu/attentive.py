@@ -5,9 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mnemoscope.kernels import portable
+from mnemoscope.kernels.cpu import reach
 from mnemoscope.kernels.cpu.library import call
 from mnemoscope.kernels.cpu.plain import PHI, beside, input_gradient
+from mnemoscope.kernels.gradients import attentive_weight_gradients
 from mnemoscope.kernels.ops import implement
+from mnemoscope.kernels.reference import projected
 
 CELL = {"rnn": 0, "lstm": 1}  # enum class Cell
 
@@ -35,6 +39,11 @@ def attentive_forward(
         U_a, v, b, s0, c0, values0, keys0, origin0, relevance0, clock0, lengths, h, s, c_T, *final, cells, gates,
         chosen, attention, CELL[cell], PHI[phi], float(decay), refresh, mix == "mean", save,
     )  # fmt: skip
+    if not reach.safe(h, s, s0, values0, keys0, W_a, U_a, cell, phi):
+        return portable.attentive_forward(
+            *projected(xp, V, n), W_a, U_a, v, b, s0, c0, values0, keys0, origin0, relevance0, clock0, cell, phi,
+            buffer, relevant, mix, decay, refresh, lengths, save,
+        )  # fmt: skip
     return h, s, c_T, *final, cells, gates, chosen, attention
 
 
@@ -45,6 +54,11 @@ def attentive_backward(
     cells: Tensor, gates: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int,
     mix: str, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
+    if not reach.safe(h, s, s0, values0, keys0, W_a, U_a, cell, phi):
+        return portable.attentive_backward(
+            dh, ds, dc_T, V, W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, cells, gates, slots, attention, cell,
+            phi, buffer, relevant, mix, lengths,
+        )  # fmt: skip
     T, B, n = h.shape
     lstm = cell == "lstm"
     dxp, dq, dk, dv = h.new_empty(T, B, V.shape[0]), torch.empty_like(h), torch.empty_like(h), torch.empty_like(s0)
@@ -66,6 +80,14 @@ def attentive_backward_joined(
     mix: str, lengths: Tensor | None, dx: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     T, B, n = h.shape
+    if not reach.safe(h, s, s0, values0, keys0, W_a, U_a, cell, phi):
+        dxp, dq, dk, *rest = portable.attentive_backward(
+            dh, ds, dc_T, V[:, :n].contiguous(), W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, cells, gates,
+            slots, attention, cell, phi, buffer, relevant, mix, lengths,
+        )  # fmt: skip
+        dV, dW_a, dU_a = attentive_weight_gradients(dxp, dq, dk, s0, s, h)
+        dU = dxp.flatten(0, 1).T @ x.flatten(0, 1)
+        return dxp @ V[:, n:] if dx else input_gradient(x, dx), torch.cat([dV, dU], 1), dW_a, dU_a, *rest
     weights = _stacked(V, W_a)
     by_x, d_weights, dU_a = input_gradient(x, dx), torch.zeros_like(weights), torch.zeros_like(U_a)
     dv, ds0, dc0 = (torch.empty_like(s0) for _ in range(3))
