@@ -6,6 +6,7 @@ from table import BATCH, INPUT, ROWS
 
 import mnemoscope
 from mnemoscope import kernels
+from mnemoscope.kernels.cpu.library import available
 from mnemoscope.scopes import horizon
 
 
@@ -64,6 +65,7 @@ def test_equals_that_of_a_nudge(row, num_layers, backend, monkeypatch):
 FUSED = ["LinearSystem", "RNN", "LSTM", "OrthRNN", "ExpRNN", "GORU", "MemRNN", "MemLSTM", "SAB", "RelRNN", "RelLSTM"]
 
 
+@pytest.mark.skipif(not available(torch.float64), reason="no compiled CPU kernels here")
 @pytest.mark.parametrize("name", [*FUSED, "RAC"])
 def test_a_fused_walk_asks_for_few_gradients(name):
     """Not for one a step: otherwise the comparison above would be one of the loop with itself."""
