@@ -37,7 +37,7 @@ sanitize: $(STAMP) build/sanitized-native.so build/sanitized-x86-64.so
 	done
 
 demo: $(STAMP)
-	$(BIN)/python -m mnemoscope.demo
+	OMP_WAIT_POLICY=passive $(BIN)/python -m mnemoscope.demo  # threads that spin while they wait crawl on a busy machine
 
 clean:
 	rm -rf $(VENV) build *.egg-info src/*.egg-info
