@@ -99,26 +99,29 @@ def after(before: Memory, done: Attended, weight_key: Tensor, lengths: Tensor | 
 
     The kernel names the states in the slots by index: the slots carried in come first, then the states made since.
     """
-    h, steps = done.h.transpose(0, 1), torch.arange(len(done.h), device=done.h.device)
+    steps = torch.arange(len(done.h), device=done.h.device)
     passed = torch.full_like(before.clock, len(steps)) if lengths is None else lengths  # (batch,)
     made = torch.where(steps < passed[:, None], before.clock[:, None] + steps, -1)  # (batch, time): their origins
     if done.slots is None:  # full attention: all that stood there, and the new states after it
+        h = done.h.transpose(0, 1)
         values, keys = torch.cat([before.values, h], 1), torch.cat([before.keys, F.linear(h, weight_key)], 1)
         relevance = F.pad(before.relevance, (0, len(steps)))
         return Memory(values, keys, torch.cat([before.origin, made], 1), relevance, before.clock + passed)
-    slots = torch.arange(done.slots.shape[1], device=h.device)
+    slots = torch.arange(done.slots.shape[1], device=done.h.device)
     held = torch.where(done.slots < 0, slots, done.slots)  # an empty slot keeps what stood there
-    new = held - len(slots)  # negative for what was carried in
-    values = torch.where((new < 0)[..., None], _pick(before.values, held), _pick(h, new))
-    keys = torch.where((new < 0)[..., None], _pick(before.keys, held), F.linear(values, weight_key))
-    origin = torch.where(new < 0, _pick(before.origin, held), _pick(made, new))
+    carried, old, new = held < len(slots), held.clamp(max=len(slots) - 1), (held - len(slots)).clamp(min=0)
+    values = torch.where(carried[..., None], _pick(before.values, old), _pick(done.h.transpose(0, 1), new))
+    keys = torch.where(carried[..., None], _pick(before.keys, old), F.linear(values, weight_key))
+    origin = torch.where(carried, before.origin.gather(1, old), made.gather(1, new))
     return Memory(values, keys, origin, done.relevance, before.clock + passed)
 
 
-def _pick(tensor: Tensor, index: Tensor) -> Tensor:
-    """Entries of a tensor (batch, m, ...) at index (batch, slots); an index outside gives one that nobody reads."""
-    inside = index.clamp(0, max(tensor.shape[1] - 1, 0)).view(*index.shape, *[1] * (tensor.dim() - 2))
-    return tensor.gather(1, inside.expand(*index.shape, *tensor.shape[2:]))
+def _pick(states: Tensor, index: Tensor) -> Tensor:
+    """Those of the states (batch, m, hidden) at index (batch, slots). Whole rows: gather would go number by number."""
+    batch = torch.arange(len(states), device=states.device)[:, None]
+    if states.is_contiguous():
+        return F.embedding(batch * states.shape[1] + index, states.flatten(0, 1))
+    return F.embedding(index * len(states) + batch, states.transpose(0, 1).flatten(0, 1))  # made time-major
 
 
 def attend(w: Weights, s: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:

@@ -94,9 +94,14 @@ public:
         for (std::int64_t first = 0; first < vectors; first += panel_vectors(vectors, first)) {
             const std::int64_t columns = panel_vectors(vectors, first) * lanes<T>, start = first * lanes<T>;
             T* panel = panels.get() + start * depth;
-            for (std::int64_t j = 0; j < std::min(columns, width - start); ++j)
-                for (std::int64_t k = 0; k < depth; ++k)
-                    panel[k * columns + j] = source[k * row_step + (start + j) * column_step];
+            const std::int64_t filled = std::min(columns, width - start);
+            const T* from = source + start * column_step;
+            if (column_step == 1)
+                for (std::int64_t k = 0; k < depth; ++k) std::copy_n(from + k * row_step, filled, panel + k * columns);
+            else
+                for (std::int64_t j = 0; j < filled; ++j)
+                    for (std::int64_t k = 0; k < depth; ++k)
+                        panel[k * columns + j] = from[k * row_step + j * column_step];
         }
     }
 

@@ -27,12 +27,12 @@ def safe(
 
 
 def _modulus(tensor: Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor, torch.inf)) if tensor.numel() else 0.0
+    return float(tensor.abs().max()) if tensor.numel() else 0.0  # several times as fast as torch's norm
 
 
 def _gain(matrix: Tensor) -> float:
     """The largest |W x| of an x whose entries are at most 1."""
-    return float(torch.linalg.matrix_norm(matrix, torch.inf)) if matrix.numel() else 0.0
+    return float(matrix.abs().sum(1).max())
 
 
 def _reach(*tensors: Tensor) -> tuple[Tensor, Tensor]:
