@@ -36,27 +36,30 @@ def models() -> dict[str, nn.Module]:
     }  # fmt: skip
 
 
-def backward_seconds(run: Callable[[], Tensor], repeats: int = 4) -> float:
-    """The backward pass alone of the sum of what a run gives last."""
-    times = []
+def plain_seconds(run: Callable[[], Tensor], repeats: int = 4) -> tuple[float, float]:
+    """The forward pass, and the backward pass of the sum of what it gives last."""
+    there, back = [], []
     for _ in range(repeats + 1):
-        y = run()[-1].sum()
         start = time.perf_counter()
+        y = run()[-1].sum()
+        turn = time.perf_counter()
         y.backward()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])
+        there.append(turn - start)
+        back.append(time.perf_counter() - turn)
+    return statistics.median(there[1:]), statistics.median(back[1:])
 
 
 def bench_horizon() -> Table:
-    """All lags of inputs, and of inputs and states, against one plain backward pass of the model's own."""
-    table = Table("model", "plain backward, s", "inputs, s", "passes", "inputs and states, s", "passes")
+    """All lags of inputs, and of inputs and states: what they take beyond a forward pass, in plain backward passes."""
+    heads = "model", "forward, s", "backward, s", "inputs, s", "passes back", "inputs and states, s", "passes back"
+    table = Table(*heads)
     x = torch.randn(STEPS, BATCH, INPUT)
     for name, model in models().items():
-        plain = backward_seconds(lambda model=model: model(x)[0])
-        row = [name, f"{plain:.3f}"]
+        forward, backward = plain_seconds(lambda model=model: model(x)[0])
+        row = [name, f"{forward:.3f}", f"{backward:.3f}"]
         for states in (False, True):
             took = median_seconds(lambda m=model, states=states: horizon(m, x, states=states, behaviour=False), 4)
-            row += [f"{took:.3f}", f"{took / plain:.1f}"]
+            row += [f"{took:.3f}", f"{(took - forward) / backward:.1f}"]
         table.add_row(*row)
     return table
 

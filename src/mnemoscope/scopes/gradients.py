@@ -147,13 +147,27 @@ def _norms(gradient: Tensor, batch: int, outputs: int) -> Norms:
     """gradient (T, copies * B, d), rows of the Jacobians -> their norms by lag."""
     gradient = gradient.detach()
     taken = gradient.shape[1] // batch
-    double = torch.float64  # squares would leave the range of float32; some steps at a time, which a cache can hold
-    rows = torch.cat([torch.linalg.vector_norm(piece, dim=2, dtype=double) for piece in gradient.split(32)])
-    frobenius = rows.unflatten(1, (taken, batch)).norm(dim=1) * math.sqrt(outputs / taken)  # (T, B)
+    frobenius = _row_norms(gradient).unflatten(1, (taken, batch)).norm(dim=1) * math.sqrt(outputs / taken)  # (T, B)
     if taken < outputs:
         return Norms(_readable(frobenius))
     jacobians = torch.nan_to_num(gradient.double()).unflatten(1, (taken, batch)).transpose(1, 2)  # (T, B, m, d)
     return Norms(_readable(frobenius), _readable(torch.linalg.matrix_norm(jacobians, ord=2)))
+
+
+def _row_norms(gradient: Tensor) -> Tensor:
+    """(T, R, d) -> (T, R). Squares may leave the range of float32: such steps are taken again in float64."""
+    rows = torch.linalg.vector_norm(gradient, dim=2).double()
+    doubtful = (~(rows > 1e-15) | rows.isinf()).any(1) & ~_all_zero(gradient)
+    steps = doubtful.nonzero().squeeze(1)
+    if len(steps):
+        rows[steps] = torch.linalg.vector_norm(gradient[steps], dim=2, dtype=torch.float64)
+    return rows
+
+
+def _all_zero(gradient: Tensor) -> Tensor:
+    """Whether nothing at all arrives at a step: (T, R, d) -> (T,)."""
+    flat = gradient.flatten(1)
+    return (flat.amax(1) == 0) & (flat.amin(1) == 0)
 
 
 def _readable(norms: Tensor) -> np.ndarray:
