@@ -51,7 +51,7 @@ def test_the_certified_factor_is_never_below_a_measured_ratio(kind, n, scale, se
     found = stability(layer, x, points=12)
     order = math.inf if kind is LSTM else 2
     assert found.figures["bound"] * (1 + 1e-9) >= measured_ratios(layer, x, order)
-    assert found.figures["bound"] * (1 + 1e-9) >= found.figures.get("largest_ratio", 0.0)  # none where all states are one
+    assert found.figures["bound"] * (1 + 1e-9) >= found.figures.get("largest_ratio", 0.0)  # none if all states are one
     assert (found.status == "certified") == (found.series["factor"].max() < 1)
 
 
