@@ -49,7 +49,7 @@ def peers(given: argparse.Namespace) -> None:
     for name in given.layers:
         peer = "nn.RNN" if name in BESIDE_RNN else "nn.LSTM"
         calls = [work(make(each, n).to(device), T, B, device) for each in (name, peer)]
-        ours, theirs = by_turns(*calls, repeats=3 if "Mem" in name else given.repeats)
+        ours, theirs = by_turns(*calls, repeats=3 if "Mem" in name and T > 1000 else given.repeats)
         grown = peak_megabytes(name, T, B, n, "auto", device)
         limit = str(asked.get(name, "")) if (n, T) == (128, given.usual_T) else ""
         figures = 1e3 * ours, 1e6 * ours / T, peer, 1e3 * theirs, ours / theirs, limit
