@@ -15,7 +15,7 @@ from mnemoscope.kernels.fused import (
 )
 from mnemoscope.kernels.joined import join, joins
 from mnemoscope.kernels.scan import linear
-from mnemoscope.kernels.selection import backend, portably, supported
+from mnemoscope.kernels.selection import backend, followed, portably, supported
 from mnemoscope.kernels.walks import Walk, note, noted, noting
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "attentive",
     "backend",
     "final",
+    "followed",
     "goru",
     "join",
     "joins",

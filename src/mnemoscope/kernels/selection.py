@@ -60,6 +60,11 @@ def _differentiated_otherwise() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
+def followed() -> bool:
+    """Whether a tracer or a transform of torch follows what is done: a tensor's value may then decide nothing."""
+    return torch.compiler.is_compiling() or _differentiated_otherwise()
+
+
 def supported(
     family: str, x: Tensor, n: int, *, cell: str = "rnn", buffer: int = -1, relevant: int = 0
 ) -> torch.dtype | None:

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrizations, parametrize
 from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import initial
+from mnemoscope.layers.exponential import exponential
 from mnemoscope.layers.plain import RNN, Nonlinearity, modrelu
 from mnemoscope.layers.sequence import Layer, Weights, affine
 from mnemoscope.recurrence import State
@@ -90,15 +91,21 @@ class ExpRNN(OrthRNN):
             skew = initial.skew_blocks(self.hidden_size, angles(self.hidden_size // 2, original))
             original.copy_(skew.tril())
 
-    def weights(self, place: int) -> Weights:
-        w = super().weights(place)
-        if w.weight_hh.dtype in (torch.float16, torch.bfloat16):  # too coarse for torch's exponential
-            w.weight_hh = self._exponential(self._recurrent()[place]).to(w.weight_hh.dtype)
-        return w
+    def read(self, registered: str) -> Tensor:
+        if registered not in self._recurrent() or not self._is_an_exponential(registered):
+            return super().read(registered)
+        dtype = self._skew(registered).dtype
+        return self._exponential(registered).to(dtype)  # in float32: half of it is too coarse for an exponential
+
+    def _is_an_exponential(self, name: str) -> bool:
+        """In float32 or less, and of nothing but A: a user may have parametrized V further."""
+        if not parametrize.is_parametrized(self, name) or self._skew(name).dtype == torch.float64:
+            return False
+        return sum(1 for _ in self.get_submodule(f"parametrizations.{name}").children()) == 1
 
     def _exponential(self, name: str) -> Tensor:
         lower = self._skew(name).float().tril(-1)
-        q = torch.linalg.matrix_exp(lower - lower.mT)
+        q = exponential(lower - lower.mT)
         base = dict(self.get_submodule(f"parametrizations.{name}.0").named_buffers()).get("base")
         return q if base is None else base.float() @ q
 

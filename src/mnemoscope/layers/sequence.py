@@ -154,7 +154,11 @@ class Layer(Recurrence):
     def weights(self, place: int) -> Weights:
         """The parameters of one layer and direction, read (and, where parametrized, computed) once for many steps."""
         suffix = self._places()[place][0]
-        return Weights(**{name: getattr(self, f"{name}_{suffix}") for name in self._names})
+        return Weights(**{name: self.read(f"{name}_{suffix}") for name in self._names})
+
+    def read(self, registered: str) -> Tensor:
+        """A parameter by its registered name."""
+        return getattr(self, registered)
 
     def initial_state(self, batch: int) -> State:
         return stack([self.start(self.weights(place), batch) for place in range(self.num_layers * self.num_directions)])
