@@ -1,5 +1,7 @@
 """The total gradient of every state, from one fused backward pass, is that of a loop nudged at that state."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from table import BATCH, INPUT, ROWS
@@ -94,6 +96,26 @@ def test_in_pieces_that_keep_few_activations(name):
     x = torch.randn(30, BATCH, INPUT, dtype=torch.float64)
     one, other = (horizon(layer, x, directions=2).series["state_gradient"] for layer in (whole, pieces))
     torch.testing.assert_close(torch.tensor(other), torch.tensor(one), rtol=1e-9, atol=0)
+
+
+WAYS = {"noted": kernels.noted, "eager": lambda: kernels.backend("eager"), "as usual": nullcontext}
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "RelRNN"])
+@pytest.mark.parametrize("there", WAYS)
+@pytest.mark.parametrize("back", WAYS)
+def test_pieces_are_made_again_as_they_were_made(name, there, back):
+    """Whatever is open on the way back, which is gone twice."""
+    torch.manual_seed(0)
+    layer = getattr(mnemoscope, name)(INPUT, 5, checkpoint=True, dtype=torch.float64)
+    x = torch.randn(10, BATCH, INPUT, dtype=torch.float64)
+    wanted = torch.autograd.grad(layer(x)[0].square().sum(), layer.weight_ih_l0)
+    with WAYS[there]():
+        loss = layer(x)[0].square().sum()
+    with WAYS[back]():
+        first = torch.autograd.grad(loss, layer.weight_ih_l0, retain_graph=True)
+        second = torch.autograd.grad(loss, layer.weight_ih_l0)
+    torch.testing.assert_close((first, second), (wanted, wanted), rtol=1e-9, atol=0)
 
 
 def test_nothing_is_noted_outside_nor_of_padded_rows():

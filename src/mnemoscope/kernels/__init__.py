@@ -1,5 +1,6 @@
 """The same mathematics fused over time, for the CPU and for CUDA. Layers choose by themselves; `backend` overrides."""
 
+from mnemoscope.kernels.again import AsNow
 from mnemoscope.kernels.fused import (
     Attended,
     Attention,
@@ -19,6 +20,7 @@ from mnemoscope.kernels.selection import backend, followed, portably, supported
 from mnemoscope.kernels.walks import Walk, note, noted, noting
 
 __all__ = [
+    "AsNow",
     "Attended",
     "Attention",
     "Backtracking",

@@ -36,6 +36,11 @@ def backend(name: str) -> Iterator[None]:
         _chosen = before
 
 
+def chosen() -> str:
+    """The backend that is open now."""
+    return _chosen
+
+
 def _covers(
     device: torch.device, dtype: torch.dtype, family: str, n: int, cell: str, buffer: int, relevant: int
 ) -> bool:

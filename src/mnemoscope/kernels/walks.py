@@ -8,7 +8,8 @@ that may be zero.
     with noted() as walks:
         y, _ = layer(x)
     (walk,) = walks  # one a layer
-    walk.total(*torch.autograd.grad(loss(y), walk.by))  # d loss / d h_t, (T, B, n)
+    found = torch.autograd.grad(loss(y), walk.by, allow_unused=True, materialize_grads=True)
+    walk.total(*found)  # d loss / d h_t, (T, B, n)
 """
 
 from __future__ import annotations
@@ -49,6 +50,17 @@ def noted() -> Iterator[list[Walk]]:
     before, _noted = _noted, []
     try:
         yield _noted
+    finally:
+        _noted = before
+
+
+@contextmanager
+def unnoted() -> Iterator[None]:
+    """While open, notes nothing, whatever is open around it."""
+    global _noted
+    before, _noted = _noted, None
+    try:
+        yield
     finally:
         _noted = before
 

@@ -258,8 +258,9 @@ class Layer(Recurrence):
     def _run_in_pieces(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
         """About sqrt(T) pieces of about sqrt(T) steps, of which only the first states are kept for the way back."""
         size = math.isqrt(len(x) - 1) + 1
-        # What is noted runs another way: the way back must find what the way there has left.
-        again: dict[str, Any] = {"context_fn": lambda: (nullcontext(), kernels.noted())} if kernels.noting() else {}
+        again: dict[str, Any] = {"context_fn": lambda: (nullcontext(), kernels.AsNow())}
+        if torch.compiler.is_compiling():  # which runs nothing again but what it has traced
+            again = {}
         outputs = []
         for start in range(0, len(x), size):
             rest = None if lengths is None else (lengths - start).clamp(0, size)
