@@ -8,6 +8,7 @@ import torch
 import mnemoscope as ms
 from mnemoscope import kernels
 from mnemoscope.kernels.cpu import reach
+from mnemoscope.kernels.cpu.library import available
 
 LAYERS = [
     pytest.param(lambda **o: ms.RelRNN(3, 6, nonlinearity="modrelu", buffer=2, relevant=2, **o), id="modReLU"),
@@ -51,3 +52,27 @@ def test_only_sums_that_would_be_lost_are_kept_whole(query: float, key: float, a
     h, eye = torch.zeros(1, 1, 2), torch.eye(2)
     s0, keys0 = torch.full((1, 2), query), torch.full((1, 1, 2), key)
     assert reach.safe(h, h, s0, torch.zeros_like(keys0), keys0, eye, eye, "rnn", "relu") == apart
+
+
+@pytest.mark.skipif(not available(torch.float64), reason="no compiled CPU kernels here")
+@pytest.mark.parametrize("cell", ["rnn", "lstm"])
+@pytest.mark.parametrize("large", [False, True], ids=["taken apart", "kept whole"])
+def test_the_way_back_has_the_shapes_and_strides_that_compilers_are_told(cell: str, large: bool) -> None:
+    """By torch's own checker: inductor reads memory by them."""
+    torch.manual_seed(0)
+    T, B, n, extra, slots = 5, 3, 4, 2, 3
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, dtype=torch.float64)
+
+    x, V, W_a = some(T, B, extra), some(n if cell == "rnn" else 4 * n, n + extra), some(n, n) * (1e4 if large else 1)
+    c0, memory = None if cell == "rnn" else some(B, n), (some(B, slots, n), some(B, slots, n))
+    origin, clock = torch.zeros(B, slots, dtype=torch.int64), torch.zeros(B, dtype=torch.int64)
+    given, how = (x, V, W_a, -W_a, some(n)), (cell, "tanh", 2, 1, "sum")
+    begun = some(B, n), c0, *memory, origin
+    walk = torch.ops.mnemoscope.attentive_forward
+    h, s, _, _, _, *kept = walk(*given, None, *begun, some(B, slots), clock, *how, 1.0, False, None, True)
+    back = some(T, B, n), None, None, *given, *begun, h, s, *kept, *how, None, True
+    assert reach.safe(h, s, begun[0], *memory, W_a, -W_a, cell, "tanh") != large
+    walk_back = torch.ops.mnemoscope.attentive_backward_joined.default
+    torch.library.opcheck(walk_back, back, test_utils=("test_schema", "test_faketensor"))

@@ -86,11 +86,12 @@ def attentive_backward_joined(
             slots, attention, cell, phi, buffer, relevant, mix, lengths,
         )  # fmt: skip
         dV, dW_a, dU_a = attentive_weight_gradients(dxp, dq, dk, s0, s, h)
-        dU = dxp.flatten(0, 1).T @ x.flatten(0, 1)
-        return dxp @ V[:, n:] if dx else input_gradient(x, dx), torch.cat([dV, dU], 1), dW_a, dU_a, *rest
+        dV, dW_a = torch.cat([dV, dxp.flatten(0, 1).T @ x.flatten(0, 1)], 1), dW_a.contiguous()
+        return dxp @ V[:, n:] if dx else input_gradient(x, dx), dV, dW_a, dU_a, *rest
     weights = _stacked(V, W_a)
     by_x, d_weights, dU_a = input_gradient(x, dx), torch.zeros_like(weights), torch.zeros_like(U_a)
-    dv, ds0, dc0 = (torch.empty_like(s0) for _ in range(3))
+    dv, ds0 = torch.empty_like(s0), torch.empty_like(s0)
+    dc0 = torch.empty_like(s0) if cell == "lstm" else h.new_empty(0)
     dvalues0, dkeys0 = torch.empty_like(values0), torch.empty_like(keys0)
     call(
         "attentive_backward", h.dtype, T, B, n, beside(V, n), values0.shape[1], buffer, relevant, dh, ds, dc_T, x,
