@@ -123,8 +123,8 @@ class ExpRNN(OrthRNN):
             yield self._skew(name)
 
     def _skew(self, name: str) -> nn.Parameter:
-        parametrized = self.get_submodule(f"parametrizations.{name}")
-        return parametrized.get_parameter("original")
+        original: Any = self.get_submodule(f"parametrizations.{name}").original
+        return original  # torch.func puts plain tensors in the place of parameters, which get_parameter refuses
 
 
 class GORU(Layer):
