@@ -3,8 +3,8 @@
     python benchmarks/layers.py [--backend eager|auto] [--lengths 220 1020] [--threads 2]
 
 Ratios are to nn.LSTM in the same run: the two are timed by turns, and medians are compared. The graph of a loop with
-full attention keeps a tanh of every pair of steps, 33 GB at T = 1020: there MemRNN and MemLSTM, marked by a star, run as
-they do where nothing is compiled.
+full attention keeps a tanh of every pair of steps, 33 GB at T = 1020: there MemRNN and MemLSTM, marked by a star, run
+as they do where nothing is compiled.
 """
 
 from __future__ import annotations
