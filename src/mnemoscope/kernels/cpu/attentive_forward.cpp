@@ -8,11 +8,11 @@ namespace mnemoscope {
 template <class T, class Memory>
 struct ForwardScratch {
     Memory memory;
-    Rows<T> s, c, h, product, key, query, context, v;  // product = [V; W_a] s
+    Rows<T> s, c, h, product, asked, key, query, context, v;  // s = [s, x]; asked = W_a s, query its exponentials
 
     ForwardScratch(const AttentiveForward<T>& a, std::int64_t rows)
-        : memory(a, rows), s(rows, a.depth()), c(rows, a.n), h(rows, a.n), product(rows, a.gate_width() + a.n),
-          key(rows, a.n), query(1, a.n), context(1, a.n), v(1, a.n) {
+        : memory(a, rows), s(rows, a.depth()), c(rows, a.n), h(rows, a.n), product(rows, a.gate_width()),
+          asked(rows, a.n), key(rows, a.n), query(1, a.n), context(1, a.n), v(1, a.n) {
         copy(a.v, v[0], a.n);
     }
 };
@@ -32,7 +32,7 @@ template <class T, class Memory>
 void attend(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
             std::int64_t at) {
     double_exponentials(local.key[r], local.key[r], a.n);
-    double_exponentials(local.product[r] + a.gate_width(), local.query[0], a.n);
+    double_exponentials(local.asked[r], local.query[0], a.n);
     local.memory.insert(r, t, local.h[r], local.key[r]);
     local.memory.attend(r, at, local.query[0], local.v[0], local.context[0]);
     const T share = a.mean ? T(0.5) : T(1);
@@ -55,8 +55,18 @@ void blank(const AttentiveForward<T>& a, std::int64_t at) {
     fill_zero(a.gates + at * 4 * a.n, 4 * a.n);
 }
 
+// W_a reads the state alone. A zero for each input would not do: an infinite one, which the cell bends to 1, times zero
+// is no number.
+template <class T>
+struct ForwardMatrices {
+    Packed<T> V, W_a, U_a;
+    explicit ForwardMatrices(const AttentiveForward<T>& a)
+        : V(a.weights, a.depth(), a.gate_width(), 1, a.depth()),
+          W_a(a.weights + a.gate_width() * a.depth(), a.n, a.n, 1, a.depth()), U_a(a.U_a, a.n, a.n, 1, a.n) {}
+};
+
 template <class T, class Memory>
-void walk(const AttentiveForward<T>& a, const Packed<T>& weights, const Packed<T>& U_a, const Block& block,
+void walk(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, const Block& block,
           ForwardScratch<T, Memory>& local) {
     const Span span(a.steps, a.batch, a.n, a.lengths);
     const Inputs<T> inputs{a.x, a.extra, a.gate_width()};
@@ -69,11 +79,13 @@ void walk(const AttentiveForward<T>& a, const Packed<T>& weights, const Packed<T
     }
     for (std::int64_t t = 0; t < a.steps; ++t) {
         for (int r = 0; r < rows; ++r) inputs.put_behind(local.s[r], a.n, t * a.batch + block.first + r);
-        if (t < span.longest(block))
-            weights.times(local.s[0], local.s.stride, rows, local.product[0], local.product.stride);
+        if (t < span.longest(block)) {
+            m.V.times(local.s[0], local.s.stride, rows, local.product[0], local.product.stride);
+            m.W_a.times(local.s[0], local.s.stride, rows, local.asked[0], local.asked.stride);
+        }
         for (int r = 0; r < rows; ++r)
             if (span.alive(t, block.first + r)) advance(a, local, r, t * a.batch + block.first + r);
-        if (t < span.longest(block)) U_a.times(local.h[0], local.h.stride, rows, local.key[0], local.key.stride);
+        if (t < span.longest(block)) m.U_a.times(local.h[0], local.h.stride, rows, local.key[0], local.key.stride);
         for (int r = 0; r < rows; ++r) {
             const std::int64_t at = t * a.batch + block.first + r;
             span.alive(t, block.first + r) ? attend(a, local, r, t, at) : blank(a, at);
@@ -87,10 +99,10 @@ void walk(const AttentiveForward<T>& a, const Packed<T>& weights, const Packed<T
 
 template <class T, class Memory>
 void run(const AttentiveForward<T>& a, std::int64_t rows) {
-    const Packed<T> weights(a.weights, a.depth(), a.gate_width() + a.n, 1, a.depth()), U_a(a.U_a, a.n, a.n, 1, a.n);
+    const ForwardMatrices<T> matrices(a);
     over_rows<ForwardScratch<T, Memory>>(
         a.team, a.batch, rows, [&](std::int64_t size) { return ForwardScratch<T, Memory>(a, size); },
-        [&](const Block& block, auto& local) { walk(a, weights, U_a, block, local); });
+        [&](const Block& block, auto& local) { walk(a, matrices, block, local); });
 }
 
 template <class T>
