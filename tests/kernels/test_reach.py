@@ -43,6 +43,21 @@ def test_states_and_attention_of_any_size(make, scale: float) -> None:
         assert (a - b).norm() <= 1e-9 * b.norm() + 1e-12
 
 
+@pytest.mark.parametrize("make", LAYERS)
+def test_a_row_without_numbers_hides_no_other(make) -> None:
+    torch.manual_seed(0)
+    layer = make(dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight_query_l0 *= 3000
+        layer.weight_key_l0.copy_(-1.9 * layer.weight_query_l0)
+    x = 3 * torch.randn(9, 2, 3, dtype=torch.float64)
+    wanted = layer(x)[1].s[:, 1]
+    x[:, 0] = torch.nan
+    found = layer(x)[1].s
+    assert found[:, 0].isnan().all()
+    torch.testing.assert_close(found[:, 1], wanted, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("query", "key", "apart"),
     [(1.0, 1.0, True), (0.0, 100.0, True), (100.0, 0.0, True), (100.0, -99.0, False), (-50.0, 40.0, False)],

@@ -17,7 +17,7 @@ CELL = {"rnn": 0, "lstm": 1}  # enum class Cell
 
 
 def _stacked(V: Tensor, W_a: Tensor) -> Tensor:
-    """[V; W_a], one product for both; queries read the state alone, whatever V reads beside it."""
+    """[V; W_a], one product for both on the way back; queries read the state alone, whatever V reads beside it."""
     return torch.cat([V, torch.nn.functional.pad(W_a, (0, beside(V, W_a.shape[1])))])
 
 

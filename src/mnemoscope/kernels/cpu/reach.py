@@ -6,6 +6,8 @@ sum is lost; such a walk is left to `portable.py`, which bends q + k itself.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -27,7 +29,9 @@ def safe(
 
 
 def _modulus(tensor: Tensor) -> float:
-    return float(tensor.abs().max()) if tensor.numel() else 0.0  # several times as fast as torch's norm
+    """The largest modulus; infinity where some row has no numbers, which says nothing of the others."""
+    largest = float(tensor.abs().max()) if tensor.numel() else 0.0  # several times as fast as torch's norm
+    return math.inf if math.isnan(largest) else largest
 
 
 def _gain(matrix: Tensor) -> float:
@@ -37,7 +41,7 @@ def _gain(matrix: Tensor) -> float:
 
 def _reach(*tensors: Tensor) -> tuple[Tensor, Tensor]:
     """The least and the largest value of each unit (n,)."""
-    rows = torch.cat([t.reshape(-1, t.shape[-1]) for t in tensors])
+    rows = torch.cat([t.reshape(-1, t.shape[-1]) for t in tensors]).nan_to_num()  # a lost row hides no other
     return rows.amin(0), rows.amax(0)
 
 
