@@ -31,9 +31,11 @@ build/sanitized-%.so: $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
 
 sanitize: $(STAMP) build/sanitized-native.so build/sanitized-x86-64.so
 	for build in native x86-64; do \
-		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2 \
+		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2 \
 		MNEMOSCOPE_CPU_KERNELS=$(CURDIR)/build/sanitized-$$build.so \
-		$(BIN)/pytest -q tests/kernels/test_fused_layers.py tests/kernels/test_long_sequences.py || exit 1; \
+		$(BIN)/pytest -q tests/kernels/test_fused_layers.py tests/kernels/test_long_sequences.py \
+			tests/kernels/test_joined.py tests/kernels/test_reach.py || exit 1; \
 	done
 
 demo: $(STAMP)
