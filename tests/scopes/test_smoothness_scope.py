@@ -25,8 +25,10 @@ def x(T: int = 24, B: int = 3) -> torch.Tensor:
     return torch.randn(T, B, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("scale", "name"), [(0.5, "constant"), (1.0, "polynomial"), (1.3, "exponential")])
-def test_a_linear_system_falls_into_each_regime(scale: float, name: str) -> None:
+def test_a_linear_system_falls_into_each_regime(scale: float, name: str, seed: int) -> None:
+    torch.manual_seed(seed)
     rotation = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1)).double()).Q
     found = smoothness(linear(scale * rotation), x(40))
     assert found.labels["regime"] == name

@@ -23,6 +23,7 @@ from mnemoscope.theory.smoothness import regime, spread
 
 SEQUENCES = 4  # whose cost is differentiated twice
 GROWN = 0.25  # the exponent of N below which a slope counts as constant
+POLYNOMIAL = 3  # the largest power of N in Theorem 1: what grows no faster is not told from it by so few lengths
 AT_ONE = 1e-3  # nearer to 1 than this, a constant counts as 1
 
 
@@ -151,10 +152,10 @@ def _growth(lengths: np.ndarray, slopes: np.ndarray) -> tuple[float, str]:
     if good.sum() < 2:
         return (math.inf, "exponential") if np.isinf(slopes).any() else (math.nan, "unknown")
     N, log = N[good], np.log(y[good])
-    (rate, exponential), (_, power) = (_fit(axis, log) for axis in (N, np.log(N)))
+    (rate, exponential), (degree, power) = (_fit(axis, log) for axis in (N, np.log(N)))
     if log[-1] - log[0] < GROWN * np.log(N[-1] / N[0]):
         return math.exp(rate), "constant"
-    return math.exp(rate), "exponential" if exponential < power else "polynomial"
+    return math.exp(rate), "exponential" if exponential < power and degree > POLYNOMIAL else "polynomial"
 
 
 def _fit(axis: np.ndarray, log: np.ndarray) -> tuple[float, float]:
