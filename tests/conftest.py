@@ -1,0 +1,12 @@
+"""Every test draws the same numbers, wherever and in whatever order it runs."""
+
+import random
+
+import numpy as np
+import torch
+
+
+def pytest_runtest_setup() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
