@@ -2,11 +2,9 @@
 
 import random
 
-import numpy as np
 import torch
 
 
 def pytest_runtest_setup() -> None:
     random.seed(0)
-    np.random.seed(0)
     torch.manual_seed(0)
