@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -130,16 +132,18 @@ def lightning_callback(inputs: Tensor, every: int = 100, *, prefix: str = "memor
     return _callback_class()(inputs, every, prefix, options)
 
 
-def _callback_class() -> Any:
-    try:
-        from lightning.pytorch import Callback
-    except ImportError:
-        try:
-            from pytorch_lightning import Callback
-        except ImportError as error:
-            raise MnemoscopeError("the callback needs Lightning: pip install lightning") from error
+def _lightning() -> Any:
+    """Lightning by either of its names."""
+    for name in ("lightning.pytorch", "pytorch_lightning"):
+        with suppress(ImportError):
+            return importlib.import_module(name)
+    raise MnemoscopeError("the callback needs Lightning: pip install lightning")
 
-    class MemoryCallback(Callback):
+
+def _callback_class() -> Any:
+    Callback = _lightning().Callback
+
+    class MemoryCallback(Callback):  # type: ignore[misc, valid-type]
         def __init__(self, inputs: Tensor, every: int, prefix: str, options: dict[str, Any]) -> None:
             self.inputs, self.every, self.prefix, self.options = inputs, every, prefix, options
             self.watch: Watch | None = None
