@@ -60,7 +60,10 @@ def test_a_row_without_numbers_hides_no_other(make) -> None:
 
 @pytest.mark.parametrize(
     ("query", "key", "apart"),
-    [(1.0, 1.0, True), (0.0, 100.0, True), (100.0, 0.0, True), (100.0, -99.0, False), (-50.0, 40.0, False)],
+    [
+        (1.0, 1.0, True), (0.0, 100.0, True), (100.0, 0.0, True), (100.0, -99.0, False), (-50.0, 40.0, False),
+        (44.0, -22.0, True), (44.0, -24.0, False), (42.0, -42.0, True),  # on either side of each border
+    ],
 )
 def test_only_sums_that_would_be_lost_are_kept_whole(query: float, key: float, apart: bool) -> None:
     """A cut-off query beside a small key is no loss: tanh of their sum is 1 all the same."""

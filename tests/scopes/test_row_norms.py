@@ -1,0 +1,33 @@
+"""Norms of gradients whose squares leave the range of float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mnemoscope.scopes.gradients import _row_norms
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-14, 1e-16, 1e-22, 1e-30, 1e-40, 1e18, 1e25, 1e37])
+def test_every_size_that_float32_has(size: float) -> None:
+    gradient = (size * torch.randn(3, 4, 5, dtype=torch.float64)).float()
+    torch.testing.assert_close(_row_norms(gradient), gradient.double().norm(dim=2), rtol=2e-6, atol=0.0)
+
+
+def test_sizes_side_by_side_and_nothing_at_all() -> None:
+    gradient = torch.randn(4, 2, 3)
+    gradient[0], gradient[1, 0] = 0, 0
+    gradient[2, 1] *= 1e-25  # one row of a step beside a usual one
+    truth = gradient.double().norm(dim=2)
+    found = _row_norms(gradient)
+    torch.testing.assert_close(found, truth, rtol=2e-6, atol=0.0)
+    assert found[2, 1] > 0
+
+
+def test_what_is_no_number_is_seen() -> None:
+    gradient = torch.ones(2, 2, 2)
+    gradient[0, 0, 0], gradient[1, 1, 1] = torch.nan, torch.inf
+    found = _row_norms(gradient)
+    assert found[0, 0].isnan()
+    assert found[1, 1].isinf()
+    torch.testing.assert_close(torch.stack([found[0, 1], found[1, 0]]), torch.full((2,), 2**0.5, dtype=torch.float64))
