@@ -158,6 +158,8 @@ inline void sync_block() { emulated::wait(emulated::here().barrier); }
 inline void sync_cluster() { emulated::wait(emulated::cluster); }
 inline int first_bit(unsigned x) { return x ? __builtin_ctz(x) : -1; }
 inline float reciprocal(float x) { return 1.f / x; }
+// 2^x, as the device has it: 0 below the smallest normal number
+inline float power_of_two(float x) { return x < -126.f ? 0.f : exp2f(x); }
 inline void prefetch(const float*) {}
 inline void store_at(float* here, int rank, float x) {
     (&emulated::blocks[rank].memory[0].x)[here - shared_memory()] = x;

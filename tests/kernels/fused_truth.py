@@ -27,6 +27,14 @@ def calm(layer: nn.Module) -> nn.Module:
     return layer
 
 
+def opposed(layer: nn.Module) -> nn.Module:
+    """Queries and keys far beyond e's range, of opposite signs: attention still turns on their small sums."""
+    with torch.no_grad():
+        layer.weight_query_l0.copy_(120 * torch.eye(layer.hidden_size))
+        layer.weight_key_l0.copy_(-1.9 * layer.weight_query_l0)  # s is about twice h
+    return layer
+
+
 def _run(layer: nn.Module, x: Tensor, state, outer: list[Tensor]) -> dict[str, Tensor]:
     x = x.clone().requires_grad_()
     state = None if state is None else map_state(lambda t: t.clone().requires_grad_(t.is_floating_point()), state)

@@ -8,7 +8,7 @@ import warnings
 import emulator
 import pytest
 import torch
-from fused_truth import calm, disagreement
+from fused_truth import calm, disagreement, opposed
 
 import mnemoscope as ms
 from mnemoscope import kernels
@@ -92,6 +92,13 @@ def test_screened_lstm_over_a_cluster(emulated):
 def test_attention_over_the_whole_past(emulated, layer):
     layer = calm(layer(3, 20))
     check(layer, emulated, "past", state=carried(layer, emulated))
+
+
+@pytest.mark.parametrize("layer", [ms.RelRNN, ms.MemRNN])
+def test_queries_and_keys_of_any_size(emulated, layer):
+    errors = disagreement(opposed(calm(layer(3, 20))), torch.randn(9, 2, 3))
+    assert len(emulated) == 2
+    assert max(errors.values()) < 1e-3, errors  # float32 has lost some digits of a small sum of large numbers
 
 
 def test_a_past_longer_than_one_deal_to_all_warps(emulated, monkeypatch):

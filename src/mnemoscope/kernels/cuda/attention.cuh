@@ -1,7 +1,6 @@
 // Additive attention over at most 32 slots: what the forward and the backward pass share.
 //
-// tanh(q + k) = 1 - 2 / (1 + e^{2q} e^{2k}): with both exponentials kept, a score costs no transcendental function, and
-// a constant in all logits leaves the softmax as it is, so that logit_i = -2 sum_j v_j / (1 + e^{2 q_j} e^{2 k_ij}).
+// A constant in all logits leaves the softmax as it is: of v . tanh(q + k) = v . (1 - 2 r) the kernels keep -2 v . r.
 #pragma once
 #include "cell.cuh"
 #include "tile.cuh"
@@ -13,9 +12,6 @@ constexpr int STRIDE = NC + CW;                          // so that a unit's D l
 constexpr float MIX = MEAN ? .5f : 1.f;                  // s = h + c, or their mean
 constexpr int BANK_ROW = SLOTS * STRIDE;                  // one number a unit, for every slot
 static_assert(KAPPA <= 32 && K <= CW, "one lane keeps the books of one slot");
-
-// Beyond 21, e^{2q} e^{2k} could leave float's range; tanh has long been 1 there.
-DEVICE float squared_exponential(float x) { return expf(2.f * fminf(fmaxf(x, -21.f), 21.f)); }
 
 // Integers in the order of floats; its own inverse.
 DEVICE int ordered(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }

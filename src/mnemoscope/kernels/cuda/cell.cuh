@@ -22,6 +22,11 @@ DEVICE float phi_slope(float h) {
 
 DEVICE float sigmoid(float z) { return reciprocal(1.f + expf(-z)); }
 
+// Additive attention: tanh(q + k) = 1 - 2 r with r = 1 / (1 + e^{2q + 2k}). Queries and keys are kept times 2 log2(e), so
+// that r is one power of two and one reciprocal; taken apart into e^{2q} e^{2k} it would leave float's range.
+DEVICE float doubled(float x) { return 2.88539008178f * x; }
+DEVICE float unbent(float q, float k) { return reciprocal(1.f + power_of_two(q + k)); }
+
 struct LSTMUnit {
     float i, f, g, o;
 

@@ -38,6 +38,13 @@ DEVICE float reciprocal(float x) {
     return y;
 }
 
+// 2^x to two units in the last place; 0 and infinity where float ends.
+DEVICE float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // Bring a line from device memory to the cache, so that the load of a later step finds it there.
 DEVICE void prefetch(const float* x) { asm volatile("prefetch.global.L2 [%0];" ::"l"(x)); }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from mnemoscope.kernels.cuda import compiler, layout
 from mnemoscope.kernels.cuda.plain import PHI, on, single
 
 MOST_UNITS = 1024
+DOUBLED = 2 / math.log(2)  # of queries and keys: e^{2(q + k)} is then a power of two (cell.cuh)
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,6 @@ def _wide(rows: Tensor, N: int) -> Tensor:
     return F.pad(rows.float(), (0, N - rows.shape[-1]))
 
 
-def _exponential(rows: Tensor) -> Tensor:
-    """e^{2x}, within float's range in products of two (squared_exponential of past.cuh)."""
-    return rows.clamp(-21, 21).mul_(2).exp_()
-
-
 def forward(
     xp: Tensor, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor, b: Tensor | None, s0: Tensor, c0: Tensor | None,
     values0: Tensor, keys0: Tensor, origin0: Tensor, cell: str, phi: str, mix: str, lengths: Tensor | None, save: bool,
@@ -82,7 +79,7 @@ def forward(
     N = over.N
     keys, values = xp.new_empty(2, B, m0 + T, N, dtype=torch.float32)
     if m0:
-        keys[:, :m0], values[:, :m0] = _exponential(_wide(keys0, N)), _wide(values0, N)
+        keys[:, :m0], values[:, :m0] = _wide(keys0, N) * DOUBLED, _wide(values0, N)
     new = xp.new_empty if lengths is None else xp.new_zeros  # nothing is written past a row's length
     h, s = (new(T, B, n, dtype=torch.float32) for _ in "hs")
     c_T = h.new_empty(B, n) if lstm else h.new_empty(0)
@@ -119,10 +116,10 @@ def backward(
     keys[:, :m0, :n], values[:, :m0, :n] = keys0, values0 - common[:, None]
     keys[:, m0:, :n], values[:, m0:, :n] = (h @ U_a.T).transpose(0, 1), (h - common).transpose(0, 1)
     contexts = (s / (0.5 if mix == "mean" else 1.0) - h).sub_(common)
-    keys.clamp_(-21, 21).mul_(2).exp_()
+    keys.mul_(DOUBLED)
     queries = h.new_zeros(B, T, N)
     queries[:, 0, :n], queries[:, 1:, :n] = s0 @ W_a.T, (s[:-1] @ W_a.T).transpose(0, 1)
-    queries.clamp_(-21, 21).mul_(2).exp_()
+    queries.mul_(DOUBLED)
 
     outer, means = h.new_empty(B, T, N), h.new_empty(B, T)
     new = h.new_empty if lengths is None else h.new_zeros

@@ -103,7 +103,7 @@ struct Meeting {
     }
 };
 
-// matrix_s ((G+1)N,N) = [V; W_a] and matrix_k (N,N) = U_a, padded; keys, queries (exponentials), values (B,M or T,N) are
+// matrix_s ((G+1)N,N) = [V; W_a] and matrix_k (N,N) = U_a, padded; keys, queries (doubled), values (B,M or T,N) are
 // made outside; values and contexts c_t (T,B,n) less one row a sequence that is common to all. outer (B,T,N), means (B,T):
 // the gradient of each s_t and of its weights on average, kept here for the earlier steps' columns. -> dxp, dq, dk (T,B,..), dv_rows (B,n), dc0, dvalues0, dkeys0 (B,m0,n).
 KERNEL(THREADS) past_backward(

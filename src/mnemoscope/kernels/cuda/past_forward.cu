@@ -35,7 +35,7 @@ DEVICE float merge(const float* from, int count, int j, float& most, float& tota
 }
 
 // reads_s (N,(G+1)N) = [V; W_a]^T and makes_key (N,N) = U_a^T, padded with zeros, as are all rows of N; keys (B,M,N)
-// = e^{2 U_a h}, values (B,M,N), M = m0 + T, hold the carried memory and are filled with the new states here. log_sums
+// = U_a h doubled, values (B,M,N), M = m0 + T, hold the carried memory and are filled with the new states here. log_sums
 // (T,B): log sum exp of the logits less their constant sum_j v_j. The rest as in ops.py.
 KERNEL(THREADS) past_forward(
     const float* xp, const float* reads_s, const float* makes_key, const float* v, const float* bias, const float* s0,
@@ -78,14 +78,14 @@ KERNEL(THREADS) past_forward(
             }
             now = j < n ? now : 0.f;
             h[j] = now;
-            query[j] = squared_exponential(u[G * N + j]);
+            query[j] = doubled(u[G * N + j]);
             if (mine) values[(long long)(m0 + t) * N + j] = now;
             if (j < n && rank == 0) h_out[row * n + j] = now;
         }
         sync_block();
         product<N, N>(makes_key, h, key, scratch);
         if (mine)
-            for (int j = threadIdx.x; j < N; j += THREADS) keys[(long long)(m0 + t) * N + j] = squared_exponential(key[j]);
+            for (int j = threadIdx.x; j < N; j += THREADS) keys[(long long)(m0 + t) * N + j] = doubled(key[j]);
         sync_block();
 
         Row asks;

@@ -6,7 +6,7 @@
 #include "attention.cuh"
 
 constexpr int G = ROWS - 2;
-constexpr int KEY = G + 1;                   // rows of the bank: V h (G), W_a h, e^{2 U_a h}, and h itself where s has a
+constexpr int KEY = G + 1;                   // rows of the bank: V h (G), W_a h, U_a h doubled, and h itself where s has a
 constexpr int VALUE = G + 2;                 // gradient of its own; then as many that gather the gradients of these
 constexpr int FIELDS = G + 2 + HAS_DS;
 constexpr int MINE = (FIELDS + D - 1) / D;   // fields a lane: field r belongs to lane r % D of each unit
@@ -74,7 +74,7 @@ KERNEL(THREADS) screened_backward(
         for (int i = 0; i < MINE; ++i) {
             const int r = p.part + D * i;
             if (r >= FIELDS) continue;
-            bank(r, slot, p.local) = r == KEY ? squared_exponential(fields[i]) : fields[i];
+            bank(r, slot, p.local) = r == KEY ? doubled(fields[i]) : fields[i];
             gathered(r, slot, p.local) = 0.f;
         }
     };
@@ -124,7 +124,7 @@ KERNEL(THREADS) screened_backward(
         const int earlier = row_of(t - 2);
         const float alpha_next = weights_of(t - 1);
         if (HAS_DS) g[FIELDS - 1] = MIX * own;
-        const float q = squared_exponential(query), dh_t = out, h_t = h, previous_t = previous;
+        const float q = doubled(query), dh_t = out, h_t = h, previous_t = previous;
         const LSTMUnit now{gate[0], gate[1], gate[2], gate[3]};
         fetch(t - 1);
 
@@ -152,7 +152,7 @@ KERNEL(THREADS) screened_backward(
         for (int k = 0; k < K; ++k) {
             const int slot = p.part + D * k;
             const float share = shuffle(alpha, slot), de = shuffle(dlogit, slot);
-            const float bent = 1.f - 2.f * reciprocal(1.f + q * bank(KEY, slot, p.local));  // tanh(q + k)
+            const float bent = 1.f - 2.f * unbent(q, bank(KEY, slot, p.local));  // tanh(q + k)
             const float straight = weight * de, through = straight - straight * bent * bent;
             dq -= straight * bent * bent;  // tanh' = 1 - tanh^2, and all de sum to zero: the 1 would only cost precision
             dv += de * bent;

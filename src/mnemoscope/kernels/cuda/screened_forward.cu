@@ -5,7 +5,7 @@
 #include "attention.cuh"
 
 constexpr int G = ROWS - 2;                      // gates of the cell: 1, or 4 of an LSTM
-constexpr int VALUE = G + 1, KEY = G + 2;        // rows of the bank: V h (G), W_a h, h, e^{2 U_a h}
+constexpr int VALUE = G + 1, KEY = G + 2;        // rows of the bank: V h (G), W_a h, h, U_a h doubled
 constexpr int BANK_ROWS = G + 3;
 
 // One lane a slot, every warp with the same books.
@@ -80,7 +80,7 @@ KERNEL(THREADS) screened_forward(
         const bool there = mine && slot < KAPPA;
         for (int r = 0; r <= G; ++r) bank(r, slot, p.local) = there ? projected0[(at - unit) * (G + 1) + r * n + unit] : 0.f;
         bank(VALUE, slot, p.local) = there ? values0[at] : 0.f;
-        bank(KEY, slot, p.local) = there ? squared_exponential(keys0[at]) : 0.f;
+        bank(KEY, slot, p.local) = there ? doubled(keys0[at]) : 0.f;
     }
     sync_cluster();
 
@@ -100,7 +100,7 @@ KERNEL(THREADS) screened_forward(
         }
         h = mine ? h : 0.f;
         publish(p, shared_h + unit, h);
-        const float query = squared_exponential(u[G]);
+        const float query = doubled(u[G]);
 
         if (mine && t + 1 < steps)
 #pragma unroll
@@ -116,7 +116,7 @@ KERNEL(THREADS) screened_forward(
         // Scores of the states already there need not wait for h_t's key.
         float part[K][1];
 #pragma unroll
-        for (int k = 0; k < K; ++k) part[k][0] = weight * reciprocal(1.f + query * bank(KEY, p.part + D * k, p.local));
+        for (int k = 0; k < K; ++k) part[k][0] = weight * unbent(query, bank(KEY, p.part + D * k, p.local));
         sync_cluster();
         if (writes) {  // behind the barrier, which would wait for them
             h_out[at] = h;
@@ -128,8 +128,8 @@ KERNEL(THREADS) screened_forward(
 
         float y[ROWS];
         matrix.times(p, shared_h, y);
-        const float key = squared_exponential(y[G + 1]);
-        const float score = weight * reciprocal(1.f + query * key);
+        const float key = doubled(y[G + 1]);
+        const float score = weight * unbent(query, key);
 #pragma unroll
         for (int k = 0; k < K; ++k) part[k][0] = p.part + D * k == slot ? score : part[k][0];
         if (slot >= 0)
