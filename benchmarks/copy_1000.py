@@ -13,28 +13,18 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from mnemoscope import RelRNN
 from mnemoscope.tasks.copying import Copy
+from mnemoscope.training import NetworkConfig, SequenceModel
 
 TARGET = 0.99
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-class Model(nn.Module):
-    def __init__(self, task: Copy, n: int, init: str) -> None:
-        super().__init__()
-        self.memory = RelRNN(task.input_size, n, recurrent_init=init)
-        self.readout = nn.Linear(n, task.output_size)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.readout(self.memory(x)[0])
-
-
 @torch.no_grad()
-def accuracy(task: Copy, model: Model) -> float:
+def accuracy(task: Copy, model: SequenceModel) -> float:
     """On sequences that training never sees."""
     x, y = (t.to(DEVICE) for t in task.batch(0, 256, "valid"))
-    return task.metrics(model(x), y)["accuracy"]
+    return task.metrics(model(x)[0], y)["accuracy"]
 
 
 def options() -> argparse.Namespace:
@@ -45,7 +35,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--clip", type=float, default=1.0, help="largest norm of the gradient at T = 100")
-    parser.add_argument("--init", default="uniform", help="the layer's recurrent_init")
+    parser.add_argument("--readout-gain", type=float, default=6.0, help="factor on the read-out's first weights")
+    parser.add_argument("--init", default="henaff", help="the layer's recurrent_init")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--curve", type=Path, help="where to write the learning curve (CSV)")
@@ -56,12 +47,13 @@ def main() -> None:
     given = options()
     torch.manual_seed(given.seed)
     whole, task, began = Copy(given.T), Copy(given.start or given.T), time.perf_counter()
-    model = Model(whole, given.n, given.init).to(DEVICE)
+    network = NetworkConfig("RelRNN", given.n, readout_gain=given.readout_gain, recurrent_init=given.init)
+    model = SequenceModel.for_task(whole, network).to(DEVICE)
     optimiser = torch.optim.Adam(model.parameters(), lr=given.lr)
     rows, update, score, skipped, largest = ["update,seconds,T,loss,accuracy,largest_gradient"], 0, 0.0, 0, 0.0
     while score < TARGET and time.perf_counter() - began < given.seconds:
         x, y = (t.to(DEVICE, non_blocking=True) for t in task.batch(update, given.batch, "train"))
-        loss = task.loss(model(x), y)
+        loss = task.loss(model(x)[0], y)
         optimiser.zero_grad()
         loss.backward()
         limit = given.clip * 120 / task.length  # the loss is a mean over all steps, and few of them ask for anything

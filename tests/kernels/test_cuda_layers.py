@@ -71,8 +71,9 @@ def test_goru(launched, n):
     check(ms.GORU(5, n, device=DEVICE), launched, 12, 3)
 
 
-def test_exprnn(launched):
-    check(ms.ExpRNN(5, 64, device=DEVICE), launched, 12, 3, most=1e-4)  # torch's matrix exponential takes a digit
+@pytest.mark.parametrize("n", [1, 64, 128, 200])
+def test_exprnn(launched, n):
+    check(ms.ExpRNN(5, n, device=DEVICE), launched, 12, 3)
 
 
 @pytest.mark.parametrize("nonlinearity", ["tanh", "relu", "identity", "modrelu"])
