@@ -55,6 +55,28 @@ def test_the_certified_factor_is_never_below_a_measured_ratio(kind, n, scale, se
     assert (found.status == "certified") == (found.series["factor"].max() < 1)
 
 
+class OwnAdvance(RNN):
+    def advance(self, w, u, h):
+        return (super().advance(w, u, h)[0] + 2 * h,)
+
+
+class OwnPhi(RNN):
+    def phi(self, w, z):
+        return 9 * super().phi(w, z)
+
+
+class OwnProjection(LSTM):
+    def project(self, w, x):
+        return super().project(w, x) + 9
+
+
+@pytest.mark.parametrize("kind", [OwnAdvance, OwnPhi, OwnProjection])
+def test_nothing_is_proved_of_equations_that_a_subclass_changed(kind):
+    found = stability(drawn(kind, 4, 0.1, 0), 0.1 * torch.randn(12, 4, 3, dtype=torch.float64))
+    assert found.status == "estimated"
+    assert "bound" not in found.figures
+
+
 @pytest.mark.parametrize("nonlinearity", ["identity", "tanh"])
 def test_an_rnn_is_certified_by_its_spectral_norm(nonlinearity):
     layer = drawn(RNN, 6, 0.5, 0, nonlinearity=nonlinearity)

@@ -40,11 +40,11 @@ class Certified:
 
 def certify(recurrence: Recurrence, drive: Tensor) -> list[Certified]:
     """The certificates of the layers of a plain RNN or LSTM on inputs as large as `drive` (T, B, d); else none."""
-    if not isinstance(recurrence, Layer):
-        return []
-    if isinstance(recurrence, RNN) and type(recurrence).cell is RNN.cell:
+    if not isinstance(recurrence, Layer) or not recurrence.follows(Layer, "observe", "observe_cell", "project", "step"):
+        return []  # nothing is proved of equations that a subclass changed
+    if isinstance(recurrence, RNN) and recurrence.follows(RNN, "advance", "cell", "phi"):
         return _rnn(recurrence, drive)
-    if isinstance(recurrence, LSTM) and type(recurrence).cell is LSTM.cell and type(recurrence).advance is LSTM.advance:
+    if isinstance(recurrence, LSTM) and recurrence.follows(LSTM, "advance", "cell"):
         return _lstm(recurrence, drive)
     return []
 
