@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from mnemoscope import MnemoscopeError
+from mnemoscope import MnemoscopeError, examine
 from mnemoscope.adapters import as_recurrence, from_torch
 from mnemoscope.recurrence import leaves
 
@@ -60,6 +60,22 @@ def test_a_bidirectional_layer_as_a_whole_has_no_step():
         as_recurrence(nn.LSTM(3, 5, bidirectional=True))
     with pytest.raises(MnemoscopeError, match="second layer"):
         from_torch(nn.LSTM(3, 5, 2, bidirectional=True))
+
+
+class Summed(nn.RNN):
+    """A recurrence of torch's whose outputs are added up: no state of it forgets what it has read."""
+
+    def forward(self, x, state=None):
+        output, state = super().forward(x, state)
+        return output.cumsum(0), state
+
+
+def test_a_subclass_with_a_forward_of_its_own_is_known_by_that_forward_alone():
+    found = examine(Summed(3, 5), torch.randn(30, 2, 3), scopes=["horizon", "stability", "truncation"])
+    assert found["horizon"].figures["horizon"] == 29
+    assert "changes the forward of nn.RNN" in found["stability"].why
+    assert found["stability"].status == "not applicable"
+    assert found["truncation"].status == "estimated"
 
 
 def test_one_direction_alone_can_be_reversed_only_where_there_is_one():

@@ -82,13 +82,15 @@ def _recurrent(model: Any, inputs: Tensor, batch_first: bool | None) -> Adapted:
         def run(x: Tensor) -> Tensor:
             return recurrence(x)[0]
 
-    if getattr(model, "bidirectional", False):
-        return Adapted(name, features, run, no_step=_reason(model), batch_first=layout)
+    reason = _reason(model) if isinstance(model, nn.RNNBase) or getattr(model, "bidirectional", False) else ""
+    if reason:
+        return Adapted(name, features, run, no_step=reason, batch_first=layout)
     recurrence = as_recurrence(model, inputs.shape[-1])
     return Adapted(name, features, run, recurrence, time_first(inputs, runs_batch_first), batch_first=layout)
 
 
 def _reason(model: Any) -> str:
+    """Why a recurrent layer is no recurrence; empty where it is one."""
     try:
         as_recurrence(model)
     except MnemoscopeError as error:

@@ -62,8 +62,15 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
     """nn.RNN, nn.LSTM or nn.GRU as the layer of ours with the same equations; it holds the very same parameters.
 
     A stack stays a stack. Of a bidirectional layer only one direction is a recurrence: the forward one of a single
-    layer, or with ``reverse=True`` the other, which reads the sequence from its end.
+    layer, or with ``reverse=True`` the other, which reads the sequence from its end. A subclass with a ``forward`` of
+    its own is refused: what it does to the equations is not known.
     """
+    kind = next((kind for kind in (nn.LSTM, nn.GRU, nn.RNN) if isinstance(module, kind)), None)
+    if kind is not None and type(module).forward is not kind.forward:
+        raise MnemoscopeError(
+            f"{type(module).__name__} changes the forward of nn.{kind.__name__}, so that its equations are not known: "
+            "give it initial_state(batch) and step(x, state) to see its states"
+        )
     if module.bidirectional and module.num_layers > 1:
         raise MnemoscopeError(
             f"a bidirectional {type(module).__name__} of {module.num_layers} layers has no step: its second layer "
