@@ -110,6 +110,17 @@ def test_a_spent_budget_skips_the_rest(own_scope):
     assert not found.partial
 
 
+@pytest.mark.parametrize("model", [RelRNN(3, 5), nn.Linear(3, 5)])
+def test_what_does_not_apply_says_so_however_little_time_is_left(model, own_scope):
+    def endless(subject):
+        for _ in iter(int, 1):
+            subject.report(0.5)
+
+    own_scope(endless, cost=0)
+    found = examine(model, torch.randn(6, 2, 3), scopes=["endless", "entropy", "attractors", "landscape"], budget=0.2)
+    assert [finding.status for finding in found] == ["skipped", *["not applicable"] * 3]
+
+
 def test_progress_goes_from_scope_to_scope():
     seen = []
     examine(RelRNN(3, 5), torch.randn(6, 2, 3), scopes=QUICK, progress=lambda *said: seen.append(said))

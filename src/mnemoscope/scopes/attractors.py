@@ -14,7 +14,7 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import State, leaves, rebuild
 from mnemoscope.scopes.batches import Parameters, Step, chunks, matched, parameters, stacked, step_all
 from mnemoscope.scopes.fixed import fixed_points
-from mnemoscope.scopes.flat import carries_memory, flatten, unflatten
+from mnemoscope.scopes.flat import flatten, unflatten
 from mnemoscope.scopes.scope import scope
 from mnemoscope.scopes.subject import Subject
 
@@ -23,7 +23,7 @@ SAME = 1e-4  # states nearer than this, relative to their size, are one
 SMALL = 0.01  # and to no less than this: an orbit that dies away has ended in a fixed point
 
 
-@scope("where does the state end up under a constant input?", needs="step", cost=120)
+@scope("where does the state end up under a constant input?", needs="map", cost=120)
 def attractors(
     subject: Subject,
     *,
@@ -60,9 +60,6 @@ def attractors(
         unit: which number of the flat state is shown.
         fixed: whether to look for fixed points.
     """
-    if carries_memory(subject.recurrence.initial_state(1)):
-        why = f"{subject.name} carries past states along: its map changes from step to step, and has no fixed points"
-        return Finding("attractors", f"attractors does not apply: {why}.", "not applicable", why=why)
     if starts < 1 or steps < 1 or kept < 2:
         raise MnemoscopeError(f"attractors needs starts, steps >= 1 and kept >= 2; got {starts}, {steps}, {kept}")
     points, axis = _points(subject, path, values)

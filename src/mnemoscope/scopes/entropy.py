@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.scopes.flat import carries_memory, flatten, jacobians, spectral_norms
+from mnemoscope.scopes.flat import flatten, jacobians, spectral_norms
 from mnemoscope.scopes.scope import scope
 from mnemoscope.scopes.subject import Subject
 from mnemoscope.scopes.visits import visits
 from mnemoscope.theory.smoothness import entropy_bound, entropy_change, hadamard_bound
 
 
-@scope("does a step spread states out or press them together?", needs="step", cost=40)
+@scope("does a step spread states out or press them together?", needs="map", cost=40)
 def entropy(subject: Subject, *, points: int = 64) -> Finding:
     """H_{t+1} - H_t = E log|det df/dx| at states along the run (Ribeiro et al. 2019, section 4, eq. 9 corrected).
 
@@ -32,9 +32,6 @@ def entropy(subject: Subject, *, points: int = 64) -> Finding:
     Args:
         points: states at which the Jacobian is taken.
     """
-    if carries_memory(subject.recurrence.initial_state(1)):
-        why = f"{subject.name} carries past states along, and a step of it only adds to them"
-        return Finding("entropy", f"entropy does not apply: {why}.", "not applicable", why=why)
     size = flatten(subject.recurrence.initial_state(1)).shape[1]
     steps, change, hadamard, norms = [], [], [], []
     seen = list(visits(subject, points))

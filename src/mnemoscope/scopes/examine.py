@@ -56,12 +56,12 @@ def examine(
             model, inputs, targets=targets, loss=loss, needs=needs, batch_first=batch_first, seed=seed,
             progress=progress, deadline=deadline,
         )  # fmt: skip
-        pace = _pace(subject)
+        subject.pace = _pace(subject)
     findings: dict[str, Finding] = {}
     partial = False
     try:
         for scope in chosen:
-            findings[scope.name] = _one(scope, subject, pace, options.get(scope.name, {}))
+            findings[scope.name] = _one(scope, subject, options.get(scope.name, {}))
     except KeyboardInterrupt:
         partial = True
     about = {"model": subject.name, "inputs": f"{subject.batch} sequences of {subject.steps} steps"}
@@ -96,11 +96,9 @@ def _pace(subject: Subject) -> float:
     return time.perf_counter() - start
 
 
-def _one(scope: Scope, subject: Subject, pace: float, options: dict[str, Any]) -> Finding:
+def _one(scope: Scope, subject: Subject, options: dict[str, Any]) -> Finding:
     start = time.perf_counter()
     try:
-        if subject.deadline is not None and subject.deadline - time.monotonic() < scope.cost * pace:
-            raise OutOfTime
         return scope.measure(subject, **options)
     except OutOfTime:
         why = "the budget of seconds was spent; give more, or name this scope alone"

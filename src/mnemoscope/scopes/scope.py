@@ -28,8 +28,9 @@ from mnemoscope.finding import Finding
 from mnemoscope.scopes.subject import OutOfTime, Subject, subject_of
 from mnemoscope.scopes.untouched import untouched
 
-Need = Literal["outputs", "step", "attention", "loss"]
-"""What of a model a scope needs: inputs and outputs, a step, attention to past states, or targets and a loss."""
+Need = Literal["outputs", "step", "map", "attention", "loss"]
+"""What of a model a scope needs: inputs and outputs, a step, a step that is one map of states throughout, attention to
+past states, or targets and a loss."""
 
 COMMON = tuple(name for name in inspect.signature(subject_of).parameters if name not in ("model", "inputs"))
 
@@ -90,6 +91,7 @@ def _measured(
             lack = next(filter(None, map(subject.lacks, needs)), "")
             if lack:
                 return Finding(name, f"{name} does not apply: {lack}.", "not applicable", why=lack)
+            subject.begin(SCOPES[name].cost)
             finding = body(subject, **own)
             subject.report(1.0)
     return replace(finding, seconds=time.perf_counter() - start)

@@ -14,6 +14,7 @@ from mnemoscope.adapters import Adapted, Between, adapt, made
 from mnemoscope.adapters.adapted import time_first
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence
+from mnemoscope.scopes.flat import carries_memory
 from mnemoscope.scopes.untouched import untouched
 
 Progress: TypeAlias = Callable[[str, float, str], None]
@@ -39,6 +40,7 @@ class Subject:
         seed: of every random choice that a scope makes; the global random state is never used.
         progress: called as a scope advances.
         deadline: the `time.monotonic()` at which to stop.
+        pace: seconds of one forward pass, as far as known.
     """
 
     model: Any
@@ -50,6 +52,7 @@ class Subject:
     progress: Progress | None = None
     deadline: float | None = None
     scope: str = field(default="", init=False)  # the one that is running, for progress
+    pace: float = field(default=0.0, init=False)
 
     @property
     def name(self) -> str:
@@ -106,6 +109,11 @@ class Subject:
         """A fresh generator on the CPU, seeded; draw there and move, so that every device sees the same numbers."""
         return torch.Generator().manual_seed(self.seed)
 
+    def begin(self, passes: float) -> None:
+        """Ends the scope before it begins where the budget does not suffice for so many forward passes."""
+        if self.deadline is not None and self.deadline - time.monotonic() < passes * self.pace:
+            raise OutOfTime
+
     def report(self, done: float, note: str = "") -> None:
         """Say how far the running scope has come; ends it when the budget is spent."""
         if self.progress is not None:
@@ -121,6 +129,9 @@ class Subject:
             return "" if self.loss is not None and self.targets is not None else "it needs targets= and loss="
         if self.adapted.recurrence is None:
             return self.adapted.no_step
+        if need == "map":
+            remembers = carries_memory(self.recurrence.initial_state(1))
+            return f"{self.name} carries past states along: its map changes from step to step" if remembers else ""
         return "" if need == "step" or self._attends() else f"{self.name} does not attend to its own past states"
 
     def _attends(self) -> bool:
