@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import mnemoscope
+from mnemoscope.scopes import stability
 from mnemoscope.scopes.lyapunov import kaplan_yorke, lyapunov
 from mnemoscope.theory.smoothness import chaotic_lstm
 
@@ -104,6 +105,31 @@ def test_fewer_exponents_are_the_largest_ones() -> None:
 )
 def test_kaplan_and_yorkes_dimension(exponents: list[float], size: int, dimension: float) -> None:
     assert kaplan_yorke(np.array(exponents), size) == pytest.approx(dimension, nan_ok=True)
+
+
+class Cut(mnemoscope.LinearSystem):
+    """A linear system that every step cuts from the graph."""
+
+    def cell(self, w, u, state):
+        return super().cell(w, u, state.detach())
+
+
+def test_a_step_that_is_cut_from_the_graph_carries_its_state_on_all_the_same() -> None:
+    torch.manual_seed(0)
+    layer, x = Cut(2, 3, dtype=torch.float64), torch.randn(200, 2, 2, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(torch.diag(torch.tensor([0.9, 0.5, 0.2])))
+    np.testing.assert_allclose(lyapunov(layer, x).series["exponents"], np.log([0.9, 0.5, 0.2]), atol=1e-4)
+    assert stability(layer, x).figures["lambda"] == pytest.approx(0.9, abs=1e-6)
+
+
+def test_truncated_gradients_are_not_forgotten_states() -> None:
+    torch.manual_seed(0)
+    often, never = mnemoscope.SAB(3, 5, truncation=3), mnemoscope.SAB(3, 5, truncation=10**6)
+    never.load_state_dict(often.state_dict())
+    x = torch.randn(60, 2, 3)
+    one, other = (lyapunov(layer, x, exponents=3).series["exponents"] for layer in (often, never))
+    np.testing.assert_allclose(one, other, rtol=1e-3)
 
 
 def test_a_memory_is_held_fixed_and_that_is_said() -> None:

@@ -69,8 +69,27 @@ def _jacobians(recurrence: Recurrence, x: Tensor, vector: Tensor, state: State) 
     point = vector.repeat_interleave(size, 0).requires_grad_()  # (B D, D): one copy for each output
     after = advance(recurrence, x.repeat_interleave(size, 0), point, copies)
     outputs = torch.eye(size, dtype=after.dtype, device=after.device).repeat(batch, 1)
-    (rows,) = torch.autograd.grad(after, point, outputs, allow_unused=True, materialize_grads=True)
+    rows = torch.zeros_like(point)
+    if after.requires_grad:
+        (rows,) = torch.autograd.grad(after, point, outputs, allow_unused=True, materialize_grads=True)
+    if not bool(rows.any()):
+        return differences(recurrence, x, state, outputs.view(batch, size, size).transpose(0, 1)).permute(1, 2, 0)
     return rows.view(batch, size, size)
+
+
+@torch.no_grad()
+def differences(recurrence: Recurrence, x: Tensor, state: State, directions: Tensor) -> Tensor:
+    """Unit directions (k, B, D) carried through a step by central differences of the states themselves.
+
+    For a step that lets no gradient through: it may be cut from the graph, and yet carry its state on.
+    """
+    copies, batch, size = directions.shape
+    like = rebuild(state, [torch.cat([tensor] * copies, 1) for tensor in leaves(state)])
+    point, inputs = flatten(like), torch.cat([x] * copies)
+    reach = torch.finfo(point.dtype).eps ** (1 / 3) * point.abs().amax(1, keepdim=True).clamp(min=1)
+    shift = reach * directions.reshape(copies * batch, size)
+    ahead, behind = (advance(recurrence, inputs, point + sign * shift, like) for sign in (1, -1))
+    return ((ahead - behind) / (2 * reach)).view(copies, batch, size)
 
 
 def spectral_norms(matrices: Tensor, exact: int = 64, rounds: int = 24, block: int = 8) -> Tensor:

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence, State, map_state
-from mnemoscope.scopes.flat import advance, carries_memory, flatten
+from mnemoscope.scopes.flat import advance, carries_memory, differences, flatten
 from mnemoscope.scopes.scope import scope
 from mnemoscope.scopes.subject import Subject
 
@@ -96,8 +96,10 @@ def _push(recurrence: Recurrence, x: Tensor, state: State, directions: Tensor) -
     like = map_state(lambda t: torch.cat([t] * copies, 1), state)
     with forward_ad.dual_level():
         point = forward_ad.make_dual(flatten(state).repeat(copies, 1), directions.reshape(copies * batch, -1))
-        after = advance(recurrence, x.repeat(copies, 1), point, like)
-        return forward_ad.unpack_dual(after).tangent.view_as(directions)
+        tangent = forward_ad.unpack_dual(advance(recurrence, x.repeat(copies, 1), point, like)).tangent
+    if tangent is None or not bool(tangent.any()):
+        return differences(recurrence, x, state, directions)
+    return tangent.view_as(directions)
 
 
 def _finding(subject: Subject, logs: Tensor, steps: int, discard: int, size: int) -> Finding:
