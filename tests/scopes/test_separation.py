@@ -28,6 +28,15 @@ def test_a_shallow_circuits_rank_is_theorem_1s(R: int, M: int, T: int) -> None:
     assert found.figures["exact_rank"] == found.figures["theorem_1"] == min(R, M ** (T // 2))
 
 
+def test_nothing_is_proved_of_equations_that_a_subclass_changed() -> None:
+    class Doubled(mnemoscope.RAC):
+        def project(self, w, x):
+            return super().project(w, x) ** 2
+
+    found = separation(Doubled(2, 2, dtype=torch.float64), symbols(2), templates=torch.eye(2))
+    assert found.status == "estimated"
+
+
 def test_depth_adds_ways_beyond_theorem_1s_guarantee() -> None:
     torch.manual_seed(0)
     shallow, deep = (mnemoscope.RAC(2, 2, num_layers=L, dtype=torch.float64) for L in (1, 2))

@@ -85,7 +85,8 @@ def _templates(subject: Subject) -> Tensor:
 
 
 def _arithmetic(circuit: RAC) -> bool:
-    return not circuit.bias and not circuit.bidirectional and circuit.feature is None
+    own = circuit.follows(RAC, "cell", "forward", "observe", "project", "start")  # and not those of a subclass
+    return own and not circuit.bias and not circuit.bidirectional and circuit.feature is None
 
 
 def _exactly(circuit: RAC, templates: Tensor, length: int, limit: int, seed: int) -> dict[str, float]:
