@@ -53,6 +53,12 @@ def test_without_attention_to_the_past_every_step_is_a_hop() -> None:
     assert found.figures["kappa"] == pytest.approx(1)
 
 
+def test_another_attention_than_the_propositions_does_not_apply() -> None:
+    found = paths(mnemoscope.SAB(3, 5), torch.randn(20, 2, 3))
+    assert found.status == "not applicable"
+    assert "v^T tanh(W_a s + U_a h)" in found.why
+
+
 def test_a_layer_without_attention_is_told_so() -> None:
     found = paths(mnemoscope.LSTM(3, 4), torch.randn(5, 2, 3))
     assert found.status == "not applicable"

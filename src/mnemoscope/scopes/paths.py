@@ -14,6 +14,7 @@ from mnemoscope.scopes.scope import scope
 from mnemoscope.scopes.subject import Subject
 from mnemoscope.theory.attention import (
     AttentionBlocks,
+    OtherAttention,
     attention_blocks,
     dependency_depth,
     effective_sparsity,
@@ -53,7 +54,10 @@ def paths(
     rows = range(min(sequences, subject.batch))
     found = []
     for row in rows:
-        found.append(_take_apart(subject, row, steps, hops, threshold, layer))
+        try:
+            found.append(_take_apart(subject, row, steps, hops, threshold, layer))
+        except OtherAttention as error:
+            return Finding("paths", f"paths does not apply: {error}.", "not applicable", why=str(error))
         subject.report((row + 1) / len(rows), f"sequence {row + 1} of {len(rows)}")
     return _finding(found, hops)
 

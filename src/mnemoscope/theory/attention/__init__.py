@@ -50,11 +50,12 @@ from mnemoscope.theory.attention.symmetric import (
     psis,
     reciprocals,
 )
-from mnemoscope.theory.attention.traced import attention_blocks
+from mnemoscope.theory.attention.traced import OtherAttention, attention_blocks
 from mnemoscope.theory.attention.uniform import chi_bounds, theta_bounds, uniform_chi, uniform_theta
 
 __all__ = [
     "AttentionBlocks",
+    "OtherAttention",
     "SelfAttentiveNet",
     "X",
     "Y",

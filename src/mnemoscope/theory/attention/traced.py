@@ -16,6 +16,10 @@ from mnemoscope.recurrence import Recurrence, State, Trace, leaves, rebuild, tra
 from mnemoscope.theory.attention.jacobians import AdditiveScores, AttentionBlocks, additive_scores
 
 
+class OtherAttention(MnemoscopeError):
+    """A layer attends in a way that Propositions 1 and 2 do not speak of."""
+
+
 def attention_blocks(model: Recurrence, x: Tensor, *, layer: int = 0) -> AttentionBlocks:
     """E's, F's and J's of one run of a self-attentive layer, from an empty memory.
 
@@ -75,7 +79,7 @@ def _scores(model: Any, layer: int, macro: Tensor, attended: Tensor) -> Additive
     try:
         W_a, U_a, v = (getattr(model, f"weight_{name}_l{layer}") for name in ("query", "key", "score"))
     except AttributeError:
-        raise MnemoscopeError(
+        raise OtherAttention(
             f"attention_blocks knows scores v^T tanh(W_a s + U_a h); layer {layer} of {type(model).__name__} has none"
         ) from None
     return additive_scores(W_a, U_a, v, macro, attended)
@@ -119,7 +123,7 @@ def _check(model: Recurrence, blocks: AttentionBlocks, scores: AdditiveScores, m
     mixed = blocks.f2[0, 0, 0] * (blocks.hidden + blocks.attention @ blocks.hidden)
     near = 1e4 * torch.finfo(macro.dtype).eps
     if not (torch.allclose(alpha, blocks.weight, atol=near) and torch.allclose(mixed, macro, atol=near)):
-        raise MnemoscopeError(
+        raise OtherAttention(
             f"attention_blocks knows s = h + c (or its half) with c = softmax of additive scores times h; "
             f"{type(model).__name__} attends in another way"
         )
