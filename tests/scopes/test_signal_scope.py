@@ -65,6 +65,14 @@ def test_saturated_and_silent_units_are_warned_of():
     assert "silent" in found.warnings[0]
 
 
+def test_units_without_an_end_to_their_range_do_not_saturate():
+    layer = RNN(3, 6, nonlinearity="relu")
+    layer.bias_ih_l0.data.fill_(9.0)
+    found = signal(layer, torch.randn(9, 5, 3))
+    assert found.figures["saturated"] == 0
+    assert not found.warnings
+
+
 def test_of_a_state_of_unknown_make():
     class Inner(nn.Module):
         input_size = 2

@@ -23,8 +23,9 @@ def signal(subject: Subject) -> Finding:
     where it reads ReLU outputs (Nabli 2019, question 1); a recurrent unit reads its input and its state, and sums both.
 
     Series (layers, T): `activation_mean`, `activation_variance`, `gradient_mean`, `gradient_variance`, over units and
-    sequences; `saturated`, the share of units with |h| > 0.99, and `silent`, with h = 0; spread: the standard deviation
-    over sequences of `activation_variance`. By weight, named in labels["weights"]: `weight_gain`, fan_in * variance.
+    sequences; `saturated`, the share of units with |h| > 0.99 where no |h| exceeds 1, and `silent`, with h = 0; spread:
+    the standard deviation over sequences of `activation_variance`. By weight, named in labels["weights"]:
+    `weight_gain`, fan_in * variance.
 
     Figures: `variance_over_time`, the last step's variance relative to that of the first tenth; `variance_over_depth`,
     the top layer's relative to the bottom one's; `gradient_over_time`, the first step's gradient variance relative to
@@ -36,7 +37,7 @@ def signal(subject: Subject) -> Finding:
     by_place = {
         "activation_mean": states.mean((2, 3)), "activation_variance": states.var((2, 3), correction=0),
         "gradient_mean": gradients.mean((2, 3)), "gradient_variance": gradients.var((2, 3), correction=0),
-        "saturated": (states.abs() > 0.99).double().mean((2, 3)), "silent": (states == 0).double().mean((2, 3)),
+        "saturated": _saturated(states).double().mean((2, 3)), "silent": (states == 0).double().mean((2, 3)),
     }  # (T, layers) each
     unit = "relu" if getattr(subject.layer, "nonlinearity", "") == "relu" else "linear"
     figures = _figures(by_place) | {"preserving_gain": GAIN[unit]}
@@ -61,6 +62,12 @@ def _run(subject: Subject) -> tuple[Tensor, Tensor]:
     layers, units = seen.first
     values, gradients = (t[..., : layers * units].unflatten(2, seen.first).movedim(2, 1) for t in both)
     return values, gradients
+
+
+def _saturated(states: Tensor) -> Tensor:
+    """Which units are at the end of their range; one that passes 1, as a ReLU or a linear one does, has no end."""
+    size = states.abs()
+    return (size > 0.99) & (size <= 1).all()
 
 
 def _gains(layer: nn.Module) -> tuple[list[str], list[float]]:
