@@ -52,6 +52,7 @@ def test_a_negative_weight_alternates() -> None:
     found = attractors(scalar(-2.0), SILENCE)
     assert (found.series["period"] == 2).all()
     assert found.figures["attractors"] == 1  # both phases of one cycle
+    assert "one attractor, with a period of up to 2" in found.sentence
 
 
 def test_a_constant_input_can_take_an_attractor_away() -> None:

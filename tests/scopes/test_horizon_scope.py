@@ -145,7 +145,9 @@ def test_the_present_input_may_outweigh_the_others():
     found = horizon(lambda x: 1000 * x + x.cumsum(1), torch.randn(2, 10, 3))
     assert found.figures["horizon"] == 0
     assert found.figures["horizon_beside_present"] == 9
-    assert "beside it, gradients reach 9 steps back" in found.sentence
+    assert "more than 100 times; beside it, gradients reach 9 steps back" in found.sentence
+    found = horizon(lambda x: 30 * x + x.cumsum(1), torch.randn(2, 10, 3), fraction=0.05)
+    assert "more than 20 times" in found.sentence
 
 
 class Counting(Recurrence):

@@ -107,6 +107,14 @@ def test_entropy_is_kept_by_a_rotation_and_lost_by_a_shut_unit() -> None:
     assert shut.figures["change"] == -math.inf
 
 
+def test_entropy_lost_at_some_states_is_told_as_such() -> None:
+    layer = mnemoscope.RNN(2, 1, nonlinearity="relu", dtype=torch.float64)
+    found = entropy(layer, torch.randn(40, 4, 2, dtype=torch.float64))
+    assert 0 < found.figures["singular"] < 1
+    assert found.figures["change"] == -math.inf
+    assert f"{100 * found.figures['singular']:.2g} % of these states" in found.sentence
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_bound_holds_in_its_right_direction(seed: int) -> None:
     torch.manual_seed(seed)

@@ -216,6 +216,11 @@ def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters
         return "Under constant inputs no orbit settles: none has a period of up to 32 steps."
     if figures["attractors"] == 1 and figures["periods"] == 1:
         return "Under each constant input every start ends in one fixed point: the state keeps nothing of the past."
+    if figures["attractors"] == 1:
+        return (
+            "Under each constant input every start ends on one attractor, with a period of up to "
+            f"{figures['periods']:.0f}: all that the state keeps of the past is where on it it stands."
+        )
     return (
         f"Under a constant input up to {figures['attractors']:.0f} attractors were found, with periods of up to "
         f"{figures['periods']:.0f}: which one is reached is something the state can remember."

@@ -63,8 +63,10 @@ def _finding(steps: np.ndarray, change: Tensor, hadamard: Tensor, norms: Tensor,
 
 
 def _sentence(figures: dict[str, float]) -> str:
-    if figures["singular"] > 0.5:
-        return "A step presses states together beyond recall: its Jacobian is singular, and the entropy falls to -inf."
+    if figures["singular"] > 0:
+        at = "" if figures["singular"] == 1 else f" at {100 * figures['singular']:.2g} % of these states"
+        singular = f"its Jacobian is singular{at}, and the entropy falls to -inf"
+        return f"A step presses states together beyond recall: {singular}."
     each = figures["a_number"]
     if abs(each) < 1e-3:
         return "A step keeps the entropy of the state: nothing is pressed together and nothing is spread out."

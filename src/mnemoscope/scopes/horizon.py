@@ -140,8 +140,8 @@ def _sentence(figures: dict[str, float], law: decay.Law, subject: Subject, fract
         reach = "No gradient reaches back even to the last step's own input"
     elif lag == 0 and figures["horizon_beside_present"] > 0:
         reach = (
-            "The present input outweighs every earlier one a hundredfold; beside it, gradients reach "
-            f"{int(figures['horizon_beside_present'])} steps back"
+            f"The present input outweighs every earlier one more than {1 / fraction:.3g} times; beside it, gradients "
+            f"reach {int(figures['horizon_beside_present'])} steps back"
         )
     elif lag == lags:
         reach = f"Gradients reach back over all {lags} steps that were looked at"
