@@ -153,6 +153,7 @@ def test_a_wrong_option_fails_its_scope_alone():
         ({"scopes": ["horizons"]}, "no scope 'horizons'; there are"), ({"budget": 0}, "positive number of seconds"),
         ({"options": {"horizons": {}}}, "'horizons', which is no scope"), ({"inputs": None}, "pass inputs"),
         ({"inputs": torch.randn(6, 2, 4)}, "input_size=3"), ({"model": lambda: 1 / 0}, "ZeroDivisionError"),
+        ({"needs": -3}, "number of steps back"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_examined_is_told_at_once(asked, said):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -157,6 +158,8 @@ def subject_of(
         return model
     if inputs is None:
         raise MnemoscopeError("a scope needs sequences to look at: pass inputs, (time, batch, features)")
+    if needs is not None and not 0 <= needs < math.inf:
+        raise MnemoscopeError(f"needs is a number of steps back, at least 0; got {needs!r}")
     model = made(model)
     batch_first = _layout_of(inputs, targets) if batch_first is None else batch_first
     with untouched(model):
