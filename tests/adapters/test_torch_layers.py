@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from mnemoscope import MnemoscopeError, examine
+from mnemoscope import LSTM, MnemoscopeError, examine
 from mnemoscope.adapters import as_recurrence, from_torch
 from mnemoscope.recurrence import leaves
 
@@ -60,6 +60,9 @@ def test_a_bidirectional_layer_as_a_whole_has_no_step():
         as_recurrence(nn.LSTM(3, 5, bidirectional=True))
     with pytest.raises(MnemoscopeError, match="second layer"):
         from_torch(nn.LSTM(3, 5, 2, bidirectional=True))
+    for layer in (nn.LSTM(3, 5, 2, bidirectional=True), LSTM(3, 5, bidirectional=True)):  # which it would refuse
+        with pytest.raises(MnemoscopeError, match=r"bidirectional=False$"):
+            as_recurrence(layer)
 
 
 class Summed(nn.RNN):

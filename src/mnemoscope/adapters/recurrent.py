@@ -67,9 +67,11 @@ def as_recurrence(model: Any, input_size: int | None = None) -> Recurrence:
     any object with ``initial_state(batch)`` and ``step(x, state)``, whose `input_size` must be known.
     """
     if getattr(model, "bidirectional", False):
+        one = isinstance(model, nn.RNNBase) and model.num_layers == 1
+        or_one = ", or one direction of it with mnemoscope.adapters.from_torch" if one else ""
         raise MnemoscopeError(
             f"a bidirectional {type(model).__name__} has no step: its output at t depends on later inputs; examine a "
-            "layer with bidirectional=False, or one direction of it with mnemoscope.adapters.from_torch"
+            f"layer with bidirectional=False{or_one}"
         )
     if is_between(model):
         return Between(model)
