@@ -53,6 +53,12 @@ def test_the_verdict_begins_with_what_is_broken():
     assert "batch_first=True" in found.verdict
 
 
+def test_the_verdict_names_what_could_not_be_measured():
+    found = examine(lambda x: x.cumsum(1) * float("nan"), torch.randn(2, 10, 3), scopes=["recurrence", "horizon"])
+    assert "outputs are NaN or infinite from step 0" in found.verdict
+    assert "What to do: mend" in found.verdict
+
+
 def test_every_scope_that_applies_runs_by_default(monkeypatch):
     asked = []
     for name, each in list(SCOPES.items()):

@@ -121,6 +121,11 @@ def test_overflow_is_an_explosion():
     assert "infinity" in found.sentence
 
 
+def test_what_is_no_number_has_not_exploded():
+    with pytest.raises(MnemoscopeError, match="NaN or infinite"):
+        horizon(lambda x: x.cumsum(1) * float("nan"), torch.randn(2, 10, 3))
+
+
 def test_a_power_law_of_a_model_that_has_no_step():
     weights = torch.arange(64, dtype=torch.float64).clamp(min=1) ** -1.5
 

@@ -91,6 +91,11 @@ def _series(name: str, norms: Norms) -> tuple[dict[str, np.ndarray], dict[str, n
 
 def _figures(norms: Norms, fraction: float, dtype: torch.dtype) -> tuple[dict[str, float], decay.Law]:
     profile = decay.typical(norms.frobenius)
+    if not np.isfinite(profile[0]):  # what is no number to begin with has not exploded on its way back
+        raise MnemoscopeError(
+            "the last output's gradient by its own input is NaN or infinite: give shorter or smaller inputs, or an "
+            "earlier checkpoint"
+        )
     law = decay.fit(profile, floor=torch.finfo(dtype).eps ** 2)
     relative = profile / profile[0] if profile[0] > 0 else np.zeros_like(profile)
     exploded = np.nonzero(~(relative <= EXPLOSION))[0]

@@ -13,15 +13,19 @@ BROKEN = ("runs over the batch", "mixes sequences", "memoryless", "detached")
 def verdict(findings: dict[str, Finding], subject: Subject) -> str:
     """What the findings come to: memory, dynamics, advice."""
     found = {name: finding for name, finding in findings.items() if finding.found}
-    return " ".join([_memory(found, subject), _dynamics(found), _advice(found, subject)])
+    tried = [findings[name] for name in ("recurrence", "horizon") if name in findings and "horizon" not in found]
+    failed = [finding.why for finding in tried if finding.status == "failed"]
+    return " ".join([_memory(found, failed, subject), _dynamics(found), _advice(found, failed, subject)])
 
 
-def _memory(found: dict[str, Finding], subject: Subject) -> str:
+def _memory(found: dict[str, Finding], failed: list[str], subject: Subject) -> str:
     first = found.get("recurrence")
     if first is not None and first.labels.get("kind") in BROKEN:
         return first.sentence
     if "horizon" in found:
         return found["horizon"].sentence
+    if failed:
+        return f"How far back {subject.name} remembers could not be measured: {failed[0]}."
     return first.sentence if first is not None else f"How far back {subject.name} remembers was not measured."
 
 
@@ -32,7 +36,9 @@ def _dynamics(found: dict[str, Finding]) -> str:
     return "Its dynamics were not measured."
 
 
-def _advice(found: dict[str, Finding], subject: Subject) -> str:
+def _advice(found: dict[str, Finding], failed: list[str], subject: Subject) -> str:
+    if failed:
+        return "What to do: mend what could not be measured first."
     warnings = [warning for name in ("recurrence", "horizon") if name in found for warning in found[name].warnings]
     warnings += [warning for finding in found.values() for warning in finding.warnings]
     if warnings:
