@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from mnemoscope import LSTM, RNN, LinearSystem, MemRNN
+from mnemoscope import LSTM, RNN, ExpRNN, LinearSystem, MemRNN
 from mnemoscope.layers.initialisation import variance_preserving_
 from mnemoscope.scopes import signal
 
@@ -50,6 +50,15 @@ def test_variance_preserving_weights_have_the_preserving_gain(unit, phi, gain):
     assert found.labels["weights"] == ["weight_ih_l0", "weight_hh_l0"]
     assert found.figures["preserving_gain"] == gain
     np.testing.assert_allclose(found.series["weight_gain"], gain, rtol=0.1)
+
+
+def test_a_parametrized_weight_counts_as_the_units_read_it():
+    layer = ExpRNN(8, 24)
+    found = signal(layer, torch.randn(5, 4, 8))
+    assert sorted(found.labels["weights"]) == ["weight_hh_l0", "weight_ih_l0"]
+    gains = dict(zip(found.labels["weights"], found.series["weight_gain"], strict=True))
+    for name, weight in (("weight_ih_l0", layer.weight_ih_l0), ("weight_hh_l0", layer.weight_hh_l0)):
+        assert gains[name] == pytest.approx(32 * float(weight.var(correction=0)), rel=1e-5)
 
 
 def test_saturated_and_silent_units_are_warned_of():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -72,13 +73,22 @@ def _saturated(states: Tensor) -> Tensor:
 
 def _gains(layer: nn.Module) -> tuple[list[str], list[float]]:
     """fan_in * variance of each weight; the weights that read a unit's input and its state share their fan-ins."""
-    weights = {name: p.detach() for name, p in layer.named_parameters() if p.dim() == 2 and "weight" in name}
+    weights = {name: w for name, w in _in_use(layer) if w.dim() == 2 and "weight" in name}
     gains = []
     for name, weight in weights.items():
         other = name.replace("_ih_", "_hh_") if "_ih_" in name else name.replace("_hh_", "_ih_")
         shared = weights[other].shape[1] if other != name and other in weights else 0
         gains.append((weight.shape[1] + shared) * float(weight.double().var(correction=0)))
     return list(weights), gains
+
+
+def _in_use(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters by name; of a parametrized one what is computed from it, which is what the units read."""
+    for path, module in layer.named_modules():
+        if "parametrizations" not in path.split("."):
+            own = [*module._parameters, *getattr(module, "parametrizations", ())]
+            held = ((name, getattr(module, name)) for name in own)
+            yield from ((f"{path}.{name}".lstrip("."), w.detach()) for name, w in held if w is not None)
 
 
 def _figures(by_place: dict[str, Tensor]) -> dict[str, float]:
