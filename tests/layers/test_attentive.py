@@ -243,6 +243,24 @@ def test_a_bare_state_starts_with_an_empty_memory(kind) -> None:
         torch.testing.assert_close(layer(x, bare[0])[0], output)
 
 
+@pytest.mark.parametrize(
+    ("maker", "reader"),
+    [
+        (mnemoscope.MemLSTM(3, 4), mnemoscope.SAB(3, 4)), (mnemoscope.SAB(3, 4), mnemoscope.MemLSTM(3, 4)),
+        (mnemoscope.MemLSTM(3, 4), mnemoscope.RelLSTM(3, 4, buffer=3, relevant=2)),
+        (mnemoscope.RelLSTM(3, 4), mnemoscope.MemLSTM(3, 4)),
+        (mnemoscope.RelRNN(3, 4, buffer=2, relevant=3), mnemoscope.RelRNN(3, 4, buffer=3, relevant=2)),
+    ],
+)  # fmt: skip
+def test_a_memory_whose_slots_mean_something_else_is_refused(maker, reader) -> None:
+    """Five steps, so that all shapes fit."""
+    _, state = maker(torch.randn(5, 2, 3))
+    for kept in (state, maker.step(torch.randn(2, 3), maker.initial_state(2))[1], mnemoscope.detach(state)):
+        with pytest.raises(mnemoscope.MnemoscopeError, match="made by another layer"):
+            reader(torch.randn(1, 2, 3), kept)
+        maker(torch.randn(1, 2, 3), kept)
+
+
 def test_a_training_script_for_nn_lstm_runs_unchanged() -> None:
     def script(layer: torch.nn.Module) -> torch.Size:
         layer.flatten_parameters()

@@ -58,9 +58,14 @@ class Attentive(Base):
         """Slots of the memory at the start."""
         return 0
 
+    @property
+    def kind(self) -> str:
+        """What the slots are for: the memory of another kind of layer is refused."""
+        return "every state"
+
     def start(self, w: Weights, batch: int) -> AttentiveState:
         zeros = w.weight_hh.new_zeros(batch, self.hidden_size)
-        return AttentiveState([zeros for _ in self.visible], zeros, empty(zeros, batch, self.slots))
+        return AttentiveState([zeros for _ in self.visible], zeros, empty(zeros, batch, self.slots), self.kind)
 
     def remember(self, w: Weights, h: Tensor, memory: Memory) -> Memory:
         """The memory that s_t attends: that of the step before and h_t."""
@@ -77,7 +82,7 @@ class Attentive(Base):
         c, alpha = attend(w, state.s, memory)
         s = h + c if self.mix == "sum" else (h + c) / 2
         memory = self.count(memory, alpha.detach())
-        return (h if self.output == "h" else s), AttentiveState(visible, s, memory), alpha
+        return (h if self.output == "h" else s), AttentiveState(visible, s, memory, self.kind), alpha
 
     def cell(self, w: Weights, u: Tensor, state: AttentiveState) -> tuple[Tensor, AttentiveState]:
         return self.observe_cell(w, u, state)[:2]
@@ -115,13 +120,14 @@ class Attentive(Base):
             dtype, how, u, *matrices, b, state.s, c0, bank, lengths, compiled=compiled is not None
         )
         h, s = kernels.final(done.h, state.h, lengths), kernels.final(done.s, state.s, lengths)
-        final = AttentiveState((h,) if c0 is None else (h, done.c), s, after(state.memory, done, w.weight_key, lengths))
+        memory = after(state.memory, done, w.weight_key, lengths)
+        final = AttentiveState((h,) if c0 is None else (h, done.c), s, memory, self.kind)
         return (done.h if self.output == "h" else done.s), final
 
     def adopt(self, state: State) -> AttentiveState:
         """A state of our own, or a bare h or (h, c), which starts with an empty memory and s = h."""
         if isinstance(state, AttentiveState):
-            if len(state) != len(self.visible) or not self.fits(state.memory):
+            if len(state) != len(self.visible) or state.kind not in ("", self.kind) or not self.fits(state.memory):
                 raise misfit(self, state)
             return state
         bare = super().adopt(state)
@@ -130,7 +136,7 @@ class Attentive(Base):
             raise misfit(self, state)
         h = visible[0]
         blank = empty(h[0], h.shape[1], self.slots)
-        return AttentiveState(visible, h, Memory(*(t.expand(len(h), *t.shape) for t in blank)))
+        return AttentiveState(visible, h, Memory(*(t.expand(len(h), *t.shape) for t in blank)), self.kind)
 
     def fits(self, memory: Memory) -> bool:
         return True

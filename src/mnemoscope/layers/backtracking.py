@@ -62,6 +62,10 @@ class SAB(Attentive, LSTM):
     def step_size(self) -> int:
         return 2 * self.hidden_size if self.concatenated else self.hidden_size
 
+    @property
+    def kind(self) -> str:
+        return "stored states"
+
     def observe_cell(self, w: Weights, u: Tensor, state: AttentiveState) -> tuple[Tensor, AttentiveState, Tensor]:
         memory = state.memory
         cut = ((memory.clock > 0) & (memory.clock % self.truncation == 0))[:, None]
@@ -73,7 +77,7 @@ class SAB(Attentive, LSTM):
         output = torch.cat([h, attended], -1) if self.concatenated else h
         stored = self._store(h, memory)
         alpha = F.pad(alpha, (0, stored.origin.shape[1] - alpha.shape[1]))  # a state stored now was not attended
-        return output, AttentiveState((h, c), h, stored), alpha
+        return output, AttentiveState((h, c), h, stored, self.kind), alpha
 
     def _choose(self, w: Weights, h: Tensor, memory: Memory) -> Tensor:
         """Attention over the memory (batch, slots): sparse where it holds more than `top` states."""
@@ -110,7 +114,7 @@ class SAB(Attentive, LSTM):
         h, attended, c = kernels.sab(dtype, how, self.project(w, x), w.weight_hh, key, h0, c0, bank, lengths)
         output = torch.cat([h, attended], -1) if self.concatenated else h
         last = kernels.final(h, h0, lengths)
-        return output, AttentiveState((last, c), last, self._stored(h, state.memory, lengths))
+        return output, AttentiveState((last, c), last, self._stored(h, state.memory, lengths), self.kind)
 
     def _stored(self, h: Tensor, memory: Memory, lengths: Tensor | None) -> Memory:
         """The memory after all the steps of h (time, batch, hidden)."""

@@ -31,14 +31,16 @@ class AttentiveState(tuple):
     Attributes:
         s: the macro-state s_t = h_t + c_t, which the next step reads.
         memory: the `Memory`.
+        kind: what the slots of the memory are for, in the words of the layer that made it; empty where nobody said.
     """
 
     s: Tensor
     memory: Memory
+    kind: str = ""
 
-    def __new__(cls, visible: Iterable[Tensor], s: Tensor, memory: Memory) -> AttentiveState:
+    def __new__(cls, visible: Iterable[Tensor], s: Tensor, memory: Memory, kind: str = "") -> AttentiveState:
         state = super().__new__(cls, visible)
-        state.s, state.memory = s, memory
+        state.s, state.memory, state.kind = s, memory, kind
         return state
 
     @property
@@ -46,17 +48,21 @@ class AttentiveState(tuple):
         return self[0]
 
     def map_state(self, fn: Callable[[Tensor], Tensor]) -> AttentiveState:
-        return AttentiveState([fn(t) for t in self], fn(self.s), map_state(fn, self.memory))
+        return AttentiveState([fn(t) for t in self], fn(self.s), map_state(fn, self.memory), self.kind)
 
     def __getnewargs__(self) -> tuple[Any, ...]:  # for copy and pickle
-        return tuple(self), self.s, self.memory
+        return tuple(self), self.s, self.memory, self.kind
+
+
+def _from_leaves(parts: list[Tensor], shown: int, kind: str) -> AttentiveState:
+    return AttentiveState(parts[:shown], parts[shown], Memory(*parts[shown + 1 :]), kind)
 
 
 # torch.func differentiates through states by their leaves.
 pytree.register_pytree_node(
     AttentiveState,
-    lambda state: ([*state, state.s, *state.memory], len(state)),
-    lambda parts, shown: AttentiveState(list(parts)[:shown], list(parts)[shown], Memory(*list(parts)[shown + 1 :])),
+    lambda state: ([*state, state.s, *state.memory], (len(state), state.kind)),
+    lambda parts, context: _from_leaves(list(parts), *context),
 )
 torch.serialization.add_safe_globals([AttentiveState, Memory])  # a saved state is loaded as nn.LSTM's is
 
@@ -103,8 +109,7 @@ def after(before: Memory, done: Attended, weight_key: Tensor, lengths: Tensor | 
     passed = torch.full_like(before.clock, len(steps)) if lengths is None else lengths  # (batch,)
     made = torch.where(steps < passed[:, None], before.clock[:, None] + steps, -1)  # (batch, time): their origins
     if done.slots is None:  # full attention: all that stood there, and the new states after it
-        h = done.h.transpose(0, 1)
-        values, keys = torch.cat([before.values, h], 1), torch.cat([before.keys, F.linear(h, weight_key)], 1)
+        values, keys = (_behind(*pair) for pair in zip(before, (done.h, F.linear(done.h, weight_key)), strict=False))
         relevance = F.pad(before.relevance, (0, len(steps)))
         return Memory(values, keys, torch.cat([before.origin, made], 1), relevance, before.clock + passed)
     slots = torch.arange(done.slots.shape[1], device=done.h.device)
@@ -114,6 +119,13 @@ def after(before: Memory, done: Attended, weight_key: Tensor, lengths: Tensor | 
     keys = torch.where(carried[..., None], _pick(before.keys, old), F.linear(values, weight_key))
     origin = torch.where(carried, before.origin.gather(1, old), made.gather(1, new))
     return Memory(values, keys, origin, done.relevance, before.clock + passed)
+
+
+def _behind(first: Tensor, made: Tensor) -> Tensor:
+    """The new states, made time-major, behind the carried ones (batch, m, hidden). Where nothing was carried they are
+    a view, if autograd would notice that somebody writes to the output: the copy would be as long as the sequence."""
+    new = made.transpose(0, 1)
+    return new if made.requires_grad and not first.shape[1] else torch.cat([first, new], 1)
 
 
 def _pick(states: Tensor, index: Tensor) -> Tensor:

@@ -55,6 +55,10 @@ class Screened(Attentive):
     def slots(self) -> int:
         return self.buffer + self.relevant
 
+    @property
+    def kind(self) -> str:
+        return f"the last {self.buffer} and {self.relevant} older ones"
+
     def remember(self, w: Weights, h: Tensor, memory: Memory) -> Memory:
         if self.decay < 1:
             recent, older = memory.relevance.split([self.buffer, self.relevant], 1)
