@@ -23,7 +23,8 @@ def adapt(model: Any, inputs: Tensor, batch_first: bool | None = None) -> Adapte
         model: a Recurrence, torch's RNN, LSTM, GRU or a cell, an object with a step, a Lightning or Hugging Face
             module, any module or function ``forward(x) -> y``, or a function without arguments that makes one of these.
         inputs: what the model reads, in the layout that it expects: (time, batch, features), or ids (time, batch).
-        batch_first: whether inputs are (batch, time, ...), where the model does not say so itself.
+        batch_first: whether inputs are (batch, time, ...), where the model does not say so itself; by default they are
+            not, but for a model of which only ``forward`` is known.
     """
     inputs, model = check_sequences(inputs), unwrap(made(model))
     check_model(model, inputs)

@@ -44,7 +44,8 @@ def examine(
         scopes: names of the scopes to use; all by default.
         budget: seconds after which no further scope begins, and the running one ends.
         needs: how many steps back the task needs; said in the sentences.
-        batch_first: whether inputs are (batch, time, ...), where the model does not say so itself.
+        batch_first: whether inputs are (batch, time, ...), where the model does not say so itself; by default they are
+            not, but for a model of which only ``forward`` is known.
         progress: called with a scope's name, the share of it that is done, and the current figure in words.
         options: a scope's own options, by its name.
     """
