@@ -31,7 +31,7 @@ COMMANDS: dict[str, Command] = {
     "examine": Command("examine", "show how far back models remember: a page of findings"),
     "report": Command("report", "draw the page again, or an index over a folder of runs"),
     "theory": Command("theory", "check the papers' statements against numbers"),
-    "list": Command("listing", "name the models, tasks, scopes and studies"),
+    "list": Command("listing", "name the models, tasks and scopes"),
 }
 
 

@@ -13,7 +13,7 @@ from .console import first_sentence, parse, show, show_json
 
 @dataclass(frozen=True)
 class List:
-    """Name the models, tasks, scopes and studies."""
+    """Name the models, tasks and scopes."""
 
     json: bool = False
     """Print the names as JSON on standard output."""
