@@ -53,6 +53,16 @@ def test_one_output_a_sequence():
     torch.testing.assert_close(found.run(found.features), model(ids)[None])
 
 
+@pytest.mark.parametrize("steps", [4, 5, 6])
+def test_as_many_outputs_a_sequence_as_steps_are_still_one_a_sequence(steps):
+    read_out = nn.Linear(3, 5)
+    found = adapt(lambda x: read_out(x.mean(1)), torch.randn(2, steps, 3))
+    assert found.run(found.features).shape == (1, 2, 5)
+    assert found.run(found.features[:5]).shape == (1, 2, 5)
+    by_step = adapt(lambda x: x.sum(-1), torch.randn(2, steps, 3))
+    assert by_step.run(by_step.features).shape == (steps, 2, 1)
+
+
 def test_where_one_output_a_sequence_comes_out_the_batch_is_known():
     """A layer that takes the batch for time does not deceive: 4 outputs for inputs (4, 9) are 4 sequences."""
     found = adapt(Tagger(last=True, batch_first=False), torch.randint(0, 11, (4, 9)))

@@ -66,9 +66,14 @@ def primary(output: Any) -> Tensor:
     return output
 
 
-def as_sequence(output: Tensor, steps: int, batch: int, batch_first: bool) -> Tensor:
-    """A model's output as (T, B, m), or (1, B, m) where it is one a sequence."""
+def as_sequence(output: Tensor, steps: int, batch: int, batch_first: bool, single: bool = False) -> Tensor:
+    """A model's output as (T, B, m), or (1, B, m) where it is one a sequence.
+
+    `single` says that it is: m numbers a sequence look like one a step where there are as many steps.
+    """
     leading = (batch, steps) if batch_first else (steps, batch)
+    if single and output.dim() <= 2 and output.shape[:1] == (batch,):
+        return output.reshape(1, batch, -1)
     if output.dim() >= 2 and tuple(output.shape[:2]) == leading:  # one a step, possibly a bare number each
         sequence = time_first(output, batch_first)
     elif output.dim() <= 2 and output.shape[:1] == (batch,):

@@ -29,7 +29,7 @@ def adapt_hugging_face(model: Any, inputs: Tensor) -> Adapted:
 
     def run(x: Tensor) -> Tensor:  # (T, B, d)
         output = model(inputs_embeds=x.transpose(0, 1), **options)
-        return as_sequence(primary(output), x.shape[0], x.shape[1], batch_first=True)
+        return as_sequence(primary(output), x.shape[0], x.shape[1], batch_first=True, single=True)
 
     options: dict[str, Any] = {"use_cache": False} if hasattr(model.config, "use_cache") else {}
     why = f"{name} is examined by its inputs and outputs: its states are kept in a cache that is changed in place"

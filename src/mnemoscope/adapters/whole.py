@@ -21,7 +21,7 @@ def adapt_whole(model: Any, inputs: Tensor, batch_first: bool | None) -> Adapted
     layout = _layout(model, inputs) if batch_first is None else batch_first
     embedding = None if inputs.is_floating_point() else _embedding(model, inputs)
     features = inputs if embedding is None else _seen(model, inputs, embedding)[1]
-    run = _runner(model, inputs, embedding, layout)
+    run = _runner(model, inputs, embedding, layout, _one_a_sequence(model, inputs, layout))
     plain = Adapted(describe(model), time_first(features, layout), run, batch_first=layout, whole=False)
     if len(found) != 1:
         return _without_step(plain, model, found)
@@ -69,6 +69,19 @@ def _layout(model: Any, inputs: Tensor) -> bool:
     return claims[0] if claims else True
 
 
+@torch.no_grad()
+def _one_a_sequence(model: Any, inputs: Tensor, layout: bool) -> bool:
+    """Whether the model gives numbers a sequence, not a number a step: there are as many for a shorter one."""
+    output, axis = primary(model(inputs)), 1 if layout else 0
+    if output.dim() > 2 or inputs.shape[axis] < 2:
+        return False
+    try:
+        shorter = primary(model(inputs.narrow(axis, 1, inputs.shape[axis] - 1)))
+    except Exception:  # it reads sequences of one length only
+        return False
+    return shorter.shape == output.shape
+
+
 def _embedding(model: Any, inputs: Tensor) -> nn.Module:
     """The module that turns ids into features, so that there is something to differentiate by."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
@@ -81,7 +94,9 @@ def _embedding(model: Any, inputs: Tensor) -> nn.Module:
     )
 
 
-def _runner(model: Any, inputs: Tensor, embedding: nn.Module | None, layout: bool) -> Callable[[Tensor], Tensor]:
+def _runner(
+    model: Any, inputs: Tensor, embedding: nn.Module | None, layout: bool, single: bool
+) -> Callable[[Tensor], Tensor]:
     def run(features: Tensor) -> Tensor:
         steps, batch = features.shape[:2]
         given = time_first(features, layout)
@@ -91,7 +106,7 @@ def _runner(model: Any, inputs: Tensor, embedding: nn.Module | None, layout: boo
             ids = _fitting(inputs, given)
             with _returning(embedding, given):
                 output = model(ids)
-        return as_sequence(primary(output), steps, batch, layout)
+        return as_sequence(primary(output), steps, batch, layout, single)
 
     return run
 
