@@ -140,6 +140,16 @@ def test_a_memory_is_held_fixed_and_that_is_said() -> None:
     assert found.sentence.startswith("Contractive beside its memory: ")
 
 
+@pytest.mark.parametrize("nonlinearity", ["identity", "relu"])
+def test_what_runs_away_is_not_contractive(nonlinearity: str) -> None:
+    torch.manual_seed(0)
+    layer = mnemoscope.RNN(3, 6, nonlinearity=nonlinearity)
+    with torch.no_grad():
+        layer.weight_hh_l0.mul_(30)
+    with pytest.raises(mnemoscope.MnemoscopeError, match="steps the state is NaN or infinite"):
+        lyapunov(layer, torch.randn(60, 4, 3))
+
+
 def test_bad_options_are_named() -> None:
     model, x = mnemoscope.RNN(2, 4), torch.randn(20, 2, 2)
     with pytest.raises(mnemoscope.MnemoscopeError, match="between 1 and the state's size 4; got 9"):

@@ -72,6 +72,7 @@ def _carry(subject: Subject, x: Tensor, count: int, steps: int, discard: int) ->
     blocks, total, counted = [], torch.zeros(batch, count, dtype=torch.float64), 0
     for t in range(steps):
         state, carried = push(recurrence, x[t % len(x)], state, frame.permute(2, 0, 1), chunk)
+        _check_finite(carried, t + 1)
         frame, upper = torch.linalg.qr(carried.permute(1, 2, 0))
         if t >= discard:
             diagonal = upper.diagonal(dim1=-2, dim2=-1).abs().double().cpu()
@@ -100,6 +101,13 @@ def _push(recurrence: Recurrence, x: Tensor, state: State, directions: Tensor) -
     if tangent is None or not bool(tangent.any()):
         return differences(recurrence, x, state, directions)
     return tangent.view_as(directions)
+
+
+def _check_finite(carried: Tensor, steps: int) -> None:
+    if not bool(carried.isfinite().all()):
+        raise MnemoscopeError(
+            f"after {steps} steps the state is NaN or infinite: give shorter or smaller inputs, or float64"
+        )
 
 
 def _finding(subject: Subject, logs: Tensor, steps: int, discard: int, size: int) -> Finding:
