@@ -118,6 +118,27 @@ def test_any_recurrence_can_be_looked_at(model) -> None:
     assert np.isfinite(found.series["orbits"]).all()
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell])
+def test_steps_that_cannot_be_mapped_over_are_made_one_by_one(kind) -> None:
+    torch.manual_seed(0)
+    layer, x = (nn.LSTM if kind is nn.LSTMCell else nn.GRU)(3, 4), torch.randn(5, 2, 3)
+    cell = kind(3, 4)
+    cell.load_state_dict({name.removesuffix("_l0"): p for name, p in layer.state_dict().items()})
+    one, other = attractors(cell, x), attractors(layer, x)
+    np.testing.assert_allclose(one.series["orbits"], other.series["orbits"], atol=1e-5)
+
+
+def test_fixed_points_are_looked_for_from_where_there_are_numbers() -> None:
+    layer = mnemoscope.LinearSystem(3, 6)
+    with torch.no_grad():
+        layer.weight_hh_l0.mul_(30)
+    found = attractors(layer, torch.randn(5, 2, 3))
+    V, b = layer.weight_hh_l0.detach(), (layer.bias_ih_l0 + layer.bias_hh_l0).detach()
+    assert found.figures["aperiodic"] == 1
+    np.testing.assert_allclose(found.series["fixed_points"][0], torch.linalg.solve(torch.eye(6) - V, b), rtol=1e-3)
+
+
 def test_a_memory_is_told_apart() -> None:
     found = attractors(mnemoscope.RelLSTM(3, 4), torch.randn(5, 2, 3))
     assert found.status == "not applicable"

@@ -104,4 +104,9 @@ def step_all(step: Step, points: Parameters, x: Tensor, states: list[Tensor], li
         named = {f"model.{name}": p for name, p in point.items()}
         return leaves(functional_call(step, named, (x, rebuild(like, tensors))))
 
-    return vmap(advance)(points, x, states)
+    try:
+        return vmap(advance)(points, x, states)
+    except RuntimeError:  # an operation that torch cannot map over
+        own = [{name: p[k] for name, p in points.items()} for k in range(len(x))]
+        each = [advance(point, x[k], [s[k] for s in states]) for k, point in enumerate(own)]
+        return [torch.stack(tensors) for tensors in zip(*each, strict=True)]

@@ -26,6 +26,7 @@ def fixed_points(recurrence: Recurrence, x: Tensor, starts: Tensor, rounds: int 
 
     Newton's step on F(z) - z is halved until the residual shrinks; starts that do not get there are dropped.
     """
+    starts = starts[starts.isfinite().all(1)]
     like, drive = recurrence.initial_state(len(starts)), x.expand(len(starts), -1)
     tolerance = starts.new_tensor(torch.finfo(starts.dtype).eps).sqrt()
 
@@ -39,6 +40,7 @@ def fixed_points(recurrence: Recurrence, x: Tensor, starts: Tensor, rounds: int 
         if (off.norm(dim=1) < 1e-3 * tolerance).all():
             break
         J = jacobians(recurrence, drive, unflatten(z, like))  # (S, N, N)
+        off, J = (t.nan_to_num(0.0, 0.0, 0.0) for t in (off, J))  # where the next state is no number is no way on
         move = torch.linalg.lstsq(eye - J, off.unsqueeze(2)).solution.squeeze(2)
         z = _damped(z, move, off, residual)
     good = residual(z).norm(dim=1) < tolerance * (1 + z.norm(dim=1))
