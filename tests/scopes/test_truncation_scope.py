@@ -120,6 +120,20 @@ def test_a_sum_needs_everything():
     assert not found.warnings
 
 
+def test_of_a_layer_that_runs_over_the_batch_only_outputs_are_cut():
+    class Forgotten(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.LSTM(3, 4)
+
+        def forward(self, x):
+            return self.layer(x)[0][:, -1]
+
+    found = truncation(Forgotten(), torch.randn(4, 20, 3), batch_first=True)
+    assert found.figures["window"] == 1
+    assert "bptt_window" not in found.figures
+
+
 def test_less_than_the_task_needs():
     found = truncation(scalar(0.5), torch.ones(30, 2, 1, dtype=torch.float64), needs=20)
     assert "as far back as the task needs" in found.warnings[0]

@@ -52,7 +52,7 @@ def truncation(
     figures = {"window": _shortest(lengths, series["output_error"], error), "steps": float(subject.steps)}
     subject.report(0.4)
     whole = math.nan
-    if not subject.lacks("step"):
+    if not subject.lacks("step") and len(subject.drive) == subject.steps:  # not so where the layer runs over the batch
         whole, more = _gradients(subject, lengths)
         series |= more
         figures["gradient_window"] = _shortest(lengths, series["gradient_error"], error)
