@@ -118,7 +118,10 @@ def arrays(**values: Any) -> dict[str, np.ndarray]:
 
 def _array(value: Any) -> np.ndarray:
     """A numpy array of its own, from a tensor, an array or a list."""
-    return np.array(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()  # numpy has no such numbers
+    return np.array(value)
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:

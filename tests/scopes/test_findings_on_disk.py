@@ -114,6 +114,12 @@ def test_a_finding_keeps_arrays_of_its_own():
     assert finding.series["a"].tolist() == [0, 0, 0]
 
 
+def test_numbers_that_numpy_does_not_know_become_those_that_it_does():
+    kept = Finding("s", "S.", "estimated", series={"a": torch.tensor([0.5, 3.0], dtype=torch.bfloat16)}).series["a"]
+    assert kept.dtype == np.float32
+    assert kept.tolist() == [0.5, 3.0]
+
+
 def test_a_status_is_one_of_five():
     with pytest.raises(MnemoscopeError, match="certified, estimated, not applicable, skipped, failed"):
         Finding("x", "s", "measured")
