@@ -243,8 +243,8 @@ def test_a_condition_on_a_scope_that_does_not_apply_is_not_passed(here, capsys):
 
 
 def test_without_a_budget_for_it_a_scope_is_skipped(here):
-    found = examine("nets_of_mine.py:Slow", "--out", "o", "--scopes", "recurrence", "attractors", "--budget", "1.5")
-    assert found["attractors"].status == "skipped"
+    found = examine("nets_of_mine.py:Slow", "--out", "o", "--scopes", "recurrence", "truncation", "--budget", "1.5")
+    assert found["truncation"].status == "skipped"
 
 
 def _process(here, *arguments):

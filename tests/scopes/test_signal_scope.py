@@ -58,7 +58,7 @@ def test_a_parametrized_weight_counts_as_the_units_read_it():
     assert sorted(found.labels["weights"]) == ["weight_hh_l0", "weight_ih_l0"]
     gains = dict(zip(found.labels["weights"], found.series["weight_gain"], strict=True))
     for name, weight in (("weight_ih_l0", layer.weight_ih_l0), ("weight_hh_l0", layer.weight_hh_l0)):
-        assert gains[name] == pytest.approx(32 * float(weight.var(correction=0)), rel=1e-5)
+        assert gains[name] == pytest.approx(32 * float(weight.detach().var(correction=0)), rel=1e-5)
 
 
 def test_saturated_and_silent_units_are_warned_of():
