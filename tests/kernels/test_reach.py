@@ -8,6 +8,7 @@ import torch
 import mnemoscope as ms
 from mnemoscope import kernels
 from mnemoscope.kernels.cpu import reach
+from mnemoscope.kernels.cpu.attentive import BEYOND
 from mnemoscope.kernels.cpu.library import available
 
 LAYERS = [
@@ -69,7 +70,8 @@ def test_only_sums_that_would_be_lost_are_kept_whole(query: float, key: float, a
     """A cut-off query beside a small key is no loss: tanh of their sum is 1 all the same."""
     h, eye = torch.zeros(1, 1, 2), torch.eye(2)
     s0, keys0 = torch.full((1, 2), query), torch.full((1, 1, 2), key)
-    assert reach.safe(h, h, s0, torch.zeros_like(keys0), keys0, eye, eye, "rnn", "relu") == apart
+    reached = torch.maximum(s0.abs().amax(1), keys0.abs().amax((1, 2)))
+    assert reach.lost(reached, h, h, s0, keys0, eye, eye) != apart
 
 
 @pytest.mark.skipif(not available(torch.float64), reason="no compiled CPU kernels here")
@@ -91,6 +93,6 @@ def test_the_way_back_has_the_shapes_and_strides_that_compilers_are_told(cell: s
     walk = torch.ops.mnemoscope.attentive_forward
     h, s, _, _, _, *kept = walk(*given, None, *begun, some(B, slots), clock, *how, 1.0, False, None, True)
     back = some(T, B, n), None, None, *given, *begun, h, s, *kept, *how, None, True
-    assert reach.safe(h, s, begun[0], *memory, W_a, -W_a, cell, "tanh") != large
+    assert (kept[0][0, 0, 0] == BEYOND) == large
     walk_back = torch.ops.mnemoscope.attentive_backward_joined.default
     torch.library.opcheck(walk_back, back, test_utils=("test_schema", "test_faketensor"))

@@ -120,12 +120,12 @@ def attentive(
     relevance = bank.relevance.detach().to(dtype).contiguous()
     rest = bank.origin.contiguous(), relevance, bank.clock.contiguous()
     walk = _ops.attentive_forward if compiled else _ops.portable_forward
-    *outputs, _, _, slots, attention = walk(*tensors, *rest, *how, lengths, _recorded(*tensors))
+    *outputs, activations, slots, attention = walk(*tensors, *rest, *how, lengths, _recorded(*tensors))
     done = Attended(*outputs)
     if walks.noting(lengths):
         backward = _ops.attentive_backward if compiled else _ops.portable_backward
         xp, V, W_a, U_a, v, _, s0, _, values0, keys0 = tensors
-        begun, run = (s0, values0, keys0, rest[0]), (done.h, done.s, slots, attention)
+        begun, run = (s0, values0, keys0, rest[0]), (done.h, done.s, activations, slots, attention)
         total = walks.through_attention(backward, V, W_a, U_a, v, *begun, *run, how.buffer, how.relevant, how.mix)
         walks.note(done.h, (xp, done.h, done.s), total)
     return done._replace(slots=None) if how.buffer < 0 else done

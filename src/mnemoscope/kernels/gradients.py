@@ -146,28 +146,24 @@ def _goru(ctx: Any, dh: Tensor | None, *_: None) -> Gradients:
 
 def _save_attentive(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
     tensors, ctx.options, lengths = inputs[:11], inputs[13:18], inputs[20]  # xp .. origin0; cell .. mix
-    h, s, _, final_slots, relevance, cells, gates, slots, attention = output
-    ctx.mark_non_differentiable(final_slots, relevance, cells, gates, slots, attention)
+    h, s, _, final_slots, relevance, *kept = output
+    ctx.mark_non_differentiable(final_slots, relevance, *kept)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, lengths, h, s, cells, gates, slots, attention)
+    ctx.save_for_backward(*tensors, lengths, h, s, *kept)
 
 
 def _attentive(
     ctx: Any, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, *_: None, backward: str = "attentive_backward"
 ) -> Gradients:
-    xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, lengths, h, s, cells, gates, slots, attention = (
-        ctx.saved_tensors
-    )
+    xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, lengths, h, s, *kept = ctx.saved_tensors
     cell, phi, buffer, relevant, mix = ctx.options
     undifferentiated = (None,) * 12
     if torch.is_grad_enabled():
+        slots = kept[1]
         inputs = (xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, slots, cell, phi, buffer < 0, mix, lengths)
         return (*_through(reference.attentive, inputs, (dh, ds, dc_T))[:10], *undifferentiated)
     outer, needs = (_dense(dh), _dense(ds), _dense(dc_T)), ctx.needs_input_grad
-    walk = (
-        W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, cells, gates, slots, attention, cell, phi, buffer,
-        relevant, mix, lengths,
-    )  # fmt: skip
+    walk = W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, *kept, cell, phi, buffer, relevant, mix, lengths
     if V.shape[1] > s0.shape[1]:
         dx, dV, dW_a, dU_a, dv, ds0, dc0, *carried = _ops.attentive_backward_joined(*outer, xp, V, *walk, needs[0])
         dx, dc0 = dx if needs[0] else None, None if c0 is None else dc0

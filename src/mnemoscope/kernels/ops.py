@@ -19,6 +19,7 @@ modReLU, whose bias needs each step's gradient, is not among them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,22 +64,23 @@ SCHEMAS = {
     # An index into memory counts the carried m0 first, then the T new states; -1 is an empty slot.
     # -> h (T,B,n), s (T,B,n), c_T (B,n) (rnn: (0,)), final slots (B,nu+rho) int64 (full attention: (B,0)),
     #    final relevance (B,nu+rho) (full: (B,0))
-    #    | cells (T,B,n) and gates (T,B,4n) (rnn: (0,)), slots (T,B,nu+rho) int32 as attended at each step (full: (0,)),
-    #    attention (T,B,nu+rho) the weights, zero in empty slots; full attention: (T,B) the log of the softmax's sum
+    #    | activations (T,B,W): on the CPU alone e^{2q} and e^{2k} of the step's query and key; then an LSTM's i, f, g,
+    #    o and c_t; slots (T,B,nu+rho) int32 as attended at each step (full: (0,)), attention (T,B,nu+rho) the weights,
+    #    zero in empty slots; full attention: (T,B) the log of the softmax's sum
     "attentive_forward": "(Tensor xp, Tensor V, Tensor W_a, Tensor U_a, Tensor v, Tensor? b, Tensor s0, Tensor? c0,"
     " Tensor values0, Tensor keys0, Tensor origin0, Tensor relevance0, Tensor clock0, str cell, str phi, int buffer,"
     " int relevant, str mix, float decay, bool refresh, Tensor? lengths, bool save)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     # -> dxp (T,B,Gn), dq (T,B,n) of the queries, dk (T,B,n) of the new states' keys, dv (n), ds0 (B,n), dc0 (B,n)
     #    (rnn: (0,)), dvalues0 (B,m0,n), dkeys0 (B,m0,n)
     "attentive_backward": "(Tensor? dh, Tensor? ds, Tensor? dc_T, Tensor V, Tensor W_a, Tensor U_a, Tensor v,"
-    " Tensor s0, Tensor? c0, Tensor values0, Tensor keys0, Tensor origin0, Tensor h, Tensor s, Tensor cells,"
-    " Tensor gates, Tensor slots, Tensor attention, str cell, str phi, int buffer, int relevant, str mix,"
+    " Tensor s0, Tensor? c0, Tensor values0, Tensor keys0, Tensor origin0, Tensor h, Tensor s,"
+    " Tensor activations, Tensor slots, Tensor attention, str cell, str phi, int buffer, int relevant, str mix,"
     " Tensor? lengths) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     # -> d[x, 1] (T,B,E), d[V, U, b] (Gn,n+E), dW_a, dU_a (n,n), then dv .. dkeys0 as above
     "attentive_backward_joined": "(Tensor? dh, Tensor? ds, Tensor? dc_T, Tensor x, Tensor V, Tensor W_a, Tensor U_a,"
-    " Tensor v, Tensor s0, Tensor? c0, Tensor values0, Tensor keys0, Tensor origin0, Tensor h, Tensor s, Tensor cells,"
-    " Tensor gates, Tensor slots, Tensor attention, str cell, str phi, int buffer, int relevant, str mix,"
+    " Tensor v, Tensor s0, Tensor? c0, Tensor values0, Tensor keys0, Tensor origin0, Tensor h, Tensor s,"
+    " Tensor activations, Tensor slots, Tensor attention, str cell, str phi, int buffer, int relevant, str mix,"
     " Tensor? lengths, bool dx)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     # Sparse attentive backtracking: an LSTM whose h_t is h^_t + attended_t, cut from its past where clock > 0 and
@@ -196,9 +198,8 @@ def _(
     return _empty(h, T, B, 3 * n), torch.empty_like(h), torch.empty_like(h0)
 
 
-@_fake("attentive_forward")
 @_fake("portable_forward")
-def _(
+def _attentive_forward(
     xp: Tensor, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor, b: Tensor | None, s0: Tensor, c0: Tensor | None,
     values0: Tensor, keys0: Tensor, origin0: Tensor, relevance0: Tensor, clock0: Tensor, cell: str, phi: str,
     buffer: int, relevant: int, mix: str, decay: float, refresh: bool, lengths: Tensor | None, save: bool,
@@ -212,11 +213,18 @@ def _(
         _empty(xp, B, n) if lstm else _empty(xp, 0),
         _empty(xp, B, slots, dtype=torch.int64),
         _empty(relevance0, B, slots),
-        _empty(xp, kept, B, n) if lstm else _empty(xp, 0),
-        _empty(xp, kept, B, 4 * n) if lstm else _empty(xp, 0),
+        _empty(xp, kept, B, 5 * n if lstm else 0),
         _empty(xp, 0, dtype=torch.int32) if full else _empty(xp, kept, B, slots, dtype=torch.int32),
         _empty(xp, kept, B) if full else _empty(xp, kept, B, slots),
     )
+
+
+@_fake("attentive_forward")
+def _(*inputs: Any) -> tuple[Tensor, ...]:
+    h, *between, activations, slots, attention = _attentive_forward(*inputs)
+    T, B, width = activations.shape
+    wider = _empty(h, T, B, width + 2 * h.shape[2]) if h.device.type == "cpu" else activations
+    return h, *between, wider, slots, attention
 
 
 @_fake("attentive_backward")
@@ -224,8 +232,8 @@ def _(
 def _(
     dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor,
     s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor,
-    cells: Tensor, gates: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int,
-    mix: str, lengths: Tensor | None,
+    activations: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int, mix: str,
+    lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     T, B, n = h.shape
     lstm = cell == "lstm"
@@ -245,8 +253,8 @@ def _(
 def _(
     dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, x: Tensor, V: Tensor, W_a: Tensor, U_a: Tensor,
     v: Tensor, s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor,
-    cells: Tensor, gates: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int,
-    mix: str, lengths: Tensor | None, dx: bool,
+    activations: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int, mix: str,
+    lengths: Tensor | None, dx: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     like = V, W_a, U_a, v, s0, s0 if cell == "lstm" else h.new_empty(0), values0, keys0
     return _input_gradient(x, dx), *(torch.empty_like(t) for t in like)

@@ -97,14 +97,14 @@ def attentive_forward(
     values0: Tensor, keys0: Tensor, origin0: Tensor, relevance0: Tensor, clock0: Tensor, cell: str, phi: str,
     buffer: int, relevant: int, mix: str, decay: float, refresh: bool, lengths: Tensor | None, save: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """h, s (T,B,n), c_T, final slots, final relevance | cells, gates, slots, attention: see `ops.py`."""
+    """h, s (T,B,n), c_T, final slots, final relevance | activations, slots, attention: see `ops.py`."""
     (T, B), n, m0 = xp.shape[:2], s0.shape[1], values0.shape[1]
     full, gated = buffer < 0, cell == "lstm"
     values, keys = (torch.cat([t, t.new_zeros(B, T, n)], 1) for t in (values0, keys0))
     screening = Screening(origin0, relevance0, clock0, buffer, relevant, decay, refresh)
     hs, ss = xp.new_zeros(T, B, n), xp.new_zeros(T, B, n)
     kept = T if save else 0
-    cells, gates = (xp.new_zeros(kept, B, k * n) if gated else xp.new_empty(0) for k in (1, 4))
+    activations = xp.new_zeros(kept, B, 5 * n if gated else 0)
     slots = torch.zeros(0 if full else (kept, B, m0), dtype=torch.int32, device=xp.device)
     attention = xp.new_zeros((kept, B) if full else (kept, B, m0))
     s, c = s0, s0 if c0 is None else c0
@@ -129,21 +129,22 @@ def attentive_forward(
             if not full:
                 slots[t] = held
             if new.gates is not None:
-                cells[t], gates[t] = new.c, new.gates
+                activations[t] = torch.cat([new.gates, new.c], -1)
     final = (screening.held, screening.relevance) if not full else (origin0.new_empty(B, 0), relevance0.new_empty(B, 0))
-    return hs, ss, c if gated else xp.new_empty(0), *final, cells, gates, slots, attention
+    return hs, ss, c if gated else xp.new_empty(0), *final, activations, slots, attention
 
 
 @implement("portable_backward", "cuda")
 @implement("portable_backward", "cpu")
 def attentive_backward(
     dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor,
-    s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor, cells: Tensor,
-    gates: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int, mix: str,
+    s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor,
+    activations: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int, mix: str,
     lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """dxp, dq, dk (T,B,.), dv, ds0, dc0, dvalues0, dkeys0: see `ops.py`."""
-    (T, B, _), m0, full, gated = h.shape, values0.shape[1], buffer < 0, cell == "lstm"
+    (T, B, n), m0, full, gated = h.shape, values0.shape[1], buffer < 0, cell == "lstm"
+    gates, cells = activations[..., -5 * n : -n], activations[..., -n:]  # whatever another backend keeps before them
     values = torch.cat([values0, h.transpose(0, 1)], 1)  # (B, m0 + T, n)
     keys = torch.cat([keys0, (h @ U_a.T).transpose(0, 1)], 1)
     by_value, by_key = torch.zeros_like(values), torch.zeros_like(keys)

@@ -130,8 +130,8 @@ def through_rotation(W: Tensor, gates: Tensor) -> Callable[..., Tensor]:
 
 def through_attention(
     backward: Callable[..., tuple[Tensor, ...]], V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor, s0: Tensor,
-    values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor, slots: Tensor, attention: Tensor,
-    buffer: int, relevant: int, mix: str,
+    values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor, activations: Tensor, slots: Tensor,
+    attention: Tensor, buffer: int, relevant: int, mix: str,
 ) -> Callable[..., Tensor]:  # fmt: skip
     """h_t is read by s_t and by every later step that attends to it.
 
@@ -142,10 +142,9 @@ def through_attention(
     @torch.no_grad()
     def total(dxp: Tensor, dh: Tensor, ds: Tensor) -> Tensor:
         ds = _and_from_next(ds, dxp, V)
-        none, memory = h.new_empty(0), (values0, keys0, origin0)
         return backward(
-            dh.contiguous(), ds, None, torch.zeros_like(W_a), W_a, U_a, v, s0, None, *memory, h, s, none, none, slots,
-            attention, "rnn", "identity", buffer, relevant, mix, None,
+            dh.contiguous(), ds, None, torch.zeros_like(W_a), W_a, U_a, v, s0, None, values0, keys0, origin0, h, s,
+            activations, slots, attention, "rnn", "identity", buffer, relevant, mix, None,
         )[0]  # fmt: skip
 
     return total

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from mnemoscope import kernels
 from mnemoscope.kernels import Attended
 from mnemoscope.layers.sequence import Weights
 from mnemoscope.recurrence import map_state
@@ -112,13 +113,23 @@ def after(before: Memory, done: Attended, weight_key: Tensor, lengths: Tensor | 
         values, keys = (_behind(*pair) for pair in zip(before, (done.h, F.linear(done.h, weight_key)), strict=False))
         relevance = F.pad(before.relevance, (0, len(steps)))
         return Memory(values, keys, torch.cat([before.origin, made], 1), relevance, before.clock + passed)
-    slots = torch.arange(done.slots.shape[1], device=done.h.device)
+    new = done.slots - done.slots.shape[1]
+    if _known(new >= 0):  # as after any longer sequence: nothing carried is left
+        values = _pick(done.h.transpose(0, 1), new)
+        return Memory(values, F.linear(values, weight_key), made.gather(1, new), done.relevance, before.clock + passed)
+    slots = torch.arange(new.shape[1], device=new.device)
     held = torch.where(done.slots < 0, slots, done.slots)  # an empty slot keeps what stood there
-    carried, old, new = held < len(slots), held.clamp(max=len(slots) - 1), (held - len(slots)).clamp(min=0)
+    carried, old, new = held < len(slots), held.clamp(max=len(slots) - 1), new.clamp(min=0)
     values = torch.where(carried[..., None], _pick(before.values, old), _pick(done.h.transpose(0, 1), new))
     keys = torch.where(carried[..., None], _pick(before.keys, old), F.linear(values, weight_key))
     origin = torch.where(carried, before.origin.gather(1, old), made.gather(1, new))
     return Memory(values, keys, origin, done.relevance, before.clock + passed)
+
+
+def _known(all_of: Tensor) -> bool:
+    """Whether all of it is true, where the answer costs nothing: a device would be waited for, a tracer cannot say."""
+    decided = type(all_of) is Tensor and all_of.device.type == "cpu" and not kernels.followed()
+    return decided and bool(all_of.all())
 
 
 def _behind(first: Tensor, made: Tensor) -> Tensor:

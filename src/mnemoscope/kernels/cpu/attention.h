@@ -21,6 +21,17 @@ inline void double_exponentials(const T* k, T* out, std::int64_t n) {
         store(out + j, exponential<T>(T(2) * load(k + j, count)), count);
     });
 }
+// The same, and `reach` (one vector) grows to the largest modulus in each lane; what is no number is passed over.
+template <class T>
+inline void double_exponentials(const T* k, T* out, std::int64_t n, T* reach) {
+    Vec<T> most = load(reach);
+    sweep<T>(n, [&](std::int64_t j, int count) {
+        const Vec<T> here = load(k + j, count);
+        most = larger(larger(here, -here), most);
+        store(out + j, exponential<T>(T(2) * here), count);
+    });
+    store(reach, most);
+}
 
 template <class T>
 MNEMOSCOPE_INLINE Vec<T> share(Vec<T> query, Vec<T> key) {

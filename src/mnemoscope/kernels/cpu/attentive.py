@@ -14,11 +14,16 @@ from mnemoscope.kernels.ops import implement
 from mnemoscope.kernels.reference import projected
 
 CELL = {"rnn": 0, "lstm": 1}  # enum class Cell
+BEYOND = -1.0  # in the place of the exponentials of queries and keys, which would leave their type's range
 
 
 def _stacked(V: Tensor, W_a: Tensor) -> Tensor:
     """[V; W_a], one product for both on the way back; queries read the state alone, whatever V reads beside it."""
     return torch.cat([V, torch.nn.functional.pad(W_a, (0, beside(V, W_a.shape[1])))])
+
+
+def _beyond(activations: Tensor) -> bool:
+    return bool(activations.numel()) and float(activations[0, 0, 0]) == BEYOND
 
 
 @implement("attentive_forward", "cpu")
@@ -31,33 +36,36 @@ def attentive_forward(
     kept, lstm, slots = T if save else 0, cell == "lstm", 0 if buffer < 0 else buffer + relevant
     h, s, c_T = xp.new_empty(T, B, n), xp.new_empty(T, B, n), xp.new_empty((B, n) if lstm else 0)
     final = xp.new_empty(B, slots, dtype=torch.int64), relevance0.new_empty(B, slots)
-    cells, gates = (xp.new_empty((kept, B, width) if lstm else 0) for width in (n, 4 * n))
+    activations, reached = xp.new_empty(kept, B, 7 * n if lstm else 2 * n), xp.new_empty(B)
     chosen = xp.new_empty(0 if buffer < 0 else (kept, B, slots), dtype=torch.int32)
     attention = xp.new_empty((kept, B) if buffer < 0 else (kept, B, slots))
     call(
-        "attentive_forward", xp.dtype, T, B, n, beside(V, n), values0.shape[1], buffer, relevant, xp, _stacked(V, W_a),
-        U_a, v, b, s0, c0, values0, keys0, origin0, relevance0, clock0, lengths, h, s, c_T, *final, cells, gates,
-        chosen, attention, CELL[cell], PHI[phi], float(decay), refresh, mix == "mean", save,
+        "attentive_forward", xp.dtype, T, B, n, beside(V, n), values0.shape[1], buffer, relevant,
+        activations.shape[2], xp, _stacked(V, W_a), U_a, v, b, s0, c0, values0, keys0, origin0, relevance0, clock0,
+        lengths, h, s, c_T, *final, activations, chosen, attention, reached, CELL[cell], PHI[phi], float(decay),
+        refresh, mix == "mean", save,
     )  # fmt: skip
-    if not reach.safe(h, s, s0, values0, keys0, W_a, U_a, cell, phi):
-        return portable.attentive_forward(
+    if reach.lost(reached, h, s, s0, keys0, W_a, U_a):
+        *found, gates, chosen, attention = portable.attentive_forward(
             *projected(xp, V, n), W_a, U_a, v, b, s0, c0, values0, keys0, origin0, relevance0, clock0, cell, phi,
             buffer, relevant, mix, decay, refresh, lengths, save,
         )  # fmt: skip
-    return h, s, c_T, *final, cells, gates, chosen, attention
+        marked = torch.cat([gates.new_full((kept, B, 2 * n), BEYOND), gates], -1)
+        return *found, marked, chosen, attention
+    return h, s, c_T, *final, activations, chosen, attention
 
 
 @implement("attentive_backward", "cpu")
 def attentive_backward(
     dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor,
     s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor,
-    cells: Tensor, gates: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int,
-    mix: str, lengths: Tensor | None,
+    activations: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int, mix: str,
+    lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    if not reach.safe(h, s, s0, values0, keys0, W_a, U_a, cell, phi):
+    if _beyond(activations):
         return portable.attentive_backward(
-            dh, ds, dc_T, V, W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, cells, gates, slots, attention, cell,
-            phi, buffer, relevant, mix, lengths,
+            dh, ds, dc_T, V, W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, activations, slots, attention,
+            cell, phi, buffer, relevant, mix, lengths,
         )  # fmt: skip
     T, B, n = h.shape
     lstm = cell == "lstm"
@@ -65,9 +73,9 @@ def attentive_backward(
     ds0, dc0 = torch.empty_like(s0), torch.empty_like(s0) if lstm else h.new_empty(0)
     dvalues0, dkeys0 = torch.empty_like(values0), torch.empty_like(keys0)
     call(
-        "attentive_backward", h.dtype, T, B, n, 0, values0.shape[1], buffer, relevant, dh, ds, dc_T, None,
-        _stacked(V, W_a), U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, cells, gates, slots, attention, dxp,
-        dq, dk, None, None, dv, ds0, dc0, dvalues0, dkeys0, CELL[cell], PHI[phi], mix == "mean",
+        "attentive_backward", h.dtype, T, B, n, 0, values0.shape[1], buffer, relevant, activations.shape[2], dh, ds,
+        dc_T, None, _stacked(V, W_a), U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, activations, slots,
+        attention, dxp, dq, dk, None, None, dv, ds0, dc0, dvalues0, dkeys0, CELL[cell], PHI[phi], mix == "mean",
     )  # fmt: skip
     return dxp, dq, dk, dv.sum(0), ds0, dc0, dvalues0, dkeys0
 
@@ -76,13 +84,13 @@ def attentive_backward(
 def attentive_backward_joined(
     dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, x: Tensor, V: Tensor, W_a: Tensor, U_a: Tensor,
     v: Tensor, s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor,
-    cells: Tensor, gates: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int,
-    mix: str, lengths: Tensor | None, dx: bool,
+    activations: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int, mix: str,
+    lengths: Tensor | None, dx: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     T, B, n = h.shape
-    if not reach.safe(h, s, s0, values0, keys0, W_a, U_a, cell, phi):
+    if _beyond(activations):
         dxp, dq, dk, *rest = portable.attentive_backward(
-            dh, ds, dc_T, V[:, :n].contiguous(), W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, cells, gates,
+            dh, ds, dc_T, V[:, :n].contiguous(), W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, activations,
             slots, attention, cell, phi, buffer, relevant, mix, lengths,
         )  # fmt: skip
         dV, dW_a, dU_a = attentive_weight_gradients(dxp, dq, dk, s0, s, h)
@@ -94,8 +102,8 @@ def attentive_backward_joined(
     dc0 = torch.empty_like(s0) if cell == "lstm" else h.new_empty(0)
     dvalues0, dkeys0 = torch.empty_like(values0), torch.empty_like(keys0)
     call(
-        "attentive_backward", h.dtype, T, B, n, beside(V, n), values0.shape[1], buffer, relevant, dh, ds, dc_T, x,
-        weights, U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, cells, gates, slots, attention,
+        "attentive_backward", h.dtype, T, B, n, beside(V, n), values0.shape[1], buffer, relevant, activations.shape[2],
+        dh, ds, dc_T, x, weights, U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, activations, slots, attention,
         by_x if dx else None, None, None, d_weights, dU_a, dv, ds0, dc0, dvalues0, dkeys0, CELL[cell], PHI[phi],
         mix == "mean",
     )  # fmt: skip

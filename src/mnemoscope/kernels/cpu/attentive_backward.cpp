@@ -5,49 +5,14 @@
 
 namespace mnemoscope {
 
-// Queries W_a s_{t-1}, made again. A product of few rows would read the whole matrix for little: then some steps of each
-// row are made at once.
-template <class T>
-class Queries {
-    const AttentiveBackward<T>& a;
-    const std::int64_t steps;  // made at once
-    std::int64_t first = 0;    // the earliest step that is made
-    Rows<T> made;
-
-    const T* state(std::int64_t t, std::int64_t b) const {  // s_{t-1}
-        return t ? a.s + ((t - 1) * a.batch + b) * a.n : a.s0 + b * a.n;
-    }
-
-public:
-    Queries(const AttentiveBackward<T>& a, std::int64_t rows)
-        : a(a), steps(rows < tile_rows ? tile_rows : 1), made(rows * steps, a.n) {}
-
-    const T* of(std::int64_t r, std::int64_t t) const { return made[r * steps + t - first]; }
-
-    void make(const Packed<T>& W_a, const Block& block, std::int64_t t, bool anew) {
-        if (!anew && t >= first) return;
-        first = std::max<std::int64_t>(t - steps + 1, 0);
-        if (steps == 1) return W_a.times(state(t, block.first), a.n, block.rows(), made[0], made.stride);
-        const std::int64_t after_start = std::max<std::int64_t>(first, 1);
-        for (std::int64_t b = block.first; b < block.end; ++b) {
-            T* to = made[(b - block.first) * steps];
-            if (first == 0) W_a.times(state(0, b), a.n, 1, to, made.stride);
-            if (t >= after_start)
-                W_a.times(state(after_start, b), a.batch * a.n, static_cast<int>(t - after_start + 1),
-                          to + (after_start - first) * made.stride, made.stride);
-        }
-    }
-};
-
 template <class T, class Memory>
 struct BackwardScratch {
     Memory memory;
-    Queries<T> queries;
     Rows<T> ds, dc, dh, dk, dk_U, d, query, d_context, factor, dv;  // [dz, dq] = d; d [V; W_a] = [ds, dx]
     Outer<T> d_weights, dU_a;
 
     BackwardScratch(const AttentiveBackward<T>& a, std::int64_t rows)
-        : memory(a, rows), queries(a, rows), ds(rows, a.dx ? a.depth() : a.n), dc(rows, a.n), dh(rows, a.n),
+        : memory(a, rows), ds(rows, a.dx ? a.depth() : a.n), dc(rows, a.n), dh(rows, a.n),
           dk(rows, a.n), dk_U(rows, a.n), d(rows, a.gate_width() + a.n), query(1, a.n), d_context(1, a.n),
           factor(1, a.n), dv(rows, a.n), d_weights(a.extra ? a.gate_width() + a.n : 0, a.depth()), dU_a(a.extra ? a.n : 0, a.n) {
         for (std::int64_t j = 0; j < a.n; ++j) factor[0][j] = T(4) * a.v[j];
@@ -68,7 +33,7 @@ void attend_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& loca
         if (a.dh) d += load(a.dh + at * a.n + j, count);
         store(local.dh[r] + j, d, count);
     });
-    double_exponentials(local.queries.of(r, t), local.query[0], a.n);
+    copy(a.activations_of(at).query(), local.query[0], a.n);
     local.memory.attend_back(r, at, local.query[0], local.d_context[0], d_query, local.dv[r]);
     local.memory.claim(r, t, local.dh[r], local.dk[r]);
     sweep<T>(a.n, [&](std::int64_t j, int count) {
@@ -86,9 +51,10 @@ void advance_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& loc
                   std::int64_t at) {
     T* dz = a.extra ? nullptr : a.dx + at * a.gate_width();
     if (a.cell == Cell::lstm) {
-        const T* before = t ? a.cells + (at - a.batch) * a.n : a.c0 + at * a.n;
-        return lstm_cell_back(a.n, local.dh[r], local.dk_U[r], local.dc[r], before, a.cells + at * a.n,
-                              a.gates + at * 4 * a.n, local.d[r], dz);
+        const auto kept = a.activations_of(at);
+        const T* before = t ? a.activations_of(at - a.batch).cell() : a.c0 + at * a.n;
+        return lstm_cell_back(a.n, local.dh[r], local.dk_U[r], local.dc[r], before, kept.cell(), kept.gates(), local.d[r],
+                              dz);
     }
     with_phi(a.phi, [&](auto phi) {
         rnn_cell_back<T, phi.value>(a.n, local.dh[r], local.dk_U[r], a.h + at * a.n, local.d[r], dz);
@@ -132,14 +98,12 @@ void finish(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, st
     for (std::int64_t j = 0; j < a.n; ++j) a.dv[b * a.n + j] = T(2) * local.dv[r][j];
 }
 
-// The matrices as both ways need them: queries and keys are made again on the way back.
 template <class T>
 struct Matrices {
-    Packed<T> weights, U_a, to_query, to_key;
+    Packed<T> weights, U_a;
     explicit Matrices(const AttentiveBackward<T>& a)
         : weights(a.weights, a.gate_width() + a.n, a.dx && a.extra ? a.depth() : a.n, a.depth(), 1),
-          U_a(a.U_a, a.n, a.n, a.n, 1), to_query(a.weights + a.gate_width() * a.depth(), a.n, a.n, 1, a.depth()),
-          to_key(a.U_a, a.n, a.n, 1, a.n) {}
+          U_a(a.U_a, a.n, a.n, a.n, 1) {}
 };
 
 template <class T, class Memory>
@@ -147,15 +111,14 @@ void walk(const AttentiveBackward<T>& a, const Matrices<T>& m, const Block& bloc
     const Span span(a.steps, a.batch, a.n, a.lengths);
     const int rows = block.rows();
     for (int r = 0; r < rows; ++r) begin(a, local, r, block.first + r);
-    local.memory.begin(block, span, m.to_key);
+    local.memory.begin(block, span);
     for (std::int64_t t = a.steps - 1; t >= 0; --t) {
-        if (t < span.longest(block)) local.queries.make(m.to_query, block, t, t == span.longest(block) - 1);
         for (int r = 0; r < rows; ++r) {
             const std::int64_t at = t * a.batch + block.first + r;
             span.alive(t, block.first + r) ? attend_back(a, local, r, t, at) : blank(a, local, r, at);
         }
         if (t >= span.longest(block)) continue;
-        local.memory.undo(block, span, t, m.to_key);
+        local.memory.undo(block, span, t);
         m.U_a.times(local.dk[0], local.dk.stride, rows, local.dk_U[0], local.dk_U.stride);
         for (int r = 0; r < rows; ++r)
             if (span.alive(t, block.first + r)) advance_back(a, local, r, t, t * a.batch + block.first + r);

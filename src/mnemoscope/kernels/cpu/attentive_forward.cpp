@@ -8,11 +8,11 @@ namespace mnemoscope {
 template <class T, class Memory>
 struct ForwardScratch {
     Memory memory;
-    Rows<T> s, c, h, product, asked, key, query, context, v;  // s = [s, x]; asked = W_a s, query its exponentials
+    Rows<T> s, c, h, product, asked, key, query, context, v, reach;  // s = [s, x]; asked = W_a s, query its exponentials
 
     ForwardScratch(const AttentiveForward<T>& a, std::int64_t rows)
         : memory(a, rows), s(rows, a.depth()), c(rows, a.n), h(rows, a.n), product(rows, a.gate_width()),
-          asked(rows, a.n), key(rows, a.n), query(1, a.n), context(1, a.n), v(1, a.n) {
+          asked(rows, a.n), key(rows, a.n), query(1, a.n), context(1, a.n), v(1, a.n), reach(rows, lanes<T>) {
         copy(a.v, v[0], a.n);
     }
 };
@@ -22,8 +22,9 @@ void advance(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, std
     const T* xp = Inputs<T>{a.x, a.extra, a.gate_width()}.added(at);
     T* out = a.h + at * a.n;
     if (a.cell == Cell::lstm) {
-        T *cells = a.save ? a.cells + at * a.n : nullptr, *gates = a.save ? a.gates + at * 4 * a.n : nullptr;
-        return lstm_cell(a.n, local.product[r], xp, local.c[r], local.h[r], out, cells, gates);
+        const auto kept = a.activations_of(at);
+        T *cell = a.save ? kept.cell() : nullptr, *gates = a.save ? kept.gates() : nullptr;
+        return lstm_cell(a.n, local.product[r], xp, local.c[r], local.h[r], out, cell, gates);
     }
     with_phi(a.phi, [&](auto phi) { rnn_cell<T, phi.value>(a.n, local.product[r], xp, a.b, local.h[r], out); });
 }
@@ -31,8 +32,10 @@ void advance(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, std
 template <class T, class Memory>
 void attend(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
             std::int64_t at) {
-    double_exponentials(local.key[r], local.key[r], a.n);
-    double_exponentials(local.asked[r], local.query[0], a.n);
+    double_exponentials(local.key[r], local.key[r], a.n, local.reach[r]);
+    double_exponentials(local.asked[r], local.query[0], a.n, local.reach[r]);
+    if (a.save) copy(local.query[0], a.activations_of(at).query(), a.n);
+    if (a.save) copy(local.key[r], a.activations_of(at).key(), a.n);
     local.memory.insert(r, t, local.h[r], local.key[r]);
     local.memory.attend(r, at, local.query[0], local.v[0], local.context[0]);
     const T share = a.mean ? T(0.5) : T(1);
@@ -50,9 +53,7 @@ void blank(const AttentiveForward<T>& a, std::int64_t at) {
     if (!a.save) return;
     fill_zero(a.attention + at * (a.buffer < 0 ? 1 : a.capacity()), a.buffer < 0 ? 1 : a.capacity());
     if (a.buffer >= 0) fill_zero(a.slots + at * a.capacity(), a.capacity());
-    if (a.cell == Cell::rnn) return;
-    fill_zero(a.cells + at * a.n, a.n);
-    fill_zero(a.gates + at * 4 * a.n, 4 * a.n);
+    fill_zero(a.activations + at * a.kept, a.kept);
 }
 
 // W_a reads the state alone. A zero for each input would not do: an infinite one, which the cell bends to 1, times zero
@@ -73,7 +74,8 @@ void walk(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, const Block
     const int rows = block.rows();
     for (int r = 0; r < rows; ++r) {
         const std::int64_t b = block.first + r;
-        local.memory.begin(r, b);
+        fill_zero(local.reach[r], lanes<T>);
+        local.memory.begin(r, b, local.reach[r]);
         copy(a.s0 + b * a.n, local.s[r], a.n);
         if (a.cell == Cell::lstm) copy(a.c0 + b * a.n, local.c[r], a.n);
     }
@@ -93,6 +95,7 @@ void walk(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, const Block
     }
     for (int r = 0; r < rows; ++r) {
         local.memory.finish(r, block.first + r);
+        a.reach[block.first + r] = *std::max_element(local.reach[r], local.reach[r] + lanes<T>);
         if (a.cell == Cell::lstm) copy(local.c[r], a.c_T + (block.first + r) * a.n, a.n);
     }
 }

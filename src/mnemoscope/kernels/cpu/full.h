@@ -41,13 +41,13 @@ public:
         for (std::int64_t j = 0; j < a.n; ++j) sum_v += a.v[j];
     }
 
-    void begin(std::int64_t r, std::int64_t b) {
+    void begin(std::int64_t r, std::int64_t b, T* reach) {
         filled.read(a.origin0 + b * a.carried, a.carried);
         counts[r] = filled.count;
         for (std::int64_t i = 0; i < filled.count; ++i) {
             const std::int64_t from = (b * a.carried + filled.slots[i]) * a.n;
             copy(a.values0 + from, values[r * most + i], a.n);
-            double_exponentials(a.keys0 + from, keys[r * most + i], a.n);
+            double_exponentials(a.keys0 + from, keys[r * most + i], a.n, reach);
         }
     }
 
@@ -91,28 +91,22 @@ public:
         for (std::int64_t j = 0; j < a.n; ++j) sum_v += v[0][j] = a.v[j];
     }
 
-    // Everything that each row attends at its last step; keys of states made here are made again.
-    void begin(const Block& block, const Span& span, const Packed<T>& U_a) {
-        for (std::int64_t b = block.first; b < block.end; ++b) begin(b - block.first, b, span.length(b), U_a);
+    // Everything that each row attends at its last step.
+    void begin(const Block& block, const Span& span) {
+        for (std::int64_t b = block.first; b < block.end; ++b) begin(b - block.first, b, span.length(b));
     }
-    void begin(std::int64_t r, std::int64_t b, std::int64_t length, const Packed<T>& U_a) {
+    void begin(std::int64_t r, std::int64_t b, std::int64_t length) {
         filled.read(a.origin0 + b * a.carried, a.carried);
         counts[r] = filled.count + length;
         pending.clear(r);
         for (std::int64_t i = 0; i < counts[r]; ++i) {
             const std::int64_t to = r * most + i, step = i - filled.count;
-            const std::int64_t from = step < 0 ? (b * a.carried + filled.slots[i]) * a.n : (step * a.batch + b) * a.n;
-            copy((step < 0 ? a.values0 : a.h) + from, values[to], a.n);
-            if (step < 0) copy(a.keys0 + from, keys[to], a.n);
+            const std::int64_t from = step < 0 ? b * a.carried + filled.slots[i] : step * a.batch + b;
+            copy((step < 0 ? a.values0 : a.h) + from * a.n, values[to], a.n);
+            step < 0 ? double_exponentials(a.keys0 + from * a.n, keys[to], a.n) : copy(a.activations_of(from).key(), keys[to], a.n);
             fill_zero(d_values[to], a.n);
             fill_zero(d_keys[to], a.n);
         }
-        const std::int64_t first = r * most + filled.count;
-        for (std::int64_t i = 0; i < length; i += tile_rows) {
-            const int together = static_cast<int>(std::min<std::int64_t>(tile_rows, length - i));
-            U_a.times(values[first + i], values.stride, together, keys[first + i], keys.stride);
-        }
-        for (std::int64_t i = 0; i < counts[r]; ++i) double_exponentials(keys[r * most + i], keys[r * most + i], a.n);
     }
 
     void attend_back(std::int64_t r, std::int64_t at, const T* query, const T* dc, T* d_query, T* d_v) {
@@ -141,7 +135,7 @@ public:
         pending.clear(r);
     }
 
-    void undo(const Block&, const Span&, std::int64_t, const Packed<T>&) {}
+    void undo(const Block&, const Span&, std::int64_t) {}
 
     void finish(std::int64_t r, std::int64_t b) {
         filled.read(a.origin0 + b * a.carried, a.carried);

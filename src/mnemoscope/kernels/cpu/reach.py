@@ -6,8 +6,6 @@ sum is lost; such a walk is left to `portable.py`, which bends q + k itself.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -15,28 +13,15 @@ LARGEST = {torch.float32: 43.0, torch.float64: 350.0}  # e^{2q} and e^{-2q} are 
 BENT = 20.0  # |tanh| is 1 to any precision from here on
 
 
-def safe(
-    h: Tensor, s: Tensor, s0: Tensor, values0: Tensor, keys0: Tensor, W_a: Tensor, U_a: Tensor, cell: str, phi: str
-) -> bool:
-    """By the states of a walk: h, s (T, B, n), s0 (B, n), carried (B, m, n). Its first wrong step has right ones."""
+def lost(reached: Tensor, h: Tensor, s: Tensor, s0: Tensor, keys0: Tensor, W_a: Tensor, U_a: Tensor) -> bool:
+    """Whether a walk lost some sum q + k, by its states: h, s (T, B, n), s0 (B, n), carried keys (B, m, n).
+
+    reached (B,) is the largest modulus of each row's queries and keys. The first wrong step has right ones.
+    """
     largest = LARGEST[h.dtype]
-    by_h = 1.0 if cell == "lstm" or phi == "tanh" else _modulus(h)
-    by_s = max(_modulus(s0), by_h + max(by_h, _modulus(values0)))  # attention is a mean of states
-    key, query = max(_modulus(keys0), by_h * _gain(U_a)), by_s * _gain(W_a)
-    if max(key, query) < largest:
-        return True
-    return not _opposed(_reach(s0 @ W_a.T, s @ W_a.T), _reach(keys0, h @ U_a.T), largest)
-
-
-def _modulus(tensor: Tensor) -> float:
-    """The largest modulus; infinity where some row has no numbers, which says nothing of the others."""
-    largest = float(tensor.abs().max()) if tensor.numel() else 0.0  # several times as fast as torch's norm
-    return math.inf if math.isnan(largest) else largest
-
-
-def _gain(matrix: Tensor) -> float:
-    """The largest |W x| of an x whose entries are at most 1."""
-    return float(matrix.abs().sum(1).max())
+    if not reached.numel() or float(reached.max()) < largest:
+        return False
+    return _opposed(_reach(s0 @ W_a.T, s @ W_a.T), _reach(keys0, h @ U_a.T), largest)
 
 
 def _reach(*tensors: Tensor) -> tuple[Tensor, Tensor]:

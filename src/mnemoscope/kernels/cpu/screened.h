@@ -73,14 +73,14 @@ public:
         tame = T(2) * sum < Limits<T>::exponent / 2;
     }
 
-    void begin(std::int64_t r, std::int64_t b) {
+    void begin(std::int64_t r, std::int64_t b, T* reach) {
         clocks[r] = a.clock0[b];
         for (std::int64_t j = 0; j < capacity; ++j) {
             const std::int64_t from = b * capacity + j, to = slots.at(r, j), place = slots.place[to];
             slots.held[to] = a.origin0[from] < 0 ? -1 : static_cast<std::int32_t>(j);
             relevance[to] = a.relevance0[from];
             copy(a.values0 + from * a.n, slots.values[place], a.n);
-            double_exponentials(a.keys0 + from * a.n, slots.keys[place], a.n);
+            double_exponentials(a.keys0 + from * a.n, slots.keys[place], a.n, reach);
         }
     }
 
@@ -136,68 +136,50 @@ class ScreenedBackward {
     const AttentiveBackward<T>& a;
     std::int64_t capacity, width;
     Slots<T> slots;
-    Rows<T> d_values, d_keys, weights, d_weights, factor, states, made;
-    Pending<T> pending;            // by place
-    Buffer<std::int64_t> missing;  // the slot of each row that lacks its value and key, -1 for none
+    Rows<T> d_values, d_keys, weights, d_weights, factor;
+    Pending<T> pending;  // by place
 
     std::int64_t local(std::int64_t r, std::int64_t place) const { return place - slots.at(r, 0); }
     std::int64_t held_at(std::int64_t t, std::int64_t b, std::int64_t j) const {
         if (t >= 0) return a.slots[(t * a.batch + b) * capacity + j];
         return a.origin0[b * capacity + j] < 0 ? -1 : j;
     }
-    const T* value_of(std::int64_t b, std::int64_t index) const {
-        const std::int64_t made_at = index - a.carried;
-        return made_at < 0 ? a.values0 + (b * a.carried + index) * a.n : a.h + (made_at * a.batch + b) * a.n;
-    }
-
     void settle(std::int64_t r) {
         for (std::int64_t k = 0; k < capacity; ++k) pending.settle(r, k, d_values[slots.at(r, k)], width);
         pending.clear(r);
     }
 
-    // Fills the slots that are missing: keys of states made here are made again, one product for the whole block.
-    void refill(const Block& block, const Packed<T>& U_a) {
-        bool any = false;
-        for (int r = 0; r < block.rows(); ++r) {
-            if (missing[r] < 0) continue;
-            const std::int64_t place = slots.place[missing[r]], index = slots.held[missing[r]];
-            fill_zero(d_values[place], a.n);
-            fill_zero(d_keys[place], a.n);
-            pending.forget(r, local(r, place));
-            if (index < 0) continue;
-            copy(value_of(block.first + r, index), slots.values[place], a.n);
-            if (index < a.carried) continue;
-            copy(slots.values[place], states[r], a.n);
-            any = true;
-        }
-        if (any) U_a.times(states[0], states.stride, block.rows(), made[0], made.stride);
-        for (int r = 0; r < block.rows(); ++r) {
-            const std::int64_t index = missing[r] < 0 ? -1 : slots.held[missing[r]];
-            if (index < 0) continue;
-            const T* key = index < a.carried ? a.keys0 + ((block.first + r) * a.carried + index) * a.n : made[r];
-            double_exponentials(key, slots.keys[slots.place[missing[r]]], a.n);
-        }
+    // The state of this index comes to a slot of row r: its value and key, and no gradient yet.
+    void refill(std::int64_t r, std::int64_t b, std::int64_t slot, std::int64_t index) {
+        const std::int64_t place = slots.place[slot], made = index - a.carried;
+        fill_zero(d_values[place], a.n);
+        fill_zero(d_keys[place], a.n);
+        pending.forget(r, local(r, place));
+        if (index < 0) return;
+        const std::int64_t from = made < 0 ? b * a.carried + index : made * a.batch + b;
+        copy((made < 0 ? a.values0 : a.h) + from * a.n, slots.values[place], a.n);
+        if (made < 0) double_exponentials(a.keys0 + from * a.n, slots.keys[place], a.n);
+        if (made >= 0) copy(a.activations_of(from).key(), slots.keys[place], a.n);
     }
 
 public:
     ScreenedBackward(const AttentiveBackward<T>& a, std::int64_t rows)
         : a(a), capacity(a.capacity()), width(rounded_up(a.n, lanes<T>)), slots(rows, capacity, a.n),
           d_values(rows * capacity, a.n), d_keys(rows * capacity, a.n), weights(1, capacity), d_weights(1, capacity),
-          factor(1, a.n), states(rows, a.n), made(rows, a.n),
-          pending(rows, capacity, a.n), missing(rows) {
+          factor(1, a.n), pending(rows, capacity, a.n) {
         for (std::int64_t j = 0; j < a.n; ++j) factor[0][j] = T(4) * a.v[j];
     }
 
     // The memory as it stands after each row's last step.
-    void begin(const Block& block, const Span& span, const Packed<T>& U_a) {
-        for (int r = 0; r < block.rows(); ++r) pending.clear(r);
-        for (std::int64_t j = 0; j < capacity; ++j) {
-            for (std::int64_t b = block.first; b < block.end; ++b) {
-                missing[b - block.first] = slots.at(b - block.first, j);
-                const std::int64_t index = held_at(span.length(b) - 1, b, j);
-                slots.held[slots.at(b - block.first, j)] = static_cast<std::int32_t>(index);
+    void begin(const Block& block, const Span& span) {
+        for (std::int64_t b = block.first; b < block.end; ++b) {
+            const std::int64_t r = b - block.first;
+            pending.clear(r);
+            for (std::int64_t j = 0; j < capacity; ++j) {
+                const std::int64_t to = slots.at(r, j), index = held_at(span.length(b) - 1, b, j);
+                slots.held[to] = static_cast<std::int32_t>(index);
+                refill(r, b, to, index);
             }
-            refill(block, U_a);
         }
     }
 
@@ -230,12 +212,11 @@ public:
         }
     }
 
-    // The memory as it stood before step t. A state that moved from S to R moves back, and what it displaced returns:
-    // at most one slot of a row then lacks its state. S comes before R, so that the place it leaves is free by then.
-    void undo(const Block& block, const Span& span, std::int64_t t, const Packed<T>& U_a) {
+    // The memory as it stood before step t. A state that moved from S to R moves back, and what it displaced returns. S
+    // comes before R, so that the place it leaves is free by then.
+    void undo(const Block& block, const Span& span, std::int64_t t) {
         for (std::int64_t b = block.first; b < block.end; ++b) {
             const std::int64_t r = b - block.first;
-            missing[r] = -1;
             for (std::int64_t j = 0; span.alive(t, b) && j < capacity; ++j) {
                 const std::int64_t to = slots.at(r, j), index = held_at(t - 1, b, j);
                 if (slots.held[to] == index) continue;
@@ -245,10 +226,9 @@ public:
                 if (from < slots.at(r, capacity))
                     std::swap(slots.place[to], slots.place[from]);
                 else
-                    missing[r] = to;
+                    refill(r, b, to, index);
             }
         }
-        refill(block, U_a);
     }
 
     void finish(std::int64_t r, std::int64_t b) {

@@ -28,15 +28,15 @@ def attentive_forward(
 def attentive_backward(
     dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor,
     s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor,
-    cells: Tensor, gates: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int,
-    mix: str, lengths: Tensor | None,
+    activations: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int, mix: str,
+    lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     if buffer < 0:
         return past.backward(
-            dh, ds, dc_T, V, W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, cells, gates, attention, cell, phi,
+            dh, ds, dc_T, V, W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, activations, attention, cell, phi,
             mix, lengths,
         )  # fmt: skip
     return screened.backward(
-        dh, ds, dc_T, V, W_a, U_a, v, s0, c0, values0, keys0, h, s, cells, gates, origin0, slots, attention, cell, phi,
+        dh, ds, dc_T, V, W_a, U_a, v, s0, c0, values0, keys0, h, s, activations, origin0, slots, attention, cell, phi,
         buffer, relevant, mix, lengths,
     )  # fmt: skip

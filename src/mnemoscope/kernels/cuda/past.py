@@ -83,8 +83,7 @@ def forward(
     new = xp.new_empty if lengths is None else xp.new_zeros  # nothing is written past a row's length
     h, s = (new(T, B, n, dtype=torch.float32) for _ in "hs")
     c_T = h.new_empty(B, n) if lstm else h.new_empty(0)
-    cells = new(kept, B, n, dtype=torch.float32) if lstm else h.new_empty(0)
-    gates = new(kept, B, 4 * n, dtype=torch.float32) if lstm else h.new_empty(0)
+    activations = new(kept, B, 5 * n if lstm else 0, dtype=torch.float32)
     log_sums = new(kept, B, dtype=torch.float32)
     defines = {
         **over.defines(phi, mix), "SAVE": save, "HAS_BIAS": b is not None, "HAS_LENGTHS": lengths is not None,
@@ -92,18 +91,18 @@ def forward(
     args = [
         *single(xp, _padded(torch.cat([V, W_a]), over.G + 1, N).T, _padded(U_a, 1, N).T, _wide(v, N)),
         None if b is None else _wide(b, N), _wide(s0, N), *single(c0), keys, values, origin0.contiguous(),
-        on(xp.device, lengths), h, s, c_T, cells, gates, log_sums, n, T, B, m0,
+        on(xp.device, lengths), h, s, c_T, activations, log_sums, n, T, B, m0,
     ]  # fmt: skip
     compiler.launch("past_forward", defines, B * over.C, 32 * over.warps, over.forward_floats, args)
     nothing = torch.empty(B, 0, device=xp.device)
-    out = (h, s, c_T, nothing.long(), nothing, cells, gates, h.new_empty(0, dtype=torch.int32), log_sums)
+    out = h, s, c_T, nothing.long(), nothing, activations, h.new_empty(0, dtype=torch.int32), log_sums
     return tuple(t.to(xp.dtype) if t.is_floating_point() else t for t in out)
 
 
 def backward(
     dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor,
     s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor,
-    cells: Tensor, gates: Tensor, log_sums: Tensor, cell: str, phi: str, mix: str, lengths: Tensor | None,
+    activations: Tensor, log_sums: Tensor, cell: str, phi: str, mix: str, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     T, B, n = h.shape
     dtype, lstm, m0 = h.dtype, cell == "lstm", values0.shape[1]
@@ -132,7 +131,7 @@ def backward(
     }  # fmt: skip
     args = [
         *single(dh, ds, dc_T, _padded(torch.cat([V, W_a]), over.G + 1, N), _padded(U_a, 1, N), _wide(v, N)), keys,
-        values, queries, origin0.contiguous(), *single(c0, h, contexts, cells, gates, log_sums), on(h.device, lengths),
+        values, queries, origin0.contiguous(), *single(c0, h, contexts, activations, log_sums), on(h.device, lengths),
         outer, means, dxp, dq, dk, dv_rows, dc0, dvalues0, dkeys0, n, T, B, m0,
     ]  # fmt: skip
     compiler.launch("past_backward", defines, B * over.C, 32 * over.warps, over.backward_floats, args)

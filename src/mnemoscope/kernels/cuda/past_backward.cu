@@ -109,7 +109,7 @@ struct Meeting {
 KERNEL(THREADS) past_backward(
     const float* dh_out, const float* ds_out, const float* dc_T, const float* matrix_s, const float* matrix_k,
     const float* v, const float* keys, const float* values, const float* queries, const long long* origin0,
-    const float* c0, const float* h_in, const float* contexts, const float* cells, const float* gates, const float* log_sums,
+    const float* c0, const float* h_in, const float* contexts, const float* activations, const float* log_sums,
     const long long* lengths, float* outer, float* means, float* dxp, float* dq_out, float* dk_out, float* dv_rows,
     float* dc0, float* dvalues0, float* dkeys0, int n, int T, int B, int m0) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = blockIdx.x % C, sequence = blockIdx.x / C;
@@ -215,10 +215,10 @@ KERNEL(THREADS) past_backward(
             if (j < n) {
                 const float dh = (HAS_DH ? dh_out[row * n + j] : 0.f) + g[j] + sums[N + j] + back[j];
                 if constexpr (G == 4) {
-                    const float* kept = gates + row * 4 * n + j;
+                    const float* kept = activations + row * 5 * n + j;
                     const LSTMUnit unit{kept[0], kept[n], kept[2 * n], kept[3 * n]};
-                    const float previous = t > 0 ? cells[(row - B) * n + j] : c0[(long long)sequence * n + j];
-                    unit.back(dh, dc[j], cells[row * n + j], previous, dz);
+                    const float previous = t > 0 ? kept[(4 - 5 * (long long)B) * n] : c0[(long long)sequence * n + j];
+                    unit.back(dh, dc[j], kept[4 * n], previous, dz);
                 } else {
                     dz[0] = dh * phi_slope(h_in[row * n + j]);
                 }

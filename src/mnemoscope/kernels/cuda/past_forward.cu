@@ -40,7 +40,7 @@ DEVICE float merge(const float* from, int count, int j, float& most, float& tota
 KERNEL(THREADS) past_forward(
     const float* xp, const float* reads_s, const float* makes_key, const float* v, const float* bias, const float* s0,
     const float* c0, float* keys, float* values, const long long* origin0, const long long* lengths, float* h_out,
-    float* s_out, float* c_T, float* cells, float* gates, float* log_sums, int n, int T, int B, int m0) {
+    float* s_out, float* c_T, float* activations, float* log_sums, int n, int T, int B, int m0) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = blockIdx.x % C, sequence = blockIdx.x / C;
     const int steps = HAS_LENGTHS ? (int)lengths[sequence] : T;
     float* s = shared_memory();
@@ -69,9 +69,8 @@ KERNEL(THREADS) past_forward(
                 LSTMUnit unit;
                 now = unit.advance(z, cell[j]);
                 if (j < n && SAVE && rank == 0) {
-                    const float kept[4] = {unit.i, unit.f, unit.g, unit.o};
-                    for (int r = 0; r < 4; ++r) gates[row * 4 * n + r * n + j] = kept[r];
-                    cells[row * n + j] = cell[j];
+                    const float kept[5] = {unit.i, unit.f, unit.g, unit.o, cell[j]};
+                    for (int r = 0; r < 5; ++r) activations[(row * 5 + r) * n + j] = kept[r];
                 }
             } else {
                 now = phi(z[0], HAS_BIAS ? bias[j] : 0.f);

@@ -48,8 +48,7 @@ def forward(
         h.new_empty(B, n) if lstm else h.new_empty(0),
         h.new_empty(B, slots, dtype=torch.int64),
         h.new_empty(B, slots),
-        h.new_empty(kept, B, n) if lstm else h.new_empty(0),
-        h.new_empty(kept, B, 4 * n) if lstm else h.new_empty(0),
+        h.new_empty(kept, B, 5 * n if lstm else 0),
         h.new_empty(kept, B, slots, dtype=torch.int32),
         h.new_empty(kept, B, slots),
     )
@@ -67,7 +66,7 @@ def forward(
 
 def backward(
     dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor,
-    s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, h: Tensor, s: Tensor, cells: Tensor, gates: Tensor,
+    s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, h: Tensor, s: Tensor, activations: Tensor,
     origin0: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int, mix: str,
     lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
@@ -92,7 +91,7 @@ def backward(
     }  # fmt: skip
     args = [
         *single(dh, ds, dc_T, V, W_a, U_a, v, projected, projected0, queries, c0, values0), origin0.contiguous(),
-        *single(h, cells, gates), slots, *single(attention), on(h.device, lengths), dxp, dq, dk, dv_rows, dc0,
+        *single(h, activations), slots, *single(attention), on(h.device, lengths), dxp, dq, dk, dv_rows, dc0,
         gathered0, n, T, B,
     ]  # fmt: skip
     compiler.launch("screened_backward", defines, B * tile.C, tile.threads, _backward_floats(tile, m0, has_ds), args)

@@ -34,7 +34,7 @@ struct Undo {
 KERNEL(THREADS) screened_backward(
     const float* dh_out, const float* ds_out, const float* dc_T, const float* V, const float* W_a, const float* U_a,
     const float* v, const float* projected, const float* projected0, const float* queries, const float* c0,
-    const float* values0, const long long* origin0, const float* h_in, const float* cells, const float* gates,
+    const float* values0, const long long* origin0, const float* h_in, const float* activations,
     const int* slots, const float* attention, const long long* lengths, float* dxp, float* dq_out, float* dk_out,
     float* dv_rows, float* dc0, float* gathered0, int n, int T, int B) {
     const Place p = place();
@@ -106,11 +106,12 @@ KERNEL(THREADS) screened_backward(
         if (HAS_DS) own = ds_out[at];
         if (G == 1) h = h_in[at];
         if (G == 4) {
-            previous = t > 0 ? cells[at - stride] : c0[first];
-            for (int r = 0; r < 4; ++r) gate[r] = gates[(at - unit) * 4 + r * n + unit];
+            const float* its = activations + (at - unit) * 5 + unit;
+            previous = t > 0 ? its[4 * n - 5 * stride] : c0[first];
+            for (int r = 0; r < 4; ++r) gate[r] = its[r * n];
         }
     };
-    if (G == 4 && mine && steps) c = cells[first + (steps - 1) * stride];
+    if (G == 4 && mine && steps) c = activations[(first - unit + (steps - 1) * stride) * 5 + 4 * n + unit];
     fetch(steps - 1);
     float alpha = weights_of(steps - 1);
     sync_cluster();

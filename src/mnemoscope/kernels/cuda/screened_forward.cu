@@ -43,7 +43,7 @@ KERNEL(THREADS) screened_forward(
     const float* xp, const float* V, const float* W_a, const float* U_a, const float* v, const float* bias,
     const float* query0, const float* c0, const float* projected0, const float* values0, const float* keys0,
     const long long* origin0, const float* relevance0, const long long* clock0, const long long* lengths, float* h_out,
-    float* s_out, float* c_T, long long* final_slots, float* final_relevance, float* cells, float* gates, int* slots,
+    float* s_out, float* c_T, long long* final_slots, float* final_relevance, float* activations, int* slots,
     float* attention, int n, int T, int B, double decay) {
     const Place p = place();
     const int unit = p.unit, lane = p.lane, steps = HAS_LENGTHS ? (int)lengths[p.sequence] : T;
@@ -121,8 +121,9 @@ KERNEL(THREADS) screened_forward(
         if (writes) {  // behind the barrier, which would wait for them
             h_out[at] = h;
             if (SAVE && G == 4) {
-                cells[at] = c;
-                for (int r = 0; r < 4; ++r) gates[(at - unit) * 4 + r * n + unit] = kept[r];
+                float* its = activations + (at - unit) * 5 + unit;
+                for (int r = 0; r < 4; ++r) its[r * n] = kept[r];
+                its[4 * n] = c;
             }
         }
 
@@ -173,10 +174,8 @@ KERNEL(THREADS) screened_forward(
     for (int t = steps; t < T; ++t, at += stride) {
         if (writes) {
             h_out[at] = s_out[at] = 0.f;
-            if (SAVE && G == 4) {
-                cells[at] = 0.f;
-                for (int r = 0; r < 4; ++r) gates[(at - unit) * 4 + r * n + unit] = 0.f;
-            }
+            if (SAVE && G == 4)
+                for (int r = 0; r < 5; ++r) activations[(at - unit) * 5 + r * n + unit] = 0.f;
         }
         if (SAVE && keeps) {
             slots[((long long)t * B + p.sequence) * KAPPA + lane] = -1;
