@@ -76,9 +76,24 @@ class Summed(nn.RNN):
 def test_a_subclass_with_a_forward_of_its_own_is_known_by_that_forward_alone():
     found = examine(Summed(3, 5), torch.randn(30, 2, 3), scopes=["horizon", "stability", "truncation"])
     assert found["horizon"].figures["horizon"] == 29
-    assert "changes the forward of nn.RNN" in found["stability"].why
+    assert "changes what nn.RNN gives" in found["stability"].why
     assert found["stability"].status == "not applicable"
     assert found["truncation"].status == "estimated"
+
+
+class Bare(nn.GRU):
+    """Torch's, without the state in its result, as nn.Sequential wants it."""
+
+    def forward(self, x):
+        return super().forward(x)[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"num_layers": 2, "dropout": 0.5}])
+def test_a_subclass_that_gives_what_torchs_does_is_known_by_its_states(options):
+    module, x = Bare(3, 5, **options), torch.randn(6, 4, 3)
+    assert examine(module, x, scopes=["stability"])["stability"].status == "estimated"
+    assert examine(nn.Sequential(module, nn.Linear(5, 2)), x, scopes=["stability"])["stability"].status == "estimated"
+    assert module.training
 
 
 def test_one_direction_alone_can_be_reversed_only_where_there_is_one():

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mnemoscope.adapters.adapted import primary, time_first
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import GRU, LSTM, RNN, Layer
 from mnemoscope.layers.sequence import Weights
@@ -62,15 +64,9 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
     """nn.RNN, nn.LSTM or nn.GRU as the layer of ours with the same equations; it holds the very same parameters.
 
     A stack stays a stack. Of a bidirectional layer only one direction is a recurrence: the forward one of a single
-    layer, or with ``reverse=True`` the other, which reads the sequence from its end. A subclass with a ``forward`` of
-    its own is refused: what it does to the equations is not known.
+    layer, or with ``reverse=True`` the other, which reads the sequence from its end. A subclass whose own ``forward``
+    gives other numbers than torch's is refused: its equations are not known.
     """
-    kind = next((kind for kind in (nn.LSTM, nn.GRU, nn.RNN) if isinstance(module, kind)), None)
-    if kind is not None and type(module).forward is not kind.forward:
-        raise MnemoscopeError(
-            f"{type(module).__name__} changes the forward of nn.{kind.__name__}, so that its equations are not known: "
-            "give it initial_state(batch) and step(x, state) to see its states"
-        )
     if module.bidirectional and module.num_layers > 1:
         raise MnemoscopeError(
             f"a bidirectional {type(module).__name__} of {module.num_layers} layers has no step: its second layer "
@@ -82,7 +78,29 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
     suffix = "_reverse" if reverse else ""
     for name, _ in list(layer.named_parameters()):
         _share(layer, name, getattr(module, name + suffix))
+    kind = next(kind for kind in (nn.LSTM, nn.GRU, nn.RNN) if isinstance(module, kind))
+    if type(module).forward is not kind.forward and not _alike(module, layer):
+        raise MnemoscopeError(
+            f"{type(module).__name__} changes what nn.{kind.__name__} gives, so that its equations are not known: give "
+            "it initial_state(batch) and step(x, state) to see its states"
+        )
     return layer.train(module.training)
+
+
+@torch.no_grad()
+def _alike(module: nn.RNNBase, layer: Layer) -> bool:
+    """Whether a subclass of torch's gives what torch's equations give, tried on a short noise."""
+    noise = torch.randn(5, 2, module.input_size, generator=torch.Generator().manual_seed(0))
+    x, training = noise.to(next(module.parameters())), module.training
+    try:
+        output = primary(module.eval()(time_first(x, module.batch_first)))
+    except Exception:  # a forward of other arguments
+        return False
+    finally:
+        module.train(training)
+    wanted, near = layer.eval()(x)[0], torch.finfo(x.dtype).eps ** 0.5
+    found = time_first(output, module.batch_first)
+    return found.shape == wanted.shape and torch.allclose(found, wanted, rtol=near, atol=near)
 
 
 def _blank(module: nn.RNNBase) -> Layer:
