@@ -140,7 +140,7 @@ def test_fused_is_eager(name: str, dtype: torch.dtype, data: st.DataObject) -> N
     with kernels.backend("eager"):
         truth = outcome(layer.double(), x.to(dtype), lengths, state, torch.float64)
     if dtype is torch.float32 and run["options"].get("nonlinearity") in ("relu", "modrelu"):
-        states = 1 + len(leaves(layer(x[:, :1])[1]))  # a unit may round to the other side of the kink, where slopes jump
+        states = 1 + len(leaves(layer(x[:, :1])[1]))  # a unit may round to the other side of the kink
         found, truth = found[:states], truth[:states]
     # SAB divides by the little by which a score exceeds the one that is cut off, and so magnifies single rounding.
     assert_close(found, truth, 2e-3 if (name, dtype) == ("SAB", torch.float32) else TOLERANCE[dtype])
