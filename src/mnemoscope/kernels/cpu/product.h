@@ -53,17 +53,21 @@ struct Steps {
 template <class T, int R, int V, bool onto>
 void tile(const T* panel, std::int64_t depth, const T* a, T* c, const Steps& step) {
     Vec<T> sum[R][V] = {};
+    MNEMOSCOPE_UNROLL(4)
     for (std::int64_t k = 0; k < depth; ++k, panel += step.panel, a += step.a_depth) {
         Vec<T> w[V];
         for (int v = 0; v < V; ++v) w[v] = load(panel + v * lanes<T>);
         for (int r = 0; r < R; ++r)
             for (int v = 0; v < V; ++v) sum[r][v] += a[r * step.a_row] * w[v];
     }
-    for (int r = 0; r < R; ++r)
+    MNEMOSCOPE_UNROLL(8)
+    for (int r = 0; r < R; ++r) {
+        MNEMOSCOPE_UNROLL(3)
         for (int v = 0; v < V; ++v) {
             T* to = c + r * step.c + v * lanes<T>;
             store(to, onto ? load(to) + sum[r][v] : sum[r][v]);
         }
+    }
 }
 // The same for sizes known at run time, rows <= R and vectors <= tile_vectors.
 template <class T, int R, bool onto>

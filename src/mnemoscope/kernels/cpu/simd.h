@@ -18,6 +18,16 @@
 #define MNEMOSCOPE_INLINE inline
 #endif
 
+// Before a loop: an array of vectors stays in registers only where every index into it is known.
+#define MNEMOSCOPE_PRAGMA(TEXT) _Pragma(#TEXT)
+#if defined(__clang__)
+#define MNEMOSCOPE_UNROLL(TIMES) MNEMOSCOPE_PRAGMA(clang loop unroll_count(TIMES))
+#elif defined(__GNUC__)
+#define MNEMOSCOPE_UNROLL(TIMES) MNEMOSCOPE_PRAGMA(GCC unroll TIMES)
+#else
+#define MNEMOSCOPE_UNROLL(TIMES)
+#endif
+
 namespace mnemoscope {
 
 #if defined(__AVX512F__)
