@@ -67,7 +67,10 @@ def _differentiated_otherwise() -> bool:
 
 def followed() -> bool:
     """Whether a tracer or a transform of torch follows what is done: a tensor's value may then decide nothing."""
-    return torch.compiler.is_compiling() or _differentiated_otherwise()
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return True
+    modes = torch._C._len_torch_dispatch_stack() + torch._ops._len_torch_dispatch_stack_pre_dispatch()
+    return modes > 0 or _differentiated_otherwise()  # make_fx and FakeTensor are modes
 
 
 def supported(
