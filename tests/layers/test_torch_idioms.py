@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from table import BATCH, HIDDEN, INPUT, ROWS, TIME, Row
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils import _pytree as pytree
@@ -15,6 +16,7 @@ from torch.utils import _pytree as pytree
 import mnemoscope
 from mnemoscope import kernels
 from mnemoscope.layers import AttentiveState, stable
+from mnemoscope.layers.attentive import Attentive
 from mnemoscope.recurrence import leaves
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=str)
@@ -53,6 +55,48 @@ def test_autocast_runs_a_sequence_in_pieces(row: Row, backend: str) -> None:
     assert all(p.grad.isfinite().all() for p in layer.parameters() if p.grad is not None)
     if row.layer is not mnemoscope.SAB:  # which of its states are attended hangs on the last bits of their scores
         torch.testing.assert_close(output, expected, rtol=0.1, atol=0.2)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("row", [row for row in ROWS if issubclass(row.layer, Attentive)], ids=str)
+def test_a_memory_leaves_autocast_in_the_type_of_its_layer(row: Row, grad: bool) -> None:
+    layer, x = row.make(dtype=torch.float32), draw(2 * TIME, BATCH, INPUT, dtype=torch.float32)
+    with torch.set_grad_enabled(grad), torch.autocast("cpu", torch.bfloat16):
+        _, state = layer(x)  # long enough for every slot to be a new one
+    assert {t.dtype for t in state.memory if t.is_floating_point()} == {torch.float32}
+    layer(x, state)
+
+
+@every_row
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("time", [1, TIME])
+def test_writing_to_the_output_leaves_the_state_alone(row: Row, grad: bool, time: int) -> None:  # as with nn.LSTM
+    with torch.set_grad_enabled(grad):
+        output, state = row.make()(draw(time, BATCH, INPUT))
+    before = [t.detach().clone() for t in leaves(state)]
+    with torch.no_grad():
+        output.fill_(7)
+    assert all(torch.equal(a, b) for a, b in zip(before, leaves(state), strict=True))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@every_row
+def test_a_trace_decides_nothing_by_the_values_it_saw(row: Row, grad: bool) -> None:
+    layer, x = row.make(dtype=torch.float32).requires_grad_(grad), draw(2 * TIME, BATCH, INPUT, dtype=torch.float32)
+    state = layer(x)[1]
+    if isinstance(layer, mnemoscope.RelRNN | mnemoscope.RelLSTM):
+        state.memory.relevance.add_(100)  # what is carried now stays
+    shape = pytree.tree_structure(state)
+
+    def run(x: torch.Tensor, *parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        output, final = layer(x, pytree.tree_unflatten(list(parts), shape))
+        return output, *leaves(final)
+
+    empty = leaves(layer.initial_state(BATCH))
+    carried = leaves(state) if [t.shape for t in empty] != [t.shape for t in leaves(state)] else empty
+    traced = make_fx(run)(x, *carried)
+    for found, expected in zip(traced(x, *leaves(state)), run(x, *leaves(state)), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @every_row

@@ -29,7 +29,7 @@ def _recorded(*tensors: Tensor | None) -> bool:
 def final(states: Tensor, first: Tensor, lengths: Tensor | None) -> Tensor:
     """The last state of each row: states (T, B, n), the state before them (B, n) -> (B, n)."""
     if lengths is None:
-        return states[-1]
+        return states[-1].clone()  # whoever writes to the outputs leaves the state as it is
     last = (lengths - 1).clamp(min=0).view(1, -1, 1).expand(1, *first.shape)
     return torch.where((lengths > 0)[:, None], states.gather(0, last).squeeze(0), first)
 

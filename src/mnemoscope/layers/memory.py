@@ -110,13 +110,15 @@ def after(before: Memory, done: Attended, weight_key: Tensor, lengths: Tensor | 
     passed = torch.full_like(before.clock, len(steps)) if lengths is None else lengths  # (batch,)
     made = torch.where(steps < passed[:, None], before.clock[:, None] + steps, -1)  # (batch, time): their origins
     if done.slots is None:  # full attention: all that stood there, and the new states after it
-        values, keys = (_behind(*pair) for pair in zip(before, (done.h, F.linear(done.h, weight_key)), strict=False))
+        values, keys = _behind(before.values, done.h), _behind(before.keys, F.linear(done.h, weight_key))
         relevance = F.pad(before.relevance, (0, len(steps)))
         return Memory(values, keys, torch.cat([before.origin, made], 1), relevance, before.clock + passed)
     new = done.slots - done.slots.shape[1]
     if _known(new >= 0):  # as after any longer sequence: nothing carried is left
         values = _pick(done.h.transpose(0, 1), new)
-        return Memory(values, F.linear(values, weight_key), made.gather(1, new), done.relevance, before.clock + passed)
+        keys = F.linear(values, weight_key)
+        values, keys = values.to(_common(before.values, values)), keys.to(_common(before.keys, keys))
+        return Memory(values, keys, made.gather(1, new), done.relevance, before.clock + passed)
     slots = torch.arange(new.shape[1], device=new.device)
     held = torch.where(done.slots < 0, slots, done.slots)  # an empty slot keeps what stood there
     carried, old, new = held < len(slots), held.clamp(max=len(slots) - 1), new.clamp(min=0)
@@ -133,10 +135,15 @@ def _known(all_of: Tensor) -> bool:
 
 
 def _behind(first: Tensor, made: Tensor) -> Tensor:
-    """The new states, made time-major, behind the carried ones (batch, m, hidden). Where nothing was carried they are
-    a view, if autograd would notice that somebody writes to the output: the copy would be as long as the sequence."""
+    """The new states, made time-major, behind the carried ones (batch, m, hidden). A copy either way: whoever writes to
+    the output leaves the memory as it is."""
     new = made.transpose(0, 1)
-    return new if made.requires_grad and not first.shape[1] else torch.cat([first, new], 1)
+    return torch.cat([first, new], 1) if first.shape[1] else new.to(_common(first, new), copy=True)
+
+
+def _common(carried: Tensor, new: Tensor) -> torch.dtype:
+    """The type of both together: autocast makes keys of a smaller one, which would not fit the input outside of it."""
+    return torch.promote_types(carried.dtype, new.dtype)
 
 
 def _pick(states: Tensor, index: Tensor) -> Tensor:
