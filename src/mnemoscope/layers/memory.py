@@ -110,7 +110,8 @@ def after(before: Memory, done: Attended, weight_key: Tensor, lengths: Tensor | 
     passed = torch.full_like(before.clock, len(steps)) if lengths is None else lengths  # (batch,)
     made = torch.where(steps < passed[:, None], before.clock[:, None] + steps, -1)  # (batch, time): their origins
     if done.slots is None:  # full attention: all that stood there, and the new states after it
-        values, keys = _behind(before.values, done.h), _behind(before.keys, F.linear(done.h, weight_key))
+        values = _behind(before.values, done.h.clone())  # whoever writes to the output leaves the memory as it is
+        keys = _behind(before.keys, F.linear(done.h, weight_key))
         relevance = F.pad(before.relevance, (0, len(steps)))
         return Memory(values, keys, torch.cat([before.origin, made], 1), relevance, before.clock + passed)
     new = done.slots - done.slots.shape[1]
@@ -135,10 +136,9 @@ def _known(all_of: Tensor) -> bool:
 
 
 def _behind(first: Tensor, made: Tensor) -> Tensor:
-    """The new states, made time-major, behind the carried ones (batch, m, hidden). A copy either way: whoever writes to
-    the output leaves the memory as it is."""
+    """The new states, made time-major, behind the carried ones (batch, m, hidden)."""
     new = made.transpose(0, 1)
-    return torch.cat([first, new], 1) if first.shape[1] else new.to(_common(first, new), copy=True)
+    return torch.cat([first, new], 1) if first.shape[1] else new.to(_common(first, new))
 
 
 def _common(carried: Tensor, new: Tensor) -> torch.dtype:

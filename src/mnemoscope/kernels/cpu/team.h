@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <new>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -42,27 +43,36 @@ void run_together(const Team& team, std::size_t threads, Body body) {
     for (std::thread& other : others) other.join();
 }
 
-// Calls walk(block, scratch) for every block; each thread has a scratch of its own, made before any of them starts, and
-// finish(scratch) when all are done, one after the other. Which blocks share a scratch does not depend on who is faster:
-// what is summed in it is the same twice.
+// Calls walk(block, scratch) for every block; each thread makes a scratch of its own, in its own cache, and
+// finish(scratch) is called when all are done, one after the other. Which blocks share a scratch does not depend on who is
+// faster: what is summed in it is the same twice.
 template <class Scratch, class Make, class Walk, class Finish>
 void over_rows(const Team& team, std::int64_t batch, std::int64_t most_rows, Make make, Walk walk, Finish finish) {
     const std::int64_t size = rows_in_block(batch, team.threads, most_rows), blocks = (batch + size - 1) / size;
     const auto threads = static_cast<std::size_t>(std::min(team.threads, blocks));
     struct alignas(128) Own {  // what one thread counts in must not share a line with what another one reads
-        Scratch scratch;
+        std::optional<Scratch> scratch;
     };
-    std::vector<Own> own;
-    for (std::size_t i = 0; i < threads; ++i) own.push_back(Own{make(size)});
+    std::vector<Own> own(threads);
     std::atomic<std::size_t> shares{0};
+    std::atomic<bool> failed{false};
+    auto work = [&](std::size_t share) {
+        Scratch& scratch = own[share].scratch.emplace(make(size));
+        for (auto i = static_cast<std::int64_t>(share); i < blocks; i += static_cast<std::int64_t>(threads))
+            walk(Block{i * size, std::min(batch, (i + 1) * size)}, scratch);
+    };
     auto body = [&] {
         const FlushSubnormals flush;
         for (std::size_t share = shares++; share < threads; share = shares++)  // there may be fewer threads than asked for
-            for (auto i = static_cast<std::int64_t>(share); i < blocks; i += static_cast<std::int64_t>(threads))
-                walk(Block{i * size, std::min(batch, (i + 1) * size)}, own[share].scratch);
+            try {
+                work(share);
+            } catch (...) {  // it may not leave a thread
+                failed = true;
+            }
     };
     run_together(team, threads, body);
-    for (Own& each : own) finish(each.scratch);
+    if (failed) throw std::bad_alloc();
+    for (Own& each : own) finish(*each.scratch);
 }
 template <class Scratch, class Make, class Walk>
 void over_rows(const Team& team, std::int64_t batch, std::int64_t most_rows, Make make, Walk walk) {
