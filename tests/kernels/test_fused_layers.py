@@ -116,8 +116,7 @@ def assert_close(found: list[Tensor], truth: list[Tensor], tolerance: float) -> 
         assert torch.allclose(ours, theirs, rtol=0, atol=bound), f"{(ours - theirs).abs().max():.1e} > {bound:.1e}"
 
 
-# In single precision torch's matrix exponential is off by more than the kernels are.
-CASES = [(name, dtype) for name in FAMILIES for dtype in TOLERANCE if (name, dtype) != ("ExpRNN", torch.float32)]
+CASES = [(name, dtype) for name in FAMILIES for dtype in TOLERANCE]
 
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
@@ -142,8 +141,8 @@ def test_fused_is_eager(name: str, dtype: torch.dtype, data: st.DataObject) -> N
     if dtype is torch.float32 and run["options"].get("nonlinearity") in ("relu", "modrelu"):
         states = 1 + len(leaves(layer(x[:, :1])[1]))  # a unit may round to the other side of the kink
         found, truth = found[:states], truth[:states]
-    # SAB divides by the little by which a score exceeds the one that is cut off, and so magnifies single rounding.
-    assert_close(found, truth, 2e-3 if (name, dtype) == ("SAB", torch.float32) else TOLERANCE[dtype])
+    # SAB divides by the little by which a score exceeds the one that is cut off, and so magnifies rounding.
+    assert_close(found, truth, TOLERANCE[dtype] * (100 if name == "SAB" else 1))
 
 
 SIZES = [(2, 257, 33), (600, 2, 48), (12, 3, 1024), (9, 1, 513), (5, 9, 16)]  # steps, batch, units

@@ -246,3 +246,19 @@ def test_without_a_build_layers_work_and_say_so_once() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.count("no compiled CPU kernels") == 1
+
+
+@compiled
+@pytest.mark.parametrize("threads", [1, 2])
+def test_memory_that_runs_out_in_any_thread_is_an_error_of_its_own(threads: int) -> None:
+    """Full attention over more states than there are addresses: its scratch is made before anything is read."""
+    steps, batch, n, full = 1 << 45, 2, 4, -1
+    sizes = steps, batch, n, 0, 0, full, 0, 2 * n
+    matrices = torch.zeros(2 * n, n), torch.zeros(n, n), torch.zeros(n)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with pytest.raises(MemoryError, match="attentive_forward could not allocate"):
+            library.call("attentive_forward", torch.float32, *sizes, None, *matrices, *[None] * 18, 0, 0, 1.0, 0, 0, 0)
+    finally:
+        torch.set_num_threads(before)
