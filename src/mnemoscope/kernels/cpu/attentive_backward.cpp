@@ -8,13 +8,13 @@ namespace mnemoscope {
 template <class T, class Memory>
 struct BackwardScratch {
     Memory memory;
-    Rows<T> ds, dc, dh, dk, dk_U, d, query, d_context, factor, dv;  // [dz, dq] = d; d [V; W_a] = [ds, dx]
-    Outer<T> d_weights, dU_a;
+    Rows<T> ds, dc, dh, dk_U, query, d_context, factor, dv;
+    Outer<T> d_weights, dU_a;  // their lefts are d = [dz, dq], and d [V; W_a] = [ds, dx]; and dk
 
     BackwardScratch(const AttentiveBackward<T>& a, std::int64_t rows)
         : memory(a, rows), ds(rows, a.dx ? a.depth() : a.n), dc(rows, a.n), dh(rows, a.n),
-          dk(rows, a.n), dk_U(rows, a.n), d(rows, a.gate_width() + a.n), query(1, a.n), d_context(1, a.n),
-          factor(1, a.n), dv(rows, a.n), d_weights(a.extra ? a.gate_width() + a.n : 0, a.depth()), dU_a(a.extra ? a.n : 0, a.n) {
+          dk_U(rows, a.n), query(1, a.n), d_context(1, a.n), factor(1, a.n), dv(rows, a.n),
+          d_weights(a.gate_width() + a.n, a.extra ? a.depth() : 0, rows), dU_a(a.n, a.extra ? a.n : 0, rows) {
         for (std::int64_t j = 0; j < a.n; ++j) factor[0][j] = T(4) * a.v[j];
     }
 };
@@ -35,13 +35,13 @@ void attend_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& loca
     });
     copy(a.activations_of(at).query(), local.query[0], a.n);
     local.memory.attend_back(r, at, local.query[0], local.d_context[0], d_query, local.dv[r]);
-    local.memory.claim(r, t, local.dh[r], local.dk[r]);
+    local.memory.claim(r, t, local.dh[r], local.dU_a.left(r));
     sweep<T>(a.n, [&](std::int64_t j, int count) {
         const Vec<T> dq = load(local.factor[0] + j) * load(d_query + j);
-        store(local.d[r] + a.gate_width() + j, dq, count);
+        store(local.d_weights.left(r) + a.gate_width() + j, dq, count);
         if (a.extra) return;
         store(a.dq + at * a.n + j, dq, count);
-        store(a.dk + at * a.n + j, load(local.dk[r] + j), count);
+        store(a.dk + at * a.n + j, load(local.dU_a.left(r) + j), count);
     });
 }
 
@@ -53,11 +53,11 @@ void advance_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& loc
     if (a.cell == Cell::lstm) {
         const auto kept = a.activations_of(at);
         const T* before = t ? a.activations_of(at - a.batch).cell() : a.c0 + at * a.n;
-        return lstm_cell_back(a.n, local.dh[r], local.dk_U[r], local.dc[r], before, kept.cell(), kept.gates(), local.d[r],
-                              dz);
+        return lstm_cell_back(a.n, local.dh[r], local.dk_U[r], local.dc[r], before, kept.cell(), kept.gates(),
+                              local.d_weights.left(r), dz);
     }
     with_phi(a.phi, [&](auto phi) {
-        rnn_cell_back<T, phi.value>(a.n, local.dh[r], local.dk_U[r], a.h + at * a.n, local.d[r], dz);
+        rnn_cell_back<T, phi.value>(a.n, local.dh[r], local.dk_U[r], a.h + at * a.n, local.d_weights.left(r), dz);
     });
 }
 
@@ -66,15 +66,17 @@ template <class T, class Memory>
 void gather(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
             std::int64_t at) {
     const T* before = t ? a.s + (at - a.batch) * a.n : a.s0 + at * a.n;
-    local.d_weights.add(local.d[r], before, a.n, a.x + at * a.extra);
-    local.dU_a.add(local.dk[r], a.h + at * a.n, a.n);
+    local.d_weights.right(r, before, a.n, a.x + at * a.extra);
+    local.dU_a.right(r, a.h + at * a.n, a.n);
     if (a.dx) copy(local.ds[r] + a.n, a.dx + at * a.extra, a.extra);
 }
 
 template <class T, class Memory>
 void blank(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t at) {
-    fill_zero(local.dk[r], a.n);
-    fill_zero(local.d[r], a.gate_width() + a.n);
+    fill_zero(local.dU_a.left(r), a.n);
+    fill_zero(local.d_weights.left(r), a.gate_width() + a.n);
+    local.d_weights.no_right(r);
+    local.dU_a.no_right(r);
     if (a.extra && a.dx) fill_zero(a.dx + at * a.extra, a.extra);
     if (a.extra) return;
     fill_zero(a.dx + at * a.gate_width(), a.gate_width());
@@ -119,12 +121,14 @@ void walk(const AttentiveBackward<T>& a, const Matrices<T>& m, const Block& bloc
         }
         if (t >= span.longest(block)) continue;
         local.memory.undo(block, span, t);
-        m.U_a.times(local.dk[0], local.dk.stride, rows, local.dk_U[0], local.dk_U.stride);
+        m.U_a.times(local.dU_a.left(0), local.dU_a.stride(), rows, local.dk_U[0], local.dk_U.stride);
         for (int r = 0; r < rows; ++r)
             if (span.alive(t, block.first + r)) advance_back(a, local, r, t, t * a.batch + block.first + r);
-        m.weights.times(local.d[0], local.d.stride, rows, local.ds[0], local.ds.stride);
+        m.weights.times(local.d_weights.left(0), local.d_weights.stride(), rows, local.ds[0], local.ds.stride);
         for (int r = 0; a.extra && r < rows; ++r)
             if (span.alive(t, block.first + r)) gather(a, local, r, t, t * a.batch + block.first + r);
+        local.d_weights.next(rows);
+        local.dU_a.next(rows);
     }
     for (int r = 0; r < rows; ++r) finish(a, local, r, block.first + r);
 }

@@ -79,7 +79,7 @@ inline void rnn_cell_back(std::int64_t n, const T* dh, const T* carry, const T* 
 
 // c = f c + i g, h = o tanh(c); z (4n) a padded row in the order i, f, g, o. xp may be null, and gates: nobody will ask.
 template <class T>
-inline void lstm_cell(std::int64_t n, const T* z, const T* xp, T* c, T* state, T* out, T* cells, T* gates) {
+MNEMOSCOPE_FLATTEN void lstm_cell(std::int64_t n, const T* z, const T* xp, T* c, T* state, T* out, T* cells, T* gates) {
     sweep<T>(n, [&](std::int64_t j, int count) {
         const auto gate = [&](int k) {
             const Vec<T> own = load(z + k * n + j, count);
@@ -104,7 +104,7 @@ inline void lstm_cell(std::int64_t n, const T* z, const T* xp, T* c, T* state, T
 // From the gradient of h (dh and carry) and of c (dc, in place): that of the four pre-activations. dh and out may be
 // null.
 template <class T>
-inline void lstm_cell_back(std::int64_t n, const T* dh, const T* carry, T* dc, const T* c_before, const T* c,
+MNEMOSCOPE_FLATTEN void lstm_cell_back(std::int64_t n, const T* dh, const T* carry, T* dc, const T* c_before, const T* c,
                            const T* gates, T* local, T* out) {
     sweep<T>(n, [&](std::int64_t j, int count) {
         const Vec<T> i = load(gates + j, count), f = load(gates + n + j, count);

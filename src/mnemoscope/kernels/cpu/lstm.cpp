@@ -63,8 +63,8 @@ void walk(const LstmForward<T>& a, const Packed<T>& V, const Block& block, LstmR
 
 template <class T>
 struct LstmGradients {
-    Rows<T> dz, dc, product;  // product = [dh, dx]
-    Outer<T> dV;
+    Rows<T> dc, product;  // product = [dh, dx]
+    Outer<T> dV;          // its left is dz
 };
 
 template <class T>
@@ -83,14 +83,16 @@ void walk(const LstmBackward<T>& a, const Packed<T>& V, const Block& block, Lstm
             T* out = a.extra ? nullptr : a.dx + at * 4 * a.n;
             if (span.alive(t, b)) {
                 lstm_cell_back(a.n, a.dh ? a.dh + row : nullptr, local.product[r], local.dc[r],
-                               t ? a.cells + last : a.c0 + b * a.n, a.cells + row, a.gates + 4 * row, local.dz[r], out);
-                if (a.extra) local.dV.add(local.dz[r], t ? a.h + last : a.h0 + b * a.n, a.n, inputs.behind(at));
+                               t ? a.cells + last : a.c0 + b * a.n, a.cells + row, a.gates + 4 * row, local.dV.left(r), out);
+                if (a.extra) local.dV.right(r, t ? a.h + last : a.h0 + b * a.n, a.n, inputs.behind(at));
             } else {
                 if (out) fill_zero(out, 4 * a.n);
-                fill_zero(local.dz[r], 4 * a.n);
+                fill_zero(local.dV.left(r), 4 * a.n);
+                local.dV.no_right(r);
             }
         }
-        V.times(local.dz[0], local.dz.stride, block.rows(), local.product[0], local.product.stride);
+        V.times(local.dV.left(0), local.dV.stride(), block.rows(), local.product[0], local.product.stride);
+        local.dV.next(block.rows());
         for (int r = 0; a.extra && a.dx && r < block.rows(); ++r)
             copy(local.product[r] + a.n, a.dx + (t * a.batch + block.first + r) * a.extra, a.extra);
     }
@@ -117,7 +119,7 @@ int run(const LstmBackward<T>& a) {
         const std::int64_t depth = a.n + a.extra, width = a.dx ? depth : a.n;
         const Packed<T> V(a.V, 4 * a.n, width, depth, 1);
         const auto scratch = [&](std::int64_t rows) {
-            return LstmGradients<T>{{rows, 4 * a.n}, {rows, a.n}, {rows, width}, {a.extra ? 4 * a.n : 0, depth}};
+            return LstmGradients<T>{{rows, a.n}, {rows, width}, {4 * a.n, a.extra ? depth : 0, rows}};
         };
         over_rows<LstmGradients<T>>(
             a.team, a.batch, most_rows<T>(4 * depth * a.n), scratch,

@@ -122,55 +122,60 @@ public:
     }
 };
 
-// A weight's gradient, the sum of left_r right_r^T over many rows r. Rows are gathered until there are enough for a
-// product that is worth its way through the sum, which stays in a core's own cache.
+// A weight's gradient, the sum of left_r right_r^T over many rows r. The rows of some steps are gathered until there are
+// enough for a product that is worth its way through the sum, which stays in a core's own cache. Whoever makes the left
+// writes it to its place here.
 template <class T>
 class Outer {
-    static constexpr int block = lanes<T> < tile_rows ? tile_rows : lanes<T>, enough = 128;
-    static constexpr int spread = enough + 1;  // at a power of two every block would want the same lines of the cache
-    std::int64_t height, width, vectors;
-    int gathered = 0;
-    Buffer<T> left, right;  // in blocks and in panels of columns, each row of one behind the row before
-    Rows<T> row, sum;
+    static constexpr std::int64_t enough = 96;
+    std::int64_t height, width, gathered = 0;
+    Rows<T> lefts, rights, sum;
+
+    // So many numbers from one row to the next: at an even number of cache lines many rows would want the same place.
+    static std::int64_t apart(std::int64_t count) {
+        constexpr std::int64_t line = 64 / static_cast<std::int64_t>(sizeof(T));
+        return (rounded_up(count, line) / line | 1) * line;
+    }
 
     void settle() {
-        for (std::int64_t first = 0; first < vectors; first += panel_vectors(vectors, first)) {
-            const int v = panel_vectors(vectors, first);
-            const T* panel = right.get() + first * lanes<T> * enough;
-            const Steps step{v * lanes<T>, 1, block, sum.stride};
+        const std::int64_t vectors = rounded_up(width, lanes<T>) / lanes<T>;
+        const Steps step{rights.stride, 1, lefts.stride, sum.stride};
+        for (std::int64_t first = 0; first < vectors; first += panel_vectors(vectors, first))
             for (std::int64_t j = 0; j < height; j += tile_rows)
-                tile<T, tile_rows, true>(static_cast<int>(std::min<std::int64_t>(height - j, tile_rows)), v, panel,
-                                         gathered, left.get() + j / block * block * spread + j % block,
-                                         sum[j] + first * lanes<T>, step);
-        }
+                tile<T, tile_rows, true>(static_cast<int>(std::min<std::int64_t>(height - j, tile_rows)),
+                                         panel_vectors(vectors, first), rights[0] + first * lanes<T>, gathered,
+                                         lefts[0] + j, sum[j] + first * lanes<T>, step);
         gathered = 0;
     }
 
 public:
-    Outer(std::int64_t height, std::int64_t width)
-        : height(height), width(width), vectors(rounded_up(width, lanes<T>) / lanes<T>),
-          left(rounded_up(height, block) * spread), right(vectors * lanes<T> * enough), row(1, width),
-          sum(height, width) {}
+    // `rows` of them are added at a time. Without a width there is nothing to sum, and the left is scratch.
+    Outer(std::int64_t height, std::int64_t width, std::int64_t rows)
+        : height(height), width(width), lefts(width ? std::max(enough, rows) : rows, apart(height)),
+          rights(width ? std::max(enough, rows) : 0, apart(width)), sum(width ? height : 0, width) {}
 
-    // One more row: that of the left, padded to whole vectors, and that of the right in two parts, `count` numbers and
-    // what is left of its width.
-    void add(const T* from, const T* first, std::int64_t count, const T* second = nullptr) {
-        for (std::int64_t j = 0; j < height; j += lanes<T>)
-            store(left.get() + j / block * block * spread + gathered * block + j % block, load(from + j));
-        std::memcpy(row[0], first, sizeof(T) * static_cast<std::size_t>(count));
-        if (second) std::memcpy(row[0] + count, second, sizeof(T) * static_cast<std::size_t>(width - count));
-        for (std::int64_t p = 0; p < vectors; p += panel_vectors(vectors, p)) {
-            const int v = panel_vectors(vectors, p);
-            T* to = right.get() + (p * enough + gathered * v) * lanes<T>;
-            for (int i = 0; i < v; ++i) store(to + i * lanes<T>, load(row[0] + (p + i) * lanes<T>));
-        }
-        if (++gathered == enough) settle();
+    // The rows that are being made: r counts them from the last call of `next`.
+    T* left(std::int64_t r) const { return lefts[gathered + r]; }
+    std::int64_t stride() const { return lefts.stride; }
+    // The right comes in two parts, `count` numbers and what is left of its width.
+    void right(std::int64_t r, const T* first, std::int64_t count, const T* second = nullptr) {
+        std::memcpy(rights[gathered + r], first, sizeof(T) * static_cast<std::size_t>(count));
+        if (second) std::memcpy(rights[gathered + r] + count, second, sizeof(T) * static_cast<std::size_t>(width - count));
+    }
+    // Of a row that takes no part, and whose left is zero.
+    void no_right(std::int64_t r) {
+        if (width) std::memset(rights[gathered + r], 0, sizeof(T) * static_cast<std::size_t>(width));
+    }
+    void next(std::int64_t rows) {
+        if (!width) return;
+        gathered += rows;
+        if (gathered + rows > std::max(enough, rows)) settle();
     }
 
     // Adds the sum to a matrix (height x width).
     void give(T* to) {
         settle();
-        for (std::int64_t j = 0; j < height; ++j)
+        for (std::int64_t j = 0; width && j < height; ++j)
             for (std::int64_t k = 0; k < width; ++k) to[j * width + k] += sum[j][k];
     }
 };

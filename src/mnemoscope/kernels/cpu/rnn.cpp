@@ -53,8 +53,8 @@ void walk(const RnnForward<T>& a, const Packed<T>& V, const Block& block, TwoRow
 
 template <class T>
 struct RnnGradients {
-    Rows<T> dz, product;  // product = [dh, dx]
-    Outer<T> dV;
+    Rows<T> product;  // [dh, dx]
+    Outer<T> dV;      // its left is dz
 };
 
 template <class T, Phi phi>
@@ -69,15 +69,17 @@ void walk(const RnnBackward<T>& a, const Packed<T>& V, const Block& block, RnnGr
             const std::int64_t r = b - block.first, at = t * a.batch + b;
             T* out = a.extra ? nullptr : a.dx + at * a.n;
             if (span.alive(t, b)) {
-                rnn_cell_back<T, phi>(a.n, a.dh + at * a.n, local.product[r], a.h + at * a.n, local.dz[r], out);
+                rnn_cell_back<T, phi>(a.n, a.dh + at * a.n, local.product[r], a.h + at * a.n, local.dV.left(r), out);
                 const T* before = t ? a.h + span.row(t - 1, b) : a.h0 + b * a.n;
-                if (a.extra) local.dV.add(local.dz[r], before, a.n, inputs.behind(at));
+                if (a.extra) local.dV.right(r, before, a.n, inputs.behind(at));
             } else {
                 if (out) fill_zero(out, a.n);
-                fill_zero(local.dz[r], a.n);
+                fill_zero(local.dV.left(r), a.n);
+                local.dV.no_right(r);
             }
         }
-        V.times(local.dz[0], local.dz.stride, block.rows(), local.product[0], local.product.stride);
+        V.times(local.dV.left(0), local.dV.stride(), block.rows(), local.product[0], local.product.stride);
+        local.dV.next(block.rows());
         for (int r = 0; a.extra && a.dx && r < block.rows(); ++r)
             copy(local.product[r] + a.n, a.dx + (t * a.batch + block.first + r) * a.extra, a.extra);
     }
@@ -102,7 +104,7 @@ int run(const RnnBackward<T>& a) {
         const std::int64_t depth = a.n + a.extra, width = a.dx ? depth : a.n;
         const Packed<T> V(a.V, a.n, width, depth, 1);
         const auto scratch = [&](std::int64_t rows) {
-            return RnnGradients<T>{{rows, a.n}, {rows, width}, {a.extra ? a.n : 0, depth}};
+            return RnnGradients<T>{{rows, width}, {a.n, a.extra ? depth : 0, rows}};
         };
         with_phi(a.phi, [&](auto phi) {
             over_rows<RnnGradients<T>>(

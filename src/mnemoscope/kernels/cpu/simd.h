@@ -14,8 +14,10 @@
 // A vector that crosses a call goes through memory: what is this small is always taken in.
 #if defined(__GNUC__)
 #define MNEMOSCOPE_INLINE inline __attribute__((always_inline))
+#define MNEMOSCOPE_FLATTEN inline __attribute__((flatten))  // whatever it calls is taken into it
 #else
 #define MNEMOSCOPE_INLINE inline
+#define MNEMOSCOPE_FLATTEN inline
 #endif
 
 // Before a loop: an array of vectors stays in registers only where every index into it is known.
