@@ -16,6 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from mnemoscope.kernels.cpu import pages
+
 _SUPPORTED = {"AVX512": ("avx512", "avx2", "generic"), "AVX2": ("avx2", "generic")}
 _FALLBACK = ("generic",)
 _NAMES = {torch.float32: "float", torch.float64: "double"}
@@ -75,6 +77,9 @@ def call(name: str, dtype: torch.dtype, *members: Tensor | int | float | None) -
     """Run one compiled loop with torch's number of threads; `members` fill its structure in order."""
     loops = library()
     assert loops is not None
+    for member in members:
+        if isinstance(member, Tensor) and member.nbytes >= pages.PAGE:
+            pages.ask_for(member)
     words = [*map(_word, members), torch.get_num_threads(), _borrowed_threads()]
-    if getattr(loops, f"{name}_{_NAMES[dtype]}")((ctypes.c_int64 * len(words))(*words)):
+    if getattr(loops, f"{name}_{_NAMES[dtype]}")(struct.pack(f"{len(words)}q", *words)):
         raise MemoryError(f"{name} could not allocate its working memory")

@@ -1,0 +1,64 @@
+"""Large pages are asked for where they fit, and only there."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mnemoscope
+from mnemoscope.kernels.cpu import pages
+from mnemoscope.kernels.cpu.library import available
+
+
+@given(st.integers(0, 1 << 40), st.integers(0, 1 << 30))
+def test_whole_pages_are_all_that_lie_within(start, size):
+    first, length = pages.whole_pages(start, size)
+    assert first % pages.PAGE == length % pages.PAGE == 0
+    if length:
+        assert start <= first < start + pages.PAGE
+        assert start + size - pages.PAGE < first + length <= start + size
+    else:
+        assert first + pages.PAGE > start + size
+
+
+def flags(address: int) -> set[str]:
+    """What the kernel says of the mapping in which an address lies."""
+    within = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0] and not line.split()[0].endswith(":"):
+            low, high = (int(end, 16) for end in line.split()[0].split("-"))
+            within = low <= address < high
+        elif within and line.startswith("VmFlags:"):
+            return set(line.split()[1:])
+    raise AssertionError("no mapping holds this address")
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a system without large pages")
+@pytest.mark.skipif(not available(torch.float32), reason="no compiled kernels")
+def test_a_long_walk_asks_for_them():
+    with torch.no_grad():
+        y, _ = mnemoscope.RNN(2, 64)(torch.zeros(1024, 64, 2))
+    assert "hg" in flags(pages.whole_pages(y.data_ptr(), y.nbytes)[0])
+
+
+def test_what_a_tensor_holds_stays_as_it_is():
+    x = torch.arange(3 * pages.PAGE // 8)
+    pages.ask_for(x)
+    assert torch.equal(x, torch.arange(len(x)))
+
+
+def test_where_there_is_nothing_to_ask_nobody_is_asked(monkeypatch):
+    monkeypatch.setattr(pages, "_advise", lambda: pytest.fail("asked"))
+    pages.ask_for(torch.zeros(0))
+    pages.ask_for(torch.zeros(10))
+    monkeypatch.setattr(pages, "_HUGEPAGE", None)  # as anywhere but on Linux
+    pages.ask_for(torch.zeros(2 * pages.PAGE))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has this advice")
+def test_a_refusal_is_no_error(monkeypatch):
+    monkeypatch.setattr(pages, "_HUGEPAGE", 12345)  # advice that no system knows
+    pages.ask_for(torch.zeros(pages.PAGE))
