@@ -106,27 +106,29 @@ def after(before: Memory, done: Attended, weight_key: Tensor, lengths: Tensor | 
 
     The kernel names the states in the slots by index: the slots carried in come first, then the states made since.
     """
-    steps = torch.arange(len(done.h), device=done.h.device)
-    passed = torch.full_like(before.clock, len(steps)) if lengths is None else lengths  # (batch,)
-    made = torch.where(steps < passed[:, None], before.clock[:, None] + steps, -1)  # (batch, time): their origins
+    passed = len(done.h) if lengths is None else lengths
+    clock, begun = before.clock + passed, before.clock[:, None]  # (batch,), (batch, 1)
     if done.slots is None:  # full attention: all that stood there, and the new states after it
+        steps = torch.arange(len(done.h), device=done.h.device)
+        made = begun + steps if lengths is None else torch.where(steps < lengths[:, None], begun + steps, -1)
         values = _behind(before.values, done.h.clone())  # whoever writes to the output leaves the memory as it is
         keys = _behind(before.keys, F.linear(done.h, weight_key))
         relevance = F.pad(before.relevance, (0, len(steps)))
-        return Memory(values, keys, torch.cat([before.origin, made], 1), relevance, before.clock + passed)
-    new = done.slots - done.slots.shape[1]
+        return Memory(values, keys, torch.cat([before.origin, made], 1), relevance, clock)
+    count = done.slots.shape[1]
+    new = done.slots - count  # (batch, slots): the step that made the state; of a carried one, below zero
     if _known(new >= 0):  # as after any longer sequence: nothing carried is left
         values = _pick(done.h.transpose(0, 1), new)
         keys = F.linear(values, weight_key)
         values, keys = values.to(_common(before.values, values)), keys.to(_common(before.keys, keys))
-        return Memory(values, keys, made.gather(1, new), done.relevance, before.clock + passed)
-    slots = torch.arange(new.shape[1], device=new.device)
+        return Memory(values, keys, begun + new, done.relevance, clock)
+    slots = torch.arange(count, device=new.device)
     held = torch.where(done.slots < 0, slots, done.slots)  # an empty slot keeps what stood there
-    carried, old, new = held < len(slots), held.clamp(max=len(slots) - 1), new.clamp(min=0)
+    carried, old, new = held < count, held.clamp(max=count - 1), new.clamp(min=0)
     values = torch.where(carried[..., None], _pick(before.values, old), _pick(done.h.transpose(0, 1), new))
     keys = torch.where(carried[..., None], _pick(before.keys, old), F.linear(values, weight_key))
-    origin = torch.where(carried, before.origin.gather(1, old), made.gather(1, new))
-    return Memory(values, keys, origin, done.relevance, before.clock + passed)
+    origin = torch.where(carried, before.origin.gather(1, old), begun + new)
+    return Memory(values, keys, origin, done.relevance, clock)
 
 
 def _known(all_of: Tensor) -> bool:
