@@ -254,7 +254,7 @@ def test_memory_that_runs_out_in_any_thread_is_an_error_of_its_own(threads: int)
     """Full attention over more states than there are addresses: its scratch is made before anything is read."""
     steps, batch, n, full = 1 << 45, 2, 4, -1
     sizes = steps, batch, n, 0, 0, full, 0, 2 * n
-    matrices = torch.zeros(2 * n, n), torch.zeros(n, n), torch.zeros(n)
+    matrices = *(torch.zeros(n, n) for _ in range(3)), torch.zeros(n)  # V, W_a, U_a, v
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -24,7 +24,7 @@ struct Activations {
 template <class T>
 struct AttentiveForward {
     std::int64_t steps, batch, n, extra, carried, buffer, relevant, kept;  // kept: the activations' width
-    const T *x, *weights, *U_a, *v, *b, *s0, *c0;  // weights = [V; W_a], ((G + 1) n, n + extra)
+    const T *x, *V, *W_a, *U_a, *v, *b, *s0, *c0;
     const T *values0, *keys0;
     const std::int64_t* origin0;
     const T* relevance0;
@@ -49,14 +49,14 @@ struct AttentiveForward {
 template <class T>
 struct AttentiveBackward {
     std::int64_t steps, batch, n, extra, carried, buffer, relevant, kept;  // kept: the activations' width
-    const T *dh, *ds, *dc_T, *x, *weights, *U_a, *v, *s0, *c0;
+    const T *dh, *ds, *dc_T, *x, *V, *W_a, *U_a, *v, *s0, *c0;
     const T *values0, *keys0;
     const std::int64_t *origin0, *lengths;
     const T *h, *s, *activations;
     const std::int32_t* slots;
     const T* attention;
     T *dx, *dq, *dk;  // without extra inputs dx is dz, and weights' gradients are made outside; with them dx may be null
-    T *d_weights, *dU_a, *dv, *ds0, *dc0, *dvalues0, *dkeys0;  // dv (B, n) is one row a sequence, summed outside
+    T *dV, *dW_a, *dU_a, *dv, *ds0, *dc0, *dvalues0, *dkeys0;  // dv (B, n) is one row a sequence, summed outside
     Cell cell;
     Phi phi;
     std::int64_t mean;

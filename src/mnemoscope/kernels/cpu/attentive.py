@@ -17,11 +17,6 @@ CELL = {"rnn": 0, "lstm": 1}  # enum class Cell
 BEYOND = -1.0  # in the place of the exponentials of queries and keys, which would leave their type's range
 
 
-def _stacked(V: Tensor, W_a: Tensor) -> Tensor:
-    """[V; W_a], one product for both on the way back; queries read the state alone, whatever V reads beside it."""
-    return torch.cat([V, torch.nn.functional.pad(W_a, (0, beside(V, W_a.shape[1])))])
-
-
 def _beyond(activations: Tensor) -> bool:
     return bool(activations.numel()) and float(activations[0, 0, 0]) == BEYOND
 
@@ -41,7 +36,7 @@ def attentive_forward(
     attention = xp.new_empty((kept, B) if buffer < 0 else (kept, B, slots))
     call(
         "attentive_forward", xp.dtype, T, B, n, beside(V, n), values0.shape[1], buffer, relevant,
-        activations.shape[2], xp, _stacked(V, W_a), U_a, v, b, s0, c0, values0, keys0, origin0, relevance0, clock0,
+        activations.shape[2], xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, relevance0, clock0,
         lengths, h, s, c_T, *final, activations, chosen, attention, reached, CELL[cell], PHI[phi], float(decay),
         refresh, mix == "mean", save,
     )  # fmt: skip
@@ -74,8 +69,8 @@ def attentive_backward(
     dvalues0, dkeys0 = torch.empty_like(values0), torch.empty_like(keys0)
     call(
         "attentive_backward", h.dtype, T, B, n, 0, values0.shape[1], buffer, relevant, activations.shape[2], dh, ds,
-        dc_T, None, _stacked(V, W_a), U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, activations, slots,
-        attention, dxp, dq, dk, None, None, dv, ds0, dc0, dvalues0, dkeys0, CELL[cell], PHI[phi], mix == "mean",
+        dc_T, None, V, W_a, U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, activations, slots,
+        attention, dxp, dq, dk, None, None, None, dv, ds0, dc0, dvalues0, dkeys0, CELL[cell], PHI[phi], mix == "mean",
     )  # fmt: skip
     return dxp, dq, dk, dv.sum(0), ds0, dc0, dvalues0, dkeys0
 
@@ -96,18 +91,16 @@ def attentive_backward_joined(
         dV, dW_a, dU_a = attentive_weight_gradients(dxp, dq, dk, s0, s, h)
         dV, dW_a = torch.cat([dV, dxp.flatten(0, 1).T @ x.flatten(0, 1)], 1), dW_a.contiguous()
         return dxp @ V[:, n:] if dx else input_gradient(x, dx), dV, dW_a, dU_a, *rest
-    weights = _stacked(V, W_a)
-    by_x, d_weights, dU_a = input_gradient(x, dx), torch.zeros_like(weights), torch.zeros_like(U_a)
+    by_x, dV, dW_a, dU_a = input_gradient(x, dx), torch.zeros_like(V), torch.zeros_like(W_a), torch.zeros_like(U_a)
     dv, ds0 = torch.empty_like(s0), torch.empty_like(s0)
     dc0 = torch.empty_like(s0) if cell == "lstm" else h.new_empty(0)
     dvalues0, dkeys0 = torch.empty_like(values0), torch.empty_like(keys0)
     call(
         "attentive_backward", h.dtype, T, B, n, beside(V, n), values0.shape[1], buffer, relevant, activations.shape[2],
-        dh, ds, dc_T, x, weights, U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, activations, slots, attention,
-        by_x if dx else None, None, None, d_weights, dU_a, dv, ds0, dc0, dvalues0, dkeys0, CELL[cell], PHI[phi],
+        dh, ds, dc_T, x, V, W_a, U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, activations, slots, attention,
+        by_x if dx else None, None, None, dV, dW_a, dU_a, dv, ds0, dc0, dvalues0, dkeys0, CELL[cell], PHI[phi],
         mix == "mean",
     )  # fmt: skip
-    dV, dW_a = d_weights[: V.shape[0]].clone(), d_weights[V.shape[0] :, :n].clone()
     return by_x, dV, dW_a, dU_a, dv.sum(0), ds0, dc0, dvalues0, dkeys0
 
 

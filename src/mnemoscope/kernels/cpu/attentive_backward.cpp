@@ -9,12 +9,12 @@ template <class T, class Memory>
 struct BackwardScratch {
     Memory memory;
     Rows<T> ds, dc, dh, dk_U, query, d_context, factor, dv;
-    Outer<T> d_weights, dU_a;  // their lefts are d = [dz, dq], and d [V; W_a] = [ds, dx]; and dk
+    Outer<T> dV_W, dU_a;  // of [V; W_a] and U_a: their lefts are d = [dz, dq], d [V; W_a] = [ds, dx], and dk
 
     BackwardScratch(const AttentiveBackward<T>& a, std::int64_t rows)
         : memory(a, rows), ds(rows, a.dx ? a.depth() : a.n), dc(rows, a.n), dh(rows, a.n),
           dk_U(rows, a.n), query(1, a.n), d_context(1, a.n), factor(1, a.n), dv(rows, a.n),
-          d_weights(a.gate_width() + a.n, a.extra ? a.depth() : 0, rows), dU_a(a.n, a.extra ? a.n : 0, rows) {
+          dV_W(a.gate_width() + a.n, a.extra ? a.depth() : 0, rows), dU_a(a.n, a.extra ? a.n : 0, rows) {
         for (std::int64_t j = 0; j < a.n; ++j) factor[0][j] = T(4) * a.v[j];
     }
 };
@@ -38,7 +38,7 @@ void attend_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& loca
     local.memory.claim(r, t, local.dh[r], local.dU_a.left(r));
     sweep<T>(a.n, [&](std::int64_t j, int count) {
         const Vec<T> dq = load(local.factor[0] + j) * load(d_query + j);
-        store(local.d_weights.left(r) + a.gate_width() + j, dq, count);
+        store(local.dV_W.left(r) + a.gate_width() + j, dq, count);
         if (a.extra) return;
         store(a.dq + at * a.n + j, dq, count);
         store(a.dk + at * a.n + j, load(local.dU_a.left(r) + j), count);
@@ -54,10 +54,10 @@ void advance_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& loc
         const auto kept = a.activations_of(at);
         const T* before = t ? a.activations_of(at - a.batch).cell() : a.c0 + at * a.n;
         return lstm_cell_back(a.n, local.dh[r], local.dk_U[r], local.dc[r], before, kept.cell(), kept.gates(),
-                              local.d_weights.left(r), dz);
+                              local.dV_W.left(r), dz);
     }
     with_phi(a.phi, [&](auto phi) {
-        rnn_cell_back<T, phi.value>(a.n, local.dh[r], local.dk_U[r], a.h + at * a.n, local.d_weights.left(r), dz);
+        rnn_cell_back<T, phi.value>(a.n, local.dh[r], local.dk_U[r], a.h + at * a.n, local.dV_W.left(r), dz);
     });
 }
 
@@ -66,7 +66,7 @@ template <class T, class Memory>
 void gather(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
             std::int64_t at) {
     const T* before = t ? a.s + (at - a.batch) * a.n : a.s0 + at * a.n;
-    local.d_weights.right(r, before, a.n, a.x + at * a.extra);
+    local.dV_W.right(r, before, a.n, a.x + at * a.extra);
     local.dU_a.right(r, a.h + at * a.n, a.n);
     if (a.dx) copy(local.ds[r] + a.n, a.dx + at * a.extra, a.extra);
 }
@@ -74,8 +74,8 @@ void gather(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, st
 template <class T, class Memory>
 void blank(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t at) {
     fill_zero(local.dU_a.left(r), a.n);
-    fill_zero(local.d_weights.left(r), a.gate_width() + a.n);
-    local.d_weights.no_right(r);
+    fill_zero(local.dV_W.left(r), a.gate_width() + a.n);
+    local.dV_W.no_right(r);
     local.dU_a.no_right(r);
     if (a.extra && a.dx) fill_zero(a.dx + at * a.extra, a.extra);
     if (a.extra) return;
@@ -102,10 +102,13 @@ void finish(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, st
 
 template <class T>
 struct Matrices {
-    Packed<T> weights, U_a;
+    Packed<T> V_W, U_a;  // V_W = [V; W_a]; queries read the state alone, whatever V reads beside it
     explicit Matrices(const AttentiveBackward<T>& a)
-        : weights(a.weights, a.gate_width() + a.n, a.dx && a.extra ? a.depth() : a.n, a.depth(), 1),
-          U_a(a.U_a, a.n, a.n, a.n, 1) {}
+        : V_W(a.gate_width() + a.n, read(a)), U_a(a.U_a, a.n, a.n, a.n, 1) {
+        V_W.fill(0, a.gate_width(), read(a), a.V, a.depth(), 1);
+        V_W.fill(a.gate_width(), a.n, a.n, a.W_a, a.n, 1);
+    }
+    static std::int64_t read(const AttentiveBackward<T>& a) { return a.dx && a.extra ? a.depth() : a.n; }
 };
 
 template <class T, class Memory>
@@ -124,10 +127,10 @@ void walk(const AttentiveBackward<T>& a, const Matrices<T>& m, const Block& bloc
         m.U_a.times(local.dU_a.left(0), local.dU_a.stride(), rows, local.dk_U[0], local.dk_U.stride);
         for (int r = 0; r < rows; ++r)
             if (span.alive(t, block.first + r)) advance_back(a, local, r, t, t * a.batch + block.first + r);
-        m.weights.times(local.d_weights.left(0), local.d_weights.stride(), rows, local.ds[0], local.ds.stride);
+        m.V_W.times(local.dV_W.left(0), local.dV_W.stride(), rows, local.ds[0], local.ds.stride);
         for (int r = 0; a.extra && r < rows; ++r)
             if (span.alive(t, block.first + r)) gather(a, local, r, t, t * a.batch + block.first + r);
-        local.d_weights.next(rows);
+        local.dV_W.next(rows);
         local.dU_a.next(rows);
     }
     for (int r = 0; r < rows; ++r) finish(a, local, r, block.first + r);
@@ -140,7 +143,9 @@ void run(const AttentiveBackward<T>& a, std::int64_t rows) {
         a.team, a.batch, rows, [&](std::int64_t size) { return BackwardScratch<T, Memory>(a, size); },
         [&](const Block& block, auto& local) { walk(a, matrices, block, local); },
         [&](auto& local) {
-            local.d_weights.give(a.d_weights);
+            if (!a.extra) return;
+            local.dV_W.give(a.dV, 0, a.gate_width(), a.depth());
+            local.dV_W.give(a.dW_a, a.gate_width(), a.gate_width() + a.n, a.n);
             local.dU_a.give(a.dU_a);
         });
 }

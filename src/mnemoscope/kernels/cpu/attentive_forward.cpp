@@ -62,8 +62,7 @@ template <class T>
 struct ForwardMatrices {
     Packed<T> V, W_a, U_a;
     explicit ForwardMatrices(const AttentiveForward<T>& a)
-        : V(a.weights, a.depth(), a.gate_width(), 1, a.depth()),
-          W_a(a.weights + a.gate_width() * a.depth(), a.n, a.n, 1, a.depth()), U_a(a.U_a, a.n, a.n, 1, a.n) {}
+        : V(a.V, a.depth(), a.gate_width(), 1, a.depth()), W_a(a.W_a, a.n, a.n, 1, a.n), U_a(a.U_a, a.n, a.n, 1, a.n) {}
 };
 
 template <class T, class Memory>

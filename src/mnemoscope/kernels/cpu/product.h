@@ -92,19 +92,28 @@ class Packed {
     Buffer<T> panels;
 
 public:
+    // Of zeros.
+    Packed(std::int64_t depth, std::int64_t width)
+        : depth(depth), vectors(rounded_up(width, lanes<T>) / lanes<T>), panels(depth * vectors * lanes<T>) {}
     // The element in row k and column j is source[k * row_step + j * column_step].
     Packed(const T* source, std::int64_t depth, std::int64_t width, std::int64_t row_step, std::int64_t column_step)
-        : depth(depth), vectors(rounded_up(width, lanes<T>) / lanes<T>), panels(depth * vectors * lanes<T>) {
-        for (std::int64_t first = 0; first < vectors; first += panel_vectors(vectors, first)) {
+        : Packed(depth, width) {
+        fill(0, depth, width, source, row_step, column_step);
+    }
+
+    // The first `width` columns of `count` rows from row `top` on.
+    void fill(std::int64_t top, std::int64_t count, std::int64_t width, const T* source, std::int64_t row_step,
+              std::int64_t column_step) {
+        for (std::int64_t first = 0; first * lanes<T> < width; first += panel_vectors(vectors, first)) {
             const std::int64_t columns = panel_vectors(vectors, first) * lanes<T>, start = first * lanes<T>;
-            T* panel = panels.get() + start * depth;
+            T* panel = panels.get() + start * depth + top * columns;
             const std::int64_t filled = std::min(columns, width - start);
             const T* from = source + start * column_step;
             if (column_step == 1)
-                for (std::int64_t k = 0; k < depth; ++k) std::copy_n(from + k * row_step, filled, panel + k * columns);
+                for (std::int64_t k = 0; k < count; ++k) std::copy_n(from + k * row_step, filled, panel + k * columns);
             else
                 for (std::int64_t j = 0; j < filled; ++j)
-                    for (std::int64_t k = 0; k < depth; ++k)
+                    for (std::int64_t k = 0; k < count; ++k)
                         panel[k * columns + j] = from[k * row_step + j * column_step];
         }
     }
@@ -172,11 +181,14 @@ public:
         if (gathered + rows > std::max(enough, rows)) settle();
     }
 
-    // Adds the sum to a matrix (height x width).
-    void give(T* to) {
+    // Adds the first `columns` of the sum's rows top .. end - 1 to a matrix.
+    void give(T* to, std::int64_t top, std::int64_t end, std::int64_t columns) {
         settle();
-        for (std::int64_t j = 0; width && j < height; ++j)
-            for (std::int64_t k = 0; k < width; ++k) to[j * width + k] += sum[j][k];
+        for (std::int64_t j = top; j < end; ++j)
+            for (std::int64_t k = 0; k < columns; ++k) to[(j - top) * columns + k] += sum[j][k];
+    }
+    void give(T* to) {
+        if (width) give(to, 0, height, width);
     }
 };
 
