@@ -259,6 +259,6 @@ def test_memory_that_runs_out_in_any_thread_is_an_error_of_its_own(threads: int)
     torch.set_num_threads(threads)
     try:
         with pytest.raises(MemoryError, match="attentive_forward could not allocate"):
-            library.call("attentive_forward", torch.float32, *sizes, None, *matrices, *[None] * 18, 0, 0, 1.0, 0, 0, 0)
+            library.call("attentive_forward", torch.float32, *sizes, None, *matrices, *[None] * 20, 0, 0, 1.0, 0, 0, 0)
     finally:
         torch.set_num_threads(before)

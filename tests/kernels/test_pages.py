@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mnemoscope
@@ -13,6 +13,7 @@ from mnemoscope.kernels.cpu import pages
 from mnemoscope.kernels.cpu.library import available
 
 
+@settings(deadline=None)
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 30))
 def test_whole_pages_are_all_that_lie_within(start, size):
     first, length = pages.whole_pages(start, size)

@@ -91,7 +91,7 @@ def test_the_way_back_has_the_shapes_and_strides_that_compilers_are_told(cell: s
     given, how = (x, V, W_a, -W_a, some(n)), (cell, "tanh", 2, 1, "sum")
     begun = some(B, n), c0, *memory, origin
     walk = torch.ops.mnemoscope.attentive_forward
-    h, s, _, _, _, *kept = walk(*given, None, *begun, some(B, slots), clock, *how, 1.0, False, None, True)
+    h, s, _, _, _, _, _, *kept = walk(*given, None, *begun, some(B, slots), clock, *how, 1.0, False, None, True)
     back = some(T, B, n), None, None, *given, *begun, h, s, *kept, *how, None, True
     assert (kept[0][0, 0, 0] == BEYOND) == large
     walk_back = torch.ops.mnemoscope.attentive_backward_joined.default

@@ -99,14 +99,17 @@ class Bank(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """h, s (T, B, n), c_T (B, n), and what the slots hold at the end: indices into [carried | new], and relevance.
+    """h, s (T, B, n), c_T (B, n), and what the slots hold at the end.
 
-    Under full attention every state keeps its place, and `slots` is None.
+    That is values, keys (B, m, n), indices into [carried | new] and relevance (B, m). Under full attention every state
+    keeps its place, and `slots` is None.
     """
 
     h: Tensor
     s: Tensor
     c: Tensor
+    values: Tensor
+    keys: Tensor
     slots: Tensor | None
     relevance: Tensor
 
@@ -122,13 +125,14 @@ def attentive(
     walk = _ops.attentive_forward if compiled else _ops.portable_forward
     *outputs, activations, slots, attention = walk(*tensors, *rest, *how, lengths, _recorded(*tensors))
     done = Attended(*outputs)
+    done = done._replace(slots=None) if how.buffer < 0 else done
     if walks.noting(lengths):
         backward = _ops.attentive_backward if compiled else _ops.portable_backward
         xp, V, W_a, U_a, v, _, s0, _, values0, keys0 = tensors
-        begun, run = (s0, values0, keys0, rest[0]), (done.h, done.s, activations, slots, attention)
+        begun, run = (s0, values0, keys0, rest[0], done.slots), (done.h, done.s, activations, slots, attention)
         total = walks.through_attention(backward, V, W_a, U_a, v, *begun, *run, how.buffer, how.relevant, how.mix)
-        walks.note(done.h, (xp, done.h, done.s), total)
-    return done._replace(slots=None) if how.buffer < 0 else done
+        walks.note(done.h, (xp, done.h, done.s, done.values, done.keys), total)
+    return done
 
 
 class Backtracking(NamedTuple):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels import ops, reference
+from mnemoscope.kernels.remembered import through_memory
 
 Gradients = tuple[Tensor | None, ...]
 _ops = torch.ops.mnemoscope
@@ -168,16 +169,33 @@ def _goru(ctx: Any, dh: Tensor | None, *_: None) -> Gradients:
 
 def _save_attentive(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
     tensors, ctx.options, lengths = inputs[:11], inputs[13:18], inputs[20]  # xp .. origin0; cell .. mix
-    h, s, _, final_slots, relevance, *kept = output
+    h, s, _, _, _, final_slots, relevance, *kept = output
     ctx.mark_non_differentiable(final_slots, relevance, *kept)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, lengths, h, s, *kept)
+    ctx.save_for_backward(*tensors, lengths, final_slots, h, s, *kept)
 
 
 def _attentive(
-    ctx: Any, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, *_: None, backward: str = "attentive_backward"
+    ctx: Any, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, dvalues_T: Tensor | None,
+    dkeys_T: Tensor | None, *_: None, backward: str = "attentive_backward",
+) -> Gradients:  # fmt: skip
+    saved = ctx.saved_tensors  # once: a checkpoint gives them once
+    if dvalues_T is None and dkeys_T is None:
+        return _attentive_walk(ctx, saved, dh, ds, dc_T, backward)
+    _, _, _, U_a, *_, values0, keys0, _, _, slots, h = saved[:14]
+    held = slots if ctx.options[2] >= 0 else None
+    by_h, by_U, *carried = through_memory(dvalues_T, dkeys_T, h, U_a, values0, keys0, held)
+    found = list(_attentive_walk(ctx, saved, by_h if dh is None else dh + by_h, ds, dc_T, backward))
+    for place, more in zip((3, 8, 9), (by_U, *carried), strict=True):  # U_a, values0, keys0
+        already = found[place]
+        found[place] = more if already is None else already + more
+    return tuple(found)
+
+
+def _attentive_walk(
+    ctx: Any, saved: tuple, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, backward: str
 ) -> Gradients:
-    xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, lengths, h, s, *kept = ctx.saved_tensors
+    xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, lengths, _, h, s, *kept = saved
     cell, phi, buffer, relevant, mix = ctx.options
     undifferentiated = (None,) * 12
     if torch.is_grad_enabled():

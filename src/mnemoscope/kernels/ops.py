@@ -62,15 +62,16 @@ SCHEMAS = {
     # R, filled in order; m0 = nu + rho. buffer -1: attention over everything carried (m0 of them) and everything new.
     # values0, keys0 (B,m0,n); origin0 (B,m0) int64, -1 an empty slot; relevance0 (B,m0); clock0 (B,) int64.
     # An index into memory counts the carried m0 first, then the T new states; -1 is an empty slot.
-    # -> h (T,B,n), s (T,B,n), c_T (B,n) (rnn: (0,)), final slots (B,nu+rho) int64 (full attention: (B,0)),
-    #    final relevance (B,nu+rho) (full: (B,0))
+    # -> h (T,B,n), s (T,B,n), c_T (B,n) (rnn: (0,)); the memory at the end: values, keys (B,nu+rho,n), in an empty slot
+    #    what stood there (full attention: (B,m0+T,n), zeros past a row's length), slots (B,nu+rho) int64 (full: (B,0)),
+    #    relevance (B,nu+rho) (full: (B,0))
     #    | activations (T,B,W): on the CPU alone e^{2q} and e^{2k} of the step's query and key; then an LSTM's i, f, g,
     #    o and c_t; slots (T,B,nu+rho) int32 as attended at each step (full: (0,)), attention (T,B,nu+rho) the weights,
     #    zero in empty slots; full attention: (T,B) the log of the softmax's sum
     "attentive_forward": "(Tensor xp, Tensor V, Tensor W_a, Tensor U_a, Tensor v, Tensor? b, Tensor s0, Tensor? c0,"
     " Tensor values0, Tensor keys0, Tensor origin0, Tensor relevance0, Tensor clock0, str cell, str phi, int buffer,"
     " int relevant, str mix, float decay, bool refresh, Tensor? lengths, bool save)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     # -> dxp (T,B,Gn), dq (T,B,n) of the queries, dk (T,B,n) of the new states' keys, dv (n), ds0 (B,n), dc0 (B,n)
     #    (rnn: (0,)), dvalues0 (B,m0,n), dkeys0 (B,m0,n)
     "attentive_backward": "(Tensor? dh, Tensor? ds, Tensor? dc_T, Tensor V, Tensor W_a, Tensor U_a, Tensor v,"
@@ -207,10 +208,13 @@ def _attentive_forward(
     T, B, n = xp.shape[0], *s0.shape
     kept, lstm, full = T if save else 0, cell == "lstm", buffer < 0
     slots = 0 if full else buffer + relevant
+    held = values0.shape[1] + T if full else slots
     return (
         _empty(xp, T, B, n),
         _empty(xp, T, B, n),
         _empty(xp, B, n) if lstm else _empty(xp, 0),
+        _empty(xp, B, held, n),
+        _empty(xp, B, held, n),
         _empty(xp, B, slots, dtype=torch.int64),
         _empty(relevance0, B, slots),
         _empty(xp, kept, B, 5 * n if lstm else 0),

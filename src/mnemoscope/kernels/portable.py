@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mnemoscope.kernels.ops import implement
 from mnemoscope.kernels.reference import nonlinearity
+from mnemoscope.kernels.remembered import remembered
 
 
 class Cell(NamedTuple):
@@ -97,7 +98,7 @@ def attentive_forward(
     values0: Tensor, keys0: Tensor, origin0: Tensor, relevance0: Tensor, clock0: Tensor, cell: str, phi: str,
     buffer: int, relevant: int, mix: str, decay: float, refresh: bool, lengths: Tensor | None, save: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """h, s (T,B,n), c_T, final slots, final relevance | activations, slots, attention: see `ops.py`."""
+    """h, s (T,B,n), c_T, final values, keys, slots, relevance | activations, slots, attention: see `ops.py`."""
     (T, B), n, m0 = xp.shape[:2], s0.shape[1], values0.shape[1]
     full, gated = buffer < 0, cell == "lstm"
     values, keys = (torch.cat([t, t.new_zeros(B, T, n)], 1) for t in (values0, keys0))
@@ -131,7 +132,8 @@ def attentive_forward(
             if new.gates is not None:
                 activations[t] = torch.cat([new.gates, new.c], -1)
     final = (screening.held, screening.relevance) if not full else (origin0.new_empty(B, 0), relevance0.new_empty(B, 0))
-    return hs, ss, c if gated else xp.new_empty(0), *final, activations, slots, attention
+    memory = remembered(hs, U_a, values0, keys0, None if full else screening.held)
+    return hs, ss, c if gated else xp.new_empty(0), *memory, *final, activations, slots, attention
 
 
 @implement("portable_backward", "cuda")

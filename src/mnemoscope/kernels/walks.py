@@ -22,6 +22,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mnemoscope.kernels.remembered import through_memory
+
 _ops = torch.ops.mnemoscope
 
 
@@ -130,18 +132,19 @@ def through_rotation(W: Tensor, gates: Tensor) -> Callable[..., Tensor]:
 
 def through_attention(
     backward: Callable[..., tuple[Tensor, ...]], V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor, s0: Tensor,
-    values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor, activations: Tensor, slots: Tensor,
-    attention: Tensor, buffer: int, relevant: int, mix: str,
+    values0: Tensor, keys0: Tensor, origin0: Tensor, held: Tensor | None, h: Tensor, s: Tensor, activations: Tensor,
+    slots: Tensor, attention: Tensor, buffer: int, relevant: int, mix: str,
 ) -> Callable[..., Tensor]:  # fmt: skip
-    """h_t is read by s_t and by every later step that attends to it.
+    """h_t is read by s_t, by every later step that attends to it, and by whoever reads the memory that is left.
 
     What comes to s_t through V is known from the first way back. Given from outside, it needs no cell within: a second
     way back, of a cell that does nothing (V = 0, phi the identity), returns as its dz what arrives at h_t.
     """
 
     @torch.no_grad()
-    def total(dxp: Tensor, dh: Tensor, ds: Tensor) -> Tensor:
+    def total(dxp: Tensor, dh: Tensor, ds: Tensor, dvalues: Tensor, dkeys: Tensor) -> Tensor:
         ds = _and_from_next(ds, dxp, V)
+        dh = dh + through_memory(dvalues, dkeys, h, U_a, values0, keys0, held)[0]
         return backward(
             dh.contiguous(), ds, None, torch.zeros_like(W_a), W_a, U_a, v, s0, None, values0, keys0, origin0, h, s,
             activations, slots, attention, "rnn", "identity", buffer, relevant, mix, None,

@@ -120,7 +120,7 @@ class Attentive(Base):
             dtype, how, u, *matrices, b, state.s, c0, bank, lengths, compiled=compiled is not None
         )
         h, s = kernels.final(done.h, state.h, lengths), kernels.final(done.s, state.s, lengths)
-        memory = after(state.memory, done, w.weight_key, lengths)
+        memory = after(state.memory, done, lengths)
         final = AttentiveState((h,) if c0 is None else (h, done.c), s, memory, self.kind)
         return (done.h if self.output == "h" else done.s), final
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from mnemoscope import kernels
 from mnemoscope.kernels import Attended
 from mnemoscope.layers.sequence import Weights
 from mnemoscope.recurrence import map_state
@@ -101,59 +100,23 @@ def rearrange(memory: Memory, source: Tensor) -> Memory:
     return Memory(values, keys, origin, relevance, memory.clock)
 
 
-def after(before: Memory, done: Attended, weight_key: Tensor, lengths: Tensor | None) -> Memory:
-    """The memory after a sequence that a kernel ran.
+def after(before: Memory, done: Attended, lengths: Tensor | None) -> Memory:
+    """The memory after a sequence that a kernel ran, which names the states in the slots by index.
 
-    The kernel names the states in the slots by index: the slots carried in come first, then the states made since.
+    The slots carried in come first, then the states made since.
     """
-    passed = len(done.h) if lengths is None else lengths
-    clock, begun = before.clock + passed, before.clock[:, None]  # (batch,), (batch, 1)
+    clock, begun = before.clock + (len(done.h) if lengths is None else lengths), before.clock[:, None]
+    pairs = (before.values, done.values), (before.keys, done.keys)  # autocast makes the new ones of a smaller type
+    values, keys = (new.to(torch.promote_types(old.dtype, new.dtype)) for old, new in pairs)
     if done.slots is None:  # full attention: all that stood there, and the new states after it
         steps = torch.arange(len(done.h), device=done.h.device)
         made = begun + steps if lengths is None else torch.where(steps < lengths[:, None], begun + steps, -1)
-        values = _behind(before.values, done.h.clone())  # whoever writes to the output leaves the memory as it is
-        keys = _behind(before.keys, F.linear(done.h, weight_key))
         relevance = F.pad(before.relevance, (0, len(steps)))
         return Memory(values, keys, torch.cat([before.origin, made], 1), relevance, clock)
     count = done.slots.shape[1]
-    new = done.slots - count  # (batch, slots): the step that made the state; of a carried one, below zero
-    if _known(new >= 0):  # as after any longer sequence: nothing carried is left
-        values = _pick(done.h.transpose(0, 1), new)
-        keys = F.linear(values, weight_key)
-        values, keys = values.to(_common(before.values, values)), keys.to(_common(before.keys, keys))
-        return Memory(values, keys, begun + new, done.relevance, clock)
-    slots = torch.arange(count, device=new.device)
-    held = torch.where(done.slots < 0, slots, done.slots)  # an empty slot keeps what stood there
-    carried, old, new = held < count, held.clamp(max=count - 1), new.clamp(min=0)
-    values = torch.where(carried[..., None], _pick(before.values, old), _pick(done.h.transpose(0, 1), new))
-    keys = torch.where(carried[..., None], _pick(before.keys, old), F.linear(values, weight_key))
-    origin = torch.where(carried, before.origin.gather(1, old), begun + new)
+    carried = before.origin.gather(1, done.slots.clamp(0, count - 1)) if count else before.origin
+    origin = torch.where(done.slots < count, torch.where(done.slots < 0, -1, carried), begun + (done.slots - count))
     return Memory(values, keys, origin, done.relevance, clock)
-
-
-def _known(all_of: Tensor) -> bool:
-    """Whether all of it is true, where the answer costs nothing: a device would be waited for, a tracer cannot say."""
-    decided = type(all_of) is Tensor and all_of.device.type == "cpu" and not kernels.followed()
-    return decided and bool(all_of.all())
-
-
-def _behind(first: Tensor, made: Tensor) -> Tensor:
-    """The new states, made time-major, behind the carried ones (batch, m, hidden)."""
-    new = made.transpose(0, 1)
-    return torch.cat([first, new], 1) if first.shape[1] else new.to(_common(first, new))
-
-
-def _common(carried: Tensor, new: Tensor) -> torch.dtype:
-    """The type of both together: autocast makes keys of a smaller one, which would not fit the input outside of it."""
-    return torch.promote_types(carried.dtype, new.dtype)
-
-
-def _pick(states: Tensor, index: Tensor) -> Tensor:
-    """Those of the states (batch, m, hidden) at index (batch, slots). Whole rows: gather would go number by number."""
-    batch = torch.arange(len(states), device=states.device)[:, None]
-    if states.is_contiguous():
-        return F.embedding(batch * states.shape[1] + index, states.flatten(0, 1))
-    return F.embedding(index * len(states) + batch, states.transpose(0, 1).flatten(0, 1))  # made time-major
 
 
 def attend(w: Weights, s: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:

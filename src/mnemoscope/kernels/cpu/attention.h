@@ -21,14 +21,16 @@ inline void double_exponentials(const T* k, T* out, std::int64_t n) {
         store(out + j, exponential<T>(T(2) * load(k + j, count)), count);
     });
 }
-// The same, and `reach` (one vector) grows to the largest modulus in each lane; what is no number is passed over.
+// The same, also to `kept` unless that is null, and `reach` (one vector) grows to the largest modulus in each lane; what
+// is no number is passed over.
 template <class T>
-inline void double_exponentials(const T* k, T* out, std::int64_t n, T* reach) {
+inline void double_exponentials(const T* k, T* out, std::int64_t n, T* reach, T* kept = nullptr) {
     Vec<T> most = load(reach);
     sweep<T>(n, [&](std::int64_t j, int count) {
-        const Vec<T> here = load(k + j, count);
+        const Vec<T> here = load(k + j, count), e = exponential<T>(T(2) * here);
         most = larger(larger(here, -here), most);
-        store(out + j, exponential<T>(T(2) * here), count);
+        store(out + j, e, count);
+        if (kept) store(kept + j, e, count);
     });
     store(reach, most);
 }
@@ -139,12 +141,9 @@ public:
     void clear(std::int64_t r) { steps[r] = 0; }
     bool full(std::int64_t r) const { return steps[r] == most; }
 
-    // One more step of row r: dc is kept, and the row of its weights, one a state, is returned to be filled.
-    T* add(std::int64_t r, const T* dc, std::int64_t n) {
-        const std::int64_t now = r * most + steps[r]++;
-        copy(dc, contexts[now], n);
-        return shares[now];
-    }
+    // Where the next step of row r writes dc; after that, `add` gives the row for its weights, one a state.
+    T* context(std::int64_t r) const { return contexts[r * most + steps[r]]; }
+    T* add(std::int64_t r) { return shares[r * most + steps[r]++]; }
     void forget(std::int64_t r, std::int64_t state) {
         for (std::int64_t p = 0; p < steps[r]; ++p) shares[r * most + p][state] = 0;
     }
@@ -165,9 +164,12 @@ public:
 // d_logits_i = weights_i (d_weights_i - sum_k weights_k d_weights_k), in place.
 template <class T>
 inline void soften_back(std::int64_t count, const T* weights, T* d) {
-    T mean = 0;
-    for (std::int64_t i = 0; i < count; ++i) mean += weights[i] * d[i];
-    for (std::int64_t i = 0; i < count; ++i) d[i] = weights[i] * (d[i] - mean);
+    Vec<T> sums = splat(T(0));
+    sweep<T>(count, [&](std::int64_t i, int inside) { sums += load(weights + i, inside) * load(d + i, inside); });
+    const T mean = total<T>(sums);
+    sweep<T>(count, [&](std::int64_t i, int inside) {
+        store(d + i, load(weights + i, inside) * (load(d + i, inside) - mean), inside);
+    });
 }
 
 // From the logits' gradients d_i: sums over keys for the query (d_query_j = sum_i d_i r_ij (1 - r_ij)) and for v

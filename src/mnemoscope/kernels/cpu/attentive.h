@@ -29,7 +29,7 @@ struct AttentiveForward {
     const std::int64_t* origin0;
     const T* relevance0;
     const std::int64_t *clock0, *lengths;
-    T *h, *s, *c_T;
+    T *h, *s, *c_T, *values_T, *keys_T;
     std::int64_t* final_slots;
     T *final_relevance, *activations;
     std::int32_t* slots;

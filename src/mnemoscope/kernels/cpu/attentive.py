@@ -30,7 +30,9 @@ def attentive_forward(
     T, B, n = xp.shape[0], *s0.shape
     kept, lstm, slots = T if save else 0, cell == "lstm", 0 if buffer < 0 else buffer + relevant
     h, s, c_T = xp.new_empty(T, B, n), xp.new_empty(T, B, n), xp.new_empty((B, n) if lstm else 0)
-    final = xp.new_empty(B, slots, dtype=torch.int64), relevance0.new_empty(B, slots)
+    held = values0.shape[1] + T if buffer < 0 else slots
+    values, keys = xp.new_empty(B, held, n), xp.new_empty(B, held, n)
+    final = values, keys, xp.new_empty(B, slots, dtype=torch.int64), relevance0.new_empty(B, slots)
     activations, reached = xp.new_empty(kept, B, 7 * n if lstm else 2 * n), xp.new_empty(B)
     chosen = xp.new_empty(0 if buffer < 0 else (kept, B, slots), dtype=torch.int32)
     attention = xp.new_empty((kept, B) if buffer < 0 else (kept, B, slots))

@@ -8,12 +8,12 @@ namespace mnemoscope {
 template <class T, class Memory>
 struct BackwardScratch {
     Memory memory;
-    Rows<T> ds, dc, dh, dk_U, query, d_context, factor, dv;
+    Rows<T> ds, dc, dh, dk_U, query, factor, dv;
     Outer<T> dV_W, dU_a;  // of [V; W_a] and U_a: their lefts are d = [dz, dq], d [V; W_a] = [ds, dx], and dk
 
     BackwardScratch(const AttentiveBackward<T>& a, std::int64_t rows)
         : memory(a, rows), ds(rows, a.dx ? a.depth() : a.n), dc(rows, a.n), dh(rows, a.n),
-          dk_U(rows, a.n), query(1, a.n), d_context(1, a.n), factor(1, a.n), dv(rows, a.n),
+          dk_U(rows, a.n), query(1, a.n), factor(1, a.n), dv(rows, a.n),
           dV_W(a.gate_width() + a.n, a.extra ? a.depth() : 0, rows), dU_a(a.n, a.extra ? a.n : 0, rows) {
         for (std::int64_t j = 0; j < a.n; ++j) factor[0][j] = T(4) * a.v[j];
     }
@@ -24,17 +24,17 @@ template <class T, class Memory>
 void attend_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
                  std::int64_t at) {
     const T share = a.mean ? T(0.5) : T(1);
-    T* d_query = local.dk_U[r];  // free until the product with U_a
+    T *d_context = local.memory.context(r), *d_query = local.dk_U[r];  // dk_U is free until the product with U_a
     sweep<T>(a.n, [&](std::int64_t j, int count) {
         Vec<T> d = load(local.ds[r] + j);
         if (a.ds) d += load(a.ds + at * a.n + j, count);
         d = share * d;
-        store(local.d_context[0] + j, d, count);
+        store(d_context + j, d, count);
         if (a.dh) d += load(a.dh + at * a.n + j, count);
         store(local.dh[r] + j, d, count);
     });
-    copy(a.activations_of(at).query(), local.query[0], a.n);
-    local.memory.attend_back(r, at, local.query[0], local.d_context[0], d_query, local.dv[r]);
+    const T* query = whole_vectors(a.activations_of(at).query(), a.n, local.query[0]);
+    local.memory.attend_back(r, at, query, d_context, d_query, local.dv[r]);
     local.memory.claim(r, t, local.dh[r], local.dU_a.left(r));
     sweep<T>(a.n, [&](std::int64_t j, int count) {
         const Vec<T> dq = load(local.factor[0] + j) * load(d_query + j);

@@ -32,10 +32,10 @@ void advance(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, std
 template <class T, class Memory>
 void attend(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
             std::int64_t at) {
-    double_exponentials(local.key[r], local.key[r], a.n, local.reach[r]);
-    double_exponentials(local.asked[r], local.query[0], a.n, local.reach[r]);
-    if (a.save) copy(local.query[0], a.activations_of(at).query(), a.n);
-    if (a.save) copy(local.key[r], a.activations_of(at).key(), a.n);
+    const auto kept = a.activations_of(at);
+    local.memory.keep(at % a.batch, t, local.h[r], local.key[r]);
+    double_exponentials(local.key[r], local.key[r], a.n, local.reach[r], a.save ? kept.key() : nullptr);
+    double_exponentials(local.asked[r], local.query[0], a.n, local.reach[r], a.save ? kept.query() : nullptr);
     local.memory.insert(r, t, local.h[r], local.key[r]);
     local.memory.attend(r, at, local.query[0], local.v[0], local.context[0]);
     const T share = a.mean ? T(0.5) : T(1);
@@ -89,11 +89,16 @@ void walk(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, const Block
         if (t < span.longest(block)) m.U_a.times(local.h[0], local.h.stride, rows, local.key[0], local.key.stride);
         for (int r = 0; r < rows; ++r) {
             const std::int64_t at = t * a.batch + block.first + r;
-            span.alive(t, block.first + r) ? attend(a, local, r, t, at) : blank(a, at);
+            if (span.alive(t, block.first + r)) {
+                attend(a, local, r, t, at);
+            } else {
+                blank(a, at);
+                local.memory.keep(block.first + r, t, nullptr, nullptr);
+            }
         }
     }
     for (int r = 0; r < rows; ++r) {
-        local.memory.finish(r, block.first + r);
+        local.memory.finish(r, block.first + r, m.U_a);
         a.reach[block.first + r] = *std::max_element(local.reach[r], local.reach[r] + lanes<T>);
         if (a.cell == Cell::lstm) copy(local.c[r], a.c_T + (block.first + r) * a.n, a.n);
     }

@@ -25,6 +25,14 @@ inline void copy(const T* from, T* to, std::int64_t n) {
     if (n) std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
 }
 
+// A row of n numbers that may be read in whole vectors: itself, or a copy in `padded`, which has zeros behind it.
+template <class T>
+inline const T* whole_vectors(const T* row, std::int64_t n, T* padded) {
+    if (n % lanes<T> == 0) return row;
+    copy(row, padded, n);
+    return padded;
+}
+
 template <class T>
 MNEMOSCOPE_INLINE Vec<T> signed_as(Vec<T> z, Vec<T> modulus) {
     return where_positive(z, modulus, where_positive(-z, -modulus, z));

@@ -42,6 +42,8 @@ public:
     }
 
     void begin(std::int64_t r, std::int64_t b, T* reach) {
+        copy(a.values0 + b * a.carried * a.n, a.values_T + b * most * a.n, a.carried * a.n);
+        copy(a.keys0 + b * a.carried * a.n, a.keys_T + b * most * a.n, a.carried * a.n);
         filled.read(a.origin0 + b * a.carried, a.carried);
         counts[r] = filled.count;
         for (std::int64_t i = 0; i < filled.count; ++i) {
@@ -49,6 +51,13 @@ public:
             copy(a.values0 + from, values[r * most + i], a.n);
             double_exponentials(a.keys0 + from, keys[r * most + i], a.n, reach);
         }
+    }
+
+    // The state of step t and its key go into the memory that is returned; of a row that has ended, which has none, zeros.
+    void keep(std::int64_t b, std::int64_t t, const T* value, const T* key) {
+        const std::int64_t to = (b * most + a.carried + t) * a.n;
+        value ? copy(value, a.values_T + to, a.n) : fill_zero(a.values_T + to, a.n);
+        key ? copy(key, a.keys_T + to, a.n) : fill_zero(a.keys_T + to, a.n);
     }
 
     void insert(std::int64_t r, std::int64_t, const T* value, const T* key) {
@@ -65,7 +74,7 @@ public:
         if (a.save) a.attention[at] = most_of_all + std::log(sum) + sum_v;
     }
 
-    void finish(std::int64_t, std::int64_t) {}
+    void finish(std::int64_t, std::int64_t, const Packed<T>&) {}
 };
 
 template <class T>
@@ -109,6 +118,7 @@ public:
         }
     }
 
+    T* context(std::int64_t r) const { return pending.context(r); }
     void attend_back(std::int64_t r, std::int64_t at, const T* query, const T* dc, T* d_query, T* d_v) {
         const std::int64_t base = r * most;
         const T *h = a.h + at * a.n, *s = a.s + at * a.n, scale = a.mean ? T(2) : T(1);
@@ -119,7 +129,7 @@ public:
         attention_back(
             counts[r], [&](std::int64_t i) { return keys[base + i]; }, [&](std::int64_t i) { return values[base + i]; },
             [&](std::int64_t i) { return d_keys[base + i]; }, a.attention[at] - sum_v, total<T>(product), query, v[0],
-            dc, width, shares, pending.add(r, dc, a.n), d_query, d_v);
+            dc, width, shares, pending.add(r), d_query, d_v);
     }
 
     // h_t is the newest state: what has gathered for it is final, and it leaves.

@@ -41,7 +41,7 @@ class ScreenedForward {
     const AttentiveForward<T>& a;
     std::int64_t capacity, width;
     Slots<T> slots;
-    Rows<T> logits;
+    Rows<T> logits, made;  // made: the keys of a row's states once more, which the memory that is returned has
     Buffer<T> relevance;
     Buffer<std::int64_t> clocks;
     bool tame;  // no logit is so large that its exponential needs the largest one subtracted
@@ -67,7 +67,7 @@ class ScreenedForward {
 public:
     ScreenedForward(const AttentiveForward<T>& a, std::int64_t rows)
         : a(a), capacity(a.capacity()), width(rounded_up(a.n, lanes<T>)), slots(rows, capacity, a.n),
-          logits(1, capacity), relevance(rows * capacity), clocks(rows) {
+          logits(1, capacity), made(capacity, a.n), relevance(rows * capacity), clocks(rows) {
         T sum = 0;
         for (std::int64_t j = 0; j < a.n; ++j) sum += std::abs(a.v[j]);
         tame = T(2) * sum < Limits<T>::exponent / 2;
@@ -124,8 +124,18 @@ public:
         for (std::int64_t i = 0; i < count; ++i) attention[slots.filled[i] - slots.at(r, 0)] = weights[i];
     }
 
-    void finish(std::int64_t r, std::int64_t b) {
-        for (std::int64_t j = 0; j < capacity; ++j) a.final_slots[b * capacity + j] = slots.held[slots.at(r, j)];
+    void keep(std::int64_t, std::int64_t, const T*, const T*) {}
+
+    void finish(std::int64_t r, std::int64_t b, const Packed<T>& U_a) {
+        const std::int64_t start = slots.at(r, 0);
+        U_a.times(slots.values[start], slots.values.stride, static_cast<int>(capacity), made[0], made.stride);
+        for (std::int64_t j = 0; j < capacity; ++j) {
+            const std::int64_t index = slots.held[start + j], place = slots.place[start + j], to = b * capacity + j;
+            a.final_slots[to] = index;
+            copy(slots.values[place], a.values_T + to * a.n, a.n);
+            const T* carried = a.keys0 + (b * capacity + (index < 0 ? j : index)) * a.n;
+            copy(index < a.carried ? carried : made[place - start], a.keys_T + to * a.n, a.n);
+        }
         copy(relevance.get() + slots.at(r, 0), a.final_relevance + b * capacity, capacity);
     }
 };
@@ -183,10 +193,11 @@ public:
         }
     }
 
-    // Through the attention of step t: dc is its result's gradient; d_query lacks the factor 4 v.
+    // Where the gradient dc of step t's attention is to be written; then the way through it. d_query lacks the factor 4 v.
+    T* context(std::int64_t r) const { return pending.context(r); }
     void attend_back(std::int64_t r, std::int64_t at, const T* query, const T* dc, T* d_query, T* d_v) {
         const std::int64_t count = slots.list(r), *filled = slots.filled.get(), *place = slots.place.get();
-        T* shares = pending.add(r, dc, a.n);
+        T* shares = pending.add(r);
         fill_zero(shares, capacity);
         for (std::int64_t i = 0; i < count; ++i)
             shares[local(r, place[filled[i]])] = weights[0][i] = a.attention[at * capacity + local(r, filled[i])];

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from mnemoscope.kernels.cuda import past, screened
 from mnemoscope.kernels.ops import implement
+from mnemoscope.kernels.remembered import remembered
 
 
 @implement("attentive_forward", "cuda")
@@ -15,13 +16,15 @@ def attentive_forward(
     buffer: int, relevant: int, mix: str, decay: float, refresh: bool, lengths: Tensor | None, save: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     if buffer < 0:
-        return past.forward(
+        h, s, c_T, *rest = past.forward(
             xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, cell, phi, mix, lengths, save
         )
-    return screened.forward(
+        return h, s, c_T, *remembered(h, U_a, values0, keys0, None), *rest
+    h, s, c_T, slots, *rest = screened.forward(
         xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, relevance0, clock0, cell, phi, buffer, relevant, mix,
         decay, refresh, lengths, save,
     )  # fmt: skip
+    return h, s, c_T, *remembered(h, U_a, values0, keys0, slots), slots, *rest
 
 
 @implement("attentive_backward", "cuda")
