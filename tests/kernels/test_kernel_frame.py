@@ -248,6 +248,15 @@ def test_without_a_build_layers_work_and_say_so_once() -> None:
     assert done.stdout.count("no compiled CPU kernels") == 1
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch's runtime may not have it")
+def test_torchs_threads_are_borrowed_whatever_else_is_loaded() -> None:
+    """scipy has modules with "omp" in their names; threads of our own would start anew on every call, late."""
+    pytest.importorskip("scipy")
+    program = "import scipy.linalg; from mnemoscope.kernels.cpu import library; print(library._borrowed_threads())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 0
+
+
 @compiled
 @pytest.mark.parametrize("threads", [1, 2])
 def test_memory_that_runs_out_in_any_thread_is_an_error_of_its_own(threads: int) -> None:

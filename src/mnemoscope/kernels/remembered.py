@@ -13,8 +13,8 @@ from torch import Tensor
 def remembered(h: Tensor, U_a: Tensor, values0: Tensor, keys0: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
     """Values and keys after the last step. An empty slot keeps what stood there."""
     if slots is None:
-        made = h.transpose(0, 1)  # (B, T, n)
-        return torch.cat([values0, made], 1), torch.cat([keys0, made @ U_a.T], 1)
+        values, keys = h.transpose(0, 1), (h @ U_a.T).transpose(0, 1)  # (B, T, n)
+        return torch.cat([values0, values], 1), torch.cat([keys0, keys], 1)
     carried, old, new = _places(slots, h)
     made = h.flatten(0, 1)[new]  # (B, m, n)
     values = torch.where(carried, values0.gather(1, old.expand_as(values0)), made)

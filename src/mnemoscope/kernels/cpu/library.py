@@ -55,13 +55,15 @@ def available(dtype: torch.dtype) -> bool:
 
 @lru_cache(maxsize=1)
 def _borrowed_threads() -> int:
-    """The address of GOMP_parallel in the OpenMP runtime that torch has loaded; 0 where it cannot be found."""
+    """The address of GOMP_parallel in torch's own OpenMP runtime; 0 where it cannot be found.
+
+    There may be other runtimes in the process. A name is looked up in a library and in those that it was linked with.
+    """
     try:
         mapped = Path("/proc/self/maps").read_text().splitlines()
-        paths = {line.split(maxsplit=5)[5] for line in mapped if "omp" in line.rpartition("/")[2]}
-        found = [ctypes.CDLL(path).GOMP_parallel for path in sorted(paths) if Path(path).exists()]
-        return ctypes.cast(found[0], ctypes.c_void_p).value or 0
-    except (OSError, AttributeError, IndexError):
+        torchs = next(line.split(maxsplit=5)[5] for line in mapped if "/libtorch_cpu." in line)
+        return ctypes.cast(ctypes.CDLL(torchs).GOMP_parallel, ctypes.c_void_p).value or 0
+    except (OSError, AttributeError, StopIteration):
         return 0
 
 
