@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import mnemoscope as ms
-from measuring import CellLoop, CompiledSteps, by_turns, chosen, make, peak_megabytes, seconds, work
+from measuring import CellLoop, CompiledSteps, by_turns, chosen, compared, make, peak_megabytes, seconds, work
 from mnemoscope.layers import LAYERS
 
 CPU_ASKED = {"LSTM": 0.7, "RNN": 0.35, "RelRNN": 0.6, "RelLSTM": 0.9, "MemRNN": 1.3}
@@ -49,10 +49,10 @@ def peers(given: argparse.Namespace) -> None:
     for name in given.layers:
         peer = "nn.RNN" if name in BESIDE_RNN else "nn.LSTM"
         calls = [work(make(each, n).to(device), T, B, device) for each in (name, peer)]
-        ours, theirs = by_turns(*calls, repeats=3 if "Mem" in name and T > 1000 else given.repeats)
+        ours, theirs, ratio = compared(*calls, repeats=3 if "Mem" in name and T > 1000 else given.repeats)
         grown = peak_megabytes(name, T, B, n, "auto", device)
         limit = str(asked.get(name, "")) if (n, T) == (128, given.usual_T) else ""
-        figures = 1e3 * ours, 1e6 * ours / T, peer, 1e3 * theirs, ours / theirs, limit
+        figures = 1e3 * ours, 1e6 * ours / T, peer, 1e3 * theirs, ratio, limit
         row(name, *figures, f"{grown:.0f}", grown / memory["nn.LSTM"])
     for name, grown in memory.items():
         (alone,) = by_turns(work(make(name, n).to(device), T, B, device), repeats=given.repeats)
@@ -124,8 +124,8 @@ def sizes(given: argparse.Namespace) -> None:
         (64, 32, 220), (256, 32, 220), (512, 32, 220), (128, 1, 220), (128, 128, 220))  # fmt: skip
     for n, B, T in shapes:
         calls = [work(make(name, n).to(device), T, B, device) for name in ("RelRNN", "nn.LSTM")]
-        ours, theirs = by_turns(*calls, repeats=given.repeats)
-        row("", str(n), str(B), str(T), 1e3 * ours, 1e3 * theirs, ours / theirs)
+        ours, theirs, ratio = compared(*calls, repeats=given.repeats)
+        row("", str(n), str(B), str(T), 1e3 * ours, 1e3 * theirs, ratio)
 
 
 def small(given: argparse.Namespace) -> None:
@@ -160,9 +160,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, help="32 on the CPU, 64 on CUDA")
     parser.add_argument("--T", type=int, help="220 on the CPU, 2,020 on CUDA")
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="of the growth with T")
-    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--repeats", type=int, help="25 on the CPU, 9 on CUDA")
     parser.add_argument("--threads", type=int, default=2, help="on the CPU")
     given = parser.parse_args()
+    given.repeats = given.repeats or (25 if given.device == "cpu" else 9)
     given.usual_T = 220 if given.device == "cpu" else 2020
     given.batch, given.T = given.batch or (32 if given.device == "cpu" else 64), given.T or given.usual_T
     return given

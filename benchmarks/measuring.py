@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -53,11 +53,21 @@ def seconds(once: Callable[[], None]) -> float:
 
 def by_turns(*calls: Callable[[], None], repeats: int, warm_up: int = 2) -> list[float]:
     """Median seconds of each, timed by turns: a machine that slows down slows all of them down."""
+    return [statistics.median(times) for times in zip(*_rounds(calls, repeats, warm_up), strict=True)]
+
+
+def compared(ours: Callable[[], None], theirs: Callable[[], None], repeats: int) -> tuple[float, float, float]:
+    """Median seconds of both, and the median of their ratio in one turn: a machine may change its speed in between."""
+    rounds = _rounds((ours, theirs), repeats, 2)
+    medians = (statistics.median(times) for times in zip(*rounds, strict=True))
+    return *medians, statistics.median(one / other for one, other in rounds)
+
+
+def _rounds(calls: Sequence[Callable[[], None]], repeats: int, warm_up: int) -> list[list[float]]:
     for _ in range(warm_up):
         for call in calls:
             call()
-    rounds = [[seconds(call) for call in calls] for _ in range(repeats)]
-    return [statistics.median(times) for times in zip(*rounds, strict=True)]
+    return [[seconds(call) for call in calls] for _ in range(repeats)]
 
 
 def peak_megabytes(name: str, T: int, batch: int, hidden: int, backend: str, device: str) -> float:
