@@ -45,10 +45,10 @@ def test_the_way_back_is_autograds(seed, T, B, m, full):
     both = remembered(*tensors, slots)
     outer = [torch.randn_like(t) for t in both]
     wanted = torch.autograd.grad(both, tensors, outer, True, materialize_grads=True, allow_unused=True)
-    for found, right in zip(through_memory(*outer, *tensors, slots), wanted, strict=True):
+    for found, right in zip(through_memory(*outer, *tensors, slots, None), wanted, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
     by_keys = torch.autograd.grad(both[1], tensors, outer[1], materialize_grads=True, allow_unused=True)
-    for found, right in zip(through_memory(None, outer[1], *tensors, slots), by_keys, strict=True):
+    for found, right in zip(through_memory(None, outer[1], *tensors, slots, None), by_keys, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
 
 
@@ -91,3 +91,23 @@ def test_a_loss_on_the_memory_alone_has_the_loops_gradients(name, steps, lengths
     assert any(bool(g.any()) for g in wanted)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_the_memory_for_several_vectors_at_once(name):
+    layer = getattr(mnemoscope, name)(2, 4, dtype=torch.float64, **LAYERS[name])
+    x = torch.randn(6, 3, 2, dtype=torch.float64, requires_grad=True)
+    for made in layer(x)[1].memory[:2]:
+        vectors = torch.randn(3, *made.shape, dtype=torch.float64)
+        (found,) = torch.autograd.grad(made, x, vectors, True, is_grads_batched=True)
+        wanted = torch.stack([torch.autograd.grad(made, x, vector, True)[0] for vector in vectors])
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["MemRNN", "MemLSTM"])
+def test_where_a_sequence_has_ended_no_gradient_counts(name):
+    """The norm of a key that is zero has no gradient, and zero times that is no number."""
+    layer = getattr(mnemoscope, name)(2, 4, dtype=torch.float64)
+    x = torch.nn.utils.rnn.pack_padded_sequence(torch.randn(6, 2, 2, dtype=torch.float64), torch.tensor([6, 3]))
+    layer(x)[1].memory.keys.square().sum(-1).sqrt().sum().backward()
+    assert all(bool(weight.grad.isfinite().all()) for weight in layer.parameters() if weight.grad is not None)

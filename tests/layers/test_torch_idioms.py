@@ -216,3 +216,17 @@ def test_a_users_initial_state_is_respected() -> None:
 
     layer, x = Warm(INPUT, HIDDEN), torch.randn(TIME, BATCH, INPUT)
     torch.testing.assert_close(layer(x)[0], layer(x, torch.ones(1, BATCH, HIDDEN))[0])
+
+
+@every_row
+def test_gradients_for_several_vectors_at_once(row: Row) -> None:
+    """is_grads_batched, of which jacobian(vectorize=True) is made: torch batches what it can, and loops else."""
+    layer, x = row.make(), draw(TIME, BATCH, INPUT).requires_grad_()
+    y, _ = layer(x)
+    vectors, by = torch.randn(3, *y.shape, dtype=torch.float64), [x, *layer.parameters()]
+    found = torch.autograd.grad(y, by, vectors, True, is_grads_batched=True, allow_unused=True)
+    one_by_one = [torch.autograd.grad(y, by, vector, True, allow_unused=True) for vector in vectors]
+    for batched, *each in zip(found, *one_by_one, strict=True):
+        assert (batched is None) == (each[0] is None)
+        if batched is not None:
+            torch.testing.assert_close(batched, torch.stack(each))

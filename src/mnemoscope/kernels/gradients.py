@@ -43,11 +43,17 @@ def _register(family: str, save: Callable, backward: Callable) -> None:
         def backward(ctx: Any, *grads: Any) -> Any:
             return backward(ctx, *grads)
 
+    Walk.__name__ = f"{family.capitalize()}Walk"  # of which torch names the node in a graph
     _library.impl(name, Walk.apply, "Autograd")
 
 
 def _dense(grad: Tensor | None) -> Tensor | None:
     return None if grad is None else grad.contiguous()
+
+
+def _rows(t: Tensor) -> Tensor:
+    """All rows under each other; torch cannot batch a flatten (`is_grads_batched`)."""
+    return t.reshape(-1, t.shape[-1])
 
 
 def _weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
@@ -57,7 +63,7 @@ def _weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
     """
     grad = first.T @ dz[0]
     if dz.shape[0] > 1:
-        grad = torch.addmm(grad, states[:-1].flatten(0, 1).T, dz[1:].flatten(0, 1))
+        grad = torch.addmm(grad, _rows(states[:-1]).T, _rows(dz[1:]))
     return grad.T
 
 
@@ -65,7 +71,7 @@ def attentive_weight_gradients(
     dxp: Tensor, dq: Tensor, dk: Tensor, s0: Tensor, s: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of V and W_a, which read s_{t-1}, and of U_a, which reads h_t."""
-    return _weight_gradient(dxp, s0, s), _weight_gradient(dq, s0, s), dk.flatten(0, 1).T @ h.flatten(0, 1)
+    return _weight_gradient(dxp, s0, s), _weight_gradient(dq, s0, s), _rows(dk).T @ _rows(h)
 
 
 def _modrelu_gradient(dz: Tensor, h: Tensor) -> Tensor:
@@ -182,9 +188,9 @@ def _attentive(
     saved = ctx.saved_tensors  # once: a checkpoint gives them once
     if dvalues_T is None and dkeys_T is None:
         return _attentive_walk(ctx, saved, dh, ds, dc_T, backward)
-    _, _, _, U_a, *_, values0, keys0, _, _, slots, h = saved[:14]
+    _, _, _, U_a, *_, values0, keys0, _, lengths, slots, h = saved[:14]
     held = slots if ctx.options[2] >= 0 else None
-    by_h, by_U, *carried = through_memory(dvalues_T, dkeys_T, h, U_a, values0, keys0, held)
+    by_h, by_U, *carried = through_memory(dvalues_T, dkeys_T, h, U_a, values0, keys0, held, lengths)
     found = list(_attentive_walk(ctx, saved, by_h if dh is None else dh + by_h, ds, dc_T, backward))
     for place, more in zip((3, 8, 9), (by_U, *carried), strict=True):  # U_a, values0, keys0
         already = found[place]
@@ -237,7 +243,7 @@ def _sab(ctx: Any, dh: Tensor | None, dattended: Tensor | None, dc_T: Tensor | N
         *outer, V, w, c0, values0, keys0, origin0, clock0, h, cells, gates, slots, attention, *ctx.options, lengths
     )
     dV = _weight_gradient(dxp, h0, h) if ctx.needs_input_grad[1] else None
-    dw = h.tanh().flatten(0, 1).T @ dscores.flatten() + torch.einsum("bi,bin->n", dscores0, keys0)
+    dw = dscores.reshape(-1) @ _rows(h.tanh()) + dscores0.reshape(-1) @ _rows(keys0)
     return dxp, dV, dw, dh0, dc0, dvalues0, dscores0[..., None] * w, *(None,) * 7
 
 

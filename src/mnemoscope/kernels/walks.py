@@ -144,7 +144,7 @@ def through_attention(
     @torch.no_grad()
     def total(dxp: Tensor, dh: Tensor, ds: Tensor, dvalues: Tensor, dkeys: Tensor) -> Tensor:
         ds = _and_from_next(ds, dxp, V)
-        dh = dh + through_memory(dvalues, dkeys, h, U_a, values0, keys0, held)[0]
+        dh = dh + through_memory(dvalues, dkeys, h, U_a, values0, keys0, held, None)[0]
         return backward(
             dh.contiguous(), ds, None, torch.zeros_like(W_a), W_a, U_a, v, s0, None, values0, keys0, origin0, h, s,
             activations, slots, attention, "rnn", "identity", buffer, relevant, mix, None,

@@ -112,8 +112,8 @@ MNEMOSCOPE_FLATTEN void lstm_cell(std::int64_t n, const T* z, const T* xp, T* c,
 // From the gradient of h (dh and carry) and of c (dc, in place): that of the four pre-activations. dh and out may be
 // null.
 template <class T>
-MNEMOSCOPE_FLATTEN void lstm_cell_back(std::int64_t n, const T* dh, const T* carry, T* dc, const T* c_before, const T* c,
-                           const T* gates, T* local, T* out) {
+MNEMOSCOPE_FLATTEN void lstm_cell_back(std::int64_t n, const T* dh, const T* carry, T* dc, const T* c_before,
+                                       const T* c, const T* gates, T* local, T* out) {
     sweep<T>(n, [&](std::int64_t j, int count) {
         const Vec<T> i = load(gates + j, count), f = load(gates + n + j, count);
         const Vec<T> g = load(gates + 2 * n + j, count), o = load(gates + 3 * n + j, count);

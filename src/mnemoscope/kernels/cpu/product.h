@@ -137,7 +137,7 @@ public:
 template <class T>
 class Outer {
     static constexpr std::int64_t enough = 96;
-    std::int64_t height, width, gathered = 0;
+    std::int64_t height, width, rows, capacity, gathered = 0;
     Rows<T> lefts, rights, sum;
 
     // So many numbers from one row to the next: at an even number of cache lines many rows would want the same place.
@@ -158,10 +158,10 @@ class Outer {
     }
 
 public:
-    // `rows` of them are added at a time. Without a width there is nothing to sum, and the left is scratch.
+    // At most `rows` of them are added at a time. Without a width there is nothing to sum, and the left is scratch.
     Outer(std::int64_t height, std::int64_t width, std::int64_t rows)
-        : height(height), width(width), lefts(width ? std::max(enough, rows) : rows, apart(height)),
-          rights(width ? std::max(enough, rows) : 0, apart(width)), sum(width ? height : 0, width) {}
+        : height(height), width(width), rows(rows), capacity(width ? std::max(enough, rows) : rows),
+          lefts(capacity, apart(height)), rights(width ? capacity : 0, apart(width)), sum(width ? height : 0, width) {}
 
     // The rows that are being made: r counts them from the last call of `next`.
     T* left(std::int64_t r) const { return lefts[gathered + r]; }
@@ -175,10 +175,10 @@ public:
     void no_right(std::int64_t r) {
         if (width) std::memset(rights[gathered + r], 0, sizeof(T) * static_cast<std::size_t>(width));
     }
-    void next(std::int64_t rows) {
+    void next(std::int64_t added) {
         if (!width) return;
-        gathered += rows;
-        if (gathered + rows > std::max(enough, rows)) settle();
+        gathered += added;
+        if (gathered + rows > capacity) settle();
     }
 
     // Adds the first `columns` of the sum's rows top .. end - 1 to a matrix.
