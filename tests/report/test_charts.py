@@ -3,7 +3,7 @@ import pytest
 from specimens import bare, horizon_of, made, measured, orbits_of
 
 from mnemoscope.finding import Finding
-from mnemoscope.report.chart import Bars, Chart, Heat, Line, Plane, Points, figure
+from mnemoscope.report.chart import Axis, Bars, Chart, Heat, Line, Marker, Plane, Points, figure
 from mnemoscope.report.charts import CHARTS, charts_of, scopes_of
 from mnemoscope.report.charts_generic import generic
 from mnemoscope.report.view import views
@@ -125,3 +125,9 @@ def test_a_bound_far_above_does_not_hide_what_was_measured():
     np.testing.assert_allclose(cost.y, [1, 1, 2])
     np.testing.assert_array_equal(bound.y, [1, 1e3, np.nan])
     assert bound.name == "allowed by Theorem 1 (beyond the chart)"
+
+
+def test_words_on_a_level_line_make_way_for_those_on_an_upright_one():
+    axes, level, upright = (Axis("x"), Axis("y")), Marker("y", 0.01, "gone"), Marker("x", 9.0, "needed")
+    assert Chart("a", "A", *axes, (), (level,)).written_at == (1, "right", "bottom")
+    assert Chart("b", "B", *axes, (), (level, upright)).written_at == (0, "left", "top")

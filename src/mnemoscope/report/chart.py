@@ -108,6 +108,14 @@ class Chart:
         said = [f"{self.title}: {self.y.title} against {self.x.title}.", *map(_in_words, self.marks)]
         return " ".join([*said, *(f"Marked at {figure(m.at)}: {m.text}." for m in self.markers)])
 
+    @property
+    def written_at(self) -> tuple[int, str, str]:
+        """At which end of a level line its words stand, and by which of their edges.
+
+        Above it on the right; where an upright line's words may be, on the left, below what begins above the line.
+        """
+        return (0, "left", "top") if any(marker.axis == "x" for marker in self.markers) else (1, "right", "bottom")
+
 
 def markers(*given: Marker | None) -> tuple[Marker, ...]:
     """Those that have a place to be."""

@@ -100,7 +100,8 @@ def _words(marker: Marker, chart: Chart) -> Json:
     at = math.log10(marker.at) if axis.log and marker.at > 0 else marker.at  # annotations count in powers of ten
     place: Json = {"x": at, "y": 1, "yref": "paper", "xanchor": "right", "yanchor": "top", "textangle": -90}
     if marker.axis == "y":
-        place = {"y": at, "x": 1, "xref": "paper", "xanchor": "right", "yanchor": "bottom"}
+        end, side, edge = chart.written_at
+        place = {"y": at, "x": end, "xref": "paper", "xanchor": side, "yanchor": edge}
     return {"text": _plain(marker.text), "showarrow": False, "font": {"size": 12}, **place}
 
 

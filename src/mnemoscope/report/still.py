@@ -43,7 +43,7 @@ def draw(chart: Chart) -> Any:
     for number, mark in enumerate(chart.marks):
         _mark(figure, axes, mark, number, len(chart.marks))
     for marker in chart.markers:
-        _rule(axes, marker.axis, marker.at, _plain(marker.text))
+        _rule(axes, marker.axis, marker.at, _plain(marker.text), chart.written_at)
     _scale(axes, "x", chart.x, chart)
     _scale(axes, "y", chart.y, chart)
     axes.spines[["top", "right"]].set_visible(False)
@@ -87,14 +87,15 @@ def _line(axes: Any, mark: Line) -> None:
         axes.fill_between(mark.x, mark.low, mark.high, color=colour, alpha=0.18, linewidth=0)
 
 
-def _rule(axes: Any, axis: str, at: float, text: str) -> None:
+def _rule(axes: Any, axis: str, at: float, text: str, written_at: tuple[int, str, str]) -> None:
     line: dict[str, Any] = {"color": "0.45", "linestyle": ":", "linewidth": 1}
     if axis == "x":
         axes.axvline(at, **line)
         axes.annotate(text, (at, 1), xycoords=("data", "axes fraction"), rotation=90, ha="right", va="top", fontsize=8)
     else:
         axes.axhline(at, **line)
-        axes.annotate(text, (1, at), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
+        end, side, edge = written_at
+        axes.annotate(text, (end, at), xycoords=("axes fraction", "data"), ha=side, va=edge, fontsize=8)
 
 
 def _scale(axes: Any, name: str, axis: Axis, chart: Chart) -> None:
