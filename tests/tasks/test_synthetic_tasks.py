@@ -217,3 +217,10 @@ def test_literal_scaling_saturates_a_tanh_and_the_balanced_one_does_not():
         drive = task.batch(0, 8).inputs.double() @ task.system().U.T
         saturated = (drive.tanh().abs() > 0.9).double().mean().item()
         assert least * 0.9 <= saturated <= most
+
+
+def test_the_loss_of_a_recall_is_the_cross_entropy():
+    task = Copy(T=3)
+    outputs, (_, targets) = 3 * torch.randn(task.length, 4, task.output_size), task.batch(0, 4)
+    wanted = F.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+    torch.testing.assert_close(task.loss(outputs, targets), wanted)

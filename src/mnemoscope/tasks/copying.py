@@ -60,8 +60,7 @@ class _Recall(Task):
         return Batch(one_hot(inputs, self.input_size), targets)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The cross-entropy, its softmax over the middle of (T, classes, B): in the last place, over so few classes,
-        torch takes them one by one, four times slower."""
+        # The cross-entropy. In the last place torch's softmax takes so few classes one by one, four times slower.
         said = F.log_softmax(outputs.transpose(1, 2), 1).transpose(1, 2)
         return F.nll_loss(said.flatten(0, 1), targets.flatten())
 

@@ -16,15 +16,6 @@ MNEMOSCOPE_INLINE void sweep(std::int64_t n, F f) {
     for (std::int64_t j = 0; j < n; j += lanes<T>) f(j, static_cast<int>(std::min<std::int64_t>(lanes<T>, n - j)));
 }
 
-template <class T>
-inline void fill_zero(T* row, std::int64_t n) {
-    if (n) std::memset(row, 0, static_cast<std::size_t>(n) * sizeof(T));
-}
-template <class T>
-inline void copy(const T* from, T* to, std::int64_t n) {
-    if (n) std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
-}
-
 // A row of n numbers that may be read in whole vectors: itself, or a copy in `padded`, which has zeros behind it.
 template <class T>
 inline const T* whole_vectors(const T* row, std::int64_t n, T* padded) {

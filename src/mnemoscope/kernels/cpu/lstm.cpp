@@ -83,7 +83,8 @@ void walk(const LstmBackward<T>& a, const Packed<T>& V, const Block& block, Lstm
             T* out = a.extra ? nullptr : a.dx + at * 4 * a.n;
             if (span.alive(t, b)) {
                 lstm_cell_back(a.n, a.dh ? a.dh + row : nullptr, local.product[r], local.dc[r],
-                               t ? a.cells + last : a.c0 + b * a.n, a.cells + row, a.gates + 4 * row, local.dV.left(r), out);
+                               t ? a.cells + last : a.c0 + b * a.n, a.cells + row, a.gates + 4 * row,
+                               local.dV.left(r), out);
                 if (a.extra) local.dV.right(r, t ? a.h + last : a.h0 + b * a.n, a.n, inputs.behind(at));
             } else {
                 if (out) fill_zero(out, 4 * a.n);

@@ -168,12 +168,12 @@ public:
     std::int64_t stride() const { return lefts.stride; }
     // The right comes in two parts, `count` numbers and what is left of its width.
     void right(std::int64_t r, const T* first, std::int64_t count, const T* second = nullptr) {
-        std::memcpy(rights[gathered + r], first, sizeof(T) * static_cast<std::size_t>(count));
-        if (second) std::memcpy(rights[gathered + r] + count, second, sizeof(T) * static_cast<std::size_t>(width - count));
+        copy(first, rights[gathered + r], count);
+        if (second) copy(second, rights[gathered + r] + count, width - count);
     }
     // Of a row that takes no part, and whose left is zero.
     void no_right(std::int64_t r) {
-        if (width) std::memset(rights[gathered + r], 0, sizeof(T) * static_cast<std::size_t>(width));
+        if (width) fill_zero(rights[gathered + r], width);
     }
     void next(std::int64_t added) {
         if (!width) return;

@@ -133,8 +133,8 @@ public:
             const std::int64_t index = slots.held[start + j], place = slots.place[start + j], to = b * capacity + j;
             a.final_slots[to] = index;
             copy(slots.values[place], a.values_T + to * a.n, a.n);
-            const T* carried = a.keys0 + (b * capacity + (index < 0 ? j : index)) * a.n;
-            copy(index < a.carried ? carried : made[place - start], a.keys_T + to * a.n, a.n);
+            const std::int64_t from = b * capacity + (index < 0 ? j : index);  // of a carried state's key
+            copy(index < a.carried ? a.keys0 + from * a.n : made[place - start], a.keys_T + to * a.n, a.n);
         }
         copy(relevance.get() + slots.at(r, 0), a.final_relevance + b * capacity, capacity);
     }

@@ -347,6 +347,15 @@ MNEMOSCOPE_INLINE Vec<T> hyperbolic_tangent(Vec<T> x) {
     return larger(smaller(x, y), -y);  // |tanh x| <= |x|, so this gives y the sign of x
 }
 
+template <class T>
+inline void fill_zero(T* row, std::int64_t n) {
+    if (n) std::memset(row, 0, static_cast<std::size_t>(n) * sizeof(T));
+}
+template <class T>
+inline void copy(const T* from, T* to, std::int64_t n) {
+    if (n) std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
+}
+
 // Subnormal gradients of vanishing paths would cost a hundred cycles each; for the time of a call they count as zero.
 class FlushSubnormals {
 #if defined(__SSE2__)
