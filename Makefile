@@ -6,13 +6,14 @@ STAMP := $(VENV)/.installed
 
 .PHONY: test test-faults sanitize demo lint clean
 
-$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/mnemoscope/kernels/cpu/*.cpp src/mnemoscope/kernels/cpu/*.h)
+$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/mnemoscope/kernels/csrc/cpu/*.cpp src/mnemoscope/kernels/csrc/cpu/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check -q .
 	$(BIN)/mypy
 
 test: lint
@@ -23,7 +24,7 @@ test-faults: $(STAMP)
 	MNEMOSCOPE_KILLS=50 $(BIN)/pytest tests/training/test_kills.py
 
 # The C++ loops under AddressSanitizer and UndefinedBehaviorSanitizer, as this machine runs them and as any would.
-CPU := src/mnemoscope/kernels/cpu
+CPU := src/mnemoscope/kernels/csrc/cpu
 build/sanitized-%.so: $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
 	mkdir -p build
 	$(CXX) -std=c++17 -O1 -g -fPIC -shared -pthread -fno-omit-frame-pointer -fsanitize=address,undefined \

@@ -10,7 +10,7 @@ from glob import glob
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-FOLDER = os.path.join("src", "mnemoscope", "kernels", "cpu")
+FOLDER = os.path.join("src", "mnemoscope", "kernels", "csrc", "cpu")
 SOURCES = sorted(glob(os.path.join(FOLDER, "*.cpp")))
 HEADERS = sorted(glob(os.path.join(FOLDER, "*.h")))
 X86 = platform.machine().lower() in {"x86_64", "amd64", "i686", "x86"}
@@ -59,7 +59,7 @@ class Build(build_ext):
 def extensions() -> list[Extension]:
     names = list(INSTRUCTION_SETS) if X86 else ["generic"]
     return [
-        Extension(f"mnemoscope.kernels.cpu._{name}", SOURCES, depends=HEADERS, language="c++", optional=True)
+        Extension(f"mnemoscope.kernels._cpu._{name}", SOURCES, depends=HEADERS, language="c++", optional=True)
         for name in names
     ]
 

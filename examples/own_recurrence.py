@@ -1,6 +1,6 @@
 """A recurrence of your own, examined: two methods are enough for every scope.
 
-    python examples/own_recurrence.py
+python examples/own_recurrence.py
 """
 
 from __future__ import annotations

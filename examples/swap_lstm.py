@@ -1,6 +1,6 @@
 """The same training script with nn.LSTM and with RelLSTM: remember the first symbol of a sequence.
 
-    python examples/swap_lstm.py
+python examples/swap_lstm.py
 """
 
 from __future__ import annotations

@@ -49,13 +49,17 @@ def test_a_users_recurrence_needs_two_methods() -> None:
         mnemoscope.Recurrence()
 
 
-@pytest.mark.parametrize("layer", [
-    mnemoscope.LSTM(3, 4, num_layers=2),
-    mnemoscope.MemRNN(3, 4, num_layers=2),
-    mnemoscope.RelLSTM(3, 4, buffer=2, relevant=2),
-    mnemoscope.SAB(3, 4, store_every=2),
-    mnemoscope.RNN(3, 4, batch_first=True),
-], ids=str)
+@pytest.mark.parametrize(
+    "layer",
+    [
+        mnemoscope.LSTM(3, 4, num_layers=2),
+        mnemoscope.MemRNN(3, 4, num_layers=2),
+        mnemoscope.RelLSTM(3, 4, buffer=2, relevant=2),
+        mnemoscope.SAB(3, 4, store_every=2),
+        mnemoscope.RNN(3, 4, batch_first=True),
+    ],
+    ids=str,
+)
 def test_a_trace_is_the_run(layer) -> None:
     x = torch.randn(7, 2, 3)
     inputs = x.transpose(0, 1) if layer.batch_first else x

@@ -28,9 +28,31 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "GORU", "GRU", "LSTM", "RAC", "RNN", "SAB", "Examination", "ExpRNN", "Finding", "LinearSystem", "MemLSTM", "MemRNN",
-    "MnemoscopeError", "OrthRNN", "Recurrence", "RelLSTM", "RelRNN", "State", "Trace", "detach", "examine",
-    "parameter_groups", "select", "to", "trace",
+    "GORU",
+    "GRU",
+    "LSTM",
+    "RAC",
+    "RNN",
+    "SAB",
+    "Examination",
+    "ExpRNN",
+    "Finding",
+    "LinearSystem",
+    "MemLSTM",
+    "MemRNN",
+    "MnemoscopeError",
+    "OrthRNN",
+    "Recurrence",
+    "RelLSTM",
+    "RelRNN",
+    "State",
+    "Trace",
+    "detach",
+    "examine",
+    "parameter_groups",
+    "select",
+    "to",
+    "trace",
 ]
 
 _LAZY = {"Examination": "mnemoscope.finding", "Finding": "mnemoscope.finding", "examine": "mnemoscope.scopes"}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from .cli import main as mnemoscope
-from .errors import MnemoscopeError
-from .kernels import supported
-from .training import Run, evaluate
+from mnemoscope.cli import main as mnemoscope
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.kernels import supported
+from mnemoscope.training import Run, evaluate
 
 BUDGET = 2000  # updates; whoever has solved the task stops earlier
 

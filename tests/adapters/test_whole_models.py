@@ -4,8 +4,8 @@ from torch import nn
 
 from mnemoscope import LSTM, MnemoscopeError, RelRNN
 from mnemoscope.adapters import adapt
-from mnemoscope.training.config import NetworkConfig
-from mnemoscope.training.model import SequenceModel
+from mnemoscope.training._config import NetworkConfig
+from mnemoscope.training._model import SequenceModel
 
 
 class Tagger(nn.Module):

@@ -16,7 +16,7 @@ from mnemoscope.tasks import TASKS
 from mnemoscope.theory import Row, Statement
 
 pytest.importorskip("tyro")
-from mnemoscope.cli.console import parse
+from mnemoscope.cli._console import parse
 
 SMALL = ["--model", "torch.RNN", "--hidden-size", "4", "--batch-size", "2", "--evaluate-batches", "1", "--threads", "1"]
 SHORT = [*SMALL, "--updates", "4", "--evaluate-every", "2", "--task.T", "2"]
@@ -194,7 +194,7 @@ def statements(monkeypatch) -> None:
 
     good, bad = Row("n = 3", bound=2.0, measured=1.0), Row("n = 4", bound=1.0, measured=4.0)
     every = [statement("a-1", "holds", [good]), statement("a-2", "open", [bad]), statement("b", "holds", [good, bad])]
-    monkeypatch.setattr("mnemoscope.cli.theory.load", lambda: {s.name: s for s in every})
+    monkeypatch.setattr("mnemoscope.cli._commands.theory.load", lambda: {s.name: s for s in every})
 
 
 def test_theory_lists_and_checks(statements, capsys) -> None:

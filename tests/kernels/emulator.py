@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from mnemoscope.kernels.cuda import compiler
+from mnemoscope.kernels._cuda import compiler
 
 _FOLDER = tempfile.TemporaryDirectory()  # kept for the process: one library a kernel and set of sizes
 
@@ -19,10 +19,13 @@ class Kernel:
     """One kernel, compiled for one set of sizes."""
 
     def __init__(self, name: str, defines: dict[str, int | str]) -> None:
-        code = compiler.source(name) + f"""
+        code = (
+            compiler.source(name)
+            + f"""
             extern "C" void run(int grid, int threads, int shared_bytes, void** args) {{
                 emulated::launch({name}, grid, threads, shared_bytes, args);
             }}"""
+        )
         stem = Path(_FOLDER.name) / f"{name}-{abs(hash(tuple(sorted(defines.items()))))}"
         stem.with_suffix(".cpp").write_text(code)
         subprocess.run(

@@ -12,8 +12,8 @@ from fused_truth import calm, disagreement, opposed
 
 import mnemoscope as ms
 from mnemoscope import kernels
-from mnemoscope.kernels import cuda, ops, selection
-from mnemoscope.kernels.cuda import compiler, layout
+from mnemoscope.kernels import _cuda, _dispatch, _operators
+from mnemoscope.kernels._cuda import compiler, layout
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
@@ -21,7 +21,7 @@ EMULATED = layout.Limits(clusters=(1, 2, 4), multiprocessors=4, shared_floats=22
 
 
 def covers(device, dtype, family, n, cell, buffer, relevant):
-    return cuda.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
+    return _cuda.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +37,13 @@ def emulated(monkeypatch):
     monkeypatch.setattr(compiler, "launch", launch)
     monkeypatch.setattr(layout, "limits", lambda device: EMULATED)
     monkeypatch.setattr(torch.cuda, "_compile_kernel", None, raising=False)
-    monkeypatch.setattr(selection, "_covers", covers)
+    monkeypatch.setattr(_dispatch, "_covers", covers)
     monkeypatch.setattr(kernels, "joins", lambda *_: False)  # the tensors are the CPU's, the kernels are not
-    library = torch.library.Library(ops.NAMESPACE, "IMPL")
+    library = torch.library.Library(_operators.NAMESPACE, "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for module in (cuda.plain, cuda.attentive, cuda.sab):
-            for name in ops.SCHEMAS:
+        for module in (_cuda.plain, _cuda.attentive, _cuda.sab):
+            for name in _operators.SCHEMAS:
                 if hasattr(module, name):
                     library.impl(name, getattr(module, name), "CPU", allow_override=True)
     yield ran
@@ -91,7 +91,7 @@ def test_screened_lstm_over_a_cluster(emulated):
 @pytest.mark.parametrize("layer", [ms.MemRNN, ms.MemLSTM])
 def test_attention_over_the_whole_past(emulated, layer):
     layer = calm(layer(3, 20))
-    check(layer, emulated, "past", state=carried(layer, emulated))
+    check(layer, emulated, "full_attention", state=carried(layer, emulated))
 
 
 @pytest.mark.parametrize("layer", [ms.RelRNN, ms.MemRNN])
@@ -103,7 +103,7 @@ def test_queries_and_keys_of_any_size(emulated, layer):
 
 def test_a_past_longer_than_one_deal_to_all_warps(emulated, monkeypatch):
     monkeypatch.setattr(layout, "limits", lambda device: EMULATED._replace(multiprocessors=1))
-    check(ms.MemRNN(3, 10), emulated, "past", T=67, B=1)
+    check(ms.MemRNN(3, 10), emulated, "full_attention", T=67, B=1)
 
 
 @pytest.mark.parametrize("options", [{}, {"store_every": 1, "truncation": 3, "output": "both"}])

@@ -29,7 +29,7 @@ def full_precision(monkeypatch):
 @pytest.fixture
 def launched(monkeypatch):
     """The names of the kernels that ran."""
-    from mnemoscope.kernels.cuda import compiler
+    from mnemoscope.kernels._cuda import compiler
 
     names, launch = [], compiler.launch
     monkeypatch.setattr(compiler, "launch", lambda name, *rest: (names.append(name), launch(name, *rest))[1])
@@ -150,7 +150,7 @@ def test_five_thousand_steps(launched):
 
 
 def test_what_does_not_fit_is_refused():
-    from mnemoscope.kernels.cuda import supports
+    from mnemoscope.kernels._cuda import supports
 
     fits = dict(n=128, dtype=torch.float32, device=torch.device(DEVICE))
     assert supports("attentive", **fits, buffer=10, relevant=10)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.kernels.cuda import compiler, layout, past, screened, supports
+from mnemoscope.kernels._cuda import compiler, full_attention, layout, screened, supports
 
 HOPPER = layout.Limits(clusters=(1, 2, 4, 8, 16), multiprocessors=132, shared_floats=227 * 256)
 AMPERE = layout.Limits(clusters=(1,), multiprocessors=108, shared_floats=163 * 256)
@@ -20,7 +20,7 @@ def on(monkeypatch):
 
     def use(limits):
         monkeypatch.setattr(layout, "limits", lambda device: limits)
-        from mnemoscope.kernels.cuda import support
+        from mnemoscope.kernels._cuda import support
 
         support._fits.cache_clear()
 
@@ -47,7 +47,7 @@ def test_devices_without_clusters_keep_what_fits_one_block(on):
     on(AMPERE)
     assert supports("attentive", n=128, dtype=torch.float32, device=DEVICE, buffer=10, relevant=10)
     assert not supports("attentive", n=128, dtype=torch.float32, device=DEVICE, cell="lstm", buffer=10, relevant=10)
-    assert past.spread(False, 128, 4, DEVICE).C == 1
+    assert full_attention.spread(False, 128, 4, DEVICE).C == 1
 
 
 def test_a_device_too_old_has_none(on):
@@ -68,7 +68,14 @@ def test_slots_fit_shared_memory(on, lstm, n):
 
 def test_few_sequences_are_spread_over_more_blocks(on):
     on(HOPPER)
-    assert [past.spread(False, 128, batch, DEVICE).C for batch in (1, 16, 33, 66, 67, 500)] == [8, 8, 4, 2, 1, 1]
+    assert [full_attention.spread(False, 128, batch, DEVICE).C for batch in (1, 16, 33, 66, 67, 500)] == [
+        8,
+        8,
+        4,
+        2,
+        1,
+        1,
+    ]
 
 
 def test_the_whole_past_has_no_place_in_bfloat16(on):

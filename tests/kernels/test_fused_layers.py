@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from mnemoscope import kernels, layers
-from mnemoscope.kernels.cpu.library import available
+from mnemoscope.kernels._cpu.library import available
 from mnemoscope.recurrence import leaves, rebuild
 
 pytestmark = pytest.mark.skipif(not available(torch.float32), reason="no compiled CPU kernels here")

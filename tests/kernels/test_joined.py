@@ -8,7 +8,7 @@ from torch import nn
 
 import mnemoscope as ms
 from mnemoscope import kernels
-from mnemoscope.kernels.cpu.library import available
+from mnemoscope.kernels._cpu.library import available
 
 pytestmark = pytest.mark.skipif(not available(torch.float32), reason="no compiled CPU kernels here")
 NAMES = ["RNN", "LSTM", "MemRNN", "MemLSTM", "RelRNN", "RelLSTM"]

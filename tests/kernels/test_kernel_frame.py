@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from mnemoscope import MnemoscopeError, kernels, layers
-from mnemoscope.kernels.cpu import library
+from mnemoscope.kernels._cpu import library
 
 compiled = pytest.mark.skipif(not library.available(torch.float32), reason="no compiled CPU kernels here")
 
@@ -235,7 +235,7 @@ def test_every_build_gives_the_same_numbers(build: str, monkeypatch: pytest.Monk
 def test_without_a_build_layers_work_and_say_so_once() -> None:
     program = (
         "import torch, warnings\n"
-        "from mnemoscope.kernels.cpu import library\n"
+        "from mnemoscope.kernels._cpu import library\n"
         "library.builds = lambda name: []\n"
         "from mnemoscope import layers\n"
         "with warnings.catch_warnings(record=True) as said:\n"
@@ -252,7 +252,7 @@ def test_without_a_build_layers_work_and_say_so_once() -> None:
 def test_torchs_threads_are_borrowed_whatever_else_is_loaded() -> None:
     """scipy has modules with "omp" in their names; threads of our own would start anew on every call, late."""
     pytest.importorskip("scipy")
-    program = "import scipy.linalg; from mnemoscope.kernels.cpu import library; print(library._borrowed_threads())"
+    program = "import scipy.linalg; from mnemoscope.kernels._cpu import library; print(library._borrowed_threads())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 0
 

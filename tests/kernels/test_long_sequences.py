@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from mnemoscope import kernels, layers
-from mnemoscope.kernels import scan
-from mnemoscope.kernels.cpu.library import available
+from mnemoscope.kernels import _scan
+from mnemoscope.kernels._cpu.library import available
 from mnemoscope.recurrence import leaves
 
 compiled = pytest.mark.skipif(not available(torch.float32), reason="no compiled CPU kernels here")
@@ -52,13 +52,13 @@ def test_chunks_of_a_linear_system_are_the_system(steps: int, batch: int, thread
 @compiled
 def test_few_rows_are_walked_by_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[int] = []
-    walk = scan._walk
+    walk = _scan._walk
 
     def counted(xp: Tensor, *rest: Tensor) -> Tensor:
         walked.append(xp.shape[1])
         return walk(xp, *rest)
 
-    monkeypatch.setattr(scan, "_walk", counted)
+    monkeypatch.setattr(_scan, "_walk", counted)
     layers.LinearSystem(2, 3)(torch.randn(160, 1, 2))
     assert walked == [min(8 * torch.get_num_threads(), 10)] * 2
 

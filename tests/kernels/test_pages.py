@@ -9,20 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mnemoscope
-from mnemoscope.kernels.cpu import pages
-from mnemoscope.kernels.cpu.library import available
+from mnemoscope.kernels._cpu import huge_pages
+from mnemoscope.kernels._cpu.library import available
 
 
 @settings(deadline=None)
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 30))
 def test_whole_pages_are_all_that_lie_within(start, size):
-    first, length = pages.whole_pages(start, size)
-    assert first % pages.PAGE == length % pages.PAGE == 0
+    first, length = huge_pages.whole_pages(start, size)
+    assert first % huge_pages.PAGE == length % huge_pages.PAGE == 0
     if length:
-        assert start <= first < start + pages.PAGE
-        assert start + size - pages.PAGE < first + length <= start + size
+        assert start <= first < start + huge_pages.PAGE
+        assert start + size - huge_pages.PAGE < first + length <= start + size
     else:
-        assert first + pages.PAGE > start + size
+        assert first + huge_pages.PAGE > start + size
 
 
 def flags(address: int) -> set[str]:
@@ -42,24 +42,24 @@ def flags(address: int) -> set[str]:
 def test_a_long_walk_asks_for_them():
     with torch.no_grad():
         y, _ = mnemoscope.RNN(2, 64)(torch.zeros(1024, 64, 2))
-    assert "hg" in flags(pages.whole_pages(y.data_ptr(), y.nbytes)[0])
+    assert "hg" in flags(huge_pages.whole_pages(y.data_ptr(), y.nbytes)[0])
 
 
 def test_what_a_tensor_holds_stays_as_it_is():
-    x = torch.arange(3 * pages.PAGE // 8)
-    pages.ask_for(x)
+    x = torch.arange(3 * huge_pages.PAGE // 8)
+    huge_pages.ask_for(x)
     assert torch.equal(x, torch.arange(len(x)))
 
 
 def test_where_there_is_nothing_to_ask_nobody_is_asked(monkeypatch):
-    monkeypatch.setattr(pages, "_advise", lambda: pytest.fail("asked"))
-    pages.ask_for(torch.zeros(0))
-    pages.ask_for(torch.zeros(10))
-    monkeypatch.setattr(pages, "_HUGEPAGE", None)  # as anywhere but on Linux
-    pages.ask_for(torch.zeros(2 * pages.PAGE))
+    monkeypatch.setattr(huge_pages, "_advise", lambda: pytest.fail("asked"))
+    huge_pages.ask_for(torch.zeros(0))
+    huge_pages.ask_for(torch.zeros(10))
+    monkeypatch.setattr(huge_pages, "_HUGEPAGE", None)  # as anywhere but on Linux
+    huge_pages.ask_for(torch.zeros(2 * huge_pages.PAGE))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has this advice")
 def test_a_refusal_is_no_error(monkeypatch):
-    monkeypatch.setattr(pages, "_HUGEPAGE", 12345)  # advice that no system knows
-    pages.ask_for(torch.zeros(pages.PAGE))
+    monkeypatch.setattr(huge_pages, "_HUGEPAGE", 12345)  # advice that no system knows
+    huge_pages.ask_for(torch.zeros(huge_pages.PAGE))

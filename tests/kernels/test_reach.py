@@ -7,9 +7,9 @@ import torch
 
 import mnemoscope as ms
 from mnemoscope import kernels
-from mnemoscope.kernels.cpu import reach
-from mnemoscope.kernels.cpu.attentive import BEYOND
-from mnemoscope.kernels.cpu.library import available
+from mnemoscope.kernels._cpu import exponent_range
+from mnemoscope.kernels._cpu.attentive import BEYOND
+from mnemoscope.kernels._cpu.library import available
 
 LAYERS = [
     pytest.param(lambda **o: ms.RelRNN(3, 6, nonlinearity="modrelu", buffer=2, relevant=2, **o), id="modReLU"),
@@ -62,8 +62,14 @@ def test_a_row_without_numbers_hides_no_other(make) -> None:
 @pytest.mark.parametrize(
     ("query", "key", "apart"),
     [
-        (1.0, 1.0, True), (0.0, 100.0, True), (100.0, 0.0, True), (100.0, -99.0, False), (-50.0, 40.0, False),
-        (44.0, -22.0, True), (44.0, -24.0, False), (42.0, -42.0, True),  # on either side of each border
+        (1.0, 1.0, True),
+        (0.0, 100.0, True),
+        (100.0, 0.0, True),
+        (100.0, -99.0, False),
+        (-50.0, 40.0, False),
+        (44.0, -22.0, True),
+        (44.0, -24.0, False),
+        (42.0, -42.0, True),  # on either side of each border
     ],
 )
 def test_only_sums_that_would_be_lost_are_kept_whole(query: float, key: float, apart: bool) -> None:
@@ -71,7 +77,7 @@ def test_only_sums_that_would_be_lost_are_kept_whole(query: float, key: float, a
     h, eye = torch.zeros(1, 1, 2), torch.eye(2)
     s0, keys0 = torch.full((1, 2), query), torch.full((1, 1, 2), key)
     reached = torch.maximum(s0.abs().amax(1), keys0.abs().amax((1, 2)))
-    assert reach.lost(reached, h, h, s0, keys0, eye, eye) != apart
+    assert exponent_range.lost(reached, h, h, s0, keys0, eye, eye) != apart
 
 
 @pytest.mark.skipif(not available(torch.float64), reason="no compiled CPU kernels here")

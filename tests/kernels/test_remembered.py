@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import mnemoscope
 from mnemoscope import kernels
-from mnemoscope.kernels.remembered import remembered, through_memory
+from mnemoscope.kernels._final_memory import remembered, through_memory
 
 
 def walk(seed: int, T: int, B: int, m: int, full: bool) -> tuple[torch.Tensor, ...]:

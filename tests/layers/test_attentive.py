@@ -14,7 +14,7 @@ from torch.autograd.functional import jacobian
 from torch.func import jacrev
 
 import mnemoscope
-from mnemoscope.layers.memory import AttentiveState, Memory, attend
+from mnemoscope.layers._memory import AttentiveState, Memory, attend
 
 n, t = 4, 6
 
@@ -197,9 +197,9 @@ def test_eqs_9_and_10_written_out_from_the_paper() -> None:
     s, past, outputs = torch.zeros(n, dtype=torch.float64), [], []
     for x_t in x:
         past.append(torch.tanh(V @ s + U @ x_t + b))
-        e = torch.stack([
-            layer.weight_score_l0 @ torch.tanh(layer.weight_query_l0 @ s + layer.weight_key_l0 @ h) for h in past
-        ])
+        e = torch.stack(
+            [layer.weight_score_l0 @ torch.tanh(layer.weight_query_l0 @ s + layer.weight_key_l0 @ h) for h in past]
+        )
         s = past[-1] + sum(a * h for a, h in zip(torch.softmax(e, 0), past, strict=True))
         outputs.append(s)
     close(layer(x)[0], torch.stack(outputs))
@@ -216,9 +216,12 @@ def test_memlstm_by_hand() -> None:
     for t_, x_t in enumerate(x):
         h, c = cell(x_t[None], (s, c))  # the gates read s; the cell state is an ordinary one
         past.append(h[0])
-        e = torch.stack([
-            layer.weight_score_l0 @ torch.tanh(layer.weight_query_l0 @ s[0] + layer.weight_key_l0 @ h_i) for h_i in past
-        ])
+        e = torch.stack(
+            [
+                layer.weight_score_l0 @ torch.tanh(layer.weight_query_l0 @ s[0] + layer.weight_key_l0 @ h_i)
+                for h_i in past
+            ]
+        )
         s = h + torch.softmax(e, 0) @ torch.stack(past)
         close(layer(x[: t_ + 1])[0][-1], h[0])
     output, (h_T, c_T) = layer(x)

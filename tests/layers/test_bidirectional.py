@@ -32,11 +32,13 @@ def test_hand_derived_gradients_equal_autograds() -> None:
         backward[t] = direct[t, n:] + earlier
 
     # The gradient of U, W and b follows from grad_{h_t} L; autograd knows those of the layer.
-    grads = dict(zip(
-        dict(layer.named_parameters()),
-        torch.autograd.grad((layer(x)[0][:, 0] @ V.mT - target).square().sum() / 2, list(layer.parameters())),
-        strict=True,
-    ))
+    grads = dict(
+        zip(
+            dict(layer.named_parameters()),
+            torch.autograd.grad((layer(x)[0][:, 0] @ V.mT - target).square().sum() / 2, list(layer.parameters())),
+            strict=True,
+        )
+    )
     for suffix, by_h, states in (("", forward, h_f), ("_reverse", backward.flip(0), h_b.flip(0))):
         inputs = x[:, 0] if not suffix else x[:, 0].flip(0)
         by_z = by_h * states * (1 - states)  # (T, n): eqs 29-30

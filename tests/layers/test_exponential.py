@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import mnemoscope as ms
-from mnemoscope.layers.exponential import exponential
+from mnemoscope.layers._matrix_exp import exponential
 
 
 def skew(n: int, scale: float, seed: int = 0) -> torch.Tensor:

@@ -8,7 +8,7 @@ from torch import nn
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import GORU, LSTM, ExpRNN
-from mnemoscope.layers.initialisation import variance_preserving_
+from mnemoscope.layers._variance_preserving import variance_preserving_
 
 
 @pytest.mark.parametrize("unit", ["linear", "relu"])

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 import mnemoscope
-from mnemoscope.layers import initial
-from mnemoscope.layers.orthogonal import rotation
+from mnemoscope.layers import _init
+from mnemoscope.layers._orthogonal import rotation
 
 
 def departure(q: torch.Tensor) -> float:
     return (q.mT @ q - torch.eye(len(q), dtype=q.dtype)).abs().max().item()
 
 
-@pytest.mark.parametrize("fill", [initial.henaff_, initial.cayley_, initial.orthogonal_])
+@pytest.mark.parametrize("fill", [_init.henaff_, _init.cayley_, _init.orthogonal_])
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
 def test_initialisations_are_orthogonal(fill, n: int) -> None:
     torch.manual_seed(n)
@@ -25,7 +25,7 @@ def test_initialisations_are_orthogonal(fill, n: int) -> None:
 
 def test_henaff_angles_fill_the_circle_and_cayley_angles_a_quarter() -> None:
     torch.manual_seed(0)
-    for fill, low, high in ((initial.henaff_, -math.pi, math.pi), (initial.cayley_, 0, math.pi / 2)):
+    for fill, low, high in ((_init.henaff_, -math.pi, math.pi), (_init.cayley_, 0, math.pi / 2)):
         matrices = [fill(torch.empty(200, 200, dtype=torch.float64)) for _ in range(10)]  # ten small ones cost less
         even = torch.arange(0, 200, 2)
         angles = torch.cat([torch.atan2(q[even, even + 1], q[even, even]) for q in matrices])
@@ -38,10 +38,10 @@ def test_the_cayley_map_of_its_published_blocks_gives_the_same_matrix() -> None:
     """(I + A)^-1 (I - A) with blocks s = -sqrt((1 - cos theta) / (1 + cos theta)) rotates by theta."""
     theta = torch.tensor([0.3], dtype=torch.float64)
     s = -torch.sqrt((1 - torch.cos(theta)) / (1 + torch.cos(theta)))
-    skew = initial.skew_blocks(2, s)
+    skew = _init.skew_blocks(2, s)
     eye = torch.eye(2, dtype=torch.float64)
     expected = torch.linalg.solve(eye + skew, eye - skew)
-    torch.testing.assert_close(torch.linalg.matrix_exp(initial.skew_blocks(2, -2 * torch.atan(s))), expected)
+    torch.testing.assert_close(torch.linalg.matrix_exp(_init.skew_blocks(2, -2 * torch.atan(s))), expected)
     torch.testing.assert_close(-2 * torch.atan(s), theta)
 
 
@@ -170,7 +170,7 @@ def test_goru_says_what_its_layouts_need(options: dict, message: str) -> None:
         mnemoscope.GORU(3, **options)
 
 
-@pytest.mark.parametrize("fill", [initial.henaff_, initial.cayley_])
+@pytest.mark.parametrize("fill", [_init.henaff_, _init.cayley_])
 def test_rotations_fill_square_matrices_only(fill) -> None:
     with pytest.raises(mnemoscope.MnemoscopeError, match=r"square matrix; got \[8, 4\]"):
         fill(torch.empty(8, 4))

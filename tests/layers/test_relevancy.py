@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 
 import mnemoscope
-from mnemoscope.layers.memory import empty
+from mnemoscope.layers._memory import empty
 
 
 class Screen:
@@ -127,7 +127,10 @@ def plain_reading(layer, x: torch.Tensor) -> tuple[torch.Tensor, list[set[int]]]
 
 @settings(max_examples=40, deadline=None)
 @given(
-    buffer=st.integers(0, 4), relevant=st.integers(0, 3), decay=st.sampled_from([1.0, 0.9, 0.5]), refresh=st.booleans(),
+    buffer=st.integers(0, 4),
+    relevant=st.integers(0, 3),
+    decay=st.sampled_from([1.0, 0.9, 0.5]),
+    refresh=st.booleans(),
     seed=st.integers(0, 10**6),
 )
 def test_the_layer_follows_the_rules(buffer: int, relevant: int, decay: float, refresh: bool, seed: int) -> None:

@@ -13,7 +13,7 @@ from torch.func import jacrev
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import GRU, LSTM, RNN, ExpRNN, LinearSystem, MemLSTM, MemRNN
-from mnemoscope.layers.stable import RowBalls, SpectralBall, project_, project_rows, stable
+from mnemoscope.layers._stable import RowBalls, SpectralBall, project_, project_rows, stable
 from mnemoscope.theory.stability import lstm_certificate, rnn_constants, satisfies_proposition_5
 
 PLAIN = [LinearSystem, RNN, nn.RNN]

@@ -8,7 +8,7 @@ from table import BATCH, INPUT, ROWS
 
 import mnemoscope
 from mnemoscope import kernels
-from mnemoscope.kernels.cpu.library import available
+from mnemoscope.kernels._cpu.library import available
 from mnemoscope.scopes import horizon
 
 

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 import mnemoscope
 from mnemoscope import kernels
 from mnemoscope.layers import AttentiveState, stable
-from mnemoscope.layers.attentive import Attentive
+from mnemoscope.layers._attentive import Attentive
 from mnemoscope.recurrence import leaves
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=str)

@@ -7,7 +7,7 @@ from browser import HOW, browser, chromium
 from specimens import bare, batch_over_time, horizon_of, landscape_of, made, orbits_of
 
 from mnemoscope.report import write_index, write_page
-from mnemoscope.report.palette import DARK, LIGHT
+from mnemoscope.report._palette import DARK, LIGHT
 
 pytest.importorskip("websocket", reason="pip install websocket-client")
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=HOW), pytest.mark.xdist_group("browser")]

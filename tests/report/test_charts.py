@@ -3,10 +3,10 @@ import pytest
 from specimens import bare, horizon_of, made, measured, orbits_of
 
 from mnemoscope.finding import Finding
-from mnemoscope.report.chart import Axis, Bars, Chart, Heat, Line, Marker, Plane, Points, figure
-from mnemoscope.report.charts import CHARTS, charts_of, scopes_of
-from mnemoscope.report.charts_generic import generic
-from mnemoscope.report.view import views
+from mnemoscope.report._chart import Axis, Bars, Chart, Heat, Line, Marker, Plane, Points, figure
+from mnemoscope.report._charts import CHARTS, charts_of, scopes_of
+from mnemoscope.report._charts.generic import generic
+from mnemoscope.report._view import views
 
 MODELS = {"LSTM": measured, "RelRNN": measured}
 

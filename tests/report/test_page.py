@@ -12,7 +12,7 @@ from specimens import bare, batch_over_time, horizon_of, made, measured, orbits_
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination, Finding
 from mnemoscope.report import render, write_index, write_page
-from mnemoscope.report.page import LIMIT
+from mnemoscope.report._page import LIMIT
 
 EVIL = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 VOID = {"meta", "link", "br", "img", "input", "hr"}

@@ -10,11 +10,11 @@ from specimens import bare, horizon_of, landscape_of, made, orbits_of
 
 from mnemoscope.finding import Finding
 from mnemoscope.report import all_charts, write_figures
-from mnemoscope.report.chart import Axis, Chart, Points
-from mnemoscope.report.charts import charts_of
-from mnemoscope.report.interactive import for_page, packed
-from mnemoscope.report.palette import DARK, LIGHT
-from mnemoscope.report.thinning import blocks, some_places, thin_places
+from mnemoscope.report._chart import Axis, Chart, Points
+from mnemoscope.report._charts import charts_of
+from mnemoscope.report._downsampling import blocks, some_places, thin_places
+from mnemoscope.report._interactive import for_page, packed
+from mnemoscope.report._palette import DARK, LIGHT
 
 BOTH = {"LSTM": bare("LSTM"), "RelRNN": bare("RelRNN")}
 

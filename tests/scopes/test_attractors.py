@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import mnemoscope
-from mnemoscope.scopes.attractors import attractors, find_period
-from mnemoscope.scopes.fixed import fixed_points
+from mnemoscope.scopes._attractors import attractors, find_period
+from mnemoscope.scopes._measures.fixed_points import fixed_points
 from mnemoscope.theory.smoothness import chaotic_lstm, stability_limit
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from mnemoscope import LSTM, RNN, LinearSystem, MemRNN, MnemoscopeError, RelRNN
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes import horizon
-from mnemoscope.scopes.decay import fit
+from mnemoscope.scopes._measures.decay import fit
 
 
 def powers(V, steps):

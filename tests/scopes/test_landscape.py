@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import mnemoscope
-from mnemoscope.scopes.landscape import filter_normalised, landscape
+from mnemoscope.scopes._landscape import filter_normalised, landscape
 from mnemoscope.theory.smoothness import chaotic_lstm
 
 
@@ -27,7 +27,9 @@ def setting(T: int = 12, n: int = 4) -> dict:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: mnemoscope.LSTM(2, 4), lambda: mnemoscope.RelRNN(2, 4, buffer=3, relevant=2), lambda: nn.GRU(2, 4),
+        lambda: mnemoscope.LSTM(2, 4),
+        lambda: mnemoscope.RelRNN(2, 4, buffer=3, relevant=2),
+        lambda: nn.GRU(2, 4),
         lambda: nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 4)),
     ],
     ids=["LSTM", "RelRNN", "torch-GRU", "feed-forward"],
@@ -52,7 +54,7 @@ def test_many_points_at_once_are_the_points_one_by_one(make, monkeypatch) -> Non
     model, planes, calls = make(2, 4, dtype=torch.float64), [], []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
     for few, runs in ((0, 2), (10**12, 26)):  # a plane of 25 points, and the point in its middle
-        monkeypatch.setattr("mnemoscope.scopes.batches.FEW", few)
+        monkeypatch.setattr("mnemoscope.scopes._measures.parameter_batches.FEW", few)
         calls.clear()
         planes.append(landscape(model, **setting(), points=5).series["cost"])
         assert len(calls) == runs

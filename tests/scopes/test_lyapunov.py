@@ -11,7 +11,7 @@ from torch import nn
 
 import mnemoscope
 from mnemoscope.scopes import stability
-from mnemoscope.scopes.lyapunov import kaplan_yorke, lyapunov
+from mnemoscope.scopes._lyapunov import kaplan_yorke, lyapunov
 from mnemoscope.theory.smoothness import chaotic_lstm
 
 

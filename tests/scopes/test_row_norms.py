@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mnemoscope.scopes.gradients import _row_norms
+from mnemoscope.scopes._measures.gradients import _row_norms
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-14, 1e-16, 1e-22, 1e-30, 1e-40, 1e18, 1e25, 1e37])

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 
 import mnemoscope
-from mnemoscope.scopes.separation import residues, separation
+from mnemoscope.scopes._separation import residues, separation
 
 pytest.importorskip("flint", reason="exact ranks need python-flint: pip install mnemoscope[theory]")
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import mnemoscope
-from mnemoscope.scopes.entropy import entropy
-from mnemoscope.scopes.smoothness import smoothness
+from mnemoscope.scopes._entropy import entropy
+from mnemoscope.scopes._smoothness import smoothness
 
 
 def linear(V: torch.Tensor) -> mnemoscope.LinearSystem:
@@ -54,8 +54,11 @@ def test_the_joint_constant_is_that_of_state_and_weights() -> None:
             sizes = states[t][0, row].square().sum() + inputs[t, row].square().sum()
             largest = max(largest, math.sqrt(0.49 + sizes.item()))
     assert found.figures["L_f"] <= largest + 1e-9
-    reachable = [math.sqrt(0.49 + (states[t][0, r].square().sum() + inputs[t, r].square().sum()).item())
-                 for t in range(10) for r in range(3)]
+    reachable = [
+        math.sqrt(0.49 + (states[t][0, r].square().sum() + inputs[t, r].square().sum()).item())
+        for t in range(10)
+        for r in range(3)
+    ]
     for norm in found.series["norms"]:
         assert min(abs(norm - r) for r in reachable) < 1e-6
 

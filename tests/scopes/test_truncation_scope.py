@@ -7,8 +7,8 @@ from torch import nn
 
 from mnemoscope import LSTM, RNN, LinearSystem, MnemoscopeError, RelRNN
 from mnemoscope.scopes import truncation
-from mnemoscope.training.config import NetworkConfig
-from mnemoscope.training.model import SequenceModel
+from mnemoscope.training._config import NetworkConfig
+from mnemoscope.training._model import SequenceModel
 
 
 def scalar(a):

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.tasks import archives, data
-from mnemoscope.tasks.archives import contents, idx, member
-from mnemoscope.tasks.catalogue import FILES, LICENCES, DataFile, Home
+from mnemoscope.tasks import _archives, _data
+from mnemoscope.tasks._archives import contents, idx, member
+from mnemoscope.tasks._registry import FILES, LICENCES, DataFile, Home
 
 CONTENT = b"a small corpus\nof two lines\n" * 40
 one_line = partial(pytest.raises, MnemoscopeError)
@@ -77,7 +77,7 @@ def test_the_users_folder_comes_before_the_cache(folders, monkeypatch):
     name = listed(monkeypatch)
     put(cache, name, b"never read")
     put(own, name, gzip.compress(CONTENT))
-    assert data.read(name) == CONTENT
+    assert _data.read(name) == CONTENT
 
 
 @pytest.mark.parametrize("unpacked", [True, False])
@@ -87,9 +87,9 @@ def test_the_cache_serves_where_the_users_folder_has_nothing(folders, monkeypatc
         put(folders[1], name.removesuffix(".gz"), CONTENT)
     else:
         put(folders[1], name, gzip.compress(CONTENT))
-    assert data.read(name) == CONTENT
+    assert _data.read(name) == CONTENT
     monkeypatch.delenv("MNEMOSCOPE_DATA")
-    assert data.read(name) == CONTENT
+    assert _data.read(name) == CONTENT
 
 
 WRONG = {
@@ -113,7 +113,7 @@ def test_a_wrong_file_is_named_and_never_used(folders, monkeypatch, server, what
     content, words = WRONG[what]
     path = put(folders[0], name, content)
     with one_line(match=f"^{path} {words}[^\n]*$"):
-        data.read(name)
+        _data.read(name)
     assert asked == []
 
 
@@ -121,13 +121,13 @@ def test_a_folder_in_place_of_a_file(folders, monkeypatch):
     name = listed(monkeypatch)
     (folders[0] / name).mkdir(parents=True)
     with one_line(match="is a folder, not a file"):
-        data.read(name)
+        _data.read(name)
 
 
 def test_a_data_folder_that_is_none(folders, monkeypatch, tmp_path):
     monkeypatch.setenv("MNEMOSCOPE_DATA", str(tmp_path / "nowhere"))
     with one_line(match="MNEMOSCOPE_DATA = '.*nowhere' is not a folder"):
-        data.read(listed(monkeypatch))
+        _data.read(listed(monkeypatch))
 
 
 def sha(content: bytes) -> str:
@@ -139,8 +139,8 @@ def test_a_download_is_checked_kept_and_not_repeated(folders, monkeypatch, serve
     url, pages, asked = server
     pages["/small.txt"] = CONTENT
     name = listed(monkeypatch, Home(f"{url}/small.txt", sha(CONTENT)))
-    assert data.read(name) == CONTENT
-    assert data.read(name) == CONTENT
+    assert _data.read(name) == CONTENT
+    assert _data.read(name) == CONTENT
     assert asked == ["/small.txt"]
     assert (folders[1] / "ptb/small.txt").read_bytes() == CONTENT
     assert list(folders[0].iterdir()) == []
@@ -152,7 +152,7 @@ def test_an_archive_is_downloaded_once_for_all_its_files(folders, monkeypatch, s
     pages["/all.zip"] = zipped({"corpus/one.txt": CONTENT, "corpus/two.txt": CONTENT})
     home = partial(Home, f"{url}/all.zip", sha(pages["/all.zip"]))
     for number in ("one", "two"):
-        assert data.read(listed(monkeypatch, home(f"{number}.txt"), name=f"ptb/{number}.txt.gz")) == CONTENT
+        assert _data.read(listed(monkeypatch, home(f"{number}.txt"), name=f"ptb/{number}.txt.gz")) == CONTENT
     assert asked == ["/all.zip"]
 
 
@@ -161,7 +161,7 @@ def test_the_next_home_serves_where_one_is_gone_or_lies(folders, monkeypatch, se
     url, pages, asked = server
     pages |= {"/lies.txt": CONTENT[::-1], "/good.txt": CONTENT}
     homes = [Home(f"{url}/{page}.txt", sha(CONTENT)) for page in ("gone", "lies", "good")]
-    assert data.read(listed(monkeypatch, *homes)) == CONTENT
+    assert _data.read(listed(monkeypatch, *homes)) == CONTENT
     assert asked == ["/gone.txt", "/lies.txt", "/good.txt"]
 
 
@@ -172,7 +172,7 @@ def test_a_download_with_wrong_contents_is_never_kept(folders, monkeypatch, serv
     pages |= {"/lies.txt": CONTENT[::-1], "/other.zip": zipped({"small.txt": CONTENT[::-1]})}
     homes = Home(f"{url}/lies.txt", sha(CONTENT)), Home(f"{url}/other.zip", sha(pages["/other.zip"]), "small.txt")
     with one_line(match=r"could not be downloaded \(.*lies.txt: .*other.zip.* is not the published file[^\n]*$"):
-        data.read(listed(monkeypatch, *homes))
+        _data.read(listed(monkeypatch, *homes))
     assert not (folders[1] / "ptb").exists()
 
 
@@ -180,13 +180,13 @@ def test_no_network_says_what_to_do(folders, monkeypatch):
     pytest.importorskip("pooch")
     name = listed(monkeypatch, Home("http://127.0.0.1:9/small.txt", sha(CONTENT)))
     with one_line(match=r"^ptb/small.txt.gz is neither in the folder MNEMOSCOPE_DATA names .*[^\n]*$"):
-        data.read(name)
+        _data.read(name)
 
 
 def test_without_pooch_one_is_told(folders, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pooch", None)
     with one_line(match="downloading needs pooch"):
-        data.read(listed(monkeypatch, Home("http://127.0.0.1:9/small.txt", sha(CONTENT))))
+        _data.read(listed(monkeypatch, Home("http://127.0.0.1:9/small.txt", sha(CONTENT))))
 
 
 def test_a_cache_that_cannot_be_written(folders, monkeypatch, server, tmp_path):
@@ -195,15 +195,15 @@ def test_a_cache_that_cannot_be_written(folders, monkeypatch, server, tmp_path):
     pages["/small.txt"] = CONTENT
     put(folders[1], "ptb", b"a file where a folder should be")
     with one_line(match="could not be written"):
-        data.read(listed(monkeypatch, Home(f"{url}/small.txt", sha(CONTENT))))
+        _data.read(listed(monkeypatch, Home(f"{url}/small.txt", sha(CONTENT))))
 
 
 def test_the_licence_is_noted_once_and_not_on_stdout(folders, monkeypatch, capsys):
     name = listed(monkeypatch)
     put(folders[0], name, gzip.compress(CONTENT))
-    data._note_licence.cache_clear()
-    data.read(name)
-    data.read(name)
+    _data._note_licence.cache_clear()
+    _data.read(name)
+    _data.read(name)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count(LICENCES["ptb"]) == 1
@@ -266,7 +266,7 @@ def test_a_member_that_is_a_bomb_is_refused(tmp_path, suffix):
 
 
 def test_a_tar_that_is_a_bomb_around_its_member_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "MOST", 10**6)
+    monkeypatch.setattr(_archives, "MOST", 10**6)
     path = put(tmp_path, "a.tgz", tarred({"filler": bytes(10**7), "y.txt": CONTENT}))
     with one_line(match="unpacks to more than 1000000 bytes"):
         member(path, "y.txt", len(CONTENT))

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.tasks import Chorales, chorales
-from mnemoscope.tasks.catalogue import FILES, DataFile
+from mnemoscope.tasks import Chorales, _chorales
+from mnemoscope.tasks._registry import FILES, DataFile
 
 NAME = "polyphonic/JSB_Chorales.mat"
 ROLLS = [np.random.default_rng(n).integers(0, 2, (3 + n, 88)).astype(float) for n in range(4)]
@@ -31,7 +31,7 @@ def publish(tmp_path, monkeypatch):
         (tmp_path / NAME).write_bytes(data)
 
     monkeypatch.setenv("MNEMOSCOPE_DATA", str(tmp_path))
-    caches = (chorales._decode, chorales._pieces)
+    caches = (_chorales._decode, _chorales._pieces)
     for cache in caches:
         cache.cache_clear()
     yield write

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from mnemoscope.tasks import Characters, Chorales, Digits, Task, Words
-from mnemoscope.tasks.catalogue import FILES
-from mnemoscope.tasks.data import read
+from mnemoscope.tasks._data import read
+from mnemoscope.tasks._registry import FILES
 
 pytestmark = [
     pytest.mark.data,

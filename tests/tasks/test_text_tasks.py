@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Characters, Words
-from mnemoscope.tasks.corpora import characters, words
+from mnemoscope.tasks._corpora import characters, words
 
 LINE = "the cat — über the mat\n"
 TEXT = LINE * 60 + "a zebra\n" * 9

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import variance_preserving_
-from mnemoscope.theory.homework import preactivation_variance, variances_through_layers, weight_spread
+from mnemoscope.theory.foundations import preactivation_variance, variances_through_layers, weight_spread
 
 UNITS, DISTRIBUTIONS = ("linear", "relu"), ("gaussian", "uniform")
 

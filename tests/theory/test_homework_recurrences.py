@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mnemoscope import theory
 from mnemoscope.layers import RNN
-from mnemoscope.theory.homework import (
+from mnemoscope.theory._statement import STATEMENTS
+from mnemoscope.theory.foundations import (
     Direction,
     activation_states,
     bidirectional_gradients,
@@ -19,9 +20,8 @@ from mnemoscope.theory.homework import (
     may_explode,
     preactivation_states,
 )
-from mnemoscope.theory.homework.bidirectional import outputs, states
-from mnemoscope.theory.homework.vanishing import long_jacobian
-from mnemoscope.theory.statement import STATEMENTS
+from mnemoscope.theory.foundations._bidirectional import outputs, states
+from mnemoscope.theory.foundations._vanishing import long_jacobian
 
 seeds = st.integers(0, 10**6)
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory.homework import (
+from mnemoscope.theory.foundations import (
     as_running_average,
     batch_normalised,
     bias_corrected,

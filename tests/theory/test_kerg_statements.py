@@ -5,7 +5,7 @@ import math
 import pytest
 
 import mnemoscope.theory.attention  # noqa: F401  registers the statements
-from mnemoscope.theory.statement import STATEMENTS
+from mnemoscope.theory._statement import STATEMENTS
 
 KERG = sorted(name for name in STATEMENTS if name.startswith("kerg-"))
 

@@ -26,7 +26,7 @@ from mnemoscope.theory.separation import (
     start_factors,
     theorem_1_circuit,
 )
-from mnemoscope.theory.separation.modular import apply
+from mnemoscope.theory.separation._modular import apply
 
 pytest.importorskip("flint")
 

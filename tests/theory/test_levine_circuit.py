@@ -26,7 +26,7 @@ from mnemoscope.theory.separation import (
     start_end,
     start_end_matrix,
 )
-from mnemoscope.theory.separation.modular import apply, inverse, residues, times
+from mnemoscope.theory.separation._modular import apply, inverse, residues, times
 
 sizes = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 4))  # L, R, M
 

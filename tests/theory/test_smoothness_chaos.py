@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory.smoothness.chaos import chaotic_lstm, largest_exponent, orbit, stability_limit, step
-from mnemoscope.theory.smoothness.invariance import invariant_ball, leaves_box, origin_drift
-from mnemoscope.theory.smoothness.sensitivity import tanh_network
+from mnemoscope.theory.smoothness._chaos import chaotic_lstm, largest_exponent, orbit, stability_limit, step
+from mnemoscope.theory.smoothness._invariance import invariant_ball, leaves_box, origin_drift
+from mnemoscope.theory.smoothness._sensitivity import tanh_network
 
 
 def test_orbit_is_torchs():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.func import jacrev
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory.smoothness.cost import (
+from mnemoscope.theory.smoothness._cost import (
     JointConstants,
     P,
     Q,
@@ -21,9 +21,9 @@ from mnemoscope.theory.smoothness.cost import (
     regime,
     spread,
 )
-from mnemoscope.theory.smoothness.losses import cross_entropy, cross_entropy_value, squared_error, squared_loss_value
+from mnemoscope.theory.smoothness._losses import cross_entropy, cross_entropy_value, squared_error, squared_loss_value
 from mnemoscope.theory.stability import SystemConstants, lstm_constants, rnn_constants
-from mnemoscope.theory.stability.instances import bounded_inputs, flat, nearby, random_lstm, random_rnn, rnn_states
+from mnemoscope.theory.stability._instances import bounded_inputs, flat, nearby, random_lstm, random_rnn, rnn_states
 
 positive = st.floats(0.05, 2.5)
 constants = st.builds(JointConstants, positive, positive, positive, positive)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory.smoothness.entropy import entropy_bound, entropy_change, gaussian_entropy, hadamard_bound
+from mnemoscope.theory.smoothness._entropy import entropy_bound, entropy_change, gaussian_entropy, hadamard_bound
 
 
 @settings(max_examples=200, deadline=None)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from mnemoscope.theory.smoothness.losses import (
+from mnemoscope.theory.smoothness._losses import (
     cross_entropy,
     cross_entropy_value,
     product_lipschitz,

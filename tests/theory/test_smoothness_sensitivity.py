@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd.functional import jacobian
 
-from mnemoscope.theory.smoothness.sensitivity import cost_gradient, sensitivities, simulate, tanh_network, unrolled
+from mnemoscope.theory.smoothness._sensitivity import cost_gradient, sensitivities, simulate, tanh_network, unrolled
 
 
 def network(n, d, m, seed, steps):

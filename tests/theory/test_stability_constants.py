@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.func import jacrev
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory.stability.constants import (
+from mnemoscope.theory.stability._constants import (
     NONLINEARITIES,
     Nonlinearity,
     context_length,
@@ -19,7 +19,7 @@ from mnemoscope.theory.stability.constants import (
     spectral_norm,
     state_gap,
 )
-from mnemoscope.theory.stability.instances import PHI, bounded_inputs, flat, nearby, random_rnn, rnn_states
+from mnemoscope.theory.stability._instances import PHI, bounded_inputs, flat, nearby, random_rnn, rnn_states
 
 systems = st.tuples(
     st.sampled_from(["identity", "tanh", "sigmoid"]), st.floats(0.05, 0.95), st.integers(0, 10**6), st.booleans()

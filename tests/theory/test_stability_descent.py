@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory.stability import descent
-from mnemoscope.theory.stability.constants import (
+from mnemoscope.theory.stability import _descent
+from mnemoscope.theory.stability._constants import (
     SystemConstants,
     linear_constants,
     rnn_constants,
     spectral_norm,
     state_gap,
 )
-from mnemoscope.theory.stability.descent import (
+from mnemoscope.theory.stability._descent import (
     LossConstants,
     gradient_gap,
     loss_smoothness,
@@ -25,7 +25,7 @@ from mnemoscope.theory.stability.descent import (
     trajectory_gap,
     truncation_gamma,
 )
-from mnemoscope.theory.stability.instances import (
+from mnemoscope.theory.stability._instances import (
     bounded_inputs,
     descend,
     flat,
@@ -96,7 +96,7 @@ def test_theorem_1_adds_its_two_terms():
     loss, k = LossConstants(1.0, 1.0), 5
     alpha = 1 / loss_smoothness(system, loss)
     delta = alpha * gradient_gap(system, loss, k) * 4 * 2
-    found = descent.trained_prediction_gap(system, loss, 7.0, k, alpha, 4)
+    found = _descent.trained_prediction_gap(system, loss, 7.0, k, alpha, 4)
     assert found == pytest.approx(7.0 * (2.0 * delta / 0.5 + 0.5**5 * 3.0))
 
 
@@ -104,9 +104,9 @@ def test_the_printed_lemma_2_fails():
     """One lambda too many: at lambda = 0.1 the exact difference is four times what the text's constants allow."""
     system, loss = scalar(0.0)
     assert gradient_gap(system, loss, 1) == 1.0
-    assert descent.gradient_gap_as_printed(system, loss, 1) == 0.0
+    assert _descent.gradient_gap_as_printed(system, loss, 1) == 0.0
     system, loss = scalar(0.1)
-    assert gradient_gap(system, loss, 30) > 4 * descent.gradient_gap_as_printed(system, loss, 30)
+    assert gradient_gap(system, loss, 30) > 4 * _descent.gradient_gap_as_printed(system, loss, 30)
 
 
 @settings(max_examples=200, deadline=None)
@@ -169,9 +169,9 @@ def test_squared_loss_constants_are_reached_by_one_unit(norm):
 @settings(max_examples=200, deadline=None)
 @given(st.floats(1e-6, 10), st.floats(1e-3, 1.0), st.floats(1e-3, 4.0), st.integers(1, 300))
 def test_forms_of_proposition_2_are_ordered(gap, alpha, smoothness, steps):
-    recursion = descent.weight_gap(gap, alpha, smoothness, steps)
-    closed = descent.weight_gap_closed(gap, alpha, smoothness, steps)
-    printed = descent.weight_gap_as_printed(gap, alpha, smoothness, steps)
+    recursion = _descent.weight_gap(gap, alpha, smoothness, steps)
+    closed = _descent.weight_gap_closed(gap, alpha, smoothness, steps)
+    printed = _descent.weight_gap_as_printed(gap, alpha, smoothness, steps)
     assert recursion <= closed * (1 + 1e-9)
     assert closed <= printed * (1 + 1e-9)
     if alpha * smoothness * (steps - 1) > 1:
@@ -182,7 +182,7 @@ def test_forms_of_proposition_2_are_ordered(gap, alpha, smoothness, steps):
 def test_recursion_of_proposition_2_unrolls():
     ab, steps = 0.7, 25
     product = [math.prod(1 + ab / j for j in range(i + 1, steps + 1)) / i for i in range(1, steps + 1)]
-    assert descent.weight_gap(3.0, 0.1, 7.0, steps) == pytest.approx(0.1 * 3.0 * sum(product))
+    assert _descent.weight_gap(3.0, 0.1, 7.0, steps) == pytest.approx(0.1 * 3.0 * sum(product))
 
 
 @settings(max_examples=100, deadline=None)
@@ -191,7 +191,7 @@ def test_trained_weights_stay_within_proposition_2(case, k):
     x, weights, C, y, system, loss = problem(case, n=3, T=12)
     alpha = 0.5 / loss_smoothness(system, loss)
     full, cut = (descend(x, weights, C, y, cut, alpha, 4, case[0]) for cut in (None, k))
-    bound = descent.weight_gap(gradient_gap(system, loss, k), alpha, loss_smoothness(system, loss), 4)
+    bound = _descent.weight_gap(gradient_gap(system, loss, k), alpha, loss_smoothness(system, loss), 4)
     assert float((flat(full) - flat(cut)).norm()) <= bound
     assert spectral_norm(full[1]) <= case[1] * (1 + 1e-9)
 
@@ -204,7 +204,7 @@ def test_weight_gap_is_nearly_reached_by_gradient_flow():
     system = linear_constants(*weights, input_bound=1.0)
     loss = squared_loss(C, y, system)
     full, cut = (descend(x, weights, C, y, cut, alpha, 1, "identity") for cut in (None, k))
-    bound = descent.weight_gap(gradient_gap(system, loss, k), alpha, loss_smoothness(system, loss), 1)
+    bound = _descent.weight_gap(gradient_gap(system, loss, k), alpha, loss_smoothness(system, loss), 1)
     assert 0.4 * bound < float((flat(full) - flat(cut)).norm()) <= bound
 
 
@@ -216,12 +216,12 @@ def test_training_context_is_the_least_promise(L_f):
 
     def gap(k):
         whole = truncation_gamma(system, loss) * k * system.lam ** (k - 1)
-        return descent.weight_gap_closed(whole, alpha, loss_smoothness(system, loss), steps)
+        return _descent.weight_gap_closed(whole, alpha, loss_smoothness(system, loss), steps)
 
     if L_f is None:
         assert gap(k) <= eps < gap(k - 1)
         return
-    assert descent.trained_prediction_gap(system, loss, L_f, k, alpha, steps) <= eps
+    assert _descent.trained_prediction_gap(system, loss, L_f, k, alpha, steps) <= eps
     terms = [(L_f * trajectory_gap(system, gap(j)), L_f * state_gap(system, j)) for j in (k - 1, k)]
     assert max(terms[1]) <= eps / 2 < max(terms[0])
 
@@ -245,8 +245,8 @@ def test_training_context_checks_its_hypotheses():
 
 
 def test_what_overflows_bounds_nothing():
-    assert descent.weight_gap_closed(1.0, 1.0, 500.0, 100) == math.inf
-    assert descent.weight_gap_as_printed(1.0, 1.0, 500.0, 100) == math.inf
+    assert _descent.weight_gap_closed(1.0, 1.0, 500.0, 100) == math.inf
+    assert _descent.weight_gap_as_printed(1.0, 1.0, 500.0, 100) == math.inf
 
 
 def test_training_context_survives_constants_beyond_floating_point():

@@ -10,10 +10,10 @@ from torch import nn
 from torch.func import jacfwd, jacrev
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory.stability.constants import state_gap
-from mnemoscope.theory.stability.descent import gradient_gap, loss_smoothness, squared_loss, trajectory_gap
-from mnemoscope.theory.stability.instances import flat, lstm_states, random_lstm, tighter_lstm
-from mnemoscope.theory.stability.lstm import (
+from mnemoscope.theory.stability._constants import state_gap
+from mnemoscope.theory.stability._descent import gradient_gap, loss_smoothness, squared_loss, trajectory_gap
+from mnemoscope.theory.stability._instances import flat, lstm_states, random_lstm, tighter_lstm
+from mnemoscope.theory.stability._lstm import (
     GateBounds,
     after_one_step,
     comparison_matrix,
@@ -25,7 +25,7 @@ from mnemoscope.theory.stability.lstm import (
     satisfies_proposition_5,
     weighted_rate,
 )
-from mnemoscope.theory.stability.lstm_smoothness import _derivatives, lstm_constants
+from mnemoscope.theory.stability._lstm_smoothness import _derivatives, lstm_constants
 
 networks = st.tuples(st.integers(1, 5), st.floats(0.02, 3.0), st.integers(0, 10**6))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from mnemoscope import theory
-from mnemoscope.theory.statement import STATEMENTS
+from mnemoscope.theory._statement import STATEMENTS
 
 theory.load()
 NAMES = [name for name, found in STATEMENTS.items() if found.paper == "Miller & Hardt 2018"]

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.layers.plain import LSTM, RNN
+from mnemoscope.layers._plain import LSTM, RNN
 from mnemoscope.recurrence import Recurrence, map_state, select, trace
-from mnemoscope.theory.stability.counterexamples import (
+from mnemoscope.theory.stability._counterexamples import (
     ScalarSystem,
     identity_descent,
     identity_gradient,
     truncation_error,
 )
-from mnemoscope.theory.stability.truncation import Truncated, Window
+from mnemoscope.theory.stability._truncation import Truncated, Window
 
 LAYERS = {"rnn": RNN, "lstm": LSTM}
 
@@ -31,7 +31,11 @@ def windows_one_by_one(layer, x, k):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.sampled_from(["rnn", "lstm"]), st.integers(1, 12), st.integers(1, 10), st.integers(1, 3), st.integers(1, 2),
+    st.sampled_from(["rnn", "lstm"]),
+    st.integers(1, 12),
+    st.integers(1, 10),
+    st.integers(1, 3),
+    st.integers(1, 2),
     st.integers(1, 9),
 )
 def test_all_windows_at_once(kind, T, k, batch, layers, rows):

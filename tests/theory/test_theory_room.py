@@ -25,7 +25,7 @@ def test_no_name_belongs_to_two_packages():
 def test_nothing_is_loaded_before_it_is_used():
     code = "import sys, mnemoscope.theory as t; print([m for m in sys.modules if m.startswith('mnemoscope.theory.')])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.strip() == "['mnemoscope.theory.statement']"
+    assert out.strip() == "['mnemoscope.theory._statement']"
 
 
 def test_statements_come_in_the_order_of_the_papers():

@@ -24,7 +24,7 @@ from mnemoscope.training import (
     fit,
     train,
 )
-from mnemoscope.training.folder import RunFolder
+from mnemoscope.training._folder import RunFolder
 
 QUIET = {"evaluate_every": 10**6, "evaluate_batches": 1, "threads": 1, "batch_size": 3}
 

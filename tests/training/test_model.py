@@ -12,7 +12,7 @@ from mnemoscope import MnemoscopeError
 from mnemoscope.recurrence import leaves
 from mnemoscope.tasks import Copy
 from mnemoscope.training import NetworkConfig, SequenceModel, models
-from mnemoscope.training.model import options_of
+from mnemoscope.training._model import options_of
 
 
 @pytest.mark.parametrize("name", models())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from ..errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError
 
 
 class Command(NamedTuple):
@@ -31,7 +31,7 @@ COMMANDS: dict[str, Command] = {
     "examine": Command("examine", "show how far back models remember: a page of findings"),
     "report": Command("report", "draw the page again, or an index over a folder of runs"),
     "theory": Command("theory", "check the papers' statements against numbers"),
-    "list": Command("listing", "name the models, tasks and scopes"),
+    "list": Command("list", "name the models, tasks and scopes"),
 }
 
 
@@ -61,7 +61,7 @@ def _command(name: str) -> Callable[[list[str]], int]:
         close = difflib.get_close_matches(name, COMMANDS, 1)
         meant = f"; did you mean {close[0]}?" if close else ""
         raise MnemoscopeError(f"{name!r} is not a command; commands are {', '.join(COMMANDS)}{meant}")
-    module = import_module(f".{COMMANDS[name].module}", __name__)
+    module = import_module(f"{__name__}._commands.{COMMANDS[name].module}")
     command: Callable[[list[str]], int] = module.main
     return command
 

@@ -1,7 +1,8 @@
 """The same mathematics fused over time, for the CPU and for CUDA. Layers choose by themselves; `backend` overrides."""
 
-from mnemoscope.kernels.again import AsNow
-from mnemoscope.kernels.fused import (
+from mnemoscope.kernels._again import AsNow
+from mnemoscope.kernels._dispatch import backend, followed, portably, supported
+from mnemoscope.kernels._fused import (
     Attended,
     Attention,
     Backtracking,
@@ -14,10 +15,9 @@ from mnemoscope.kernels.fused import (
     rnn,
     sab,
 )
-from mnemoscope.kernels.joined import join, joins
-from mnemoscope.kernels.scan import linear
-from mnemoscope.kernels.selection import backend, followed, portably, supported
-from mnemoscope.kernels.walks import Walk, note, noted, noting
+from mnemoscope.kernels._input_projection import join, joins
+from mnemoscope.kernels._scan import linear
+from mnemoscope.kernels._state_gradients import Walk, note, noted, noting
 
 __all__ = [
     "AsNow",

@@ -1,15 +1,15 @@
 """What there is to remember."""
 
-from .adding import Adding
-from .chorales import Chorales
-from .copying import Copy, Denoise
-from .custom import Custom
-from .digits import Digits
-from .gaussian import Gaussian
-from .startend import StartEnd
-from .symbols import Symbols
-from .task import Batch, Split, Task
-from .text import Characters, Words
+from mnemoscope.tasks._adding import Adding
+from mnemoscope.tasks._chorales import Chorales
+from mnemoscope.tasks._copying import Copy, Denoise
+from mnemoscope.tasks._custom import Custom
+from mnemoscope.tasks._digits import Digits
+from mnemoscope.tasks._gaussian import Gaussian
+from mnemoscope.tasks._start_end import StartEnd
+from mnemoscope.tasks._symbols import Symbols
+from mnemoscope.tasks._task import Batch, Split, Task
+from mnemoscope.tasks._text import Characters, Words
 
 TASKS: dict[str, type[Task]] = {
     task.name: task

@@ -10,14 +10,14 @@ import pkgutil
 from importlib import import_module
 from typing import Any
 
-from mnemoscope.theory.statement import STATEMENTS, Row, Statement, statement
+from mnemoscope.theory._statement import STATEMENTS, Row, Statement, statement
 
 PAPERS = {
     "attention": "Kerg et al. 2020",
     "stability": "Miller & Hardt 2018",
     "smoothness": "Ribeiro et al. 2019",
     "separation": "Levine et al. 2018",
-    "homework": "Nabli 2019",
+    "foundations": "Nabli 2019",
 }
 
 __all__ = ["PAPERS", "STATEMENTS", "Row", "Statement", "load", "statement"]

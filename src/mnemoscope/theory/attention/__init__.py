@@ -5,8 +5,8 @@ A trained layer, taken apart: ``blocks = attention_blocks(model, x)``, then ``de
 `growth_exponent`, `dependency_depth`, `depth_bound`.
 """
 
-from mnemoscope.theory.attention import lemmas as _lemmas  # noqa: F401  registers its statements
-from mnemoscope.theory.attention.growth import (
+from mnemoscope.theory.attention import _lemmas as _lemmas
+from mnemoscope.theory.attention._growth import (
     growth_constant,
     growth_exponent,
     keeps_inverse_rate,
@@ -14,8 +14,8 @@ from mnemoscope.theory.attention.growth import (
     uniform_gain,
     uniform_norm,
 )
-from mnemoscope.theory.attention.hops import decompose, gradient_by_hops, state_gradients
-from mnemoscope.theory.attention.jacobians import (
+from mnemoscope.theory.attention._hops import decompose, gradient_by_hops, state_gradients
+from mnemoscope.theory.attention._jacobians import (
     AttentionBlocks,
     X,
     Y,
@@ -25,10 +25,10 @@ from mnemoscope.theory.attention.jacobians import (
     path_factors,
     split_factors,
 )
-from mnemoscope.theory.attention.net import SelfAttentiveNet
-from mnemoscope.theory.attention.parameters import alignment_gradient, recurrence_gradient, score_gradient
-from mnemoscope.theory.attention.paths import by_hops, total_derivatives, transfers
-from mnemoscope.theory.attention.sparse import (
+from mnemoscope.theory.attention._net import SelfAttentiveNet
+from mnemoscope.theory.attention._parameters import alignment_gradient, recurrence_gradient, score_gradient
+from mnemoscope.theory.attention._paths import by_hops, total_derivatives, transfers
+from mnemoscope.theory.attention._sparse import (
     chain_gain,
     chi,
     dependency_depth,
@@ -40,7 +40,7 @@ from mnemoscope.theory.attention.sparse import (
     sparsity,
     uniform_over,
 )
-from mnemoscope.theory.attention.symmetric import (
+from mnemoscope.theory.attention._symmetric import (
     deltas,
     elementary_sums,
     lemma_9,
@@ -50,8 +50,8 @@ from mnemoscope.theory.attention.symmetric import (
     psis,
     reciprocals,
 )
-from mnemoscope.theory.attention.traced import OtherAttention, attention_blocks
-from mnemoscope.theory.attention.uniform import chi_bounds, theta_bounds, uniform_chi, uniform_theta
+from mnemoscope.theory.attention._traced import OtherAttention, attention_blocks
+from mnemoscope.theory.attention._uniform import chi_bounds, theta_bounds, uniform_chi, uniform_theta
 
 __all__ = [
     "AttentionBlocks",

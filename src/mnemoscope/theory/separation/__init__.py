@@ -3,9 +3,9 @@
 Exact ranks by modular arithmetic and tensor networks need the extra `theory`: pip install mnemoscope[theory].
 """
 
-from mnemoscope.theory.separation import network_statements as _network_statements  # noqa: F401  registers its statements
-from mnemoscope.theory.separation import theorem as _theorem  # noqa: F401  registers its statements
-from mnemoscope.theory.separation.assignment import (
+from mnemoscope.theory.separation import _network_statements as _network_statements
+from mnemoscope.theory.separation import _theorem as _theorem
+from mnemoscope.theory.separation._assignment import (
     best_reward,
     bucket_states,
     end_factors,
@@ -14,7 +14,7 @@ from mnemoscope.theory.separation.assignment import (
     start_factors,
     theorem_1_circuit,
 )
-from mnemoscope.theory.separation.bounds import (
+from mnemoscope.theory.separation._bounds import (
     basic_units,
     conjectured_rank,
     deep_rank_bound,
@@ -24,7 +24,7 @@ from mnemoscope.theory.separation.bounds import (
     separation_ceiling,
     shallow_rank,
 )
-from mnemoscope.theory.separation.circuit import (
+from mnemoscope.theory.separation._circuit import (
     Circuit,
     circuit_outputs,
     grid_matrix,
@@ -32,10 +32,10 @@ from mnemoscope.theory.separation.circuit import (
     random_templates,
     start_end_matrix,
 )
-from mnemoscope.theory.separation.conjecture import power_circuit, power_matrix_rank
-from mnemoscope.theory.separation.grid import all_sequences, distinct_sequences, grid_tensor, matricize, start_end
-from mnemoscope.theory.separation.modular import PRIMES, exact_rank
-from mnemoscope.theory.separation.network import (
+from mnemoscope.theory.separation._conjecture import power_circuit, power_matrix_rank
+from mnemoscope.theory.separation._grid import all_sequences, distinct_sequences, grid_tensor, matricize, start_end
+from mnemoscope.theory.separation._modular import PRIMES, exact_rank
+from mnemoscope.theory.separation._network import (
     MinCut,
     Node,
     TensorNetwork,
@@ -47,15 +47,15 @@ from mnemoscope.theory.separation.network import (
     joining_bonds,
     min_cut,
 )
-from mnemoscope.theory.separation.rank import FloatRank, GenericRank, equilibrate, float_rank, generic_rank
-from mnemoscope.theory.separation.spectrum import (
+from mnemoscope.theory.separation._rank import FloatRank, GenericRank, equilibrate, float_rank, generic_rank
+from mnemoscope.theory.separation._spectrum import (
     Spectrum,
     effective_rank,
     separable_distance,
     separation_spectrum,
     start_end_matrices,
 )
-from mnemoscope.theory.separation.train import change_templates, tensor_train, weights_tensor
+from mnemoscope.theory.separation._train import change_templates, tensor_train, weights_tensor
 
 __all__ = [
     "PRIMES",

@@ -1,6 +1,6 @@
 """The tensor networks of figures 2, 4, 5 and 6, drawn from the networks that `circuit_network` builds.
 
-    python -m mnemoscope.theory.separation.figures docs/images
+python -m mnemoscope.theory.separation.figures docs/images
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory.separation.network import Leg, Node, TensorNetwork, circuit_network, joining_bonds
+from mnemoscope.theory.separation._network import Leg, Node, TensorNetwork, circuit_network, joining_bonds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

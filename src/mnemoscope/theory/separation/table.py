@@ -1,6 +1,6 @@
 """The tables of docs/separation.md: ranks found beside what conjecture 1 says.
 
-    python -m mnemoscope.theory.separation.table
+python -m mnemoscope.theory.separation.table
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from mnemoscope.theory.separation.bounds import conjectured_rank, separation_ceiling
-from mnemoscope.theory.separation.modular import PRIMES
-from mnemoscope.theory.separation.rank import generic_rank
+from mnemoscope.theory.separation._bounds import conjectured_rank, separation_ceiling
+from mnemoscope.theory.separation._modular import PRIMES
+from mnemoscope.theory.separation._rank import generic_rank
 
 LENGTHS = (4, 6, 8, 10, 12, 16, 20)
 FEW = [*product((1, 2, 3, 4, 5, 6), (2, 3, 4), (2, 3, 4))]  # L, R, M: the input takes M values

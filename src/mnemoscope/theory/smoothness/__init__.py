@@ -4,9 +4,9 @@ How steep a cost can be: ``joint_constants(system, L_g)``, then `cost_lipschitz`
 can tell: `entropy_change` and its bound. Derivatives forward in time: `sensitivities`. A chaotic LSTM: `chaotic_lstm`.
 """
 
-from mnemoscope.theory.smoothness import statements as _statements  # noqa: F401  registers Theorem 1
-from mnemoscope.theory.smoothness.chaos import ChaoticLSTM, chaotic_lstm, stability_limit
-from mnemoscope.theory.smoothness.cost import (
+from mnemoscope.theory.smoothness import _statements as _statements
+from mnemoscope.theory.smoothness._chaos import ChaoticLSTM, chaotic_lstm, stability_limit
+from mnemoscope.theory.smoothness._cost import (
     JointConstants,
     P,
     Q,
@@ -19,16 +19,16 @@ from mnemoscope.theory.smoothness.cost import (
     regime,
     spread,
 )
-from mnemoscope.theory.smoothness.entropy import entropy_bound, entropy_change, gaussian_entropy, hadamard_bound
-from mnemoscope.theory.smoothness.invariance import invariant_ball, leaves_box, origin_drift
-from mnemoscope.theory.smoothness.losses import (
+from mnemoscope.theory.smoothness._entropy import entropy_bound, entropy_change, gaussian_entropy, hadamard_bound
+from mnemoscope.theory.smoothness._invariance import invariant_ball, leaves_box, origin_drift
+from mnemoscope.theory.smoothness._losses import (
     LossProperties,
     cross_entropy,
     product_lipschitz,
     squared_error,
     sum_lipschitz,
 )
-from mnemoscope.theory.smoothness.sensitivity import cost_gradient, sensitivities, simulate, unrolled
+from mnemoscope.theory.smoothness._sensitivity import cost_gradient, sensitivities, simulate, unrolled
 
 __all__ = [
     "ChaoticLSTM",

@@ -5,7 +5,7 @@ From the weights and a bound on the inputs: ``system = rnn_constants(U, V, input
 feed-forward net that reads no more. `lstm_certificate` tells how strongly an LSTM contracts.
 """
 
-from mnemoscope.theory.stability.constants import (
+from mnemoscope.theory.stability._constants import (
     Nonlinearity,
     SystemConstants,
     context_length,
@@ -14,13 +14,13 @@ from mnemoscope.theory.stability.constants import (
     rnn_constants,
     state_gap,
 )
-from mnemoscope.theory.stability.counterexamples import (
+from mnemoscope.theory.stability._counterexamples import (
     ScalarSystem,
     identity_descent,
     identity_gradient,
     truncation_error,
 )
-from mnemoscope.theory.stability.descent import (
+from mnemoscope.theory.stability._descent import (
     LossConstants,
     gradient_gap,
     loss_smoothness,
@@ -32,7 +32,7 @@ from mnemoscope.theory.stability.descent import (
     weight_gap,
     weight_gap_closed,
 )
-from mnemoscope.theory.stability.lstm import (
+from mnemoscope.theory.stability._lstm import (
     Certificate,
     GateBounds,
     comparison_matrix,
@@ -43,8 +43,8 @@ from mnemoscope.theory.stability.lstm import (
     satisfies_proposition_5,
     weighted_rate,
 )
-from mnemoscope.theory.stability.lstm_smoothness import lstm_constants
-from mnemoscope.theory.stability.truncation import Truncated, Window
+from mnemoscope.theory.stability._lstm_smoothness import lstm_constants
+from mnemoscope.theory.stability._truncation import Truncated, Window
 
 __all__ = [
     "Certificate",

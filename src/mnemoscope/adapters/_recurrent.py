@@ -1,0 +1,107 @@
+"""Models that have a step: ours, torch's, a user's own, and a recurrent layer between an embedding and a read-out."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import Tensor, nn
+
+from mnemoscope.adapters._step import Stepped
+from mnemoscope.adapters._torch_layers import Cell, from_torch
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.layers import Layer
+from mnemoscope.recurrence import Recurrence, State
+
+
+class Between(Recurrence):
+    """A recurrent layer with a read-out after every step, on inputs that are embedded already.
+
+    `model` is any module with ``embed(inputs)``, ``layer`` and ``read(h, x)``, as the networks of our training have.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model, layer = model, as_recurrence(model.layer)
+        if layer._parameters is model.layer._parameters:  # registered twice, functional_call would put it back wrongly
+            self.__dict__["layer"] = layer
+        else:  # torch's own, unrolled by our equations
+            self.layer = layer
+        self.input_size, self.hidden_size = self.layer.input_size, self.layer.hidden_size
+
+    @property
+    def output_size(self) -> int:
+        return self.model.output_size
+
+    def initial_state(self, batch: int) -> State:
+        return self.layer.initial_state(batch)
+
+    def read(self, h: Tensor, x: Tensor) -> Tensor:
+        return self.model.read(h, x)
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        h, state = self.layer.step(x, state)
+        return self.read(h, x), state
+
+    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Tensor, ...] | None]:
+        h, state, attention = self.layer.observe(x, state)
+        return self.read(h, x), state, attention
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        h, state = self.layer(x, state)
+        return self.read(h, x), state
+
+
+def is_between(model: Any) -> bool:
+    return isinstance(model, nn.Module) and all(hasattr(model, name) for name in ("embed", "layer", "read"))
+
+
+def has_step(model: Any) -> bool:
+    return callable(getattr(model, "step", None)) and callable(getattr(model, "initial_state", None))
+
+
+def as_recurrence(model: Any, input_size: int | None = None) -> Recurrence:
+    """A model as a `Recurrence` that reads time-first sequences and shares the model's parameters.
+
+    Takes a Recurrence, torch's RNN, LSTM, GRU and their cells, a module with ``embed``, ``layer`` and ``read``, and
+    any object with ``initial_state(batch)`` and ``step(x, state)``, whose `input_size` must be known.
+    """
+    if getattr(model, "bidirectional", False):
+        one = isinstance(model, nn.RNNBase) and model.num_layers == 1
+        or_one = ", or one direction of it with mnemoscope.adapters.from_torch" if one else ""
+        raise MnemoscopeError(
+            f"a bidirectional {type(model).__name__} has no step: its output at t depends on later inputs; examine a "
+            f"layer with bidirectional=False{or_one}"
+        )
+    if is_between(model):
+        return Between(model)
+    if isinstance(model, Layer):
+        return _time_first(model)
+    if isinstance(model, Recurrence):
+        return model
+    if isinstance(model, nn.RNNBase):
+        return from_torch(model)
+    if isinstance(model, nn.RNNCellBase):
+        return Cell(model)
+    if has_step(model):
+        return Stepped(model, _input_size(model, input_size))
+    raise MnemoscopeError(
+        f"{type(model).__name__} has no step: give it initial_state(batch) and step(x, state) -> (output, state), or "
+        "examine what needs inputs and outputs alone"
+    )
+
+
+def _time_first(layer: Layer) -> Layer:
+    """The same layer, same parameters, reading (time, batch, features)."""
+    if not layer.batch_first:
+        return layer
+    view = copy.copy(layer)
+    view.batch_first = False
+    return view
+
+
+def _input_size(model: Any, given: int | None) -> int:
+    known = getattr(model, "input_size", given)
+    if not isinstance(known, int):
+        raise MnemoscopeError(f"{type(model).__name__} does not say its input_size; pass input_size=")
+    return known

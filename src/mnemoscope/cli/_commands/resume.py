@@ -1,0 +1,28 @@
+"""mnemoscope resume RUN: continue a run that was stopped or killed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from mnemoscope.cli._console import parse
+from mnemoscope.cli._follow import Reporting, follow
+from mnemoscope.training import Run, resume
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Continue a run from its last checkpoint; on the CPU the result is that of a run never stopped, bit for bit."""
+
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """The run's folder."""
+    reporting: tyro.conf.OmitArgPrefixes[Reporting] = field(default_factory=Reporting)
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(Resume, arguments, "resume")
+    config = Run(options.run).config
+    return follow(lambda watch: resume(options.run, watch), config, options.run, options.reporting)

@@ -1,0 +1,87 @@
+"""What `mnemoscope examine` is pointed at: a run's folder, a built-in model's name, or a factory in Python."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from mnemoscope.cli._factories import HIDDEN, make
+from mnemoscope.cli._weights import load_weights
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.tasks import Task
+from mnemoscope.training import NetworkConfig, Run, SequenceModel, models
+from mnemoscope.training._model import make_layer
+from mnemoscope.training._run import Which
+from mnemoscope.training._schema import from_plain
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model ready to be examined: what it is called, and the run and the task that it comes from, if any."""
+
+    name: str
+    spec: str
+    model: Any
+    run: Run | None = None
+
+
+def is_run(spec: str) -> bool:
+    return Path(spec).is_dir()
+
+
+def load_target(
+    spec: str, *, task: Task | None, features: int, options: Mapping[str, Any], checkpoint: Path | None, which: Which
+) -> Target:
+    """The model that `spec` names, its weights loaded from `checkpoint` where one is given."""
+    if is_run(spec):
+        if checkpoint is not None or options:
+            raise MnemoscopeError(f"{spec} is a run and has weights of its own: leave out --checkpoint and --with")
+        run = Run(spec)
+        return Target(run.path.resolve().name, spec, run.model(which), run)
+    if spec in models():
+        target = Target(spec, spec, _built_in(spec, task, features, options))
+    elif ":" in spec:
+        target = Target(spec.rpartition(":")[2], spec, make(spec, features, options))
+    else:
+        raise _unknown(spec)
+    if checkpoint is not None:
+        load_weights(target.model, checkpoint)
+    return target
+
+
+def read_options(words: Sequence[str]) -> dict[str, Any]:
+    """``name=value`` pairs, values as Python writes them; a bare word is a string."""
+    options = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise MnemoscopeError(f"--with takes name=value pairs; got {word!r}")
+        try:
+            options[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[name] = value
+    return options
+
+
+def _unknown(spec: str) -> MnemoscopeError:
+    if "/" in spec or spec.startswith("."):
+        return MnemoscopeError(f"there is no folder {spec}; a target is a run's folder, a model or module:factory")
+    close = difflib.get_close_matches(spec, models(), 1)
+    meant = f"; did you mean {close[0]}?" if close else f"; models are {', '.join(models())}"
+    return MnemoscopeError(f"{spec!r} is neither a run's folder, nor a model, nor package.module:factory{meant}")
+
+
+def _built_in(name: str, task: Task | None, features: int, options: Mapping[str, Any]) -> nn.Module:
+    """A fresh network for the task, or the bare layer where there is none."""
+    known = {field.name for field in fields(NetworkConfig)} - {"model"}
+    for option in options:
+        if option not in known:
+            raise MnemoscopeError(f"{name} has no option {option!r}; options are {', '.join(sorted(known))}")
+    config = from_plain(NetworkConfig, {"hidden_size": HIDDEN, **options, "model": name}, "--with")
+    return make_layer(config, features) if task is None else SequenceModel.for_task(task, config)

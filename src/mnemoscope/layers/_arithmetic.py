@@ -1,0 +1,94 @@
+"""The recurrent arithmetic circuit of Levine et al. 2018: products instead of a non-linearity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence
+
+from mnemoscope import kernels
+from mnemoscope.layers import _init
+from mnemoscope.layers._base import Weights, affine
+from mnemoscope.layers._plain import Gated
+from mnemoscope.recurrence import State
+
+
+class RAC(Gated):
+    """h_t = (W_H h_{t-1}) * (W_I f(x_t)), shallow, or deep with ``num_layers`` > 1 (eqs 4 and 5).
+
+    A deep circuit's layer l reads h_t of layer l - 1. The state before the first step is the one that multiplies by
+    ones, h_0 = W_H^+ 1 with the pseudo-inverse; gradients flow through it.
+
+    Args:
+        feature: f, a map of the last dimension of x to `input_size` features; the identity by default (x holds the
+            template features already, one-hot for discrete inputs).
+        bias: the paper has none; with True both factors become affine.
+
+    Shapes are `RNN`'s.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = False,
+        *args: Any,
+        feature: Callable[[Tensor], Tensor] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(input_size, hidden_size, num_layers, bias, *args, **kwargs)
+        self.feature = feature
+
+    def reset(self, name: str, tensor: Tensor) -> None:
+        if name == "weight_hh":
+            _init.orthogonal_(tensor)
+        elif name == "weight_ih":
+            nn.init.normal_(tensor, std=tensor.shape[1] ** -0.5)
+        else:
+            nn.init.zeros_(tensor)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        for suffix, _ in self._places()[: self.num_directions]:  # one-hot templates meet entries of variance 1
+            nn.init.normal_(getattr(self, f"weight_ih_{suffix}"))
+
+    def forward(self, x: Any, state: State | None = None) -> tuple[Any, State]:
+        if isinstance(x, PackedSequence):
+            return super().forward(PackedSequence(self._template(x.data), *x[1:]), state)
+        return super().forward(self._template(x), state)
+
+    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Tensor, ...] | None]:
+        return super().observe(self._template(x), state)
+
+    def _template(self, x: Tensor) -> Tensor:
+        return self.feature(x) if self.feature is not None and isinstance(x, Tensor) else x
+
+    def project(self, w: Weights, x: Tensor) -> Tensor:
+        return affine(x, w.weight_ih, w.bias_ih if self.bias else None)
+
+    def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
+        h = F.linear(state, w.weight_hh, w.bias_hh if self.bias else None) * u
+        return h, h
+
+    def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
+        dtype = kernels.supported("rac", x, self.hidden_size) if self.follows(RAC, "cell") else None
+        if dtype is None:
+            return None
+        b = w.bias_hh if self.bias else None
+        h = kernels.rac(dtype, self.project(w, x), w.weight_hh, state, b, lengths)
+        return h, kernels.final(h, state, lengths)
+
+    def start(self, w: Weights, batch: int) -> State:
+        wanted = 1 - w.bias_hh.double() if self.bias else w.weight_hh.new_ones(self.hidden_size, dtype=torch.float64)
+        W = w.weight_hh.double()  # it may be near singular
+        try:
+            h = torch.linalg.solve(W, wanted)  # (hidden,)
+        except torch.linalg.LinAlgError:
+            h = torch.linalg.pinv(W) @ wanted
+        return h.to(w.weight_hh.dtype).expand(batch, -1)

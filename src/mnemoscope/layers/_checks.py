@@ -1,0 +1,95 @@
+"""Errors at the layers' public border: the rule, what was received, what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.recurrence import State, describe, leaves
+
+if TYPE_CHECKING:
+    from mnemoscope.layers._base import Layer
+
+
+def check_arguments(
+    name: str, input_size: Any, hidden_size: Any, num_layers: Any, dropout: Any, proj_size: Any, **switches: Any
+) -> None:
+    for what, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise MnemoscopeError(f"{name}: {what} must be a whole number of at least 1; got {value!r}")
+    for what, value in switches.items():  # nn.RNN takes its non-linearity where others take bias: "relu" is no bias
+        if not isinstance(value, bool):
+            raise MnemoscopeError(f"{name}: {what} must be True or False; got {value!r} (own options go by keyword)")
+    if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
+        raise MnemoscopeError(f"{name}: dropout must be a probability in [0, 1]; got {dropout!r}")
+    if proj_size != 0:
+        raise MnemoscopeError(
+            f"{name}: projections are not supported, so proj_size must be 0; got {proj_size!r} (put an nn.Linear "
+            "behind the layer)"
+        )
+
+
+def check_input(layer: Layer, x: Any, packed: bool = False) -> None:
+    name = layer._get_name()
+    if not isinstance(x, Tensor):
+        raise MnemoscopeError(f"{name} expects a tensor or a PackedSequence; got a {type(x).__name__}")
+    layout = "(batch, time, input_size)" if layer.batch_first else "(time, batch, input_size)"
+    if not packed and x.dim() not in (2, 3):
+        raise MnemoscopeError(f"{name} expects input {layout}, or (time, input_size) unbatched; got {list(x.shape)}")
+    if x.shape[-1] != layer.input_size:
+        raise MnemoscopeError(
+            f"{name} was made with input_size={layer.input_size}; got input {list(x.shape)}, whose last dimension is "
+            f"{x.shape[-1]}"
+        )
+    if x.shape[1 if layer.batch_first and x.dim() == 3 and not packed else 0] == 0:
+        raise MnemoscopeError(f"{name} needs a sequence of at least one step; got input {list(x.shape)}, {layout}")
+    expected = next(layer.parameters(), None)
+    if expected is None:  # a replica of nn.DataParallel holds its weights as plain tensors
+        return
+    if x.dtype != expected.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise MnemoscopeError(
+            f"{name}'s parameters are {expected.dtype}; got input of {x.dtype}: convert one with .to({expected.dtype}) "
+            "or layer.to(x.dtype)"
+        )
+    if x.device != expected.device:
+        raise MnemoscopeError(
+            f"{name}'s parameters are on {expected.device}; got input on {x.device}: move one with .to(device)"
+        )
+
+
+def check_state(layer: Layer, state: State, x: Tensor) -> State:
+    """The state in the form that the layer works with, or an error that says what does not fit."""
+    adopted = layer.adopt(state)
+    shape = (layer.num_layers * layer.num_directions, x.shape[1], layer.hidden_size)
+    shown = leaves(adopted)[: len(layer.visible)]
+    if len(shown) != len(layer.visible) or any(tuple(t.shape) != shape for t in shown):
+        raise misfit(layer, state, list(shape))
+    for k, tensor in enumerate(leaves(adopted)):
+        _check_alike(layer, tensor, x, numbers=tensor.is_floating_point() or k < len(shown))
+    return adopted
+
+
+def _check_alike(layer: Layer, tensor: Tensor, x: Tensor, numbers: bool) -> None:
+    """One tensor of a state has the input's type, where it holds numbers and not indices, and lies on its device."""
+    if numbers and tensor.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise MnemoscopeError(
+            f"{layer._get_name()} got input of {x.dtype} and a state of {tensor.dtype}: convert it with "
+            f"mnemoscope.to(state, {x.dtype})"
+        )
+    if tensor.device != x.device:
+        raise MnemoscopeError(
+            f"{layer._get_name()} got input on {x.device} and a state on {tensor.device}: move it with "
+            "mnemoscope.to(state, x.device)"
+        )
+
+
+def misfit(layer: Layer, state: State, shape: list[Any] | None = None) -> MnemoscopeError:
+    expected = shape or [layer.num_layers * layer.num_directions, "batch", layer.hidden_size]
+    names = " and ".join(layer.visible)
+    return MnemoscopeError(
+        f"{layer._get_name()} expects a state of {names}, (layers * directions, batch, hidden_size) = {expected}; "
+        f"got {describe(state)}: was it made by another layer, or for another batch?"
+    )

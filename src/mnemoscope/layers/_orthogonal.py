@@ -1,0 +1,248 @@
+"""Recurrences whose matrix starts, or stays, orthogonal: gradients neither vanish nor explode through it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations, parametrize
+
+from mnemoscope import kernels
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.layers import _init
+from mnemoscope.layers._base import Layer, Weights, affine
+from mnemoscope.layers._matrix_exp import exponential
+from mnemoscope.layers._plain import RNN, Nonlinearity, modrelu
+from mnemoscope.recurrence import State
+
+
+class OrthRNN(RNN):
+    """An `RNN` whose V is *initialised* orthogonal and then trained freely; modReLU by default (Kerg et al. 2020).
+
+    Args:
+        recurrent_init: "henaff" (expm of skew blocks), "cayley" or "orthogonal".
+
+    The other arguments, and the shapes, are `RNN`'s.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *args: Any,
+        nonlinearity: Nonlinearity = "modrelu",
+        recurrent_init: str = "henaff",
+        **kwargs: Any,
+    ) -> None:
+        options: dict[str, Any] = dict(nonlinearity=nonlinearity, recurrent_init=recurrent_init)
+        super().__init__(input_size, hidden_size, *args, **options, **kwargs)
+
+
+class ExpRNN(OrthRNN):
+    """h_t = modReLU(V h_{t-1} + U x_t) with V = expm(A), A skew, so that V stays orthogonal (Lezcano-Casado 2019).
+
+    `parameter_groups` gives A a tenth of the learning rate.
+
+    Args:
+        trivialization: "static" learns A in V = expm(A), the published expRNN; "dynamic" learns it in V = B expm(A)
+            around a base B, which `rebase` moves to the present V (dtriv).
+
+    The other arguments, and the shapes, are `OrthRNN`'s; ``bias=False`` leaves modReLU's b alone, as published.
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, *args: Any, trivialization: str = "static", **kwargs: Any
+    ) -> None:
+        if trivialization not in ("static", "dynamic"):
+            raise MnemoscopeError(f"trivialization must be 'static' or 'dynamic'; got {trivialization!r}")
+        super().__init__(input_size, hidden_size, *args, **kwargs)
+        if trivialization == "static" and self.recurrent_init not in ("henaff", "cayley"):
+            raise MnemoscopeError(
+                f"the static map starts from 'henaff' or 'cayley'; got recurrent_init={self.recurrent_init!r}, "
+                "which trivialization='dynamic' can start from"
+            )
+        self.trivialization = trivialization
+        for name in self._recurrent():
+            parametrizations.orthogonal(
+                self, name, orthogonal_map="matrix_exp", use_trivialization=trivialization == "dynamic"
+            )
+        self.reset_parameters()
+
+    def _recurrent(self) -> list[str]:
+        return [f"weight_hh_{suffix}" for suffix, _ in self._places()]
+
+    def _redraw(self, name: str, registered: str) -> None:
+        if name == "weight_hh" and parametrize.is_parametrized(self, registered):
+            self._reset_recurrent(registered)
+        else:
+            super()._redraw(name, registered)
+
+    def _reset_recurrent(self, name: str) -> None:
+        original = self._skew(name)
+        if self.trivialization == "dynamic":
+            start = _init.RECURRENT[self.recurrent_init](torch.empty_like(original))
+            setattr(self, name, start)
+        else:  # torch cannot assign to the static map, so its skew matrix is drawn itself
+            angles = _init.cayley_angles if self.recurrent_init == "cayley" else _init.henaff_angles
+            skew = _init.skew_blocks(self.hidden_size, angles(self.hidden_size // 2, original))
+            original.copy_(skew.tril())
+
+    def read(self, registered: str) -> Tensor:
+        if registered not in self._recurrent() or not self._is_an_exponential(registered):
+            return super().read(registered)
+        dtype = self._skew(registered).dtype
+        return self._exponential(registered).to(dtype)  # in float32: half of it is too coarse for an exponential
+
+    def _is_an_exponential(self, name: str) -> bool:
+        """In float32 or less, and of nothing but A: a user may have parametrized V further."""
+        if not parametrize.is_parametrized(self, name) or self._skew(name).dtype == torch.float64:
+            return False
+        return sum(1 for _ in self.get_submodule(f"parametrizations.{name}").children()) == 1
+
+    def _exponential(self, name: str) -> Tensor:
+        lower = self._skew(name).float().tril(-1)
+        q = exponential(lower - lower.mT)
+        base = dict(self.get_submodule(f"parametrizations.{name}.0").named_buffers()).get("base")
+        return q if base is None else base.float() @ q
+
+    @torch.no_grad()
+    def rebase(self) -> None:
+        """Move the base of the dynamic trivialisation to the present V; A starts again at zero, V stays."""
+        if self.trivialization != "dynamic":
+            raise MnemoscopeError("rebase is for trivialization='dynamic'; the static map has no base")
+        for name in self._recurrent():
+            setattr(self, name, getattr(self, name))
+
+    def slow_parameters(self) -> Iterator[nn.Parameter]:
+        """The skew matrices, which want a smaller learning rate."""
+        for name in self._recurrent():
+            yield self._skew(name)
+
+    def _skew(self, name: str) -> nn.Parameter:
+        original: Any = self.get_submodule(f"parametrizations.{name}").original
+        return original  # torch.func puts plain tensors in the place of parameters, which get_parameter refuses
+
+
+class GORU(Layer):
+    """The gated orthogonal recurrent unit (Jing et al. 2017).
+
+    r = sigmoid(W_r h + U_r x + b_r);  g = sigmoid(W_g h + U_g x + b_g);  c = modReLU(r * (Q h) + U_c x, b_c);
+    h_t = g * h_{t-1} + (1 - g) * c, with Q a product of layers of Givens rotations, orthogonal by construction.
+
+    Args:
+        layout: "fft", log2(n) layers that mix every pair of coordinates (n a power of two), or "tunable", an even
+            number of layers that rotate neighbours (n even).
+        rotations: the number of layers for "tunable"; n by default, which reaches every rotation.
+
+    Shapes are `RNN`'s. With ``bias=False`` b_c is gone too, and the candidate c is linear.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *args: Any,
+        layout: str = "fft",
+        rotations: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.layout, self.rotations = layout, rotations
+        super().__init__(input_size, hidden_size, *args, **kwargs)
+        self.rotations = len(self.weights(0).angles)
+
+    def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
+        n = self.hidden_size
+        shapes: dict[str, tuple[int, ...]] = {
+            "weight_ih": (3 * n, input_size),
+            "weight_hh": (2 * n, n),
+            "angles": (_rotation_layers(self.layout, n, self.rotations), n // 2),
+        }
+        return {**shapes, "bias_gates": (2 * n,), "bias_modrelu": (n,)} if self.bias else shapes
+
+    def reset(self, name: str, tensor: Tensor) -> None:
+        if name == "angles":
+            nn.init.uniform_(tensor, -math.pi, math.pi)
+        elif name == "bias_gates":
+            tensor.zero_()
+            tensor[: self.hidden_size] = 2  # b_r: the reset gate starts open
+        elif name == "bias_modrelu":
+            nn.init.constant_(tensor, 0.01)
+        else:
+            super().reset(name, tensor)
+
+    def weights(self, place: int) -> Weights:
+        w = super().weights(place)
+        w.rotation = rotation(w.angles, self.layout)
+        return w
+
+    def project(self, w: Weights, x: Tensor) -> Tensor:
+        return affine(x, w.weight_ih, F.pad(w.bias_gates, (0, self.hidden_size)) if self.bias else None)
+
+    def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
+        u_gates, u_c = u.split([2 * self.hidden_size, self.hidden_size], -1)
+        r, g = torch.sigmoid(u_gates + F.linear(state, w.weight_hh)).chunk(2, -1)
+        z = r * F.linear(state, w.rotation) + u_c
+        c = modrelu(z, w.bias_modrelu) if self.bias else z
+        h = g * state + (1 - g) * c
+        return h, h
+
+    def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
+        known = self.bias and self.follows(GORU, "cell")  # without its bias the candidate is linear
+        dtype = kernels.supported("goru", x, self.hidden_size) if known else None
+        if dtype is None:
+            return None
+        W = torch.cat([w.weight_hh, w.rotation])
+        h = kernels.goru(dtype, self.project(w, x), W, state, w.bias_modrelu, lengths)
+        return h, kernels.final(h, state, lengths)
+
+    def options_repr(self) -> list[str]:
+        return [f"layout={self.layout!r}", f"rotations={self.rotations}"]
+
+
+def _rotation_layers(layout: str, n: int, rotations: int | None) -> int:
+    if layout == "fft":
+        if n < 2 or n & (n - 1):
+            raise MnemoscopeError(f"GORU's 'fft' layout needs a hidden_size that is a power of two; got {n}")
+        return n.bit_length() - 1
+    if layout != "tunable":
+        raise MnemoscopeError(f"GORU's layout must be 'fft' or 'tunable'; got {layout!r}")
+    rotations = n if rotations is None else rotations
+    if n % 2 or rotations < 2 or rotations % 2:
+        raise MnemoscopeError(
+            f"GORU's 'tunable' layout needs an even hidden_size and an even number of rotations; got {n}, {rotations}"
+        )
+    return rotations
+
+
+def rotation(angles: Tensor, layout: str) -> Tensor:
+    """The orthogonal matrix Q (n, n) of layers of Givens rotations: angles (layers, n / 2), applied first to last."""
+    layers, pairs = angles.shape
+    q = torch.eye(2 * pairs, device=angles.device, dtype=angles.dtype)
+    for k in range(layers):
+        first, second = (i.to(angles.device) for i in _pairs(2 * pairs, k, layout))
+        cos, sin = torch.cos(angles[k])[:, None], torch.sin(angles[k])[:, None]
+        a, b = q[first], q[second]  # (n / 2, n)
+        q = torch.empty_like(q).index_copy(0, first, cos * a - sin * b).index_copy(0, second, sin * a + cos * b)
+    return q
+
+
+def _pairs(n: int, layer: int, layout: str) -> tuple[Tensor, Tensor]:
+    """Which coordinates a layer of rotations pairs: those at distance 2^layer, or neighbours, shifted by turns."""
+    coordinates = torch.arange(n)
+    if layout == "fft":
+        first = coordinates[(coordinates >> layer) & 1 == 0]
+        return first, first + (1 << layer)
+    first = coordinates[layer % 2 :: 2]
+    return first, (first + 1) % n
+
+
+def parameter_groups(model: nn.Module, lr: float, slow: float = 0.1) -> list[dict[str, Any]]:
+    """Optimiser groups for a model: skew matrices of `ExpRNN` learn at ``slow * lr``, everything else at `lr`."""
+    slower = [p for module in model.modules() if isinstance(module, ExpRNN) for p in module.slow_parameters()]
+    marked = {id(p) for p in slower}
+    groups = [{"params": [p for p in model.parameters() if id(p) not in marked], "lr": lr}]
+    return [*groups, {"params": slower, "lr": slow * lr}] if slower else groups

@@ -1,0 +1,179 @@
+"""The recurrences that everybody knows: linear, plain, LSTM and GRU. Parameters are torch's, by name and by layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mnemoscope import kernels
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.layers import _init
+from mnemoscope.layers._base import Layer, Weights, pointwise
+from mnemoscope.recurrence import State
+
+Nonlinearity = str | Callable[[Tensor], Tensor]
+
+
+class Gated(Layer):
+    """A layer whose parameters are torch's: weight_ih (G n, input), weight_hh (G n, n) and their biases."""
+
+    gates: ClassVar[int] = 1
+
+    def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
+        rows = self.gates * self.hidden_size
+        shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, input_size), "weight_hh": (rows, self.hidden_size)}
+        return {**shapes, "bias_ih": (rows,), "bias_hh": (rows,)} if self.bias else shapes
+
+
+class RNN(Gated):
+    """The plain recurrent network, h_t = phi(V h_{t-1} + U x_t + b).
+
+    V is ``weight_hh``, U is ``weight_ih``, b the sum of torch's two biases. With ``preactivation=True`` it is the other
+    form of Nabli 2019, question 5, h_t = V phi(h_{t-1}) + U x_t + b; phi(h) of the second is h of the first.
+
+    Args:
+        nonlinearity: "tanh", "relu", "sigmoid", "identity", "modrelu" (with its own bias), or any pointwise function.
+        preactivation: whether the state is kept before the non-linearity.
+        recurrent_init: how V starts: "uniform" as in torch, "henaff", "cayley" or "orthogonal".
+
+    The other arguments are nn.LSTM's. Input (time, batch, input_size) -> output (time, batch, directions * hidden_size)
+    and h (layers * directions, batch, hidden_size).
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *args: Any,
+        nonlinearity: Nonlinearity = "tanh",
+        preactivation: bool = False,
+        recurrent_init: str = "uniform",
+        **kwargs: Any,
+    ) -> None:
+        if recurrent_init not in _init.RECURRENT:
+            allowed = ", ".join(_init.RECURRENT)
+            raise MnemoscopeError(f"recurrent_init must be one of {allowed}; got {recurrent_init!r}")
+        self.recurrent_init, self.modrelu = recurrent_init, nonlinearity == "modrelu"
+        super().__init__(input_size, hidden_size, *args, **kwargs)
+        self.preactivation, self.nonlinearity = preactivation, nonlinearity
+        self._phi = None if self.modrelu else pointwise(nonlinearity)
+
+    def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
+        shapes = super().shapes(input_size)
+        return {**shapes, "bias_modrelu": (self.hidden_size,)} if self.modrelu else shapes
+
+    def reset(self, name: str, tensor: Tensor) -> None:
+        if name == "bias_modrelu":
+            nn.init.uniform_(tensor, -0.01, 0.01)
+        elif name == "weight_hh" and self.recurrent_init != "uniform":
+            _init.RECURRENT[self.recurrent_init](tensor)
+        else:
+            super().reset(name, tensor)
+
+    def phi(self, w: Weights, z: Tensor) -> Tensor:
+        return modrelu(z, w.bias_modrelu) if self._phi is None else self._phi(z)
+
+    def advance(self, w: Weights, u: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+        """(h_t,) from u = U x_t + b and the state that V reads."""
+        if self.preactivation:
+            return (u + F.linear(self.phi(w, h), w.weight_hh),)
+        return (self.phi(w, u + F.linear(h, w.weight_hh)),)
+
+    def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
+        (h,) = self.advance(w, u, state)
+        return h, h
+
+    def phi_name(self) -> str | None:
+        """The non-linearity by a name that the kernels know."""
+        known = self.nonlinearity in ("tanh", "relu", "modrelu", "identity") and self.follows(RNN, "phi")
+        return str(self.nonlinearity) if known else None
+
+    def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
+        phi = self.phi_name() if self.follows(RNN, "cell", "advance") and not self.preactivation else None
+        dtype = kernels.supported("rnn", x, self.hidden_size) if phi else None
+        if dtype is None or phi is None:
+            return None
+        if phi == "identity":
+            h = kernels.linear(dtype, self.project(w, x), w.weight_hh, state, lengths)
+        elif phi == "modrelu":
+            h = kernels.rnn(dtype, self.project(w, x), w.weight_hh, state, w.bias_modrelu, phi, lengths)
+        else:
+            h = kernels.rnn(dtype, *self.feed(w, x, lengths), state, None, phi, lengths)
+        return h, kernels.final(h, state, lengths)
+
+    def options_repr(self) -> list[str]:
+        return [f"nonlinearity={self.nonlinearity!r}"] + (["preactivation=True"] if self.preactivation else [])
+
+
+class LinearSystem(RNN):
+    """A linear dynamical system, h_t = V h_{t-1} + U x_t + b: an `RNN` whose non-linearity is the identity.
+
+    Shapes are `RNN`'s.
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__(input_size, hidden_size, *args, **kwargs, nonlinearity="identity")
+
+    def options_repr(self) -> list[str]:
+        return []
+
+
+class LSTM(Gated):
+    """Long short-term memory; the same numbers and the same parameters as nn.LSTM.
+
+    i, f, o = sigmoid(.), g = tanh(.) of V h_{t-1} + U x_t + b;  c_t = f * c_{t-1} + i * g;  h_t = o * tanh(c_t).
+    Input (time, batch, input_size) -> output (time, batch, directions * hidden_size) and (h, c), each
+    (layers * directions, batch, hidden_size).
+    """
+
+    gates = 4
+    visible = ("h", "c")
+
+    def advance(self, w: Weights, u: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        """(h_t, c_t) from u = U x_t + b and the state that the gates read."""
+        i, f, g, o = (u + F.linear(h, w.weight_hh)).chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c), c
+
+    def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
+        h, c = self.advance(w, u, *state)
+        return h, (h, c)
+
+    def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
+        dtype = kernels.supported("lstm", x, self.hidden_size) if self.follows(LSTM, "cell", "advance") else None
+        if dtype is None:
+            return None
+        h0, c0 = state
+        h, c = kernels.lstm(dtype, *self.feed(w, x, lengths), h0, c0, lengths)
+        return h, (kernels.final(h, h0, lengths), c)
+
+
+class GRU(Gated):
+    """Gated recurrent unit; the same numbers and the same parameters as nn.GRU.
+
+    r, z = sigmoid(.);  n = tanh(W_in x + b_in + r * (W_hn h + b_hn));  h_t = (1 - z) * n + z * h_{t-1}.
+    Input (time, batch, input_size) -> output (time, batch, directions * hidden_size) and h
+    (layers * directions, batch, hidden_size).
+    """
+
+    gates = 3
+
+    def project(self, w: Weights, x: Tensor) -> Tensor:
+        return F.linear(x, w.weight_ih, w.bias_ih if self.bias else None)  # b_hn belongs inside the reset gate
+
+    def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
+        u_r, u_z, u_n = u.chunk(3, -1)
+        v_r, v_z, v_n = F.linear(state, w.weight_hh, w.bias_hh if self.bias else None).chunk(3, -1)
+        r, z = torch.sigmoid(u_r + v_r), torch.sigmoid(u_z + v_z)
+        n = torch.tanh(u_n + r * v_n)
+        h = n + z * (state - n)
+        return h, h
+
+
+def modrelu(z: Tensor, b: Tensor) -> Tensor:
+    """modReLU(z) = sign(z) relu(|z| + b): keeps the sign of z (..., n) and moves its modulus by b (n,)."""
+    return torch.sign(z) * torch.relu(torch.abs(z) + b)

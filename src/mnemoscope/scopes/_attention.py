@@ -1,0 +1,159 @@
+"""Where a self-attentive recurrence looks, and which of its past states it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.finding import Finding, arrays
+from mnemoscope.recurrence import Recurrence
+from mnemoscope.scopes._frame.scope import scope
+from mnemoscope.scopes._frame.subject import Subject
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What is noted while a run goes on, on the CPU in float64; steps of origin are the last dimension."""
+
+    given: Tensor  # (T, T): attention by step and origin, mean over sequences
+    shown: Tensor  # (T, T): of one sequence
+    received: Tensor  # (B, T)
+    kept_for: Tensor  # (B, T): steps in memory
+    kept_beyond_buffer: Tensor  # (B, T): those of them after leaving the buffer
+    relevance: Tensor  # (B, T): as it stood when the state was last in memory
+    held: Tensor  # (B, T): in memory now
+    lag: Tensor  # (B, T), by step: how far back it looks on average
+    states_attended: Tensor  # (B, T), by step: exp of the entropy of its attention
+    needed: Tensor  # (B, T), by step: the relevance that a state which leaves the buffer must exceed to be kept
+
+
+@scope("where does it look, and what does it keep?", needs="attention", cost=3)
+def attention(subject: Subject, *, layer: int = 0, sequence: int = 0) -> Finding:
+    """The attention that each step gives to the state of each earlier step, and how long states are kept.
+
+    Series: `attention` (T, T), the mean over sequences of what step t (row) gives to the state made at step i (column);
+    `attention_of_sequence` (T, T), of one sequence; `received` (T,), the attention that a step's state receives in all;
+    `kept_for` (T,), the steps that it stays in memory (mean over sequences); `kept_beyond_buffer` (T,), those of them
+    that it spends in the relevant set, for a layer with a buffer; `relevance` (T,), the score with which it was last
+    judged, of one sequence; `relevance_needed` (T,), what a state that leaves the buffer at step t must exceed to be
+    kept, NaN while there is room; `kept_at_end` (slots,), the origins in that sequence's memory after the last step;
+    `lag` (T,), how far back a step looks on average; `states_attended` (T,), the effective number of states it attends,
+    exp of the entropy. Spread: standard deviations over sequences, under the same names.
+
+    Figures: `mean_lag`, `longest_lag` with at least 1 % of a step's attention, `states_attended`, `beyond_buffer`, the
+    share of attention given to states older than the buffer, `needed`, the share given as far back as the task needs.
+
+    Args:
+        layer: which layer of a stack.
+        sequence: which sequence of the batch the series of one sequence show.
+    """
+    tally = _watch(subject, layer, sequence)
+    buffer = getattr(subject.layer, "buffer", None)
+    averaged = {name: getattr(tally, name) for name in ("received", "kept_for", "lag", "states_attended")}
+    if buffer is not None:
+        averaged["kept_beyond_buffer"] = tally.kept_beyond_buffer
+    figures = _figures(tally, buffer, subject.needs)
+    series = arrays(
+        attention=tally.given, attention_of_sequence=tally.shown, relevance=tally.relevance[sequence],
+        kept_at_end=tally.held[sequence].nonzero()[:, 0], **{name: values.mean(0) for name, values in averaged.items()},
+    ) | ({} if buffer is None else arrays(relevance_needed=tally.needed[sequence]))  # fmt: skip
+    return Finding(
+        "attention", _sentence(figures, series, subject.name), "estimated", figures=figures, series=series,
+        spread=arrays(**{name: values.std(0, correction=0) for name, values in averaged.items()}),
+        assumptions=("these sequences are typical of the data",), warnings=_warnings(figures, subject),
+        method="one run step by step, attention laid out by the step at which each state was made",
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def _watch(subject: Subject, layer: int, sequence: int) -> Tally:
+    drive, recurrence = subject.drive, subject.recurrence
+    steps, batch = drive.shape[:2]
+    _check(subject, layer, sequence)
+    buffer = getattr(subject.layer, "buffer", 0)
+    tally = Tally(*(torch.zeros(rows, steps, dtype=torch.float64) for rows in [steps] * 2 + [batch] * 8))
+    state = recurrence.initial_state(batch)
+    for t, x in enumerate(drive.unbind(0)):
+        tally.needed[:, t] = _needed(subject.layer, state.memory, layer)
+        _, state, weights = recurrence.observe(x, state)
+        assert weights is not None  # the scope needs attention
+        origin, relevance = (tensor[layer].cpu() for tensor in (state.memory.origin, state.memory.relevance))
+        _note(tally, t, weights[layer].double().cpu(), origin, relevance, buffer, sequence)
+        subject.report((t + 1) / steps)
+    return tally
+
+
+def _needed(layer: Recurrence, memory: Any, place: int) -> Tensor:
+    """The least relevance (B,) in the relevant set, as it is weighed in the next step; NaN where there is room."""
+    buffer = getattr(layer, "buffer", None)
+    origin, relevance = memory.origin[place].cpu(), memory.relevance[place].double().cpu()
+    if not buffer or origin.shape[1] == buffer:
+        return torch.full((len(origin),), torch.nan, dtype=torch.float64)
+    room = (origin[:, buffer:] < 0).any(1)
+    least = relevance[:, buffer:].amin(1) * getattr(layer, "decay", 1.0)
+    return torch.where(room, torch.nan, least)
+
+
+def _note(tally: Tally, t: int, weights: Tensor, origin: Tensor, relevance: Tensor, buffer: int, sequence: int) -> None:
+    """Add one step's attention over slots, (B, slots), laid out by the step at which each slot's state was made."""
+    filled, at = (origin >= 0).double(), origin.clamp(min=0)  # an empty slot has origin -1 and adds nothing
+    blank = torch.zeros_like(tally.held)
+    given, held = blank.scatter_add(1, at, weights * filled), blank.scatter_add(1, at, filled)  # (B, T)
+    score = blank.scatter_add(1, at, relevance.double() * filled)
+    lags = (t - torch.arange(held.shape[1])).double()
+    tally.given[t], tally.shown[t] = given.mean(0), given[sequence]
+    tally.received.add_(given)
+    tally.kept_for.add_(held)
+    tally.kept_beyond_buffer.add_(held * (lags >= buffer))
+    tally.relevance.copy_(torch.where(held > 0, score, tally.relevance))
+    tally.held.copy_(held)
+    tally.lag[:, t] = (given * lags).sum(1)
+    tally.states_attended[:, t] = torch.special.entr(given).sum(1).exp()
+
+
+def _check(subject: Subject, layer: int, sequence: int) -> None:
+    layers, batch = getattr(subject.layer, "num_layers", 1), subject.drive.shape[1]
+    if not 0 <= layer < layers or not 0 <= sequence < batch:
+        raise MnemoscopeError(
+            f"attention has layers 0 to {layers - 1} and sequences 0 to {batch - 1}; got {layer} and {sequence}"
+        )
+
+
+def _figures(tally: Tally, buffer: int | None, needs: float | None) -> dict[str, float]:
+    given = tally.given
+    steps = torch.arange(len(given))
+    lags = (steps[:, None] - steps).double()  # (T, T)
+    figures = {
+        "mean_lag": _share(given * lags, given), "states_attended": float(tally.states_attended.mean()),
+        "longest_lag": float(lags[given >= 0.01].max()) if bool((given >= 0.01).any()) else 0.0,
+    }  # fmt: skip
+    if buffer is not None:
+        figures["beyond_buffer"] = _share(given * (lags >= buffer), given)
+    if needs is not None:
+        late = given[int(needs) :]  # only these steps have a state so old
+        figures["needed"] = _share(late * (lags[int(needs) :] >= needs), late)
+    return figures
+
+
+def _share(part: Tensor, whole: Tensor) -> float:
+    return float(part.sum() / whole.sum()) if bool(whole.sum() > 0) else 0.0
+
+
+def _sentence(figures: dict[str, float], series: dict[str, np.ndarray], name: str) -> str:
+    attended, lag = figures["states_attended"], figures["mean_lag"]
+    said = f"{name} attends to {attended:.1f} of its past states, {lag:.1f} steps back on average"
+    if "beyond_buffer" in figures:
+        said += f"; {100 * figures['beyond_buffer']:.0f} % goes to kept states older than its buffer"
+    most = np.argsort(-series["received"], kind="stable")[:3]
+    return f"{said}; most of it went to the states of steps {', '.join(str(int(step)) for step in sorted(most))}."
+
+
+def _warnings(figures: dict[str, float], subject: Subject) -> tuple[str, ...]:
+    if figures.get("needed", 1.0) >= 0.01 or subject.needs is None or subject.needs >= subject.drive.shape[0]:
+        return ()
+    return ("hardly any attention goes as far back as the task needs: train longer, or keep more relevant states",)

@@ -1,0 +1,1 @@
+"""What every scope shares: the decorator, the subject, examine, watch."""

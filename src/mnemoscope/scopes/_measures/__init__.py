@@ -1,0 +1,1 @@
+"""Measurements and bounds that several scopes share."""

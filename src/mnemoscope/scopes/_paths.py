@@ -1,0 +1,119 @@
+"""By which paths a gradient comes back through attention: how many hops, over how many states."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mnemoscope.adapters import Between
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.finding import Finding, arrays
+from mnemoscope.recurrence import Recurrence
+from mnemoscope.scopes._frame.scope import scope
+from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.theory.attention import (
+    AttentionBlocks,
+    OtherAttention,
+    attention_blocks,
+    dependency_depth,
+    effective_sparsity,
+    gradient_by_hops,
+    pattern_of,
+    state_gradients,
+)
+
+REST = 64  # more hops than these are told apart only from the sum of all
+
+
+@scope("by how many hops of attention does a gradient come back?", needs="attention", cost=100)
+def paths(
+    subject: Subject, *, hops: int = 8, sequences: int = 2, steps: int = 100, threshold: float = 0.05, layer: int = -1
+) -> Finding:
+    """Proposition 1 of Kerg et al. 2020 on a real run: d s_T / d h_{T-k}, its terms told apart by their number of hops.
+
+    A term of s hops passes s times from one state to a later one, by the recurrence or by attention. The gradient of
+    s_T in a random direction is followed back through the blocks E and F (Proposition 2), all lags at once.
+
+    Series: `share` (hops + 2, lags), the share of each number of hops in the sum of the terms' norms, the last row for
+    all beyond; `gradient` (lags,), the norm of the whole; `depth` (lags,), the fewest hops from h_{T-k} to s_T over
+    weights above `threshold`; `attended` (T,), the effective number of states that each step attends.
+    Figures: `kappa`, the mean of `attended`; `depth`, the fewest hops to the first state; `hops`, the mean number of
+    hops at the largest lag; `far_gradient`, the gradient there relative to lag 0; `agreement`, the largest departure of
+    the decomposition's sum from the total derivative, relative to it.
+
+    Args:
+        hops: numbers of hops told apart.
+        sequences: of the batch, that are taken apart.
+        steps: the first so many of each sequence: the blocks of long ones are large.
+        threshold: of attention, above which a step counts as attending a state.
+        layer: of a stack, the last by default.
+    """
+    if hops < 1 or sequences < 1 or steps < 2:
+        raise MnemoscopeError(f"paths needs hops, sequences >= 1 and steps >= 2; got {hops}, {sequences}, {steps}")
+    rows = range(min(sequences, subject.batch))
+    found = []
+    for row in rows:
+        try:
+            found.append(_take_apart(subject, row, steps, hops, threshold, layer))
+        except OtherAttention as error:
+            return Finding("paths", f"paths does not apply: {error}.", "not applicable", why=str(error))
+        subject.report((row + 1) / len(rows), f"sequence {row + 1} of {len(rows)}")
+    return _finding(found, hops)
+
+
+def _take_apart(
+    subject: Subject, row: int, steps: int, hops: int, threshold: float, layer: int
+) -> dict[str, np.ndarray]:
+    blocks = _blocks(subject.recurrence, subject.drive[:steps, row : row + 1], layer)
+    T, n = blocks.hidden.shape
+    seed = blocks.hidden.new_zeros(T, n)
+    direction = torch.randn(n, generator=subject.generator(), dtype=torch.float64)
+    seed[-1] = (direction / direction.norm()).to(seed)
+    terms = gradient_by_hops(blocks, seed, hops=hops)  # (hops + 1, T, n)
+    total, _ = state_gradients(blocks, seed)  # (T, n)
+    rest = total - terms.sum(0)
+    norms = torch.cat([terms, rest[None]]).norm(dim=-1)  # (hops + 2, T)
+    pattern = pattern_of(blocks.attention, threshold).cpu()  # it is searched entry by entry
+    depth = torch.stack([dependency_depth(pattern, t)[-1] for t in range(T)])
+    return arrays(
+        share=(norms / norms.sum(0).clamp(min=1e-300)).flip(1), gradient=total.norm(dim=-1).flip(0),
+        depth=depth.flip(0), attended=effective_sparsity(blocks.attention), agreement=_agreement(blocks, seed, total),
+    )  # fmt: skip
+
+
+def _blocks(recurrence: Recurrence, x: Tensor, layer: int) -> AttentionBlocks:
+    attentive = recurrence.layer if isinstance(recurrence, Between) else recurrence  # a read-out has no part in it
+    x = x.transpose(0, 1) if getattr(attentive, "batch_first", False) else x
+    return attention_blocks(attentive, x, layer=layer % getattr(attentive, "num_layers", 1))
+
+
+def _agreement(blocks: AttentionBlocks, seed: Tensor, total: Tensor) -> Tensor:
+    """How far the sum over every number of hops is from the total derivative, at short lags."""
+    near = slice(-min(REST, blocks.steps), None)
+    whole = gradient_by_hops(blocks, seed, hops=min(REST, blocks.steps) - 1).sum(0)[near]
+    return (whole - total[near]).norm() / total[near].norm().clamp(min=1e-300)
+
+
+def _finding(found: list[dict[str, np.ndarray]], hops: int) -> Finding:
+    mean = {name: np.mean([run[name] for run in found], 0) for name in found[0]}
+    numbers = np.arange(hops + 2)
+    far = mean["share"][:, -1]
+    figures = {
+        "kappa": mean["attended"].mean(), "depth": mean["depth"][-1], "hops": (far * numbers).sum(),
+        "far_gradient": mean["gradient"][-1] / max(mean["gradient"][0], 1e-300), "agreement": mean.pop("agreement"),
+    }  # fmt: skip
+    figures = {name: float(value) for name, value in figures.items()}
+    lag = mean["share"].shape[1] - 1
+    some = "at least " if far[-1] > 0.01 else ""
+    sentence = (
+        f"From {lag} steps back a gradient comes by {some}{figures['hops']:.1f} hops on average, the shortest path of "
+        f"marked attention takes {figures['depth']:.0f}, and each step attends about {figures['kappa']:.1f} states."
+    )
+    spread = {name: np.std([run[name] for run in found], 0) for name in ("gradient", "attended")}
+    return Finding(
+        "paths", sentence, "estimated", figures=figures, series=mean, spread=spread,
+        labels={"share": [*map(str, range(hops + 1)), f"more than {hops}"]},
+        assumptions=("these sequences are typical of the data",),
+        method="E and F of Proposition 2 in closed form along each run, one pass back for all lags and hops",
+    )  # fmt: skip

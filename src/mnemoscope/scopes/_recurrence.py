@@ -1,0 +1,168 @@
+"""Is there any recurrence at all? The first thing to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.finding import Finding, arrays
+from mnemoscope.scopes._frame.scope import scope
+from mnemoscope.scopes._frame.subject import Subject
+
+KINDS = {
+    "recurrent": ("The output of {name} depends on earlier inputs, on no later ones and on no other sequence", ""),
+    "memoryless": (
+        "The output of {name} at a step depends on no earlier input: it remembers nothing",
+        "carry the state from step to step; if inputs are (batch, time, features), say batch_first=True",
+    ),
+    "detached": (
+        "The outputs of {name} depend on earlier inputs, but no gradient reaches them",
+        "the state is detached between steps, so that what to remember cannot be learned: detach it less often",
+    ),
+    "bidirectional": (
+        "The output of {name} at a step depends on later inputs too: it reads sequences in both directions",
+        "bidirectional=True reads the future; do not use it where the future is to be predicted",
+    ),
+    "reads the future": (
+        "The output of {name} at a step depends on later inputs: it reads the future",
+        "where the future is to be predicted, mask attention, and pad convolutions on the left only",
+    ),
+    "runs over the batch": (
+        "{name} runs over the batch, not over time: each sequence reads the ones before it, and no earlier step",
+        "the layer takes its first dimension for time: make it with batch_first=True, or transpose its input",
+    ),
+    "mixes sequences": (
+        "{name} mixes the sequences of a batch: an output of one depends on the inputs of another",
+        "check batch_first, reshapes between (batch, time) and (time, batch), and normalisation over the batch",
+    ),
+}
+"""What a model can turn out to be: the sentence, and the way to mend it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How strongly steps and sequences (T, B) answer to one place, relative to the strongest."""
+
+    strength: Tensor
+    step: int
+    row: int
+
+    @property
+    def before(self) -> float:
+        return _largest(self.strength[: self.step, self.row])
+
+    @property
+    def after(self) -> float:
+        return _largest(self.strength[self.step + 1 :, self.row])
+
+    @property
+    def others(self) -> Tensor:
+        """(B,): how strongly each sequence other than the touched one answers."""
+        return self.strength.amax(0).index_fill(0, torch.tensor(self.row, device=self.strength.device), 0)
+
+
+@scope("does the output depend on earlier inputs, on later ones, on other sequences?", needs="outputs", cost=6)
+def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
+    """Whether the output at t depends on earlier inputs, on later ones (a leak), or on other sequences of the batch.
+
+    Twice: one output is differentiated by all inputs, and one input is changed and all outputs compared. Where only the
+    second finds a dependence, the state is carried on but cut from the graph.
+
+    Series, each relative to its largest: `gradient_by_step` (T,), that of the output at `figures["step"]` by the
+    input at each step of its sequence; `change_by_step` (T, or 1), how much each output changes with the input at
+    `figures["changed_step"]`; `gradient_by_sequence` and `change_by_sequence` (B,), the largest in each sequence, the
+    touched one being `figures["sequence"]`. Labels: `kind`, one of `KINDS`.
+
+    Args:
+        tolerance: size, relative to the largest, under which an answer counts as none; by default a thousand times the
+            number format's rounding error.
+    """
+    if subject.steps < 2:
+        raise MnemoscopeError("recurrence needs sequences of at least 2 steps; got 1")
+    limit = 1e3 * torch.finfo(subject.dtype).eps if tolerance is None else tolerance
+    gradient, change = _by_gradient(subject), _by_change(subject)
+    kind = _kind(subject, gradient, change, limit)
+    said, fix = KINDS[kind]
+    sentence = f"{said.format(name=subject.name)} ({subject.batch} sequences of {subject.steps} steps)."
+    return Finding(
+        "recurrence", sentence, "estimated", labels={"kind": kind}, warnings=(fix,) if fix else (),
+        figures={
+            "gradient_by_earlier": gradient.before, "gradient_by_later": gradient.after,
+            "gradient_by_others": float(gradient.others.max()), "change_of_later": change.after,
+            "change_of_earlier": change.before, "change_of_others": float(change.others.max()),
+            "step": gradient.step, "changed_step": change.step, "sequence": gradient.row, "tolerance": limit,
+        },
+        series=arrays(
+            gradient_by_step=gradient.strength[:, gradient.row], change_by_step=change.strength[:, change.row],
+            gradient_by_sequence=gradient.strength.amax(0), change_by_sequence=change.strength.amax(0),
+        ),
+        assumptions=("what holds for the probed step and sequence holds for the others",),
+        method="one output differentiated by all inputs, and one input changed for all outputs",
+    )  # fmt: skip
+
+
+def _kind(subject: Subject, gradient: Answer, change: Answer, limit: float) -> str:
+    one_output = len(change.strength) == 1 < subject.steps  # then every changed input but the last is an earlier one
+    carried = (change.strength[0, change.row] if one_output else change.after) > limit
+    learned = gradient.before > limit
+    read, touched = gradient.others > limit, change.others > limit
+    if bool(read.any() or touched.any()):
+        in_turn = not bool(read[gradient.row :].any() or touched[: change.row].any())  # each reads the ones before it
+        return "runs over the batch" if in_turn and not (learned or carried) else "mixes sequences"
+    if gradient.after > limit or (change.before > limit and not one_output):
+        return "bidirectional" if _is_bidirectional(subject.model) else "reads the future"
+    if learned:
+        return "recurrent"
+    return "detached" if carried else "memoryless"
+
+
+def _by_gradient(subject: Subject) -> Answer:
+    """The output at a middle step (or the only one) of one sequence, differentiated by every input."""
+    x = subject.features.clone().requires_grad_()
+    y = subject.run(x)  # (T, B, m)
+    _check_finite(y)
+    one_output, row = len(y) == 1, subject.batch // 2
+    step = subject.steps - 1 if one_output else min(subject.steps // 2, len(y) - 1)
+    weights = torch.randn(y.shape[-1], generator=subject.generator()).to(y)
+    output = (y[0 if one_output else step, row] * weights).sum()
+    if not output.requires_grad:
+        return Answer(x.new_zeros(x.shape[:2]), step, row)
+    (gradient,) = torch.autograd.grad(output, x, allow_unused=True, materialize_grads=True)
+    return Answer(_relative(gradient.flatten(2).norm(dim=-1)), step, row)
+
+
+@torch.no_grad()
+def _by_change(subject: Subject) -> Answer:
+    """One input of one sequence changed, and how much every output differs for it."""
+    x, step, row = subject.features, (subject.steps - 1) // 2, subject.batch // 2
+    size = x.std() if x.numel() > 1 and bool(x.std() > 0) else 1.0
+    changed = x.clone()
+    changed[step, row] += size * torch.randn(x.shape[2:], generator=subject.generator()).to(x)
+    difference = (subject.run(changed) - subject.run(x)).norm(dim=-1)  # (T, B)
+    return Answer(_relative(difference), step, row)
+
+
+def _is_bidirectional(model: object) -> bool:
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    return any(getattr(module, "bidirectional", False) is True for module in modules)
+
+
+def _check_finite(y: Tensor) -> None:
+    bad = ~torch.isfinite(y.detach()).flatten(1).all(1)
+    if bool(bad.any()):
+        raise MnemoscopeError(
+            f"the model's outputs are NaN or infinite from step {int(bad.nonzero()[0])} on: give shorter or smaller "
+            "inputs, or an earlier checkpoint"
+        )
+
+
+def _relative(strength: Tensor) -> Tensor:
+    largest = strength.max()
+    return strength / largest if bool(largest > 0) else strength
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.max()) if values.numel() else 0.0

@@ -1,0 +1,88 @@
+"""MNIST one piece at a time, in reading order or permuted (Le et al. 2015; Kerg et al. 2020, figures 8 and 9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from mnemoscope.tasks._archives import idx
+from mnemoscope.tasks._classification import AnswerAtEnd, batches, entropy, epoch_rows
+from mnemoscope.tasks._data import read
+from mnemoscope.tasks._seeded import generator
+from mnemoscope.tasks._task import Batch, Split, at_least, require
+
+PIXELS = 28 * 28
+_TRAINING = 50_000  # of the 60,000 in the training files; the others are the validation split
+
+
+@dataclass(frozen=True)
+class Digits(AnswerAtEnd):
+    """Name a handwritten digit after all of its pixels have been seen, a few at each step."""
+
+    name = "digits"
+    output_size = 10
+
+    order: Literal["sequential", "permuted"] = "sequential"
+    """Whether pixels come in reading order or in one random order, the same for every image and drawn from the seed."""
+    pixels: int = 1
+    """Pixels a step: 1, 7 for groups, 28 for whole rows, or another divisor of 784."""
+
+    def __post_init__(self) -> None:
+        require(self.order in ("sequential", "permuted"), "order", self.order, "'sequential' or 'permuted'")
+        at_least(self, pixels=1)
+        require(PIXELS % self.pixels == 0, "pixels", self.pixels, f"a divisor of {PIXELS}")
+
+    @property
+    def input_size(self) -> int:
+        return self.pixels
+
+    @property
+    def length(self) -> int:
+        return PIXELS // self.pixels
+
+    @cached_property
+    def baseline(self) -> float:
+        """The entropy of the classes, near ln 10."""
+        return entropy(_images("train")[1].bincount())
+
+    @property
+    def permutation(self) -> Tensor:
+        """(784,): which pixel comes when."""
+        return _permutation(self.seed) if self.order == "permuted" else torch.arange(PIXELS, device="cpu")
+
+    def steps_per_epoch(self, size: int, split: Split = "train") -> int:
+        return batches(len(_images(split)[1]), size, split)
+
+    def _batch(self, step: int, size: int, split: Split) -> Batch:
+        images, labels = _images(split)
+        rows = epoch_rows(self, len(labels), step, size, split)
+        seen = images[rows]  # (B, 784)
+        if self.order == "permuted":
+            seen = seen[:, self.permutation]
+        steps = seen.view(len(rows), self.length, self.pixels).transpose(0, 1)  # (T, B, pixels)
+        return Batch(steps.float().div_(255).contiguous(), labels[rows])
+
+
+@lru_cache(maxsize=4)
+def _permutation(seed: int) -> Tensor:
+    """Of the seed alone, so that training and evaluation always see the same one."""
+    return torch.randperm(PIXELS, generator=generator("digits", seed, "permutation"), device="cpu")
+
+
+@lru_cache(maxsize=3)
+def _images(split: Split) -> tuple[Tensor, Tensor]:
+    """(N, 784) uint8 images and (N,) int64 labels of a split."""
+    images, labels = _file("t10k" if split == "test" else "train")
+    rows = {"train": slice(_TRAINING), "valid": slice(_TRAINING, None), "test": slice(None)}[split]
+    return images[rows], labels[rows]
+
+
+@lru_cache(maxsize=2)
+def _file(part: str) -> tuple[Tensor, Tensor]:
+    images, labels = (f"mnist/{part}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
+    pixels = torch.from_numpy(idx(read(images), images).reshape(-1, PIXELS).copy())
+    return pixels, torch.from_numpy(idx(read(labels), labels).astype("int64"))

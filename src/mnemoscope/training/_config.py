@@ -1,0 +1,206 @@
+"""Everything a run depends on, as frozen dataclasses: default, type, help and allowed values in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.tasks import TASKS, Task
+from mnemoscope.training._schema import check_fields, from_plain, to_plain
+
+Optimizer = Literal["adam", "rmsprop", "sgd"]
+Schedule = Literal["constant", "inverse", "inverse-sqrt", "step", "plateau"]
+Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true"]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The network: an embedding where the inputs are ids, a recurrent layer, a linear read-out at every step."""
+
+    model: str = "RelRNN"
+    """The recurrent layer, by a name that `mnemoscope list` shows."""
+    hidden_size: int = 128
+    """Units of the recurrent layer."""
+    num_layers: int = 1
+    """Recurrent layers on top of each other."""
+    embedding: int = 0
+    """Features that an id is embedded in; 0 gives one-hot inputs. Only for tasks whose inputs are ids."""
+    tied: bool = False
+    """Whether the read-out shares the embedding's weights; needs embedding = hidden-size."""
+    skip: bool = False
+    """Whether the read-out sees the input too: y = C h + D x."""
+    dropout: float = 0.0
+    """Probability of dropping a feature of the embedding, between layers and before the read-out."""
+    init: Literal["xavier", "torch"] = "xavier"
+    """How input and read-out weights start: normal by Xavier's rule, with which attentive layers learn faster, or as in
+    torch."""
+    readout_gain: float = 1.0
+    """Factor on the read-out's first weights; with 6 to 8, attentive layers learn Copy faster and from more seeds."""
+    nonlinearity: str | None = None
+    """Non-linearity of a layer that has a choice: tanh, relu, modrelu... By default the layer's own, here and below."""
+    buffer: int | None = None
+    """nu: how many of the last states are attended (Rel layers)."""
+    relevant: int | None = None
+    """rho: how many older states are kept for their relevance (Rel layers)."""
+    mix: str | None = None
+    """How state and attended state are joined: sum or mean (attentive layers)."""
+    output: str | None = None
+    """What the read-out sees: h or s (attentive layers)."""
+    decay: float | None = None
+    """Factor by which the relevance of a kept state fades a step (Rel layers)."""
+    refresh: bool | None = None
+    """Whether kept states gain relevance when they are attended (Rel layers)."""
+    store_every: int | None = None
+    """Steps between the states that are stored (SAB)."""
+    top: int | None = None
+    """How many stored states are attended at most (SAB)."""
+    truncation: int | None = None
+    """Steps after which the state is cut from the graph (SAB)."""
+    recurrent_init: str | None = None
+    """How the recurrent matrix starts: uniform, henaff, cayley or orthogonal (layers without gates)."""
+    trivialization: str | None = None
+    """How the orthogonal matrix is parametrized: static or dynamic (ExpRNN)."""
+    layout: str | None = None
+    """How the rotations are laid out: fft or tunable (GORU)."""
+    rotations: int | None = None
+    """How many layers of rotations there are in the tunable layout (GORU)."""
+    checkpoint: bool | None = None
+    """Whether activations are kept at about sqrt(T) steps only and the others made again: memory for time."""
+    preactivation: bool | None = None
+    """Whether the state is kept before the non-linearity (RNN)."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _require(self, "hidden_size", self.hidden_size >= 1, "at least 1")
+        _require(self, "num_layers", 1 <= self.num_layers <= 1000, "between 1 and 1000")
+        _require(self, "embedding", self.embedding >= 0, "0 (one-hot) or more")
+        _require(self, "readout_gain", self.readout_gain > 0, "above 0")
+        _require(self, "readout_gain", self.readout_gain == 1 or not self.tied, "1 where the read-out is tied")
+        _require(self, "dropout", 0 <= self.dropout < 1, "at least 0 and below 1")
+        if self.tied and self.embedding != self.hidden_size:
+            raise MnemoscopeError(
+                f"tied = True needs embedding = hidden_size; got embedding = {self.embedding}, "
+                f"hidden_size = {self.hidden_size}"
+            )
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """How a network is taught."""
+
+    updates: int = 2000
+    """Updates of the weights at most."""
+    epochs: int = 0
+    """Passes over the data at most, instead of `updates`; 0 goes by `updates`. Only for tasks with a fixed data set."""
+    batch_size: int = 64
+    """Sequences in a batch."""
+    accumulate: int = 1
+    """Batches whose gradients are averaged for one update."""
+    bptt: int = 0
+    """Steps after which back-propagation is cut, the state carried on; 0 never cuts inside a batch."""
+    optimizer: Optimizer = "adam"
+    """The optimiser."""
+    lr: float = 1e-3
+    """Learning rate, before its schedule."""
+    momentum: float = 0.0
+    """Momentum of sgd and rmsprop."""
+    weight_decay: float = 0.0
+    """L2 penalty on the weights."""
+    schedule: Schedule = "constant"
+    """How the rate falls: at update t, inverse gives lr/t and inverse-sqrt lr/sqrt(t); step multiplies it by `factor`
+    every `step_every` updates; plateau does so when the held-out loss has not fallen for `patience` evaluations."""
+    factor: float = 0.5
+    """Factor of the step and plateau schedules."""
+    step_every: int = 1000
+    """Updates between the falls of the step schedule."""
+    patience: int = 0
+    """Evaluations without a better held-out loss that the plateau schedule puts up with."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0 does not clip."""
+    stable: float | None = None
+    """Keep the recurrent layer inside its stable set, contracting by at most this factor a step."""
+    precision: Precision = "32-true"
+    """Number format of weights and arithmetic."""
+    device: Device = "auto"
+    """Where to train; auto takes a GPU where there is one."""
+    evaluate_every: int = 100
+    """Updates between evaluations on held-out batches."""
+    evaluate_batches: int | None = None
+    """Held-out batches in an evaluation; by default all of them, or 8 where the task makes new ones for ever."""
+    stop_when_solved: bool = True
+    """Whether to stop once the held-out metric reaches the task's threshold."""
+    log_every: int = 10
+    """Updates that one line of metrics.jsonl sums up."""
+    checkpoint_every: int = 500
+    """Updates between checkpoints: what a kill can cost at most."""
+    record_every: int = 0
+    """Updates between records of all parameters under trajectory/; 0 records none."""
+    diverged: float = 1e6
+    """Loss above which a run counts as diverged and stops."""
+    seed: int = 0
+    """Seed of the initial weights and of dropout; the data have their own."""
+    threads: int = 0
+    """CPU threads; 0 takes torch's choice and writes it down, because results depend on it."""
+    tensorboard: bool = False
+    """Whether to log for TensorBoard too, under tensorboard/."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in _AT_LEAST_ONE:
+            _require(self, name, getattr(self, name) >= 1, "at least 1")
+        for name in ("epochs", "bptt", "patience", "record_every", "weight_decay", "clip"):
+            _require(self, name, getattr(self, name) >= 0, "at least 0")
+        for name in ("lr", "diverged"):
+            _require(self, name, getattr(self, name) > 0, "above 0")
+        _require(self, "momentum", 0 <= self.momentum < 1, "at least 0 and below 1")
+        _require(self, "momentum", not self.momentum or self.optimizer != "adam", "0 with adam, which has its own")
+        _require(self, "factor", 0 < self.factor < 1, "between 0 and 1")
+        _require(self, "stable", self.stable is None or 0 < self.stable < 1, "between 0 and 1")
+        _require(self, "evaluate_batches", self.evaluate_batches is None or self.evaluate_batches >= 1, "at least 1")
+        _require(self, "seed", 0 <= self.seed < 2**63, "at least 0 and below 2^63")
+        _require(self, "threads", 0 <= self.threads <= 1024, "between 0 (torch's choice) and 1024")
+
+
+_AT_LEAST_ONE = ("updates", "batch_size", "accumulate", "step_every", "evaluate_every", "log_every", "checkpoint_every")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run: what there is to remember, the network, and how it is taught."""
+
+    task: Task
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    fit: FitConfig = field(default_factory=FitConfig)
+
+    def to_plain(self) -> dict[str, Any]:
+        """What config.json holds."""
+        task = {"name": self.task.name, **to_plain(self.task)}
+        return {"task": task, "network": to_plain(self.network), "fit": to_plain(self.fit)}
+
+    @staticmethod
+    def from_plain(data: Any, where: str = "config") -> RunConfig:
+        """The configuration in a config.json; anything amiss is named in one line."""
+        if not isinstance(data, dict) or set(data) != {"task", "network", "fit"}:
+            raise MnemoscopeError(f"{where} is no run's configuration: it must have task, network and fit, and no more")
+        return RunConfig(
+            task_from_plain(data["task"], f"{where}: task"),
+            from_plain(NetworkConfig, data["network"], f"{where}: network"),
+            from_plain(FitConfig, data["fit"], f"{where}: fit"),
+        )
+
+
+def task_from_plain(data: Any, where: str) -> Task:
+    """A task from its name and fields."""
+    name = data.get("name") if isinstance(data, dict) else None
+    kind = TASKS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise MnemoscopeError(f"{where}.name = {name!r} is not a task; tasks are {', '.join(TASKS)}")
+    return from_plain(kind, {key: value for key, value in data.items() if key != "name"}, where)
+
+
+def _require(config: object, name: str, condition: bool, allowed: str) -> None:
+    if not condition:
+        given = getattr(config, name)
+        raise MnemoscopeError(f"{name.replace('_', '-')} = {given!r} is not allowed; it must be {allowed}")

@@ -1,0 +1,129 @@
+"""A run's folder: what is in it, who may write to it, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import NO_FOLLOW, read_json, to_json, write_whole
+from mnemoscope.training._checkpoint import (
+    Checkpoint,
+    checkpoints,
+    clear_leftovers,
+    prune,
+    read_checkpoint,
+    write_checkpoint,
+)
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: two processes in one folder are then the user's own care
+    fcntl = None  # type: ignore[assignment]
+
+_log = logging.getLogger("mnemoscope")
+_BEFORE_CONFIG = {".lock", ".config.json.tmp"}  # all that a run killed at its very start can leave
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.summary = self.path / "summary.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.trajectory = self.path / "trajectory"
+        self.tensorboard = self.path / "tensorboard"
+
+    def refuse_unless_free(self) -> None:
+        """A new run needs a folder with nothing in it."""
+        if self.config.exists():
+            raise MnemoscopeError(f"{self.path} already holds a run; resume it, or choose another folder")
+        if self.path.exists() and not self.path.is_dir():
+            raise MnemoscopeError(f"{self.path} is a file; choose another folder for the run")
+        if self.path.exists() and {entry.name for entry in self.path.iterdir()} - _BEFORE_CONFIG:
+            raise MnemoscopeError(f"{self.path} is not empty and holds no run; choose another folder")
+
+    def refuse_unless_run(self) -> None:
+        """What is read and continued must be a run, with its own files in it."""
+        if not self.config.is_file():
+            raise MnemoscopeError(f"{self.path} is not a run folder: it has no config.json")
+        for entry in (self.config, self.metrics, self.summary, self.checkpoints, self.trajectory, self.tensorboard):
+            if entry.is_symlink():
+                raise MnemoscopeError(f"{entry} is a link; a run keeps its files in its own folder")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing here; the system lets go of the lock however this process ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
+        except OSError as error:
+            raise MnemoscopeError(f"cannot write to {self.path}: {error.strerror}") from error
+        try:
+            _hold(lock, self.path)
+            yield
+        finally:
+            os.close(lock)
+
+    def begin(self, config: dict[str, Any]) -> None:
+        """Start a new run here. config.json comes first: a folder that has one is a run."""
+        self.refuse_unless_free()
+        write_whole(self.config, to_json(config, indent=2))
+
+    def prepare(self) -> None:
+        """Make the folders and clear what a kill may have left half-written."""
+        self.checkpoints.mkdir(exist_ok=True)
+        for place in (self.path, self.checkpoints, self.trajectory):
+            clear_leftovers(place)
+        prune(self.checkpoints)
+
+    def save(self, checkpoint: Checkpoint) -> Path:
+        """Write a checkpoint and keep the last three."""
+        path = write_checkpoint(self.checkpoints, checkpoint)
+        prune(self.checkpoints)
+        return path
+
+    def latest(self, accept: Callable[[Checkpoint], None]) -> Checkpoint | None:
+        """The newest sound checkpoint that `accept` does not refuse.
+
+        Older ones are as good, since the run makes the same updates again: what is wrong with the newer is only told.
+        """
+        problems: list[MnemoscopeError] = []
+        for path in checkpoints(self.checkpoints):
+            try:
+                checkpoint = read_checkpoint(path)
+                accept(checkpoint)
+            except MnemoscopeError as error:
+                problems.append(error)
+                continue
+            for problem in problems:
+                _log.warning("%s; going back to update %d", problem, checkpoint.update)
+            return checkpoint
+        if problems:
+            raise problems[0]
+        return None
+
+    def read_config(self) -> Any:
+        self.refuse_unless_run()
+        return read_json(self.config)
+
+
+def _hold(lock: int, path: Path) -> None:
+    try:
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise MnemoscopeError(f"{path} is in use by another process; wait for it to end") from error
+
+
+def fingerprint(config: dict[str, Any]) -> str:
+    """A configuration's hash: a checkpoint continues only the run it was made in."""
+    return hashlib.sha256(to_json(config)).hexdigest()

@@ -1,0 +1,56 @@
+"""Optimisers and the schedules of their learning rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer, RMSprop
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+
+from mnemoscope.training._config import FitConfig
+
+
+def make_optimizer(parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]], config: FitConfig) -> Optimizer:
+    """The configured optimiser over parameters, or groups of them with their own rates."""
+    common: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
+    match config.optimizer:
+        case "adam":
+            return Adam(parameters, **common, fused=True)  # one pass over each parameter instead of a dozen
+        case "rmsprop":
+            return RMSprop(parameters, momentum=config.momentum, **common)
+        case "sgd":
+            return SGD(parameters, momentum=config.momentum, **common)
+
+
+def make_schedule(optimizer: Optimizer, config: FitConfig) -> LambdaLR | ReduceLROnPlateau:
+    """The configured schedule. All step with the updates, except plateau, which steps with the evaluations."""
+    match config.schedule:
+        case "constant":
+            return LambdaLR(optimizer, lambda update: 1.0)
+        case "inverse":  # alpha_t = alpha / t, t = 1, 2, ... (Miller & Hardt, Proposition 2)
+            return LambdaLR(optimizer, lambda update: 1 / (update + 1))
+        case "inverse-sqrt":
+            return LambdaLR(optimizer, lambda update: 1 / math.sqrt(update + 1))
+        case "step":
+            return LambdaLR(optimizer, lambda update: config.factor ** (update // config.step_every))
+        case "plateau":
+            return ReduceLROnPlateau(optimizer, factor=config.factor, patience=config.patience, threshold=0.0)
+
+
+_REMEMBERED = ("last_epoch", "best", "num_bad_epochs")  # all that the schedules above keep from step to step
+
+
+def schedule_numbers(schedule: LambdaLR | ReduceLROnPlateau) -> dict[str, float | None]:
+    """What a schedule remembers, for JSON: the infinity that `best` starts from becomes null."""
+    found = {name: getattr(schedule, name) for name in _REMEMBERED if hasattr(schedule, name)}
+    return {name: value if math.isfinite(value) else None for name, value in found.items()}
+
+
+def set_schedule_numbers(schedule: LambdaLR | ReduceLROnPlateau, numbers: dict[str, float | None]) -> None:
+    """Put back what `schedule_numbers` gave."""
+    for name in schedule_numbers(schedule):
+        value = numbers[name]
+        setattr(schedule, name, math.inf if value is None else value)

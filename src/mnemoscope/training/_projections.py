@@ -1,0 +1,35 @@
+"""What is done to the weights after each update, to keep them inside a set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.layers import Layer
+from mnemoscope.layers._stable import project_
+
+Projection = Callable[[nn.Module], object]
+
+
+def stable_projection(lam: float) -> Projection:
+    """Projected gradient descent inside the stable set (Miller & Hardt 2018): the layers contract by `lam` a step."""
+
+    def project(model: nn.Module) -> None:
+        layers = [module for module in model.modules() if isinstance(module, Layer | nn.RNNBase)]
+        if not layers:
+            raise MnemoscopeError(f"stable = {lam} needs a recurrent layer; {type(model).__name__} has none")
+        for layer in layers:
+            _project(layer, lam)
+
+    return project
+
+
+@torch.no_grad()
+def _project(layer: nn.Module, lam: float) -> None:
+    try:
+        project_(layer, lam)
+    except TypeError as error:  # torch's users expect it for a wrong kind of module; here it is a wrong configuration
+        raise MnemoscopeError(f"stable = {lam} is not allowed: {error}") from error

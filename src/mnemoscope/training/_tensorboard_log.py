@@ -1,0 +1,28 @@
+"""Records for TensorBoard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mnemoscope.errors import MnemoscopeError
+
+
+class Board:
+    """A TensorBoard log that says what metrics.jsonl says."""
+
+    def __init__(self, folder: Path, start: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MnemoscopeError("tensorboard is not installed: pip install 'mnemoscope[tensorboard]'") from error
+        self._writer = SummaryWriter(str(folder), purge_step=start + 1)
+
+    def add(self, record: dict[str, Any]) -> None:
+        split = record.get("split", "train")
+        for name, value in record.items():
+            if isinstance(value, int | float) and name != "update":
+                self._writer.add_scalar(f"{split}/{name}", value, record["update"])
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,36 @@
+"""The path that the parameters took, for the studies of landscapes and distances."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import read_bytes, write_whole
+
+
+def record_parameters(folder: Path, update: int, model: nn.Module) -> None:
+    """Write all parameters as one vector, in the order of `model.parameters()`."""
+    folder.mkdir(exist_ok=True)
+    vector = parameters_to_vector(model.parameters()).detach().cpu()
+    write_whole(folder / f"{update:08d}.safetensors", safetensors.torch.save({"parameters": vector}))
+
+
+def read_trajectory(folder: Path) -> tuple[list[int], Tensor]:
+    """The updates that were recorded, and the parameters after each: (updates, parameters)."""
+    paths = sorted(path for path in folder.glob("*.safetensors") if path.stem.isdecimal())
+    if not paths:
+        raise MnemoscopeError(f"{folder} holds no record of the parameters; train with record-every")
+    return [int(path.stem) for path in paths], torch.stack([_read(path) for path in paths])
+
+
+def _read(path: Path) -> Tensor:
+    try:
+        return safetensors.torch.load(read_bytes(path))["parameters"]
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise MnemoscopeError(f"{path} is not a record of parameters: {error}") from error
