@@ -1,5 +1,5 @@
 // A self-attentive recurrence walked back: gradients of states gather in the memory until the step that made them.
-#include "attentive.h"
+#include "arguments.h"
 #include "full.h"
 #include "screened.h"
 

@@ -1,5 +1,5 @@
 // A self-attentive recurrence over a whole sequence: the cell reads s_{t-1}, then s_t = h_t + attention over h_i, i <= t.
-#include "attentive.h"
+#include "arguments.h"
 #include "full.h"
 #include "screened.h"
 

@@ -1,8 +1,8 @@
 // Full attention: the memory is everything carried in and every state made since, in order.
 #pragma once
 
+#include "arguments.h"
 #include "attention.h"
-#include "attentive.h"
 
 namespace mnemoscope {
 

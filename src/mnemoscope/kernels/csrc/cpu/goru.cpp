@@ -1,30 +1,12 @@
 // The gated orthogonal recurrent unit (Jing et al. 2017) over a whole sequence, there and back, with W = [W_r; W_g; Q]:
 //     r = sigmoid(xp_r + W_r h), g = sigmoid(xp_g + W_g h), c = modReLU(r (Q h) + xp_c, b), h' = g h + (1 - g) c.
+#include "arguments.h"
 #include "cells.h"
 #include "product.h"
 #include "sequence.h"
 #include "team.h"
 
 namespace mnemoscope {
-
-template <class T>
-struct GoruForward {
-    std::int64_t steps, batch, n;
-    const T *xp, *W, *h0, *b;
-    const std::int64_t* lengths;
-    T *h, *gates;  // gates = r, g, c, Q h_{t-1}
-    std::int64_t save;
-    Team team;
-};
-
-template <class T>
-struct GoruBackward {
-    std::int64_t steps, batch, n;
-    const T *dh, *W, *h0, *h, *gates;
-    const std::int64_t* lengths;
-    T *dxp, *du, *dh0;
-    Team team;
-};
 
 template <class T>
 struct GoruRows {

@@ -1,29 +1,11 @@
 // Long short-term memory over a whole sequence, there and back. Gates in torch's order i, f, g, o.
+#include "arguments.h"
 #include "cells.h"
 #include "product.h"
 #include "sequence.h"
 #include "team.h"
 
 namespace mnemoscope {
-
-template <class T>
-struct LstmForward {
-    std::int64_t steps, batch, n, extra;
-    const T *x, *V, *h0, *c0;  // x (T, B, 4n) and V (4n, n), or x (T, B, extra) and V (4n, n + extra)
-    const std::int64_t* lengths;
-    T *h, *c_T, *cells, *gates;
-    std::int64_t save;
-    Team team;
-};
-
-template <class T>
-struct LstmBackward {
-    std::int64_t steps, batch, n, extra;
-    const T *dh, *dc_T, *x, *V, *h0, *c0, *h, *cells, *gates;
-    const std::int64_t* lengths;
-    T *dx, *dV, *dh0, *dc0;  // without extra inputs dx is dz, and dV is made outside; with them dx may be null
-    Team team;
-};
 
 template <class T>
 struct LstmRows {

@@ -1,28 +1,11 @@
 // The recurrent arithmetic circuit h_t = (V h_{t-1} + b) * xp_t over a whole sequence, there and back.
+#include "arguments.h"
 #include "cells.h"
 #include "product.h"
 #include "sequence.h"
 #include "team.h"
 
 namespace mnemoscope {
-
-template <class T>
-struct RacForward {
-    std::int64_t steps, batch, n;
-    const T *xp, *V, *h0, *b;
-    const std::int64_t* lengths;
-    T* h;
-    Team team;
-};
-
-template <class T>
-struct RacBackward {
-    std::int64_t steps, batch, n;
-    const T *dh, *xp, *V, *u;  // u_t = V h_{t-1} + b
-    const std::int64_t* lengths;
-    T *dxp, *du, *dh0;
-    Team team;
-};
 
 template <class T>
 struct RacRows {

@@ -1,30 +1,11 @@
 // h_t = phi(V h_{t-1} + xp_t), or phi(V [h_{t-1}, x_t]), over a whole sequence, there and back.
+#include "arguments.h"
 #include "cells.h"
 #include "product.h"
 #include "sequence.h"
 #include "team.h"
 
 namespace mnemoscope {
-
-template <class T>
-struct RnnForward {
-    std::int64_t steps, batch, n, extra;
-    const T *x, *V, *h0, *b;  // x (T, B, n) and V (n, n), or x (T, B, extra) and V (n, n + extra)
-    const std::int64_t* lengths;
-    T* h;
-    Phi phi;
-    Team team;
-};
-
-template <class T>
-struct RnnBackward {
-    std::int64_t steps, batch, n, extra;
-    const T *dh, *x, *V, *h0, *h;
-    const std::int64_t* lengths;
-    T *dx, *dV, *dh0;  // without extra inputs dx is dz, and dV is made outside; with them dx may be null
-    Phi phi;
-    Team team;
-};
 
 template <class T>
 struct TwoRows {

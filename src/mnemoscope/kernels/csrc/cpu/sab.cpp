@@ -4,6 +4,7 @@
 // a state is stored: each row keeps its `top` best so far, and one attended vector until the next.
 #include <cmath>
 
+#include "arguments.h"
 #include "attention.h"
 #include "cells.h"
 #include "product.h"
@@ -11,31 +12,6 @@
 #include "team.h"
 
 namespace mnemoscope {
-
-template <class T>
-struct SabForward {
-    std::int64_t steps, batch, n, carried;
-    const T *xp, *V, *w, *h0, *c0, *values0, *keys0;
-    const std::int64_t *origin0, *clock0, *lengths;
-    T *h, *attended, *c_T, *cells, *gates;
-    std::int32_t* slots;
-    T* attention;
-    std::int64_t store_every, top, truncation, save;
-    Team team;
-};
-
-template <class T>
-struct SabBackward {
-    std::int64_t steps, batch, n, carried;
-    const T *dh, *dattended, *dc_T, *V, *w, *c0, *values0, *keys0;
-    const std::int64_t *origin0, *clock0, *lengths;
-    const T *h, *cells, *gates;
-    const std::int32_t* slots;
-    const T* attention;
-    T *dxp, *dh0, *dc0, *dvalues0, *dscores, *dscores0;  // the scores' come in as zeros
-    std::int64_t store_every, top, truncation;
-    Team team;
-};
 
 template <class T>
 constexpr T margin = T(1e-7);

@@ -3,8 +3,8 @@
 
 #include <utility>
 
+#include "arguments.h"
 #include "attention.h"
-#include "attentive.h"
 
 namespace mnemoscope {
 
