@@ -109,10 +109,16 @@ def outcome(layer: Any, x: Tensor, lengths: Tensor | None, state: Any, dtype: to
     return [t.detach().double() for t in (output, *leaves(final), *grads)]
 
 
-def assert_close(found: list[Tensor], truth: list[Tensor], tolerance: float) -> None:
-    for ours, theirs in zip(found, truth, strict=True):
+def assert_close(found: list[Tensor], truth: list[Tensor], eager: list[Tensor], tolerance: float) -> None:
+    """Within the tolerance, or within 10 times the rounding error of the eager loop in the same type.
+
+    The second bound is for ill-conditioned runs: RAC multiplies its inputs, and SAB divides by a small difference.
+    """
+    for ours, theirs, rounded in zip(found, truth, eager, strict=True):
         assert ours.shape == theirs.shape
-        bound = tolerance * max(1.0, float(theirs.abs().max()) if theirs.numel() else 1.0)
+        scale = max(1.0, float(theirs.abs().max())) if theirs.numel() else 1.0
+        rounding = float((rounded - theirs).abs().max()) if theirs.numel() else 0.0
+        bound = max(tolerance * scale, 10 * rounding)
         assert torch.allclose(ours, theirs, rtol=0, atol=bound), f"{(ours - theirs).abs().max():.1e} > {bound:.1e}"
 
 
@@ -137,12 +143,13 @@ def test_fused_is_eager(name: str, dtype: torch.dtype, data: st.DataObject) -> N
             state = layer(torch.randn(7, run["batch"], run["inputs"]).to(dtype))[1]
     found = outcome(layer, x.to(dtype), lengths, state, dtype)
     with kernels.backend("eager"):
+        eager = outcome(layer, x.to(dtype), lengths, state, dtype)
         truth = outcome(layer.double(), x.to(dtype), lengths, state, torch.float64)
     if dtype is torch.float32 and run["options"].get("nonlinearity") in ("relu", "modrelu"):
         states = 1 + len(leaves(layer(x[:, :1])[1]))  # a unit may round to the other side of the kink
-        found, truth = found[:states], truth[:states]
+        found, truth, eager = found[:states], truth[:states], eager[:states]
     # SAB divides by the little by which a score exceeds the one that is cut off, and so magnifies rounding.
-    assert_close(found, truth, TOLERANCE[dtype] * (100 if name == "SAB" else 1))
+    assert_close(found, truth, eager, TOLERANCE[dtype] * (100 if name == "SAB" else 1))
 
 
 SIZES = [(2, 257, 33), (600, 2, 48), (12, 3, 1024), (9, 1, 513), (5, 9, 16)]  # steps, batch, units
@@ -159,4 +166,4 @@ def test_sizes_far_from_the_usual(name: str, size: tuple[int, int, int]) -> None
     found = outcome(layer, x, None, None, torch.float32)
     with kernels.backend("eager"):
         truth = outcome(layer.double(), x, None, None, torch.float64)
-    assert_close(found, truth, 2e-5)
+    assert_close(found, truth, truth, 2e-5)
