@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from mnemoscope.errors import MnemoscopeError
 
+__all__ = ["COMMANDS", "Command", "guarded", "main", "usage"]
+
 
 class Command(NamedTuple):
     """A command: the module of this package whose `main(arguments) -> exit code` it is, and its line of help."""
