@@ -170,6 +170,8 @@ def _load(folder: Path) -> Examination:
         arrays = load_arrays((path.parent / Path(document["arrays"]).name).read_bytes())
         found = [_join(words, f"{i}/", arrays) for i, words in enumerate(document["findings"])]
         about = {f.name: document[f.name] for f in fields(Examination) if f.name != "findings"}
+    except MnemoscopeError:
+        raise
     except OSError as error:
         raise MnemoscopeError(f"cannot read findings from {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:

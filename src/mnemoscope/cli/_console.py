@@ -30,7 +30,15 @@ def parse(kind: type[T], arguments: Sequence[str], command: str, *, about: str =
     except SystemExit as end:
         if not end.code:
             raise
-        raise MnemoscopeError(one_line(printed.getvalue())) from None
+        raise _own_error(end) or MnemoscopeError(one_line(printed.getvalue())) from None
+
+
+def _own_error(error: BaseException) -> MnemoscopeError | None:
+    """The error that one of our configurations raised. tyro catches any ValueError, frames it and exits."""
+    cause = error.__context__
+    while cause is not None and not isinstance(cause, MnemoscopeError):
+        cause = cause.__context__
+    return cause
 
 
 def one_line(box: str) -> str:

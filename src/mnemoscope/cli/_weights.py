@@ -34,8 +34,9 @@ def load_weights(model: Any, path: Path) -> None:
 def read_tensors(path: Path) -> Any:
     """What a .safetensors or a torch file holds; a torch file is read by `weights_only`, which runs no code."""
     if path.suffix == ".safetensors":
+        data = read_bytes(path)
         try:
-            return safetensors.torch.load(read_bytes(path))
+            return safetensors.torch.load(data)
         except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
             raise MnemoscopeError(f"{path} is not a safetensors file: {_first(error)}") from error
     if not path.is_file():

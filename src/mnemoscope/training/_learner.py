@@ -129,6 +129,8 @@ class Learner:
             self._restore_optimizer(part_of(checkpoint, "optimizer"), checkpoint.numbers["learner"])
             self._restore_carried(list(part_of(checkpoint, "carried").values()))
             set_random_state(part_of(checkpoint, "random"))
+        except MnemoscopeError:
+            raise
         except (KeyError, ValueError, TypeError, RuntimeError, StopIteration) as error:
             raise MnemoscopeError(f"{where} does not fit this run's configuration: {error!r}") from error
         self.done = checkpoint.update

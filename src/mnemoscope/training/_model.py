@@ -129,6 +129,8 @@ def make_layer(config: NetworkConfig, input_size: int) -> nn.Module:
     dropout = config.dropout if config.num_layers > 1 else 0.0  # the last layer's output is dropped before the read-out
     try:
         return kind(input_size, config.hidden_size, config.num_layers, dropout=dropout, **options)
+    except MnemoscopeError:
+        raise
     except (TypeError, ValueError) as error:  # torch's own layers, and options that a layer fixes for itself
         raise MnemoscopeError(f"{config.model} cannot be made with {options}: {error}") from error
 

@@ -30,7 +30,8 @@ def read_trajectory(folder: Path) -> tuple[list[int], Tensor]:
 
 
 def _read(path: Path) -> Tensor:
+    data = read_bytes(path)
     try:
-        return safetensors.torch.load(read_bytes(path))["parameters"]
+        return safetensors.torch.load(data)["parameters"]
     except (SafetensorError, ValueError, KeyError) as error:
         raise MnemoscopeError(f"{path} is not a record of parameters: {error}") from error

@@ -1,0 +1,90 @@
+"""A MnemoscopeError is a ValueError, and no handler of ours re-wraps one of our own messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from mnemoscope import MnemoscopeError
+from mnemoscope.cli import main
+from mnemoscope.cli._weights import read_tensors
+from mnemoscope.finding import Examination
+from mnemoscope.tasks import Custom
+from mnemoscope.training import FitConfig, NetworkConfig, SequenceModel, Stop, fit
+from mnemoscope.training._trajectory import _read as read_parameters
+
+
+def test_mnemoscope_error_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match=r"^hidden-size = 0 is not allowed; it must be at least 1$"):
+        NetworkConfig(hidden_size=0)
+
+
+def other_format(folder: Path) -> None:
+    (folder / "findings.json").write_text('{"format": 99}')
+    Examination.load(folder)
+
+
+def sequence_model(folder: Path) -> None:
+    SequenceModel(2, 2, NetworkConfig("RelRNN", 4, mix="max"))
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (lambda folder: read_parameters(folder / "none.safetensors"), r"^cannot read .*: No such file or directory$"),
+        (lambda folder: read_tensors(folder / "none.safetensors"), r"^cannot read .*: No such file or directory$"),
+        (other_format, r"^\S*findings.json is not a file of findings of format 1$"),
+        (sequence_model, r"^mix "),
+    ],
+    ids=["trajectory", "weights", "findings", "layer"],
+)
+def test_error_message_is_not_wrapped(action: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(MnemoscopeError, match=message):
+        action(tmp_path)
+
+
+def test_error_message_is_not_wrapped_by_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in (["--lr", "-1"], ["--hidden-size", "0"]):
+        assert main(["train", "copy", *option]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "mnemoscope: lr = -1.0 is not allowed; it must be above 0",
+        "mnemoscope: hidden-size = 0 is not allowed; it must be at least 1",
+    ]
+
+
+class Gone(Custom):
+    """Carries its state from batch to batch; its data can be taken away."""
+
+    carries_state = True
+
+    def starts_anew(self, step: int, size: int, split: object = "train") -> bool:
+        return step == 0
+
+
+def test_error_message_is_not_wrapped_by_resume(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def batch(step: int, size: int, split: str) -> tuple[Tensor, Tensor]:
+        calls.append(step)
+        if len(calls) > limit:
+            raise MnemoscopeError("the data are gone")
+        return torch.ones(3, size, 2), torch.ones(size, 1)
+
+    def stop(progress: object) -> None:
+        if len(calls) >= 3:
+            raise Stop
+
+    task = Gone(batch, input_size=2, output_size=1, length=3, answer="numbers")
+    config = FitConfig(9, evaluate_every=100, batch_size=2, threads=1)
+    network = NetworkConfig("RNN", 2)
+    limit = 10**6
+    with pytest.raises(Stop):
+        fit(SequenceModel(2, 1, network), task, config, tmp_path / "run", watch=stop)
+    calls.clear()
+    limit = 1  # the check before the folder is opened passes; the batch that the carried state is shaped by does not
+    with pytest.raises(MnemoscopeError, match=r"^the data are gone$"):
+        fit(SequenceModel(2, 1, network), task, config, tmp_path / "run", resume=True)
