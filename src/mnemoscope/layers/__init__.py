@@ -1,5 +1,6 @@
 """Recurrences, one family a file. Each takes nn.LSTM's arguments and gives its results."""
 
+from mnemoscope.equations import modrelu
 from mnemoscope.layers._arithmetic import RAC
 from mnemoscope.layers._attentive import MemLSTM, MemRNN
 from mnemoscope.layers._backtracking import SAB
@@ -7,7 +8,7 @@ from mnemoscope.layers._base import Layer
 from mnemoscope.layers._init import cayley_, henaff_, orthogonal_
 from mnemoscope.layers._memory import AttentiveState, Memory
 from mnemoscope.layers._orthogonal import GORU, ExpRNN, OrthRNN, parameter_groups
-from mnemoscope.layers._plain import GRU, LSTM, RNN, LinearSystem, modrelu
+from mnemoscope.layers._plain import GRU, LSTM, RNN, LinearSystem
 from mnemoscope.layers._relevancy import RelLSTM, RelRNN
 from mnemoscope.layers._stable import project_, stable
 from mnemoscope.layers._variance_preserving import variance_preserving_

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mnemoscope import kernels
+from mnemoscope import equations, kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers._attentive import Attentive
 from mnemoscope.layers._base import Weights
 from mnemoscope.layers._memory import AttentiveState, Memory, append
 from mnemoscope.layers._plain import LSTM
-
-MARGIN = 1e-7  # by which a kept score must exceed the k_top-th largest
 
 
 class SAB(Attentive, LSTM):
@@ -72,7 +70,7 @@ class SAB(Attentive, LSTM):
         h, c = (torch.where(cut, t.detach(), t) for t in state)
         h, c = self.advance(w, u, h, c)
         alpha = self._choose(w, h, memory)
-        attended = (alpha[:, None] @ memory.values).squeeze(1)
+        attended = equations.attention_context(alpha, memory.values)
         h = h + attended
         output = torch.cat([h, attended], -1) if self.concatenated else h
         stored = self._store(h, memory)
@@ -81,16 +79,9 @@ class SAB(Attentive, LSTM):
 
     def _choose(self, w: Weights, h: Tensor, memory: Memory) -> Tensor:
         """Attention over the memory (batch, slots): sparse where it holds more than `top` states."""
-        filled = memory.origin >= 0
         query, key = w.weight_score.chunk(2)
         scores = (torch.tanh(h) @ query)[:, None] + memory.keys @ key  # keys hold tanh(m_i)
-        scores = scores.masked_fill(~filled, torch.finfo(scores.dtype).min)
-        soft = torch.softmax(scores, -1) * filled
-        if scores.shape[1] <= self.top:
-            return soft
-        kept = torch.relu(scores - scores.topk(self.top, -1).values[:, -1:] - MARGIN)
-        sparse = kept / (kept.sum(-1, keepdim=True) + MARGIN)
-        return torch.where(filled.sum(-1, keepdim=True) > self.top, sparse, soft)
+        return equations.sparse_attention_weights(scores, memory.origin >= 0, self.top)
 
     def _store(self, h: Tensor, memory: Memory) -> Memory:
         due = (memory.clock + 1) % self.store_every == 0  # (batch,)

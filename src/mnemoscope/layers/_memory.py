@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from mnemoscope import equations
 from mnemoscope.kernels import Attended
 from mnemoscope.layers._base import Weights
 from mnemoscope.recurrence import map_state
@@ -125,7 +126,4 @@ def attend(w: Weights, s: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
     e_i = v^T tanh(W_a s + U_a h_i), alpha = softmax(e) over the slots that are filled (Kerg et al. 2020, eqs 9-10).
     """
     query = F.linear(s, w.weight_query)  # (batch, hidden)
-    reached = (query[:, None] + memory.keys).tanh_()  # (batch, slots, hidden): kept for the way back, the sum is not
-    scores = reached @ w.weight_score  # (batch, slots)
-    alpha = torch.softmax(scores.masked_fill(memory.origin < 0, -torch.inf), -1)
-    return (alpha[:, None] @ memory.values).squeeze(1), alpha
+    return equations.additive_attention(query, memory.keys, memory.values, w.weight_score, memory.origin >= 0)

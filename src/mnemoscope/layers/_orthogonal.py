@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize
 
-from mnemoscope import kernels
+from mnemoscope import equations, kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import _init
 from mnemoscope.layers._base import Layer, Weights, affine
 from mnemoscope.layers._matrix_exp import exponential
-from mnemoscope.layers._plain import RNN, Nonlinearity, modrelu
+from mnemoscope.layers._plain import RNN, Nonlinearity
 from mnemoscope.recurrence import State
 
 
@@ -184,10 +184,8 @@ class GORU(Layer):
 
     def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
         u_gates, u_c = u.split([2 * self.hidden_size, self.hidden_size], -1)
-        r, g = torch.sigmoid(u_gates + F.linear(state, w.weight_hh)).chunk(2, -1)
-        z = r * F.linear(state, w.rotation) + u_c
-        c = modrelu(z, w.bias_modrelu) if self.bias else z
-        h = g * state + (1 - g) * c
+        gates = u_gates + F.linear(state, w.weight_hh)
+        h = equations.goru_cell(gates, F.linear(state, w.rotation), u_c, state, w.bias_modrelu if self.bias else None)
         return h, h
 
     def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mnemoscope import kernels
+from mnemoscope import equations, kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import _init
 from mnemoscope.layers._base import Layer, Weights, pointwise
@@ -75,7 +74,7 @@ class RNN(Gated):
             super().reset(name, tensor)
 
     def phi(self, w: Weights, z: Tensor) -> Tensor:
-        return modrelu(z, w.bias_modrelu) if self._phi is None else self._phi(z)
+        return equations.modrelu(z, w.bias_modrelu) if self._phi is None else self._phi(z)
 
     def advance(self, w: Weights, u: Tensor, h: Tensor) -> tuple[Tensor, ...]:
         """(h_t,) from u = U x_t + b and the state that V reads."""
@@ -135,9 +134,7 @@ class LSTM(Gated):
 
     def advance(self, w: Weights, u: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
         """(h_t, c_t) from u = U x_t + b and the state that the gates read."""
-        i, f, g, o = (u + F.linear(h, w.weight_hh)).chunk(4, -1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        return torch.sigmoid(o) * torch.tanh(c), c
+        return equations.lstm_cell(u + F.linear(h, w.weight_hh), c)
 
     def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
         h, c = self.advance(w, u, *state)
@@ -166,14 +163,6 @@ class GRU(Gated):
         return F.linear(x, w.weight_ih, w.bias_ih if self.bias else None)  # b_hn belongs inside the reset gate
 
     def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
-        u_r, u_z, u_n = u.chunk(3, -1)
-        v_r, v_z, v_n = F.linear(state, w.weight_hh, w.bias_hh if self.bias else None).chunk(3, -1)
-        r, z = torch.sigmoid(u_r + v_r), torch.sigmoid(u_z + v_z)
-        n = torch.tanh(u_n + r * v_n)
-        h = n + z * (state - n)
+        v = F.linear(state, w.weight_hh, w.bias_hh if self.bias else None)
+        h = equations.gru_cell(u, v, state)
         return h, h
-
-
-def modrelu(z: Tensor, b: Tensor) -> Tensor:
-    """modReLU(z) = sign(z) relu(|z| + b): keeps the sign of z (..., n) and moves its modulus by b (n,)."""
-    return torch.sign(z) * torch.relu(torch.abs(z) + b)
