@@ -1,4 +1,4 @@
-"""What a scope found: data, not a plot. Findings are kept as JSON, their arrays beside it in safetensors."""
+"""The result of a scope: data, not a plot. Saved as JSON, with the arrays beside it in safetensors."""
 
 from __future__ import annotations
 
@@ -27,12 +27,22 @@ FORMAT = 1
 class Finding:
     """One measurement of one model.
 
-    `figures` are the few numbers that matter (``{"horizon": 38.0}``), `series` the arrays a chart is drawn from, and
-    `spread` their variation over sequences or seeds under the same names. Arrays are numpy's, on the CPU.
-
-    The status says how far to trust it: `certified`, a theorem's conditions were checked; `estimated`, measured on
-    these inputs; `not applicable` to this model; `skipped`, for want of time; `failed`. `why` gives the condition or
-    the reason.
+    Attributes:
+        scope: the name of the scope that made it.
+        sentence: the result in one sentence.
+        status: how far to trust it. `certified`: the conditions of a theorem were checked; `estimated`: measured on
+            these inputs; `not applicable` to this model; `skipped`: the time was up; `failed`.
+        why: the condition that was checked, or the reason why there is no result.
+        figures: the few numbers that matter, ``{"horizon": 38.0}``.
+        series: the arrays that charts are drawn from; numpy arrays on the CPU.
+        spread: the variation of figures and series over sequences or seeds, under the same names.
+        labels: results that are words: the name of a regime, the names of rows.
+        assumptions: what the result takes for granted.
+        warnings: what is wrong with the model, and how to fix it.
+        method: how it was measured, in one line.
+        seconds: how long it took.
+        title, question, help: the scope's heading, the question that it answers, and paragraphs on how to read its
+            charts. Stored with the finding, so that a report can be drawn without the scope that made it.
     """
 
     scope: str
@@ -42,22 +52,28 @@ class Finding:
     figures: dict[str, float] = field(default_factory=dict)
     series: dict[str, np.ndarray] = field(default_factory=dict)
     spread: dict[str, np.ndarray] = field(default_factory=dict)
-    labels: dict[str, str | list[str]] = field(default_factory=dict)  # words: a regime's name, the names of rows
+    labels: dict[str, str | list[str]] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()  # with the way to mend it
-    method: str = ""  # one line
+    warnings: tuple[str, ...] = ()
+    method: str = ""
     seconds: float = 0.0
+    title: str = ""
+    question: str = ""
+    help: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.status not in get_args(Status):
             raise MnemoscopeError(f"a finding's status is one of {', '.join(get_args(Status))}; got {self.status!r}")
         for name in ("series", "spread"):
-            object.__setattr__(self, name, {key: _array(value) for key, value in getattr(self, name).items()})
+            arrays = {key: _array(value) for key, value in getattr(self, name).items()}
+            object.__setattr__(self, name, arrays)
         object.__setattr__(self, "figures", {key: float(value) for key, value in self.figures.items()})
+        if not self.title:
+            object.__setattr__(self, "title", self.scope.replace("_", " ").capitalize())
 
     @property
-    def found(self) -> bool:
-        """Whether there is anything to draw."""
+    def has_result(self) -> bool:
+        """True if something was measured: there are figures to show and charts to draw."""
         return self.status in ("certified", "estimated")
 
     def __str__(self) -> str:
@@ -66,19 +82,25 @@ class Finding:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Finding):
             return NotImplemented
-        words, arrays = _split(self)
-        other_words, other_arrays = _split(other)
-        same_names = words == other_words and arrays.keys() == other_arrays.keys()
-        return same_names and all(_same(array, other_arrays[key]) for key, array in arrays.items())
+        document, arrays = _split(self)
+        other_document, other_arrays = _split(other)
+        if document != other_document or arrays.keys() != other_arrays.keys():
+            return False
+        return all(_same(array, other_arrays[key]) for key, array in arrays.items())
 
     __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
 class Examination:
-    """The findings of one model, in the order in which they were made, and what they come to.
+    """All findings of one model.
 
-    `about` says what was examined (model, inputs) in words. `partial` is set when the examination was interrupted.
+    Attributes:
+        findings: by scope, in the order in which they were made.
+        verdict: what they amount to, in three sentences.
+        about: what was examined (model, inputs), in words.
+        partial: True if the examination was interrupted.
+        seconds: how long it took.
     """
 
     findings: dict[str, Finding]
@@ -102,7 +124,7 @@ class Examination:
         return "\n".join([self.verdict, *(f"- {finding}" for finding in self)])
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``findings.json`` and its arrays into a folder; an older examination there is replaced whole."""
+        """Write ``findings.json`` and its arrays into a folder; replaces an older examination there."""
         return _save(self, Path(folder))
 
     @staticmethod
@@ -112,15 +134,17 @@ class Examination:
 
 
 def arrays(**values: Any) -> dict[str, np.ndarray]:
-    """Tensors or lists by name, as the arrays of a finding."""
+    """Return tensors or lists by name as the arrays of a finding."""
     return {name: _array(value) for name, value in values.items()}
 
 
 def _array(value: Any) -> np.ndarray:
-    """A numpy array of its own, from a tensor, an array or a list."""
+    """Return a copy of a tensor, an array or a list as a numpy array."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()  # numpy has no such numbers
+        if str(value.dtype) == "torch.bfloat16":  # numpy has no bfloat16
+            value = value.float()
+        value = value.numpy()
     return np.array(value)
 
 
@@ -129,30 +153,40 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _split(finding: Finding) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What JSON holds of a finding, and its arrays by kind and name."""
-    words = {f.name: getattr(finding, f.name) for f in fields(finding) if f.name not in ("series", "spread")}
-    words["figures"] = {key: _number(value) for key, value in finding.figures.items()}
-    words["assumptions"], words["warnings"] = list(finding.assumptions), list(finding.warnings)
-    arrays = {f"{kind}/{key}": a for kind in ("series", "spread") for key, a in getattr(finding, kind).items()}
-    return words, arrays
+    """Return what JSON holds of a finding, and its arrays under ``series/name`` and ``spread/name``."""
+    document = {f.name: getattr(finding, f.name) for f in fields(finding) if f.name not in ("series", "spread")}
+    document["figures"] = {key: _json_number(value) for key, value in finding.figures.items()}
+    for name in _TUPLES:
+        document[name] = list(document[name])
+    series = {f"series/{key}": array for key, array in finding.series.items()}
+    spread = {f"spread/{key}": array for key, array in finding.spread.items()}
+    return document, series | spread
 
 
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)  # JSON has no word for these; float() reads them back
+_TUPLES = ("assumptions", "warnings", "help")  # which JSON gives back as lists
+
+
+def _json_number(value: float) -> float | str:
+    """JSON has no NaN or infinity: they are written as strings, which float() reads back."""
+    return value if math.isfinite(value) else str(value)
 
 
 def _save(examination: Examination, folder: Path) -> Path:
+    # The document, and all arrays under "number of the finding/kind/name".
     parts = [_split(finding) for finding in examination]
-    arrays = {f"{i}/{key}": array for i, (_, found) in enumerate(parts) for key, array in found.items()}
+    documents = [document for document, _ in parts]
+    arrays = {f"{i}/{key}": array for i, (_, own) in enumerate(parts) for key, array in own.items()}
     data = save_arrays({key: array.copy(order="C") for key, array in arrays.items()})
     name = f"arrays-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
     about = {key: value for key, value in vars(examination).items() if key != "findings"}
-    document = {"format": FORMAT, "arrays": name, **about, "findings": [words for words, _ in parts]}
+    document = {"format": FORMAT, "arrays": name, **about, "findings": documents}
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
+
+    # Arrays first: a failure before the document is replaced leaves the old examination readable.
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / name, data)
-        write_whole(folder / FILE, text.encode())  # from here on the folder holds the new examination
+        write_whole(folder / FILE, text.encode())
         for old in folder.glob("arrays-*.safetensors"):
             if old.name != name:
                 old.unlink(missing_ok=True)
@@ -168,7 +202,7 @@ def _load(folder: Path) -> Examination:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise MnemoscopeError(f"{path} is not a file of findings of format {FORMAT}")
         arrays = load_arrays((path.parent / Path(document["arrays"]).name).read_bytes())
-        found = [_join(words, f"{i}/", arrays) for i, words in enumerate(document["findings"])]
+        findings = [_join(part, f"{i}/", arrays) for i, part in enumerate(document["findings"])]
         about = {f.name: document[f.name] for f in fields(Examination) if f.name != "findings"}
     except MnemoscopeError:
         raise
@@ -176,14 +210,15 @@ def _load(folder: Path) -> Examination:
         raise MnemoscopeError(f"cannot read findings from {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise MnemoscopeError(f"{path} does not hold findings: {type(error).__name__}: {error}") from error
-    return Examination({finding.scope: finding for finding in found}, **about)
+    return Examination({finding.scope: finding for finding in findings}, **about)
 
 
-def _join(words: Mapping[str, Any], prefix: str, arrays: Mapping[str, np.ndarray]) -> Finding:
+def _join(document: Mapping[str, Any], prefix: str, arrays: Mapping[str, np.ndarray]) -> Finding:
+    """Put a finding together from its part of the document and the arrays under `prefix`: reverses `_split`."""
     kinds: dict[str, dict[str, np.ndarray]] = {"series": {}, "spread": {}}
     for key, array in arrays.items():
         if key.startswith(prefix):
             kind, name = key.removeprefix(prefix).split("/", 1)
             kinds[kind][name] = array
-    lists = {key: tuple(words[key]) for key in ("assumptions", "warnings")}
-    return Finding(**{**words, **lists, **kinds})
+    tuples = {name: tuple(document.get(name, ())) for name in _TUPLES}
+    return Finding(**{**document, **tuples, **kinds})

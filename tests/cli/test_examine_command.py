@@ -84,7 +84,7 @@ def examine(*arguments):
 def test_a_class_of_torchs_own_gets_the_sizes_it_asks_for(here):
     found = examine("torch.nn:LSTM", "--out", "o", "--scopes", "horizon", "stability")
     assert found.about["model"] == "LSTM(8, 64)"
-    assert found["stability"].found
+    assert found["stability"].has_result
 
 
 def test_a_stacked_factory_and_its_arguments(here):
@@ -96,14 +96,14 @@ def test_a_stacked_factory_and_its_arguments(here):
 def test_a_bidirectional_stack_is_told_to_read_the_future(here):
     found = examine("nets_of_mine.py:both_ways", "--out", "o", "--scopes", "recurrence", "horizon", "stability")
     assert found["recurrence"].labels["kind"] == "bidirectional"
-    assert found["horizon"].found
+    assert found["horizon"].has_result
     assert found["stability"].status == "not applicable"
 
 
 @pytest.mark.parametrize("target", ["nets_of_mine.py:Transformer", "nets_of_mine:Convolutions"])
 def test_of_models_without_a_step_inputs_and_outputs_are_examined_and_the_page_says_so(here, target):
     found = examine(target, "--out", "o", "--scopes", "horizon", "truncation", "lyapunov", "attention")
-    assert [f.scope for f in found if f.found] == ["horizon", "truncation"]
+    assert [f.scope for f in found if f.has_result] == ["horizon", "truncation"]
     page = (here / "o" / "report.html").read_text()
     assert page.count('<span class="badge not-applicable">') == 2
     assert "has no step of its own" in page
@@ -124,7 +124,7 @@ def test_a_lightning_module(here):
     )
     found = examine("lit.py:Lit", "--out", "o", "--scopes", "recurrence", "horizon", "stability")
     assert found["recurrence"].labels["kind"] == "recurrent"
-    assert found["stability"].found
+    assert found["stability"].has_result
 
 
 def test_a_forgotten_batch_first_comes_first_on_the_page(here):
@@ -137,7 +137,7 @@ def test_a_forgotten_batch_first_comes_first_on_the_page(here):
 def test_a_scope_that_fails_is_shown_as_failed_and_the_rest_stands(here):
     found = examine("nets_of_mine.py:NoGradient", "--out", "o", "--scopes", "recurrence", "horizon")
     assert found["horizon"].status == "failed"
-    assert found["recurrence"].found
+    assert found["recurrence"].has_result
     assert '<span class="badge failed">' in (here / "o" / "report.html").read_text()
 
 

@@ -35,7 +35,7 @@ def test_every_scope_is_drawn_by_its_own_function(make, models):
             for mark in chart.marks:
                 one, other = _sizes(mark)
                 assert one == other, chart.key
-    assert drawn == {scope for e in examinations.values() for scope, f in e.findings.items() if f.found}
+    assert drawn == {scope for e in examinations.values() for scope, f in e.findings.items() if f.has_result}
 
 
 def test_models_are_overlaid_in_one_chart_each_in_its_own_colour():

@@ -59,6 +59,27 @@ def both():
     return Reader(render({"LSTM": measured("LSTM"), "RelRNN": measured("RelRNN")}))
 
 
+def test_a_section_has_the_title_question_and_help_of_its_findings():
+    finding = Finding("own", "Fine.", "estimated", title="My title", question="What?", help=("Read it.", "Twice."))
+    page = Reader(render(made(own=finding)))
+    assert "My title" in [words.split(" #")[0].strip() for _, words in page.headings]
+    for text in ("What?", "How to read this Read it. Twice."):
+        assert text in page.text
+
+
+def test_texts_come_from_a_finding_that_has_them():
+    old, new = horizon_of(10), replace(horizon_of(20), title="Memory horizon", question="How far back?")
+    page = Reader(render({"old": made(horizon=old), "new": made(horizon=new)}))
+    assert "Memory horizon" in [words.split(" #")[0].strip() for _, words in page.headings]
+
+
+def test_a_finding_of_an_unknown_scope_without_texts_is_drawn():
+    finding = Finding("my_scope", "Fine.", "estimated", series={"curve": np.arange(5.0)})
+    page = Reader(render(made(my_scope=finding)))
+    assert "My scope" in [words.split(" #")[0].strip() for _, words in page.headings]
+    assert "Fine." in page.text
+
+
 def test_headings_come_in_order(both):
     levels = [level for level, _ in both.headings]
     assert levels[0] == 1

@@ -19,7 +19,7 @@ def own_scope():
 
     def register(body, **facts):
         facts = {"needs": "outputs", "cost": 0.5, **facts}
-        made = scope("what is it?", **facts)(body)
+        made = scope("What is it?", **facts)(body)
         registered.append(body.__name__)
         return made
 
@@ -34,7 +34,7 @@ def test_a_whole_examination_comes_back_from_disk(tmp_path):
     assert next(iter(found)).scope == "recurrence"
     assert {finding.scope for finding in found} == set(QUICK)
     assert found["attention"].status == "not applicable"
-    assert all(finding.found for finding in found if finding.scope != "attention")
+    assert all(finding.has_result for finding in found if finding.scope != "attention")
     assert found.about == {"model": "LSTM(3, 5)", "inputs": "4 sequences of 12 steps", "needs": "40"}
     assert not found.partial
     found.save(tmp_path)
@@ -150,7 +150,7 @@ def test_options_reach_their_scope():
 def test_a_wrong_option_fails_its_scope_alone():
     found = examine(LSTM(3, 5), torch.randn(6, 2, 3), scopes=["horizon", "signal"], options={"horizon": {"lags": 3}})
     assert "no option 'lags'" in found["horizon"].why
-    assert found["signal"].found
+    assert found["signal"].has_result
 
 
 @pytest.mark.parametrize(
@@ -192,14 +192,57 @@ def test_another_seed_takes_another_direction():
     assert one.series["input_gradient"].tolist() != other.series["input_gradient"].tolist()
 
 
+@pytest.mark.parametrize("name", sorted(SCOPES))
+def test_every_scope_has_a_title_a_question_and_help(name):
+    own = SCOPES[name]
+    assert own.title != name.capitalize() or name in ("stability", "attention", "signal", "attractors", "smoothness")
+    assert own.question[0].isupper()
+    assert own.question.endswith("?")
+    assert own.help
+    assert all(paragraph[-1] == "." and "\n" not in paragraph for paragraph in own.help)
+
+
+def test_titles_are_different():
+    assert len({own.title for own in SCOPES.values()}) == len(SCOPES)
+
+
+def test_title_question_and_help_are_stored_with_every_finding(own_scope, tmp_path):
+    def broken(subject):
+        raise ZeroDivisionError
+
+    own_scope(broken, title="A title", help="One\nline.\n\nTwo.\n")
+    x = torch.randn(6, 2, 3)
+    found = examine(LSTM(3, 5), x, scopes=["broken", "signal", "attention"])
+    assert {finding.scope: finding.status for finding in found} == {
+        "broken": "failed",
+        "attention": "not applicable",
+        "signal": "estimated",
+    }
+    assert (found["broken"].title, found["broken"].question) == ("A title", "What is it?")
+    assert found["broken"].help == ("One line.", "Two.")
+    found.save(tmp_path)
+    for finding in Examination.load(tmp_path):
+        own = SCOPES[finding.scope]
+        assert (finding.title, finding.question, finding.help) == (own.title, own.question, own.help)
+
+
+def test_the_title_of_a_scope_is_its_name_by_default(own_scope):
+    def state_size(subject):
+        return Finding("state_size", "Small.", "estimated")
+
+    found = own_scope(state_size)(LSTM(3, 5), torch.randn(6, 2, 3))
+    assert (found.title, found.help) == ("State size", ())
+
+
 DOCUMENT = (pathlib.Path(__file__).parents[2] / "docs" / "scopes.md").read_text("utf-8")
 
 
 def test_every_scope_has_its_row_in_the_document():
     lines = [line for line in DOCUMENT.splitlines() if line.startswith("| `")]
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in lines]
-    documented = {row[0]: float(row[4]) for row in rows}
-    assert documented == {name: each.cost for name, each in SCOPES.items()}
+    documented = {row[0]: (row[1], float(row[4])) for row in rows}
+    registered = {name: (own.question[0].lower() + own.question[1:], own.cost) for name, own in SCOPES.items()}
+    assert documented == registered
 
 
 def test_the_documents_scope_of_ones_own_runs():

@@ -46,6 +46,16 @@ def test_whatever_is_found_comes_back(tmp_path_factory, figures, series):
     assert Examination.load(folder) == given
 
 
+def test_a_file_without_titles_loads(tmp_path):
+    path = examination().save(tmp_path)
+    document = json.loads(path.read_text())
+    for finding in document["findings"]:
+        for name in ("title", "question", "help"):
+            del finding[name]
+    path.write_text(json.dumps(document))
+    assert Examination.load(tmp_path) == examination()
+
+
 def test_the_file_is_plain_json(tmp_path):
     path = examination().save(tmp_path)
     document = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))

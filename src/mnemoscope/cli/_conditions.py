@@ -43,7 +43,7 @@ class Condition:
         scope = self.name.partition(".")[0]
         if scope in examination.findings:
             finding = examination.findings[scope]
-            if not finding.found:
+            if not finding.has_result:
                 return finding.sentence.rstrip(".")
         elif scope in SCOPES:
             return f"{scope} was not measured"

@@ -120,6 +120,12 @@ def measure(
     return replace(found, about=noted, findings={**found.findings, **learnt})
 
 
+LEARNING_HELP = (
+    "Both curves are of held-out data. A loss that stays on the line “without memory” means that the network has "
+    "learnt only what needs no memory."
+)
+
+
 def learning(target: Target) -> dict[str, Finding]:
     """How the run went, as a finding like the others."""
     assert target.run is not None
@@ -137,7 +143,18 @@ def learning(target: Target) -> dict[str, Finding]:
     sentence = f"{_OUTCOMES.get(row['outcome'], row['outcome'])} after {row['updates']} updates{best}."
     method = "evaluations on held-out batches, from the run's own records"
     labels = {"metric": metric}
-    return {"learning": Finding("learning", sentence, "estimated", "", figures, series, labels=labels, method=method)}
+    finding = Finding(
+        "learning",
+        sentence,
+        "estimated",
+        figures=figures,
+        series=series,
+        labels=labels,
+        method=method,
+        question="How did training go?",
+        help=(LEARNING_HELP,),
+    )
+    return {"learning": finding}
 
 
 _OUTCOMES = {

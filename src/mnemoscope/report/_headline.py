@@ -108,13 +108,13 @@ def headlines(examinations: Mapping[str, Examination]) -> list[Headline]:
 
 def _linked(scope: str, examinations: Mapping[str, Examination]) -> str:
     others = ("stability",) if scope == "lyapunov" else ()
-    seen = [s for s in (scope, *others) for e in examinations.values() if s in e.findings and e.findings[s].found]
+    seen = [s for s in (scope, *others) for e in examinations.values() if s in e.findings and e.findings[s].has_result]
     return seen[0] if seen else scope
 
 
 def _number(examination: Examination, scope: str, name: str) -> float:
     finding = examination.findings.get(scope)
-    return finding.figures.get(name, math.nan) if finding is not None and finding.found else math.nan
+    return finding.figures.get(name, math.nan) if finding is not None and finding.has_result else math.nan
 
 
 def _horizon(examination: Examination) -> tuple[str, str, str]:
@@ -160,7 +160,7 @@ def _window(examination: Examination) -> tuple[str, str, str]:
 
 def _far(examination: Examination) -> tuple[str, str, str]:
     finding = examination.findings.get("horizon")
-    profile = finding.series.get("input_gradient") if finding is not None and finding.found else None
+    profile = finding.series.get("input_gradient") if finding is not None and finding.has_result else None
     if profile is None or not len(profile) or not profile[0] > 0:
         return _missing(examination, "horizon")
     needs = needs_of(examination)
@@ -172,4 +172,4 @@ def _far(examination: Examination) -> tuple[str, str, str]:
 
 def _missing(examination: Examination, scope: str) -> tuple[str, str, str]:
     finding = examination.findings.get(scope)
-    return "–", "not measured" if finding is None or finding.found else finding.status, ""
+    return "–", "not measured" if finding is None or finding.has_result else finding.status, ""

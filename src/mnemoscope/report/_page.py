@@ -20,7 +20,6 @@ from mnemoscope.report._charts import charts_of, scopes_of
 from mnemoscope.report._headline import alarms, headlines, verdict, warnings
 from mnemoscope.report._interactive import for_page
 from mnemoscope.report._palette import DARK, LIGHT
-from mnemoscope.report._scope_texts import Reading, reading_of
 
 LIMIT = 6_000_000  # bytes of a page
 LEAST_DETAIL = 0.05
@@ -31,7 +30,9 @@ class Section:
     """A scope on the page: its findings by model, the table of their figures, and its charts."""
 
     scope: str
-    reading: Reading
+    title: str
+    question: str
+    help: tuple[str, ...]
     findings: dict[str, Finding]
     names: list[str]  # of figures, over all models
     charts: list[Chart]
@@ -91,14 +92,16 @@ def _few(names: list[str]) -> list[str]:
 
 
 def _found(part: Section) -> bool:
-    return any(finding.found for finding in part.findings.values())
+    return any(finding.has_result for finding in part.findings.values())
 
 
 def section(examinations: Mapping[str, Examination], scope: str) -> Section:
     """All that is said of a scope."""
     findings = {name: e.findings[scope] for name, e in examinations.items() if scope in e.findings}
     names = list(dict.fromkeys(name for finding in findings.values() for name in finding.figures))
-    return Section(scope, reading_of(scope), findings, names, charts_of(examinations, scope))
+    texts = next((f for f in findings.values() if f.question), next(iter(findings.values())))  # old files have none
+    charts = charts_of(examinations, scope)
+    return Section(scope, texts.title, texts.question, texts.help, findings, names, charts)
 
 
 def _details(examination: Examination) -> dict[str, list[tuple[str, str]]]:

@@ -55,7 +55,7 @@ def views(examinations: Mapping[str, Examination], scope: str) -> list[View]:
         for place, (name, examination) in enumerate(examinations.items())
         if scope in examination.findings
     ]
-    return [view for view in found if view.finding.found]
+    return [view for view in found if view.finding.has_result]
 
 
 def needs_of(examination: Examination) -> float | None:

@@ -32,7 +32,22 @@ class Tally:
     needed: Tensor  # (B, T), by step: the relevance that a state which leaves the buffer must exceed to be kept
 
 
-@scope("where does it look, and what does it keep?", needs="attention", cost=3)
+HELP = """
+Row t of the map is the attention that step t gives to the state made at each earlier step. A bright
+vertical line is a state that stays useful; a bright diagonal is a look at the recent past only.
+
+For layers with relevancy screening, states that are kept long after they leave the buffer are those
+that the network found worth keeping.
+"""
+
+
+@scope(
+    "Where does it look, and what does it keep?",
+    title="Attention",
+    help=HELP,
+    needs="attention",
+    cost=3,
+)
 def attention(subject: Subject, *, layer: int = 0, sequence: int = 0) -> Finding:
     """The attention that each step gives to the state of each earlier step, and how long states are kept.
 

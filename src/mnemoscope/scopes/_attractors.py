@@ -30,8 +30,21 @@ LONGEST_PERIOD = 32
 SAME = 1e-4  # states nearer than this, relative to their size, are one
 SMALL = 0.01  # and to no less than this: an orbit that dies away has ended in a fixed point
 
+HELP = """
+Each point is a place that a state comes back to after a long time. One point above a value: a fixed
+point. Several: a cycle, or several attractors. A smear: chaos.
 
-@scope("where does the state end up under a constant input?", needs="map", cost=120)
+Eigenvalues inside the circle belong to directions in which states are drawn to the fixed point.
+"""
+
+
+@scope(
+    "Where does the state end up under a constant input?",
+    title="Attractors",
+    help=HELP,
+    needs="map",
+    cost=120,
+)
 def attractors(
     subject: Subject,
     *,

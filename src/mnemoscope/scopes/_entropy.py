@@ -15,8 +15,19 @@ from mnemoscope.scopes._measures.state_samples import visits
 from mnemoscope.scopes._measures.state_vectors import flatten, jacobians, spectral_norms
 from mnemoscope.theory.smoothness import entropy_bound, entropy_change, hadamard_bound
 
+HELP = """
+Below zero a step presses states together: what set them apart is lost, and no read-out brings it
+back. Far below zero a network forgets fast. The bounds lie above the measured change.
+"""
 
-@scope("does a step spread states out or press them together?", needs="map", cost=40)
+
+@scope(
+    "Does a step spread states out or press them together?",
+    title="Entropy of the state",
+    help=HELP,
+    needs="map",
+    cost=40,
+)
 def entropy(subject: Subject, *, points: int = 64) -> Finding:
     """H_{t+1} - H_t = E log|det df/dx| at states along the run (Ribeiro et al. 2019, section 4, eq. 9 corrected).
 

@@ -14,8 +14,29 @@ from mnemoscope.scopes._measures.gradients import Norms, by_inputs, by_inputs_an
 
 EXPLOSION = 100.0  # times the size at lag 0
 
+HELP = """
+The curve is the size of the derivative of the last output by what came k steps before it, relative
+to k = 0. Where it lies under 1 % the network is hardly taught about anything that long ago.
 
-@scope("how far back do gradients and outputs reach?", needs="outputs", cost=6)
+On a logarithmic axis a straight line down means exponential forgetting, the fate of stable
+networks; a curve that levels off is a power law or a memory. The band holds the middle half of the
+sequences.
+
+If the curve is under 1 % from the line “the task needs” on, training cannot find the dependency by
+gradients. A network that looks something up may lie low in between and rise where the thing is. A
+curve that climbs past 100 times its start means exploding gradients.
+
+“By states” leaves the input weights out: it shows the recurrence alone.
+"""
+
+
+@scope(
+    "How far back do gradients and outputs reach?",
+    title="Memory horizon",
+    help=HELP,
+    needs="outputs",
+    cost=6,
+)
 def horizon(
     subject: Subject, *, fraction: float = 0.01, directions: int = 1, states: bool = True, behaviour: bool = True
 ) -> Finding:
@@ -54,7 +75,7 @@ def horizon(
         more, its_spread = _series("state_gradient", of_states)
         series, spread = series | more, spread | its_spread
         figures["horizon_of_states"] = decay.last_above(series["state_gradient"], fraction)
-    if not subject.lacks("loss"):
+    if not subject.missing("loss"):
         by_input, by_state = of_loss(subject)
         series |= arrays(loss_gradient=by_input)
         series |= {} if by_state is None else arrays(loss_gradient_by_state=by_state)
@@ -75,7 +96,7 @@ def _gradients(subject: Subject, fraction: float, directions: int, states: bool)
         raise MnemoscopeError(f"fraction must lie between 0 and 1; got {fraction!r}")
     if not isinstance(directions, int) or directions < 1:
         raise MnemoscopeError(f"directions must be a whole number of at least 1; got {directions!r}")
-    if not states or subject.lacks("step"):
+    if not states or subject.missing("step"):
         return by_inputs(subject, directions), None
     if subject.adapted.whole:
         return by_inputs_and_states(subject, directions)

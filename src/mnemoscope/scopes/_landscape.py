@@ -26,8 +26,19 @@ from mnemoscope.scopes._measures.parameter_batches import (
 Direction = Parameters
 ROUGH = 4.0  # times the bends of a parabola
 
+HELP = """
+The model is in the middle, at zero. A bowl is easy to descend; ridges and cliffs are where
+gradients mislead. Switch to the surface to see its height, and turn it by dragging.
+"""
 
-@scope("what does the cost look like around these parameters?", needs="loss", cost=150)
+
+@scope(
+    "What does the cost look like around these parameters?",
+    title="Loss landscape",
+    help=HELP,
+    needs="loss",
+    cost=150,
+)
 def landscape(
     subject: Subject,
     *,

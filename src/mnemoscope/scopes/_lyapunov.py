@@ -20,8 +20,22 @@ BLOCKS = 20  # in which the run is cut, for the standard error and the running e
 SMALL = 32  # numbers in a state whose whole spectrum is cheap
 WORKSPACE = 2**27  # numbers that the carried directions may take at once
 
+HELP = """
+An exponent is the mean logarithm, a step, by which a small difference grows in one direction. All
+negative: states meet and the past is forgotten. The largest about zero: the edge, where memory is
+longest. Positive: chaos, and gradients explode.
 
-@scope("do neighbouring states meet, stay or part?", needs="step", cost=50)
+The second chart should be level at its right end; if it is not, give longer sequences.
+"""
+
+
+@scope(
+    "Do neighbouring states meet, stay or part?",
+    title="Lyapunov exponents",
+    help=HELP,
+    needs="step",
+    cost=50,
+)
 def lyapunov(
     subject: Subject,
     *,

@@ -25,8 +25,20 @@ from mnemoscope.theory.attention import (
 
 REST = 64  # more hops than these are told apart only from the sum of all
 
+HELP = """
+A gradient comes back step by step through the recurrence, or in a hop over attention. The map shows
+the share of each number of hops: bright rows near the top mean short paths, along which little is
+lost.
+"""
 
-@scope("by how many hops of attention does a gradient come back?", needs="attention", cost=100)
+
+@scope(
+    "By how many hops of attention does a gradient come back?",
+    title="Paths of the gradient",
+    help=HELP,
+    needs="attention",
+    cost=100,
+)
 def paths(
     subject: Subject, *, hops: int = 8, sequences: int = 2, steps: int = 100, threshold: float = 0.05, layer: int = -1
 ) -> Finding:

@@ -64,7 +64,23 @@ class Answer:
         return self.strength.amax(0).index_fill(0, torch.tensor(self.row, device=self.strength.device), 0)
 
 
-@scope("does the output depend on earlier inputs, on later ones, on other sequences?", needs="outputs", cost=6)
+HELP = """
+One output is differentiated by every input. Bars left of the marked step mean memory; anything
+right of it means that the model reads the future.
+
+In the second chart only one bar may stand, that of the output's own sequence. If others do, the
+model mixes sequences; most often batch_first was forgotten and the layer runs over the batch
+instead of time.
+"""
+
+
+@scope(
+    "Does the output depend on earlier inputs, on later ones, on other sequences?",
+    title="Is it recurrent at all?",
+    help=HELP,
+    needs="outputs",
+    cost=6,
+)
 def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
     """Whether the output at t depends on earlier inputs, on later ones (a leak), or on other sequences of the batch.
 

@@ -25,8 +25,20 @@ from mnemoscope.theory.separation import (
     start_end_matrix,
 )
 
+HELP = """
+Outputs on many beginnings and many endings form a matrix. If it has one singular value that
+matters, beginning and end are treated apart; the slower the values fall, the more ways there are of
+joining them.
+"""
 
-@scope("in how many ways does the output join the start of a sequence to its end?", needs="outputs", cost=30)
+
+@scope(
+    "In how many ways does the output join the start of a sequence to its end?",
+    title="Start and end",
+    help=HELP,
+    needs="outputs",
+    cost=30,
+)
 def separation(
     subject: Subject, *, templates: Tensor | None = None, length: int = 8, limit: int = 64, exact: bool = True
 ) -> Finding:

@@ -14,8 +14,21 @@ from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.gradients import last_filled, run_seen
 
+HELP = """
+Level curves are what one wants. A variance that falls towards the left of the gradient's chart is
+vanishing, one that climbs is exploding.
 
-@scope("do activations and gradients keep their size over time and depth?", needs="step", cost=6)
+A weight's gain at the marked line keeps the variance from layer to layer and from step to step.
+"""
+
+
+@scope(
+    "Do activations and gradients keep their size over time and depth?",
+    title="Signal",
+    help=HELP,
+    needs="step",
+    cost=6,
+)
 def signal(subject: Subject) -> Finding:
     """Mean and variance of the states and of their gradients, by step and layer, and of the weights that make them.
 

@@ -26,8 +26,24 @@ GROWN = 0.25  # the exponent of N below which a slope counts as constant
 POLYNOMIAL = 3  # the largest power of N in Theorem 1: what grows no faster is not told from it by so few lengths
 AT_ONE = 1e-3  # nearer to 1 than this, a constant counts as 1
 
+HELP = """
+The slope of the cost, and of its gradient, by the parameters, for longer and longer sequences.
+Level: long sequences are no harder to learn from. A straight climb here, where both axes are
+logarithmic, is polynomial; a curve that bends upwards is exponential growth, which no learning rate
+suits.
 
-@scope("how steep can the cost become as sequences grow?", needs="step", cost=60)
+What Theorem 1 of Ribeiro et al. allows is a bound on the growth; the measured slopes may stay below
+it.
+"""
+
+
+@scope(
+    "How steep can the cost become as sequences grow?",
+    title="Smoothness",
+    help=HELP,
+    needs="step",
+    cost=60,
+)
 def smoothness(subject: Subject, *, points: int = 6, lengths: int = 6, probes: int = 1) -> Finding:
     """Lipschitz constants of the step and of the cost (Ribeiro et al. 2019, Theorem 1).
 

@@ -22,8 +22,23 @@ from mnemoscope.scopes._measures.state_vectors import advance, carries_memory, f
 
 NUMBERS = 2**24  # of all Jacobians together
 
+HELP = """
+Each point is the largest factor by which one step stretches a small difference of state. Below 1
+everywhere: the network is contractive, and forgets at least that fast. Above 1: differences can
+grow.
 
-@scope("does every step bring states nearer to each other?", needs="step", cost=20)
+“Certified” means that a theorem's conditions were checked on the weights themselves, so that it
+holds for every input of that size; “estimated” speaks of these sequences only.
+"""
+
+
+@scope(
+    "Does every step bring states nearer to each other?",
+    title="Stability",
+    help=HELP,
+    needs="step",
+    cost=20,
+)
 def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Finding:
     """The contraction factor lambda: ||phi(s, x) - phi(s', x)|| <= lambda ||s - s'||, proved or measured.
 

@@ -15,8 +15,22 @@ from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.truncation_bounds import promise_of
 
+HELP = """
+Each curve compares a run over the last k inputs with the run over all of them. The window is safe
+from where its curve stays under the 1 % line.
 
-@scope("how short may a window be, for predictions and for training?", needs="outputs", cost=30)
+“Backpropagation cut” is what truncated BPTT does: the state is carried on, the gradient is not.
+Where a bound is drawn it holds for every sequence whose inputs are no larger, not only for these.
+"""
+
+
+@scope(
+    "How short may a window be, for predictions and for training?",
+    title="Safe window",
+    help=HELP,
+    needs="outputs",
+    cost=30,
+)
 def truncation(
     subject: Subject, *, error: float = 0.01, windows: int = 24, rate: float = 0.01, updates: int = 200
 ) -> Finding:
@@ -52,7 +66,9 @@ def truncation(
     figures = {"window": _shortest(lengths, series["output_error"], error), "steps": float(subject.steps)}
     subject.report(0.4)
     whole = math.nan
-    if not subject.lacks("step") and len(subject.drive) == subject.steps:  # not so where the layer runs over the batch
+    if (
+        not subject.missing("step") and len(subject.drive) == subject.steps
+    ):  # not so where the layer runs over the batch
         whole, more = _gradients(subject, lengths)
         series |= more
         figures["gradient_window"] = _shortest(lengths, series["gradient_error"], error)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination, Finding
-from mnemoscope.scopes._frame.scope import SCOPES, Scope, our_errors
+from mnemoscope.scopes._frame.scope import SCOPES, Scope, one_line_errors
 from mnemoscope.scopes._frame.subject import Loss, OutOfTime, Progress, Subject, subject_of
 from mnemoscope.scopes._frame.untouched import untouched
 from mnemoscope.scopes._frame.verdict import verdict
@@ -52,7 +52,7 @@ def examine(
     start = time.monotonic()
     chosen, options = _choose(scopes), _check_options(options or {}, budget)
     deadline = None if budget is None else start + budget
-    with our_errors("examine"):
+    with one_line_errors("examine"):
         subject = subject_of(
             model, inputs, targets=targets, loss=loss, needs=needs, batch_first=batch_first, seed=seed,
             progress=progress, deadline=deadline,
@@ -103,9 +103,10 @@ def _one(scope: Scope, subject: Subject, options: dict[str, Any]) -> Finding:
         return scope.measure(subject, **options)
     except OutOfTime:
         why = "the budget of seconds was spent; give more, or name this scope alone"
-        return Finding(scope.name, f"{scope.name} was skipped: {why}.", "skipped", why, seconds=_since(start))
+        finding = Finding(scope.name, f"{scope.name} was skipped: {why}.", "skipped", why, seconds=_since(start))
     except MnemoscopeError as error:
-        return Finding(scope.name, f"{scope.name} failed: {error}.", "failed", str(error), seconds=_since(start))
+        finding = Finding(scope.name, f"{scope.name} failed: {error}.", "failed", str(error), seconds=_since(start))
+    return scope.with_texts(finding)
 
 
 def _since(start: float) -> float:

@@ -1,13 +1,14 @@
-"""The frame of a scope: what is done around every measurement, once.
+"""The decorator that makes a function a scope, and what happens around every measurement.
 
 A scope is one file with one decorated function::
 
-    @scope("how far back do gradients reach?", needs="outputs", cost=4)
+    @scope("How far back do gradients and outputs reach?", needs="outputs", cost=6)
     def horizon(subject: Subject, *, fraction: float = 0.01) -> Finding:
         ...
 
-which everybody else calls as ``horizon(model, inputs, fraction=0.01)``. The frame makes the subject ready, answers for
-models that lack what the scope needs, leaves the model as it was, takes the time, and turns errors into our own.
+Users call it as ``horizon(model, inputs, fraction=0.01)``. The frame adapts the model, returns "not applicable" for
+models that lack what the scope needs, restores the model afterwards, measures the time, and turns every exception into
+a one-line `MnemoscopeError`.
 """
 
 from __future__ import annotations
@@ -29,17 +30,26 @@ from mnemoscope.scopes._frame.subject import OutOfTime, Subject, subject_of
 from mnemoscope.scopes._frame.untouched import untouched
 
 Need = Literal["outputs", "step", "map", "attention", "loss"]
-"""What of a model a scope needs: inputs and outputs, a step, a step that is one map of states throughout, attention to
-past states, or targets and a loss."""
+"""What a scope needs of a model: inputs and outputs, a step, a step that is the same map of states at every time,
+attention to past states, or targets and a loss."""
 
 COMMON = tuple(name for name in inspect.signature(subject_of).parameters if name not in ("model", "inputs"))
+"""Options that every scope takes, beside its own."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """A measurement: `measure(model, inputs, **options) -> Finding`.
+    """A registered measurement.
 
-    `cost` is about how many forward passes over the given sequences it takes: `examine` runs the cheapest first.
+    Attributes:
+        name: of the function.
+        question: that it answers, a full sentence.
+        needs: what of a model it needs.
+        cost: about how many forward passes over the given sequences it takes; `examine` runs the cheapest first.
+        measure: ``measure(model, inputs, **options) -> Finding``.
+        options: keywords of its own.
+        title: its heading in a report.
+        help: paragraphs on how to read its charts.
     """
 
     name: str
@@ -47,59 +57,90 @@ class Scope:
     needs: tuple[Need, ...]
     cost: float
     measure: Callable[..., Finding]
-    options: tuple[str, ...] = ()  # keywords of its own
+    options: tuple[str, ...] = ()
+    title: str = ""
+    help: tuple[str, ...] = ()
+
+    def with_texts(self, finding: Finding) -> Finding:
+        """Return the finding with the title, question and help of this scope."""
+        return replace(finding, title=self.title, question=self.question, help=self.help)
 
 
 SCOPES: dict[str, Scope] = {}
 
 
 def scope(
-    question: str, *, needs: Need | tuple[Need, ...] = "step", cost: float
+    question: str,
+    *,
+    title: str = "",
+    help: str = "",
+    needs: Need | tuple[Need, ...] = "step",
+    cost: float,
 ) -> Callable[[Callable[..., Finding]], Callable[..., Finding]]:
     """Register the decorated ``name(subject, *, ...)`` as the scope `name`, callable as ``name(model, inputs, ...)``.
 
-    Beside its own options every scope takes those of `subject_of`: targets, loss, needs, batch_first, seed, progress.
+    Every scope also takes the options of `subject_of`: targets, loss, needs, batch_first, seed, progress.
+
+    Args:
+        question: what the scope answers, a full sentence.
+        title: its heading in a report; by default its name.
+        help: how to read its charts; paragraphs are separated by blank lines.
+        needs: what of a model it needs; for other models the finding is "not applicable".
+        cost: about how many forward passes it takes.
     """
-    wanted: tuple[Need, ...] = (needs,) if isinstance(needs, str) else needs
+    all_needs: tuple[Need, ...] = (needs,) if isinstance(needs, str) else needs
 
     def register(body: Callable[..., Finding]) -> Callable[..., Finding]:
         name = body.__name__
 
         @functools.wraps(body)
         def measure(model: Any, inputs: Tensor | None = None, **options: Any) -> Finding:
-            own = {key: value for key, value in options.items() if key not in COMMON}
-            common = {key: value for key, value in options.items() if key in COMMON}
-            _check_options(name, own, SCOPES[name].options)
-            return _measured(name, body, wanted, functools.partial(subject_of, model, inputs, **common), own)
+            start = time.perf_counter()
+            own, common = _split_options(name, options)
+            with one_line_errors(name):
+                subject = subject_of(model, inputs, **common)
+                with untouched(subject.model):
+                    finding = _measure(SCOPES[name], body, subject, own)
+            return replace(SCOPES[name].with_texts(finding), seconds=time.perf_counter() - start)
 
         keywords = [p.name for p in inspect.signature(body).parameters.values() if p.kind is p.KEYWORD_ONLY]
         measure.__signature__ = _public_signature(body)  # type: ignore[attr-defined]
-        SCOPES[name] = Scope(name, question, wanted, cost, measure, tuple(keywords))
+        SCOPES[name] = Scope(
+            name=name,
+            question=question,
+            needs=all_needs,
+            cost=cost,
+            measure=measure,
+            options=tuple(keywords),
+            title=title or name.replace("_", " ").capitalize(),
+            help=_paragraphs(help),
+        )
         return measure
 
     return register
 
 
-def _measured(
-    name: str, body: Callable[..., Finding], needs: tuple[Need, ...], make: Callable[[], Subject], own: dict[str, Any]
-) -> Finding:
-    start = time.perf_counter()
-    with our_errors(name):
-        subject = make()
-        with untouched(subject.model):
-            subject.scope = name
-            lack = next(filter(None, map(subject.lacks, needs)), "")
-            if lack:
-                return Finding(name, f"{name} does not apply: {lack}.", "not applicable", why=lack)
-            subject.begin(SCOPES[name].cost)
-            finding = body(subject, **own)
-            subject.report(1.0)
-    return replace(finding, seconds=time.perf_counter() - start)
+def _measure(scope: Scope, body: Callable[..., Finding], subject: Subject, options: dict[str, Any]) -> Finding:
+    subject.scope = scope.name
+    for need in scope.needs:
+        reason = subject.missing(need)
+        if reason:
+            return Finding(scope.name, f"{scope.name} does not apply: {reason}.", "not applicable", why=reason)
+    subject.check_time_for(scope.cost)
+    finding = body(subject, **options)
+    subject.report(1.0)
+    return finding
+
+
+def _paragraphs(text: str) -> tuple[str, ...]:
+    """Split a text at blank lines and undo its line breaks."""
+    parts = (" ".join(part.split()) for part in text.split("\n\n"))
+    return tuple(part for part in parts if part)
 
 
 @contextmanager
-def our_errors(name: str) -> Iterator[None]:
-    """Turn whatever a model or torch raises into one line of our own that says what to do."""
+def one_line_errors(name: str) -> Iterator[None]:
+    """Turn whatever a model or torch raises into a `MnemoscopeError` of one line that says what to do."""
     try:
         yield
     except (MnemoscopeError, OutOfTime):
@@ -113,16 +154,21 @@ def our_errors(name: str) -> Iterator[None]:
         raise MnemoscopeError(f"{name}: {hint}") from error
 
 
-def _check_options(name: str, own: dict[str, Any], allowed: tuple[str, ...]) -> None:
-    for key in own:
-        if key not in allowed:
+def _split_options(name: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the scope's own options and the common ones; an unknown option is an error."""
+    allowed = SCOPES[name].options
+    for key in options:
+        if key not in allowed and key not in COMMON:
             raise MnemoscopeError(f"{name} has no option {key!r}; it takes {', '.join((*allowed, *COMMON))}")
+    own = {key: value for key, value in options.items() if key not in COMMON}
+    common = {key: value for key, value in options.items() if key in COMMON}
+    return own, common
 
 
 def _public_signature(body: Callable[..., Finding]) -> inspect.Signature:
-    """(model, inputs, *, own options, common options) -> Finding."""
+    """Return the signature (model, inputs, *, own options, common options) -> Finding."""
+    model, inputs, *common = inspect.signature(subject_of).parameters.values()
     own = [p for p in inspect.signature(body).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    common = list(inspect.signature(subject_of).parameters.values())
-    taken = {p.name for p in own}
-    parameters = [*common[:2], *own, *(p for p in common[2:] if p.name not in taken)]
-    return inspect.Signature(parameters, return_annotation=Finding)
+    own_names = {p.name for p in own}
+    others = [p for p in common if p.name not in own_names]
+    return inspect.Signature([model, inputs, *own, *others], return_annotation=Finding)

@@ -110,7 +110,7 @@ class Subject:
         """A fresh generator on the CPU, seeded; draw there and move, so that every device sees the same numbers."""
         return torch.Generator().manual_seed(self.seed)
 
-    def begin(self, passes: float) -> None:
+    def check_time_for(self, passes: float) -> None:
         """Ends the scope before it begins where the budget does not suffice for so many forward passes."""
         if self.deadline is not None and self.deadline - time.monotonic() < passes * self.pace:
             raise OutOfTime
@@ -122,7 +122,7 @@ class Subject:
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise OutOfTime
 
-    def lacks(self, need: str) -> str:
+    def missing(self, need: str) -> str:
         """Why the model cannot give what a scope needs; empty where it can."""
         if need == "outputs":
             return ""

@@ -12,7 +12,7 @@ BROKEN = ("runs over the batch", "mixes sequences", "memoryless", "detached")
 
 def verdict(findings: dict[str, Finding], subject: Subject) -> str:
     """What the findings come to: memory, dynamics, advice."""
-    found = {name: finding for name, finding in findings.items() if finding.found}
+    found = {name: finding for name, finding in findings.items() if finding.has_result}
     tried = [findings[name] for name in ("recurrence", "horizon") if name in findings and "horizon" not in found]
     failed = [finding.why for finding in tried if finding.status == "failed"]
     return " ".join([_memory(found, failed, subject), _dynamics(found), _advice(found, failed, subject)])

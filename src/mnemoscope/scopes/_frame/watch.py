@@ -14,7 +14,7 @@ from torch import Tensor
 from mnemoscope.adapters import adapt
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.scopes._frame.scope import our_errors
+from mnemoscope.scopes._frame.scope import one_line_errors
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._frame.untouched import untouched
 from mnemoscope.scopes._measures import decay
@@ -65,7 +65,7 @@ class Watch:
                 f"Watch needs every >= 1, sequences >= 1 and 0 < fraction < 1; got {every}, {sequences}, {fraction}"
             )
         self.model, self.every, self.fraction, self.log = model, every, fraction, log
-        with our_errors("watch"), untouched(model):
+        with one_line_errors("watch"), untouched(model):
             layout = adapt(model, inputs, batch_first).batch_first  # also tells at once of inputs that do not fit
         self.inputs = inputs[:sequences] if layout else inputs[:, :sequences]
         self.batch_first, self.updates = layout, 0
@@ -80,7 +80,7 @@ class Watch:
         """Look now."""
         found = {"update": float(self.updates), "horizon": math.nan, "rate": math.nan, "lambda": math.nan}
         try:
-            with our_errors("watch"), untouched(self.model):
+            with one_line_errors("watch"), untouched(self.model):
                 subject = Subject(self.model, adapt(self.model, self.inputs, self.batch_first))
                 found |= self._measure(subject)
         except MnemoscopeError:
@@ -96,7 +96,7 @@ class Watch:
             "horizon": float(decay.last_above(profile, self.fraction)),
             "rate": decay.fit(profile, torch.finfo(subject.dtype).eps ** 2).rate,
         }
-        return figures if subject.lacks("step") else figures | {"lambda": _contraction(subject)}
+        return figures if subject.missing("step") else figures | {"lambda": _contraction(subject)}
 
     def finding(self) -> Finding:
         """What was seen so far: series over looks `update`, `horizon`, `rate` and `lambda`."""

@@ -47,7 +47,7 @@ def by_inputs_and_states(subject: Subject, directions: int = 1) -> tuple[Norms, 
 
 def of_loss(subject: Subject) -> tuple[Tensor, Tensor | None]:
     """||d loss / d input_t|| (T,), and, of a model with a step, ||d loss / d h_t|| (T,)."""
-    if subject.lacks("step") or not subject.adapted.whole:
+    if subject.missing("step") or not subject.adapted.whole:
         x = subject.features.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(subject.loss_of(subject.run(x)), x)
         return gradient.flatten(1).norm(dim=1), None

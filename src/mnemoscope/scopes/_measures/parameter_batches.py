@@ -78,7 +78,7 @@ def chunks(total: int, each: int) -> Iterator[slice]:
 
 def mapped(subject: Subject, each: int) -> bool:
     """Whether to map over points that hold `each` numbers: not over the few that fit of a layer with a kernel."""
-    return WORKSPACE // max(each, 1) >= FEW or subject.lacks("step") != "" or not isinstance(subject.layer, Layer)
+    return WORKSPACE // max(each, 1) >= FEW or subject.missing("step") != "" or not isinstance(subject.layer, Layer)
 
 
 def costs(run: Run, points: Parameters, x: Tensor, loss: Callable[[Tensor], Tensor], at_once: bool) -> Tensor:

@@ -61,7 +61,7 @@ class Promise:
 
 def promise_of(subject: Subject) -> Promise | None:
     """The promise for a model of one certified layer, and at most an affine read-out after it; else none."""
-    if subject.lacks("step") or not subject.adapted.whole:
+    if subject.missing("step") or not subject.adapted.whole:
         return None
     proofs = certify(subject.layer, subject.drive)
     system = proofs[0].constants if len(proofs) == 1 else None
