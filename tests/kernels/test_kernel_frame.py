@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 from mnemoscope import MnemoscopeError, kernels, layers
 from mnemoscope.kernels._cpu import library
+from mnemoscope.kernels._cpu.structures import STRUCTURES
 
 compiled = pytest.mark.skipif(not library.available(torch.float32), reason="no compiled CPU kernels here")
 
@@ -261,13 +262,13 @@ def test_torchs_threads_are_borrowed_whatever_else_is_loaded() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_memory_that_runs_out_in_any_thread_is_an_error_of_its_own(threads: int) -> None:
     """Full attention over more states than there are addresses: its scratch is made before anything is read."""
-    steps, batch, n, full = 1 << 45, 2, 4, -1
-    sizes = steps, batch, n, 0, 0, full, 0, 2 * n
-    matrices = *(torch.zeros(n, n) for _ in range(3)), torch.zeros(n)  # V, W_a, U_a, v
+    fields: dict[str, Any] = dict.fromkeys(STRUCTURES["attentive_forward"].names, 0)
+    fields |= dict(steps=1 << 45, batch=2, n=4, buffer=-1, activation_width=8)
+    fields |= {name: torch.zeros(4, 4) for name in ("V", "W_a", "U_a", "v")}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         with pytest.raises(MemoryError, match="attentive_forward could not allocate"):
-            library.call("attentive_forward", torch.float32, *sizes, None, *matrices, *[None] * 20, 0, 0, 1.0, 0, 0, 0)
+            library.call("attentive_forward", torch.float32, **fields)
     finally:
         torch.set_num_threads(before)

@@ -9,11 +9,12 @@ from mnemoscope.kernels import _portable
 from mnemoscope.kernels._autograd import attentive_weight_gradients
 from mnemoscope.kernels._cpu import exponent_range
 from mnemoscope.kernels._cpu.library import call
-from mnemoscope.kernels._cpu.plain import PHI, beside, input_gradient
+from mnemoscope.kernels._cpu.plain import PHI, input_gradient, n_inputs
 from mnemoscope.kernels._naive import projected
 from mnemoscope.kernels._operators import implement
 
 CELL = {"rnn": 0, "lstm": 1}  # enum class Cell
+MIX = {"sum": 0, "mean": 1}  # enum class Mix
 BEYOND = -1.0  # in the place of the exponentials of queries and keys, which would leave their type's range
 
 
@@ -36,11 +37,14 @@ def attentive_forward(
     activations, reached = xp.new_empty(kept, B, 7 * n if lstm else 2 * n), xp.new_empty(B)
     chosen = xp.new_empty(0 if buffer < 0 else (kept, B, slots), dtype=torch.int32)
     attention = xp.new_empty((kept, B) if buffer < 0 else (kept, B, slots))
+    slots_T, relevance_T = final[2:]
     call(
-        "attentive_forward", xp.dtype, T, B, n, beside(V, n), values0.shape[1], buffer, relevant,
-        activations.shape[2], xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, relevance0, clock0,
-        lengths, h, s, c_T, *final, activations, chosen, attention, reached, CELL[cell], PHI[phi], float(decay),
-        refresh, mix == "mean", save,
+        "attentive_forward", xp.dtype, steps=T, batch=B, n=n, n_inputs=n_inputs(V, n), carried=values0.shape[1],
+        activation_width=activations.shape[2], xp=xp, V=V, W_a=W_a, U_a=U_a, v=v, b=b, s0=s0, c0=c0, values0=values0,
+        keys0=keys0, origin0=origin0, relevance0=relevance0, clock0=clock0, cell=CELL[cell], phi=PHI[phi],
+        buffer=buffer, relevant=relevant, mix=MIX[mix], decay=decay, refresh=refresh, lengths=lengths, save=save, h=h,
+        s=s, c_T=c_T, values_T=values, keys_T=keys, slots_T=slots_T, relevance_T=relevance_T, activations=activations,
+        slots=chosen, attention=attention, largest_magnitude=reached,
     )  # fmt: skip
     if exponent_range.lost(reached, h, s, s0, keys0, W_a, U_a):
         *found, gates, chosen, attention = _portable.attentive_forward(
@@ -70,9 +74,12 @@ def attentive_backward(
     ds0, dc0 = torch.empty_like(s0), torch.empty_like(s0) if lstm else h.new_empty(0)
     dvalues0, dkeys0 = torch.empty_like(values0), torch.empty_like(keys0)
     call(
-        "attentive_backward", h.dtype, T, B, n, 0, values0.shape[1], buffer, relevant, activations.shape[2], dh, ds,
-        dc_T, None, V, W_a, U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, activations, slots,
-        attention, dxp, dq, dk, None, None, None, dv, ds0, dc0, dvalues0, dkeys0, CELL[cell], PHI[phi], mix == "mean",
+        "attentive_backward", h.dtype, steps=T, batch=B, n=n, n_inputs=0, carried=values0.shape[1],
+        activation_width=activations.shape[2], dh=dh, ds=ds, dc_T=dc_T, x=None, V=V, W_a=W_a, U_a=U_a, v=v, b=None,
+        s0=s0, c0=c0, values0=values0, keys0=keys0, origin0=origin0, relevance0=None, clock0=None, cell=CELL[cell],
+        phi=PHI[phi], buffer=buffer, relevant=relevant, mix=MIX[mix], decay=0.0, refresh=0, h=h, s=s,
+        activations=activations, slots=slots, attention=attention, lengths=lengths, dxp=dxp, dq=dq, dk=dk, dx=None,
+        dV=None, dW_a=None, dU_a=None, dv_rows=dv, ds0=ds0, dc0=dc0, dvalues0=dvalues0, dkeys0=dkeys0,
     )  # fmt: skip
     return dxp, dq, dk, dv.sum(0), ds0, dc0, dvalues0, dkeys0
 
@@ -98,10 +105,13 @@ def attentive_backward_joined(
     dc0 = torch.empty_like(s0) if cell == "lstm" else h.new_empty(0)
     dvalues0, dkeys0 = torch.empty_like(values0), torch.empty_like(keys0)
     call(
-        "attentive_backward", h.dtype, T, B, n, beside(V, n), values0.shape[1], buffer, relevant, activations.shape[2],
-        dh, ds, dc_T, x, V, W_a, U_a, v, s0, c0, values0, keys0, origin0, lengths, h, s, activations, slots, attention,
-        by_x if dx else None, None, None, dV, dW_a, dU_a, dv, ds0, dc0, dvalues0, dkeys0, CELL[cell], PHI[phi],
-        mix == "mean",
+        "attentive_backward", h.dtype, steps=T, batch=B, n=n, n_inputs=n_inputs(V, n), carried=values0.shape[1],
+        activation_width=activations.shape[2], dh=dh, ds=ds, dc_T=dc_T, x=x, V=V, W_a=W_a, U_a=U_a, v=v, b=None,
+        s0=s0, c0=c0, values0=values0, keys0=keys0, origin0=origin0, relevance0=None, clock0=None, cell=CELL[cell],
+        phi=PHI[phi], buffer=buffer, relevant=relevant, mix=MIX[mix], decay=0.0, refresh=0, h=h, s=s,
+        activations=activations, slots=slots, attention=attention, lengths=lengths, dxp=None, dq=None, dk=None,
+        dx=by_x if dx else None, dV=dV, dW_a=dW_a, dU_a=dU_a, dv_rows=dv, ds0=ds0, dc0=dc0, dvalues0=dvalues0,
+        dkeys0=dkeys0,
     )  # fmt: skip
     return by_x, dV, dW_a, dU_a, dv.sum(0), ds0, dc0, dvalues0, dkeys0
 
@@ -117,8 +127,10 @@ def sab_forward(
     cells, gates, attention = (xp.new_empty(kept, B, width) for width in (n, 4 * n, top))
     slots = xp.new_empty(kept, B, top, dtype=torch.int32)
     call(
-        "sab_forward", xp.dtype, T, B, n, values0.shape[1], xp, V, w, h0, c0, values0, keys0, origin0, clock0, lengths,
-        h, attended, c_T, cells, gates, slots, attention, store_every, top, truncation, save,
+        "sab_forward", xp.dtype, steps=T, batch=B, n=n, carried=values0.shape[1], xp=xp, V=V, w=w, h0=h0, c0=c0,
+        values0=values0, keys0=keys0, origin0=origin0, relevance0=None, clock0=clock0, store_every=store_every, top=top,
+        truncation=truncation, lengths=lengths, save=save, h=h, attended=attended, c_T=c_T, cells=cells, gates=gates,
+        slots=slots, attention=attention,
     )  # fmt: skip
     return h, attended, c_T, cells, gates, slots, attention
 
@@ -133,8 +145,10 @@ def sab_backward(
     dxp, dh0, dc0, dvalues0 = (torch.empty_like(t) for t in (gates, c0, c0, values0))
     dscores, dscores0 = h.new_zeros(T, B), h.new_zeros(origin0.shape)
     call(
-        "sab_backward", h.dtype, T, B, n, values0.shape[1], dh, dattended, dc_T, V, w, c0, values0, keys0, origin0,
-        clock0, lengths, h, cells, gates, slots, attention, dxp, dh0, dc0, dvalues0, dscores, dscores0, store_every,
-        top, truncation,
+        "sab_backward", h.dtype, steps=T, batch=B, n=n, carried=values0.shape[1], dh=dh, dattended=dattended, dc_T=dc_T,
+        V=V, w=w, c0=c0, values0=values0, keys0=keys0, origin0=origin0, relevance0=None, clock0=clock0,
+        store_every=store_every, top=top, truncation=truncation, h=h, cells=cells, gates=gates, slots=slots,
+        attention=attention, lengths=lengths, dxp=dxp, dh0=dh0, dc0=dc0, dvalues0=dvalues0, dscores=dscores,
+        dscores0=dscores0,
     )  # fmt: skip
     return dxp, dh0, dc0, dvalues0, dscores, dscores0

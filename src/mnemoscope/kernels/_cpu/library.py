@@ -1,14 +1,13 @@
 """The compiled loops: which of them this machine can run, and how they are called.
 
-They are plain C functions over raw memory, so one build serves every version of torch. A function takes one structure
-whose members are all eight bytes wide (pointers, integers, doubles), in the order of the C++ declaration.
+They are plain C functions over raw memory, so one build serves every version of torch. A function takes one structure,
+whose fields are the operator's arguments and results by name (`structures.py`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import struct
 import warnings
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels._cpu import huge_pages
+from mnemoscope.kernels._cpu.structures import STRUCTURES
 
 _SUPPORTED = {"AVX512": ("avx512", "avx2", "generic"), "AVX2": ("avx2", "generic")}
 _FALLBACK = ("generic",)
@@ -53,6 +53,18 @@ def available(dtype: torch.dtype) -> bool:
     return dtype in _NAMES and library() is not None
 
 
+def described() -> dict[str, list[tuple[str, int, int, str]]]:
+    """What the compiled library says of its structures: (name, offset, size in bytes, kind) of each field."""
+    loops = library()
+    assert loops is not None
+    loops.describe_structures.restype = ctypes.c_char_p
+    found: dict[str, list[tuple[str, int, int, str]]] = {}
+    for line in loops.describe_structures().decode().splitlines():
+        structure, field, offset, size, kind = line.split()
+        found.setdefault(structure, []).append((field, int(offset), int(size), kind))
+    return found
+
+
 @lru_cache(maxsize=1)
 def _borrowed_threads() -> int:
     """The address of GOMP_parallel in torch's own OpenMP runtime; 0 where it cannot be found.
@@ -67,21 +79,28 @@ def _borrowed_threads() -> int:
         return 0
 
 
-def _word(value: Tensor | int | float | None) -> int:
-    if isinstance(value, Tensor):
-        return value.data_ptr()
-    if isinstance(value, float):
-        return struct.unpack("q", struct.pack("d", value))[0]
-    return int(value or 0)
+def call(name: str, dtype: torch.dtype, **fields: Tensor | int | float | None) -> None:
+    """Run one compiled loop with torch's number of threads.
 
-
-def call(name: str, dtype: torch.dtype, *members: Tensor | int | float | None) -> None:
-    """Run one compiled loop with torch's number of threads; `members` fill its structure in order."""
+    Args:
+        name: the operator, whose structure is STRUCTURES[name].
+        dtype: the type of its floating-point tensors.
+        fields: every field of the structure by its name, `threads` excepted; a tensor by its address.
+    """
     loops = library()
     assert loops is not None
-    for member in members:
-        if isinstance(member, Tensor) and member.nbytes >= huge_pages.PAGE:
-            huge_pages.ask_for(member)
-    words = [*map(_word, members), torch.get_num_threads(), _borrowed_threads()]
-    if getattr(loops, f"{name}_{_NAMES[dtype]}")(struct.pack(f"{len(words)}q", *words)):
+    structure = STRUCTURES[name]
+    if fields.keys() != structure.names:
+        wrong = sorted(fields.keys() ^ structure.names)
+        raise TypeError(f"{name}: missing or unknown fields {', '.join(wrong)}")
+    words: list[int | float] = []
+    for field in structure.order:
+        value = fields[field]
+        if isinstance(value, Tensor):
+            if value.nbytes >= huge_pages.PAGE:
+                huge_pages.ask_for(value)
+            value = value.data_ptr()
+        words.append(value or 0)
+    packed = structure.packer.pack(*words, torch.get_num_threads(), _borrowed_threads())
+    if getattr(loops, f"{name}_{_NAMES[dtype]}")(packed):
         raise MemoryError(f"{name} could not allocate its working memory")

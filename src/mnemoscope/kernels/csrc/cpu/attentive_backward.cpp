@@ -14,7 +14,7 @@ struct BackwardScratch {
     BackwardScratch(const AttentiveBackward<T>& a, std::int64_t rows)
         : memory(a, rows), ds(rows, a.dx ? a.depth() : a.n), dc(rows, a.n), dh(rows, a.n),
           dk_U(rows, a.n), query(1, a.n), factor(1, a.n), dv(rows, a.n),
-          dV_W(a.gate_width() + a.n, a.extra ? a.depth() : 0, rows), dU_a(a.n, a.extra ? a.n : 0, rows) {
+          dV_W(a.gate_width() + a.n, a.n_inputs ? a.depth() : 0, rows), dU_a(a.n, a.n_inputs ? a.n : 0, rows) {
         for (std::int64_t j = 0; j < a.n; ++j) factor[0][j] = T(4) * a.v[j];
     }
 };
@@ -23,7 +23,7 @@ struct BackwardScratch {
 template <class T, class Memory>
 void attend_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
                  std::int64_t at) {
-    const T share = a.mean ? T(0.5) : T(1);
+    const T share = a.mix == Mix::mean ? T(0.5) : T(1);
     T *d_context = local.memory.context(r), *d_query = local.dk_U[r];  // dk_U is free until the product with U_a
     sweep<T>(a.n, [&](std::int64_t j, int count) {
         Vec<T> d = load(local.ds[r] + j);
@@ -39,7 +39,7 @@ void attend_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& loca
     sweep<T>(a.n, [&](std::int64_t j, int count) {
         const Vec<T> dq = load(local.factor[0] + j) * load(d_query + j);
         store(local.dV_W.left(r) + a.gate_width() + j, dq, count);
-        if (a.extra) return;
+        if (a.n_inputs) return;
         store(a.dq + at * a.n + j, dq, count);
         store(a.dk + at * a.n + j, load(local.dU_a.left(r) + j), count);
     });
@@ -49,7 +49,7 @@ void attend_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& loca
 template <class T, class Memory>
 void advance_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
                   std::int64_t at) {
-    T* dz = a.extra ? nullptr : a.dx + at * a.gate_width();
+    T* dz = a.dxp ? a.dxp + at * a.gate_width() : nullptr;
     if (a.cell == Cell::lstm) {
         const auto kept = a.activations_of(at);
         const T* before = t ? a.activations_of(at - a.batch).cell() : a.c0 + at * a.n;
@@ -66,9 +66,9 @@ template <class T, class Memory>
 void gather(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
             std::int64_t at) {
     const T* before = t ? a.s + (at - a.batch) * a.n : a.s0 + at * a.n;
-    local.dV_W.right(r, before, a.n, a.x + at * a.extra);
+    local.dV_W.right(r, before, a.n, a.x + at * a.n_inputs);
     local.dU_a.right(r, a.h + at * a.n, a.n);
-    if (a.dx) copy(local.ds[r] + a.n, a.dx + at * a.extra, a.extra);
+    if (a.dx) copy(local.ds[r] + a.n, a.dx + at * a.n_inputs, a.n_inputs);
 }
 
 template <class T, class Memory>
@@ -77,9 +77,9 @@ void blank(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std
     fill_zero(local.dV_W.left(r), a.gate_width() + a.n);
     local.dV_W.no_right(r);
     local.dU_a.no_right(r);
-    if (a.extra && a.dx) fill_zero(a.dx + at * a.extra, a.extra);
-    if (a.extra) return;
-    fill_zero(a.dx + at * a.gate_width(), a.gate_width());
+    if (a.dx) fill_zero(a.dx + at * a.n_inputs, a.n_inputs);
+    if (a.n_inputs) return;
+    fill_zero(a.dxp + at * a.gate_width(), a.gate_width());
     fill_zero(a.dq + at * a.n, a.n);
     fill_zero(a.dk + at * a.n, a.n);
 }
@@ -97,7 +97,7 @@ void finish(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, st
     local.memory.finish(r, b);
     copy(local.ds[r], a.ds0 + b * a.n, a.n);
     if (a.cell == Cell::lstm) copy(local.dc[r], a.dc0 + b * a.n, a.n);
-    for (std::int64_t j = 0; j < a.n; ++j) a.dv[b * a.n + j] = T(2) * local.dv[r][j];
+    for (std::int64_t j = 0; j < a.n; ++j) a.dv_rows[b * a.n + j] = T(2) * local.dv[r][j];
 }
 
 template <class T>
@@ -108,7 +108,7 @@ struct Matrices {
         V_W.fill(0, a.gate_width(), read(a), a.V, a.depth(), 1);
         V_W.fill(a.gate_width(), a.n, a.n, a.W_a, a.n, 1);
     }
-    static std::int64_t read(const AttentiveBackward<T>& a) { return a.dx && a.extra ? a.depth() : a.n; }
+    static std::int64_t read(const AttentiveBackward<T>& a) { return a.dx ? a.depth() : a.n; }
 };
 
 template <class T, class Memory>
@@ -128,7 +128,7 @@ void walk(const AttentiveBackward<T>& a, const Matrices<T>& m, const Block& bloc
         for (int r = 0; r < rows; ++r)
             if (span.alive(t, block.first + r)) advance_back(a, local, r, t, t * a.batch + block.first + r);
         m.V_W.times(local.dV_W.left(0), local.dV_W.stride(), rows, local.ds[0], local.ds.stride);
-        for (int r = 0; a.extra && r < rows; ++r)
+        for (int r = 0; a.n_inputs && r < rows; ++r)
             if (span.alive(t, block.first + r)) gather(a, local, r, t, t * a.batch + block.first + r);
         local.dV_W.next(rows);
         local.dU_a.next(rows);
@@ -140,10 +140,10 @@ template <class T, class Memory>
 void run(const AttentiveBackward<T>& a, std::int64_t rows) {
     const Matrices<T> matrices(a);
     over_rows<BackwardScratch<T, Memory>>(
-        a.team, a.batch, rows, [&](std::int64_t size) { return BackwardScratch<T, Memory>(a, size); },
+        a.threads, a.batch, rows, [&](std::int64_t size) { return BackwardScratch<T, Memory>(a, size); },
         [&](const Block& block, auto& local) { walk(a, matrices, block, local); },
         [&](auto& local) {
-            if (!a.extra) return;
+            if (!a.n_inputs) return;
             local.dV_W.give(a.dV, 0, a.gate_width(), a.depth());
             local.dV_W.give(a.dW_a, a.gate_width(), a.gate_width() + a.n, a.n);
             local.dU_a.give(a.dU_a);

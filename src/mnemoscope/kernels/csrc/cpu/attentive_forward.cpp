@@ -19,7 +19,7 @@ struct ForwardScratch {
 
 template <class T, class Memory>
 void advance(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, std::int64_t r, std::int64_t at) {
-    const T* xp = Inputs<T>{a.x, a.extra, a.gate_width()}.added(at);
+    const T* xp = Inputs<T>{a.xp, a.n_inputs, a.gate_width()}.added(at);
     T* out = a.h + at * a.n;
     if (a.cell == Cell::lstm) {
         const auto kept = a.activations_of(at);
@@ -38,7 +38,7 @@ void attend(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, std:
     double_exponentials(local.asked[r], local.query[0], a.n, local.reach[r], a.save ? kept.query() : nullptr);
     local.memory.insert(r, t, local.h[r], local.key[r]);
     local.memory.attend(r, at, local.query[0], local.v[0], local.context[0]);
-    const T share = a.mean ? T(0.5) : T(1);
+    const T share = a.mix == Mix::mean ? T(0.5) : T(1);
     sweep<T>(a.n, [&](std::int64_t j, int count) {
         const Vec<T> s = share * (load(local.h[r] + j) + load(local.context[0] + j));
         store(local.s[r] + j, s, count);
@@ -53,7 +53,7 @@ void blank(const AttentiveForward<T>& a, std::int64_t at) {
     if (!a.save) return;
     fill_zero(a.attention + at * (a.buffer < 0 ? 1 : a.capacity()), a.buffer < 0 ? 1 : a.capacity());
     if (a.buffer >= 0) fill_zero(a.slots + at * a.capacity(), a.capacity());
-    fill_zero(a.activations + at * a.kept, a.kept);
+    fill_zero(a.activations + at * a.activation_width, a.activation_width);
 }
 
 // W_a reads the state alone. A zero for each input would not do: an infinite one, which the cell bends to 1, times zero
@@ -69,7 +69,7 @@ template <class T, class Memory>
 void walk(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, const Block& block,
           ForwardScratch<T, Memory>& local) {
     const Span span(a.steps, a.batch, a.n, a.lengths);
-    const Inputs<T> inputs{a.x, a.extra, a.gate_width()};
+    const Inputs<T> inputs{a.xp, a.n_inputs, a.gate_width()};
     const int rows = block.rows();
     for (int r = 0; r < rows; ++r) {
         const std::int64_t b = block.first + r;
@@ -99,7 +99,7 @@ void walk(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, const Block
     }
     for (int r = 0; r < rows; ++r) {
         local.memory.finish(r, block.first + r, m.U_a);
-        a.reach[block.first + r] = *std::max_element(local.reach[r], local.reach[r] + lanes<T>);
+        a.largest_magnitude[block.first + r] = *std::max_element(local.reach[r], local.reach[r] + lanes<T>);
         if (a.cell == Cell::lstm) copy(local.c[r], a.c_T + (block.first + r) * a.n, a.n);
     }
 }
@@ -108,7 +108,7 @@ template <class T, class Memory>
 void run(const AttentiveForward<T>& a, std::int64_t rows) {
     const ForwardMatrices<T> matrices(a);
     over_rows<ForwardScratch<T, Memory>>(
-        a.team, a.batch, rows, [&](std::int64_t size) { return ForwardScratch<T, Memory>(a, size); },
+        a.threads, a.batch, rows, [&](std::int64_t size) { return ForwardScratch<T, Memory>(a, size); },
         [&](const Block& block, auto& local) { walk(a, matrices, block, local); });
 }
 

@@ -121,7 +121,7 @@ public:
     T* context(std::int64_t r) const { return pending.context(r); }
     void attend_back(std::int64_t r, std::int64_t at, const T* query, const T* dc, T* d_query, T* d_v) {
         const std::int64_t base = r * most;
-        const T *h = a.h + at * a.n, *s = a.s + at * a.n, scale = a.mean ? T(2) : T(1);
+        const T *h = a.h + at * a.n, *s = a.s + at * a.n, scale = a.mix == Mix::mean ? T(2) : T(1);
         Vec<T> product = splat(T(0));  // dc . c_t, and c_t = s_t - h_t
         sweep<T>(a.n, [&](std::int64_t j, int count) {
             product += load(dc + j) * (scale * load(s + j, count) - load(h + j, count));

@@ -100,7 +100,7 @@ void walk(const GoruBackward<T>& a, const Packed<T>& W, const Block& block, Goru
 template <class T, class Arguments>
 void run(const Arguments& a, const Packed<T>& W) {
     over_rows<GoruRows<T>>(
-        a.team, a.batch, most_rows<T>(3 * a.n * a.n),
+        a.threads, a.batch, most_rows<T>(3 * a.n * a.n),
         [&](std::int64_t rows) { return GoruRows<T>{{rows, a.n}, {rows, 3 * a.n}, {rows, a.n}}; },
         [&](const Block& block, auto& local) { walk(a, W, block, local); });
 }

@@ -17,7 +17,7 @@ struct LstmRows {
 template <class T>
 void walk(const LstmForward<T>& a, const Packed<T>& V, const Block& block, LstmRows<T>& local) {
     const Span span(a.steps, a.batch, a.n, a.lengths);
-    const Inputs<T> inputs{a.x, a.extra, 4 * a.n};
+    const Inputs<T> inputs{a.xp, a.n_inputs, 4 * a.n};
     for (std::int64_t b = block.first; b < block.end; ++b) {
         copy(a.h0 + b * a.n, local.state[b - block.first], a.n);
         copy(a.c0 + b * a.n, local.cell[b - block.first], a.n);
@@ -52,8 +52,9 @@ struct LstmGradients {
 template <class T>
 void walk(const LstmBackward<T>& a, const Packed<T>& V, const Block& block, LstmGradients<T>& local) {
     const Span span(a.steps, a.batch, a.n, a.lengths);
-    const Inputs<T> inputs{a.x, a.extra, 4 * a.n};
-    if (a.dx) span.zero_rest(block, a.dx, a.extra ? a.extra : 4 * a.n);
+    const Inputs<T> inputs{a.x, a.n_inputs, 4 * a.n};
+    if (a.dxp) span.zero_rest(block, a.dxp, 4 * a.n);
+    if (a.dx) span.zero_rest(block, a.dx, a.n_inputs);
     for (std::int64_t b = block.first; b < block.end; ++b) {
         fill_zero(local.product[b - block.first], a.n);
         fill_zero(local.dc[b - block.first], a.n);
@@ -62,12 +63,12 @@ void walk(const LstmBackward<T>& a, const Packed<T>& V, const Block& block, Lstm
     for (std::int64_t t = span.longest(block) - 1; t >= 0; --t) {
         for (std::int64_t b = block.first; b < block.end; ++b) {
             const std::int64_t r = b - block.first, at = t * a.batch + b, row = at * a.n, last = row - a.batch * a.n;
-            T* out = a.extra ? nullptr : a.dx + at * 4 * a.n;
+            T* out = a.dxp ? a.dxp + at * 4 * a.n : nullptr;
             if (span.alive(t, b)) {
                 lstm_cell_back(a.n, a.dh ? a.dh + row : nullptr, local.product[r], local.dc[r],
                                t ? a.cells + last : a.c0 + b * a.n, a.cells + row, a.gates + 4 * row,
                                local.dV.left(r), out);
-                if (a.extra) local.dV.right(r, t ? a.h + last : a.h0 + b * a.n, a.n, inputs.behind(at));
+                if (a.n_inputs) local.dV.right(r, t ? a.h + last : a.h0 + b * a.n, a.n, inputs.behind(at));
             } else {
                 if (out) fill_zero(out, 4 * a.n);
                 fill_zero(local.dV.left(r), 4 * a.n);
@@ -76,8 +77,8 @@ void walk(const LstmBackward<T>& a, const Packed<T>& V, const Block& block, Lstm
         }
         V.times(local.dV.left(0), local.dV.stride(), block.rows(), local.product[0], local.product.stride);
         local.dV.next(block.rows());
-        for (int r = 0; a.extra && a.dx && r < block.rows(); ++r)
-            copy(local.product[r] + a.n, a.dx + (t * a.batch + block.first + r) * a.extra, a.extra);
+        for (int r = 0; a.dx && r < block.rows(); ++r)
+            copy(local.product[r] + a.n, a.dx + (t * a.batch + block.first + r) * a.n_inputs, a.n_inputs);
     }
     for (std::int64_t b = block.first; b < block.end; ++b) {
         copy(local.product[b - block.first], a.dh0 + b * a.n, a.n);
@@ -88,24 +89,24 @@ void walk(const LstmBackward<T>& a, const Packed<T>& V, const Block& block, Lstm
 template <class T>
 int run(const LstmForward<T>& a) {
     return guarded([&] {
-        const std::int64_t depth = a.n + a.extra;
+        const std::int64_t depth = a.n + a.n_inputs;
         const Packed<T> V(a.V, depth, 4 * a.n, 1, depth);
         over_rows<LstmRows<T>>(
-            a.team, a.batch, most_rows<T>(4 * depth * a.n),
-            [&](std::int64_t rows) { return LstmRows<T>(rows, a.n, a.extra); },
+            a.threads, a.batch, most_rows<T>(4 * depth * a.n),
+            [&](std::int64_t rows) { return LstmRows<T>(rows, a.n, a.n_inputs); },
             [&](const Block& block, auto& local) { walk(a, V, block, local); });
     });
 }
 template <class T>
 int run(const LstmBackward<T>& a) {
     return guarded([&] {
-        const std::int64_t depth = a.n + a.extra, width = a.dx ? depth : a.n;
+        const std::int64_t depth = a.n + a.n_inputs, width = a.dx ? depth : a.n;
         const Packed<T> V(a.V, 4 * a.n, width, depth, 1);
         const auto scratch = [&](std::int64_t rows) {
-            return LstmGradients<T>{{rows, a.n}, {rows, width}, {4 * a.n, a.extra ? depth : 0, rows}};
+            return LstmGradients<T>{{rows, a.n}, {rows, width}, {4 * a.n, a.n_inputs ? depth : 0, rows}};
         };
         over_rows<LstmGradients<T>>(
-            a.team, a.batch, most_rows<T>(4 * depth * a.n), scratch,
+            a.threads, a.batch, most_rows<T>(4 * depth * a.n), scratch,
             [&](const Block& block, auto& local) { walk(a, V, block, local); },
             [&](auto& local) { local.dV.give(a.dV); });
     });

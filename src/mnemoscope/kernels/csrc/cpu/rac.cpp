@@ -63,7 +63,7 @@ int run(const Arguments& a, std::int64_t row_step, std::int64_t column_step) {
     return guarded([&] {
         const Packed<T> V(a.V, a.n, a.n, row_step, column_step);
         over_rows<RacRows<T>>(
-            a.team, a.batch, most_rows<T>(a.n * a.n),
+            a.threads, a.batch, most_rows<T>(a.n * a.n),
             [&](std::int64_t rows) { return RacRows<T>{{rows, a.n}, {rows, a.n}}; },
             [&](const Block& block, auto& local) { walk(a, V, block, local); });
     });

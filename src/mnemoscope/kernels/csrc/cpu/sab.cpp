@@ -296,7 +296,7 @@ int run(const SabForward<T>& a) {
     return guarded([&] {
         const Packed<T> V(a.V, a.n, 4 * a.n, 1, a.n);
         over_rows<SabForwardRows<T>>(
-            a.team, a.batch, most_rows<T>(4 * a.n * a.n), [&](std::int64_t rows) { return SabForwardRows<T>(a, rows); },
+            a.threads, a.batch, most_rows<T>(4 * a.n * a.n), [&](std::int64_t rows) { return SabForwardRows<T>(a, rows); },
             [&](const Block& block, auto& local) { walk(a, V, block, local); });
     });
 }
@@ -305,7 +305,7 @@ int run(const SabBackward<T>& a) {
     return guarded([&] {
         const Packed<T> V(a.V, 4 * a.n, a.n, a.n, 1);
         over_rows<SabBackwardRows<T>>(
-            a.team, a.batch, most_rows<T>(4 * a.n * a.n), [&](std::int64_t rows) { return SabBackwardRows<T>(a, rows); },
+            a.threads, a.batch, most_rows<T>(4 * a.n * a.n), [&](std::int64_t rows) { return SabBackwardRows<T>(a, rows); },
             [&](const Block& block, auto& local) { walk(a, V, block, local); });
     });
 }

@@ -131,12 +131,12 @@ public:
         U_a.times(slots.values[start], slots.values.stride, static_cast<int>(capacity), made[0], made.stride);
         for (std::int64_t j = 0; j < capacity; ++j) {
             const std::int64_t index = slots.held[start + j], place = slots.place[start + j], to = b * capacity + j;
-            a.final_slots[to] = index;
+            a.slots_T[to] = index;
             copy(slots.values[place], a.values_T + to * a.n, a.n);
             const std::int64_t from = b * capacity + (index < 0 ? j : index);  // of a carried state's key
             copy(index < a.carried ? a.keys0 + from * a.n : made[place - start], a.keys_T + to * a.n, a.n);
         }
-        copy(relevance.get() + slots.at(r, 0), a.final_relevance + b * capacity, capacity);
+        copy(relevance.get() + slots.at(r, 0), a.relevance_T + b * capacity, capacity);
     }
 };
 
