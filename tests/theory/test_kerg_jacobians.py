@@ -31,9 +31,9 @@ NONLINEARITIES = {"tanh": torch.tanh, "relu": torch.relu, "identity": lambda z: 
 
 
 def weights(n, inputs, seed):
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     shapes = dict(V=(n, n), U=(n, inputs), b=(n,), W_a=(n, n), U_a=(n, n), v=(n,))
-    return {name: torch.randn(shape, generator=draw, dtype=torch.float64) for name, shape in shapes.items()}
+    return {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
 
 
 def psi(p, mix, hs, s_before, allowed):

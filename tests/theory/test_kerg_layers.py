@@ -9,12 +9,12 @@ from mnemoscope.layers import LSTM, SAB, MemLSTM, MemRNN, RelLSTM, RelRNN
 from mnemoscope.recurrence import trace
 from mnemoscope.theory.attention import (
     attention_blocks,
+    attention_pattern,
     by_hops,
     chi,
     decompose,
     gradient_by_hops,
     path_factors,
-    pattern_of,
     sparsity,
     state_gradients,
     uniform_chi,
@@ -114,7 +114,7 @@ def test_uniform_linear_screening_is_the_sparse_polynomial():
     model = RelRNN(N, N, nonlinearity="identity", **SCREENED, dtype=torch.float64)
     torch.nn.init.zeros_(model.weight_score_l0)
     blocks = attention_blocks(model, torch.randn(T, N, dtype=torch.float64))
-    assert sparsity(pattern_of(blocks.attention)) == 5
+    assert sparsity(attention_pattern(blocks.attention)) == 5
     coefficients = chi(blocks.attention, 2)[9]
     V = model.weight_hh_l0.detach()
     expected = torch.stack([c * torch.linalg.matrix_power(V, s) for s, c in enumerate(coefficients)])

@@ -108,13 +108,13 @@ def test_lemma_8_with_the_printed_slope_is_wrong():
 
 def test_a_state_that_nobody_attends_still_teaches():
     """Remark 6 denies it: with h_2 hidden from every step, dL/dh_2 is not zero but dL/ds_2 itself."""
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     shapes = dict(V=(N, N), U=(N, INPUTS), b=(N,), W_a=(N, N), U_a=(N, N), v=(N,))
-    weights = {name: torch.randn(shape, generator=draw, dtype=torch.float64) for name, shape in shapes.items()}
+    weights = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
     seen = torch.ones(T, T).tril().bool()
     seen[:, 2] = False
     net = SelfAttentiveNet(**weights, attended=seen)
-    x = torch.randn(T, INPUTS, generator=draw, dtype=torch.float64)
+    x = torch.randn(T, INPUTS, generator=generator, dtype=torch.float64)
     blocks = net.blocks(x)
     assert not blocks.attention[:, 2].any()
     last = torch.zeros(T, N, dtype=torch.float64)

@@ -12,9 +12,9 @@ from mnemoscope.theory.attention import by_hops, total_derivatives, transfers
 
 
 def factors(k, n, m, seed):
-    draw = torch.Generator().manual_seed(seed)
-    E = torch.randn(k + 1, n, m, generator=draw, dtype=torch.float64)
-    F = torch.randn(k + 1, k + 1, n, n, generator=draw, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    E = torch.randn(k + 1, n, m, generator=generator, dtype=torch.float64)
+    F = torch.randn(k + 1, k + 1, n, n, generator=generator, dtype=torch.float64)
     return E, F
 
 

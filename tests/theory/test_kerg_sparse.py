@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.theory.attention import (
+    attention_pattern,
     chain_gain,
     chi,
     dependency_depth,
     depth_bound,
     effective_sparsity,
     gain,
-    pattern_of,
     sparsity,
     uniform_chi,
-    uniform_over,
+    uniform_weights,
 )
 
 
@@ -58,7 +58,7 @@ def chi_listed(A, t, k, s):
 @settings(max_examples=100, deadline=None)
 def test_chi_is_the_listed_sum(case):
     pattern, t = case
-    found = chi(uniform_over(pattern), t)
+    found = chi(uniform_weights(pattern), t)
     for k in range(len(pattern) - t):
         expected = [chi_listed(pattern, t, k, s) for s in range(len(found))]
         assert found[k].tolist() == pytest.approx(expected, rel=1e-12, abs=1e-14)
@@ -67,7 +67,7 @@ def test_chi_is_the_listed_sum(case):
 def test_full_attention_is_the_uniform_case():
     full = torch.ones(15, 15).tril().bool()
     for t in (0, 4):
-        torch.testing.assert_close(chi(uniform_over(full), t), uniform_chi(t + 1, 14 - t))
+        torch.testing.assert_close(chi(uniform_weights(full), t), uniform_chi(t + 1, 14 - t))
 
 
 @given(patterns(), st.floats(-1, 1), st.floats(-1, 1))
@@ -75,7 +75,7 @@ def test_full_attention_is_the_uniform_case():
 def test_gain_is_the_polynomial_of_chi(case, real, imaginary):
     pattern, t = case
     eigenvalue = complex(real, imaginary)
-    weight = uniform_over(pattern)
+    weight = uniform_weights(pattern)
     powers = torch.tensor([eigenvalue**s for s in range(len(pattern) - t)], dtype=torch.complex128)
     expected = chi(weight, t).to(torch.complex128) @ powers
     torch.testing.assert_close(gain(weight, t, eigenvalue), expected, rtol=1e-10, atol=1e-12)
@@ -99,7 +99,7 @@ def test_depth_is_the_shortest_path_and_the_lowest_degree(case):
     pattern, t = case
     depth = dependency_depth(pattern, t)
     assert depth.tolist() == fewest_hops(pattern, t)
-    coefficients = chi(uniform_over(pattern), t)
+    coefficients = chi(uniform_weights(pattern), t)
     for k, d in enumerate(depth.tolist()):  # eq. 298: p = lambda^d q
         assert not coefficients[k, :d].any()
         assert coefficients[k, d] > 0
@@ -110,7 +110,7 @@ def test_depth_is_the_shortest_path_and_the_lowest_degree(case):
 def test_theorem_2_with_its_constant(case, eigenvalue):
     pattern, t = case
     kappa = sparsity(pattern)
-    p, coefficients = gain(uniform_over(pattern), t, eigenvalue), chi(uniform_over(pattern), t)
+    p, coefficients = gain(uniform_weights(pattern), t, eigenvalue), chi(uniform_weights(pattern), t)
     assert not p.imag.any()
     for k, d in enumerate(dependency_depth(pattern, t).tolist()):
         assert p[k].real.item() >= depth_bound(eigenvalue, kappa, d) * (1 - 1e-12)
@@ -129,23 +129,23 @@ def test_theorem_2_is_attained():
         pattern[step, attended] = True
     assert dependency_depth(pattern, 2)[-1] == 2
     eigenvalue = 1e-4
-    p = gain(uniform_over(pattern), 2, eigenvalue)[-1].real.item()
+    p = gain(uniform_weights(pattern), 2, eigenvalue)[-1].real.item()
     assert p == pytest.approx(depth_bound(eigenvalue, kappa, 2), rel=1e-3)
 
 
 def test_norm_of_a_linear_sparse_net_keeps_above_the_bound():
     """Theorem 2 as it is stated, for normal V with one positive real eigenvalue."""
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(20):
-        angle = torch.rand(1, generator=draw, dtype=torch.float64).item() * math.pi
-        Q = torch.linalg.qr(torch.randn(3, 3, generator=draw, dtype=torch.float64)).Q
+        angle = torch.rand(1, generator=generator, dtype=torch.float64).item() * math.pi
+        Q = torch.linalg.qr(torch.randn(3, 3, generator=generator, dtype=torch.float64)).Q
         block = torch.zeros(3, 3, dtype=torch.float64)
         block[:2, :2] = 0.9 * torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
         block[2, 2] = 0.6
         V = Q @ block @ Q.T
-        pattern = torch.rand(12, 12, generator=draw).tril() > 0.6
+        pattern = torch.rand(12, 12, generator=generator).tril() > 0.6
         pattern[:, 0] = True
-        coefficients = chi(uniform_over(pattern), 1)
+        coefficients = chi(uniform_weights(pattern), 1)
         depth, kappa = dependency_depth(pattern, 1), sparsity(pattern)
         for k in range(11):
             derivative = sum(c * torch.linalg.matrix_power(V, s) for s, c in enumerate(coefficients[k]))
@@ -174,7 +174,7 @@ def test_eq_296(eigenvalue, depth):
     pattern = chain(depth, c)
     assert sparsity(pattern) == 1
     assert set(dependency_depth(pattern, 1)[-c:].tolist()) == {depth}
-    p = gain(uniform_over(pattern), 1, eigenvalue)[-1].item()
+    p = gain(uniform_weights(pattern), 1, eigenvalue)[-1].item()
     assert p == pytest.approx(chain_gain(eigenvalue, depth, c), rel=1e-9)
 
 
@@ -185,14 +185,14 @@ def test_eq_296_is_a_finite_geometric_sum():
 
 def test_effective_sparsity_counts_equal_shares():
     pattern = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 1, 1]]).bool()
-    assert effective_sparsity(uniform_over(pattern)).tolist() == pytest.approx([1, 2, 3])
+    assert effective_sparsity(uniform_weights(pattern)).tolist() == pytest.approx([1, 2, 3])
     assert effective_sparsity(torch.tensor([[1.0, 0], [0.9, 0.1]]))[1].item() == pytest.approx(1 / 0.82)
 
 
 def test_pattern_of_an_attention_map():
     weight = torch.tensor([[1.0, 0], [0.95, 0.05]])
-    assert pattern_of(weight).tolist() == [[True, False], [True, True]]
-    assert pattern_of(weight, threshold=0.1).tolist() == [[True, False], [True, False]]
+    assert attention_pattern(weight).tolist() == [[True, False], [True, True]]
+    assert attention_pattern(weight, threshold=0.1).tolist() == [[True, False], [True, False]]
 
 
 @pytest.mark.parametrize(

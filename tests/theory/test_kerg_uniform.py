@@ -287,8 +287,8 @@ def test_theorem_1_holds_with_its_condition(eigenvalues):
 @given(st.integers(0, 10_000), st.integers(1, 5), st.integers(0, 15))
 @settings(max_examples=200, deadline=None)
 def test_norms_of_normal_and_other_matrices(seed, t, k):
-    draw = torch.Generator().manual_seed(seed)
-    V = torch.randn(4, 4, generator=draw, dtype=torch.float64) / 4
+    generator = torch.Generator().manual_seed(seed)
+    V = torch.randn(4, 4, generator=generator, dtype=torch.float64) / 4
     Q = torch.linalg.qr(V).Q * 0.7
     coefficients = uniform_chi(t, k)[k]
 

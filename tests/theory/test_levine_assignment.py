@@ -140,12 +140,12 @@ def test_lemma_2_fails_for_equal_vectors():
     assert permuted_products(np.ones((2, 3)), [1, 0]) == permuted_products(np.ones((2, 3)), [0, 1])
 
 
-@pytest.mark.parametrize(("colours", "half"), [(2, 5), (3, 4), (4, 3)])
-def test_lemma_3_each_sequence_is_won_by_its_own_bucket(colours, half):
+@pytest.mark.parametrize(("colors", "half"), [(2, 5), (3, 4), (4, 3)])
+def test_lemma_3_each_sequence_is_won_by_its_own_bucket(colors, half):
     omega = half**2 + 1
-    for d in combinations_with_replacement(range(1, colours + 1), half):
-        own = tuple(d.count(r) for r in range(1, colours + 1))
-        rewards = {bucket: best_reward(d, bucket, omega) for bucket in bucket_states(colours, half)}
+    for d in combinations_with_replacement(range(1, colors + 1), half):
+        own = tuple(d.count(r) for r in range(1, colors + 1))
+        rewards = {bucket: best_reward(d, bucket, omega) for bucket in bucket_states(colors, half)}
         assert max(rewards, key=rewards.__getitem__) == own
         assert list(rewards.values()).count(rewards[own]) == 1
         assert rewards[own] == sum(omega**r * n * (n + 1) // 2 for r, n in enumerate(own, 1))  # the proof's rho*
@@ -161,7 +161,7 @@ def test_best_reward_is_the_best_trajectory():
     for d in combinations_with_replacement((1, 2, 3), 3):
         for state in bucket_states(3, 3):
             paths = [zip(d, path, strict=True) for path in trajectories(state)]
-            rewards = [sum(4**colour * bucket[colour - 1] for colour, bucket in path) for path in paths]
+            rewards = [sum(4**color * bucket[color - 1] for color, bucket in path) for path in paths]
             assert best_reward(d, state, 4) == max(rewards)
 
 

@@ -204,9 +204,9 @@ def test_no_two_nodes_of_a_figure_coincide():
     assert len(set(places.values())) == len(network.nodes)
 
 
-@pytest.mark.parametrize("draw", [figures.figure_2, figures.figure_4, figures.figure_5, figures.figure_6])
-def test_figures_can_be_saved(draw, tmp_path):
-    draw().savefig(tmp_path / "figure.png")
+@pytest.mark.parametrize("make_figure", [figures.figure_2, figures.figure_4, figures.figure_5, figures.figure_6])
+def test_figures_can_be_saved(make_figure, tmp_path):
+    make_figure().savefig(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 5000
 
 

@@ -13,17 +13,24 @@ from mnemoscope.theory.smoothness._cost import (
     JointConstants,
     P,
     Q,
+    amplification,
     contractive_unit,
     cost_lipschitz,
     gradient_lipschitz,
     joint_constants,
     output_bound,
     regime,
-    spread,
 )
 from mnemoscope.theory.smoothness._losses import cross_entropy, cross_entropy_value, squared_error, squared_loss_value
 from mnemoscope.theory.stability import SystemConstants, lstm_constants, rnn_constants
-from mnemoscope.theory.stability._instances import bounded_inputs, flat, nearby, random_lstm, random_rnn, rnn_states
+from mnemoscope.theory.stability._instances import (
+    bounded_inputs,
+    flatten,
+    perturbed,
+    random_lstm,
+    random_rnn,
+    rnn_states,
+)
 
 positive = st.floats(0.05, 2.5)
 constants = st.builds(JointConstants, positive, positive, positive, positive)
@@ -36,10 +43,10 @@ def S(L_f, t):
 @settings(max_examples=60, deadline=None)
 @given(positive, st.integers(0, 12))
 def test_spread_is_its_sum(L_f, N):
-    assert spread(L_f, N).tolist() == pytest.approx([S(L_f, t) for t in range(N + 1)])
+    assert amplification(L_f, N).tolist() == pytest.approx([S(L_f, t) for t in range(N + 1)])
     if abs(L_f - 1) > 1e-3:  # eq. 19 cancels near 1
         closed = math.sqrt((L_f ** (2 * N + 2) - 1) / (L_f**2 - 1))
-        assert float(spread(L_f, N)[-1]) == pytest.approx(closed, rel=1e-6)
+        assert float(amplification(L_f, N)[-1]) == pytest.approx(closed, rel=1e-6)
 
 
 @settings(max_examples=40, deadline=None)
@@ -88,26 +95,27 @@ def cost_of(weights, x0, readout, u, y, value):
 @settings(max_examples=200, deadline=None)
 @given(st.floats(0.1, 1.5), st.integers(1, 8), st.integers(0, 10**6), st.booleans(), st.booleans())
 def test_cost_and_gradient_of_networks_stay_within(lam, N, seed, entropy, rescale):
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     weights = random_rnn(3, 2, lam, seed, bias=False)
     system = rnn_constants(*weights, input_bound=1.0)
-    readout = torch.randn(2, 3, generator=draw).double()
-    y = torch.rand(N, 2, generator=draw).round().double()
+    readout = torch.randn(2, 3, generator=generator).double()
+    y = torch.rand(N, 2, generator=generator).round().double()
     u = bounded_inputs(N, 2, 1.0, seed)
     norm = float(torch.linalg.matrix_norm(readout, ord=2))
     unit = contractive_unit(system) if rescale and lam < 1 else 1.0
     joint = joint_constants(system, norm, unit=unit)
     loss, value = (cross_entropy(2), cross_entropy_value) if entropy else (squared_error(), squared_loss_value)
-    outputs = torch.full((N + 1,), norm * system.reach, dtype=torch.float64)
-    ends = [nearby(weights, 0.2, 2 * seed + i) for i in range(2)]
-    starts = [project(torch.randn(3, generator=draw).double(), system.reach) for _ in range(2)]
+    outputs = torch.full((N + 1,), norm * system.state_bound, dtype=torch.float64)
+    ends = [perturbed(weights, 0.2, 2 * seed + i) for i in range(2)]
+    starts = [project(torch.randn(3, generator=generator).double(), system.state_bound) for _ in range(2)]
     costs, gradients = [], []
     for end, start in zip(ends, starts, strict=True):
         leaves = tuple(w.clone().requires_grad_() for w in end)
         V = cost_of(leaves, start, readout, u, y, value)
         costs.append(V.item())
-        gradients.append(flat(torch.autograd.grad(V, leaves)))
-    distance = math.hypot(float((flat(ends[0]) - flat(ends[1])).norm()) / unit, float((starts[0] - starts[1]).norm()))
+        gradients.append(flatten(torch.autograd.grad(V, leaves)))
+    moved = float((flatten(ends[0]) - flatten(ends[1])).norm()) / unit
+    distance = math.hypot(moved, float((starts[0] - starts[1]).norm()))
     target = float(y.norm(dim=1).max())
     assert abs(costs[0] - costs[1]) <= cost_lipschitz(joint, loss, target, outputs) * distance
     turned = float((gradients[0] - gradients[1]).norm()) * unit
@@ -132,11 +140,11 @@ def test_joint_constants_bound_joint_jacobians(lam, unit, seed):
     def jacobian(h, w):
         return torch.cat([j.flatten(1) for j in jacrev(f, (0, 1, 2))(h, *(x / unit for x in w))], 1)
 
-    states, other = rnn_states(bounded_inputs(6, 2, 1.0, seed), weights), nearby(weights, 0.2, seed)
+    states, other = rnn_states(bounded_inputs(6, 2, 1.0, seed), weights), perturbed(weights, 0.2, seed)
     h, k = states[3], states[6]
     here, there = jacobian(h, weights), jacobian(k, other)
     assert float(torch.linalg.matrix_norm(here, ord=2)) <= joint.L_f * (1 + 1e-9)
-    distance = math.hypot(float((h - k).norm()), float((flat(weights) - flat(other)).norm()) / unit)
+    distance = math.hypot(float((h - k).norm()), float((flatten(weights) - flatten(other)).norm()) / unit)
     assert float(torch.linalg.matrix_norm(here - there, ord=2)) <= joint.L_f_prime * distance * (1 + 1e-9)
 
 
@@ -147,7 +155,7 @@ def test_joint_constants_bound_joint_jacobians(lam, unit, seed):
 def test_each_part_of_the_joint_smoothness_has_its_power_of_the_unit(betas, expected):
     """In units of 2 the blocks of f's second derivative are (hh, 2 hw; 2 wh, 4 ww), measured by their spectral norm."""
     zero = {"beta_hh": 0.0, "beta_hw": 0.0, "beta_wh": 0.0, "beta_ww": 0.0}
-    system = SystemConstants(lam=0.6, L_x=1.0, L_w=0.4, reach=1.0, **{**zero, **betas})
+    system = SystemConstants(lam=0.6, L_x=1.0, L_w=0.4, state_bound=1.0, **{**zero, **betas})
     joint = joint_constants(system, 1.0, unit=2.0)
     assert joint.L_f_prime == pytest.approx(expected)
     assert joint.L_f == pytest.approx(1.0)  # 0.6 and 2 x 0.4

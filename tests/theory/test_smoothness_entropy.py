@@ -15,8 +15,8 @@ from mnemoscope.theory.smoothness._entropy import entropy_bound, entropy_change,
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 6), st.floats(0.1, 4), st.integers(0, 10**6))
 def test_entropy_of_a_gaussian_under_a_linear_map(n, scale, seed):
-    draw = torch.Generator().manual_seed(seed)
-    A, B = scale * torch.randn(2, n, n, generator=draw, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    A, B = scale * torch.randn(2, n, n, generator=generator, dtype=torch.float64)
     covariance = B @ B.T + torch.eye(n)
     change = gaussian_entropy(A @ covariance @ A.T) - gaussian_entropy(covariance)
     assert change == pytest.approx(float(entropy_change(A)), abs=1e-7)
@@ -26,9 +26,9 @@ def test_entropy_of_a_gaussian_under_a_linear_map(n, scale, seed):
 
 
 def test_entropy_of_a_gaussian_by_sampling():
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     covariance = torch.tensor([[2.0, 0.5], [0.5, 1.0]]).double()
-    x = torch.randn(200_000, 2, generator=draw).double() @ torch.linalg.cholesky(covariance).T
+    x = torch.randn(200_000, 2, generator=generator).double() @ torch.linalg.cholesky(covariance).T
     density = torch.distributions.MultivariateNormal(torch.zeros(2).double(), covariance)
     assert gaussian_entropy(covariance) == pytest.approx(float(-density.log_prob(x).mean()), abs=0.01)
     assert gaussian_entropy(covariance) == pytest.approx(float(density.entropy()))

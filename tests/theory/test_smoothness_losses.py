@@ -27,16 +27,16 @@ def loss_of(kind, size):
 
 
 def draw_pair(seed, size, scale):
-    draw = torch.Generator().manual_seed(seed)
-    return scale * torch.randn(2, size, generator=draw, dtype=torch.float64), draw
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(2, size, generator=generator, dtype=torch.float64), generator
 
 
 @settings(max_examples=200, deadline=None)
 @given(seeds, st.integers(1, 5), st.floats(0.01, 20), st.sampled_from(["squared", "entropy"]))
 def test_slopes_stay_below_property_1(seed, size, scale, kind):
-    (p, q), draw = draw_pair(seed, size, scale)
+    (p, q), generator = draw_pair(seed, size, scale)
     loss, value = loss_of(kind, size)
-    y = torch.rand(size, generator=draw, dtype=torch.float64).round()
+    y = torch.rand(size, generator=generator, dtype=torch.float64).round()
     allowed = loss.steepness(float(y.norm()), torch.maximum(p.norm(), q.norm()))
     assert float((value(p, y) - value(q, y)).abs()) <= float(allowed * (p - q).norm()) * (1 + 1e-9)
 
@@ -55,8 +55,8 @@ def test_property_1_is_reached():
 @settings(max_examples=60, deadline=None)
 @given(seeds, st.integers(1, 4), st.sampled_from(["squared", "entropy"]))
 def test_gradient_is_psi_minus_K3_y(seed, size, kind):
-    (p, q), draw = draw_pair(seed, size, 2.0)
-    y = torch.rand(size, generator=draw).round().double()
+    (p, q), generator = draw_pair(seed, size, 2.0)
+    y = torch.rand(size, generator=generator).round().double()
     loss, value = loss_of(kind, size)
 
     def psi(p):

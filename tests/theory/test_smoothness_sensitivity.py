@@ -10,10 +10,10 @@ from mnemoscope.theory.smoothness._sensitivity import cost_gradient, sensitiviti
 
 
 def network(n, d, m, seed, steps):
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     f, g, size = tanh_network(n, d, m)
     shapes = ((size,), (n,), (steps, d), (steps, m))
-    return f, g, *(torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes)
+    return f, g, *(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
 
 
 @settings(max_examples=20, deadline=None)

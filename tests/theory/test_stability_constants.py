@@ -19,7 +19,7 @@ from mnemoscope.theory.stability._constants import (
     spectral_norm,
     state_gap,
 )
-from mnemoscope.theory.stability._instances import PHI, bounded_inputs, flat, nearby, random_rnn, rnn_states
+from mnemoscope.theory.stability._instances import PHI, bounded_inputs, flatten, perturbed, random_rnn, rnn_states
 
 systems = st.tuples(
     st.sampled_from(["identity", "tanh", "sigmoid"]), st.floats(0.05, 0.95), st.integers(0, 10**6), st.booleans()
@@ -54,8 +54,8 @@ def test_no_jacobian_exceeds_its_constant(case):
     weights, x = random_rnn(5, 3, lam, seed, bias), bounded_inputs(12, 3, 1.5, seed)
     system = rnn_constants(*weights, input_bound=1.5, nonlinearity=nonlinearity)
     states = rnn_states(x, weights, nonlinearity)
-    assert float(states.norm(dim=1).max()) <= system.reach * (1 + 1e-12)
-    other = nearby(weights, 0.3, seed)
+    assert float(states.norm(dim=1).max()) <= system.state_bound * (1 + 1e-12)
+    other = perturbed(weights, 0.3, seed)
     slack = 1 + 1e-9
     for t in (1, 6, 11):
         h, h2 = states[t - 1], states[t]
@@ -68,7 +68,7 @@ def test_no_jacobian_exceeds_its_constant(case):
         assert spectral_norm(in_h - moved_h) <= system.beta_hh * apart * slack + 1e-12
         assert spectral_norm(in_w - moved_w) <= system.beta_wh * apart * slack
         turned_h, _, turned_w = jacobians(other, h, x[t], nonlinearity)
-        apart = float((flat(weights) - flat(other)).norm())
+        apart = float((flatten(weights) - flatten(other)).norm())
         assert spectral_norm(in_h - turned_h) <= system.beta_hw * apart * slack
         assert spectral_norm(in_w - turned_w) <= system.beta_ww * apart * slack + 1e-12
 
@@ -78,7 +78,7 @@ def test_constants_of_a_linear_system_are_reached():
     U, V = torch.tensor([[2.0], [0.0]]), 0.5 * torch.eye(2)
     system = linear_constants(U, V, input_bound=3.0)
     h = rnn_states(torch.full((60, 1), 3.0), (U, V), "identity")[-1]
-    assert float(h.norm()) == pytest.approx(system.reach) == pytest.approx(2 * 3 / (1 - 0.5))
+    assert float(h.norm()) == pytest.approx(system.state_bound) == pytest.approx(2 * 3 / (1 - 0.5))
     in_h, in_x, in_w = jacobians((U, V), h, torch.tensor([3.0]), "identity")
     found = (spectral_norm(in_h), spectral_norm(in_x), spectral_norm(in_w))
     assert found == pytest.approx((system.lam, system.L_x, system.L_w), rel=1e-6)
@@ -91,7 +91,7 @@ def test_biases_that_cancel_are_bounded_apart():
     system = linear_constants(U, V, b, -b, input_bound=1.0)
     h = rnn_states(torch.ones(60, 1).double(), (U, V, b, 0 * b), "identity")[-1]
     assert h.item() == pytest.approx((1 + 3) / (1 - 0.5))
-    assert system.reach == pytest.approx((1 + 3 + 3) / (1 - 0.5))  # reached by b_hh = b
+    assert system.state_bound == pytest.approx((1 + 3 + 3) / (1 - 0.5))  # reached by b_hh = b
 
 
 def test_smoothness_of_a_tanh_unit_is_reached():
@@ -102,7 +102,7 @@ def test_smoothness_of_a_tanh_unit_is_reached():
     zero, eps = torch.zeros(1).double(), 1e-5
     there, here = (jacobians((U, V), zero + s * eps, x, "tanh")[0] for s in (1, -1))
     assert float((there - here).abs()) / (2 * eps) == pytest.approx(system.beta_hh, rel=1e-6)
-    read = math.sqrt(system.reach**2 + float(bend) ** 2)
+    read = math.sqrt(system.state_bound**2 + float(bend) ** 2)
     assert system.beta_ww == pytest.approx(4 / (3 * math.sqrt(3)) * read**2)
     assert system.beta_wh == pytest.approx(4 / (3 * math.sqrt(3)) * 0.8 * read + 1)
 
@@ -123,7 +123,7 @@ def test_state_gap_holds(case, k):
 @given(st.floats(0.01, 0.99), st.floats(1e-8, 1.0))
 def test_context_is_the_least_that_keeps_the_promise(lam, eps):
     """Scalar system, constant input: the gap is lambda^k / (1 - lambda) exactly, and context the least such k."""
-    system = linear_constants(torch.ones(1, 1).double(), torch.tensor([[lam]]).double(), input_bound=1.0)
+    system = linear_constants(torch.ones(1, 1).double(), torch.tensor([[lam]], dtype=torch.float64), input_bound=1.0)
     k = context_length(system, eps)
     assert lam**k / (1 - lam) <= eps * (1 + 1e-9)
     assert k == 0 or lam ** (k - 1) / (1 - lam) > eps * (1 - 1e-9)
@@ -148,7 +148,7 @@ def test_readout_scales_the_gap():
 def test_an_unstable_system_is_refused():
     system = linear_constants(torch.ones(1, 1), torch.tensor([[1.0]]), input_bound=1.0)
     assert not system.stable
-    assert system.reach == math.inf
+    assert system.state_bound == math.inf
     with pytest.raises(MnemoscopeError, match="lambda < 1; got lambda = 1"):
         context_length(system, 0.1)
 
@@ -162,7 +162,7 @@ def test_relu_forgets_but_is_not_smooth():
 
 def test_a_saturated_rnn_is_bounded_by_its_units():
     U, V, *_ = random_rnn(9, 2, 5.0, 0)
-    assert rnn_constants(U, V, input_bound=1.0).reach == 3.0
+    assert rnn_constants(U, V, input_bound=1.0).state_bound == 3.0
 
 
 def test_own_and_unknown_nonlinearities():

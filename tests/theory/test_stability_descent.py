@@ -28,9 +28,9 @@ from mnemoscope.theory.stability._descent import (
 from mnemoscope.theory.stability._instances import (
     bounded_inputs,
     descend,
-    flat,
+    flatten,
     loss_gradient,
-    nearby,
+    perturbed,
     random_rnn,
     rnn_states,
 )
@@ -40,8 +40,8 @@ cases = st.tuples(st.sampled_from(["identity", "tanh"]), st.floats(0.05, 0.9), s
 
 def problem(case, n=4, d=2, T=40):
     nonlinearity, lam, seed = case
-    draw = torch.Generator().manual_seed(seed)
-    readout, target = torch.randn(2, n, generator=draw).double(), torch.randn(2, generator=draw).double()
+    generator = torch.Generator().manual_seed(seed)
+    readout, target = torch.randn(2, n, generator=generator).double(), torch.randn(2, generator=generator).double()
     weights, x = random_rnn(n, d, lam, seed), bounded_inputs(T, d, 1.0, seed)
     system = rnn_constants(*weights, input_bound=1.0, nonlinearity=nonlinearity)
     return x, weights, readout, target, system, squared_loss(readout, target, system)
@@ -58,8 +58,8 @@ def test_gradient_gap_holds(case, k):
 
 def scalar(lam):
     """h_t = lam h_{t-1} + x_t with x = 1 at its fixed point, as constants of w = (a,) alone, and p = h_T."""
-    reach = 1 / (1 - lam)
-    return SystemConstants(lam, 1.0, reach, 0.0, 1.0, 1.0, 0.0, reach=reach), LossConstants(1.0, 0.0)
+    state_bound = 1 / (1 - lam)
+    return SystemConstants(lam, 1.0, state_bound, 0.0, 1.0, 1.0, 0.0, state_bound=state_bound), LossConstants(1.0, 0.0)
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.3, 0.8])
@@ -77,22 +77,22 @@ def test_gradient_gap_is_reached_by_a_scalar_system(lam, k):
 @pytest.mark.parametrize("name", ["beta_wh", "beta_hh", "beta_p"])
 def test_each_term_of_the_gradient_gap_is_its_sum(name):
     """The proof step by step: each factor of dp/dh_T dh_T/dh_t dh_t/dw changed in turn, at the state it is taken at."""
-    lam, L_w, L_p, reach, k = 0.1, 2.0, 3.0, 5.0, 40
+    lam, L_w, L_p, state_bound, k = 0.1, 2.0, 3.0, 5.0, 40
     beta = {"beta_wh": 0.0, "beta_hh": 0.0, "beta_p": 0.0, name: 7.0}
-    system = SystemConstants(lam, 1.0, L_w, 0.0, beta["beta_wh"], 0.0, beta["beta_hh"], reach=reach)
+    system = SystemConstants(lam, 1.0, L_w, 0.0, beta["beta_wh"], 0.0, beta["beta_hh"], state_bound=state_bound)
     total = sum(L_p * lam**age * L_w for age in range(k, k + 60))  # what the cut leaves out
     for age in range(k):  # t = T - age, at h_{t-1}, which is k - 1 - age steps after the cut
-        gaps = [lam ** (k - 1 - a) * reach for a in range(age + 1)]  # of the states before t, ..., T
+        gaps = [lam ** (k - 1 - a) * state_bound for a in range(age + 1)]  # of the states before t, ..., T
         total += L_p * lam**age * beta["beta_wh"] * gaps[age]
         total += L_p * L_w * sum(beta["beta_hh"] * gaps[a] * lam ** (age - 1) for a in range(age))
-    total += sum(beta["beta_p"] * lam**k * reach * lam**age * L_w for age in range(k))
+    total += sum(beta["beta_p"] * lam**k * state_bound * lam**age * L_w for age in range(k))
     assert 0.95 * gradient_gap(system, LossConstants(L_p, beta["beta_p"]), k) < total
     assert total <= gradient_gap(system, LossConstants(L_p, beta["beta_p"]), k) * (1 + 1e-12)
 
 
 def test_theorem_1_adds_its_two_terms():
     """At alpha beta = 1 and N = 4 the weights differ by 8 alpha gap; that, carried on, and what the cut leaves out."""
-    system = SystemConstants(0.5, 1.0, 2.0, 1.0, 1.0, 1.0, 1.0, reach=3.0)
+    system = SystemConstants(0.5, 1.0, 2.0, 1.0, 1.0, 1.0, 1.0, state_bound=3.0)
     loss, k = LossConstants(1.0, 1.0), 5
     alpha = 1 / loss_smoothness(system, loss)
     delta = alpha * gradient_gap(system, loss, k) * 4 * 2
@@ -113,8 +113,8 @@ def test_the_printed_lemma_2_fails():
 @given(cases)
 def test_loss_is_smooth_and_trajectories_stay_close(case):
     x, weights, C, y, system, loss = problem(case)
-    other = nearby(weights, 0.1, case[2])
-    distance = float((flat(weights) - flat(other)).norm())
+    other = perturbed(weights, 0.1, case[2])
+    distance = float((flatten(weights) - flatten(other)).norm())
     here, there = (loss_gradient(x, w, C, y, None, case[0]) for w in (weights, other))
     assert float((here - there).norm()) <= loss_smoothness(system, loss) * distance * (1 + 1e-9) + 1e-12
     apart = (rnn_states(x, weights, case[0]) - rnn_states(x, other, case[0])).norm(dim=1)
@@ -132,7 +132,7 @@ def test_beta_and_trajectory_gap_in_closed_form():
     system, linear = scalar(lam)
     assert loss_smoothness(system, linear) == pytest.approx(2 * S**3)
     assert loss_smoothness(system, LossConstants(0.0, 1.0)) == pytest.approx(S**4)
-    bent = SystemConstants(lam, 1.0, 2.0, 3.0, 0.0, 0.0, 5.0, reach=1.0)
+    bent = SystemConstants(lam, 1.0, 2.0, 3.0, 0.0, 0.0, 5.0, state_bound=1.0)
     assert loss_smoothness(bent, linear) == pytest.approx(3 * S + 4 * 5 * S**3)
     a = torch.tensor(lam, dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(sum(a**i for i in range(300)), a, create_graph=True)
@@ -142,12 +142,12 @@ def test_beta_and_trajectory_gap_in_closed_form():
 
 
 def test_squared_loss_is_lipschitz_and_smooth_on_reachable_states():
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for norm, order, dual in (("l2", 2, 2), ("linf", math.inf, 1)):
-        C, y = torch.randn(3, 5, generator=draw).double(), torch.randn(3, generator=draw).double()
-        system = SystemConstants(0.5, 1, 1, 0, 0, 0, 0, reach=0.7, norm=norm)
+        C, y = torch.randn(3, 5, generator=generator).double(), torch.randn(3, generator=generator).double()
+        system = SystemConstants(0.5, 1, 1, 0, 0, 0, 0, state_bound=0.7, norm=norm)
         loss = squared_loss(C, y, system)
-        h, k = torch.randn(2, 5000, 5, generator=draw).double()
+        h, k = torch.randn(2, 5000, 5, generator=generator).double()
         h, k = (0.7 * s / torch.linalg.vector_norm(s, ord=order, dim=1, keepdim=True) for s in (h, k))
         gradient, other = ((s @ C.T - y) @ C for s in (h, k))
         steepest = torch.linalg.vector_norm(gradient, ord=dual, dim=1).max()
@@ -161,7 +161,7 @@ def test_squared_loss_is_lipschitz_and_smooth_on_reachable_states():
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 def test_squared_loss_constants_are_reached_by_one_unit(norm):
     """p = (2 h + 1)^2 / 2 on |h| <= 0.7: the slope 2 (2 h + 1) is at most 4.8, its own slope 4."""
-    system = SystemConstants(0.5, 1, 1, 0, 0, 0, 0, reach=0.7, norm=norm)
+    system = SystemConstants(0.5, 1, 1, 0, 0, 0, 0, state_bound=0.7, norm=norm)
     loss = squared_loss(torch.tensor([[2.0]]), torch.tensor([-1.0]), system)
     assert (loss.L_p, loss.beta_p) == pytest.approx((4.8, 4.0))
 
@@ -192,7 +192,7 @@ def test_trained_weights_stay_within_proposition_2(case, k):
     alpha = 0.5 / loss_smoothness(system, loss)
     full, cut = (descend(x, weights, C, y, cut, alpha, 4, case[0]) for cut in (None, k))
     bound = _descent.weight_gap(gradient_gap(system, loss, k), alpha, loss_smoothness(system, loss), 4)
-    assert float((flat(full) - flat(cut)).norm()) <= bound
+    assert float((flatten(full) - flatten(cut)).norm()) <= bound
     assert spectral_norm(full[1]) <= case[1] * (1 + 1e-9)
 
 
@@ -205,7 +205,7 @@ def test_weight_gap_is_nearly_reached_by_gradient_flow():
     loss = squared_loss(C, y, system)
     full, cut = (descend(x, weights, C, y, cut, alpha, 1, "identity") for cut in (None, k))
     bound = _descent.weight_gap(gradient_gap(system, loss, k), alpha, loss_smoothness(system, loss), 1)
-    assert 0.4 * bound < float((flat(full) - flat(cut)).norm()) <= bound
+    assert 0.4 * bound < float((flatten(full) - flatten(cut)).norm()) <= bound
 
 
 @pytest.mark.parametrize("L_f", [None, 2.0])
@@ -228,7 +228,7 @@ def test_training_context_is_the_least_promise(L_f):
 
 def test_training_context_of_a_system_that_forgets_at_once_by_state():
     """Where lambda^k sup||h|| is the larger term, it alone decides: L_f lambda^k sup||h|| <= eps/2."""
-    system = SystemConstants(0.5, 1.0, 1e-9, 0.0, 0.0, 0.0, 0.0, reach=1.0)
+    system = SystemConstants(0.5, 1.0, 1e-9, 0.0, 0.0, 0.0, 0.0, state_bound=1.0)
     assert training_context_length(system, LossConstants(1.0, 0.0), 2.0**-9, 1.0, 5, L_f=1.0) == 10
 
 
@@ -250,7 +250,7 @@ def test_what_overflows_bounds_nothing():
 
 
 def test_training_context_survives_constants_beyond_floating_point():
-    system = SystemConstants(0.9, 1, 10, 10, 10, 10, 10, reach=10)
+    system = SystemConstants(0.9, 1, 10, 10, 10, 10, 10, state_bound=10)
     k = training_context_length(system, LossConstants(1.0, 1.0), 1e-3, 1.0, 10**6)
     estimate = loss_smoothness(system, LossConstants(1.0, 1.0)) * math.log(10**6) / -math.log(0.9)
     assert k == pytest.approx(estimate, rel=0.01)

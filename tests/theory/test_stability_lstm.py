@@ -12,7 +12,7 @@ from torch.func import jacfwd, jacrev
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.theory.stability._constants import state_gap
 from mnemoscope.theory.stability._descent import gradient_gap, loss_smoothness, squared_loss, trajectory_gap
-from mnemoscope.theory.stability._instances import flat, lstm_states, random_lstm, tighter_lstm
+from mnemoscope.theory.stability._instances import flatten, lstm_states, random_lstm, shrunk_lstm
 from mnemoscope.theory.stability._lstm import (
     GateBounds,
     after_one_step,
@@ -65,9 +65,9 @@ def test_no_jacobian_contradicts_the_certificate(case):
     weights = random_lstm(n, 2, scale, seed)
     found = lstm_certificate(*weights, input_bound=1.0)
     entries = comparison_matrix(*weights, input_bound=1.0)
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     for x in inputs(2, 1.0, seed, T=4):
-        s = box(weights, 1.0) * (2 * torch.rand(2 * n, generator=draw, dtype=torch.float64) - 1)
+        s = box(weights, 1.0) * (2 * torch.rand(2 * n, generator=generator, dtype=torch.float64) - 1)
         J = jacobian(weights, s, x).abs()
         assert bool((entries + 1e-12 >= J).all())
     assert found.rate <= found.lam <= found.proposition_5 * (1 + 1e-12)
@@ -190,11 +190,11 @@ def test_weighted_rate_certifies_what_row_sums_do_not():
 def test_no_jacobian_exceeds_the_lstm_constants(n, scale, seed):
     weights = random_lstm(n, 2, scale, seed)
     system = lstm_constants(*weights, input_bound=0.5)
-    draw = torch.Generator().manual_seed(seed)
-    smaller = tighter_lstm(weights, 0.1 + 0.9 * float(torch.rand(1, generator=draw)))  # in the same set
+    generator = torch.Generator().manual_seed(seed)
+    smaller = shrunk_lstm(weights, 0.1 + 0.9 * float(torch.rand(1, generator=generator)))  # in the same set
     edge = box(weights, 0.5)
     x = inputs(2, 0.5, seed, T=1)[0]
-    s, t = (edge * (2 * torch.rand(2 * n, generator=draw, dtype=torch.float64) - 1) for _ in range(2))
+    s, t = (edge * (2 * torch.rand(2 * n, generator=generator, dtype=torch.float64) - 1) for _ in range(2))
 
     def jacobians(s, w):
         in_s, in_x, *in_w = jacrev(lambda s, x, *w: after_one_step(x, s, w), tuple(range(6)))(s, x, *w)
@@ -205,7 +205,7 @@ def test_no_jacobian_exceeds_the_lstm_constants(n, scale, seed):
 
     (in_s, in_x, in_w), (at_t, _, w_at_t) = jacobians(s, weights), jacobians(t, weights)
     s_small, x_small, w_small = jacobians(s, smaller)
-    apart, distance, slack = float((s - t).abs().max()), float((flat(weights) - flat(smaller)).norm()), 1 + 1e-9
+    apart, distance, slack = float((s - t).abs().max()), float((flatten(weights) - flatten(smaller)).norm()), 1 + 1e-9
     assert max(rows(in_s, 1), rows(s_small, 1)) <= system.lam * slack
     assert max(rows(in_x, 1), rows(x_small, 1)) <= system.L_x * slack
     assert max(rows(in_w, 2), rows(w_small, 2)) <= system.L_w * slack
@@ -230,7 +230,8 @@ def test_lstm_constants_are_nearly_reached():
     assert float(in_x.abs().max()) == pytest.approx(lstm_constants(*driven, input_bound=0.1).L_x, rel=1e-6)
     wide = one_unit(i=(0.0, 20.0), f=(0.0, 1.0), g=(0.0, 20.0))
     c, _ = lstm_states(torch.zeros(200, 1).double(), wide)
-    assert float(c.max()) == pytest.approx(lstm_constants(*wide, input_bound=0.0).reach) == pytest.approx(1 + math.e)
+    bound = lstm_constants(*wide, input_bound=0.0).state_bound
+    assert float(c.max()) == pytest.approx(bound) == pytest.approx(1 + math.e)
 
 
 def test_smoothness_constants_of_an_lstm_are_reached():
@@ -274,8 +275,8 @@ def test_lstm_constants_hold_on_the_set_they_name_and_not_beyond():
 
     weights = one_unit(i=(0.0, -5.0), g=(0.0, 1.0))
     L_w = lstm_constants(*weights, input_bound=0.0).L_w
-    assert float(in_bias(tighter_lstm(weights, 0.5))) <= L_w < float(in_bias(one_unit(i=(0.0, 4.0), g=(0.0, 0.9))))
-    _, _, b = tighter_lstm(one_unit(i=(0.0, -5.0), f=(0.0, 2.0), g=(0.0, -1.0), o=(0.0, -3.0)), 0.5)
+    assert float(in_bias(shrunk_lstm(weights, 0.5))) <= L_w < float(in_bias(one_unit(i=(0.0, 4.0), g=(0.0, 0.9))))
+    _, _, b = shrunk_lstm(one_unit(i=(0.0, -5.0), f=(0.0, 2.0), g=(0.0, -1.0), o=(0.0, -3.0)), 0.5)
     assert b.tolist() == [-5.0, 1.0, -0.5, -3.0]
 
 
@@ -287,8 +288,8 @@ def test_derivatives_of_one_unit_are_bounded_entry_by_entry():
         c = torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * c
         return torch.stack([c, torch.sigmoid(o) * torch.tanh(c)])
 
-    draw = torch.Generator().manual_seed(0)
-    points = 6 * torch.rand(20_000, 5, generator=draw, dtype=torch.float64) - 3
+    generator = torch.Generator().manual_seed(0)
+    points = 6 * torch.rand(20_000, 5, generator=generator, dtype=torch.float64) - 3
     points[:, 4] *= 2 / 3
     points = points[torch.vmap(unit)(points)[:, 0].abs() <= 2]
     one = torch.ones(1, dtype=torch.float64)
@@ -313,13 +314,13 @@ def test_lemmas_hold_for_the_lstm_itself(n, scale, seed, k):
     def gradient(x, weights):
         leaves = tuple(w.detach().requires_grad_() for w in weights)
         h = lstm_states(x, leaves)[1][-1]
-        return flat(torch.autograd.grad(0.5 * (readout @ h - target).square().sum(), leaves))
+        return flatten(torch.autograd.grad(0.5 * (readout @ h - target).square().sum(), leaves))
 
     whole, cut = (torch.stack(lstm_states(part, weights))[:, -1] for part in (x, x[-k:]))
     assert float((whole - cut).abs().max()) <= state_gap(system, k) + 1e-13
     assert float((gradient(x, weights) - gradient(x[-k:], weights)).norm()) <= gradient_gap(system, loss, k) + 1e-12
-    other = tighter_lstm(weights, 0.8)
-    distance = float((flat(weights) - flat(other)).norm())
+    other = shrunk_lstm(weights, 0.8)
+    distance = float((flatten(weights) - flatten(other)).norm())
     assert float((gradient(x, weights) - gradient(x, other)).norm()) <= loss_smoothness(system, loss) * distance
     here, there = (torch.stack(lstm_states(x, w)) for w in (weights, other))
     assert float((here - there).abs().max()) <= trajectory_gap(system, distance)

@@ -12,7 +12,7 @@ from mnemoscope import theory
 def test_public_names_come_from_their_packages():
     assert theory.lstm_certificate is theory.stability.lstm_certificate
     assert theory.chaotic_lstm is theory.smoothness.chaotic_lstm
-    assert "dropout_minimiser" in dir(theory)
+    assert "dropout_minimizer" in dir(theory)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = theory.nonsense
 

@@ -16,10 +16,10 @@ from mnemoscope.theory.attention import (
     AttentionBlocks,
     OtherAttention,
     attention_blocks,
+    attention_pattern,
     dependency_depth,
     effective_sparsity,
     gradient_by_hops,
-    pattern_of,
     state_gradients,
 )
 
@@ -86,7 +86,7 @@ def _take_apart(
     total, _ = state_gradients(blocks, seed)  # (T, n)
     rest = total - terms.sum(0)
     norms = torch.cat([terms, rest[None]]).norm(dim=-1)  # (hops + 2, T)
-    pattern = pattern_of(blocks.attention, threshold).cpu()  # it is searched entry by entry
+    pattern = attention_pattern(blocks.attention, threshold).cpu()  # it is searched entry by entry
     depth = torch.stack([dependency_depth(pattern, t)[-1] for t in range(T)])
     return arrays(
         share=(norms / norms.sum(0).clamp(min=1e-300)).flip(1), gradient=total.norm(dim=-1).flip(0),

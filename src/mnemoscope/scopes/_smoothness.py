@@ -19,7 +19,7 @@ from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.parameter_batches import Parameters
 from mnemoscope.scopes._measures.state_samples import visits
 from mnemoscope.scopes._measures.state_vectors import flatten, unflatten
-from mnemoscope.theory.smoothness import regime, spread
+from mnemoscope.theory.smoothness import amplification, regime
 
 SEQUENCES = 4  # whose cost is differentiated twice
 GROWN = 0.25  # the exponent of N below which a slope counts as constant
@@ -75,7 +75,7 @@ def smoothness(subject: Subject, *, points: int = 6, lengths: int = 6, probes: i
     upto = np.unique(np.geomspace(4, subject.steps, lengths).astype(int))
     slopes = np.array([_slopes(subject, int(N), probes, 0.4 + 0.6 * (k + 1) / len(upto)) for k, N in enumerate(upto)])
     (growth, seen), (gradient_growth, _) = (_growth(upto, column) for column in slopes.T)
-    S = spread(L_x, subject.steps)[upto].square()
+    S = amplification(L_x, subject.steps)[upto].square()
     figures = {"L_f": L_f, "L_g": L_g, "L_x": L_x, "growth": growth, "gradient_growth": gradient_growth}
     promised = regime(1.0 if abs(L_x - 1) < AT_ONE else L_x).name
     return Finding(

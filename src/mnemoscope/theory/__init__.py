@@ -1,49 +1,68 @@
 """What the papers prove, as functions that can be called and statements that can be checked.
 
-One package a paper, imported when a name of it is first used; all of their public names are names of this room.
-`load` imports everything, which fills `STATEMENTS`.
+One package for each paper, imported when one of its names is first used. Every public name of these packages is also a
+name of this room: `theory.lstm_certificate` is `theory.stability.lstm_certificate`.
 """
 
 from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mnemoscope.theory._statement import STATEMENTS, Row, Statement, statement
+from mnemoscope.theory._statement import PAPERS, STATEMENTS, Row, Statement, statement
 
-PAPERS = {
-    "attention": "Kerg et al. 2020",
-    "stability": "Miller & Hardt 2018",
-    "smoothness": "Ribeiro et al. 2019",
-    "separation": "Levine et al. 2018",
-    "foundations": "Nabli 2019",
-}
+if TYPE_CHECKING:  # type checkers and editors see the names; at run time `__getattr__` finds them
+    from mnemoscope.theory import attention, foundations, separation, smoothness, stability
+    from mnemoscope.theory.attention import *  # noqa: F403
+    from mnemoscope.theory.foundations import *  # noqa: F403
+    from mnemoscope.theory.separation import *  # noqa: F403
+    from mnemoscope.theory.smoothness import *  # noqa: F403
+    from mnemoscope.theory.stability import *  # noqa: F403
 
-__all__ = ["PAPERS", "STATEMENTS", "Row", "Statement", "load", "statement"]
+__all__ = [
+    "PAPERS",
+    "STATEMENTS",
+    "Row",
+    "Statement",
+    "attention",
+    "foundations",
+    "load",
+    "separation",
+    "smoothness",
+    "stability",
+    "statement",
+]
 
 
-def __getattr__(name: str) -> Any:
-    if name in PAPERS:
-        return import_module(f"{__name__}.{name}")
-    for package in () if name.startswith("_") else PAPERS:
-        room = import_module(f"{__name__}.{package}")
-        if name in room.__all__:
-            return getattr(room, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # else every misspelt name would pass as Any
 
+    def __getattr__(name: str) -> Any:
+        """Import the package called `name`, or the one that has a public name `name`."""
+        if name in PAPERS:
+            return import_module(f"{__name__}.{name}")
+        if not name.startswith("_"):
+            for topic in PAPERS:
+                package = import_module(f"{__name__}.{topic}")
+                if name in package.__all__:
+                    return getattr(package, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *PAPERS, *(name for package in PAPERS for name in __getattr__(package).__all__)})
+    def __dir__() -> list[str]:
+        names = {*globals(), *PAPERS}
+        for topic in PAPERS:
+            names.update(import_module(f"{__name__}.{topic}").__all__)
+        return sorted(names)
 
 
 def load() -> dict[str, Statement]:
-    """Import every file of the room and return all statements by name: paper by paper, lemma 2 before lemma 10."""
-    for module in pkgutil.walk_packages(__path__, prefix=f"{__name__}."):
+    """Import the whole room and return every statement by name: paper by paper, lemma 2 before lemma 10."""
+    for module in pkgutil.walk_packages(__spec__.submodule_search_locations, prefix=f"{__name__}."):
         import_module(module.name)
-    return {found.name: found for found in sorted(STATEMENTS.values(), key=_place)}
+    return {found.name: found for found in sorted(STATEMENTS.values(), key=_order)}
 
 
-def _place(found: Statement) -> tuple[int, list[tuple[int, str]]]:
-    parts = found.name.split("-")
-    return list(PAPERS.values()).index(found.paper), [(int(p) if p.isdigit() else 0, p) for p in parts]
+def _order(found: Statement) -> tuple[int, list[tuple[int, str]]]:
+    """The paper's place in `PAPERS`, then the parts of the name, numbers by their value."""
+    parts = [(int(part) if part.isdigit() else 0, part) for part in found.name.split("-")]
+    return list(PAPERS.values()).index(found.paper), parts

@@ -1,9 +1,14 @@
 """A statement of a paper, with a check that confronts it with numbers.
 
-Each file of `theory/` holds pure functions and, beside them, the statements they carry out::
+Each file of `theory/` holds pure functions and, beside them, the statements that they carry out::
 
-    @statement("miller-hardt-lemma-1", paper="Miller & Hardt 2018", where="Lemma 1, eq. 3", status="holds",
-               claim="the state of a stable system forgets what lies k steps back like lambda^k")
+    @statement(
+        "miller-hardt-lemma-1",
+        paper=PAPERS["stability"],
+        where="Lemma 1, eq. 3",
+        status="holds",
+        claim="the state of a stable system forgets what lies k steps back like lambda^k",
+    )
     def lemma_1() -> Iterator[Row]:
         yield Row("tanh RNN, n=16, k=10", bound=..., measured=...)
 
@@ -16,16 +21,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+PAPERS = {
+    "attention": "Kerg et al. 2020",
+    "stability": "Miller & Hardt 2018",
+    "smoothness": "Ribeiro et al. 2019",
+    "separation": "Levine et al. 2018",
+    "foundations": "Nabli 2019",
+}
+"""Each package of the room, and the paper that it carries out."""
+
 Status = Literal["holds", "corrected", "open"]
 Relation = Literal["<=", "==", ">="]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One confrontation of a statement with numbers: `measured` stands in `relation` to `bound`.
-
-    For an equality the two may differ by `tolerance`, relative to the bound.
-    """
+    """One check of a statement against numbers: `measured` `relation` `bound`, up to a relative `tolerance`."""
 
     case: str
     bound: float
@@ -35,11 +46,14 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """measured / bound: 1 is as tight as can be."""
-        return self.measured / self.bound if self.bound else float(self.measured == 0) or float("inf")
+        """measured / bound: 1 is as tight as can be; for a bound of 0, 1 if it is met and infinity if not."""
+        if self.bound:
+            return self.measured / self.bound
+        return 1.0 if self.measured == 0 else float("inf")
 
     @property
     def holds(self) -> bool:
+        """True if the relation holds, up to `tolerance` times the larger of the two."""
         slack = self.tolerance * max(abs(self.bound), abs(self.measured), 1e-300)
         match self.relation:
             case "<=":
@@ -52,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Statement:
-    """A lemma, proposition, theorem, claim or conjecture, and how it fared."""
+    """A lemma, proposition, theorem, claim or conjecture: where the paper has it, and the check of it."""
 
     name: str
     paper: str

@@ -55,7 +55,7 @@ def _rnn(layer: RNN, drive: Tensor) -> list[Certified]:
         condition = f"||V|| L_phi = {constants.lam:.4g} for every input (Miller & Hardt 2018, section 6.2)"
         usable = None if layer.preactivation else constants  # the lemmas are about phi(V h + U x), not V phi(h) + U x
         found.append(Certified(constants.lam, constants.lam, "Euclidean", condition, usable))
-        bound = constants.reach  # what the next layer reads
+        bound = constants.state_bound  # what the next layer reads
     return found
 
 

@@ -29,6 +29,7 @@ from mnemoscope.theory.attention._net import SelfAttentiveNet
 from mnemoscope.theory.attention._parameters import alignment_gradient, recurrence_gradient, score_gradient
 from mnemoscope.theory.attention._paths import by_hops, total_derivatives, transfers
 from mnemoscope.theory.attention._sparse import (
+    attention_pattern,
     chain_gain,
     chi,
     dependency_depth,
@@ -36,9 +37,8 @@ from mnemoscope.theory.attention._sparse import (
     effective_sparsity,
     gain,
     path_weights,
-    pattern_of,
     sparsity,
-    uniform_over,
+    uniform_weights,
 )
 from mnemoscope.theory.attention._symmetric import (
     deltas,
@@ -62,6 +62,7 @@ __all__ = [
     "additive_scores",
     "alignment_gradient",
     "attention_blocks",
+    "attention_pattern",
     "by_hops",
     "chain_gain",
     "chi",
@@ -84,7 +85,6 @@ __all__ = [
     "paper_exponent",
     "path_factors",
     "path_weights",
-    "pattern_of",
     "power_sums",
     "proposition_3",
     "psis",
@@ -100,6 +100,6 @@ __all__ = [
     "uniform_chi",
     "uniform_gain",
     "uniform_norm",
-    "uniform_over",
     "uniform_theta",
+    "uniform_weights",
 ]

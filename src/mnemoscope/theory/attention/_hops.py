@@ -56,11 +56,12 @@ def _forward(blocks: AttentionBlocks, t: int, k: int, hops: int, direction: Tens
 
 def _context(blocks: AttentionBlocks, t: int, i: int, dh: Tensor) -> Tensor:
     """What the moves of the attended states h_t .. h_{t+i} make of the context: sum_j alpha_j (I + X_j) dh_j."""
-    held = blocks.origin[t + i] >= t
-    origin, weight = blocks.origin[t + i, held] - t, blocks.weight[t + i, held]
+    recent = blocks.origin[t + i] >= t  # slots whose state was made at or after step t
+    origin = blocks.origin[t + i, recent] - t
+    weight = blocks.weight[t + i, recent]
     moves = dh[origin] * weight.view(-1, 1, 1, 1)  # (slots, hops + 1, n, M)
-    scores = torch.einsum("ji,jsim->jsm", blocks.score_by_hidden[t + i, held], moves)
-    return moves.sum(0) + torch.einsum("ji,jsm->sim", blocks.deviation[t + i, held], scores)
+    scores = torch.einsum("ji,jsim->jsm", blocks.score_by_hidden[t + i, recent], moves)
+    return moves.sum(0) + torch.einsum("ji,jsm->sim", blocks.deviation[t + i, recent], scores)
 
 
 def gradient_by_hops(
@@ -112,13 +113,14 @@ def _backward(blocks: AttentionBlocks, dH: Tensor, dS: Tensor, hop: int) -> tupl
             dS[hop:, t] += dH[later, t + 1] @ blocks.J[t] + dS[later, t + 1] @ macro_partial(blocks, t + 1)
         live = slice(0, T - t)  # the end is at most T - 1 - t hops away
         dH[live, t] += dS[live, t] @ blocks.f1[t]
-        held = blocks.origin[t] >= 0
-        dH[live, blocks.origin[t, held], :n] += _context_back(blocks, t, held, dS[live, t] @ blocks.f2[t])
+        filled = blocks.origin[t] >= 0
+        dH[live, blocks.origin[t, filled], :n] += _context_back(blocks, t, filled, dS[live, t] @ blocks.f2[t])
     return dH[..., :n], dS[..., :n]
 
 
-def _context_back(blocks: AttentionBlocks, t: int, held: Tensor, dc: Tensor) -> Tensor:
+def _context_back(blocks: AttentionBlocks, t: int, filled: Tensor, dc: Tensor) -> Tensor:
     """dL/dc_t (rows, n) brought to each attended state: alpha_j dc (I + X_j), (rows, slots, n)."""
-    weight = blocks.weight[t, held]
-    by_score = weight * (dc @ blocks.deviation[t, held].T)  # dL/de: (rows, slots)
-    return torch.einsum("sm,mn->smn", by_score, blocks.score_by_hidden[t, held]) + torch.einsum("sn,m->smn", dc, weight)
+    weight = blocks.weight[t, filled]
+    by_score = weight * (dc @ blocks.deviation[t, filled].T)  # dL/de: (rows, slots)
+    through_scores = torch.einsum("sm,mn->smn", by_score, blocks.score_by_hidden[t, filled])
+    return through_scores + torch.einsum("sn,m->smn", dc, weight)

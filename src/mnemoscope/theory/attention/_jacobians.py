@@ -63,8 +63,8 @@ class AttentionBlocks:
 
     def slot(self, step: int, origin: int) -> int | None:
         """Where step `step` holds the state made at step `origin`; None if it does not attend it."""
-        found = (self.origin[step] == origin).nonzero()
-        return int(found[0]) if len(found) else None
+        computed = (self.origin[step] == origin).nonzero()
+        return int(computed[0]) if len(computed) else None
 
 
 class AdditiveScores(NamedTuple):
@@ -83,9 +83,9 @@ def additive_scores(W_a: Tensor, U_a: Tensor, v: Tensor, macro: Tensor, hidden: 
         macro: s_{t-1}, (..., n).
         hidden: the attended h_j, (..., m, n).
     """
-    bent = torch.tanh((macro @ W_a.T).unsqueeze(-2) + hidden @ U_a.T)  # (..., m, n)
-    slope = v * (1 - bent**2)
-    return AdditiveScores(bent @ v, slope @ U_a, slope @ W_a)
+    activation = torch.tanh((macro @ W_a.T).unsqueeze(-2) + hidden @ U_a.T)  # (..., m, n)
+    slope = v * (1 - activation**2)
+    return AdditiveScores(activation @ v, slope @ U_a, slope @ W_a)
 
 
 def X(blocks: AttentionBlocks, j: int, k: int) -> Tensor:

@@ -17,8 +17,6 @@ from torch.func import jacrev, vmap
 from mnemoscope.theory._statement import Row
 from mnemoscope.theory.attention._jacobians import AttentionBlocks, additive_scores
 
-PAPER = "Kerg et al. 2020"
-
 Pointwise = Callable[[Tensor], Tensor]
 Mix = Callable[[Tensor, Tensor], Tensor]
 
@@ -46,13 +44,13 @@ class SelfAttentiveNet:
     def hidden(self, macro: Tensor, x: Tensor) -> Tensor:
         return self.phi(self.V @ macro + self.U @ x + self.b)
 
-    def run(self, x: Tensor, given: dict[int, Tensor] | None = None) -> Run:
-        """x (T, inputs); `given` replaces some h_t, so that one can differentiate with respect to them."""
+    def run(self, x: Tensor, replaced: dict[int, Tensor] | None = None) -> Run:
+        """Run over x (T, inputs). `replaced` sets some h_t, so that one can differentiate with respect to them."""
         hidden: list[Tensor] = []
         macro = [torch.zeros_like(self.b)]
         weights = []
         for t, x_t in enumerate(x.unbind(0)):
-            hidden.append((given or {}).get(t, self.hidden(macro[-1], x_t)))
+            hidden.append((replaced or {}).get(t, self.hidden(macro[-1], x_t)))
             H = torch.stack(hidden)  # (t + 1, n)
             scores = additive_scores(self.W_a, self.U_a, self.v, macro[-1], H).score
             if self.attended is not None:
@@ -71,11 +69,15 @@ class SelfAttentiveNet:
         origin = torch.where(weight > 0, steps, -1)
         context = weight @ hidden
         return AttentionBlocks(
-            hidden, origin, weight, scores.by_hidden, scores.by_macro,
+            hidden=hidden,
+            origin=origin,
+            weight=weight,
+            score_by_hidden=scores.by_hidden,
+            score_by_macro=scores.by_macro,
             J=vmap(jacrev(self.hidden))(macro[:-1], x[1:]),
             f1=vmap(jacrev(self.f, 0))(hidden, context),
             f2=vmap(jacrev(self.f, 1))(hidden, context),
-        )  # fmt: skip
+        )
 
     def differentiated(self, x: Tensor, t: int) -> tuple[Tensor, Tensor]:
         """dh_{t+k}/dh_t and ds_{t+k}/dh_t for every k by automatic differentiation: (T - t, n, n) each."""
@@ -91,26 +93,28 @@ class SelfAttentiveNet:
 def random_net(n: int, inputs: int, seed: int, **options: Pointwise | Mix | Tensor) -> SelfAttentiveNet:
     """A net in float64 whose gradients neither die nor explode within a few steps."""
     shapes = dict(V=(n, n), U=(n, inputs), b=(n,), W_a=(n, n), U_a=(n, n), v=(n,))
-    weights = {name: drawn(*shape, seed=seed + i) for i, (name, shape) in enumerate(shapes.items())}
+    weights = {name: standard_normal(*shape, seed=seed + i) for i, (name, shape) in enumerate(shapes.items())}
     weights["V"] *= 0.5 / n**0.5
     return SelfAttentiveNet(**{**weights, **options})  # type: ignore[arg-type]
 
 
-def drawn(*shape: int, seed: int) -> Tensor:
-    """Standard normal numbers in float64 that touch nobody's random state."""
+def standard_normal(*shape: int, seed: int) -> Tensor:
+    """Standard normal numbers in float64, from a generator of their own."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def example_nets() -> Iterator[tuple[str, SelfAttentiveNet, Tensor]]:
-    """The nets on which the checks confront formulas with automatic differentiation, each with its inputs."""
-    x = drawn(12, 3, seed=0)
-    recent, kept = torch.ones(12, 12).triu(-2).bool(), torch.arange(12) % 4 == 0
+    """The nets on which the checks compare formulas with automatic differentiation, each with its inputs."""
+    x = standard_normal(12, 3, seed=0)
+    recent = torch.ones(12, 12).triu(-2).bool()
+    every_fourth = torch.arange(12) % 4 == 0
     yield "tanh, f = h + c", random_net(6, 3, seed=1), x
     yield "tanh, f = tanh(h c) + c/3", random_net(6, 3, seed=2, f=lambda h, c: torch.tanh(h * c) + c / 3), x
-    sparse = random_net(6, 3, seed=3, phi=torch.nn.functional.softplus, attended=(recent | kept).tril())
+    sparse = random_net(6, 3, seed=3, phi=torch.nn.functional.softplus, attended=(recent | every_fourth).tril())
     yield "softplus, the last three and every fourth", sparse, x
 
 
-def agreement(case: str, found: Tensor, truth: Tensor) -> Row:
-    """A row that says how far a formula is from the truth, relative to it: no more than rounding."""
-    return Row(f"{case}: relative error", 1e-10, float((found - truth).norm() / truth.norm().clamp(min=1e-300)))
+def relative_error_row(case: str, computed: Tensor, expected: Tensor) -> Row:
+    """A row that bounds the relative error of `computed` by rounding."""
+    error = (computed - expected).norm() / expected.norm().clamp(min=1e-300)
+    return Row(f"{case}: relative error", 1e-10, float(error))

@@ -7,10 +7,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from mnemoscope.theory._statement import Row, statement
+from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.attention._hops import state_gradients
 from mnemoscope.theory.attention._jacobians import AttentionBlocks
-from mnemoscope.theory.attention._net import PAPER, SelfAttentiveNet, agreement, drawn, example_nets, random_net
+from mnemoscope.theory.attention._net import (
+    SelfAttentiveNet,
+    example_nets,
+    random_net,
+    relative_error_row,
+    standard_normal,
+)
 
 
 def score_gradient(blocks: AttentionBlocks, macro_total: Tensor) -> Tensor:
@@ -51,38 +57,39 @@ def _gradients(net: SelfAttentiveNet, x: Tensor, readout: Tensor) -> dict[str, T
     names = ("V", "U", "b", "W_a", "U_a", "v")
     weights = {name: getattr(net, name).clone().requires_grad_() for name in names}
     moved = SelfAttentiveNet(**weights, phi=net.phi, f=net.f, attended=net.attended)
-    found = torch.autograd.grad((readout * moved.run(x).macro).sum(), list(weights.values()))
-    return dict(zip(names, found, strict=True))
+    computed = torch.autograd.grad((readout * moved.run(x).macro).sum(), list(weights.values()))
+    return dict(zip(names, computed, strict=True))
 
 
 @statement(
     "kerg-lemma-7",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Lemma 7, eq. 98",
     status="holds",
     claim="the gradient of the alignment's parameters, each state's part weighted by its attention",
 )
 def lemma_7() -> Iterator[Row]:
     for case, net, x in example_nets():
-        blocks, readout = net.blocks(x), drawn(12, 6, seed=9)
+        blocks, readout = net.blocks(x), standard_normal(12, 6, seed=9)
         _, ds = state_gradients(blocks, readout)
         hidden, macro, _ = net.run(x)
         before = torch.cat([torch.zeros_like(macro[:1]), macro[:-1]])
-        bent = torch.tanh((before @ net.W_a.T)[:, None] + hidden @ net.U_a.T)  # (T, T, n)
-        bend = net.v * (1 - bent**2)
+        activation = torch.tanh((before @ net.W_a.T)[:, None] + hidden @ net.U_a.T)  # (T, T, n)
+        slope = net.v * (1 - activation**2)
         by = {
-            "v": bent,
-            "W_a": torch.einsum("tmi,tj->tmij", bend, before),
-            "U_a": torch.einsum("tmi,mj->tmij", bend, hidden),
+            "v": activation,
+            "W_a": torch.einsum("tmi,tj->tmij", slope, before),
+            "U_a": torch.einsum("tmi,mj->tmij", slope, hidden),
         }
-        truth = _gradients(net, x, readout)
+        expected = _gradients(net, x, readout)
         for name, score_by_parameter in by.items():
-            yield agreement(f"{case}, {name}", alignment_gradient(blocks, ds, score_by_parameter), truth[name])
+            computed = alignment_gradient(blocks, ds, score_by_parameter)
+            yield relative_error_row(f"{case}, {name}", computed, expected[name])
 
 
 @statement(
     "kerg-lemma-8",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Lemma 8, eqs 105-106",
     status="corrected",
     claim="[dL/dV, dL/dU, dL/db] = sum_t [s_{t-1}, x_t, 1] dL/dh_t diag(phi'(V s_{t-1} + U x_t + b))",
@@ -91,14 +98,14 @@ def lemma_7() -> Iterator[Row]:
 )
 def lemma_8() -> Iterator[Row]:
     for case, net, x in example_nets():
-        readout = drawn(12, 6, seed=9)
+        readout = standard_normal(12, 6, seed=9)
         dh, _ = state_gradients(net.blocks(x), readout)
         macro = net.run(x).macro
         before = torch.cat([torch.zeros_like(macro[:1]), macro[:-1]])
-        found = recurrence_gradient(before, x, dh, _slope(net, before, x))
-        truth = _gradients(net, x, readout)
-        for name, gradient in zip(("V", "U", "b"), found, strict=True):
-            yield agreement(f"{case}, {name}", gradient, truth[name])
+        computed = recurrence_gradient(before, x, dh, _slope(net, before, x))
+        expected = _gradients(net, x, readout)
+        for name, gradient in zip(("V", "U", "b"), computed, strict=True):
+            yield relative_error_row(f"{case}, {name}", gradient, expected[name])
 
 
 def _slope(net: SelfAttentiveNet, before: Tensor, x: Tensor) -> Tensor:
@@ -108,7 +115,7 @@ def _slope(net: SelfAttentiveNet, before: Tensor, x: Tensor) -> Tensor:
 
 @statement(
     "kerg-remark-6",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Remark 6",
     status="corrected",
     claim="a state that nobody attends reaches the loss only through the macro-state it is mixed into: dL/dh_i = "
@@ -122,12 +129,11 @@ def remark_6() -> Iterator[Row]:
     attended = torch.ones(12, 12).tril().bool()
     attended[:, ignored] = False
     for seed in (1, 2):
-        net, x = random_net(6, 3, seed=seed, attended=attended), drawn(12, 3, seed=0)
+        net, x = random_net(6, 3, seed=seed, attended=attended), standard_normal(12, 3, seed=0)
         readout = torch.zeros(12, 6, dtype=torch.float64)
-        readout[-1] = drawn(6, seed=9)
+        readout[-1] = standard_normal(6, seed=9)
         dh, ds = state_gradients(net.blocks(x), readout)
-        truth = readout[-1] @ net.differentiated(x, ignored)[1][-1]
-        yield agreement(f"h_4 unattended, net {seed}, dL/dh_4", dh[ignored], truth)
-        yield Row(
-            f"h_4 unattended, net {seed}, |dL/dh_4| = |dL/ds_4|", float(ds[ignored].norm()), float(truth.norm()), "=="
-        )
+        expected = readout[-1] @ net.differentiated(x, ignored)[1][-1]
+        yield relative_error_row(f"h_4 unattended, net {seed}, dL/dh_4", dh[ignored], expected)
+        case = f"h_4 unattended, net {seed}, |dL/dh_4| = |dL/ds_4|"
+        yield Row(case, float(ds[ignored].norm()), float(expected.norm()), "==")

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory._statement import Row, statement
-from mnemoscope.theory.attention._net import PAPER, agreement, drawn, random_net
+from mnemoscope.theory._statement import PAPERS, Row, statement
+from mnemoscope.theory.attention._net import random_net, relative_error_row, standard_normal
 from mnemoscope.theory.attention._paths import by_hops, total_derivatives
 
 
-def uniform_over(pattern: Tensor) -> Tensor:
+def uniform_weights(pattern: Tensor) -> Tensor:
     """alpha_{i,t} = 1/kappa_t on the attended states A_t: booleans (T, T) at [t, i] -> weights (T, T) (Remark 18)."""
     _check_causal(pattern)
     return pattern.double() / pattern.sum(1, keepdim=True).clamp(min=1)
 
 
-def pattern_of(weight: Tensor, threshold: float = 0.0) -> Tensor:
+def attention_pattern(weight: Tensor, threshold: float = 0.0) -> Tensor:
     """The pattern of an attention map: which h_i a step gives more than `threshold`, (T, T) booleans."""
     return weight > threshold
 
@@ -139,32 +139,32 @@ def _check_causal(attention: Tensor) -> None:
 
 @statement(
     "kerg-remark-19",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Remark 19, eqs 276-280",
     status="holds",
     claim="for a linear net with equal weights on the attended states, ds_{t+k}/dh_t = sum_s V^s chi_{0:k}(s)",
 )
 def remark_19() -> Iterator[Row]:
-    x, silent = drawn(14, 3, seed=0), torch.zeros(6, dtype=torch.float64)
+    x, silent = standard_normal(14, 3, seed=0), torch.zeros(6, dtype=torch.float64)
     for kappa in (1, 3, 14):
         pattern = random_pattern(14, kappa, seed=kappa)
         net = random_net(6, 3, seed=kappa, phi=torch.clone, v=silent, attended=pattern)
         powers = torch.stack([torch.linalg.matrix_power(net.V, s) for s in range(12)])
-        found = torch.einsum("ks,sij->kij", chi(uniform_over(pattern), 2), powers)
-        yield agreement(f"linear net of 14 steps, kappa={kappa}", found, net.differentiated(x, 2)[1])
+        computed = torch.einsum("ks,sij->kij", chi(uniform_weights(pattern), 2), powers)
+        yield relative_error_row(f"linear net of 14 steps, kappa={kappa}", computed, net.differentiated(x, 2)[1])
 
 
 @statement(
     "kerg-remark-20",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Remark 20, eqs 282-284",
     status="holds",
     claim="for normal V, ||ds_{t+k}/dh_t||_F^2 = sum_i |p_{0:k}(lambda_i)|^2",
 )
 def remark_20() -> Iterator[Row]:
     for kappa in (1, 4):
-        weight = uniform_over(random_pattern(40, kappa, seed=kappa))
-        V = 0.9 * torch.linalg.qr(drawn(6, 6, seed=kappa)).Q  # orthogonal, hence normal
+        weight = uniform_weights(random_pattern(40, kappa, seed=kappa))
+        V = 0.9 * torch.linalg.qr(standard_normal(6, 6, seed=kappa)).Q  # orthogonal, hence normal
         powers = torch.stack([torch.linalg.matrix_power(V, s) for s in range(40)])
         measured = torch.einsum("s,sij->ij", chi(weight, 0)[-1], powers).norm()
         parts = [gain(weight, 0, value)[-1].abs() ** 2 for value in torch.linalg.eigvals(V).tolist()]
@@ -173,7 +173,7 @@ def remark_20() -> Iterator[Row]:
 
 @statement(
     "kerg-theorem-2",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Theorem 2, eq. 290",
     status="holds",
     claim="||ds_{t+k}/dh_t|| >= lambda^d/kappa^(d+1) for normal V with a positive real eigenvalue lambda and "
@@ -184,7 +184,7 @@ def theorem_2() -> Iterator[Row]:
         for eigenvalue in (0.05, 0.5, 0.95):
             pattern = random_pattern(60, kappa, seed=kappa)
             depth = dependency_depth(pattern, 1)
-            p = gain(uniform_over(pattern), 1, eigenvalue).real
+            p = gain(uniform_weights(pattern), 1, eigenvalue).real
             bounds = torch.tensor([depth_bound(eigenvalue, kappa, d) for d in depth.tolist()], dtype=torch.float64)
             k = int((p / bounds).argmin())  # the pair for which the bound is tightest
             yield Row(f"kappa={kappa}, lambda={eigenvalue}: k={k}, d={depth[k]}", float(bounds[k]), float(p[k]), ">=")
@@ -192,7 +192,7 @@ def theorem_2() -> Iterator[Row]:
 
 @statement(
     "kerg-remark-21",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Remark 21, eqs 296-298",
     status="holds",
     claim="kappa = 1 and depth d in the last c + 1 states: p = lambda^d (1 - lambda^(c-d+1))/(1 - lambda); d is p's "
@@ -201,9 +201,9 @@ def theorem_2() -> Iterator[Row]:
 def remark_21() -> Iterator[Row]:
     for eigenvalue, depth in ((0.5, 0), (0.5, 3), (-0.6, 2), (0.3 + 0.5j, 1)):
         pattern = chain_pattern(depth, 60)
-        p = complex(gain(uniform_over(pattern), 1, eigenvalue)[-1])
+        p = complex(gain(uniform_weights(pattern), 1, eigenvalue)[-1])
         yield Row(f"lambda={eigenvalue}, d={depth}, c=60: |p|", abs(chain_gain(eigenvalue, depth, 60)), abs(p), "==")
     for kappa in (1, 3):
         pattern = random_pattern(40, kappa, seed=kappa)
-        lowest = int((chi(uniform_over(pattern), 0)[-1] > 0).nonzero()[0])
+        lowest = int((chi(uniform_weights(pattern), 0)[-1] > 0).nonzero()[0])
         yield Row(f"random pattern, kappa={kappa}: lowest degree", int(dependency_depth(pattern, 0)[-1]), lowest, "==")

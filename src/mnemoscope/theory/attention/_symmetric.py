@@ -14,8 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from mnemoscope.theory._statement import Row, statement
-from mnemoscope.theory.attention._net import PAPER
+from mnemoscope.theory._statement import PAPERS, Row, statement
 
 
 def reciprocals(t: int, start: int, stop: int) -> Tensor:
@@ -88,14 +87,14 @@ def proposition_3(S: Tensor) -> Tensor:
 def _expansion(expand) -> Iterator[Row]:  # type: ignore[no-untyped-def]
     for t, k in ((1, 20), (3, 200), (10, 100_000)):
         terms = reciprocals(t, 0, k)
-        truth, found = elementary_sums(terms, 6), expand(power_sums(terms, 6))
+        expected, computed = elementary_sums(terms, 6), expand(power_sums(terms, 6))
         for s in (2, 4, 6):
-            yield Row(f"omega({s}), t={t}, k={k}", float(truth[s]), float(found[s]), "==")
+            yield Row(f"omega({s}), t={t}, k={k}", float(expected[s]), float(computed[s]), "==")
 
 
 @statement(
     "kerg-remark-11",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Remark 11, eqs 139-149",
     status="corrected",
     claim="omega(4) = S_1^4/4! - S_2 omega(2)/2 + S_3 omega(1)/3 - (2 S_4 + S_2^2)/8",
@@ -113,7 +112,7 @@ def remark_11() -> Iterator[Row]:
 
 @statement(
     "kerg-lemma-9",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Lemma 9, eq. 152",
     status="holds",
     claim="omega(s) = S_1^s/s! + sum_j delta_{j,0} omega(s - j): the coefficient of omega(l) depends on s - l alone",
@@ -124,7 +123,7 @@ def check_lemma_9() -> Iterator[Row]:
 
 @statement(
     "kerg-proposition-3",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Proposition 3, eqs 163-165",
     status="corrected",
     claim="omega(s) = sum_r psi_{s-r} S_1^r/r!, a polynomial of degree s in S_1 ~ ln T",

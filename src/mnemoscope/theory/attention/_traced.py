@@ -69,7 +69,14 @@ def _blocks(model: Recurrence, x: Tensor, run: Trace, layer: int) -> AttentionBl
     scores = _scores(model, layer, macro[:-1], hidden[origin.clamp(min=0)])
     f1, f2 = _mix(model, hidden, len(run.states[0]))
     blocks = AttentionBlocks(
-        hidden, origin, weight, scores.by_hidden, scores.by_macro, _jacobians(model, x, run, layer), f1, f2
+        hidden=hidden,
+        origin=origin,
+        weight=weight,
+        score_by_hidden=scores.by_hidden,
+        score_by_macro=scores.by_macro,
+        J=_jacobians(model, x, run, layer),
+        f1=f1,
+        f2=f2,
     )
     _check(model, blocks, scores, macro[1:])
     return blocks

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory._statement import Row, statement
-from mnemoscope.theory.attention._net import PAPER
+from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.attention._symmetric import elementary_sums, reciprocals
 
 
@@ -25,12 +24,12 @@ def uniform_chi(t: int, k: int, most: int | None = None) -> Tensor:
     A path of s hops to j extends one of s - 1 hops: to any earlier step with weight 1/(t + j), to the last with 1 more.
     """
     check_start(t, k)
-    share = reciprocals(t, 0, k + 1)  # 1/(t + j)
-    columns = [share.clone()]
+    weight = reciprocals(t, 0, k + 1)  # 1/(t + j)
+    columns = [weight.clone()]
     columns[0][0] += 1
     for _ in range(k if most is None else most):
         previous = torch.nn.functional.pad(columns[-1], (1, 0))[:-1]  # chi_{0:j-1}(s - 1)
-        columns.append(share * previous.cumsum(0) + previous)
+        columns.append(weight * previous.cumsum(0) + previous)
     return torch.stack(columns, 1)
 
 
@@ -83,7 +82,7 @@ def remainder(t: int, k: int, s: int) -> float:
 
 @statement(
     "kerg-lemma-10",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Lemma 10, eq. 195",
     status="holds",
     claim="sum_r C(s,r) omega_{s-r:k}(r) <= theta_{0:k}(s) <= sum_r C(s,r) omega_{0:k-s+r}(r)",
@@ -98,7 +97,7 @@ def lemma_10() -> Iterator[Row]:
 
 @statement(
     "kerg-remark-15",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Remark 15, eq. 216",
     status="corrected",
     claim="Lemma 10's bounds approach each other relative to theta; they stay 2/t apart for s = 2 and drift apart for"
@@ -122,7 +121,7 @@ def _relative_gap(t: int, k: int, s: int) -> float:
 
 @statement(
     "kerg-lemma-11",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Lemma 11, eq. 221",
     status="holds",
     claim="1_{k=s} + sum_r C(s+1,r+1) omega_{s-r:k}(r)/(t+k) <= chi_{0:k}(s) <= 1_{k=s} + sum_r C(s+1,r+1) "
@@ -138,7 +137,7 @@ def lemma_11() -> Iterator[Row]:
 
 @statement(
     "kerg-lemma-12",
-    paper=PAPER,
+    paper=PAPERS["attention"],
     where="Lemma 12, eq. 232",
     status="corrected",
     claim="chi_{0:k}(s) = 1_{k=s} + sum_r C(s+1,r+1) omega_{s-r:k}(r)/T + g/T, g ~ (s/t) (ln T)^(s-2)/(s-2)! for s >="

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mnemoscope.theory._statement import Row, statement
-from mnemoscope.theory.foundations._initialization import PAPER
+from mnemoscope.theory._statement import PAPERS, Row, statement
 
 
 class Direction(NamedTuple):
@@ -33,11 +32,12 @@ def computational_graph(steps: int) -> list[tuple[str, str]]:
 
 def states(x: Tensor, weights: Direction) -> Tensor:
     """h_1 .. h_T of one direction, run forward over x (T, d) from zero: (T, n)."""
-    h, found = x.new_zeros(len(weights.U)), []
+    h = x.new_zeros(len(weights.U))
+    visited = []
     for x_t in x.unbind(0):
         h = torch.sigmoid(weights.W @ x_t + weights.U @ h)
-        found.append(h)
-    return torch.stack(found)
+        visited.append(h)
+    return torch.stack(visited)
 
 
 def outputs(x: Tensor, forward: Direction, backward: Direction) -> tuple[Tensor, Tensor, Tensor]:
@@ -54,15 +54,16 @@ def bidirectional_gradients(h: Tensor, weights: Direction, gradient: Tensor, *, 
     """
     if reverse:
         return bidirectional_gradients(h.flip(0), weights, gradient.flip(0)).flip(0)
-    found = [gradient[-1] @ weights.V]
+    backward = [gradient[-1] @ weights.V]  # from the last step to the first
     for t in reversed(range(len(h) - 1)):
-        found.append(gradient[t] @ weights.V + (h[t + 1] * (1 - h[t + 1]) * found[-1]) @ weights.U)
-    return torch.stack(found[::-1])
+        through_state = (h[t + 1] * (1 - h[t + 1]) * backward[-1]) @ weights.U
+        backward.append(gradient[t] @ weights.V + through_state)
+    return torch.stack(backward[::-1])
 
 
 @statement(
     "nabli-question-6",
-    paper=PAPER,
+    paper=PAPERS["foundations"],
     where="question 6, eqs 26-32",
     status="corrected",
     claim="gradients of the states go from step to step by U^T diag(h (1 - h)), and each step adds V^T grad_{o_t} L",
@@ -70,18 +71,20 @@ def bidirectional_gradients(h: Tensor, weights: Direction, gradient: Tensor, *, 
     "with the gradient at the last step known, they are right only where the loss reads the last output alone.",
 )
 def question_6() -> Iterator[Row]:
-    draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(9, 3, generator=draw).double(), torch.randn(9, 2, generator=draw).double()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(9, 3, generator=generator).double()
+    y = torch.randn(9, 2, generator=generator).double()
     shapes = ((4, 3), (4, 4), (2, 4))
-    forward, backward = (Direction(*(torch.randn(s, generator=draw).double() for s in shapes)) for _ in range(2))
+    forward, backward = (Direction(*(torch.randn(s, generator=generator).double() for s in shapes)) for _ in range(2))
     o, h_f, h_b = outputs(x, forward, backward)
     slope = o - y  # of 1/2 sum ||o_t - y_t||^2
     for name, weights, h, reverse in (("forward", forward, h_f, False), ("backward", backward, h_b, True)):
         ours = bidirectional_gradients(h, weights, slope, reverse=reverse)
         exact = by_backpropagation(x, y, forward, backward, reverse)
         yield Row(f"{name}: difference from backpropagation", 1e-12, float((ours - exact).norm() / exact.norm()))
+        end = 0 if reverse else -1
         last = torch.zeros_like(slope)
-        last[0 if reverse else -1] = slope[0 if reverse else -1]
+        last[end] = slope[end]
         printed = bidirectional_gradients(h, weights, last, reverse=reverse)
         gap = float((printed - exact).norm() / exact.norm())
         yield Row(f"{name}: difference without the direct term", 0.1, gap, ">=")
@@ -89,14 +92,15 @@ def question_6() -> Iterator[Row]:
 
 def by_backpropagation(x: Tensor, y: Tensor, forward: Direction, backward: Direction, reverse: bool) -> Tensor:
     """d/dh_t of 1/2 sum ||o_t - y_t||^2 for the states of one direction, each moved by a zero that is a leaf."""
-    weights, other = (backward, forward) if reverse else (forward, backward)
-    along, back = (x.flip(0), y.flip(0)) if reverse else (x, y)
-    moves = torch.zeros(len(x), len(weights.U), dtype=x.dtype, requires_grad=True)
-    h, found = x.new_zeros(len(weights.U)), []
-    for x_t, move in zip(along, moves, strict=True):
-        h = torch.sigmoid(weights.W @ x_t + weights.U @ h) + move
-        found.append(h)
-    opposite = states(along.flip(0), other).flip(0)
-    o = torch.stack(found) @ weights.V.T + opposite @ other.V.T
-    (exact,) = torch.autograd.grad(0.5 * (o - back).square().sum(), moves)
-    return exact.flip(0) if reverse else exact
+    if reverse:
+        return by_backpropagation(x.flip(0), y.flip(0), backward, forward, reverse=False).flip(0)
+    moves = torch.zeros(len(x), len(forward.U), dtype=x.dtype, requires_grad=True)
+    h = x.new_zeros(len(forward.U))
+    visited = []
+    for x_t, move in zip(x, moves, strict=True):
+        h = torch.sigmoid(forward.W @ x_t + forward.U @ h) + move
+        visited.append(h)
+    opposite = states(x.flip(0), backward).flip(0)
+    o = torch.stack(visited) @ forward.V.T + opposite @ backward.V.T
+    (exact,) = torch.autograd.grad(0.5 * (o - y).square().sum(), moves)
+    return exact

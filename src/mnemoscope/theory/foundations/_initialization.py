@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory._statement import Row, statement
-
-PAPER = "Nabli 2019"
+from mnemoscope.theory._statement import PAPERS, Row, statement
 
 Unit = Literal["linear", "relu"]
 Distribution = Literal["gaussian", "uniform"]
@@ -29,7 +27,7 @@ def preactivation_variance(fan_in: int, weight_mean: float, weight_variance: flo
     return fan_in * (weight_variance * SECOND_MOMENT[unit] + weight_mean**2 * (SECOND_MOMENT[unit] - MEAN[unit] ** 2))
 
 
-def weight_spread(fan_in: int, unit: Unit = "relu", distribution: Distribution = "gaussian") -> float:
+def weight_scale(fan_in: int, unit: Unit = "relu", distribution: Distribution = "gaussian") -> float:
     """The spread of centred weights for which V[a_i] = 1: sigma of N(0, sigma^2), or beta of U(-beta, beta).
 
     sqrt(1/fan_in) and sqrt(3/fan_in) for linear units; sqrt(2/fan_in) and sqrt(6/fan_in) for ReLUs, which is He's
@@ -55,16 +53,16 @@ def variances_through_layers(
 
     `scale` multiplies the spread, to see what a wrong one does.
     """
-    draw = torch.Generator().manual_seed(seed)
-    a = torch.randn(networks, width, 1, generator=draw)
-    spread = scale * weight_spread(width, unit, distribution)
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.randn(networks, width, 1, generator=generator)
+    spread = scale * weight_scale(width, unit, distribution)
     found = [a.square().mean((1, 2))]
     for _ in range(depth):
         W = torch.empty(networks, width, width)
         if distribution == "gaussian":
-            W.normal_(0, spread, generator=draw)
+            W.normal_(0, spread, generator=generator)
         else:
-            W.uniform_(-spread, spread, generator=draw)
+            W.uniform_(-spread, spread, generator=generator)
         a = W @ (a.relu() if unit == "relu" else a)
         found.append(a.square().mean((1, 2)))
     return torch.stack(found).double()
@@ -72,7 +70,7 @@ def variances_through_layers(
 
 @statement(
     "nabli-question-1",
-    paper=PAPER,
+    paper=PAPERS["foundations"],
     where="question 1, eqs 1-12",
     status="corrected",
     claim="centred weights of variance 1/fan_in (linear) or 2/fan_in (ReLU) keep preactivations at mean 0, variance 1",
@@ -102,5 +100,5 @@ def _correlated() -> Iterator[Row]:
     covariance = torch.cov(a, correction=0)[0, 1], torch.cov(a.relu(), correction=0)[0, 1]
     yield Row("a on a circle: |covariance|", 1e-9, abs(float(covariance[0])))
     yield Row("ReLU(a) on a circle: |covariance|", 0.04, abs(float(covariance[1])), ">=")
-    variance = float(weight_spread(2) ** 2 * a.relu().square().mean(1).sum())  # E[w w^T] = sigma^2 I
+    variance = float(weight_scale(2) ** 2 * a.relu().square().mean(1).sum())  # E[w w^T] = sigma^2 I
     yield Row("V[w . ReLU(a)]", 1.0, variance, "==", tolerance=1e-8)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory._statement import Row, statement
-from mnemoscope.theory.foundations._initialization import PAPER
+from mnemoscope.theory._statement import PAPERS, Row, statement
 
 
 def momentum_updates(gradients: Tensor, alpha: float, epsilon: float) -> Tensor:
@@ -43,16 +42,17 @@ def bias_corrected(averages: Tensor, beta: float) -> Tensor:
 
 
 def _accumulate(gradients: Tensor, decay: float, weight: float) -> Tensor:
-    v, found = torch.zeros_like(gradients[0]), []
+    v = torch.zeros_like(gradients[0])
+    averages = []
     for g in gradients.unbind(0):
         v = decay * v + weight * g
-        found.append(v)
-    return torch.stack(found)
+        averages.append(v)
+    return torch.stack(averages)
 
 
 @statement(
     "nabli-question-3",
-    paper=PAPER,
+    paper=PAPERS["foundations"],
     where="question 3, eqs 17-18",
     status="holds",
     claim="momentum (alpha, epsilon) is a running average with beta = alpha and delta = epsilon/(1 - alpha); divided "
@@ -77,9 +77,10 @@ def question_3() -> Iterator[Row]:
 def _sgd(gradients: Tensor, momentum: float, rate: float) -> Tensor:
     """The steps that torch's SGD makes for given gradients."""
     theta = torch.zeros_like(gradients[0]).requires_grad_()
-    optimiser, places = torch.optim.SGD([theta], lr=rate, momentum=momentum), [torch.zeros_like(gradients[0])]
+    optimizer = torch.optim.SGD([theta], lr=rate, momentum=momentum)
+    positions = [torch.zeros_like(gradients[0])]
     for g in gradients.unbind(0):
         theta.grad = g.clone()
-        optimiser.step()
-        places.append(theta.detach().clone())
-    return torch.stack(places).diff(dim=0)
+        optimizer.step()
+        positions.append(theta.detach().clone())
+    return torch.stack(positions).diff(dim=0)

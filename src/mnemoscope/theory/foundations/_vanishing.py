@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import jacobian
 
-from mnemoscope.theory._statement import Row, statement
-from mnemoscope.theory.foundations._initialization import PAPER
+from mnemoscope.theory._statement import PAPERS, Row, statement
 
 Phi = Callable[[Tensor], Tensor]
 
@@ -38,7 +37,7 @@ def gradient_bound(W: Tensor, slope: float, steps: int) -> float:
 
 
 def may_explode(W: Tensor, slope: float) -> bool:
-    """Whether the largest singular value is above 1/slope: necessary for exploding gradients, not sufficient.
+    """True if the largest singular value is above 1/slope: necessary for exploding gradients, not sufficient.
 
     The text has delta/slope for a delta < 1; between the two gradients still vanish.
     """
@@ -58,7 +57,7 @@ def long_jacobian(W: Tensor, drive: Tensor, h: Tensor, phi: Phi = torch.sigmoid)
 
 @statement(
     "nabli-question-5",
-    paper=PAPER,
+    paper=PAPERS["foundations"],
     where="question 5, eqs 20-25, Lemma 5.1",
     status="corrected",
     claim="h_t = W phi(h_{t-1}) + U x_t + b and g_t = phi(W g_{t-1} + U x_t + b) are one recurrence, g = phi(h); "
@@ -67,9 +66,10 @@ def long_jacobian(W: Tensor, drive: Tensor, h: Tensor, phi: Phi = torch.sigmoid)
     "largest singular value above 1/gamma, not delta/gamma, and even that is not enough: nilpotent weights have any.",
 )
 def question_5() -> Iterator[Row]:
-    draw = torch.Generator().manual_seed(0)
-    W, h = torch.randn(5, 5, generator=draw, dtype=torch.float64), torch.randn(5, generator=draw, dtype=torch.float64)
-    drive = torch.randn(40, 5, generator=draw, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    W = torch.randn(5, 5, generator=generator, dtype=torch.float64)
+    h = torch.randn(5, generator=generator, dtype=torch.float64)
+    drive = torch.randn(40, 5, generator=generator, dtype=torch.float64)
     gap = torch.sigmoid(preactivation_states(W, drive, h)) - activation_states(W, drive, torch.sigmoid(h))
     yield Row("difference of phi(h_t) and g_t", 1e-12, float(gap.abs().max()))
     for norm, T in ((2.0, 5), (3.8, 40)):

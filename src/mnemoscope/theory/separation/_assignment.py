@@ -9,10 +9,9 @@ from itertools import combinations_with_replacement, permutations, product
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory._statement import Row, statement
+from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.separation._bounds import multiset_coefficient
 from mnemoscope.theory.separation._circuit import Circuit, grid_matrix, identity, ones
-from mnemoscope.theory.separation._extras import PAPER
 from mnemoscope.theory.separation._grid import all_sequences
 from mnemoscope.theory.separation._modular import PRIMES, apply, exact_rank, inverse, reduce
 
@@ -56,10 +55,10 @@ def _first_row(size: int) -> Array:
     return matrix
 
 
-def bucket_states(colours: int, balls: int) -> list[tuple[int, ...]]:
+def bucket_states(colors: int, balls: int) -> list[tuple[int, ...]]:
     """states(R, K) of claim 6: how many balls of each colour a bucket of K balls may hold; ((R, K)) of them."""
-    buckets = combinations_with_replacement(range(colours), balls)
-    return [tuple(bucket.count(colour) for colour in range(colours)) for bucket in buckets]
+    buckets = combinations_with_replacement(range(colors), balls)
+    return [tuple(bucket.count(color) for color in range(colors)) for bucket in buckets]
 
 
 def end_product(z: Array, half: int, prime: int) -> Array:
@@ -119,22 +118,22 @@ def _outer(first: Array, rest: Array, prime: int) -> Array:
     return reduce(first[:, None] * rest, prime).ravel()
 
 
-def best_reward(colours: Sequence[int], state: Sequence[int], omega: int) -> int:
+def best_reward(colors: Sequence[int], state: Sequence[int], omega: int) -> int:
     """f(d, p) of lemma 3: the largest sum of Omega^{d_j} p_{d_j} while the bucket p is emptied ball by ball.
 
-    `colours` d_{T/2+1} <= ... <= d_T, counted from 1, one for each ball.
+    `colors` d_{T/2+1} <= ... <= d_T, counted from 1, one for each ball.
     """
 
     @cache
     def reward(step: int, bucket: tuple[int, ...]) -> int:
-        if step == len(colours):
+        if step == len(colors):
             return 0
-        colour = colours[step]
+        color = colors[step]
         fewer = [(*bucket[:r], bucket[r] - 1, *bucket[r + 1 :]) for r in range(len(bucket)) if bucket[r]]
-        return omega**colour * bucket[colour - 1] + max(reward(step + 1, rest) for rest in fewer)
+        return omega**color * bucket[color - 1] + max(reward(step + 1, rest) for rest in fewer)
 
-    if sum(state) != len(colours):
-        raise MnemoscopeError(f"a bucket of {sum(state)} balls needs as many colours, got {len(colours)}")
+    if sum(state) != len(colors):
+        raise MnemoscopeError(f"a bucket of {sum(state)} balls needs as many colors, got {len(colors)}")
     return reward(0, tuple(state))
 
 
@@ -145,7 +144,7 @@ def permuted_products(vectors: Array, permutation: Sequence[int]) -> float:
 
 @statement(
     "levine-theorem-1-assignment",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="B.3.2",
     status="holds",
     claim="the proof's explicit circuit of depth 2 has Start-End rank exactly ((min{M, R}, T/2))",
@@ -159,7 +158,7 @@ def explicit_assignment() -> Iterator[Row]:
 
 @statement(
     "levine-claim-6",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="claim 6, B.3.3",
     status="holds",
     claim="the End product is a sum over the states of a bucket of balls of products of a Start and an End factor",
@@ -175,7 +174,7 @@ def claim_6() -> Iterator[Row]:
 
 @statement(
     "levine-lemma-1",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="lemma 1, B.3.3",
     status="holds",
     claim="polynomials with one summand of highest degree t in their determinant are singular at t points at most",
@@ -193,7 +192,7 @@ def lemma_1() -> Iterator[Row]:
 
 @statement(
     "levine-lemma-2",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="lemma 2, eqs 14 and 15",
     status="holds",
     claim="no permutation but the identity brings sum <v_i, v_sigma(i)> up to sum |v_i|^2, for different vectors",
@@ -209,17 +208,17 @@ def lemma_2() -> Iterator[Row]:
 
 @statement(
     "levine-lemma-3",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="lemma 3, eqs 18 and 19",
     status="holds",
     claim="for Omega > (T/2)^2 only the bucket that holds the colours d reaches the largest reward for d",
 )
 def lemma_3() -> Iterator[Row]:
-    for colours, half in product((1, 2, 3, 4), (1, 2, 3, 4)):
-        omega, buckets = half**2 + 1, bucket_states(colours, half)
+    for colors, half in product((1, 2, 3, 4), (1, 2, 3, 4)):
+        omega, buckets = half**2 + 1, bucket_states(colors, half)
         winners = 0
-        for d in combinations_with_replacement(range(1, colours + 1), half):
+        for d in combinations_with_replacement(range(1, colors + 1), half):
             rewards = {bucket: best_reward(d, bucket, omega) for bucket in buckets}
-            own = tuple(d.count(r) for r in range(1, colours + 1))
+            own = tuple(d.count(r) for r in range(1, colors + 1))
             winners += all(rewards[own] > rewards[bucket] for bucket in buckets if bucket != own)
-        yield Row(f"sequences won by their own bucket, R={colours} T={2 * half}", len(buckets), winners, "==")
+        yield Row(f"sequences won by their own bucket, R={colors} T={2 * half}", len(buckets), winners, "==")

@@ -24,10 +24,9 @@ from itertools import product
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory._statement import Row, statement
+from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.separation._bounds import basic_units, conjectured_rank, multiset_coefficient, separation_ceiling
 from mnemoscope.theory.separation._circuit import Circuit, identity, ones, random_templates, start_end_matrix
-from mnemoscope.theory.separation._extras import PAPER
 from mnemoscope.theory.separation._modular import PRIMES, exact_rank
 from mnemoscope.theory.separation._rank import generic_rank
 
@@ -68,7 +67,7 @@ def power_matrix_rank(
 
 @statement(
     "levine-conjecture-1-many-values",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="conjecture 1, A.4",
     status="holds",
     claim="explicit weights reach the bound at every depth if the input takes enough values: there it is true",
@@ -83,7 +82,7 @@ def many_values() -> Iterator[Row]:
 
 @statement(
     "levine-conjecture-1-few-channels",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="conjecture 1",
     status="corrected",
     claim="for an input of exactly M values and R < M the cap is not M^(T/2) but the ceiling R M^(T/2 - 1) or less",
@@ -101,7 +100,7 @@ def few_channels() -> Iterator[Row]:
 
 @statement(
     "levine-conjecture-1",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="conjecture 1",
     status="open",
     claim="for an input of exactly M values and R >= M almost every circuit reaches ((M, ((T/2, L - 1)))), or M^(T/2)",

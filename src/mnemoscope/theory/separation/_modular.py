@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory.separation._extras import optional
+from mnemoscope.theory.separation._optional import require_optional
 
 Array = np.ndarray
 
@@ -74,4 +74,4 @@ def exact_rank(matrix: Array, prime: int = PRIMES[0]) -> int:
 
 def _flint_matrix(array: Array, prime: int):  # type: ignore[no-untyped-def]  # flint has no stubs
     rows, columns = array.shape
-    return optional("flint").nmod_mat(rows, columns, array.ravel().tolist(), prime)
+    return require_optional("flint").nmod_mat(rows, columns, array.ravel().tolist(), prime)

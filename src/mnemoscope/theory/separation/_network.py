@@ -17,7 +17,7 @@ import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.theory.separation._circuit import Circuit
-from mnemoscope.theory.separation._extras import optional
+from mnemoscope.theory.separation._optional import require_optional
 
 Array = np.ndarray
 Kind = Literal["input", "W_I", "W_H", "delta", "start", "W_O", "column", "row"]
@@ -150,7 +150,7 @@ def _rank_one(matrix: Array) -> tuple[Array, Array]:
 def contract(network: TensorNetwork, tensors: Callable[[Node], Array]) -> Array:
     """Sum over all joined legs: an array with the network's open legs, in the order of `open_legs`."""
     operands = [part for node in network.nodes for part in (tensors(node), node.legs)]
-    return np.asarray(optional("opt_einsum").contract(*operands, network.open_legs, optimize="greedy"))
+    return np.asarray(require_optional("opt_einsum").contract(*operands, network.open_legs, optimize="greedy"))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What appendix A says of tensor networks, confronted with networks that are built and contracted."""
+"""What appendix A says of tensor networks, checked on networks that are built and contracted."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from itertools import product
 
 import numpy as np
 
-from mnemoscope.theory._statement import Row, statement
+from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.separation._bounds import basic_units, input_degree, multiset_coefficient, shallow_rank
 from mnemoscope.theory.separation._circuit import circuit_outputs, random_circuit
-from mnemoscope.theory.separation._extras import PAPER
 from mnemoscope.theory.separation._grid import matricize
 from mnemoscope.theory.separation._network import (
     basis_cloner,
@@ -25,7 +24,7 @@ from mnemoscope.theory.separation._network import (
 
 @statement(
     "levine-tensor-network",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="A.2 and A.3, eqs 10, 11 and 13",
     status="holds",
     claim="the network with duplicated inputs contracts to the circuit's output",
@@ -43,7 +42,7 @@ def network_output() -> Iterator[Row]:
 
 @statement(
     "levine-input-copies",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="A.3",
     status="holds",
     claim="a network of depth L holds x_t ((T - t + 1, L - 1)) times, ((T, L)) inputs in all",
@@ -58,7 +57,7 @@ def input_copies() -> Iterator[Row]:
 
 @statement(
     "levine-claim-3",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="claim 3, eq. 12",
     status="holds",
     claim="no tensor network duplicates vectors: the only candidate fails on the vector 2",
@@ -76,7 +75,7 @@ def claim_3() -> Iterator[Row]:
 
 @statement(
     "levine-claim-4",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="claim 4, A.4",
     status="corrected",
     claim="layer 1 joins Start to End in exactly ((T/2, L - 1)) basic units",
@@ -92,7 +91,7 @@ def claim_4() -> Iterator[Row]:
 
 @statement(
     "levine-min-cut-shallow",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="B.3.1, fig. 4",
     status="holds",
     claim="the Start-End minimal cut of the shallow network is min{R, M^(T/2)}",
@@ -105,7 +104,7 @@ def shallow_cut() -> Iterator[Row]:
 
 @statement(
     "levine-min-cut",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="section 4.1 and B.3.1, after Levine et al. 2017",
     status="holds",
     claim="a cut bounds the rank of the network's tensor, each copy of an input having a mode of its own",

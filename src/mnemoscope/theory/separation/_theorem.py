@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from mnemoscope.theory._statement import Row, statement
+from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.separation._bounds import (
     deep_rank_bound,
     exponential_floor,
@@ -16,7 +16,6 @@ from mnemoscope.theory.separation._bounds import (
     shallow_rank,
 )
 from mnemoscope.theory.separation._circuit import random_templates
-from mnemoscope.theory.separation._extras import PAPER
 from mnemoscope.theory.separation._grid import grid_tensor, start_end
 from mnemoscope.theory.separation._modular import PRIMES, apply, exact_rank, reduce
 from mnemoscope.theory.separation._rank import generic_rank
@@ -45,7 +44,7 @@ def separable_sum(starts: Array, ends: Array, prime: int) -> Callable[[Array], A
 
 @statement(
     "levine-claim-2",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="claim 2, eqs 5 and 9, B.2",
     status="holds",
     claim="on any template vectors the grid tensor's Start-End rank is at most the separation rank",
@@ -62,7 +61,7 @@ def claim_2() -> Iterator[Row]:
 
 @statement(
     "levine-theorem-1-shallow",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="theorem 1.1, B.3.1",
     status="holds",
     claim="almost every circuit of depth 1 has Start-End separation rank min{R, M^(T/2)}, whatever its length",
@@ -75,7 +74,7 @@ def theorem_1_shallow() -> Iterator[Row]:
 
 @statement(
     "levine-theorem-1-deep",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="theorem 1.2, B.3.2",
     status="holds",
     claim="almost every circuit of depth 2 has Start-End separation rank at least ((min{M, R}, T/2))",
@@ -90,7 +89,7 @@ def theorem_1_deep() -> Iterator[Row]:
 
 @statement(
     "levine-separation-ceiling",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="beside theorem 1 (the paper gives no upper bound for L >= 2)",
     status="holds",
     claim="no circuit's separation rank exceeds the coefficients that its middle states and its inputs can carry",
@@ -105,7 +104,7 @@ def ceiling() -> Iterator[Row]:
 
 @statement(
     "levine-claim-5",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="claim 5, B.3.3",
     status="holds",
     claim="a rank that one choice of weights reaches is reached by almost all",
@@ -120,7 +119,7 @@ def claim_5() -> Iterator[Row]:
 
 @statement(
     "levine-footnote-3",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="footnote 3",
     status="holds",
     claim="for T > 2 (k - 1), k = min{M, R}, theorem 1.2's bound is at least 4^k / (4 sqrt k)",

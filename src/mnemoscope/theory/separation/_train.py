@@ -8,9 +8,8 @@ from functools import reduce
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory._statement import Row, statement
+from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.separation._circuit import Circuit, grid_matrix, identity, random_circuit, random_templates
-from mnemoscope.theory.separation._extras import PAPER
 from mnemoscope.theory.separation._grid import start_end
 from mnemoscope.theory.separation._modular import PRIMES, apply, exact_rank, times
 
@@ -52,7 +51,7 @@ def change_templates(tensor: Array, templates: Array, prime: int | None = None) 
 
 @statement(
     "levine-equation-7",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="eqs 6 and 7, B.3.1",
     status="corrected",
     claim="the output of a shallow circuit is its tensor train contracted with the inputs",
@@ -67,7 +66,7 @@ def equation_7() -> Iterator[Row]:
 
 @statement(
     "levine-claim-1",
-    paper=PAPER,
+    paper=PAPERS["separation"],
     where="claim 1, eq. 8, B.1",
     status="holds",
     claim="with M independent template vectors, grid tensor and weights tensor have the same Start-End rank",

@@ -53,8 +53,8 @@ def draw(
     red = set(joining_bonds(network, 1) if marked is None else marked)
     place = positions(network)
     for pair in _joined(shown).values():
-        colour, width = (JOIN, 2.2) if red.intersection(pair) else (PLAIN, 1.0)
-        axes.plot(*zip(*(place[node] for node in pair), strict=True), color=colour, lw=width, zorder=1)
+        color, width = (JOIN, 2.2) if red.intersection(pair) else (PLAIN, 1.0)
+        axes.plot(*zip(*(place[node] for node in pair), strict=True), color=color, lw=width, zorder=1)
     for node in shown:
         _draw_node(node, place[node], network, JOIN if node in red else "black", axes)
     axes.set_axis_off()

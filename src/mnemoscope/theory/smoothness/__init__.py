@@ -11,13 +11,13 @@ from mnemoscope.theory.smoothness._cost import (
     P,
     Q,
     Regime,
+    amplification,
     contractive_unit,
     cost_lipschitz,
     gradient_lipschitz,
     joint_constants,
     output_bound,
     regime,
-    spread,
 )
 from mnemoscope.theory.smoothness._entropy import entropy_bound, entropy_change, gaussian_entropy, hadamard_bound
 from mnemoscope.theory.smoothness._invariance import invariant_ball, leaves_box, origin_drift
@@ -37,6 +37,7 @@ __all__ = [
     "P",
     "Q",
     "Regime",
+    "amplification",
     "chaotic_lstm",
     "contractive_unit",
     "cost_gradient",
@@ -56,7 +57,6 @@ __all__ = [
     "regime",
     "sensitivities",
     "simulate",
-    "spread",
     "squared_error",
     "stability_limit",
     "sum_lipschitz",

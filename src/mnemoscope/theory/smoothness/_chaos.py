@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import jacfwd
 
-from mnemoscope.theory._statement import Row, statement
-from mnemoscope.theory.smoothness._losses import PAPER
+from mnemoscope.theory._statement import PAPERS, Row, statement
 
 
 class ChaoticLSTM(NamedTuple):
@@ -75,7 +74,7 @@ def stability_limit() -> float:
 
 @statement(
     "ribeiro-chaotic-lstm",
-    paper=PAPER,
+    paper=PAPERS["smoothness"],
     where="section 3.1, A.1, eqs 10-11, fig. 1",
     status="corrected",
     claim="an LSTM with two units is chaotic at s = 1, and its origin is stable up to s = 0.784",

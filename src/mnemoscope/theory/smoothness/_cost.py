@@ -65,7 +65,7 @@ def regime(L_f: float) -> Regime:
     return Regime("constant", "1", "1") if L_f < 1 else Regime("polynomial", "N", "N^3")
 
 
-def spread(L_f: float, N: int) -> Tensor:
+def amplification(L_f: float, N: int) -> Tensor:
     """S(0), ..., S(N) (eq. 19): S(t)^2 = sum_{l=0}^t L_f^(2l), how far outputs go per unit of (theta, x_0)."""
     return _powers(L_f**2, N).cumsum(0).sqrt()
 
@@ -76,7 +76,7 @@ def output_bound(joint: JointConstants, N: int, distance: float, reference: floa
     `distance` is that of (theta, x_0) from a point whose outputs are at most `reference`; from the origin it is
     ||(theta, x_0)|| and reference is 0, where f(0, u; 0) = 0 and g(0, u; 0) = 0 (footnote 5).
     """
-    return reference + joint.L_g * spread(joint.L_f, N) * distance
+    return reference + joint.L_g * amplification(joint.L_f, N) * distance
 
 
 def cost_lipschitz(joint: JointConstants, loss: LossProperties, target: float, outputs: Tensor) -> float:
@@ -84,7 +84,7 @@ def cost_lipschitz(joint: JointConstants, loss: LossProperties, target: float, o
 
     `outputs` is M(0), ..., M(N), from `output_bound` or any other bound of ||y_t||.
     """
-    S = spread(joint.L_f, len(outputs) - 1)
+    S = amplification(joint.L_f, len(outputs) - 1)
     return float(joint.L_g * (loss.steepness(target, outputs) * S)[1:].mean())
 
 
@@ -95,7 +95,7 @@ def gradient_lipschitz(joint: JointConstants, loss: LossProperties, target: floa
     J_t^T Psi(y_t).
     """
     N = len(outputs) - 1
-    S, T = spread(joint.L_f, N), _tail(joint, loss, outputs)
+    S, T = amplification(joint.L_f, N), _tail(joint, loss, outputs)
     L_J = P(joint, N).sum(1) + joint.L_g_prime * S
     L_Jy = Q(joint, loss, outputs).sum(1) + T * S
     return float((loss.K3 * target * L_J + L_Jy)[1:].mean())
@@ -106,7 +106,7 @@ def P(joint: JointConstants, N: int) -> Tensor:
 
     L_f^(t-l-1) (L_g L'_f sum_{j=l}^{t-1} S(j) + L_f L'_g S(t)). The text starts at l = 1 and ends at t, off by one.
     """
-    return _path_changes(joint, spread(joint.L_f, N), torch.ones(N + 1, dtype=torch.float64), joint.L_g_prime)
+    return _path_changes(joint, amplification(joint.L_f, N), torch.ones(N + 1, dtype=torch.float64), joint.L_g_prime)
 
 
 def Q(joint: JointConstants, loss: LossProperties, outputs: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def Q(joint: JointConstants, loss: LossProperties, outputs: Tensor) -> Tensor:
 
     L_f^(t-l-1) (|Psi|(t) L_g L'_f sum_{j=l}^{t-1} S(j) + L_f T(t) S(t)). The text has K4 M(t) for |Psi|(t).
     """
-    S = spread(joint.L_f, len(outputs) - 1)
+    S = amplification(joint.L_f, len(outputs) - 1)
     return _path_changes(joint, S, loss.psi(outputs), _tail(joint, loss, outputs))
 
 

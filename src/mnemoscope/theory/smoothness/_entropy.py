@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory._statement import Row, statement
-from mnemoscope.theory.smoothness._losses import PAPER
+from mnemoscope.theory._statement import PAPERS, Row, statement
 
 
 def entropy_change(jacobians: Tensor) -> Tensor:
@@ -43,7 +42,7 @@ def gaussian_entropy(covariance: Tensor) -> float:
 
 @statement(
     "ribeiro-equation-9",
-    paper=PAPER,
+    paper=PAPERS["smoothness"],
     where="section 4, eqs 7-9, fig. 2",
     status="corrected",
     claim="one step raises the entropy of the state by at most N_x log L_f",

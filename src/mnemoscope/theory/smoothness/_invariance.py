@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory._statement import Row, statement
-from mnemoscope.theory.smoothness._losses import PAPER
+from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.smoothness._sensitivity import Map, tanh_network
 
 
@@ -34,8 +33,8 @@ def leaves_box(f: Map, theta: Tensor, corner: Tensor, inputs: Tensor, trials: in
 
     A positive value proves that the box is not invariant; one of at most 0 proves nothing.
     """
-    draw = torch.Generator().manual_seed(seed)
-    x = 2 * torch.rand(trials, len(corner), generator=draw, dtype=corner.dtype) - 1
+    generator = torch.Generator().manual_seed(seed)
+    x = 2 * torch.rand(trials, len(corner), generator=generator, dtype=corner.dtype) - 1
     x = torch.cat([x, x.sign()]) * corner
     moved = torch.stack([torch.vmap(f, (0, None, None))(x, u, theta) for u in inputs.unbind(0)])
     return float((moved.abs() - corner).max())
@@ -43,17 +42,17 @@ def leaves_box(f: Map, theta: Tensor, corner: Tensor, inputs: Tensor, trials: in
 
 @statement(
     "ribeiro-invariant-set",
-    paper=PAPER,
+    paper=PAPERS["smoothness"],
     where="Theorem 1, footnote 5",
     status="holds",
     claim="f(0, u; 0) = 0 gives Theorem 1 its invariant set; tanh networks have the unit box, contractive ones a ball",
 )
 def invariant_sets() -> Iterator[Row]:
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     f, _, size = tanh_network(4, 2, 1)
-    u = torch.randn(20, 2, generator=draw, dtype=torch.float64)
+    u = torch.randn(20, 2, generator=generator, dtype=torch.float64)
     yield Row("tanh RNN: ||f(0, u; 0)||", 0.0, origin_drift(f, 4, size, u), "==")
-    theta = 5 * torch.randn(size, generator=draw, dtype=torch.float64)
+    theta = 5 * torch.randn(size, generator=generator, dtype=torch.float64)
     yield Row("tanh RNN, any theta: steps out of the unit box", 0.0, leaves_box(f, theta, torch.ones(4).double(), u))
 
     def affine(x: Tensor, u: Tensor, theta: Tensor) -> Tensor:
@@ -67,15 +66,15 @@ def invariant_sets() -> Iterator[Row]:
 
 @statement(
     "ribeiro-definition-2",
-    paper=PAPER,
+    paper=PAPERS["smoothness"],
     where="Definition 2, section 3.2",
     status="holds",
     claim="a contractive system with constant input has one fixed point, which all trajectories approach like L^t",
 )
 def one_fixed_point() -> Iterator[Row]:
-    draw = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     f, _, size = tanh_network(6, 1, 1)
-    theta = torch.randn(size, generator=draw, dtype=torch.float64)
+    theta = torch.randn(size, generator=generator, dtype=torch.float64)
     theta[:36] *= 0.8 / torch.linalg.matrix_norm(theta[:36].view(6, 6), ord=2)
     u = torch.ones(1, dtype=torch.float64)
     x, y = torch.ones(6, dtype=torch.float64), -torch.ones(6, dtype=torch.float64)

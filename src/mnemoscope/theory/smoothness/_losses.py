@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mnemoscope.theory._statement import Row, statement
-
-PAPER = "Ribeiro et al. 2019"
+from mnemoscope.theory._statement import PAPERS, Row, statement
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def cross_entropy_value(prediction: Tensor, target: Tensor) -> Tensor:
 
 @statement(
     "ribeiro-lemma-1",
-    paper=PAPER,
+    paper=PAPERS["smoothness"],
     where="Lemma 1, C.1",
     status="holds",
     claim="sums and products of bounded Lipschitz functions are Lipschitz, with the sum of L_i prod_{j != i} M_j",
@@ -93,7 +91,7 @@ def lemma_1() -> Iterator[Row]:
 
 @statement(
     "ribeiro-lemma-2",
-    paper=PAPER,
+    paper=PAPERS["smoothness"],
     where="Lemma 2, eqs 14-16",
     status="corrected",
     claim="both losses are Lipschitz in the prediction, with a gradient Psi(p) - K3 y",
@@ -101,8 +99,8 @@ def lemma_1() -> Iterator[Row]:
     "the text's K1 ||y|| + K2 max(.) vanishes, the slope is 1/2. Psi(0) = 1/2, so ||Psi|| <= K4 ||p|| fails too.",
 )
 def lemma_2() -> Iterator[Row]:
-    draw = torch.Generator().manual_seed(0)
-    p, q = torch.randn(2, 20000, 3, generator=draw, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    p, q = torch.randn(2, 20000, 3, generator=generator, dtype=torch.float64)
     y = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
     losses = (
         ("squared error", squared_error(), squared_loss_value),

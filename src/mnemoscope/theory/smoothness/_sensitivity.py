@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import jacrev
 
-from mnemoscope.theory._statement import Row, statement
-from mnemoscope.theory.smoothness._losses import PAPER
+from mnemoscope.theory._statement import PAPERS, Row, statement
 
 Map = Callable[[Tensor, Tensor, Tensor], Tensor]
 """f or g: (x (n,), u (d,), theta (p,)) -> a vector."""
@@ -88,7 +87,7 @@ def tanh_network(n: int, d: int, m: int) -> tuple[Map, Map, int]:
 
 @statement(
     "ribeiro-sensitivities",
-    paper=PAPER,
+    paper=PAPERS["smoothness"],
     where="appendix B, eqs 12, 13, 22",
     status="corrected",
     claim="derivatives carried forward by D_t and J_t equal backpropagation",
@@ -96,11 +95,11 @@ def tanh_network(n: int, d: int, m: int) -> tuple[Map, Map, int]:
     "left out of the printed sum.",
 )
 def forward_equals_backward() -> Iterator[Row]:
-    draw = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     f, g, size = tanh_network(4, 2, 3)
-    theta = torch.randn(size, generator=draw, dtype=torch.float64).requires_grad_()
-    x, u = torch.randn(4, generator=draw).double(), torch.randn(13, 2, generator=draw).double()
-    target = torch.randn(13, 3, generator=draw).double()
+    theta = torch.randn(size, generator=generator, dtype=torch.float64).requires_grad_()
+    x, u = torch.randn(4, generator=generator).double(), torch.randn(13, 2, generator=generator).double()
+    target = torch.randn(13, 3, generator=generator).double()
     _, outputs = simulate(f, g, theta, x, u)
     (backward,) = torch.autograd.grad((outputs - target)[1:].square().sum(1).mean(), theta)
     run = sensitivities(f, g, theta.detach(), x, u)

@@ -1,4 +1,4 @@
-"""Theorem 1 of Ribeiro et al. 2019, confronted with networks whose constants are known."""
+"""Theorem 1 of Ribeiro et al. 2019, checked on networks whose constants are known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mnemoscope.theory._statement import Row, statement
+from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.smoothness._cost import (
     JointConstants,
     contractive_unit,
@@ -20,14 +20,13 @@ from mnemoscope.theory.smoothness._cost import (
     regime,
 )
 from mnemoscope.theory.smoothness._losses import (
-    PAPER,
     cross_entropy,
     cross_entropy_value,
     squared_error,
     squared_loss_value,
 )
 from mnemoscope.theory.stability._constants import SystemConstants, rnn_constants
-from mnemoscope.theory.stability._instances import bounded_inputs, flat, nearby, norms, random_rnn, rnn_states
+from mnemoscope.theory.stability._instances import bounded_inputs, flatten, norms, perturbed, random_rnn, rnn_states
 
 
 class Problem(NamedTuple):
@@ -40,50 +39,53 @@ class Problem(NamedTuple):
     system: SystemConstants
 
 
-def problem(lam: float, N: int, seed: int, entropy: bool) -> Problem:
-    draw = torch.Generator().manual_seed(seed)
+def random_problem(lam: float, N: int, seed: int, entropy: bool) -> Problem:
+    generator = torch.Generator().manual_seed(seed)
     weights = random_rnn(3, 2, lam, seed, bias=False)
-    readout = torch.randn(2, 3, generator=draw, dtype=torch.float64) / 2
-    targets = torch.randn(N + 1, 2, generator=draw, dtype=torch.float64)
+    readout = torch.randn(2, 3, generator=generator, dtype=torch.float64) / 2
+    targets = torch.randn(N + 1, 2, generator=generator, dtype=torch.float64)
     targets = (targets > 0).double() if entropy else targets / targets.norm(dim=1, keepdim=True)
     return Problem(weights, readout, bounded_inputs(N, 2, 1.0, seed), targets, rnn_constants(*weights, input_bound=1.0))
 
 
-def cost(given: Problem, weights: tuple[Tensor, ...], entropy: bool) -> Tensor:
+def cost(problem: Problem, weights: tuple[Tensor, ...], entropy: bool) -> Tensor:
     value = cross_entropy_value if entropy else squared_loss_value
-    return value(rnn_states(given.inputs, weights) @ given.readout.T, given.targets)[1:].mean()
+    return value(rnn_states(problem.inputs, weights) @ problem.readout.T, problem.targets)[1:].mean()
 
 
-def value_and_gradient(given: Problem, weights: tuple[Tensor, ...], entropy: bool) -> tuple[float, Tensor]:
+def value_and_gradient(problem: Problem, weights: tuple[Tensor, ...], entropy: bool) -> tuple[float, Tensor]:
     leaves = tuple(w.detach().requires_grad_() for w in weights)
-    value = cost(given, leaves, entropy)
-    return value.item(), flat(torch.autograd.grad(value, leaves))
+    value = cost(problem, leaves, entropy)
+    return value.item(), flatten(torch.autograd.grad(value, leaves))
 
 
-def measured(given: Problem, unit: float, entropy: bool, pairs: int = 8) -> tuple[float, float]:
+def measured(problem: Problem, unit: float, entropy: bool, pairs: int = 8) -> tuple[float, float]:
     """The steepest changes of V and of its gradient seen between weights of the same set, theta measured in `unit`."""
-    steepest = turned = 0.0
+    steepest = 0.0
+    largest_turn = 0.0  # of the gradient
     for seed in range(pairs):
-        ends = [nearby(given.weights, size, 2 * seed + i) for i, size in enumerate((0.3, 0.0 if seed % 2 else 0.3))]
-        (here, slope), (there, other) = (value_and_gradient(given, end, entropy) for end in ends)
-        distance = float((flat(ends[0]) - flat(ends[1])).norm()) / unit
+        # every other pair compares with the weights themselves
+        scales = (0.3, 0.0) if seed % 2 else (0.3, 0.3)
+        ends = [perturbed(problem.weights, scale, 2 * seed + i) for i, scale in enumerate(scales)]
+        (here, slope), (there, other) = (value_and_gradient(problem, end, entropy) for end in ends)
+        distance = float((flatten(ends[0]) - flatten(ends[1])).norm()) / unit
         steepest = max(steepest, abs(here - there) / distance)
-        turned = max(turned, float((slope - other).norm()) * unit / distance)
-    return steepest, turned
+        largest_turn = max(largest_turn, float((slope - other).norm()) * unit / distance)
+    return steepest, largest_turn
 
 
-def bounds(given: Problem, unit: float, entropy: bool) -> tuple[JointConstants, float, float]:
+def bounds(problem: Problem, unit: float, entropy: bool) -> tuple[JointConstants, float, float]:
     """L_f and Theorem 1's L_V and L'_V, with the network's own bound of its outputs for M(t)."""
     loss = cross_entropy(2) if entropy else squared_error()
-    norm, target = norms((given.readout,))[0], float(given.targets.norm(dim=1).max())
-    joint = joint_constants(given.system, norm, unit=unit)
-    outputs = torch.full((len(given.targets),), norm * given.system.reach, dtype=torch.float64)
+    norm, target = norms((problem.readout,))[0], float(problem.targets.norm(dim=1).max())
+    joint = joint_constants(problem.system, norm, unit=unit)
+    outputs = torch.full((len(problem.targets),), norm * problem.system.state_bound, dtype=torch.float64)
     return joint, cost_lipschitz(joint, loss, target, outputs), gradient_lipschitz(joint, loss, target, outputs)
 
 
 @statement(
     "ribeiro-theorem-1a",
-    paper=PAPER,
+    paper=PAPERS["smoothness"],
     where="Theorem 1, eqs 4, 17-20",
     status="holds",
     claim="V is Lipschitz in (theta, x_0) with L_V = L_g/N sum_t (K0 + K1 L_y + K2 M(t)) S(t)",
@@ -96,17 +98,17 @@ def _networks() -> Iterator[tuple[Row, Row]]:
     """What Theorem 1 allows and what is seen, of V and of its gradient, for both losses and two units of theta."""
     for entropy in (False, True):
         for lam, N in ((0.5, 5), (0.9, 5), (0.5, 40)):
-            given = problem(lam, N, seed=N, entropy=entropy)
-            for name, unit in (("theta as it is", 1.0), ("theta rescaled", contractive_unit(given.system))):
-                joint, L_V, L_dV = bounds(given, unit, entropy)
-                steepest, turned = measured(given, unit, entropy)
+            problem = random_problem(lam, N, seed=N, entropy=entropy)
+            for name, unit in (("theta as it is", 1.0), ("theta rescaled", contractive_unit(problem.system))):
+                joint, L_V, L_dV = bounds(problem, unit, entropy)
+                steepest, turn = measured(problem, unit, entropy)
                 case = f"{'cross-entropy' if entropy else 'squared'}, lambda={lam}, N={N}, {name}: L_f={joint.L_f:.2f}"
-                yield Row(case, L_V, steepest), Row(case, L_dV, turned)
+                yield Row(case, L_V, steepest), Row(case, L_dV, turn)
 
 
 @statement(
     "ribeiro-theorem-1b",
-    paper=PAPER,
+    paper=PAPERS["smoothness"],
     where="Theorem 1, eqs 5, 21-24",
     status="corrected",
     claim="grad V is Lipschitz with L'_V = 1/N sum_t (K3 L_y L_J(t) + L_Jy(t))",
@@ -119,7 +121,7 @@ def theorem_1b() -> Iterator[Row]:
 
 @statement(
     "ribeiro-regimes",
-    paper=PAPER,
+    paper=PAPERS["smoothness"],
     where="Theorem 1, eqs 4 and 5",
     status="corrected",
     claim="L_V and L'_V stay bounded for L_f < 1, grow like N and N^3 for L_f = 1, like L_f^(2N) and L_f^(3N) above",

@@ -16,10 +16,8 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory._statement import Row, statement
+from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.stability._instances import bounded_inputs, random_rnn, rnn_states
-
-PAPER = "Miller & Hardt 2018"
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,8 @@ class SystemConstants:
     """What the lemmas ask of a system (sections 2-4 and the list in A.2).
 
     `norm` is the norm of the state in which they hold; weights are measured by the Euclidean norm of the flat vector
-    of all parameters, Jacobians by the induced norms. `reach` bounds every state reached from h_0 = 0; without biases
-    it is at most the paper's L_x B_x / (1 - lambda).
+    of all parameters, Jacobians by the induced norms. `state_bound` bounds every ||h_t|| reached from h_0 = 0; without
+    biases it is at most the paper's L_x B_x / (1 - lambda).
     """
 
     lam: float
@@ -56,7 +54,7 @@ class SystemConstants:
     beta_wh: float
     beta_hw: float
     beta_hh: float
-    reach: float
+    state_bound: float
     norm: Literal["l2", "linf"] = "l2"
 
     @property
@@ -64,8 +62,8 @@ class SystemConstants:
         return self.lam < 1
 
 
-def contractive(system: SystemConstants) -> float:
-    """1 - lambda, after checking the hypothesis that all of the lemmas share."""
+def contraction_margin(system: SystemConstants) -> float:
+    """Return 1 - lambda, after checking that it is positive, which every lemma assumes."""
     if not system.stable:
         raise MnemoscopeError(f"the lemma needs a contractive system, lambda < 1; got lambda = {system.lam:.6g}")
     return 1 - system.lam
@@ -91,8 +89,9 @@ def rnn_constants(
     V, U = spectral_norm(weight_hh), spectral_norm(weight_ih)
     lam, L_x = rho.lipschitz * V, rho.lipschitz * U
     rest = rho.at_zero * math.sqrt(len(weight_hh)) + rho.lipschitz * offset  # >= ||phi(0, 0)||
-    reach = reachable(lam, L_x * input_bound + rest, rho.bound * math.sqrt(len(weight_hh)))
-    read = math.sqrt(reach**2 + input_bound**2 + len(biases))  # the norm of (h, x, 1, 1), which every weight row reads
+    state_bound = state_norm_bound(lam, L_x * input_bound + rest, rho.bound * math.sqrt(len(weight_hh)))
+    # every row of weights multiplies (h, x, 1, 1), whose norm is at most this
+    read = math.sqrt(state_bound**2 + input_bound**2 + len(biases))
     mixed = _product(rho.smoothness, V, read) + rho.lipschitz
     return SystemConstants(
         lam=lam,
@@ -102,7 +101,7 @@ def rnn_constants(
         beta_wh=mixed,
         beta_hw=mixed,
         beta_hh=_product(rho.smoothness, V, V),
-        reach=reach,
+        state_bound=state_bound,
     )
 
 
@@ -118,7 +117,7 @@ def linear_constants(
     return rnn_constants(weight_ih, weight_hh, bias_ih, bias_hh, input_bound=input_bound, nonlinearity="identity")
 
 
-def reachable(lam: float, drive: float, bound: float = math.inf) -> float:
+def state_norm_bound(lam: float, drive: float, bound: float = math.inf) -> float:
     """The largest norm of a state reached from zero, ||h_t|| <= lam ||h_{t-1}|| + drive (A.1), or `bound` if less."""
     return min(drive / (1 - lam) if lam < 1 else math.inf, bound)
 
@@ -130,8 +129,8 @@ def spectral_norm(matrix: Tensor) -> float:
 
 def state_gap(system: SystemConstants, k: int) -> float:
     """Lemma 1: ||h_t - h_t^k|| <= lambda^k sup ||h||, with a truncated model that sees k inputs, x_{t-k+1} to x_t."""
-    contractive(system)
-    return system.lam**k * system.reach
+    contraction_margin(system)
+    return system.lam**k * system.state_bound
 
 
 def prediction_gap(system: SystemConstants, L_f: float, k: int) -> float:
@@ -144,14 +143,14 @@ def context_length(system: SystemConstants, eps: float, L_f: float = 1.0) -> int
 
     k >= ln(L_f sup||h|| / eps) / ln(1/lambda); the paper's O(.) hides the denominator.
     """
-    contractive(system)
+    contraction_margin(system)
     if eps <= 0:
         raise MnemoscopeError(f"eps must be positive; got {eps}")
-    if L_f * system.reach <= eps:
+    if L_f * system.state_bound <= eps:
         return 0
     if system.lam == 0:
         return 1
-    return math.ceil(math.log(L_f * system.reach / eps) / -math.log(system.lam) - 1e-12)
+    return math.ceil(math.log(L_f * system.state_bound / eps) / -math.log(system.lam) - 1e-12)
 
 
 def _nonlinearity(name: str | Nonlinearity) -> Nonlinearity:
@@ -170,7 +169,7 @@ def _product(*factors: float) -> float:
 
 @statement(
     "miller-hardt-lemma-1",
-    paper=PAPER,
+    paper=PAPERS["stability"],
     where="Lemma 1, eq. 3, A.1",
     status="corrected",
     claim="a stable system forgets what lies k steps back: ||h_t - h_t^k|| <= lambda^k sup||h||",
@@ -193,7 +192,7 @@ def lemma_1() -> Iterator[Row]:
 
 @statement(
     "miller-hardt-proposition-1",
-    paper=PAPER,
+    paper=PAPERS["stability"],
     where="Proposition 1",
     status="holds",
     claim="predictions of the truncated model differ by at most L_f lambda^k sup||h||",
@@ -212,7 +211,7 @@ def proposition_1() -> Iterator[Row]:
 
 @statement(
     "miller-hardt-section-6",
-    paper=PAPER,
+    paper=PAPERS["stability"],
     where="6.1, 6.2, A.3.1",
     status="corrected",
     claim="linear systems and tanh RNNs with ||V|| < 1 meet every assumption, with constants from ||V||, ||U|| and B_x",
@@ -223,7 +222,7 @@ def section_6() -> Iterator[Row]:
     one, half = torch.ones(1, 1, dtype=torch.float64), torch.full((1, 1), 0.5, dtype=torch.float64)
     linear = linear_constants(2 * one, half, input_bound=3.0)
     h = float(rnn_states(torch.full((80, 1), 3.0, dtype=torch.float64), (2 * one, half), "identity")[-1])
-    yield Row("linear unit: sup|h|", linear.reach, h)
+    yield Row("linear unit: sup|h|", linear.state_bound, h)
     yield Row("linear unit: |dphi/d(V, U)|", linear.L_w, math.hypot(h, 3.0))
     steepest = math.atanh(1 / math.sqrt(3))  # where tanh^2 = 1/3
     eps = torch.tensor([-1e-5, 1e-5], dtype=torch.float64)

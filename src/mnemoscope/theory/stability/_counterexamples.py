@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.recurrence import Recurrence, State
-from mnemoscope.theory._statement import Row, statement
-from mnemoscope.theory.stability._constants import PAPER
+from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.stability._truncation import Truncated
 
 
@@ -70,7 +69,7 @@ def identity_descent(a: float, T: int, steps: int, bound: float | None = None) -
 
 @statement(
     "miller-hardt-proposition-3",
-    paper=PAPER,
+    paper=PAPERS["stability"],
     where="Proposition 3, A.4",
     status="holds",
     claim="without stability truncation to any k can be arbitrarily bad: |y_t - y_t^k| = 2^(t-1) after an impulse",
@@ -84,7 +83,7 @@ def proposition_3() -> Iterator[Row]:
 
 @statement(
     "miller-hardt-proposition-4",
-    paper=PAPER,
+    paper=PAPERS["stability"],
     where="Proposition 4, A.4, eq. 6",
     status="corrected",
     claim="gradient descent on an unstable system need not converge: from a = 1.5 the gradient of an identity task "

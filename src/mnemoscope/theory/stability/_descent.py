@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory._statement import Row, statement
+from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.stability._constants import (
-    PAPER,
     SystemConstants,
-    contractive,
+    contraction_margin,
     rnn_constants,
     spectral_norm,
     state_gap,
@@ -26,9 +25,9 @@ from mnemoscope.theory.stability._constants import (
 from mnemoscope.theory.stability._instances import (
     bounded_inputs,
     descend,
-    flat,
+    flatten,
     loss_gradient,
-    nearby,
+    perturbed,
     random_rnn,
     rnn_states,
 )
@@ -51,14 +50,14 @@ def squared_loss(readout: Tensor, target: Tensor, system: SystemConstants) -> Lo
     C, y = readout.detach().double(), target.detach().double()
     if system.norm == "l2":
         norm = spectral_norm(C)
-        return LossConstants(norm * (norm * system.reach + float(y.norm())), norm**2)
-    residual = C.abs().sum(1) * system.reach + y.abs()  # each output's largest error
+        return LossConstants(norm * (norm * system.state_bound + float(y.norm())), norm**2)
+    residual = C.abs().sum(1) * system.state_bound + y.abs()  # each output's largest error
     return LossConstants(float(C.abs().T.mv(residual).sum()), float((C.T @ C).abs().sum()))
 
 
 def trajectory_gap(system: SystemConstants, distance: float, t: int | None = None) -> float:
     """Lemma 4: ||h_t(w) - h_t(w')|| <= L_w ||w - w'|| (1 - lambda^t) / (1 - lambda), or the paper's limit for all t."""
-    return system.L_w * distance * (1 if t is None else 1 - system.lam**t) / contractive(system)
+    return system.L_w * distance * (1 if t is None else 1 - system.lam**t) / contraction_margin(system)
 
 
 def gradient_gap(system: SystemConstants, loss: LossConstants, k: int) -> float:
@@ -67,11 +66,11 @@ def gradient_gap(system: SystemConstants, loss: LossConstants, k: int) -> float:
     The long-term part of the gradient and the loss's change fall like lambda^k, but dh_t/dw is taken at h_{t-1}, one
     step nearer to the cut than the text's proof says, so the short-term part falls like k lambda^(k-1).
     """
-    gap, lam = contractive(system), system.lam
+    gap, lam = contraction_margin(system), system.lam
     if k < 1:
         raise MnemoscopeError(f"a truncated model sees at least one input; got k = {k}")
-    early = system.L_w * (loss.L_p + loss.beta_p * system.reach) / gap
-    late = loss.L_p * system.reach * (system.beta_wh + system.L_w * system.beta_hh / gap)
+    early = system.L_w * (loss.L_p + loss.beta_p * system.state_bound) / gap
+    late = loss.L_p * system.state_bound * (system.beta_wh + system.L_w * system.beta_hh / gap)
     return lam**k * early + k * lam ** (k - 1) * late
 
 
@@ -82,15 +81,15 @@ def truncation_gamma(system: SystemConstants, loss: LossConstants) -> float:
 
 def gradient_gap_as_printed(system: SystemConstants, loss: LossConstants, k: int) -> float:
     """gamma k lambda^k with the constants of the text's proof: one lambda too many, and false for small lambda."""
-    gap = contractive(system)
-    early = system.L_w * (loss.L_p + loss.beta_p * system.reach) / gap
-    late = loss.L_p * system.reach * (system.beta_wh + system.L_w * system.beta_hh / gap)
+    gap = contraction_margin(system)
+    early = system.L_w * (loss.L_p + loss.beta_p * system.state_bound) / gap
+    late = loss.L_p * system.state_bound * (system.beta_wh + system.L_w * system.beta_hh / gap)
     return (early + late) * k * system.lam**k
 
 
 def loss_smoothness(system: SystemConstants, loss: LossConstants) -> float:
     """Lemma 3: the Lipschitz constant of w -> grad_w p_T(w), of order (1 - lambda)^-3."""
-    gap, L_w = contractive(system), system.L_w
+    gap, L_w = contraction_margin(system), system.L_w
     return (
         loss.beta_p * L_w**2 / gap**2
         + loss.L_p * L_w * (system.beta_wh + system.beta_hw) / gap**2
@@ -118,6 +117,10 @@ def weight_gap_closed(gap: float, alpha: float, smoothness: float, steps: int) -
 def weight_gap_as_printed(gap: float, alpha: float, smoothness: float, steps: int) -> float:
     """Proposition 2 as printed, alpha gap N^(ab + 1); true, and never smaller than `weight_gap_closed`."""
     return _exp(math.log(alpha * gap) + (alpha * smoothness + 1) * math.log(steps)) if gap else 0.0
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value else -math.inf
 
 
 def _exp(exponent: float) -> float:
@@ -150,32 +153,38 @@ def training_context_length(
     Computed in logarithms: N^(alpha beta) alone is beyond floating point for most systems, and k is about
     alpha beta ln N / ln(1/lambda).
     """
-    contractive(system)
+    contraction_margin(system)
     if min(eps, alpha, 1.0 if L_f is None else L_f) <= 0 or steps < 1:
         raise MnemoscopeError(f"eps, alpha, L_f and steps must be positive; got {eps}, {alpha}, {L_f}, {steps}")
     if not math.isfinite(loss_smoothness(system, loss)):
         raise MnemoscopeError("Proposition 2 needs a smooth system: no bound on how its Jacobians change is known")
     low = max(1, math.ceil(-1 / math.log(system.lam))) if system.lam else 1  # k lambda^(k-1) falls from here on
     high = low
-    while not _keeps(system, loss, eps, alpha, steps, L_f, high):
+    while not _is_met(system, loss, eps, alpha, steps, L_f, high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _keeps(system, loss, eps, alpha, steps, L_f, middle) else (middle, high)
-    return low if _keeps(system, loss, eps, alpha, steps, L_f, low) else high
+        if _is_met(system, loss, eps, alpha, steps, L_f, middle):
+            high = middle
+        else:
+            low = middle
+    return low if _is_met(system, loss, eps, alpha, steps, L_f, low) else high
 
 
-def _keeps(
+def _is_met(
     system: SystemConstants, loss: LossConstants, eps: float, alpha: float, steps: int, L_f: float | None, k: int
 ) -> bool:
-    """Whether the promise holds at k; with L_f each of Theorem 1's two terms has eps/2."""
-    log_power = (k - 1) * math.log(system.lam) if system.lam else (0.0 if k == 1 else -math.inf)
-    gamma = truncation_gamma(system, loss)
-    log_gap = math.log(gamma) + math.log(k) + log_power if gamma else -math.inf
+    """True if the promise holds at k; with L_f each of Theorem 1's two terms has eps/2."""
+    # Lemma 2: gap = gamma k lambda^(k-1), in logarithms
+    log_gap = _log(truncation_gamma(system, loss)) + math.log(k)
+    if k > 1:
+        log_gap += (k - 1) * _log(system.lam)
+    # Proposition 2: the weights
     log_delta = log_weight_gap(log_gap, alpha, loss_smoothness(system, loss), steps)
     if L_f is None:
         return log_delta <= math.log(eps)
-    log_moved = log_delta + math.log(L_f * system.L_w / contractive(system)) if system.L_w else -math.inf
+    # Theorem 1: the predictions, through the weights and through the shorter window
+    log_moved = log_delta + _log(L_f * system.L_w / contraction_margin(system))
     return log_moved <= math.log(eps / 2) and L_f * state_gap(system, k) <= eps / 2
 
 
@@ -183,9 +192,9 @@ def _instance(
     lam: float, seed: int, nonlinearity: str
 ) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Tensor, SystemConstants]:
     """Inputs, weights, read-out, target and constants of a random problem: n = 8, d = 3, T = 80, ||x|| = 1."""
-    draw = torch.Generator().manual_seed(seed)
-    readout = torch.randn(2, 8, generator=draw, dtype=torch.float64) / 3
-    target = torch.randn(2, generator=draw, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    readout = torch.randn(2, 8, generator=generator, dtype=torch.float64) / 3
+    target = torch.randn(2, generator=generator, dtype=torch.float64)
     weights = random_rnn(8, 3, lam, seed)
     system = rnn_constants(*weights, input_bound=1.0, nonlinearity=nonlinearity)
     return bounded_inputs(80, 3, 1.0, seed), weights, readout, target, system
@@ -193,7 +202,7 @@ def _instance(
 
 @statement(
     "miller-hardt-lemma-2",
-    paper=PAPER,
+    paper=PAPERS["stability"],
     where="Lemma 2, A.2.1",
     status="corrected",
     claim="truncation changes the gradient by at most gamma k lambda^(k-1)",
@@ -224,7 +233,7 @@ def _memoryless() -> Iterator[Row]:
 
 @statement(
     "miller-hardt-lemma-3",
-    paper=PAPER,
+    paper=PAPERS["stability"],
     where="Lemma 3, A.2.2",
     status="holds",
     claim="the loss of a stable system is smooth: ||grad p_T(w) - grad p_T(w')|| <= beta ||w - w'||",
@@ -233,9 +242,9 @@ def lemma_3() -> Iterator[Row]:
     for nonlinearity in ("identity", "tanh"):
         for lam in (0.3, 0.75, 0.9):
             x, weights, C, y, system = _instance(lam, 3, nonlinearity)
-            other = nearby(weights, 0.05)
+            other = perturbed(weights, 0.05)
             here, there = (loss_gradient(x, w, C, y, None, nonlinearity) for w in (weights, other))
-            distance = float((flat(weights) - flat(other)).norm())
+            distance = float((flatten(weights) - flatten(other)).norm())
             bound = loss_smoothness(system, squared_loss(C, y, system)) * distance
             yield Row(f"{nonlinearity}, lambda={lam}", bound, float((here - there).norm()))
     scalar, near = _scalar(0.75), 0.75 - 1e-5
@@ -245,8 +254,8 @@ def lemma_3() -> Iterator[Row]:
 
 def _scalar(lam: float) -> SystemConstants:
     """The constants, in a alone, of h_t = a h_{t-1} + x_t with |a| <= lam and |x| <= 1: nothing is lost in any norm."""
-    reach = 1 / (1 - lam)
-    return SystemConstants(lam, 1.0, reach, 0.0, 1.0, 1.0, 0.0, reach=reach)
+    state_bound = 1 / (1 - lam)
+    return SystemConstants(lam, 1.0, state_bound, 0.0, 1.0, 1.0, 0.0, state_bound=state_bound)
 
 
 def _scalar_slope(a: float, T: int = 400) -> float:
@@ -256,7 +265,7 @@ def _scalar_slope(a: float, T: int = 400) -> float:
 
 @statement(
     "miller-hardt-lemma-4",
-    paper=PAPER,
+    paper=PAPERS["stability"],
     where="Lemma 4",
     status="holds",
     claim="close weights give close trajectories: ||h_t(w) - h_t(w')|| <= L_w ||w - w'|| / (1 - lambda)",
@@ -265,9 +274,9 @@ def lemma_4() -> Iterator[Row]:
     for nonlinearity in ("identity", "tanh"):
         for lam in (0.3, 0.75, 0.9):
             x, weights, *_, system = _instance(lam, 4, nonlinearity)
-            other = nearby(weights, 0.05)
+            other = perturbed(weights, 0.05)
             gaps = (rnn_states(x, weights, nonlinearity) - rnn_states(x, other, nonlinearity)).norm(dim=1)
-            distance = float((flat(weights) - flat(other)).norm())
+            distance = float((flatten(weights) - flatten(other)).norm())
             yield Row(f"{nonlinearity}, lambda={lam}", trajectory_gap(system, distance), float(gaps.max()))
     moved = 1 / (1 - 0.75) - 1 / (1 - 0.75 + 1e-5)
     yield Row("scalar, in a alone", trajectory_gap(_scalar(0.75), 1e-5), moved)
@@ -275,7 +284,7 @@ def lemma_4() -> Iterator[Row]:
 
 @statement(
     "miller-hardt-proposition-2",
-    paper=PAPER,
+    paper=PAPERS["stability"],
     where="Proposition 2, A.2.3",
     status="corrected",
     claim="after N steps of size a/i the weights of the two runs differ by at most a gap N^(ab) (1 + 1/(ab))",
@@ -287,7 +296,7 @@ def proposition_2() -> Iterator[Row]:
         x, weights, C, y, system = _instance(0.5, 5, nonlinearity)
         k, steps, loss = 12, 40, squared_loss(C, y, system)
         full, cut = (descend(x, weights, C, y, cut, alpha, steps, nonlinearity) for cut in (None, k))
-        moved, gap = float((flat(full) - flat(cut)).norm()), gradient_gap(system, loss, k)
+        moved, gap = float((flatten(full) - flatten(cut)).norm()), gradient_gap(system, loss, k)
         b = loss_smoothness(system, loss)
         ab = f"ab={alpha * b:.2g}"
         yield Row(f"{nonlinearity}, k={k}, N={steps}, {ab}: recursion", weight_gap(gap, alpha, b, steps), moved)
@@ -299,7 +308,7 @@ def proposition_2() -> Iterator[Row]:
 
 @statement(
     "miller-hardt-theorem-1",
-    paper=PAPER,
+    paper=PAPERS["stability"],
     where="Theorem 1, A.2.4",
     status="corrected",
     claim="recurrent and truncated model, each trained for N steps, predict the same up to eps",

@@ -1,4 +1,4 @@
-"""Small systems with known constants, run and trained in float64: what the stability statements are confronted with."""
+"""Small systems with known constants, run and trained in float64, for the checks of the stability statements."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ PHI = {"tanh": torch.tanh, "identity": lambda z: z, "sigmoid": torch.sigmoid}
 
 def random_rnn(n: int, d: int, lam: float, seed: int, bias: bool = True) -> tuple[Tensor, ...]:
     """weight_ih, weight_hh and (where asked) two biases of a random RNN whose V contracts every direction by lam."""
-    draw = torch.Generator().manual_seed(seed)
-    U = torch.randn(n, d, generator=draw, dtype=torch.float64) / math.sqrt(n)
-    rotation, _ = torch.linalg.qr(torch.randn(n, n, generator=draw, dtype=torch.float64))
-    biases = [torch.randn(n, generator=draw, dtype=torch.float64) / (4 * math.sqrt(n)) for _ in range(2 if bias else 0)]
-    return U, lam * rotation, *biases
+    generator = torch.Generator().manual_seed(seed)
+    U = torch.randn(n, d, generator=generator, dtype=torch.float64) / math.sqrt(n)
+    rotation, _ = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64))
+    if not bias:
+        return U, lam * rotation
+    b_ih = torch.randn(n, generator=generator, dtype=torch.float64) / (4 * math.sqrt(n))
+    b_hh = torch.randn(n, generator=generator, dtype=torch.float64) / (4 * math.sqrt(n))
+    return U, lam * rotation, b_ih, b_hh
 
 
 def bounded_inputs(steps: int, d: int, bound: float, seed: int) -> Tensor:
@@ -40,10 +43,10 @@ def loss_gradient(
     """The gradient of 1/2 ||C h_T - y||^2 in all weights, flat; through the last k inputs, or through all of x."""
     leaves = tuple(w.detach().requires_grad_() for w in weights)
     h = rnn_states(x if k is None else x[-k:], leaves, nonlinearity)[-1]
-    return flat(torch.autograd.grad(0.5 * (readout @ h - target).square().sum(), leaves))
+    return flatten(torch.autograd.grad(0.5 * (readout @ h - target).square().sum(), leaves))
 
 
-def flat(tensors: tuple[Tensor, ...]) -> Tensor:
+def flatten(tensors: tuple[Tensor, ...]) -> Tensor:
     """All entries of all tensors as one vector."""
     return torch.cat([t.detach().reshape(-1) for t in tensors])
 
@@ -61,10 +64,10 @@ def norms(weights: tuple[Tensor, ...]) -> list[float]:
     return [float(torch.linalg.norm(w, ord=2)) for w in weights]
 
 
-def nearby(weights: tuple[Tensor, ...], size: float, seed: int = 0) -> tuple[Tensor, ...]:
+def perturbed(weights: tuple[Tensor, ...], scale: float, seed: int = 0) -> tuple[Tensor, ...]:
     """Other weights of the same Omega: moved at random and projected back."""
-    draw = torch.Generator().manual_seed(seed)
-    moved = [w + size * torch.randn(w.shape, generator=draw, dtype=w.dtype) for w in weights]
+    generator = torch.Generator().manual_seed(seed)
+    moved = [w + scale * torch.randn(w.shape, generator=generator, dtype=w.dtype) for w in weights]
     return tuple(map(project, moved, norms(weights)))
 
 
@@ -89,17 +92,18 @@ def descend(
 
 def random_lstm(n: int, d: int, scale: float, seed: int) -> tuple[Tensor, ...]:
     """weight_ih (4n, d), weight_hh (4n, n) and two biases (4n,) of a random LSTM; `scale` times torch's own spread."""
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     shapes = ((4 * n, d), (4 * n, n), (4 * n,), (4 * n,))
-    return tuple(scale * (2 * torch.rand(s, generator=draw, dtype=torch.float64) - 1) / math.sqrt(n) for s in shapes)
+    uniform = [2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1 for shape in shapes]
+    return tuple(scale * u / math.sqrt(n) for u in uniform)
 
 
-def tighter_lstm(weights: tuple[Tensor, ...], share: float) -> tuple[Tensor, ...]:
-    """Weights of the set on which `lstm_constants` hold: all times `share`, but no bias of a sigmoid raised."""
-    U, W, *biases = (share * w for w in weights)
+def shrunk_lstm(weights: tuple[Tensor, ...], factor: float) -> tuple[Tensor, ...]:
+    """Weights of the set on which `lstm_constants` hold: all times `factor`, but no bias of a sigmoid raised."""
+    U, W, *biases = (factor * w for w in weights)
     n = W.shape[1]
-    cell = torch.arange(4 * n) // n == 2
-    return U, W, *(torch.where(cell, b, torch.minimum(b, b / share)) for b in biases)
+    is_candidate = torch.arange(4 * n) // n == 2  # the tanh gate g, whose bias may have either sign
+    return U, W, *(torch.where(is_candidate, b, torch.minimum(b, b / factor)) for b in biases)
 
 
 def lstm_step(x: Tensor, c: Tensor, h: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:

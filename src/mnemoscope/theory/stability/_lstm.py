@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory._statement import Row, statement
-from mnemoscope.theory.stability._constants import PAPER
+from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.stability._instances import bounded_inputs, lstm_states, lstm_step, random_lstm
 
 
@@ -137,8 +136,13 @@ def gates(weight_ih: Tensor | None, weight_hh: Tensor | None, *biases: Tensor | 
         shapes = [None if w is None else tuple(w.shape) for w in (weight_ih, weight_hh)]
         raise MnemoscopeError(f"an LSTM's weight_ih and weight_hh are (4n, d) and (4n, n); got {shapes}")
     n = weight_hh.shape[1]
-    U, W, *given = (w.detach().cpu().double() for w in (weight_ih, weight_hh, *biases) if w is not None)
-    return W.view(4, n, n), U.view(4, n, -1), sum(given, W.new_zeros(4 * n)).view(4, n)
+    U = weight_ih.detach().cpu().double()
+    W = weight_hh.detach().cpu().double()
+    b = W.new_zeros(4 * n)
+    for bias in biases:
+        if bias is not None:
+            b = b + bias.detach().cpu().double()
+    return W.view(4, n, n), U.view(4, n, -1), b.view(4, n)
 
 
 def _norm(matrix: Tensor) -> float:
@@ -153,7 +157,7 @@ def one_unit(**gate: tuple[float, float]) -> tuple[Tensor, ...]:
 
 @statement(
     "miller-hardt-lemma-5",
-    paper=PAPER,
+    paper=PAPERS["stability"],
     where="Lemma 5, A.3.2",
     status="corrected",
     claim="the cell state of an LSTM is bounded by 1/(1 - ||f||_inf)",
@@ -184,8 +188,8 @@ def expansion(weights: tuple[Tensor, ...], x: Tensor, order: float, pairs: int =
     """The largest ||s_+ - s'_+|| / ||s - s'|| seen over random pairs of states in the reachable box, near and far."""
     at = gate_bounds(*weights, input_bound=float(x.abs().max()))
     box = torch.cat([at.c, at.h])
-    draw = torch.Generator().manual_seed(seed)
-    s, move = (box * (2 * torch.rand(pairs, len(box), generator=draw, dtype=torch.float64) - 1) for _ in range(2))
+    generator = torch.Generator().manual_seed(seed)
+    s, move = (box * (2 * torch.rand(pairs, len(box), generator=generator, dtype=torch.float64) - 1) for _ in range(2))
     size = 10 ** torch.linspace(-4, 0, pairs, dtype=torch.float64)[:, None]
     other = (s + size * move).clamp(-box, box)
     after = [after_one_step(x, t, weights) for t in (s, other)]
@@ -195,7 +199,7 @@ def expansion(weights: tuple[Tensor, ...], x: Tensor, order: float, pairs: int =
 
 @statement(
     "miller-hardt-proposition-5",
-    paper=PAPER,
+    paper=PAPERS["stability"],
     where="Proposition 5, A.3.2",
     status="corrected",
     claim="small row sums make an LSTM contractive in the infinity norm, and r > log sqrt(2n)/log(1/lambda) steps "
@@ -207,11 +211,11 @@ def proposition_5() -> Iterator[Row]:
     x = torch.full((4,), 0.2, dtype=torch.float64)
     for n, scale in ((8, 0.05), (16, 0.02)):
         weights = random_lstm(n, 4, scale, seed=n)
-        found = lstm_certificate(*weights, input_bound=0.2)
+        certificate = lstm_certificate(*weights, input_bound=0.2)
         moved = expansion(weights, x, math.inf)
-        yield Row(f"n={n}: ||s_+ - s'_+|| / ||s - s'||, the proof's factor", found.proposition_5, moved)
-        yield Row(f"n={n}: entrywise factor", found.lam, moved)
-        yield Row(f"n={n}: weighted norm over entrywise", found.lam, found.rate)
+        yield Row(f"n={n}: ||s_+ - s'_+|| / ||s - s'||, the proof's factor", certificate.proposition_5, moved)
+        yield Row(f"n={n}: entrywise factor", certificate.lam, moved)
+        yield Row(f"n={n}: weighted norm over entrywise", certificate.lam, certificate.rate)
     yield from _euclidean()
     yield from _columns()
 

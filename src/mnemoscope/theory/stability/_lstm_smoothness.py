@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from mnemoscope.theory._statement import Row, statement
-from mnemoscope.theory.stability._constants import NONLINEARITIES, PAPER, SystemConstants, reachable, state_gap
+from mnemoscope.theory._statement import PAPERS, Row, statement
+from mnemoscope.theory.stability._constants import NONLINEARITIES, SystemConstants, state_gap, state_norm_bound
 from mnemoscope.theory.stability._descent import (
     LossConstants,
     gradient_gap,
@@ -22,7 +22,7 @@ from mnemoscope.theory.stability._descent import (
     squared_loss,
     trajectory_gap,
 )
-from mnemoscope.theory.stability._instances import bounded_inputs, flat, lstm_states, random_lstm, tighter_lstm
+from mnemoscope.theory.stability._instances import bounded_inputs, flatten, lstm_states, random_lstm, shrunk_lstm
 from mnemoscope.theory.stability._lstm import GateBounds, gate_bounds, gates
 
 SIGMA, TANH = NONLINEARITIES["sigmoid"], NONLINEARITIES["tanh"]
@@ -53,7 +53,7 @@ def lstm_constants(*weights: Tensor | None, input_bound: float) -> SystemConstan
         beta_wh=mixed,
         beta_hw=mixed,
         beta_hh=float((bent * state).sum(-1).max()),
-        reach=reachable(lam, L_x * input_bound + rest, float(torch.maximum(at.c, at.h).max())),
+        state_bound=state_norm_bound(lam, L_x * input_bound + rest, float(torch.maximum(at.c, at.h).max())),
         norm="linf",
     )
 
@@ -78,14 +78,14 @@ def _derivatives(at: GateBounds) -> tuple[Tensor, Tensor]:
 def _gradient(x: Tensor, weights: tuple[Tensor, ...], readout: Tensor, target: Tensor) -> Tensor:
     leaves = tuple(w.detach().requires_grad_() for w in weights)
     h = lstm_states(x, leaves)[1][-1]
-    return flat(torch.autograd.grad(0.5 * (readout @ h - target).square().sum(), leaves))
+    return flatten(torch.autograd.grad(0.5 * (readout @ h - target).square().sum(), leaves))
 
 
 def _instance(n: int, seed: int) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Tensor, SystemConstants, LossConstants]:
     """Inputs, weights, read-out, target and constants of a random stable LSTM: d = 3, T = 60, |x| <= 1/2."""
-    draw = torch.Generator().manual_seed(seed)
-    readout = torch.randn(2, n, generator=draw, dtype=torch.float64) / n
-    target = torch.randn(2, generator=draw, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    readout = torch.randn(2, n, generator=generator, dtype=torch.float64) / n
+    target = torch.randn(2, generator=generator, dtype=torch.float64)
     weights = random_lstm(n, 3, 0.15, seed)
     system = lstm_constants(*weights, input_bound=0.5)
     return bounded_inputs(60, 3, 0.5, seed), weights, readout, target, system, squared_loss(readout, target, system)
@@ -93,7 +93,7 @@ def _instance(n: int, seed: int) -> tuple[Tensor, tuple[Tensor, ...], Tensor, Te
 
 @statement(
     "miller-hardt-lstm-lemmas",
-    paper=PAPER,
+    paper=PAPERS["stability"],
     where="6.3 with Lemmas 1-4",
     status="holds",
     claim="the lemmas apply to the LSTM itself in the infinity norm of (c, h): no factor log n is lost to iterating it",
@@ -106,8 +106,8 @@ def lstm_lemmas() -> Iterator[Row]:
         yield Row(f"n={n}, lambda={system.lam:.2f}, k={k}: Lemma 1", state_gap(system, k), apart)
         moved = float((_gradient(x, weights, C, y) - _gradient(x[-k:], weights, C, y)).norm())
         yield Row(f"n={n}, k={k}: Lemma 2", gradient_gap(system, loss, k), moved)
-        other = tighter_lstm(weights, 0.9)
-        distance = float((flat(weights) - flat(other)).norm())
+        other = shrunk_lstm(weights, 0.9)
+        distance = float((flatten(weights) - flatten(other)).norm())
         turned = float((_gradient(x, weights, C, y) - _gradient(x, other, C, y)).norm())
         yield Row(f"n={n}: Lemma 3", loss_smoothness(system, loss) * distance, turned)
         here, there = (torch.stack(lstm_states(x, w)) for w in (weights, other))

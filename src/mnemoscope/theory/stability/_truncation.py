@@ -78,8 +78,8 @@ class Truncated(Recurrence):
             windows = whole[1:].unfold(0, self.k, 1)  # (windows, batch, input_size, k)
             pieces = windows.split(max(1, self.rows // x.shape[1]))
             outputs += [self._slide(piece) for piece in pieces]
-        kept = torch.cat([state.inputs[0].transpose(0, 1), x])[len(x) :]  # (k - 1, batch, input_size)
-        return torch.cat(outputs), Window(kept.transpose(0, 1)[None], state.clock + len(x))
+        newest = torch.cat([state.inputs[0].transpose(0, 1), x])[len(x) :]  # (k - 1, batch, input_size)
+        return torch.cat(outputs), Window(newest.transpose(0, 1)[None], state.clock + len(x))
 
     def _slide(self, windows: Tensor) -> Tensor:
         """The last outputs (windows, batch, output_size) of windows (windows, batch, input_size, k)."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import variance_preserving_
-from mnemoscope.theory.foundations import preactivation_variance, variances_through_layers, weight_spread
+from mnemoscope.theory.foundations import preactivation_variance, variances_through_layers, weight_scale
 
 UNITS, DISTRIBUTIONS = ("linear", "relu"), ("gaussian", "uniform")
 
@@ -17,9 +17,9 @@ UNITS, DISTRIBUTIONS = ("linear", "relu"), ("gaussian", "uniform")
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.floats(-0.5, 0.5), st.floats(0.05, 2), st.sampled_from(UNITS), st.integers(0, 10**6))
 def test_variance_of_preactivations_by_sampling(fan_in, mean, variance, unit, seed):
-    draw = torch.Generator().manual_seed(seed)
-    a = torch.randn(40_000, fan_in, generator=draw, dtype=torch.float64)
-    w = mean + math.sqrt(variance) * torch.randn(40_000, fan_in, generator=draw, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.randn(40_000, fan_in, generator=generator, dtype=torch.float64)
+    w = mean + math.sqrt(variance) * torch.randn(40_000, fan_in, generator=generator, dtype=torch.float64)
     sampled = (w * (a.relu() if unit == "relu" else a)).sum(1)
     assert float(sampled.var()) == pytest.approx(preactivation_variance(fan_in, mean, variance, unit), rel=0.12)
 
@@ -28,29 +28,29 @@ def test_variance_of_preactivations_by_sampling(fan_in, mean, variance, unit, se
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("fan_in", [3, 100])
 def test_spread_gives_variance_one(unit, distribution, fan_in):
-    spread = weight_spread(fan_in, unit, distribution)
+    spread = weight_scale(fan_in, unit, distribution)
     variance = spread**2 if distribution == "gaussian" else spread**2 / 3
     assert preactivation_variance(fan_in, 0.0, variance, unit) == pytest.approx(1)
 
 
 def test_spreads_in_closed_form():
-    assert weight_spread(50, "linear", "gaussian") == pytest.approx(1 / math.sqrt(50))
-    assert weight_spread(50, "linear", "uniform") == pytest.approx(math.sqrt(3 / 50))
-    assert weight_spread(50, "relu", "gaussian") == pytest.approx(math.sqrt(2 / 50))
-    assert weight_spread(50, "relu", "uniform") == pytest.approx(math.sqrt(6 / 50))
+    assert weight_scale(50, "linear", "gaussian") == pytest.approx(1 / math.sqrt(50))
+    assert weight_scale(50, "linear", "uniform") == pytest.approx(math.sqrt(3 / 50))
+    assert weight_scale(50, "relu", "gaussian") == pytest.approx(math.sqrt(2 / 50))
+    assert weight_scale(50, "relu", "uniform") == pytest.approx(math.sqrt(6 / 50))
     with pytest.raises(MnemoscopeError, match="got gelu, gaussian"):
-        weight_spread(50, "gelu")
+        weight_scale(50, "gelu")
 
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_layers_are_initialised_with_the_same_spread(unit, distribution):
-    draw = torch.Generator().manual_seed(0)
-    weight = variance_preserving_(torch.empty(4000, 60), unit, distribution, generator=draw)
+    generator = torch.Generator().manual_seed(0)
+    weight = variance_preserving_(torch.empty(4000, 60), unit, distribution, generator=generator)
     if distribution == "gaussian":
-        assert float(weight.std()) == pytest.approx(weight_spread(60, unit), rel=0.01)
+        assert float(weight.std()) == pytest.approx(weight_scale(60, unit), rel=0.01)
     else:
-        assert float(weight.abs().max()) == pytest.approx(weight_spread(60, unit, "uniform"), rel=1e-4)
+        assert float(weight.abs().max()) == pytest.approx(weight_scale(60, unit, "uniform"), rel=1e-4)
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -72,6 +72,6 @@ def test_uncorrelated_preactivations_have_correlated_rectifications():
     assert float(torch.cov(a, correction=0)[0, 1]) == pytest.approx(0, abs=1e-12)
     expected = 1 / (2 * math.pi) - 2 / math.pi**2
     assert float(torch.cov(a.relu(), correction=0)[0, 1]) == pytest.approx(expected, rel=1e-5)
-    draw = torch.Generator().manual_seed(0)
-    w = weight_spread(2) * torch.randn(10_000, 2, generator=draw).double()
+    generator = torch.Generator().manual_seed(0)
+    w = weight_scale(2) * torch.randn(10_000, 2, generator=generator).double()
     assert float((w * a.relu().T).sum(1).var()) == pytest.approx(1, rel=0.05)

@@ -26,7 +26,7 @@ from mnemoscope.theory.foundations._vanishing import long_jacobian
 seeds = st.integers(0, 10**6)
 
 
-def draw(seed, *shapes):
+def random_tensors(seed, *shapes):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
@@ -34,12 +34,12 @@ def draw(seed, *shapes):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 10), st.sampled_from([torch.sigmoid, torch.tanh, torch.relu]), seeds)
 def test_the_two_recurrences_are_one(n, T, phi, seed):
-    W, drive, h = draw(seed, (n, n), (T, n), (n,))
+    W, drive, h = random_tensors(seed, (n, n), (T, n), (n,))
     assert torch.allclose(phi(preactivation_states(W, drive, h, phi)), activation_states(W, drive, phi(h), phi))
 
 
 def test_the_layers_have_both_forms():
-    W, drive, h = draw(0, (3, 3), (6, 3), (3,))
+    W, drive, h = random_tensors(0, (3, 3), (6, 3), (3,))
     for preactivation, expected in ((True, preactivation_states), (False, activation_states)):
         layer = RNN(3, 3, bias=False, nonlinearity="sigmoid", preactivation=preactivation, dtype=torch.float64)
         with torch.no_grad():
@@ -52,7 +52,7 @@ def test_the_layers_have_both_forms():
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 12), st.floats(0.1, 6), seeds)
 def test_gradient_bound_holds(n, T, scale, seed):
-    W, drive, h = draw(seed, (n, n), (T, n), (n,))
+    W, drive, h = random_tensors(seed, (n, n), (T, n), (n,))
     for phi, slope in ((torch.sigmoid, 0.25), (torch.tanh, 1.0)):
         size = float(torch.linalg.matrix_norm(long_jacobian(scale * W, drive, h, phi), ord=2))
         assert size <= gradient_bound(scale * W, slope, T) * (1 + 1e-9)
@@ -60,7 +60,7 @@ def test_gradient_bound_holds(n, T, scale, seed):
 
 def test_gradient_bound_is_reached():
     """A scaled rotation and linear units; or tanh at the origin."""
-    Q = 0.9 * torch.linalg.qr(draw(1, (3, 3))[0])[0]
+    Q = 0.9 * torch.linalg.qr(random_tensors(1, (3, 3))[0])[0]
     zero = torch.zeros(7, 3).double()
     for phi in (torch.tanh, lambda z: z):
         size = float(torch.linalg.matrix_norm(long_jacobian(Q, zero, zero[0], phi), ord=2))
@@ -89,7 +89,7 @@ def test_a_large_singular_value_is_necessary_and_not_sufficient():
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 5), seeds)
 def test_common_spectrum(n, m, seed):
-    (W,) = draw(seed, (n, m))
+    (W,) = random_tensors(seed, (n, m))
     left, right = torch.linalg.eigvalsh(W @ W.T).flip(0), torch.linalg.eigvalsh(W.T @ W).flip(0)
     shared = common_spectrum(W)
     assert torch.allclose(left[: len(shared)], shared)
@@ -105,14 +105,14 @@ def test_the_printed_lemma_5_1_fails_for_a_wide_matrix():
 
 
 def directions(seed, n=3, d=2, m=2):
-    return [Direction(*draw(seed + i, (n, d), (n, n), (m, n))) for i in range(2)]
+    return [Direction(*random_tensors(seed + i, (n, d), (n, n), (m, n))) for i in range(2)]
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 7), seeds)
 def test_bidirectional_gradients(T, seed):
     """Any loss on the outputs: here sum cos(o_t). The gradient of a state is that of a zero added to it."""
-    (x,) = draw(seed, (T, 2))
+    (x,) = random_tensors(seed, (T, 2))
     forward, backward = directions(seed)
     moves = torch.zeros(2, T, 3, dtype=torch.float64, requires_grad=True)
     h_f, h_b = moved_states(x, forward, moves[0]), moved_states(x.flip(0), backward, moves[1].flip(0)).flip(0)
@@ -134,7 +134,7 @@ def moved_states(x, weights, moves):
 
 def test_equations_31_and_32_as_printed_lose_the_loss():
     """Without V^T grad_o the recursion, started from the last state's gradient, forgets all other outputs."""
-    (x,) = draw(0, (6, 2))
+    (x,) = random_tensors(0, (6, 2))
     forward, backward = directions(0)
     o, h, _ = outputs(x, forward, backward)
     exact = bidirectional_gradients(h, forward, o)
@@ -148,20 +148,20 @@ def test_equations_31_and_32_as_printed_lose_the_loss():
 def test_computational_graph_is_what_depends_on_what():
     """An input reaches an output by the graph exactly where the Jacobian is not zero; so for the states."""
     T = 4
-    (x,) = draw(0, (T, 2))
+    (x,) = random_tensors(0, (T, 2))
     forward, backward = directions(3)
     edges = computational_graph(T)
-    reach = {name: {name} for edge in edges for name in edge}
-    for _ in reach:
+    reachable = {name: {name} for edge in edges for name in edge}
+    for _ in reachable:
         for a, b in edges:
-            reach[a] |= reach[b]
+            reachable[a] |= reachable[b]
     kinds = {"f": lambda x: states(x, forward), "b": lambda x: states(x.flip(0), backward).flip(0)}
     kinds["o"] = lambda x: outputs(x, forward, backward)[0]
     for kind, run in kinds.items():
         J = torch.autograd.functional.jacobian(run, x)  # (T, ., T, d)
         for s in range(T):
             for t in range(T):
-                assert (f"{kind}{s + 1}" in reach[f"x{t + 1}"]) == bool(J[s, :, t].abs().max() > 0)
+                assert (f"{kind}{s + 1}" in reachable[f"x{t + 1}"]) == bool(J[s, :, t].abs().max() > 0)
 
 
 theory.load()

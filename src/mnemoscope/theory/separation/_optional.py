@@ -1,4 +1,4 @@
-"""The optional libraries of this room, imported where they are used."""
+"""Libraries of the extra `theory`, imported where they are used."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from types import ModuleType
 
 from mnemoscope.errors import MnemoscopeError
 
-PAPER = "Levine et al. 2018"
 
-
-def optional(module: str) -> ModuleType:
-    """Import a library of the extra `theory`, or say how to get it."""
+def require_optional(module: str) -> ModuleType:
+    """Import `module`, or raise an error that says how to install it."""
     try:
         return import_module(module)
     except ImportError:
