@@ -4,22 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.layers import (
-    GORU,
-    GRU,
-    LSTM,
-    RAC,
-    RNN,
-    SAB,
-    ExpRNN,
-    LinearSystem,
-    MemLSTM,
-    MemRNN,
-    OrthRNN,
-    RelLSTM,
-    RelRNN,
-    parameter_groups,
-)
+from mnemoscope.layers import catalog, parameter_groups
+from mnemoscope.layers.catalog import *  # noqa: F403
 from mnemoscope.recurrence import Recurrence, State, Trace, detach, select, to, trace
 
 if TYPE_CHECKING:
@@ -28,23 +14,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "GORU",
-    "GRU",
-    "LSTM",
-    "RAC",
-    "RNN",
-    "SAB",
     "Examination",
-    "ExpRNN",
     "Finding",
-    "LinearSystem",
-    "MemLSTM",
-    "MemRNN",
     "MnemoscopeError",
-    "OrthRNN",
     "Recurrence",
-    "RelLSTM",
-    "RelRNN",
     "State",
     "Trace",
     "detach",
@@ -54,6 +27,7 @@ __all__ = [
     "to",
     "trace",
 ]
+__all__ += catalog.__all__  # every layer
 
 _LAZY = {"Examination": "mnemoscope.finding", "Finding": "mnemoscope.finding", "examine": "mnemoscope.scopes"}
 

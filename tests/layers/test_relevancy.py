@@ -208,7 +208,7 @@ def test_members_of_the_relevant_set_keep_their_gradient_path() -> None:
         (dict(decay=0.0), r"decay must lie in \(0, 1\]; got 0.0"),
         (dict(mix="product"), "mix must be 'sum' or 'mean'; got 'product'"),
         (dict(output="c"), "output must be 'h' or 's'; got 'c'"),
-        (dict(preactivation=True), "no preactivation form"),
+        (dict(refresh=1), "refresh must be True or False; got 1"),
     ],
 )
 def test_bad_options_are_named(options: dict, message: str) -> None:

@@ -28,7 +28,7 @@ class RAC(Gated):
             template features already, one-hot for discrete inputs).
         bias: the paper has none; with True both factors become affine.
 
-    Shapes are `RNN`'s.
+    The other arguments are nn.LSTM's; shapes are `RNN`'s.
     """
 
     def __init__(
@@ -37,11 +37,29 @@ class RAC(Gated):
         hidden_size: int,
         num_layers: int = 1,
         bias: bool = False,
-        *args: Any,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
         feature: Callable[[Tensor], Tensor] | None = None,
-        **kwargs: Any,
+        checkpoint: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(input_size, hidden_size, num_layers, bias, *args, **kwargs)
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            checkpoint=checkpoint,
+            device=device,
+            dtype=dtype,
+        )
         self.feature = feature
 
     def reset(self, name: str, tensor: Tensor) -> None:

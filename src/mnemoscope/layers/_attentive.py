@@ -1,19 +1,23 @@
-"""Recurrences that attend to their own past states: full attention, and sparse attentive backtracking."""
+"""Recurrences that attend to all their past states (Kerg et al. 2020)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, get_args
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope import kernels
-from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers._base import Layer, Weights
-from mnemoscope.layers._checks import misfit
+from mnemoscope.layers._checks import check_choice, misfit
+from mnemoscope.layers._init import RecurrentInit
 from mnemoscope.layers._memory import AttentiveState, Memory, after, append, attend, empty
-from mnemoscope.layers._plain import LSTM, RNN
+from mnemoscope.layers._plain import LSTM, RNN, Nonlinearity
 from mnemoscope.recurrence import State
+
+Mix = Literal["sum", "mean"]
+Output = Literal["h", "s"]
 
 if TYPE_CHECKING:
     Base = Layer
@@ -25,25 +29,19 @@ class Attentive(Base):
     """What a plain recurrence becomes when it reads s = h + c instead of h, c an attention over past states.
 
     Mixed in front of `RNN` or `LSTM`, whose `advance` makes h_t from s_{t-1}. A subclass says what is remembered.
-
-    Args:
-        mix: "sum" is the paper's s_t = h_t + c_t, "mean" its half, as in the authors' code.
-        output: which of "h" and "s" the layer gives as its output.
     """
 
     bounded = False
 
-    def __init__(
-        self, input_size: int, hidden_size: int, *args: Any, mix: str = "sum", output: str = "h", **kwargs: Any
-    ) -> None:
-        if mix not in ("sum", "mean"):
-            raise MnemoscopeError(f"mix must be 'sum' or 'mean'; got {mix!r}")
-        if output not in ("h", "s"):
-            raise MnemoscopeError(f"output must be 'h' or 's'; got {output!r}")
-        if kwargs.get("preactivation"):
-            raise MnemoscopeError(f"{type(self).__name__} has no preactivation form: s is read, not phi(h)")
-        self.mix, self.output = mix, output
-        super().__init__(input_size, hidden_size, *args, **kwargs)
+    mix: Mix
+    output: Output
+
+    def _set_attention(self, mix: Mix, output: Output) -> None:
+        """Take the options of the attention; before the parameters are made, whose shapes may depend on options."""
+        check_choice(self, "mix", mix, get_args(Mix))
+        check_choice(self, "output", output, get_args(Output))
+        self.mix = mix
+        self.output = output
 
     if TYPE_CHECKING:
 
@@ -160,14 +158,97 @@ class MemRNN(Attentive, RNN):
     s_t = h_t + sum_i alpha_i h_i. Input and output have `RNN`'s shapes; the state unpacks as ``(h,)``, h
     (layers * directions, batch, hidden_size), and carries ``.s`` of the same shape and the `Memory`, ``.memory``.
 
-    Arguments are `RNN`'s, and `mix` and `output`. Memory grows with every step: `RelRNN` bounds it.
+    Memory grows with every step: `RelRNN` bounds it.
+
+    Args:
+        nonlinearity: "tanh", "relu", "sigmoid", "identity", "modrelu" (with its own bias), or any pointwise function.
+        recurrent_init: how V starts: "uniform" as in torch, "henaff", "cayley" or "orthogonal".
+        mix: "sum" is the paper's s_t = h_t + c_t, "mean" its half, as in the authors' code.
+        output: which of "h" and "s" the layer gives as its output.
+
+    The other arguments are nn.LSTM's.
     """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        nonlinearity: Nonlinearity = "tanh",
+        recurrent_init: RecurrentInit = "uniform",
+        mix: Mix = "sum",
+        output: Output = "h",
+        checkpoint: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self._set_attention(mix, output)
+        RNN.__init__(
+            self,
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            nonlinearity=nonlinearity,
+            recurrent_init=recurrent_init,
+            checkpoint=checkpoint,
+            device=device,
+            dtype=dtype,
+        )
 
 
 class MemLSTM(Attentive, LSTM):
     """An LSTM with full attention over all its past h; its gates read [s_{t-1}, x_t], its cell state stays its own.
 
     Input and output have nn.LSTM's shapes; the state unpacks as ``(h, c)``, each (layers * directions, batch,
-    hidden_size), and carries ``.s`` of the same shape and the `Memory`, ``.memory``. Arguments are nn.LSTM's, and
-    `mix`, `output`.
+    hidden_size), and carries ``.s`` of the same shape and the `Memory`, ``.memory``.
+
+    Args:
+        mix: "sum" is the paper's s_t = h_t + c_t, "mean" its half, as in the authors' code.
+        output: which of "h" and "s" the layer gives as its output.
+
+    The other arguments are nn.LSTM's.
     """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        mix: Mix = "sum",
+        output: Output = "h",
+        checkpoint: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self._set_attention(mix, output)
+        LSTM.__init__(
+            self,
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            checkpoint=checkpoint,
+            device=device,
+            dtype=dtype,
+        )

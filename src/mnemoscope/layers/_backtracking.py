@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope import equations, kernels
-from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers._attentive import Attentive
 from mnemoscope.layers._base import Weights
+from mnemoscope.layers._checks import check_choice, check_int
 from mnemoscope.layers._memory import AttentiveState, Memory, append
 from mnemoscope.layers._plain import LSTM
 
@@ -36,22 +36,43 @@ class SAB(Attentive, LSTM):
         self,
         input_size: int,
         hidden_size: int,
-        *args: Any,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
         store_every: int = 2,
         top: int = 10,
         truncation: int = 10,
-        output: str = "h",
-        **kwargs: Any,
+        output: Literal["h", "both"] = "h",
+        checkpoint: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        for name, value in (("store_every", store_every), ("top", top), ("truncation", truncation)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise MnemoscopeError(f"{name} must be a whole number of at least 1; got {value!r}")
-        if output not in ("h", "both"):
-            raise MnemoscopeError(f"output must be 'h' or 'both'; got {output!r}")
-        if "mix" in kwargs:
-            raise MnemoscopeError("SAB has no mix: it adds what it attends to h")
-        self.store_every, self.top, self.truncation, self.concatenated = store_every, top, truncation, output == "both"
-        super().__init__(input_size, hidden_size, *args, **kwargs)
+        check_int(self, "store_every", store_every)
+        check_int(self, "top", top)
+        check_int(self, "truncation", truncation)
+        check_choice(self, "output", output, ("h", "both"))
+        self.store_every = store_every
+        self.top = top
+        self.truncation = truncation
+        self.concatenated = output == "both"
+        LSTM.__init__(
+            self,
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            checkpoint=checkpoint,
+            device=device,
+            dtype=dtype,
+        )
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
         return {**LSTM.shapes(self, input_size), "weight_score": (2 * self.hidden_size,)}

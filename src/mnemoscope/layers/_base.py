@@ -20,7 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.layers._checks import check_arguments, check_input, check_state, misfit
+from mnemoscope.layers._checks import check_arguments, check_bool, check_input, check_state, misfit
+from mnemoscope.layers._options import naming_unknown_options
 from mnemoscope.recurrence import Recurrence, State, leaves, map_state, rebuild
 
 
@@ -64,6 +65,12 @@ class Layer(Recurrence):
     bounded: ClassVar[bool] = True  # whether the state stays of one size, however long the sequence
     visible: ClassVar[tuple[str, ...]] = ("h",)  # what a state unpacks into, each (layers * directions, batch, hidden)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = naming_unknown_options(cls.__init__)  # type: ignore[method-assign]
+
+    @naming_unknown_options
     def __init__(
         self,
         input_size: int,
@@ -80,10 +87,18 @@ class Layer(Recurrence):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        switches = dict(bias=bias, batch_first=batch_first, bidirectional=bidirectional, checkpoint=checkpoint)
-        check_arguments(type(self).__name__, input_size, hidden_size, num_layers, dropout, proj_size, **switches)
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, float(dropout), bidirectional
+        check_arguments(self, input_size, hidden_size, num_layers, dropout, proj_size)
+        check_bool(self, "bias", bias)
+        check_bool(self, "batch_first", batch_first)
+        check_bool(self, "bidirectional", bidirectional)
+        check_bool(self, "checkpoint", checkpoint)
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.bias = bias
+        self.batch_first = batch_first
+        self.dropout = float(dropout)
+        self.bidirectional = bidirectional
         self.checkpoint = checkpoint
         for suffix, size in self._places():
             for name, shape in self.shapes(size).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,14 +16,13 @@ if TYPE_CHECKING:
 
 
 def check_arguments(
-    name: str, input_size: Any, hidden_size: Any, num_layers: Any, dropout: Any, proj_size: Any, **switches: Any
+    layer: Layer, input_size: Any, hidden_size: Any, num_layers: Any, dropout: Any, proj_size: Any
 ) -> None:
-    for what, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise MnemoscopeError(f"{name}: {what} must be a whole number of at least 1; got {value!r}")
-    for what, value in switches.items():  # nn.RNN takes its non-linearity where others take bias: "relu" is no bias
-        if not isinstance(value, bool):
-            raise MnemoscopeError(f"{name}: {what} must be True or False; got {value!r} (own options go by keyword)")
+    """Check nn.LSTM's arguments, switches aside."""
+    name = type(layer).__name__
+    check_int(layer, "input_size", input_size)
+    check_int(layer, "hidden_size", hidden_size)
+    check_int(layer, "num_layers", num_layers)
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
         raise MnemoscopeError(f"{name}: dropout must be a probability in [0, 1]; got {dropout!r}")
     if proj_size != 0:
@@ -30,6 +30,27 @@ def check_arguments(
             f"{name}: projections are not supported, so proj_size must be 0; got {proj_size!r} (put an nn.Linear "
             "behind the layer)"
         )
+
+
+def check_int(layer: Layer, option: str, value: Any, least: int = 1) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise MnemoscopeError(
+            f"{type(layer).__name__}: {option} must be a whole number of at least {least}; got {value!r}"
+        )
+
+
+def check_bool(layer: Layer, option: str, value: Any) -> None:
+    # nn.RNN takes its nonlinearity where nn.LSTM takes bias: RNN(3, 4, 1, "relu") must not pass.
+    if not isinstance(value, bool):
+        raise MnemoscopeError(
+            f"{type(layer).__name__}: {option} must be True or False; got {value!r} (own options go by keyword)"
+        )
+
+
+def check_choice(layer: Layer, option: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        first, last = ", ".join(map(repr, allowed[:-1])), repr(allowed[-1])
+        raise MnemoscopeError(f"{type(layer).__name__}: {option} must be {first} or {last}; got {value!r}")
 
 
 def check_input(layer: Layer, x: Any, packed: bool = False) -> None:

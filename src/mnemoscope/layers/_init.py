@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import MnemoscopeError
+
+RecurrentInit = Literal["uniform", "henaff", "cayley", "orthogonal"]
 
 
 def henaff_angles(count: int, like: Tensor) -> Tensor:

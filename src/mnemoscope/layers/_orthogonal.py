@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,31 +15,61 @@ from mnemoscope import equations, kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import _init
 from mnemoscope.layers._base import Layer, Weights, affine
+from mnemoscope.layers._checks import check_choice
+from mnemoscope.layers._init import RecurrentInit
 from mnemoscope.layers._matrix_exp import exponential
 from mnemoscope.layers._plain import RNN, Nonlinearity
 from mnemoscope.recurrence import State
+
+Trivialization = Literal["static", "dynamic"]
+Layout = Literal["fft", "tunable"]
 
 
 class OrthRNN(RNN):
     """An `RNN` whose V is *initialised* orthogonal and then trained freely; modReLU by default (Kerg et al. 2020).
 
     Args:
-        recurrent_init: "henaff" (expm of skew blocks), "cayley" or "orthogonal".
+        nonlinearity: "tanh", "relu", "sigmoid", "identity", "modrelu" (with its own bias), or any pointwise function.
+        preactivation: whether the state is kept before the nonlinearity.
+        recurrent_init: how V starts: "henaff" (expm of skew blocks), "cayley", "orthogonal" or torch's "uniform".
 
-    The other arguments, and the shapes, are `RNN`'s.
+    The other arguments are nn.LSTM's; shapes are `RNN`'s.
     """
 
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
-        *args: Any,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
         nonlinearity: Nonlinearity = "modrelu",
-        recurrent_init: str = "henaff",
-        **kwargs: Any,
+        preactivation: bool = False,
+        recurrent_init: RecurrentInit = "henaff",
+        checkpoint: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        options: dict[str, Any] = dict(nonlinearity=nonlinearity, recurrent_init=recurrent_init)
-        super().__init__(input_size, hidden_size, *args, **options, **kwargs)
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            nonlinearity=nonlinearity,
+            preactivation=preactivation,
+            recurrent_init=recurrent_init,
+            checkpoint=checkpoint,
+            device=device,
+            dtype=dtype,
+        )
 
 
 class ExpRNN(OrthRNN):
@@ -48,18 +78,51 @@ class ExpRNN(OrthRNN):
     `parameter_groups` gives A a tenth of the learning rate.
 
     Args:
+        nonlinearity: "tanh", "relu", "sigmoid", "identity", "modrelu" (with its own bias), or any pointwise function.
+        preactivation: whether the state is kept before the nonlinearity.
+        recurrent_init: how V starts: "henaff" (expm of skew blocks) or "cayley", and with the dynamic map any of RNN's.
         trivialization: "static" learns A in V = expm(A), the published expRNN; "dynamic" learns it in V = B expm(A)
             around a base B, which `rebase` moves to the present V (dtriv).
 
-    The other arguments, and the shapes, are `OrthRNN`'s; ``bias=False`` leaves modReLU's b alone, as published.
+    The other arguments are nn.LSTM's; shapes are `RNN`'s. ``bias=False`` leaves modReLU's b alone, as published.
     """
 
     def __init__(
-        self, input_size: int, hidden_size: int, *args: Any, trivialization: str = "static", **kwargs: Any
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        nonlinearity: Nonlinearity = "modrelu",
+        preactivation: bool = False,
+        recurrent_init: RecurrentInit = "henaff",
+        trivialization: Trivialization = "static",
+        checkpoint: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        if trivialization not in ("static", "dynamic"):
-            raise MnemoscopeError(f"trivialization must be 'static' or 'dynamic'; got {trivialization!r}")
-        super().__init__(input_size, hidden_size, *args, **kwargs)
+        check_choice(self, "trivialization", trivialization, get_args(Trivialization))
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            nonlinearity=nonlinearity,
+            preactivation=preactivation,
+            recurrent_init=recurrent_init,
+            checkpoint=checkpoint,
+            device=device,
+            dtype=dtype,
+        )
         if trivialization == "static" and self.recurrent_init not in ("henaff", "cayley"):
             raise MnemoscopeError(
                 f"the static map starts from 'henaff' or 'cayley'; got recurrent_init={self.recurrent_init!r}, "
@@ -138,20 +201,43 @@ class GORU(Layer):
             number of layers that rotate neighbours (n even).
         rotations: the number of layers for "tunable"; n by default, which reaches every rotation.
 
-    Shapes are `RNN`'s. With ``bias=False`` b_c is gone too, and the candidate c is linear.
+    The other arguments are nn.LSTM's; shapes are `RNN`'s. With ``bias=False`` b_c is gone too, and the
+    candidate c is linear.
     """
 
     def __init__(
         self,
         input_size: int,
         hidden_size: int,
-        *args: Any,
-        layout: str = "fft",
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        layout: Layout = "fft",
         rotations: int | None = None,
-        **kwargs: Any,
+        checkpoint: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        self.layout, self.rotations = layout, rotations
-        super().__init__(input_size, hidden_size, *args, **kwargs)
+        check_choice(self, "layout", layout, get_args(Layout))
+        self.layout = layout
+        self.rotations = rotations
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            checkpoint=checkpoint,
+            device=device,
+            dtype=dtype,
+        )
         self.rotations = len(self.weights(0).angles)
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
@@ -206,8 +292,6 @@ def _rotation_layers(layout: str, n: int, rotations: int | None) -> int:
         if n < 2 or n & (n - 1):
             raise MnemoscopeError(f"GORU's 'fft' layout needs a hidden_size that is a power of two; got {n}")
         return n.bit_length() - 1
-    if layout != "tunable":
-        raise MnemoscopeError(f"GORU's layout must be 'fft' or 'tunable'; got {layout!r}")
     rotations = n if rotations is None else rotations
     if n % 2 or rotations < 2 or rotations % 2:
         raise MnemoscopeError(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar, get_args
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mnemoscope import equations, kernels
-from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import _init
 from mnemoscope.layers._base import Layer, Weights, pointwise
+from mnemoscope.layers._checks import check_bool, check_choice
+from mnemoscope.layers._init import RecurrentInit
 from mnemoscope.recurrence import State
 
 Nonlinearity = str | Callable[[Tensor], Tensor]
@@ -47,18 +49,39 @@ class RNN(Gated):
         self,
         input_size: int,
         hidden_size: int,
-        *args: Any,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
         nonlinearity: Nonlinearity = "tanh",
         preactivation: bool = False,
-        recurrent_init: str = "uniform",
-        **kwargs: Any,
+        recurrent_init: RecurrentInit = "uniform",
+        checkpoint: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        if recurrent_init not in _init.RECURRENT:
-            allowed = ", ".join(_init.RECURRENT)
-            raise MnemoscopeError(f"recurrent_init must be one of {allowed}; got {recurrent_init!r}")
-        self.recurrent_init, self.modrelu = recurrent_init, nonlinearity == "modrelu"
-        super().__init__(input_size, hidden_size, *args, **kwargs)
-        self.preactivation, self.nonlinearity = preactivation, nonlinearity
+        check_choice(self, "recurrent_init", recurrent_init, get_args(RecurrentInit))
+        check_bool(self, "preactivation", preactivation)
+        self.recurrent_init = recurrent_init
+        self.modrelu = nonlinearity == "modrelu"  # which has a parameter of its own
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            checkpoint=checkpoint,
+            device=device,
+            dtype=dtype,
+        )
+        self.preactivation = preactivation
+        self.nonlinearity = nonlinearity  # may be a module, which nn.Module must be ready for
         self._phi = None if self.modrelu else pointwise(nonlinearity)
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
@@ -111,11 +134,43 @@ class RNN(Gated):
 class LinearSystem(RNN):
     """A linear dynamical system, h_t = V h_{t-1} + U x_t + b: an `RNN` whose non-linearity is the identity.
 
-    Shapes are `RNN`'s.
+    Args:
+        recurrent_init: how V starts: "uniform" as in torch, "henaff", "cayley" or "orthogonal".
+
+    The other arguments are nn.LSTM's; shapes are `RNN`'s.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, *args: Any, **kwargs: Any) -> None:
-        super().__init__(input_size, hidden_size, *args, **kwargs, nonlinearity="identity")
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        recurrent_init: RecurrentInit = "uniform",
+        checkpoint: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            nonlinearity="identity",
+            recurrent_init=recurrent_init,
+            checkpoint=checkpoint,
+            device=device,
+            dtype=dtype,
+        )
 
     def options_repr(self) -> list[str]:
         return []
@@ -126,7 +181,7 @@ class LSTM(Gated):
 
     i, f, o = sigmoid(.), g = tanh(.) of V h_{t-1} + U x_t + b;  c_t = f * c_{t-1} + i * g;  h_t = o * tanh(c_t).
     Input (time, batch, input_size) -> output (time, batch, directions * hidden_size) and (h, c), each
-    (layers * directions, batch, hidden_size).
+    (layers * directions, batch, hidden_size). Arguments are nn.LSTM's, and `checkpoint`.
     """
 
     gates = 4
@@ -154,7 +209,7 @@ class GRU(Gated):
 
     r, z = sigmoid(.);  n = tanh(W_in x + b_in + r * (W_hn h + b_hn));  h_t = (1 - z) * n + z * h_{t-1}.
     Input (time, batch, input_size) -> output (time, batch, directions * hidden_size) and h
-    (layers * directions, batch, hidden_size).
+    (layers * directions, batch, hidden_size). Arguments are nn.GRU's, and `checkpoint`.
     """
 
     gates = 3

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.layers._attentive import Attentive
+from mnemoscope.layers._attentive import Attentive, Mix, Output
 from mnemoscope.layers._base import Weights
+from mnemoscope.layers._checks import check_bool, check_int
+from mnemoscope.layers._init import RecurrentInit
 from mnemoscope.layers._memory import Memory, append, rearrange
-from mnemoscope.layers._plain import LSTM, RNN
+from mnemoscope.layers._plain import LSTM, RNN, Nonlinearity
 
 
 class Screened(Attentive):
@@ -22,34 +22,26 @@ class Screened(Attentive):
     takes the place of R's least relevant member if its own relevance is strictly greater; otherwise it is forgotten.
     Each sequence of the batch decides for itself. Relevance is counted, never differentiated; members of R keep their
     gradient path.
-
-    Args:
-        buffer: nu, how many of the last states are attended.
-        relevant: rho, how many older states are kept.
-        decay: what the relevance of R's members is multiplied by at every step; below 1, old relevance fades.
-        refresh: whether members of R go on gaining relevance by the attention they receive.
     """
 
     bounded = True
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        *args: Any,
-        buffer: int = 10,
-        relevant: int = 10,
-        decay: float = 1.0,
-        refresh: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        for name, value in (("buffer", buffer), ("relevant", relevant)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise MnemoscopeError(f"{name} must be a whole number of at least 0; got {value!r}")
+    buffer: int
+    relevant: int
+    decay: float
+    refresh: bool
+
+    def _set_screening(self, buffer: int, relevant: int, decay: float, refresh: bool) -> None:
+        """Take the options of the screening; before the parameters are made, as `_set_attention` does."""
+        check_int(self, "buffer", buffer, least=0)
+        check_int(self, "relevant", relevant, least=0)
+        check_bool(self, "refresh", refresh)
         if not 0 < decay <= 1:
-            raise MnemoscopeError(f"decay must lie in (0, 1]; got {decay!r}")
-        self.buffer, self.relevant, self.decay, self.refresh = buffer, relevant, decay, refresh
-        super().__init__(input_size, hidden_size, *args, **kwargs)
+            raise MnemoscopeError(f"{type(self).__name__}: decay must lie in (0, 1]; got {decay!r}")
+        self.buffer = buffer
+        self.relevant = relevant
+        self.decay = decay
+        self.refresh = refresh
 
     @property
     def slots(self) -> int:
@@ -106,15 +98,115 @@ class RelRNN(Screened, RNN):
     """`MemRNN` with relevancy screening: each step attends at most buffer + relevant states.
 
     h_t = phi(V s_{t-1} + U x_t + b);  s_t = h_t + attention of s_{t-1} over S and R. The state unpacks as ``(h,)`` and
-    carries ``.s`` and ``.memory``, as `MemRNN`'s does, with buffer + relevant slots. Arguments are `RNN`'s, `buffer`,
-    `relevant`, `decay`, `refresh`, `mix`, `output`.
+    carries ``.s`` and ``.memory``, as `MemRNN`'s does, with buffer + relevant slots.
+
+    Args:
+        nonlinearity: "tanh", "relu", "sigmoid", "identity", "modrelu" (with its own bias), or any pointwise function.
+        recurrent_init: how V starts: "uniform" as in torch, "henaff", "cayley" or "orthogonal".
+        buffer: nu, how many of the last states are attended.
+        relevant: rho, how many older states are kept for their relevance.
+        decay: what the relevance of kept older states is multiplied by at every step; below 1, old relevance fades.
+        refresh: whether kept older states go on gaining relevance by the attention they receive.
+        mix: "sum" is the paper's s_t = h_t + c_t, "mean" its half, as in the authors' code.
+        output: which of "h" and "s" the layer gives as its output.
+
+    The other arguments are nn.LSTM's.
     """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        nonlinearity: Nonlinearity = "tanh",
+        recurrent_init: RecurrentInit = "uniform",
+        buffer: int = 10,
+        relevant: int = 10,
+        decay: float = 1.0,
+        refresh: bool = False,
+        mix: Mix = "sum",
+        output: Output = "h",
+        checkpoint: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self._set_attention(mix, output)
+        self._set_screening(buffer, relevant, decay, refresh)
+        RNN.__init__(
+            self,
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            nonlinearity=nonlinearity,
+            recurrent_init=recurrent_init,
+            checkpoint=checkpoint,
+            device=device,
+            dtype=dtype,
+        )
 
 
 class RelLSTM(Screened, LSTM):
     """`MemLSTM` with relevancy screening: put it where nn.LSTM stood.
 
     ``out, (h, c) = RelLSTM(10, 128)(x)`` unpacks as nn.LSTM's result; the state carries its memory along, and a bare
-    (h, c) handed back in starts with an empty one. Arguments are nn.LSTM's, `buffer`, `relevant`, `decay`, `refresh`,
-    `mix`, `output`.
+    (h, c) handed back in starts with an empty one.
+
+    Args:
+        buffer: nu, how many of the last states are attended.
+        relevant: rho, how many older states are kept for their relevance.
+        decay: what the relevance of kept older states is multiplied by at every step; below 1, old relevance fades.
+        refresh: whether kept older states go on gaining relevance by the attention they receive.
+        mix: "sum" is the paper's s_t = h_t + c_t, "mean" its half, as in the authors' code.
+        output: which of "h" and "s" the layer gives as its output.
+
+    The other arguments are nn.LSTM's.
     """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        *,
+        buffer: int = 10,
+        relevant: int = 10,
+        decay: float = 1.0,
+        refresh: bool = False,
+        mix: Mix = "sum",
+        output: Output = "h",
+        checkpoint: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self._set_attention(mix, output)
+        self._set_screening(buffer, relevant, decay, refresh)
+        LSTM.__init__(
+            self,
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            proj_size,
+            checkpoint=checkpoint,
+            device=device,
+            dtype=dtype,
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import fields
 
 import torch
@@ -136,9 +135,7 @@ def make_layer(config: NetworkConfig, input_size: int) -> nn.Module:
 
 
 def options_of(kind: type[nn.Module]) -> set[str]:
-    """The keyword arguments of a layer and of the layers it builds upon."""
+    """The names of a layer's own options."""
     if issubclass(kind, nn.RNNBase):
         return {"nonlinearity"} if kind is nn.RNN else set()
-    constructors = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base) and base is not object]
-    parameters = [p for init in constructors for p in inspect.signature(init).parameters.values()]
-    return {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return set(layers.options(kind))
