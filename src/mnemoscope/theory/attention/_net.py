@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, vmap
 
+from mnemoscope import equations
 from mnemoscope.theory._statement import Row
 from mnemoscope.theory.attention._jacobians import AttentionBlocks, additive_scores
 
@@ -52,7 +53,7 @@ class SelfAttentiveNet:
         for t, x_t in enumerate(x.unbind(0)):
             hidden.append((replaced or {}).get(t, self.hidden(macro[-1], x_t)))
             H = torch.stack(hidden)  # (t + 1, n)
-            scores = additive_scores(self.W_a, self.U_a, self.v, macro[-1], H).score
+            scores = equations.additive_scores(self.W_a @ macro[-1], H @ self.U_a.T, self.v)
             if self.attended is not None:
                 scores = scores.masked_fill(~self.attended[t, : t + 1], -torch.inf)
             alpha = scores.softmax(0)

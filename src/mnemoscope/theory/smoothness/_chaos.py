@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import jacfwd
 
+from mnemoscope.equations import lstm_cell
 from mnemoscope.theory._statement import PAPERS, Row, statement
 
 
@@ -39,9 +40,7 @@ def chaotic_lstm(s: float = 1.0, *, printed: bool = False, dtype: torch.dtype = 
 def step(state: Tensor, weight_hh: Tensor) -> Tensor:
     """One step of (h, c) (..., 4) without input (eqs 10-11)."""
     h, c = state.chunk(2, -1)
-    i, f, g, o = (h @ weight_hh.T).chunk(4, -1)
-    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-    return torch.cat([torch.sigmoid(o) * torch.tanh(c), c], -1)
+    return torch.cat(lstm_cell(h @ weight_hh.T, c), -1)
 
 
 def orbit(lstm: ChaoticLSTM, steps: int) -> Tensor:

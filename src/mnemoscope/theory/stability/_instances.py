@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from mnemoscope.equations import lstm_cell
+
 PHI = {"tanh": torch.tanh, "identity": lambda z: z, "sigmoid": torch.sigmoid}
 
 
@@ -109,9 +111,8 @@ def shrunk_lstm(weights: tuple[Tensor, ...], factor: float) -> tuple[Tensor, ...
 def lstm_step(x: Tensor, c: Tensor, h: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """(c_t, h_t) from x_t, c_{t-1} and h_{t-1}, with the gates in torch's order i, f, g, o."""
     U, W, *biases = weights
-    i, f, g, o = (x @ U.T + h @ W.T + sum(biases, torch.zeros_like(W[:, 0]))).chunk(4, -1)
-    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-    return c, torch.sigmoid(o) * torch.tanh(c)
+    h, c = lstm_cell(x @ U.T + h @ W.T + sum(biases, torch.zeros_like(W[:, 0])), c)
+    return c, h
 
 
 def lstm_states(x: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
