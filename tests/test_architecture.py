@@ -21,7 +21,6 @@ PACKAGE = "mnemoscope"
 # Rules that are not kept yet. These two only shrink: a new entry is a new violation.
 PRIVATE_STILL: set[tuple[str, str]] = {
     ("adapters", "layers._base.Weights"),
-    ("cli", "report._headline.headlines"),
     ("cli", "training._checkpoint.fit_tensors"),
     ("cli", "training._metrics.Record"),
     ("cli", "training._model.make_layer"),

@@ -1,10 +1,9 @@
-"""`make demo`: an LSTM and a RelRNN, the same task, the same command, and what each remembers."""
+"""`make demo`: train an LSTM and a RelRNN on the same task and show what each remembers."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from itertools import count
 from pathlib import Path
 
 import torch
@@ -14,20 +13,23 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.kernels import supported
 from mnemoscope.training import Run, evaluate
 
-BUDGET = 2000  # updates; whoever has solved the task stops earlier
+MAX_UPDATES = 2000  # a network that solves the task stops earlier
 
 
 def main() -> int:
     T, options = choose_task()
-    folder = next(path for path in (Path("runs", f"demo-{i}") for i in count(1)) if not path.exists())
+    number = 1
+    while Path("runs", f"demo-{number}").exists():
+        number += 1
+    folder = Path("runs", f"demo-{number}")
     paths = [folder / name for name in ("LSTM", "RelRNN")]
-    task = ["train", "copy", "--task.T", str(T), "--updates", str(BUDGET), "--readout-gain", "6", *options]
+    task = ["train", "copy", "--task.T", str(T), "--updates", str(MAX_UPDATES), "--readout-gain", "6", *options]
     for path in paths:
         _run([*task, "--model", path.name, "--out", str(path)])
     runs = [str(path) for path in paths]
     _run(["compare", *runs, "--figure", str(folder / "learning-curves.png")])
     _run(["examine", *runs, "--out", str(folder / "examined")])
-    print(f"\nTen symbols, to be said again {T} steps later; guessing gives 12.5 %. On sequences never seen before,")
+    print(f"\nTen symbols, to be repeated {T} steps later; guessing gives 12.5 %. On sequences never seen before:")
     for run in map(Run, paths):
         print(f"  {run.path.name:<7}{accuracy(run):6.1%} right after {run.checkpoint().update} updates")
     print(f"How far back each remembers: {folder / 'examined' / 'report.html'}")
@@ -35,7 +37,7 @@ def main() -> int:
 
 
 def choose_task() -> tuple[int, list[str]]:
-    """T = 100 with the fused kernels; the readable loop gets a shorter task, and one thread: more would only wait."""
+    """Return T and options of `train`: T = 100 with the fused kernels, a shorter task and one thread without."""
     if supported("attentive", torch.zeros(1, 1, 1), 128, buffer=10, relevant=10) is not None:
         print("Copy at T = 100, with the fused kernels.")
         return 100, []
@@ -44,13 +46,14 @@ def choose_task() -> tuple[int, list[str]]:
 
 
 def accuracy(run: Run) -> float:
-    """On a thousand test sequences."""
+    """Return the accuracy on a thousand test sequences."""
     return evaluate(run.model(), run.task, batches=16, split="test")["accuracy"]
 
 
 def _run(command: list[str]) -> None:
     print(f"\n$ mnemoscope {shlex.join(command)}", flush=True)
-    if code := mnemoscope(command):
+    code = mnemoscope(command)
+    if code:
         sys.exit(code)
 
 

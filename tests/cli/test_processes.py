@@ -49,7 +49,7 @@ def test_ctrl_c_in_a_terminal_saves_and_says_how_to_go_on(tmp_path: Path) -> Non
     text = shown.decode()
     for part in ("copy · torch.RNN", "/1000000", "loss ", "memoryless loss 0.9452", "updates/s"):
         assert part in text
-    assert f"go on with: mnemoscope resume {folder}" in text
+    assert f"continue with: mnemoscope resume {folder}" in text
     newest = max(int(path.stem) for path in folder.glob("checkpoints/0*.json"))
     assert f"stopped at update {newest};" in text
 

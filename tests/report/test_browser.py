@@ -6,7 +6,7 @@ import pytest
 from browser import HOW, browser, chromium
 from specimens import bare, batch_over_time, horizon_of, landscape_of, made, orbits_of
 
-from mnemoscope.report import write_index, write_page
+from mnemoscope.report import RunRow, write_index, write_page
 from mnemoscope.report._palette import DARK, LIGHT
 
 pytest.importorskip("websocket", reason="pip install websocket-client")
@@ -82,7 +82,7 @@ def _cost(page):
 def test_names_are_text_and_run_nothing(page, report):
     page.open(report)
     assert page.evaluate("document.title").startswith("LSTM and <script>")
-    assert EVIL in page.evaluate("document.querySelector('.whose:last-of-type, .card').parentElement.textContent")
+    assert EVIL in page.evaluate("document.querySelector('.model:last-of-type, .card').parentElement.textContent")
     assert "<script>" in page.evaluate("document.querySelector('#horizon-gradient .legend').textContent")
 
 
@@ -198,8 +198,8 @@ def test_the_warning_of_a_forgotten_batch_first_is_on_the_first_screen(page, tmp
 def test_the_index_sorts(page, tmp_path):
     curve = [{"update": 10, "split": "valid", "loss": 1.0}, {"update": 20, "split": "valid", "loss": 0.4}]
     shared = dict(task="copy", model="LSTM", parameters=1, updates=2, outcome="solved", metric="loss", baseline=0.3)
-    runs = [{**shared, "run": name, "best": best, "best_update": 1, "updates_per_second": 2.0, "curve": curve}
-            for name, best in (("a", 9.5), ("b", 10.5), ("c", None), ("d", 0.5))]  # fmt: skip
+    bests = (("a", 9.5), ("b", 10.5), ("c", None), ("d", 0.5))
+    runs = [RunRow(run=name, best=best, best_update=1, curve=curve, **shared) for name, best in bests]
     page.open(write_index(runs, tmp_path / "index.html", "Runs", {}))
     names = "[...document.querySelectorAll('tbody th')].map(th => th.textContent).join('')"
     head = "[...document.querySelectorAll('th button')].find(b => b.textContent === 'best')"

@@ -3,7 +3,7 @@ import pytest
 from specimens import bare, horizon_of, made, measured, orbits_of
 
 from mnemoscope.finding import Finding
-from mnemoscope.report._chart import Axis, Bars, Chart, Heat, Line, Marker, Plane, Points, figure
+from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Plane, Points, format_number
 from mnemoscope.report._charts import CHARTS, charts_of, scopes_of
 from mnemoscope.report._charts.generic import generic
 from mnemoscope.report._view import views
@@ -17,7 +17,7 @@ def _sizes(mark):
             return len(mark.x), len(mark.y)
         case Bars():
             return len(mark.labels), len(mark.values)
-        case Heat() | Plane():
+        case HeatMap() | Plane():
             return (len(mark.y), len(mark.x)), mark.z.shape
 
 
@@ -41,7 +41,7 @@ def test_every_scope_is_drawn_by_its_own_function(make, models):
 def test_models_are_overlaid_in_one_chart_each_in_its_own_colour():
     examinations = {"a": made("a", horizon=horizon_of(5)), "b": made("b", horizon=horizon_of(20))}
     (chart,) = charts_of(examinations, "horizon")
-    assert [(mark.name, mark.style.colour) for mark in chart.marks] == [("a: by inputs", 0), ("b: by inputs", 1)]
+    assert [(mark.name, mark.style.color) for mark in chart.marks] == [("a: by inputs", 0), ("b: by inputs", 1)]
 
 
 def test_gradients_are_relative_to_lag_zero_and_keep_their_band():
@@ -77,7 +77,7 @@ def test_an_unknown_scope_is_drawn_generically():
     new = Finding("novel_scope", "New.", "estimated", series=series)
     charts = charts_of({"a": made(novel_scope=new)}, "novel_scope")
     kinds = {chart.title: type(chart.marks[0]).__name__ for chart in charts}
-    assert kinds == {"curve": "Line", "few": "Line", "many": "Heat"}
+    assert kinds == {"curve": "Line", "few": "Line", "many": "HeatMap"}
 
 
 def test_findings_of_another_version_fall_back_to_generic_charts():
@@ -111,7 +111,7 @@ def test_a_summary_tells_what_the_chart_shows():
      (float("nan"), "not known"), (0.05594, "0.05594"), (-3.0, "-3")],
 )  # fmt: skip
 def test_numbers_as_people_write_them(value, text):
-    assert figure(value) == text
+    assert format_number(value) == text
 
 
 def test_a_bound_far_above_does_not_hide_what_was_measured():
@@ -129,5 +129,5 @@ def test_a_bound_far_above_does_not_hide_what_was_measured():
 
 def test_words_on_a_level_line_make_way_for_those_on_an_upright_one():
     axes, level, upright = (Axis("x"), Axis("y")), Marker("y", 0.01, "gone"), Marker("x", 9.0, "needed")
-    assert Chart("a", "A", *axes, (), (level,)).written_at == (1, "right", "bottom")
-    assert Chart("b", "B", *axes, (), (level, upright)).written_at == (0, "left", "top")
+    assert Chart("a", "A", *axes, (), (level,)).level_label == (1, "right", "bottom")
+    assert Chart("b", "B", *axes, (), (level, upright)).level_label == (0, "left", "top")

@@ -11,8 +11,8 @@ from specimens import bare, batch_over_time, horizon_of, made, measured, orbits_
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination, Finding
-from mnemoscope.report import render, write_index, write_page
-from mnemoscope.report._page import LIMIT
+from mnemoscope.report import RunRow, render, write_index, write_page
+from mnemoscope.report._page import MAX_BYTES
 
 EVIL = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -202,7 +202,7 @@ def test_the_needed_steps_decide_between_good_and_bad():
         examination = made(horizon=horizon_of(reach))
         examination.about["needs"] = "20"
         page = Reader(render(examination))
-        return next(a["class"].split()[1:] for t, a in page.tags if a.get("class", "").startswith("reading"))
+        return next(a["class"].split()[1:] for t, a in page.tags if a.get("class", "").startswith("headline-value"))
 
     assert tone(10) == ["bad"]
     assert tone(25) == ["good"]
@@ -224,7 +224,7 @@ def test_a_page_stays_under_six_megabytes_whatever_is_found():
     rng = np.random.default_rng(0)
     heavy = Finding("novel", "Much.", "estimated", series={f"s{i}": rng.random((200, 200)) for i in range(12)})
     text = render({f"m{i}": made(novel=heavy, attractors=orbits_of()) for i in range(3)})
-    assert len(text.encode()) <= LIMIT
+    assert len(text.encode()) <= MAX_BYTES
 
 
 def test_a_page_of_two_models_is_light():
@@ -242,11 +242,20 @@ def test_pages_are_written_whole(tmp_path):
 
 
 def _run(name, best, curve=((10, 1.0), (20, 0.5))):
-    return {
-        "run": name, "task": "copy", "model": "LSTM", "parameters": 5000, "updates": 20, "outcome": "solved",
-        "metric": "accuracy", "best": best, "best_update": 20, "baseline": 0.3, "updates_per_second": 9.5,
-        "curve": [{"update": u, "split": "valid", "loss": v, "accuracy": 1 - v} for u, v in curve],
-    }  # fmt: skip
+    return RunRow(
+        run=name,
+        task="copy",
+        model="LSTM",
+        parameters=5000,
+        updates=20,
+        outcome="solved",
+        metric="accuracy",
+        best=best,
+        best_update=20,
+        baseline=0.3,
+        updates_per_second=9.5,
+        curve=[{"update": u, "split": "valid", "loss": v, "accuracy": 1 - v} for u, v in curve],
+    )
 
 
 def test_the_index_has_a_row_and_a_curve_for_every_run(tmp_path):

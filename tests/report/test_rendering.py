@@ -12,8 +12,8 @@ from mnemoscope.finding import Finding
 from mnemoscope.report import all_charts, write_figures
 from mnemoscope.report._chart import Axis, Chart, Points
 from mnemoscope.report._charts import charts_of
-from mnemoscope.report._downsampling import blocks, some_places, thin_places
-from mnemoscope.report._interactive import for_page, packed
+from mnemoscope.report._downsampling import block_means, even_indices, random_indices
+from mnemoscope.report._interactive import pack_array, plotly_chart
 from mnemoscope.report._palette import DARK, LIGHT
 
 BOTH = {"LSTM": bare("LSTM"), "RelRNN": bare("RelRNN")}
@@ -26,29 +26,29 @@ def unpacked(body):
 
 @given(arrays(np.float64, array_shapes(max_dims=2, max_side=6), elements=st.floats(allow_subnormal=False)))
 def test_arrays_survive_packing(values):
-    back = unpacked(packed(values))
+    back = unpacked(pack_array(values))
     assert back.shape == values.shape
     np.testing.assert_allclose(back, values, rtol=1e-6)
 
 
 def test_tiny_gradients_survive_packing():
-    assert unpacked(packed(np.array([1.0, 1e-200])))[1] == 1e-200
+    assert unpacked(pack_array(np.array([1.0, 1e-200])))[1] == 1e-200
 
 
 @given(st.integers(1, 5000), st.integers(2, 300))
 def test_thinning_keeps_both_ends(size, most):
-    kept = thin_places(size, most)
+    kept = even_indices(size, most)
     assert len(kept) <= max(2, most)
     assert kept[0] == 0
     assert kept[-1] == size - 1
     assert (np.diff(kept) > 0).all()
-    assert len(some_places(size, most)) == min(size, most)
+    assert len(random_indices(size, most)) == min(size, most)
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(2, 20))
 def test_blocks_keep_the_mean(rows, columns, most):
     z = np.random.default_rng(0).random((rows, columns))
-    means, first_rows, first_columns = blocks(z, most)
+    means, first_rows, first_columns = block_means(z, most)
     assert means.shape == (len(first_rows), len(first_columns))
     assert max(means.shape) <= most
     heights = np.diff([*first_rows, rows])
@@ -58,22 +58,22 @@ def test_blocks_keep_the_mean(rows, columns, most):
 
 def test_many_points_are_drawn_by_the_graphics_card_and_no_more_than_a_page_can_hold():
     (chart,) = charts_of({"a": made(attractors=orbits_of(300, 200))}, "attractors")
-    (trace,) = for_page(chart)["data"]
+    (trace,) = plotly_chart(chart)["data"]
     assert trace["type"] == "scattergl"
     assert len(unpacked(trace["x"])) == 20_000
-    assert len(unpacked(for_page(chart, 0.25)["data"][0]["x"])) == 5_000
+    assert len(unpacked(plotly_chart(chart, 0.25)["data"][0]["x"])) == 5_000
     assert trace["marker"]["size"] == 2
 
 
 def test_many_points_in_one_place_are_a_dot_that_can_be_seen():
     still = Points("fixed points", np.repeat([0.0, 1.0], 1000), np.repeat([0.3, 0.31], 1000))
-    (trace,) = for_page(Chart("orbits", "Orbits", Axis("x"), Axis("y"), (still,)))["data"]
+    (trace,) = plotly_chart(Chart("orbits", "Orbits", Axis("x"), Axis("y"), (still,)))["data"]
     assert trace["marker"]["size"] == 7
 
 
 def test_a_plane_has_contours_and_a_surface():
     (chart,) = charts_of({"a": made(landscape=landscape_of())}, "landscape")
-    drawn = for_page(chart)
+    drawn = plotly_chart(chart)
     assert drawn["data"][0]["type"] == "contour"
     assert drawn["surface"][0]["type"] == "surface"
     np.testing.assert_allclose(unpacked(drawn["surface"][0]["z"])[0, 0], 3, rtol=1e-6)
@@ -82,14 +82,14 @@ def test_a_plane_has_contours_and_a_surface():
 def test_log_axes_show_all_but_sixteen_orders_of_magnitude():
     falling = Finding("horizon", "", "estimated", series={"input_gradient": 10.0 ** -np.arange(40)})
     (chart,) = charts_of({"a": made(horizon=falling)}, "horizon")
-    low, high = for_page(chart)["layout"]["yaxis"]["range"]
+    low, high = plotly_chart(chart)["layout"]["yaxis"]["range"]
     assert -18 < low < -15
     assert 0 < high < 1
 
 
 def test_ticks_of_a_log_axis_lie_in_its_range():
     for chart in all_charts(BOTH):
-        for name, log in for_page(chart)["logs"].items():
+        for name, log in plotly_chart(chart)["logs"].items():
             if log is not None:
                 inside = [log["range"][0] <= np.log10(v) <= log["range"][1] for v in log["tickvals"]]
                 assert all(inside), (chart.key, name)
@@ -99,7 +99,7 @@ def test_ticks_of_a_log_axis_lie_in_its_range():
 def test_names_cannot_become_tags_in_a_chart():
     name = "<b>x</b><a href='javascript:alert(1)'>"
     (chart,) = charts_of({name: made(horizon=horizon_of()), "b": made(horizon=horizon_of())}, "horizon")
-    traces = for_page(chart)["data"]
+    traces = plotly_chart(chart)["data"]
     assert all("<" not in trace.get("name", "") for trace in traces)
 
 

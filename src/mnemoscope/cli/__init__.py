@@ -1,7 +1,7 @@
 """The command line: a table of commands, one file each.
 
-Exit codes: 0 all went well, 2 something the user can mend (one line says what), 3 a run diverged, 4 a condition of
-`examine --fail-if` holds, 130 and 143 it was stopped by Ctrl-C and by a termination signal.
+Exit codes: 0 success, 1 a statement of `theory` does not hold, 2 a user error (one line says what to change), 3 a run
+diverged, 4 a condition of `examine --fail-if` holds, 130 and 143 stopped by Ctrl-C and by a termination signal.
 """
 
 from __future__ import annotations
@@ -19,64 +19,65 @@ __all__ = ["COMMANDS", "Command", "guarded", "main", "usage"]
 
 
 class Command(NamedTuple):
-    """A command: the module of this package whose `main(arguments) -> exit code` it is, and its line of help."""
+    """A command: the module in `_commands` whose `main(arguments) -> exit code` it is, and its line of help."""
 
     module: str
     help: str
 
 
 COMMANDS: dict[str, Command] = {
-    "train": Command("train", "teach a network a task"),
+    "train": Command("train", "train a network on a task"),
     "resume": Command("resume", "continue a run that was stopped or killed"),
-    "evaluate": Command("evaluate", "measure a trained network, also on another length"),
-    "compare": Command("compare", "put runs side by side: a table and their learning curves"),
+    "evaluate": Command("evaluate", "evaluate a trained network, also on another length"),
+    "compare": Command("compare", "compare runs: a table and their learning curves"),
     "examine": Command("examine", "show how far back models remember: a page of findings"),
-    "report": Command("report", "draw the page again, or an index over a folder of runs"),
+    "report": Command("report", "write the page again, or an index over a folder of runs"),
     "theory": Command("theory", "check the papers' statements against numbers"),
-    "list": Command("list", "name the models, tasks and scopes"),
+    "list": Command("list", "list the models, tasks and scopes"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
-    name, *rest = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
-    if name in ("-h", "--help"):
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
         print(usage())
         return 0
-    if name == "--version":
+    if words[0] == "--version":
         from mnemoscope import __version__
 
         print(f"mnemoscope {__version__}")
         return 0
-    return guarded(lambda: _command(name)(rest))
+    return guarded(lambda: _command(words[0])(words[1:]))
 
 
 def usage() -> str:
+    """Return the help of `mnemoscope` itself: its commands."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
     head = "usage: mnemoscope COMMAND [OPTIONS]\n\nShows how far back a recurrent network remembers.\n"
-    return "\n".join([head, *lines, "", "mnemoscope COMMAND --help says more of each."])
+    return "\n".join([head, *lines, "", "mnemoscope COMMAND --help shows a command's options."])
 
 
 def _command(name: str) -> Callable[[list[str]], int]:
     if name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, 1)
-        meant = f"; did you mean {close[0]}?" if close else ""
-        raise MnemoscopeError(f"{name!r} is not a command; commands are {', '.join(COMMANDS)}{meant}")
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise MnemoscopeError(f"{name!r} is not a command; commands are {', '.join(COMMANDS)}{hint}")
     module = import_module(f"{__name__}._commands.{COMMANDS[name].module}")
     command: Callable[[list[str]], int] = module.main
     return command
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Run a command; what the user can mend is told in one line, never by a traceback."""
+    """Run a command and return its exit code. A user error is printed in one line, never as a traceback."""
     try:
         return command()
     except MnemoscopeError as error:
         return _fail(str(error), getattr(error, "exit_code", 2))
     except KeyboardInterrupt:
         return _fail("stopped", 130)
-    except BrokenPipeError:  # the reader of our output has gone
+    except BrokenPipeError:  # the reader of our output is gone, as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (MemoryError, RuntimeError) as error:
@@ -91,5 +92,5 @@ def _fail(message: str, code: int) -> int:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    signs = ("out of memory", "can't allocate memory", "not enough memory", "size calculation overflowed")
-    return isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in signs)
+    phrases = ("out of memory", "can't allocate memory", "not enough memory", "size calculation overflowed")
+    return isinstance(error, MemoryError) or any(phrase in str(error).lower() for phrase in phrases)

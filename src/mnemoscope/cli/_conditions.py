@@ -12,34 +12,45 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination
 from mnemoscope.scopes import SCOPES
 
-_SIGNS: dict[str, Callable[[float, float], bool]] = {
-    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
-}  # fmt: skip
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
 
 
 @dataclass(frozen=True)
 class Condition:
-    """``figure < number``, where the figure is ``scope.figure``, a scope's own (``horizon``), or any one's."""
+    """``NAME < NUMBER``. NAME is ``scope.figure``, a scope whose figure has its name, or a figure of any scope."""
 
     text: str
     name: str
-    sign: str
+    operator: str
     bound: float
 
-    def failed(self, model: str, examination: Examination) -> str:
-        """Why the model fails under this condition; empty if it does not. What was not measured cannot pass."""
-        places = [(f"{f.scope}.{key}", value) for f in examination for key, value in f.figures.items()]
-        wanted = {self.name, f"{self.name}.{self.name}"}
-        exact = [value for key, value in places if key in wanted]
-        values = exact or [value for key, value in places if key.partition(".")[2] == self.name]
-        if not values:
-            return f"{model}: {self.text} cannot be told: {self._missing(examination)}"
-        if math.isnan(values[0]):
-            return f"{model}: {self.text} cannot be told: {self.name} is not a number here"
-        holds = _SIGNS[self.sign](values[0], self.bound)
-        return f"{model}: {self.text} ({self.name} is {values[0]:.6g})" if holds else ""
+    def failure(self, model: str, examination: Examination) -> str:
+        """Return why the model fails, or "" if it passes. A figure that was not measured cannot pass."""
+        value = self._value(examination)
+        if value is None:
+            return f"{model}: {self.text} cannot be decided: {self._missing(examination)}"
+        if math.isnan(value):
+            return f"{model}: {self.text} cannot be decided: {self.name} is NaN here"
+        if _OPERATORS[self.operator](value, self.bound):
+            return f"{model}: {self.text} ({self.name} is {value:.6g})"
+        return ""
+
+    def _value(self, examination: Examination) -> float | None:
+        figures = {f"{finding.scope}.{key}": value for finding in examination for key, value in finding.figures.items()}
+        for name in (self.name, f"{self.name}.{self.name}"):
+            if name in figures:
+                return figures[name]
+        return next((value for name, value in figures.items() if name.partition(".")[2] == self.name), None)
 
     def _missing(self, examination: Examination) -> str:
+        """Why there is no such figure; a name that no scope could have is a user error."""
         scope = self.name.partition(".")[0]
         if scope in examination.findings:
             finding = examination.findings[scope]
@@ -47,16 +58,16 @@ class Condition:
                 return finding.sentence.rstrip(".")
         elif scope in SCOPES:
             return f"{scope} was not measured"
-        known = sorted({f"{f.scope}.{key}" for f in examination for key in f.figures})
+        known = sorted({f"{finding.scope}.{key}" for finding in examination for key in finding.figures})
         raise MnemoscopeError(f"fail-if: there is no figure {self.name!r}; there are {', '.join(known) or 'none'}")
 
 
 def read_conditions(texts: Sequence[str]) -> list[Condition]:
-    """Conditions as they were written: ``NAME<NUMBER``, with <, <=, >, >=, == or !=."""
-    return [_read(text) for text in texts]
+    """Parse conditions as users write them: ``NAME<NUMBER``, with <, <=, >, >=, == or !=."""
+    return [_read_condition(text) for text in texts]
 
 
-def _read(text: str) -> Condition:
+def _read_condition(text: str) -> Condition:
     match = re.fullmatch(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*", text)
     try:
         if match is None:
@@ -68,6 +79,11 @@ def _read(text: str) -> Condition:
 
 
 def failures(conditions: Sequence[Condition], examinations: Mapping[str, Examination]) -> list[str]:
-    """Every condition that holds, or cannot be told, for any model."""
-    found = [c.failed(name, examination) for name, examination in examinations.items() for c in conditions]
-    return [said for said in found if said]
+    """Return a line for every condition that holds, or cannot be decided, for any model."""
+    lines = []
+    for name, examination in examinations.items():
+        for condition in conditions:
+            line = condition.failure(name, examination)
+            if line:
+                lines.append(line)
+    return lines

@@ -1,4 +1,4 @@
-"""What the commands share: parsing, the terminal, and output for machines."""
+"""What the commands share: parsing options, printing to the terminal, and output for machines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import tyro
@@ -19,18 +20,30 @@ from mnemoscope.errors import MnemoscopeError
 
 T = TypeVar("T")
 
+FILE_WIDTH = 200  # columns of a table that does not go to a terminal
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What a command prints."""
+
+    quiet: bool = False
+    """Print nothing but errors."""
+    json: bool = False
+    """Print the result as JSON on standard output."""
+
 
 def parse(kind: type[T], arguments: Sequence[str], command: str, *, about: str = "", default: T | None = None) -> T:
-    """The options in `arguments`; help goes to the terminal, a wrong option becomes one line."""
+    """Return the options in `arguments` as a `kind`. A wrong option is a MnemoscopeError of one line."""
     printed = io.StringIO()
     extra: dict[str, Any] = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(printed):
             return tyro.cli(kind, args=arguments, prog=f"mnemoscope {command}", description=about or None, **extra)
     except SystemExit as end:
-        if not end.code:
+        if not end.code:  # --help was asked for, and printed
             raise
-        raise _own_error(end) or MnemoscopeError(one_line(printed.getvalue())) from None
+        raise _own_error(end) or MnemoscopeError(error_line(printed.getvalue())) from None
 
 
 def _own_error(error: BaseException) -> MnemoscopeError | None:
@@ -41,60 +54,71 @@ def _own_error(error: BaseException) -> MnemoscopeError | None:
     return cause
 
 
-def one_line(box: str) -> str:
-    """What tyro says in a box, as a sentence and the option that was meant.
+def error_line(box: str) -> str:
+    """Return the message of an error box that tyro printed, and the option that was meant, in one line.
 
-    A drawn box has its title in its frame; without line-drawing characters the title is a block of its own.
+    tyro has no stable way to get at its errors but this text. A box has the title in its frame and rules between
+    its blocks: the message first, then hints. Without line-drawing characters the title is the first block.
     """
-    rows = [row.strip(" │") for row in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines() if row[:1] not in ("╭", "╰")]
-    text = "\n".join(row for row in rows if row)
-    blocks = [" ".join(block.split()) for block in re.split(r"^[─-]{3,}$", text, flags=re.MULTILINE)]
-    message, *others = blocks if "╭" in box or len(blocks) == 1 else blocks[1:]
-    meant = [re.findall(r"--[\w.-]+", block)[:1] for block in others if "Perhaps you meant" in block]
-    return message + "".join(f"; did you mean {option}?" for found in meant for option in found)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    framed = "╭" in text
+    lines = [line.strip(" │") for line in text.splitlines() if not line.startswith(("╭", "╰"))]
+    blocks = re.split(r"^[─-]{3,}$", "\n".join(line for line in lines if line), flags=re.MULTILINE)
+    blocks = [" ".join(block.split()) for block in blocks]
+    if not framed and len(blocks) > 1:
+        blocks = blocks[1:]
+    message, *hints = blocks
+    for hint in hints:
+        options = re.findall(r"--[\w.-]+", hint)
+        if "Perhaps you meant" in hint and options:
+            message += f"; did you mean {options[0]}?"
+    return message
 
 
-def take(arguments: Sequence[str], option: str) -> tuple[str | None, list[str]]:
-    """The value of `option` and the other arguments: for options that decide which others there are."""
+def pop_option(arguments: Sequence[str], option: str) -> tuple[str | None, list[str]]:
+    """Return the value of `option`, or None, and the other arguments: for options that decide which others exist."""
     rest = list(arguments)
-    for place, word in enumerate(rest):
+    for i, word in enumerate(rest):
         if word.startswith(option + "="):
-            del rest[place]
+            del rest[i]
             return word.partition("=")[2], rest
         if word == option:
-            if place + 1 == len(rest):
+            if i + 1 == len(rest):
                 raise MnemoscopeError(f"{option} needs a value")
-            value = rest[place + 1]
-            del rest[place : place + 2]
+            value = rest[i + 1]
+            del rest[i : i + 2]
             return value, rest
     return None, rest
 
 
 def terminal() -> Console:
-    """Where progress and remarks go; without colours where it is no terminal."""
+    """Return where progress and remarks go: standard error, without colors if it is not a terminal."""
     return Console(stderr=True, markup=False, emoji=False)
 
 
 def show(table: Table) -> None:
-    """A table on standard output, as wide as it needs to be where it goes to a file."""
-    console = Console(markup=False, emoji=False, highlight=False)  # what names and claims hold is no markup
+    """Print a table on standard output, wide enough for every column if it goes to a file."""
+    console = Console(markup=False, emoji=False, highlight=False)  # brackets in names and claims are not markup
     if not console.is_terminal:
-        console = Console(width=200, markup=False, emoji=False, highlight=False)
+        console = Console(width=FILE_WIDTH, markup=False, emoji=False, highlight=False)
     console.print(table)
 
 
 def show_json(value: Any) -> None:
+    """Print a value as JSON on standard output."""
     json.dump(value, sys.stdout, indent=2)
     print()
 
 
 def first_sentence(thing: object) -> str:
-    """The first line of a docstring."""
+    """Return the first line of a docstring."""
     return (inspect.getdoc(thing) or "").partition("\n")[0]
 
 
-def number(value: float | None) -> str:
-    """A figure as people write it."""
+def format_value(value: float | None) -> str:
+    """Return a number as a table shows it: 4 significant digits, whole from 1,000 on; a dash for None."""
     if value is None:
         return "–"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"

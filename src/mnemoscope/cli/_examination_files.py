@@ -1,9 +1,10 @@
-"""What `examine` and `report` share: findings kept in folders, and the page and figures drawn from them."""
+"""What `examine` and `report` share: examinations in folders, and the page and figures made from them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
@@ -12,57 +13,63 @@ from mnemoscope.finding import FILE, Examination
 
 Format = Literal["svg", "png"]
 PAGE = "report.html"
-RUNS_OWN = "examination"  # the folder in a run that keeps what was found of it
+IN_RUN = "examination"  # the folder in a run's folder that holds the run's examination
 
 
-def save(examinations: Mapping[str, Examination], folder: Path) -> None:
-    """One examination lies in the folder itself, several in folders of their own, numbered to keep their order."""
+def save_examinations(examinations: Mapping[str, Examination], folder: Path) -> None:
+    """Save one examination in the folder itself, several in folders inside it, numbered to keep their order."""
     if len(examinations) == 1:
         next(iter(examinations.values())).save(folder)
         return
     for number, (name, examination) in enumerate(examinations.items(), 1):
-        examination.save(folder / f"{number:02d}-{slug(name)}")
-    (folder / FILE).unlink(missing_ok=True)  # of an earlier examination of one model, which this one replaces
+        examination.save(folder / f"{number:02d}-{folder_name(name)}")
+    (folder / FILE).unlink(missing_ok=True)  # an earlier examination of one model, which these replace
 
 
-def load(folder: Path) -> dict[str, Examination]:
-    """The examinations in a folder, in a run's folder, or in the folders inside it."""
+def load_examinations(folder: Path) -> dict[str, Examination]:
+    """Return the examinations in a folder, in a run's folder, or in the folders inside it, by the models' names."""
     if not folder.is_dir():
         raise MnemoscopeError(f"there is no folder {folder}")
-    for place in (folder, folder / RUNS_OWN):
-        if (place / FILE).is_file():
-            examination = Examination.load(place)
-            return {name_of(examination, folder): examination}
+    for path in (folder, folder / IN_RUN):
+        if (path / FILE).is_file():
+            examination = Examination.load(path)
+            return {_name(examination, folder): examination}
     named: dict[str, Examination] = {}
-    for place in sorted(path.parent for path in folder.glob(f"*/{FILE}")):
-        examination = Examination.load(place)
-        named[free(name_of(examination, place), named)] = examination
+    for path in sorted(file.parent for file in folder.glob(f"*/{FILE}")):
+        examination = Examination.load(path)
+        named[unused_name(_name(examination, path), named)] = examination
     return named
 
 
-def name_of(examination: Examination, folder: Path) -> str:
+def _name(examination: Examination, folder: Path) -> str:
     return str(examination.about.get("name") or folder.resolve().name)
 
 
-def free(name: str, taken: Mapping[str, object] | Sequence[str]) -> str:
-    """The name, or the first of name (2), name (3), ... that is not taken."""
-    number, candidate = 1, name
-    while candidate in taken:
-        number += 1
-        candidate = f"{name} ({number})"
-    return candidate
-
-
-def draw(examinations: Mapping[str, Examination], folder: Path, figures: Sequence[Format]) -> Path:
-    """The page, and the charts as files where they are asked for."""
+def write_report(examinations: Mapping[str, Examination], folder: Path, figures: Sequence[Format]) -> Path:
+    """Write the page, and the charts as files in the formats asked for; return the page's path."""
     from mnemoscope.report import all_charts, write_figures, write_page
 
     page = write_page(examinations, folder / PAGE)
     if figures:
-        write_figures(all_charts(examinations), folder / "figures", tuple(figures))
+        write_figures(all_charts(examinations), folder / "figures", figures)
     return page
 
 
-def slug(name: str) -> str:
-    """A name as a folder can have it."""
+def unused_name(name: str, taken: Container[str]) -> str:
+    """Return the name, or the first of name (2), name (3), ... that is not taken."""
+    if name not in taken:
+        return name
+    return next(candidate for i in count(2) if (candidate := f"{name} ({i})") not in taken)
+
+
+def unused_folder(parent: str, name: str) -> Path:
+    """Return the first of parent/name, parent/name-2, ... that does not exist."""
+    path = Path(parent, name)
+    if not path.exists():
+        return path
+    return next(other for i in count(2) if not (other := Path(parent, f"{name}-{i}")).exists())
+
+
+def folder_name(name: str) -> str:
+    """Return a name without the characters that a folder's name cannot or should not have."""
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model"

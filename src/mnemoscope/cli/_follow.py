@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-from mnemoscope.cli._console import number, show_json, terminal
-from mnemoscope.cli._progress import Follower, Interrupted
+from mnemoscope.cli._console import OutputOptions, format_value, show_json, terminal
+from mnemoscope.cli._progress import Interrupted, RunProgress
 from mnemoscope.training import RunConfig, Summary
 from mnemoscope.training._progress import Watch
 
 
-@dataclass(frozen=True)
-class Reporting:
-    """What a command says."""
-
-    quiet: bool = False
-    """Say nothing but errors."""
-    json: bool = False
-    """Print the result as JSON on standard output."""
-
-
-def follow(run: Callable[[Watch], Summary], config: RunConfig, folder: Path, reporting: Reporting) -> int:
-    """Carry out a run with its progress shown; the exit code."""
-    follower = Follower(config.task, f"{config.task.name} · {config.network.model}", reporting.quiet)
+def follow(start: Callable[[Watch], Summary], config: RunConfig, folder: Path, output: OutputOptions) -> int:
+    """Start a run, show its progress and its outcome, and return the exit code."""
+    progress = RunProgress(config.task, f"{config.task.name} · {config.network.model}", output.quiet)
     try:
-        with follower.following():
-            summary = run(follower)
+        with progress.shown():
+            summary = start(progress)
     except Interrupted as stop:
-        terminal().print(f"{stop}; go on with: mnemoscope resume {folder}", highlight=False, soft_wrap=True)
+        terminal().print(f"{stop}; continue with: mnemoscope resume {folder}", highlight=False, soft_wrap=True)
         return stop.exit_code
-    if reporting.json:
+    if output.json:
         show_json({"run": str(folder), **asdict(summary)})
-    elif not reporting.quiet:
-        print(sentence(summary, folder))
+    elif not output.quiet:
+        print(_outcome(summary, folder))
     return 0
 
 
-def sentence(summary: Summary, folder: Path) -> str:
-    """How a run went, in a line."""
-    best = f"best held-out {summary.metric} {number(summary.best)} at update {summary.best_update}"
-    pace = f"{number(summary.updates_per_second)} updates/s"
-    return f"{summary.outcome} after {summary.updates} updates: {best}; {pace}; {folder}"
+def _outcome(summary: Summary, folder: Path) -> str:
+    best = f"best held-out {summary.metric} {format_value(summary.best)} at update {summary.best_update}"
+    speed = f"{format_value(summary.updates_per_second)} updates/s"
+    return f"{summary.outcome} after {summary.updates} updates: {best}; {speed}; {folder}"

@@ -1,4 +1,4 @@
-"""How a run is followed in the terminal, and stopped."""
+"""How a run's progress is shown in the terminal, and how Ctrl-C stops it."""
 
 from __future__ import annotations
 
@@ -10,89 +10,100 @@ from types import FrameType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
 
-from mnemoscope.cli._console import number, terminal
+from mnemoscope.cli._console import format_value, terminal
 from mnemoscope.tasks import Task
-from mnemoscope.training import Progress as Standing
-from mnemoscope.training import Stop
+from mnemoscope.training import Progress, Stop
 
-_REDRAW = 0.1  # seconds; reading a loss waits for the device
+_REDRAW_SECONDS = 0.1  # reading a loss waits for the device, so not at every update
 
 
 class Interrupted(Stop):
     """A signal asked for the end of the run."""
 
-    def __init__(self, update: int, number: int) -> None:
+    def __init__(self, update: int, signal_number: int) -> None:
         super().__init__(f"stopped at update {update}")
-        self.update, self.exit_code = update, 128 + number
+        self.update = update
+        self.exit_code = 128 + signal_number
 
 
-class Follower:
-    """Shows where a run stands: a bar in a terminal, a line an evaluation elsewhere, nothing if quiet."""
+class RunProgress:
+    """Shows the progress of a run: a bar in a terminal, a line per evaluation elsewhere, nothing if quiet.
+
+    Call it with the run's `Progress` after every update.
+    """
 
     def __init__(self, task: Task, title: str, quiet: bool) -> None:
-        self.task, self.title = task, title
+        self.task = task
+        self.title = title
         self.console = terminal()
-        self.caught: int | None = None
-        self._bar = None if quiet or not self.console.is_terminal else _bar(self.console)
-        self._lines = not quiet and self._bar is None
-        self._row: Any = None
-        self._start: tuple[float, int] | None = None
-        self._shown_at = 0.0
-        self._shown: dict[str, float | None] | None = None
+        self._signal: int | None = None  # that asked for the end of the run
+        self._bar = _bar(self.console) if self.console.is_terminal and not quiet else None
+        self._prints_lines = not quiet and self._bar is None
+        self._bar_task: Any = None
+        self._start: tuple[float, int] | None = None  # time and update at the first call
+        self._drawn_at = 0.0
+        self._printed: dict[str, float | None] | None = None  # the last evaluation that has its line
 
-    def __call__(self, now: Standing) -> None:
-        self._start = self._start or (time.perf_counter(), now.update)
+    def __call__(self, progress: Progress) -> None:
+        if self._start is None:
+            self._start = (time.perf_counter(), progress.update)
         if self._bar is not None:
-            self._draw(now)
-        elif self._lines and now.held_out is not self._shown:
-            self._shown = now.held_out
-            line = f"update {now.update}/{now.updates}  {self._figures(now)}"
+            self._update_bar(self._bar, progress)
+        elif self._prints_lines and progress.held_out is not self._printed:
+            self._printed = progress.held_out
+            line = f"update {progress.update}/{progress.updates}  {self._figures(progress)}"
             self.console.print(line, highlight=False, soft_wrap=True)
-        if self.caught is not None:
-            raise Interrupted(now.update, self.caught)
+        if self._signal is not None:
+            raise Interrupted(progress.update, self._signal)
 
-    def _draw(self, now: Standing) -> None:
-        assert self._bar is not None
-        if self._row is None:
-            self._row = self._bar.add_task(self.title, total=now.updates, completed=now.update, figures="")
-        if now.update == now.updates or time.perf_counter() - self._shown_at > _REDRAW:
-            self._bar.update(self._row, completed=now.update, figures=self._figures(now))
-            self._shown_at = time.perf_counter()
+    def _update_bar(self, bar: ProgressBar, progress: Progress) -> None:
+        if self._bar_task is None:
+            self._bar_task = bar.add_task(self.title, total=progress.updates, completed=progress.update, figures="")
+        if progress.update == progress.updates or time.perf_counter() - self._drawn_at > _REDRAW_SECONDS:
+            bar.update(self._bar_task, completed=progress.update, figures=self._figures(progress))
+            self._drawn_at = time.perf_counter()
 
-    def _figures(self, now: Standing) -> str:
-        parts = [] if now.loss is None else [f"loss {number(now.loss.item())}"]
-        if now.held_out is not None:
-            parts.append(f"{self.task.metric} {number(now.held_out.get(self.task.metric))}")
+    def _figures(self, progress: Progress) -> str:
+        parts = []
+        if progress.loss is not None:
+            parts.append(f"loss {format_value(progress.loss.item())}")
+        if progress.held_out is not None:
+            parts.append(f"{self.task.metric} {format_value(progress.held_out.get(self.task.metric))}")
         if self.task.baseline is not None:
-            parts.append(f"memoryless loss {number(self.task.baseline)}")
-        return "  ".join([*parts, f"{number(self._rate(now))} updates/s"])
+            parts.append(f"memoryless loss {format_value(self.task.baseline)}")
+        parts.append(f"{format_value(self._updates_per_second(progress))} updates/s")
+        return "  ".join(parts)
 
-    def _rate(self, now: Standing) -> float:
+    def _updates_per_second(self, progress: Progress) -> float:
         assert self._start is not None
-        return (now.update - self._start[1]) / max(time.perf_counter() - self._start[0], 1e-9)
+        start_time, start_update = self._start
+        return (progress.update - start_update) / max(time.perf_counter() - start_time, 1e-9)
 
     @contextmanager
-    def following(self) -> Iterator[Follower]:
-        """Draw, and turn the first Ctrl-C or termination into a stop at the end of an update."""
-        before = {number: signal.signal(number, self._catch) for number in (signal.SIGINT, signal.SIGTERM)}
+    def shown(self) -> Iterator[None]:
+        """Draw, and turn the first Ctrl-C or termination signal into a stop at the end of an update."""
+        handlers = {number: signal.signal(number, self._catch) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             if self._bar is None:
-                yield self
+                yield
             else:
                 with self._bar:
-                    yield self
+                    yield
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
-        self.caught = number
+        """Note the signal; the next one of its kind ends the process at once."""
+        self._signal = number
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
-def _bar(console: Console) -> Progress:
-    name, figures = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[figures]}", markup=False)
+def _bar(console: Console) -> ProgressBar:
+    name = TextColumn("{task.description}", markup=False)
+    figures = TextColumn("{task.fields[figures]}", markup=False)
     columns = (name, BarColumn(None), MofNCompleteColumn(), figures, TimeRemainingColumn())
-    return Progress(*columns, console=console, speed_estimate_period=60)
+    return ProgressBar(*columns, console=console, speed_estimate_period=60)

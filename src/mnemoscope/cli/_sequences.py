@@ -21,73 +21,90 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences, what is taught on them, and how far back that needs; `time_first` where we made them ourselves."""
+    """Inputs, and what is known about them."""
 
     inputs: Tensor
-    words: str
+    description: str
     targets: Tensor | None = None
     loss: Loss | None = None
-    needs: float | None = None
-    outputs: int | None = None  # how many numbers a step the loss is of
-    time_first: bool = False
+    needs: float | None = None  # how many steps back the task needs
+    output_size: int | None = None  # that the loss is defined for
+    time_first: bool = False  # True if we made them, as (time, batch, ...); a file's layout is the user's
 
     @property
     def features(self) -> int:
         return self.inputs.shape[-1] if self.inputs.dim() > 2 else 1
 
 
-def of_task(task: Task, batch: int) -> Sequences:
-    """A batch of held-out sequences."""
-    found = task.batch(0, batch, "valid")
-    words = f"{task.name}, {task.length} steps"
-    return Sequences(found.inputs, words, found.targets, task.loss, task.needs, task.output_size, time_first=True)
+def task_sequences(task: Task, batch_size: int) -> Sequences:
+    """Return a batch of held-out sequences of a task."""
+    batch = task.batch(0, batch_size, "valid")
+    return Sequences(
+        batch.inputs,
+        f"{task.name}, {task.length} steps",
+        batch.targets,
+        task.loss,
+        task.needs,
+        task.output_size,
+        time_first=True,
+    )
 
 
-def of_file(path: Path) -> Sequences:
+def file_sequences(path: Path) -> Sequences:
+    """Return the sequences in a file."""
     return Sequences(read_inputs(path), str(path))
 
 
-def random(steps: int, batch: int, features: int, seed: int) -> Sequences:
-    """Normal noise."""
-    for name, value in (("steps", steps), ("batch", batch), ("features", features)):
+def random_sequences(steps: int, batch_size: int, features: int, seed: int) -> Sequences:
+    """Return standard normal noise, (steps, batch_size, features)."""
+    for name, value in (("steps", steps), ("batch", batch_size), ("features", features)):
         if value < 1:
             raise MnemoscopeError(f"{name} = {value} is not allowed; it must be at least 1")
-    inputs = torch.randn(steps, batch, features, generator=torch.Generator().manual_seed(seed))
+    inputs = torch.randn(steps, batch_size, features, generator=torch.Generator().manual_seed(seed))
     return Sequences(inputs, "random", time_first=True)
 
 
-def fitted(sequences: Sequences, model: Any, batch_first: bool | None) -> Sequences:
-    """In the layout that the model reads, tried on it once; the loss only where the model's outputs are the task's."""
+def fit_to_model(sequences: Sequences, model: Any, batch_first: bool | None) -> Sequences:
+    """Return the sequences in the layout that the model reads, after one trial run.
+
+    Targets and loss are kept only if the model's outputs are of the task's kind.
+    """
+    # Sequences that we made are time first: turn them for a model that wants the batch first.
     inputs = sequences.inputs
     layout = batch_first
     if sequences.time_first and layout is None:
-        layout = _batch_first(model, inputs)
+        layout = _reads_batch_first(model, inputs)
     if sequences.time_first and layout:
         inputs = inputs.transpose(0, 1).contiguous()
-    outputs = _try(model, inputs, batch_first)
+    outputs = _trial_run(model, inputs, batch_first)
     sequences = replace(sequences, inputs=inputs)
     if sequences.targets is None or sequences.loss is None:
         return sequences
+
+    # Turn the targets alike; the task's loss still wants time first.
     targets = sequences.targets
-    if layout and targets.shape[:2] == sequences.inputs.shape[1::-1]:
+    if layout and targets.shape[:2] == inputs.shape[1::-1]:
         targets = targets.transpose(0, 1).contiguous()
-    known = replace(sequences, targets=targets, loss=_in_time(sequences.loss) if layout else sequences.loss)
-    return known if _taught(known, outputs, bool(layout)) else replace(sequences, targets=None, loss=None)
+    loss = _with_batch_first(sequences.loss) if layout else sequences.loss
+    taught = replace(sequences, targets=targets, loss=loss)
+    if _loss_applies(taught, outputs, bool(layout)):
+        return taught
+    return replace(sequences, targets=None, loss=None)
 
 
-def _batch_first(model: Any, inputs: Tensor) -> bool:
-    """Whether the model says, or is known, to read (batch, time, ...)."""
+def _reads_batch_first(model: Any, inputs: Tensor) -> bool:
+    """True if the model says, or is known, to read (batch, time, ...)."""
     try:
         with untouched(model):
             return adapt(model, inputs).batch_first
     except MnemoscopeError:
         raise
-    except Exception:  # it could not read them this way round: the trial says why, or it reads them the other way
+    except Exception:  # it cannot read them time first: the trial run tries the other way and reports
         return True
 
 
-def _try(model: Any, inputs: Tensor, batch_first: bool | None) -> Tensor:
-    """One forward pass, so that inputs of the wrong size are told in one line before anything is measured."""
+def _trial_run(model: Any, inputs: Tensor, batch_first: bool | None) -> Tensor:
+    """One forward pass, so that inputs of the wrong size are an error of one line before anything is measured."""
     try:
         with untouched(model), torch.no_grad():
             adapted = adapt(model, inputs, batch_first)
@@ -100,16 +117,16 @@ def _try(model: Any, inputs: Tensor, batch_first: bool | None) -> Tensor:
         raise MnemoscopeError(f"the model does not run on {given}: {type(error).__name__}: {reason}") from error
 
 
-def _in_time(loss: Loss) -> Loss:
-    """A task's loss for outputs and targets that come batch first."""
+def _with_batch_first(loss: Loss) -> Loss:
+    """A task's loss for outputs and targets that are batch first."""
     return lambda outputs, targets: loss(outputs.transpose(0, 1), targets.transpose(0, 1))
 
 
-def _taught(sequences: Sequences, outputs: Tensor, batch_first: bool) -> bool:
-    """Whether the loss can be taken of what the model gives."""
+def _loss_applies(sequences: Sequences, outputs: Tensor, batch_first: bool) -> bool:
+    """True if the loss can be computed from the model's outputs (time, batch, features)."""
     assert sequences.loss is not None
     assert sequences.targets is not None
-    if outputs.shape[-1] != sequences.outputs:
+    if outputs.shape[-1] != sequences.output_size:
         return False
     try:
         given = outputs.transpose(0, 1) if batch_first else outputs

@@ -1,4 +1,4 @@
-"""What `mnemoscope examine` is pointed at: a run's folder, a built-in model's name, or a factory in Python."""
+"""What `mnemoscope examine` examines: a run's folder, a built-in model's name, or a factory in Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from mnemoscope.cli._factories import HIDDEN, make
+from mnemoscope.cli._factories import DEFAULT_HIDDEN_SIZE, make_model
 from mnemoscope.cli._weights import load_weights
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Task
@@ -23,7 +23,7 @@ from mnemoscope.training._schema import from_plain
 
 @dataclass(frozen=True)
 class Target:
-    """A model ready to be examined: what it is called, and the run and the task that it comes from, if any."""
+    """A model ready to be examined: its name, how the user named it, and the run that it comes from, if any."""
 
     name: str
     spec: str
@@ -32,13 +32,14 @@ class Target:
 
 
 def is_run(spec: str) -> bool:
+    """True if a target is a run's folder."""
     return Path(spec).is_dir()
 
 
 def load_target(
     spec: str, *, task: Task | None, features: int, options: Mapping[str, Any], checkpoint: Path | None, which: Which
 ) -> Target:
-    """The model that `spec` names, its weights loaded from `checkpoint` where one is given."""
+    """Return the model that `spec` names, with the weights in `checkpoint` if one is given."""
     if is_run(spec):
         if checkpoint is not None or options:
             raise MnemoscopeError(f"{spec} is a run and has weights of its own: leave out --checkpoint and --with")
@@ -47,16 +48,16 @@ def load_target(
     if spec in models():
         target = Target(spec, spec, _built_in(spec, task, features, options))
     elif ":" in spec:
-        target = Target(spec.rpartition(":")[2], spec, make(spec, features, options))
+        target = Target(spec.rpartition(":")[2], spec, make_model(spec, features, options))
     else:
-        raise _unknown(spec)
+        raise _unknown_target(spec)
     if checkpoint is not None:
         load_weights(target.model, checkpoint)
     return target
 
 
 def read_options(words: Sequence[str]) -> dict[str, Any]:
-    """``name=value`` pairs, values as Python writes them; a bare word is a string."""
+    """Parse ``name=value`` pairs; values are Python literals, and any other word is a string."""
     options = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -69,19 +70,19 @@ def read_options(words: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def _unknown(spec: str) -> MnemoscopeError:
+def _unknown_target(spec: str) -> MnemoscopeError:
     if "/" in spec or spec.startswith("."):
         return MnemoscopeError(f"there is no folder {spec}; a target is a run's folder, a model or module:factory")
     close = difflib.get_close_matches(spec, models(), 1)
-    meant = f"; did you mean {close[0]}?" if close else f"; models are {', '.join(models())}"
-    return MnemoscopeError(f"{spec!r} is neither a run's folder, nor a model, nor package.module:factory{meant}")
+    hint = f"did you mean {close[0]}?" if close else f"models are {', '.join(models())}"
+    return MnemoscopeError(f"{spec!r} is neither a run's folder, nor a model, nor package.module:factory; {hint}")
 
 
 def _built_in(name: str, task: Task | None, features: int, options: Mapping[str, Any]) -> nn.Module:
-    """A fresh network for the task, or the bare layer where there is none."""
+    """A fresh network for the task, or the bare layer if there is none."""
     known = {field.name for field in fields(NetworkConfig)} - {"model"}
     for option in options:
         if option not in known:
             raise MnemoscopeError(f"{name} has no option {option!r}; options are {', '.join(sorted(known))}")
-    config = from_plain(NetworkConfig, {"hidden_size": HIDDEN, **options, "model": name}, "--with")
+    config = from_plain(NetworkConfig, {"hidden_size": DEFAULT_HIDDEN_SIZE, **options, "model": name}, "--with")
     return make_layer(config, features) if task is None else SequenceModel.for_task(task, config)

@@ -2,8 +2,25 @@
 
 from mnemoscope.report._chart import Chart
 from mnemoscope.report._charts import charts_of
-from mnemoscope.report._figures import write_figures
+from mnemoscope.report._figures import write_figures, write_panels
+from mnemoscope.report._headline import Headline, HeadlineValue, headlines
 from mnemoscope.report._index import write_index
 from mnemoscope.report._page import all_charts, render, write_page
+from mnemoscope.report._runs import RunRow, learning_charts, learning_finding
 
-__all__ = ["Chart", "all_charts", "charts_of", "render", "write_figures", "write_index", "write_page"]
+__all__ = [
+    "Chart",
+    "Headline",
+    "HeadlineValue",
+    "RunRow",
+    "all_charts",
+    "charts_of",
+    "headlines",
+    "learning_charts",
+    "learning_finding",
+    "render",
+    "write_figures",
+    "write_index",
+    "write_page",
+    "write_panels",
+]

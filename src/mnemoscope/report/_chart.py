@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+
+LOG_DECADES = 16  # orders of magnitude that a logarithmic axis shows at most
+WORDS_FOR_BARS = 12  # bars that a summary spells out
 
 
 @dataclass(frozen=True)
@@ -20,9 +24,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Style:
-    """How marks of one thing look: places in the palette and in the list of dashes."""
+    """How the marks of one thing look: an index into the palette and one into the list of dashes."""
 
-    colour: int = 0
+    color: int = 0
     dash: int = 0
 
 
@@ -40,7 +44,7 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """A cloud of points, x and y (N,): thousands of them are welcome."""
+    """A cloud of points, x and y (N,). N may be in the thousands."""
 
     name: str
     x: np.ndarray
@@ -50,7 +54,7 @@ class Points:
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """One bar a label."""
+    """One bar per label."""
 
     name: str
     labels: tuple[str, ...]
@@ -59,8 +63,8 @@ class Bars:
 
 
 @dataclass(frozen=True, eq=False)
-class Heat:
-    """z (rows, columns) as colours, over y (rows,) and x (columns,)."""
+class HeatMap:
+    """z (rows, columns) as colors, over y (rows,) and x (columns,). Row 0 is at the top."""
 
     name: str
     x: np.ndarray
@@ -79,21 +83,29 @@ class Plane:
     path: np.ndarray | None = None
 
 
-Mark = Line | Points | Bars | Heat | Plane
+Mark = Line | Points | Bars | HeatMap | Plane
 
 
 @dataclass(frozen=True)
 class Marker:
-    """A line across the chart with words on it, at a place on the x or the y axis."""
+    """A line across the chart with a label: upright at x = `at`, or level at y = `at`."""
 
-    axis: str
+    axis: str  # "x" or "y"
     at: float
     text: str
 
 
+class LabelPosition(NamedTuple):
+    """Where the label of a level marker stands."""
+
+    end: int  # of the line: 0 left, 1 right
+    horizontal: str  # which edge of the label is at that end
+    vertical: str  # which edge of the label touches the line
+
+
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """Marks over two axes. `key` is unique on a page: charts are linked by it."""
+    """Marks over two axes. `key` is unique on a page: links and files use it."""
 
     key: str
     title: str
@@ -104,36 +116,44 @@ class Chart:
 
     @property
     def summary(self) -> str:
-        """What the chart shows, in words, for those who cannot see it."""
-        said = [f"{self.title}: {self.y.title} against {self.x.title}.", *map(_in_words, self.marks)]
-        return " ".join([*said, *(f"Marked at {figure(m.at)}: {m.text}." for m in self.markers)])
+        """What the chart shows, in words, for readers who cannot see it."""
+        sentences = [f"{self.title}: {self.y.title} against {self.x.title}."]
+        sentences += [_mark_in_words(mark) for mark in self.marks]
+        sentences += [f"Marked at {format_number(marker.at)}: {marker.text}." for marker in self.markers]
+        return " ".join(sentences)
 
     @property
-    def written_at(self) -> tuple[int, str, str]:
-        """At which end of a level line its words stand, and by which of their edges.
+    def level_label(self) -> LabelPosition:
+        """Where the labels of level markers stand.
 
-        Above it on the right; where an upright line's words may be, on the left, below what begins above the line.
+        Above the line on the right. An upright marker has its label at the top right, so then below the line on the
+        left.
         """
-        return (0, "left", "top") if any(marker.axis == "x" for marker in self.markers) else (1, "right", "bottom")
+        if any(marker.axis == "x" for marker in self.markers):
+            return LabelPosition(0, "left", "top")
+        return LabelPosition(1, "right", "bottom")
 
 
-def markers(*given: Marker | None) -> tuple[Marker, ...]:
-    """Those that have a place to be."""
-    return tuple(marker for marker in given if marker is not None and math.isfinite(marker.at))
+def finite_markers(markers: Iterable[Marker]) -> tuple[Marker, ...]:
+    """Return the markers without those at a NaN or infinite position."""
+    return tuple(marker for marker in markers if math.isfinite(marker.at))
 
 
-def lowest_shown(lines: Iterable[np.ndarray]) -> tuple[float, float] | None:
-    """The range of a logarithmic axis: all positive values, but no more than sixteen orders of magnitude of them."""
-    positive = [values[np.isfinite(values) & (values > 0)] for values in lines]
-    found = np.concatenate(positive) if positive else np.empty(0)
-    if not len(found):
+def log_range(arrays: Iterable[np.ndarray]) -> tuple[float, float] | None:
+    """Return the ends of a logarithmic axis: all positive values, but at most sixteen orders of magnitude of them.
+
+    None if no value is positive.
+    """
+    positive = [values[np.isfinite(values) & (values > 0)] for values in arrays]
+    values = np.concatenate(positive) if positive else np.empty(0)
+    if not len(values):
         return None
-    top = float(found.max())
-    return max(float(found.min()), top * 1e-16, 1e-300), top
+    top = float(values.max())
+    return max(float(values.min()), top * 10.0**-LOG_DECADES, 1e-300), top
 
 
-def figure(value: float) -> str:
-    """A number as people write it."""
+def format_number(value: float) -> str:
+    """Return a number as people write it: 4 significant digits, or powers of ten where it is large or small."""
     if math.isnan(value):
         return "not known"
     if math.isinf(value):
@@ -141,31 +161,34 @@ def figure(value: float) -> str:
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{float(mantissa):g}e{int(exponent)}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
 
 
-def _in_words(mark: Mark) -> str:
+def _mark_in_words(mark: Mark) -> str:
     match mark:
         case Line(name, x, y):
-            return f"{name}: {_course(x, y)}."
+            return f"{name}: {_ends_in_words(x, y)}."
         case Points(name, _, y):
-            return f"{name}: {len(y)} points, {_extent(y)}."
+            return f"{name}: {len(y)} points, {_range_in_words(y)}."
         case Bars(name, labels, values):
-            pairs = [f"{label} {figure(float(v))}" for label, v in zip(labels, values, strict=True)][:12]
-            return f"{name}: {', '.join(pairs)}."
-        case Heat(name, _, _, z) | Plane(name, _, _, z):
-            return f"{name}: {z.shape[0]} by {z.shape[1]} values, {_extent(z)}."
+            bars = [f"{label} {format_number(float(value))}" for label, value in zip(labels, values, strict=True)]
+            return f"{name}: {', '.join(bars[:WORDS_FOR_BARS])}."
+        case HeatMap(name, _, _, z) | Plane(name, _, _, z):
+            return f"{name}: {z.shape[0]} by {z.shape[1]} values, {_range_in_words(z)}."
 
 
-def _course(x: np.ndarray, y: np.ndarray) -> str:
+def _ends_in_words(x: np.ndarray, y: np.ndarray) -> str:
     known = np.flatnonzero(np.isfinite(y))
     if not len(known):
         return "no values"
-    first, last = known[0], known[-1]
-    ends = f"{figure(float(y[first]))} at {figure(float(x[first]))}"
-    return f"from {ends} to {figure(float(y[last]))} at {figure(float(x[last]))}, {_extent(y)}"
+    start, end = (f"{format_number(float(y[i]))} at {format_number(float(x[i]))}" for i in (known[0], known[-1]))
+    return f"from {start} to {end}, {_range_in_words(y)}"
 
 
-def _extent(values: np.ndarray) -> str:
+def _range_in_words(values: np.ndarray) -> str:
     known = values[np.isfinite(values)]
-    return f"between {figure(float(known.min()))} and {figure(float(known.max()))}" if known.size else "none known"
+    if not known.size:
+        return "none known"
+    return f"between {format_number(float(known.min()))} and {format_number(float(known.max()))}"

@@ -1,4 +1,4 @@
-"""Charts as SVG and PNG files, by matplotlib."""
+"""Charts as SVG, PNG and PDF files, by matplotlib."""
 
 from __future__ import annotations
 
@@ -11,105 +11,144 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.files import write_whole
-from mnemoscope.report._chart import Axis, Bars, Chart, Heat, Line, Plane, Points, lowest_shown
-from mnemoscope.report._palette import LIGHT, SCALE, turn
+from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Mark, Marker, Plane, Points, log_range
+from mnemoscope.report._palette import COLOR_SCALE, LIGHT, MATPLOTLIB_DASHES, MATPLOTLIB_SYMBOLS, cycle
 
-FORMATS = ("svg", "png")
-_DASHES = ("-", "--", ":", "-.", (0, (8, 3)), (0, (8, 3, 1, 3)))
-_SYMBOLS = ("o", "D", "s", "^", "x", "+")
+PANEL = (7, 4.2)  # inches
+DPI = 160
+MAX_SYMBOLS = 40  # a longer line is drawn without a symbol at each point
+MANY_POINTS = 1000  # a larger cloud is drawn with smaller dots
 
 
 def write_figures(charts: Iterable[Chart], folder: Path, formats: Sequence[str]) -> list[Path]:
-    """One file a chart and format, named after the chart's key."""
+    """Write one file per chart and format, named after the chart's key."""
     paths = []
     folder.mkdir(parents=True, exist_ok=True)
     for chart in charts:
-        figure = draw(chart)
+        figure = draw_figure([chart])
         for suffix in formats:
-            content = io.BytesIO()
-            figure.savefig(content, format=suffix, dpi=160)
-            paths.append(folder / f"{chart.key}.{suffix}")
-            write_whole(paths[-1], content.getvalue())
+            path = folder / f"{chart.key}.{suffix}"
+            _save(figure, path)
+            paths.append(path)
     return paths
 
 
-def draw(chart: Chart) -> Any:
-    """A chart as a matplotlib figure."""
+def write_panels(charts: Sequence[Chart], path: Path) -> None:
+    """Write charts side by side into one file; its suffix is the format: .png, .svg or .pdf."""
+    _save(draw_figure(charts), path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:], dpi=DPI)
+    write_whole(path, content.getvalue())
+
+
+def draw_figure(charts: Sequence[Chart]) -> Any:
+    """Return a matplotlib figure with a panel per chart."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(_plain(chart.title), loc="left", fontsize=11)
-    for number, mark in enumerate(chart.marks):
-        _mark(figure, axes, mark, number, len(chart.marks))
-    for marker in chart.markers:
-        _rule(axes, marker.axis, marker.at, _plain(marker.text), chart.written_at)
-    _scale(axes, "x", chart.x, chart)
-    _scale(axes, "y", chart.y, chart)
-    axes.spines[["top", "right"]].set_visible(False)
-    if len({mark.name for mark in chart.marks}) > 1:
-        axes.legend(frameon=False, fontsize=8)
+    width, height = PANEL
+    figure = Figure(figsize=(width * len(charts), height), layout="constrained")
+    for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
+        _draw_chart(figure, axes, chart)
     return figure
 
 
-def _mark(figure: Any, axes: Any, mark: Line | Points | Bars | Heat | Plane, number: int, of: int) -> None:
+def _draw_chart(figure: Any, axes: Any, chart: Chart) -> None:
+    axes.set_title(_escape(chart.title), loc="left", fontsize=11)
+    for number, mark in enumerate(chart.marks):
+        _draw_mark(figure, axes, mark, number, len(chart.marks))
+    for marker in chart.markers:
+        _draw_marker(axes, marker, chart)
+    _set_axis(axes, "x", chart)
+    _set_axis(axes, "y", chart)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len({mark.name for mark in chart.marks}) > 1:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _draw_mark(figure: Any, axes: Any, mark: Mark, number: int, count: int) -> None:
+    """Draw mark `number` of `count`."""
     match mark:
         case Line():
-            _line(axes, mark)
+            _draw_line(axes, mark)
         case Points():
-            look = {"color": turn(LIGHT, mark.style.colour), "marker": _SYMBOLS[mark.style.dash % len(_SYMBOLS)]}
-            size = 1 if len(mark.x) > 1000 else 16
-            axes.scatter(mark.x, mark.y, s=size, alpha=0.6, label=_plain(mark.name), rasterized=True, **look)
+            _draw_points(axes, mark)
         case Bars():
-            width = 0.8 / of
-            places = np.arange(len(mark.labels)) + (number - (of - 1) / 2) * width
-            axes.bar(places, mark.values, width, label=_plain(mark.name), color=turn(LIGHT, mark.style.colour))
-            labels = list(map(_plain, mark.labels))
-            axes.set_xticks(np.arange(len(labels)), labels, rotation=45, ha="right", fontsize=7)
-        case Heat():
-            drawn = axes.pcolormesh(mark.x, mark.y, mark.z, cmap=SCALE.lower(), shading="nearest", rasterized=True)
-            axes.invert_yaxis()
+            _draw_bars(axes, mark, number, count)
+        case HeatMap():
+            drawn = axes.pcolormesh(
+                mark.x, mark.y, mark.z, cmap=COLOR_SCALE.lower(), shading="nearest", rasterized=True
+            )
+            axes.invert_yaxis()  # row 0 at the top, as in a matrix
             figure.colorbar(drawn, ax=axes)
         case Plane():
-            drawn = axes.contourf(mark.x, mark.y, mark.z, 20, cmap=SCALE.lower())
+            drawn = axes.contourf(mark.x, mark.y, mark.z, 20, cmap=COLOR_SCALE.lower())
             figure.colorbar(drawn, ax=axes)
             if mark.path is not None:
                 axes.plot(mark.path[:, 0], mark.path[:, 1], ".-", color=LIGHT[1], linewidth=1)
 
 
-def _line(axes: Any, mark: Line) -> None:
-    colour = turn(LIGHT, mark.style.colour)
-    look: dict[str, Any] = {"color": colour, "linestyle": _DASHES[mark.style.dash % len(_DASHES)]}
-    if len(mark.x) <= 40:
-        look |= {"marker": _SYMBOLS[mark.style.dash % len(_SYMBOLS)], "markersize": 4}
-    axes.plot(mark.x, mark.y, label=_plain(mark.name), **look)
+def _draw_line(axes: Any, mark: Line) -> None:
+    color = cycle(LIGHT, mark.style.color)
+    look: dict[str, Any] = {"color": color, "linestyle": cycle(MATPLOTLIB_DASHES, mark.style.dash)}
+    if len(mark.x) <= MAX_SYMBOLS:
+        look |= {"marker": cycle(MATPLOTLIB_SYMBOLS, mark.style.dash), "markersize": 4}
+    axes.plot(mark.x, mark.y, label=_escape(mark.name), **look)
     if mark.low is not None and mark.high is not None:
-        axes.fill_between(mark.x, mark.low, mark.high, color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between(mark.x, mark.low, mark.high, color=color, alpha=0.18, linewidth=0)
 
 
-def _rule(axes: Any, axis: str, at: float, text: str, written_at: tuple[int, str, str]) -> None:
+def _draw_points(axes: Any, mark: Points) -> None:
+    axes.scatter(
+        mark.x,
+        mark.y,
+        s=1 if len(mark.x) > MANY_POINTS else 16,
+        alpha=0.6,
+        color=cycle(LIGHT, mark.style.color),
+        marker=cycle(MATPLOTLIB_SYMBOLS, mark.style.dash),
+        label=_escape(mark.name),
+        rasterized=True,
+    )
+
+
+def _draw_bars(axes: Any, mark: Bars, number: int, count: int) -> None:
+    """Bars of several marks stand side by side over each label."""
+    width = 0.8 / count
+    centers = np.arange(len(mark.labels)) + (number - (count - 1) / 2) * width
+    axes.bar(centers, mark.values, width, label=_escape(mark.name), color=cycle(LIGHT, mark.style.color))
+    labels = [_escape(label) for label in mark.labels]
+    axes.set_xticks(np.arange(len(labels)), labels, rotation=45, ha="right", fontsize=7)
+
+
+def _draw_marker(axes: Any, marker: Marker, chart: Chart) -> None:
     line: dict[str, Any] = {"color": "0.45", "linestyle": ":", "linewidth": 1}
-    if axis == "x":
-        axes.axvline(at, **line)
-        axes.annotate(text, (at, 1), xycoords=("data", "axes fraction"), rotation=90, ha="right", va="top", fontsize=8)
+    text = _escape(marker.text)
+    if marker.axis == "x":
+        axes.axvline(marker.at, **line)
+        label: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "ha": "right", "va": "top"}
+        axes.annotate(text, (marker.at, 1), fontsize=8, **label)
     else:
-        axes.axhline(at, **line)
-        end, side, edge = written_at
-        axes.annotate(text, (end, at), xycoords=("axes fraction", "data"), ha=side, va=edge, fontsize=8)
+        axes.axhline(marker.at, **line)
+        end, horizontal, vertical = chart.level_label
+        label = {"xycoords": ("axes fraction", "data"), "ha": horizontal, "va": vertical}
+        axes.annotate(text, (end, marker.at), fontsize=8, **label)
 
 
-def _scale(axes: Any, name: str, axis: Axis, chart: Chart) -> None:
-    getattr(axes, f"set_{name}label")(_plain(axis.title))
-    drawn = [getattr(mark, name) for mark in chart.marks if isinstance(mark, Line | Points)]
-    ends = lowest_shown(drawn)
-    if ends is None or not axis.log:
+def _set_axis(axes: Any, name: str, chart: Chart) -> None:
+    axis: Axis = getattr(chart, name)
+    getattr(axes, f"set_{name}label")(_escape(axis.title))
+    ends = log_range(getattr(mark, name) for mark in chart.marks if isinstance(mark, Line | Points))
+    if not axis.log or ends is None:
         return
-    marked = [marker.at for marker in chart.markers if marker.axis == name and marker.at > 0]
+    markers = [marker.at for marker in chart.markers if marker.axis == name and marker.at > 0]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of a range whose ends are the same
+        warnings.simplefilter("ignore", UserWarning)  # about a range whose ends are the same
         getattr(axes, f"set_{name}scale")("log")
-        getattr(axes, f"set_{name}lim")(min([ends[0] * 0.8, *marked]), max([ends[1] * 1.25, *marked]))
+        getattr(axes, f"set_{name}lim")(min([ends[0] * 0.8, *markers]), max([ends[1] * 1.25, *markers]))
 
 
-def _plain(text: str) -> str:
-    return text.replace("$", r"\$")  # a name is not a formula
+def _escape(text: str) -> str:
+    """Escape the dollar sign: a name is not a formula."""
+    return text.replace("$", r"\$")

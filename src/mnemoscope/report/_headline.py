@@ -1,36 +1,47 @@
-"""What a page says first: alarms, the verdict, warnings, and the four figures that matter."""
+"""What a page says first: alarms, the verdict, the four figures that matter, and warnings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mnemoscope.finding import Examination
-from mnemoscope.report._chart import figure
+from mnemoscope.report._chart import format_number
 from mnemoscope.report._view import needs_of
 
-BROKEN = ("runs over the batch", "mixes sequences", "memoryless", "detached")
-"""Kinds of recurrence that are hardly meant: nothing else on the page means much then."""
+ALARMING_KINDS = ("runs over the batch", "mixes sequences", "memoryless", "detached")
+"""Kinds of recurrence that are hardly ever intended, worst first: they make all other findings meaningless."""
 
 NEEDS = "the task needs"
+VANISHED = 1e-2  # gradient at the far end, relative to lag 0, below which it counts as vanished
+EXPLODED = 1e2  # and above which it counts as exploded
 
 
 @dataclass(frozen=True)
-class Warned:
-    """A warning and whose it is; `words` say what is wrong, `remedy` what to do."""
+class Alarm:
+    """A model that does not remember as it was meant to: what is wrong, and what to do."""
 
     model: str
-    words: str
+    sentence: str
     remedy: str
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One model's value under a headline: the value itself, a remark, and whether it is good or bad news."""
+class ScopeWarning:
+    """A warning in one model's finding."""
 
     model: str
-    place: int
+    scope: str
+    text: str
+
+
+@dataclass(frozen=True)
+class HeadlineValue:
+    """One model's value under a headline: the value, a remark, and whether it is good or bad news."""
+
+    model: str
+    index: int  # of the model among all on the page
     value: str
     remark: str
     tone: str = ""  # "good", "bad" or neither
@@ -38,136 +49,161 @@ class Reading:
 
 @dataclass(frozen=True)
 class Headline:
-    """A figure that matters, of every model, with a link to the chart behind it."""
+    """A figure that matters, of every model, with the scope to link to."""
 
     title: str
     scope: str
-    readings: tuple[Reading, ...]
+    values: tuple[HeadlineValue, ...]
 
 
-def alarms(examinations: Mapping[str, Examination]) -> list[Warned]:
-    """Models that do not remember as they were meant to, a forgotten batch_first first of all."""
-    found = []
+def alarms(examinations: Mapping[str, Examination]) -> list[Alarm]:
+    """Return an alarm for every model whose recurrence is broken, a forgotten batch_first first of all."""
+    ranked = []
     for name, examination in examinations.items():
         finding = examination.findings.get("recurrence")
-        if finding is not None and finding.labels.get("kind") in BROKEN:
-            rank = BROKEN.index(str(finding.labels["kind"]))
-            found.append((rank, Warned(name, finding.sentence, "; ".join(finding.warnings))))
-    return [warned for _, warned in sorted(found, key=lambda pair: pair[0])]
+        if finding is not None and finding.labels.get("kind") in ALARMING_KINDS:
+            rank = ALARMING_KINDS.index(str(finding.labels["kind"]))
+            ranked.append((rank, Alarm(name, finding.sentence, "; ".join(finding.warnings))))
+    return [alarm for _, alarm in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def warnings(examinations: Mapping[str, Examination]) -> list[Warned]:
-    """Every other warning, in the order of the findings."""
+def warnings(examinations: Mapping[str, Examination]) -> list[ScopeWarning]:
+    """Return every warning that is not part of an alarm, in the order of the findings."""
     alarmed = {alarm.model for alarm in alarms(examinations)}
     return [
-        Warned(name, finding.scope, warning)
+        ScopeWarning(name, finding.scope, text)
         for name, examination in examinations.items()
         for finding in examination
-        for warning in finding.warnings
+        for text in finding.warnings
         if not (finding.scope == "recurrence" and name in alarmed)
     ]
 
 
 def verdict(examinations: Mapping[str, Examination]) -> list[str]:
-    """The verdict of one model; of several, how far each reaches, how each moves, and how short BPTT may be cut."""
+    """Return one model's verdict; of several models, sentences that compare them.
+
+    They compare how far back each reaches, how each moves, and how short backpropagation through time may be cut.
+    """
     if len(examinations) == 1:
         return [examination.verdict for examination in examinations.values()]
-    columns = headlines(examinations)
-    moves = "; ".join(f"{r.model} {r.value} ({r.remark})" for r in columns[1].readings)
-    cuts = "; ".join(f"{r.model} {r.value}" for r in columns[2].readings)
-    return [_reach(columns[0].readings), f"Dynamics: {moves}.", f"Backpropagation through time: {cuts}."]
+    horizon, dynamics, window, _ = headlines(examinations)
+    regimes = "; ".join(f"{value.model} {value.value} ({value.remark})" for value in dynamics.values)
+    windows = "; ".join(f"{value.model} {value.value}" for value in window.values)
+    return [_compare_horizons(horizon.values), f"Dynamics: {regimes}.", f"Backpropagation through time: {windows}."]
 
 
-def _reach(readings: tuple[Reading, ...]) -> str:
-    """How far each reaches; what the task needs is said once, where it is the same for all that reach an end."""
-    needs = {r.remark for r in readings if r.remark.startswith(NEEDS)}
+def _compare_horizons(values: tuple[HeadlineValue, ...]) -> str:
+    """What the task needs is said once where it is the same for all models."""
+    needs = {value.remark for value in values if value.remark.startswith(NEEDS)}
     common = needs.pop() if len(needs) == 1 else ""
-    said = "; ".join(f"{r.model} {r.value}{_remark(r, common)}" for r in readings)
-    return f"How far back gradients reach{f', where {common}' if common else ''}: {said}."
+    where = f", where {common}" if common else ""
+    compared = "; ".join(f"{value.model} {value.value}{_horizon_remark(value, common)}" for value in values)
+    return f"How far back gradients reach{where}: {compared}."
 
 
-def _remark(reading: Reading, common: str) -> str:
-    if reading.remark == common:
-        return ", which is not enough" if reading.tone == "bad" else ""
-    return f" ({reading.remark})" if reading.remark else ""
+def _horizon_remark(value: HeadlineValue, common: str) -> str:
+    if value.remark == common:
+        return ", which is not enough" if value.tone == "bad" else ""
+    return f" ({value.remark})" if value.remark else ""
 
 
 def headlines(examinations: Mapping[str, Examination]) -> list[Headline]:
-    """Horizon against need, regime, safe BPTT length, gradient at the far end."""
-    kinds = (
-        ("Memory horizon", "horizon", _horizon), ("Dynamics", "lyapunov", _regime),
-        ("Safe BPTT length", "truncation", _window), ("Gradient at the far end", "horizon", _far),
-    )  # fmt: skip
+    """Return four headlines: horizon against need, regime, safe BPTT length, gradient at the far end."""
     return [
-        Headline(title, _linked(scope, examinations), tuple(
-            Reading(name, place, *read(examination)) for place, (name, examination) in enumerate(examinations.items())
-        ))
-        for title, scope, read in kinds
-    ]  # fmt: skip
+        _headline("Memory horizon", ("horizon",), _horizon, examinations),
+        _headline("Dynamics", ("lyapunov", "stability"), _regime, examinations),
+        _headline("Safe BPTT length", ("truncation",), _window, examinations),
+        _headline("Gradient at the far end", ("horizon",), _far_gradient, examinations),
+    ]
 
 
-def _linked(scope: str, examinations: Mapping[str, Examination]) -> str:
-    others = ("stability",) if scope == "lyapunov" else ()
-    seen = [s for s in (scope, *others) for e in examinations.values() if s in e.findings and e.findings[s].has_result]
-    return seen[0] if seen else scope
+def _headline(
+    title: str,
+    scopes: tuple[str, ...],
+    read: Callable[[Examination], tuple[str, str, str]],
+    examinations: Mapping[str, Examination],
+) -> Headline:
+    """A headline links to the first of `scopes` that any model has a finding of."""
+    found = [scope for scope in scopes if any(_has(examination, scope) for examination in examinations.values())]
+    values = []
+    for index, (name, examination) in enumerate(examinations.items()):
+        value, remark, tone = read(examination)
+        values.append(HeadlineValue(name, index, value, remark, tone))
+    return Headline(title, found[0] if found else scopes[0], tuple(values))
 
 
-def _number(examination: Examination, scope: str, name: str) -> float:
-    finding = examination.findings.get(scope)
-    return finding.figures.get(name, math.nan) if finding is not None and finding.has_result else math.nan
+def _has(examination: Examination, scope: str) -> bool:
+    return scope in examination.findings and examination.findings[scope].has_result
+
+
+def _figure(examination: Examination, scope: str, name: str) -> float:
+    """A figure of a scope's finding; NaN if it is not there."""
+    if not _has(examination, scope):
+        return math.nan
+    return examination.findings[scope].figures.get(name, math.nan)
 
 
 def _horizon(examination: Examination) -> tuple[str, str, str]:
-    reach, lags = (_number(examination, "horizon", key) for key in ("horizon", "lags"))
-    if math.isnan(reach):
+    horizon = _figure(examination, "horizon", "horizon")
+    lags = _figure(examination, "horizon", "lags")
+    explodes_at = _figure(examination, "horizon", "explodes_at")
+    if math.isnan(horizon):
         return _missing(examination, "horizon")
-    if math.isfinite(_number(examination, "horizon", "explodes_at")):
-        return "explodes", f"from {figure(_number(examination, 'horizon', 'explodes_at'))} steps back", "bad"
+    if math.isfinite(explodes_at):
+        return "explodes", f"from {format_number(explodes_at)} steps back", "bad"
+
+    # A horizon at the last lag means that the gradient was still there where the sequences began.
+    to_the_start = not horizon < lags
+    value = f"all {format_number(lags)} steps" if to_the_start else f"{format_number(max(horizon, 0))} steps"
     needs = needs_of(examination)
-    value = f"{figure(max(reach, 0))} steps" if reach < lags else f"all {figure(lags)} steps"
     if needs is None:
-        return value, f"of {figure(lags)} looked at" if reach < lags else "", ""
-    enough = reach >= min(needs, lags)
-    return value, f"{NEEDS} {figure(needs)}", "good" if enough else "bad"
+        return value, "" if to_the_start else f"of {format_number(lags)} looked at", ""
+    enough = horizon >= min(needs, lags)
+    return value, f"{NEEDS} {format_number(needs)}", "good" if enough else "bad"
 
 
 def _regime(examination: Examination) -> tuple[str, str, str]:
-    """What was proved; else how states move in the long run; else the largest stretch that one step was seen to do."""
-    lam, exponent = _number(examination, "stability", "lambda"), _number(examination, "lyapunov", "largest")
-    if not math.isnan(lam) and examination.findings["stability"].status == "certified":
-        return _word(examination, "stability"), f"λ = {figure(lam)}, certified", ""
+    """What was proved; else how states move in the long run; else the largest stretch that was seen in one step."""
+    factor = _figure(examination, "stability", "lambda")
+    exponent = _figure(examination, "lyapunov", "largest")
+    if not math.isnan(factor) and examination.findings["stability"].status == "certified":
+        return _regime_label(examination, "stability"), f"λ = {format_number(factor)}, certified", ""
     if not math.isnan(exponent):
-        regime, _, memory = _word(examination, "lyapunov").partition(" beside ")
-        said = f"exponent {figure(exponent)} a step{f', beside {memory}' if memory else ''}"
-        return regime, said, "bad" if regime == "chaotic" else ""
-    if not math.isnan(lam):
-        return _word(examination, "stability"), f"λ ≈ {figure(lam)}", ""
+        regime, _, memory = _regime_label(examination, "lyapunov").partition(" beside ")
+        remark = f"exponent {format_number(exponent)} a step" + (f", beside {memory}" if memory else "")
+        return regime, remark, "bad" if regime == "chaotic" else ""
+    if not math.isnan(factor):
+        return _regime_label(examination, "stability"), f"λ ≈ {format_number(factor)}", ""
     return _missing(examination, "lyapunov")
 
 
-def _word(examination: Examination, scope: str) -> str:
+def _regime_label(examination: Examination, scope: str) -> str:
     return str(examination.findings[scope].labels.get("regime", ""))
 
 
 def _window(examination: Examination) -> tuple[str, str, str]:
-    window, steps = (_number(examination, "truncation", key) for key in ("bptt_window", "steps"))
+    window = _figure(examination, "truncation", "bptt_window")
+    steps = _figure(examination, "truncation", "steps")
     if math.isnan(window):
         return _missing(examination, "truncation")
     if not window < steps:
-        return f"all {figure(steps)} steps", "no shorter one keeps the gradient", ""
-    return f"{figure(window)} steps", "keep the gradient to 1 %", ""
+        return f"all {format_number(steps)} steps", "no shorter one keeps the gradient", ""
+    return f"{format_number(window)} steps", "keep the gradient to 1 %", ""
 
 
-def _far(examination: Examination) -> tuple[str, str, str]:
-    finding = examination.findings.get("horizon")
-    profile = finding.series.get("input_gradient") if finding is not None and finding.has_result else None
-    if profile is None or not len(profile) or not profile[0] > 0:
+def _far_gradient(examination: Examination) -> tuple[str, str, str]:
+    """The gradient at the lag that the task needs, or at the last lag, relative to lag 0."""
+    gradient = examination.findings["horizon"].series.get("input_gradient") if _has(examination, "horizon") else None
+    if gradient is None or not len(gradient) or not gradient[0] > 0:
         return _missing(examination, "horizon")
     needs = needs_of(examination)
-    lag = len(profile) - 1 if needs is None else min(int(needs), len(profile) - 1)
-    share = float(profile[lag] / profile[0])
-    tone = "bad" if share < 1e-2 or not share <= 1e2 else "good"
-    return figure(share), f"of its size, {figure(lag)} steps back", tone if needs is not None else ""
+    last = len(gradient) - 1
+    lag = last if needs is None else min(int(needs), last)
+    relative = float(gradient[lag] / gradient[0])
+    value, remark = format_number(relative), f"of its size, {format_number(lag)} steps back"
+    if needs is None:
+        return value, remark, ""
+    return value, remark, "good" if VANISHED <= relative <= EXPLODED else "bad"
 
 
 def _missing(examination: Examination, scope: str) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""The same scope's findings of several models, side by side, ready to be drawn over each other."""
+"""One scope's findings of several models, side by side, ready to be drawn over each other."""
 
 from __future__ import annotations
 
@@ -10,86 +10,126 @@ import numpy as np
 from mnemoscope.finding import Examination, Finding
 from mnemoscope.report._chart import Line, Marker, Style
 
-SIGHT = 1e6  # times what was measured, beyond which a bound is not drawn
+BOUND_FACTOR = 1e6  # a bound above so many times the largest measured value is not drawn
 
 
 @dataclass(frozen=True)
 class View:
-    """What one model's examination found: `place` is the model's own among all, `needs` what its task asks for."""
+    """One model's finding, as a chart sees it."""
 
     name: str
-    place: int
+    index: int  # of the model among all on the page
     finding: Finding
-    needs: float | None
-    alone: bool  # whether it is the only model on the page
+    needs: float | None  # how many steps back its task needs
+    alone: bool  # True if it is the only model on the page
 
     def label(self, kind: str = "") -> str:
-        """What a legend calls a line: the model, or what is drawn of it, or both."""
-        return kind or self.name if self.alone else f"{self.name}: {kind}" if kind else self.name
+        """Return the name of a line in the legend: the model, or what is drawn of it, or both."""
+        if not kind:
+            return self.name
+        return kind if self.alone else f"{self.name}: {kind}"
 
     def style(self, kind: int | None = None) -> Style:
-        """Colour tells models apart, dashes what is drawn of each; where there is only one of them, both tell it."""
+        """Return the style of a line. Colors tell models apart, dashes tell what is drawn of each.
+
+        Where there is only one model, or only one kind of line, color and dash both tell the other.
+        """
         if kind is None:
-            return Style(self.place, self.place)
-        return Style(kind, kind) if self.alone else Style(self.place, kind)
+            return Style(self.index, self.index)
+        return Style(kind, kind) if self.alone else Style(self.index, kind)
 
     def line(
         self, key: str, kind: str = "", number: int | None = None, *, x: str = "", scale: float = 1.0, start: int = 0
     ) -> Iterator[Line]:
-        """A series of the finding as a line, with its spread as a band; nothing where there is none."""
+        """Yield the series `key` as a line with its spread as a band; nothing if the finding has no such series.
+
+        `x` names the series that it is drawn against; by default the numbers from `start` on.
+        """
         y = self.finding.series.get(key)
         if y is None or y.ndim != 1 or not y.size:
             return
         at = self.finding.series[x] if x else np.arange(start, start + len(y))
         low, high = _band(y, self.finding.spread.get(key))
-        values = [None if v is None else v.astype(float) * scale for v in (y, low, high)]
-        assert values[0] is not None
-        yield Line(self.label(kind), at.astype(float), values[0], values[1], values[2], self.style(number))
+        yield Line(
+            self.label(kind),
+            at.astype(float),
+            y.astype(float) * scale,
+            None if low is None else low.astype(float) * scale,
+            None if high is None else high.astype(float) * scale,
+            self.style(number),
+        )
 
 
 def views(examinations: Mapping[str, Examination], scope: str) -> list[View]:
-    """The findings of a scope that can be drawn, one a model."""
+    """Return the views of a scope's findings that can be drawn, one per model."""
     alone = len(examinations) == 1
-    found = [
-        View(name, place, examination.findings[scope], needs_of(examination), alone)
-        for place, (name, examination) in enumerate(examinations.items())
-        if scope in examination.findings
+    return [
+        View(name, index, examination.findings[scope], needs_of(examination), alone)
+        for index, (name, examination) in enumerate(examinations.items())
+        if scope in examination.findings and examination.findings[scope].has_result
     ]
-    return [view for view in found if view.finding.has_result]
+
+
+def lines_of(shown: Sequence[View], key: str, *, x: str = "", start: int = 0) -> tuple[Line, ...]:
+    """Return the series `key` of every model that has it, one line each."""
+    return tuple(line for view in shown for line in view.line(key, x=x, start=start))
+
+
+def lines_by_kind(
+    shown: Sequence[View], kinds: Sequence[tuple[str, str]], *, x: str = "", first: int = 0
+) -> tuple[Line, ...]:
+    """Return several series of every model, model by model. `kinds` pairs each series with its words in the legend.
+
+    `first` is the number of the first kind among all those of the chart: it decides the dashes.
+    """
+    numbered = list(enumerate(kinds, first))
+    return tuple(
+        line for view in shown for number, (key, kind) in numbered for line in view.line(key, kind, number, x=x)
+    )
 
 
 def needs_of(examination: Examination) -> float | None:
-    """How many steps back the task needs, where whoever examined knew it."""
+    """Return how many steps back the task needs, or None if that is not known."""
     try:
         return float(examination.about["needs"])
     except (KeyError, ValueError):
         return None
 
 
-def need_marker(shown: Sequence[View], axis: str = "x") -> list[Marker]:
-    """Where the tasks' needs lie, one marker for each that differs."""
+def need_markers(shown: Sequence[View], axis: str = "x") -> list[Marker]:
+    """Return a marker at each task's need, smallest first."""
     needs = sorted({view.needs for view in shown if view.needs is not None})
     return [Marker(axis, need, f"the task needs {need:g}") for need in needs]
 
 
 def _band(y: np.ndarray, spread: np.ndarray | None) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Quartiles (2, N) are a band as they are; a deviation (N,) lies around the value."""
+    """Return the low and the high edge (N,) of the band around y (N,).
+
+    A spread (2, N) is the lower and the upper quartile; one of (N,) is a deviation on both sides.
+    """
     if spread is None:
         return None, None
     if spread.shape == (2, *y.shape):
         return spread[0], spread[1]
-    return (y - spread, y + spread) if spread.shape == y.shape else (None, None)
+    if spread.shape == y.shape:
+        return y - spread, y + spread
+    return None, None
 
 
 def with_bounds(measured: Iterable[Line], bounds: Iterable[Line]) -> tuple[Line, ...]:
-    """Lines, and bounds on them as far as both can be seen in one chart: a bound may be a hundred powers of ten up."""
-    found = tuple(measured)
-    values = np.concatenate([line.y for line in found]) if found else np.empty(0)
-    top = SIGHT * np.max(values[np.isfinite(values)], initial=0.0)
-    return (*found, *(_below(bound, top) if top > 0 else bound for bound in bounds))
+    """Return the measured lines and the bounds on them, without the parts of bounds that are too far above.
+
+    A bound may be a hundred orders of magnitude up, where it would flatten everything measured.
+    """
+    lines = tuple(measured)
+    values = np.concatenate([line.y for line in lines]) if lines else np.empty(0)
+    top = BOUND_FACTOR * np.max(values[np.isfinite(values)], initial=0.0)
+    if not top > 0:
+        return (*lines, *bounds)
+    return (*lines, *(_cut_above(bound, top) for bound in bounds))
 
 
-def _below(bound: Line, top: float) -> Line:
+def _cut_above(bound: Line, top: float) -> Line:
     beyond = ~(bound.y <= top)
     if not beyond.any():
         return bound

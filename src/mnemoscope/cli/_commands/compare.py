@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from rich.table import Table
 
-from mnemoscope.cli._console import number, parse, show, show_json
-from mnemoscope.cli._curves import FORMATS, draw
-from mnemoscope.cli._follow import Reporting
+from mnemoscope.cli._console import OutputOptions, format_value, parse, show, show_json
+from mnemoscope.cli._examination_files import unused_name
+from mnemoscope.cli._run_row import run_row
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.report import RunRow, learning_charts, write_panels
 from mnemoscope.training import Run
-from mnemoscope.training._metrics import Record
+
+FORMATS = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Put runs side by side: a table, and their learning curves on held-out data as a figure."""
+    """Compare runs: a table, and their learning curves on held-out data as a figure."""
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
     """The runs' folders."""
     figure: Path = Path("learning-curves.png")
-    """Where the figure goes; its ending says the format: .png, .svg or .pdf."""
-    reporting: tyro.conf.OmitArgPrefixes[Reporting] = field(default_factory=Reporting)
+    """Where the figure goes; its suffix is the format: .png, .svg or .pdf."""
+    output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
 
 def main(arguments: list[str]) -> int:
@@ -34,63 +36,45 @@ def main(arguments: list[str]) -> int:
         raise MnemoscopeError("no run was given; mnemoscope compare RUN RUN... takes the folders of runs")
     if options.figure.suffix not in FORMATS:
         raise MnemoscopeError(f"figure = {str(options.figure)!r} is not allowed; it must end in {', '.join(FORMATS)}")
-    rows = [standing(Run(path)) for path in options.runs]
-    draw(rows, options.figure)
-    if options.reporting.json:
-        show_json({"figure": str(options.figure), "runs": rows})
-    elif not options.reporting.quiet:
+    rows = [run_row(Run(path)) for path in options.runs]
+    _draw_curves(rows, options.figure)
+    if options.output.json:
+        show_json({"figure": str(options.figure), "runs": [asdict(row) for row in rows]})
+    elif not options.output.quiet:
         show(_table(rows))
         print(f"learning curves: {options.figure}")
     return 0
 
 
-def standing(run: Run) -> dict[str, Any]:
-    """Where a run stands, ended or not, from its own files."""
-    records, summary = run.metrics(), run.summary()
-    held_out = [record for record in records if record.get("split") == "valid"]
-    last: Record = held_out[-1] if held_out else {}
-    metric = summary.metric if summary else _metric(run)
-    about = {part: run.about.get(part, {}) if isinstance(run.about, dict) else {} for part in ("task", "network")}
-    return {
-        "run": str(run.path),
-        "task": _name(about["task"], "name"),
-        "model": _name(about["network"], "model"),
-        "parameters": summary.parameters if summary else None,
-        "updates": max((record["update"] for record in records), default=0),
-        "outcome": summary.outcome if summary else "unfinished",
-        "metric": metric,
-        "best": summary.best if summary else None,
-        "best_update": summary.best_update if summary else None,
-        "baseline": summary.baseline if summary else None,
-        "last": {name: value for name, value in last.items() if name not in ("update", "split")},
-        "updates_per_second": summary.updates_per_second if summary else None,
-        "curve": held_out,
-    }
+def _draw_curves(rows: list[RunRow], path: Path) -> None:
+    named: dict[str, RunRow] = {}
+    for row in rows:
+        named[unused_name(f"{row.model} ({Path(row.run).name})", named)] = row
+    charts = learning_charts(named)
+    if not charts:
+        raise MnemoscopeError("there is nothing to draw yet: none of these runs has been evaluated on held-out data")
+    write_panels(charts, path)
 
 
-def _metric(run: Run) -> str | None:
-    """The headline of a run that has not ended, where its task is one of ours."""
-    try:
-        return run.task.metric
-    except MnemoscopeError:
-        return None
-
-
-def _name(section: Any, field: str) -> str:
-    found = section.get(field, section.get("own")) if isinstance(section, dict) else None
-    return found if isinstance(found, str) else "?"
-
-
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _table(rows: list[RunRow]) -> Table:
     table = Table(title="runs compared")
     for heading in ("run", "task", "model", "outcome"):
         table.add_column(heading, overflow="fold")
     for heading in ("parameters", "updates", "updates/s", "held-out at the end", "best", "at update", "without memory"):
         table.add_column(heading, justify="right")
     for row in rows:
-        last = "  ".join(f"{name} {number(value)}" for name, value in row["last"].items())
-        best = f"{row['metric']} {number(row['best'])}" if row["metric"] else number(None)
-        figures = (number(row["parameters"]), number(row["updates"]), number(row["updates_per_second"]), last or "–")
-        ends = (best, number(row["best_update"]), number(row["baseline"]))
-        table.add_row(*(row[name] for name in ("run", "task", "model", "outcome")), *figures, *ends)
+        last = "  ".join(f"{name} {format_value(value)}" for name, value in row.last.items())
+        table.add_row(
+            row.run,
+            row.task,
+            row.model,
+            row.outcome,
+            format_value(row.parameters),
+            format_value(row.updates),
+            format_value(row.updates_per_second),
+            last or "–",
+            f"{row.metric} {format_value(row.best)}" if row.metric else "–",
+            format_value(row.best_update),
+            format_value(row.baseline),
+        )
     return table

@@ -1,4 +1,4 @@
-"""mnemoscope evaluate RUN: measure a trained network on held-out data, also of another length or task."""
+"""mnemoscope evaluate RUN: evaluate a trained network on held-out data, also of another length or task."""
 
 from __future__ import annotations
 
@@ -10,30 +10,29 @@ import tyro
 from rich.progress import Progress
 from rich.table import Table
 
-from mnemoscope.cli._console import number, parse, show, show_json, take, terminal
-from mnemoscope.cli._follow import Reporting
+from mnemoscope.cli._console import OutputOptions, format_value, parse, pop_option, show, show_json, terminal
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import TASKS, Split, Task
 from mnemoscope.training import Run, SequenceModel, evaluate
 from mnemoscope.training._run import Which
 
-K = TypeVar("K")
+TaskType = TypeVar("TaskType")
 
 
 @dataclass(frozen=True)
-class Evaluate(Generic[K]):
+class Evaluate(Generic[TaskType]):
     """Options of `mnemoscope evaluate`."""
 
-    task: K
+    task: TaskType
     which: Which = "last"
-    """The last weights, or those that did best on held-out batches."""
+    """The last weights, or the best on held-out batches."""
     split: Split = "test"
     """The part of the data to evaluate on."""
     batches: int | None = None
-    """How many batches; by default all, or 8 where the task makes new ones for ever."""
+    """How many batches; by default all, or 8 if the task generates data endlessly."""
     batch_size: int = 64
     """Sequences in a batch."""
-    reporting: tyro.conf.OmitArgPrefixes[Reporting] = field(default_factory=Reporting)
+    output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
     def __post_init__(self) -> None:
         for name, value in (("batches", self.batches), ("batch-size", self.batch_size)):
@@ -41,27 +40,29 @@ class Evaluate(Generic[K]):
                 raise MnemoscopeError(f"{name} = {value} is not allowed; it must be at least 1")
 
 
-ABOUT = """Measure a trained network on data it was not taught. --task.T 1000 asks for another length, --task NAME for
-another task with the same inputs and outputs."""
+ABOUT = """Evaluate a trained network on data it was not trained on. --task.T 1000 changes the length, --task NAME the
+task, to one with the same inputs and outputs."""
 
 
 def main(arguments: list[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
         return _without_run(arguments)
-    run, (name, rest) = Run(arguments[0]), take(arguments[1:], "--task")
+    run = Run(arguments[0])
+    name, rest = pop_option(arguments[1:], "--task")
     default: Evaluate[Task] = Evaluate(_task(name, run.task))
-    kind: Any = Evaluate[type(default.task)]  # type: ignore[misc]  # tyro asks for the fields of this task
+    kind: Any = Evaluate[type(default.task)]  # type: ignore[misc]  # tyro needs this task's fields
     options: Evaluate[Task] = parse(kind, rest, f"evaluate {run.path}", about=ABOUT, default=default)
     model = run.model(options.which)
-    _refuse_misfit(model, options.task)
-    _report(run, options, _measure(model.to("cuda" if torch.cuda.is_available() else "cpu"), options))
+    _check_sizes(model, options.task)
+    metrics = _evaluate(model.to("cuda" if torch.cuda.is_available() else "cpu"), options)
+    _show_metrics(run, options, metrics)
     return 0
 
 
 def _without_run(arguments: list[str]) -> int:
     if not {"-h", "--help"} & set(arguments):
         raise MnemoscopeError("no run was given; mnemoscope evaluate RUN takes the folder of a run")
-    print(f"usage: mnemoscope evaluate RUN [OPTIONS]\n\n{ABOUT}\nmnemoscope evaluate RUN --help names the options.")
+    print(f"usage: mnemoscope evaluate RUN [OPTIONS]\n\n{ABOUT}\nmnemoscope evaluate RUN --help shows the options.")
     return 0
 
 
@@ -73,35 +74,41 @@ def _task(name: str | None, trained: Task) -> Task:
     return TASKS[name]()
 
 
-def _refuse_misfit(model: SequenceModel, task: Task) -> None:
-    has = (model.input_size, model.output_size, model.token_input)
-    if has != (task.input_size, task.output_size, task.token_input):
-        sizes = f"{model.input_size} inputs and gives {model.output_size} outputs"
+def _check_sizes(model: SequenceModel, task: Task) -> None:
+    sizes = (model.input_size, model.output_size, model.token_input)
+    if sizes != (task.input_size, task.output_size, task.token_input):
+        has = f"it reads {model.input_size} inputs and gives {model.output_size} outputs"
         wants = f"{task.name} has {task.input_size} and wants {task.output_size}"
-        raise MnemoscopeError(f"the network does not fit the task: it reads {sizes}; {wants}")
+        raise MnemoscopeError(f"the network does not fit the task: {has}; {wants}")
 
 
-def _measure(model: SequenceModel, options: Evaluate[Task]) -> dict[str, float]:
+def _evaluate(model: SequenceModel, options: Evaluate[Task]) -> dict[str, float]:
     console = terminal()
-    hidden = options.reporting.quiet or not console.is_terminal
+    hidden = options.output.quiet or not console.is_terminal
     with Progress(console=console, disable=hidden, transient=True) as progress:
-        row = progress.add_task("evaluating")
+        bar = progress.add_task("evaluating")
 
         def watch(done: int, total: int) -> None:
-            progress.update(row, completed=done, total=total)
+            progress.update(bar, completed=done, total=total)
 
-        size, batches, split = options.batch_size, options.batches, options.split
-        return evaluate(model, options.task, batch_size=size, batches=batches, split=split, watch=watch)
+        return evaluate(
+            model,
+            options.task,
+            batch_size=options.batch_size,
+            batches=options.batches,
+            split=options.split,
+            watch=watch,
+        )
 
 
-def _report(run: Run, options: Evaluate[Task], metrics: dict[str, float]) -> None:
+def _show_metrics(run: Run, options: Evaluate[Task], metrics: dict[str, float]) -> None:
     about = {"run": str(run.path), "task": options.task.name, "length": options.task.length, "split": options.split}
-    if options.reporting.json:
+    if options.output.json:
         show_json({**about, "baseline": options.task.baseline, "metrics": metrics})
-    elif not options.reporting.quiet:
+    elif not options.output.quiet:
         table = Table("metric", "value", title=" · ".join(map(str, about.values())))
         for name, value in metrics.items():
-            table.add_row(name, number(value))
+            table.add_row(name, format_value(value))
         if options.task.baseline is not None:
-            table.add_row("loss without memory", number(options.task.baseline))
+            table.add_row("loss without memory", format_value(options.task.baseline))
         show(table)

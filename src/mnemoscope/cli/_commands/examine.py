@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -13,48 +12,56 @@ import torch
 import tyro
 from rich.table import Table
 
-from mnemoscope.cli import _sequences as made
 from mnemoscope.cli._conditions import failures, read_conditions
-from mnemoscope.cli._console import parse, show, show_json, take, terminal
-from mnemoscope.cli._examination_files import RUNS_OWN, Format, draw, free, save, slug
-from mnemoscope.cli._follow import Reporting
-from mnemoscope.cli._measure import Bar, measure, stoppable, threads
+from mnemoscope.cli._console import OutputOptions, parse, pop_option, show, show_json, terminal
+from mnemoscope.cli._examination_files import (
+    IN_RUN,
+    Format,
+    folder_name,
+    save_examinations,
+    unused_folder,
+    unused_name,
+    write_report,
+)
+from mnemoscope.cli._measure import ScopeProgress, measure, num_threads, stoppable
+from mnemoscope.cli._sequences import Sequences, file_sequences, fit_to_model, random_sequences, task_sequences
 from mnemoscope.cli._targets import Target, is_run, load_target, read_options
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination
+from mnemoscope.report import headlines
 from mnemoscope.scopes import SCOPES
 from mnemoscope.tasks import TASKS, Task
 from mnemoscope.training import Run
 from mnemoscope.training._run import Which
 
-K = TypeVar("K")
-FAILED = 4
+TaskType = TypeVar("TaskType")
+CONDITION_HOLDS = 4  # exit code
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
-ABOUT = """Look at models through every scope and write the page. A target is a run's folder, a built-in model's name,
+ABOUT = """Examine models through every scope and write the page. A target is a run's folder, a built-in model's name,
 package.module:factory or path/to/file.py:factory; several are compared. --task NAME, with its options as --task.T 200,
-gives the sequences; by default a run's own task, else random ones."""
+makes the sequences; by default they come from a run's own task, else they are random."""
 
 
 @dataclass(frozen=True)
-class Examine(Generic[K]):
+class Examine(Generic[TaskType]):
     """Options of `mnemoscope examine`."""
 
     targets: tyro.conf.Positional[tuple[str, ...]]
     """What to examine."""
-    task: K
+    task: TaskType
     checkpoint: tuple[Path, ...] = ()
-    """Weights for the targets that are no runs, in their order: safetensors, or torch files that hold tensors alone."""
+    """Weights for the targets that are not runs, in their order: safetensors, or torch files of tensors only."""
     which: Which = "last"
-    """A run's last weights, or those that did best on held-out batches."""
+    """A run's last weights, or its best on held-out batches."""
     options: Annotated[tuple[str, ...], tyro.conf.arg(name="with")] = ()
     """Options of a built-in model or arguments of a factory, as name=value: hidden_size=128 bidirectional=True."""
     inputs: Path | None = None
     """Sequences from an .npy, .pt or .safetensors file, (time, batch, features) or as --batch-first says."""
     batch_first: tyro.conf.FlagCreatePairsOff[bool] = False
-    """The model is fed (batch, time, features), whatever its layers say: by default it is what they say."""
+    """The model reads (batch, time, features). By default its layers' batch_first decides."""
     time_first: tyro.conf.FlagCreatePairsOff[bool] = False
-    """The model is fed (time, batch, features), whatever its layers say."""
+    """The model reads (time, batch, features)."""
     steps: int = 100
     """Steps of random sequences."""
     features: int = 8
@@ -62,17 +69,17 @@ class Examine(Generic[K]):
     batch: int = 8
     """How many sequences."""
     needs: float | None = None
-    """How many steps back must be remembered; by default what the task needs."""
+    """How many steps back the task needs; by default what the task itself says."""
     scopes: tuple[str, ...] = ()
-    """Scopes to look through; all by default."""
+    """Scopes to use; all by default."""
     budget: float = 45.0
-    """Seconds a target may take; scopes for which they do not suffice are skipped."""
+    """Seconds that one target may take; scopes that do not fit into them are skipped."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to measure."""
     dtype: Literal["float32", "float64"] = "float32"
-    """Number format to measure in."""
+    """Number format of weights and inputs."""
     threads: int = 1
-    """CPU threads; the steps of a recurrence are small, and wait for each other more than they gain."""
+    """CPU threads; more rarely help, because the steps of a recurrence are small."""
     seed: int = 0
     """Seed of fresh weights, random inputs and random directions."""
     out: Path | None = None
@@ -81,7 +88,7 @@ class Examine(Generic[K]):
     """Write the charts as files too: svg, png or both."""
     fail_if: tuple[str, ...] = ()
     """Conditions on figures, as 'horizon<100': exit code 4 if one holds for any target."""
-    reporting: tyro.conf.OmitArgPrefixes[Reporting] = field(default_factory=Reporting)
+    output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
     def __post_init__(self) -> None:
         for scope in self.scopes:
@@ -97,7 +104,7 @@ class Examine(Generic[K]):
 
     @property
     def layout(self) -> bool | None:
-        """Whether the batch comes first; None leaves it to the model."""
+        """True if the batch comes first, False if time does, None to leave it to the model."""
         return self.batch_first if self.batch_first or self.time_first else None
 
 
@@ -106,29 +113,37 @@ def main(arguments: list[str]) -> int:
     conditions = read_conditions(options.fail_if)
     device = _device(options.device)
     targets = _targets(options, task, device)
-    folder = options.out or _folder(targets)
-    with stoppable() as signalled, threads(options.threads):
-        found, stopped = _measure_all(options, task, targets, device)
-    code = signalled[0] if signalled else 130
-    if not found:
+    folder = options.out or _default_folder(targets)
+
+    with stoppable() as signal_codes, num_threads(options.threads):
+        examinations, stopped = _measure_all(options, task, targets, device)
+    stop_code = signal_codes[0] if signal_codes else 130
+    if not examinations:
         terminal().print("mnemoscope: stopped before anything was found", highlight=False)
-        return code
-    save(found, folder)
-    page = draw(found, folder, options.figures)
-    failed = [] if stopped else failures(conditions, found)
-    _tell(options, found, page, failed, stopped)
-    return code if stopped else FAILED if failed else 0
+        return stop_code
+
+    save_examinations(examinations, folder)
+    page = write_report(examinations, folder, options.figures)
+    failed = [] if stopped else failures(conditions, examinations)
+    _show_result(options, examinations, page, failed, stopped)
+    if stopped:
+        return stop_code
+    return CONDITION_HOLDS if failed else 0
 
 
 def _options(arguments: list[str]) -> tuple[Examine[Any], Task | None]:
-    """The options, and the task for all targets: the one that is named, or a run's own with changes asked for."""
-    name, rest = take(arguments, "--task")
+    """The options, and the task for all targets if --task names one or --task.OPTION changes a run's own."""
+    name, rest = pop_option(arguments, "--task")
     if name is not None and name not in TASKS:
         raise MnemoscopeError(f"task = {name!r} is not a task; tasks are {', '.join(TASKS)}")
-    first = next((word for word in rest if not word.startswith("-") and is_run(word)), None)
-    changed = any(word.startswith("--task.") for word in rest)
-    task = TASKS[name]() if name is not None else Run(first).task if changed and first is not None else None
-    kind: Any = Examine[type(task)] if task is not None else Examine[None]  # type: ignore[misc]
+    task: Task | None = None
+    first_run = next((word for word in rest if not word.startswith("-") and is_run(word)), None)
+    if name is not None:
+        task = TASKS[name]()
+    elif first_run is not None and any(word.startswith("--task.") for word in rest):
+        task = Run(first_run).task
+
+    kind: Any = Examine[None] if task is None else Examine[type(task)]  # type: ignore[misc]
     default: Examine[Any] = Examine((), task)
     options: Examine[Any] = parse(kind, rest, "examine", about=ABOUT, default=default)
     if not options.targets:
@@ -143,112 +158,125 @@ def _device(name: str) -> torch.device:
 
 
 def _targets(options: Examine[Any], task: Task | None, device: torch.device) -> list[Target]:
-    """Every target made and loaded before anything is measured: a wrong one costs no time."""
-    extra = read_options(options.options)
+    """All targets, made and loaded before anything is measured: a wrong one costs no time."""
     fresh = [spec for spec in options.targets if not is_run(spec)]
     if options.checkpoint and len(options.checkpoint) != len(fresh):
-        given = f"{len(options.checkpoint)} for {len(fresh)} targets that are no runs"
-        raise MnemoscopeError(f"--checkpoint takes one file for each target that is no run; got {given}")
+        given = f"{len(options.checkpoint)} for {len(fresh)} targets that are not runs"
+        raise MnemoscopeError(f"--checkpoint takes one file for each target that is not a run; got {given}")
     files = iter(options.checkpoint)
+    model_options = read_options(options.options)
     features = _features(options, task)
-    found: list[Target] = []
+    targets: list[Target] = []
     for spec in options.targets:
-        own = not is_run(spec)
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(options.seed)
             target = load_target(
-                spec, task=task, features=features, options=extra if own else {},
-                checkpoint=next(files, None) if own else None, which=options.which,
-            )  # fmt: skip
+                spec,
+                task=task,
+                features=features,
+                options={} if is_run(spec) else model_options,
+                checkpoint=None if is_run(spec) else next(files, None),
+                which=options.which,
+            )
         if isinstance(target.model, torch.nn.Module):
             target.model.to(device, _DTYPES[options.dtype])
-        name = free(target.name, [other.name for other in found])
-        found.append(Target(name, target.spec, target.model, target.run))
-    return found
+        targets.append(replace(target, name=unused_name(target.name, [other.name for other in targets])))
+    return targets
 
 
 def _features(options: Examine[Any], task: Task | None) -> int:
     if task is not None:
         return task.input_size
-    return made.of_file(options.inputs).features if options.inputs is not None else options.features
-
-
-def _sequences(options: Examine[Any], task: Task | None, target: Target, device: torch.device) -> made.Sequences:
-    own = target.run.task if target.run is not None and task is None else task
     if options.inputs is not None:
-        found = made.of_file(options.inputs)
-    elif own is not None:
-        found = made.of_task(own, options.batch)
+        return file_sequences(options.inputs).features
+    return options.features
+
+
+def _sequences(options: Examine[Any], task: Task | None, target: Target, device: torch.device) -> Sequences:
+    """The sequences that a target is examined on, on the device and in the layout that it reads."""
+    if task is None and target.run is not None:
+        task = target.run.task
+    if options.inputs is not None:
+        sequences = file_sequences(options.inputs)
+    elif task is not None:
+        sequences = task_sequences(task, options.batch)
     else:
-        found = made.random(options.steps, options.batch, options.features, options.seed)
-    inputs = found.inputs.to(device)
-    inputs = inputs.to(_DTYPES[options.dtype]) if inputs.is_floating_point() else inputs
-    targets = None if found.targets is None else found.targets.to(device)
-    needs = found.needs if options.needs is None else options.needs
-    moved = replace(found, inputs=inputs, targets=targets, needs=needs)
-    return made.fitted(moved, target.model, options.layout)
+        sequences = random_sequences(options.steps, options.batch, options.features, options.seed)
+
+    inputs = sequences.inputs.to(device)
+    if inputs.is_floating_point():
+        inputs = inputs.to(_DTYPES[options.dtype])
+    targets = None if sequences.targets is None else sequences.targets.to(device)
+    needs = sequences.needs if options.needs is None else options.needs
+    return fit_to_model(replace(sequences, inputs=inputs, targets=targets, needs=needs), target.model, options.layout)
 
 
 def _measure_all(
     options: Examine[Any], task: Task | None, targets: Sequence[Target], device: torch.device
 ) -> tuple[dict[str, Examination], bool]:
-    """The examinations by name, and whether Ctrl-C ended them early."""
+    """The examinations by name, and True if Ctrl-C ended them early."""
     scopes = options.scopes or tuple(SCOPES)
-    bar = Bar(scopes, options.budget, options.reporting.quiet or options.reporting.json)
-    fitted = [_sequences(options, task, target, device) for target in targets]
-    found: dict[str, Examination] = {}
+    progress = ScopeProgress(scopes, options.budget, options.output.quiet or options.output.json)
+    all_sequences = [_sequences(options, task, target, device) for target in targets]
+    examinations: dict[str, Examination] = {}
     try:
-        for target, sequences in zip(targets, fitted, strict=True):
-            examination = measure(target, sequences, scopes, options.budget, options.layout, options.seed, bar)
-            found[target.name] = examination
+        for target, sequences in zip(targets, all_sequences, strict=True):
+            examination = measure(target, sequences, scopes, options.budget, options.layout, options.seed, progress)
+            examinations[target.name] = examination
             if examination.partial:
-                return found, True
-    except KeyboardInterrupt:  # between two scopes' frames: what was found of earlier targets stands
-        return found, True
-    return found, False
+                return examinations, True
+    except KeyboardInterrupt:  # outside of a scope: the findings of earlier targets are whole
+        return examinations, True
+    return examinations, False
 
 
-def _folder(targets: Sequence[Target]) -> Path:
+def _default_folder(targets: Sequence[Target]) -> Path:
     if len(targets) == 1 and targets[0].run is not None:
-        return targets[0].run.path / RUNS_OWN
-    name = slug("-".join(target.name for target in targets))[:80]
-    candidates = (Path("examinations", name if i == 1 else f"{name}-{i}") for i in count(1))
-    return next(path for path in candidates if not path.exists())
+        return targets[0].run.path / IN_RUN
+    return unused_folder("examinations", folder_name("-".join(target.name for target in targets))[:80])
 
 
-def _tell(
-    options: Examine[Any], found: Mapping[str, Examination], page: Path, failed: list[str], stopped: bool
+def _show_result(
+    options: Examine[Any], examinations: Mapping[str, Examination], page: Path, failed: list[str], stopped: bool
 ) -> None:
-    if options.reporting.json:
-        models = {name: _plain(examination) for name, examination in found.items()}
+    if options.output.json:
+        models = {name: _plain(examination) for name, examination in examinations.items()}
         show_json({"report": str(page), "partial": stopped, "failed": failed, "models": models})
-    elif not options.reporting.quiet:
-        comparison(found)
-        print(f"{'stopped; what was found so far: ' if stopped else ''}{page}")
-    for said in failed:
-        terminal().print(f"mnemoscope: fail-if {said}", highlight=False, soft_wrap=True)
+    elif not options.output.quiet:
+        _show_headlines(examinations)
+        print(f"stopped; what was found so far: {page}" if stopped else page)
+    for line in failed:
+        terminal().print(f"mnemoscope: fail-if {line}", highlight=False, soft_wrap=True)
 
 
-def comparison(found: Mapping[str, Examination]) -> None:
+def _show_headlines(examinations: Mapping[str, Examination]) -> None:
     """The verdicts, and the figures that matter side by side."""
-    from mnemoscope.report._headline import headlines
-
-    for name, examination in found.items():
+    for name, examination in examinations.items():
         print(f"{name}: {examination.verdict}")
-    table = Table("", *found)
-    for headline in headlines(found):
-        cells = (f"{r.value}" + (f" ({r.remark})" if r.remark else "") for r in headline.readings)
+    table = Table("", *examinations)
+    for headline in headlines(examinations):
+        cells = [f"{entry.value} ({entry.remark})" if entry.remark else entry.value for entry in headline.values]
         table.add_row(headline.title, *cells)
     show(table)
 
 
 def _plain(examination: Examination) -> dict[str, Any]:
-    findings = {
-        f.scope: {
-            "status": f.status, "sentence": f.sentence, "why": f.why, "labels": f.labels, "warnings": list(f.warnings),
-            "figures": {key: v if math.isfinite(v) else str(v) for key, v in f.figures.items()}, "seconds": f.seconds,
+    """An examination as JSON has it."""
+    findings = {}
+    for finding in examination:
+        findings[finding.scope] = {
+            "status": finding.status,
+            "sentence": finding.sentence,
+            "why": finding.why,
+            "labels": finding.labels,
+            "warnings": list(finding.warnings),
+            "figures": {key: v if math.isfinite(v) else str(v) for key, v in finding.figures.items()},
+            "seconds": finding.seconds,
         }
-        for f in examination
-    }  # fmt: skip
-    about = {"verdict": examination.verdict, "about": examination.about, "partial": examination.partial}
-    return {**about, "seconds": examination.seconds, "findings": findings}
+    return {
+        "verdict": examination.verdict,
+        "about": examination.about,
+        "partial": examination.partial,
+        "seconds": examination.seconds,
+        "findings": findings,
+    }

@@ -1,19 +1,19 @@
-"""mnemoscope report FOLDER...: draw the page again from findings, or an index over a folder of runs."""
+"""mnemoscope report FOLDER...: write the page again from findings, or an index over a folder of runs."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import tyro
 
-from mnemoscope.cli._commands.compare import standing
-from mnemoscope.cli._console import parse, show_json, terminal
-from mnemoscope.cli._examination_files import PAGE, RUNS_OWN, Format, draw, free, load
-from mnemoscope.cli._follow import Reporting
+from mnemoscope.cli._console import OutputOptions, parse, show_json, terminal
+from mnemoscope.cli._examination_files import IN_RUN, PAGE, Format, load_examinations, unused_name, write_report
+from mnemoscope.cli._run_row import run_row
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination
+from mnemoscope.report import write_index
 from mnemoscope.training import Run
 
 INDEX = "index.html"
@@ -21,7 +21,7 @@ INDEX = "index.html"
 
 @dataclass(frozen=True)
 class Report:
-    """Draw the page again from the findings in folders, without measuring; of a folder of runs, an index over them."""
+    """Write the page again from the findings in folders, without measuring; for a folder of runs, an index of them."""
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
     """Folders that `mnemoscope examine` wrote, runs that were examined, or one folder of runs."""
@@ -29,36 +29,40 @@ class Report:
     """Where the page goes; by default the first folder."""
     figures: tuple[Format, ...] = ()
     """Write the charts as files too: svg, png or both."""
-    reporting: tyro.conf.OmitArgPrefixes[Reporting] = field(default_factory=Reporting)
+    output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
 
 def main(arguments: list[str]) -> int:
     options = parse(Report, arguments, "report")
     if not options.folders:
         raise MnemoscopeError("no folder was given; mnemoscope report FOLDER takes findings, or a folder of runs")
-    found: dict[str, Examination] = {}
+    examinations: dict[str, Examination] = {}
     for folder in options.folders:
-        for name, examination in load(folder).items():
-            found[free(name, found)] = examination
-    first, runs = options.folders[0], _runs(options.folders[0])
+        for name, examination in load_examinations(folder).items():
+            examinations[unused_name(name, examinations)] = examination
+
+    first = options.folders[0]
+    runs = _runs(first)
     if len(options.folders) == 1 and runs:
-        page = _index(first, runs, options.out)
-    elif found:
-        page = draw(found, _place(options.out or _own(first)), options.figures)
+        page = _write_index(first, runs, options.out)
+    elif examinations:
+        page = write_report(examinations, _make_folder(options.out or _examination_folder(first)), options.figures)
     else:
         raise MnemoscopeError(f"{first} holds neither findings nor runs; mnemoscope examine makes findings")
-    if options.reporting.json:
+
+    if options.output.json:
         show_json({"report": str(page)})
-    elif not options.reporting.quiet:
+    elif not options.output.quiet:
         print(page)
     return 0
 
 
-def _own(folder: Path) -> Path:
-    return folder / RUNS_OWN if (folder / RUNS_OWN).is_dir() else folder
+def _examination_folder(folder: Path) -> Path:
+    in_run = folder / IN_RUN
+    return in_run if in_run.is_dir() else folder
 
 
-def _place(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -67,21 +71,22 @@ def _place(folder: Path) -> Path:
 
 
 def _runs(folder: Path) -> list[Run]:
-    """The runs in a folder; damaged ones are told and passed over."""
+    """The runs in a folder; damaged ones are reported and skipped."""
     runs = []
     for path in sorted(folder.glob("*/config.json")):
         try:
             runs.append(Run(path.parent))
         except MnemoscopeError as error:
-            terminal().print(f"mnemoscope: passed over: {error}", highlight=False, soft_wrap=True)
+            terminal().print(f"mnemoscope: skipped: {error}", highlight=False, soft_wrap=True)
     return runs
 
 
-def _index(folder: Path, runs: list[Run], out: Path | None) -> Path:
-    from mnemoscope.report import write_index
-
-    rows = [{**standing(run), "run": run.path.name} for run in runs]
-    target = _place(out or folder)
-    pages = {run.path.name: run.path / RUNS_OWN / PAGE for run in runs}
-    links = {name: Path(os.path.relpath(page, target)).as_posix() for name, page in pages.items() if page.is_file()}
+def _write_index(folder: Path, runs: list[Run], out: Path | None) -> Path:
+    target = _make_folder(out or folder)
+    rows = [replace(run_row(run), run=run.path.name) for run in runs]
+    links = {}
+    for run in runs:
+        page = run.path / IN_RUN / PAGE
+        if page.is_file():
+            links[run.path.name] = Path(os.path.relpath(page, target)).as_posix()
     return write_index(rows, target / INDEX, f"Runs in {folder.resolve().name}", links)

@@ -8,21 +8,21 @@ from typing import Annotated
 
 import tyro
 
-from mnemoscope.cli._console import parse
-from mnemoscope.cli._follow import Reporting, follow
+from mnemoscope.cli._console import OutputOptions, parse
+from mnemoscope.cli._follow import follow
 from mnemoscope.training import Run, resume
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Continue a run from its last checkpoint; on the CPU the result is that of a run never stopped, bit for bit."""
+    """Continue a run from its last checkpoint; on the CPU the result is bit for bit that of a run never stopped."""
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """The run's folder."""
-    reporting: tyro.conf.OmitArgPrefixes[Reporting] = field(default_factory=Reporting)
+    output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
 
 def main(arguments: list[str]) -> int:
     options = parse(Resume, arguments, "resume")
     config = Run(options.run).config
-    return follow(lambda watch: resume(options.run, watch), config, options.run, options.reporting)
+    return follow(lambda watch: resume(options.run, watch), config, options.run, options.output)

@@ -1,4 +1,4 @@
-"""mnemoscope theory: the papers' statements, and how they fare against numbers."""
+"""mnemoscope theory: the papers' statements, checked against numbers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from mnemoscope.cli._console import number, parse, show, show_json, terminal
-from mnemoscope.cli._follow import Reporting
+from mnemoscope.cli._console import OutputOptions, format_value, parse, show, show_json, terminal
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.theory import Row, Statement, load
 
@@ -21,20 +20,21 @@ class Theory:
     """List the papers' statements; with names, or --all, check them: bound, measured value and their ratio."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Statements to check; a beginning stands for all that start with it."""
+    """Statements to check; the start of a name stands for all that begin with it."""
     all: bool = False
     """Check every statement."""
-    reporting: tyro.conf.OmitArgPrefixes[Reporting] = field(default_factory=Reporting)
+    output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
 
 def main(arguments: list[str]) -> int:
-    options, statements = parse(Theory, arguments, "theory"), _statements()
+    options = parse(Theory, arguments, "theory")
+    statements = _statements()
     if not options.names and not options.all:
-        _list(statements, options.reporting)
+        _list(statements, options.output)
         return 0
     chosen = list(statements.values()) if options.all else _chosen(statements, options.names)
-    results = _check(chosen, options.reporting)
-    _report(results, options.reporting)
+    results = _check(chosen, options.output)
+    _show_results(results, options.output)
     settled = [row for statement, rows in results if statement.status != "open" for row in rows]
     return 0 if all(row.holds for row in settled) else 1
 
@@ -47,59 +47,61 @@ def _statements() -> dict[str, Statement]:
 
 
 def _chosen(statements: dict[str, Statement], names: tuple[str, ...]) -> list[Statement]:
-    found: dict[str, Statement] = {}
+    """The statements with one of the names, or else with a name that begins with it; each once."""
+    chosen: dict[str, Statement] = {}
     for name in names:
-        matches = {key: s for key, s in statements.items() if key == name} or {
-            key: s for key, s in statements.items() if key.startswith(name)
-        }
+        matches = [name] if name in statements else [key for key in statements if key.startswith(name)]
         if not matches:
-            raise MnemoscopeError(f"{name!r} is not a statement; mnemoscope theory lists those there are")
-        found.update(matches)
-    return list(found.values())
+            raise MnemoscopeError(f"{name!r} is not a statement; mnemoscope theory lists them")
+        chosen |= {key: statements[key] for key in matches}
+    return list(chosen.values())
 
 
-def _check(statements: list[Statement], reporting: Reporting) -> list[tuple[Statement, list[Row]]]:
+def _check(statements: list[Statement], output: OutputOptions) -> list[tuple[Statement, list[Row]]]:
     console = terminal()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    hidden = reporting.quiet or not console.is_terminal
+    hidden = output.quiet or not console.is_terminal
     results = []
     with Progress(*columns, console=console, disable=hidden, transient=True) as progress:
-        row = progress.add_task("", total=len(statements))
+        bar = progress.add_task("", total=len(statements))
         for statement in statements:
-            progress.update(row, description=statement.name)
+            progress.update(bar, description=statement.name)
             results.append((statement, list(statement.check())))
-            progress.advance(row)
+            progress.advance(bar)
     return results
 
 
-def _list(statements: dict[str, Statement], reporting: Reporting) -> None:
-    if reporting.json:
+def _list(statements: dict[str, Statement], output: OutputOptions) -> None:
+    if output.json:
         show_json([_about(statement) for statement in statements.values()])
-    elif not reporting.quiet:
+    elif not output.quiet:
         table = Table("name", "paper", "where", "status", "claim", title=f"{len(statements)} statements")
-        for s in statements.values():
-            table.add_row(s.name, s.paper, s.where, s.status, s.claim)
+        for statement in statements.values():
+            table.add_row(statement.name, statement.paper, statement.where, statement.status, statement.claim)
         show(table)
 
 
-def _report(results: list[tuple[Statement, list[Row]]], reporting: Reporting) -> None:
-    if reporting.json:
+def _show_results(results: list[tuple[Statement, list[Row]]], output: OutputOptions) -> None:
+    if output.json:
         show_json([{**_about(statement), "rows": [_plain(row) for row in rows]} for statement, rows in results])
-    elif not reporting.quiet:
+    elif not output.quiet:
         for statement, rows in results:
             show(_table(statement, rows))
 
 
 def _table(statement: Statement, rows: list[Row]) -> Table:
     title = f"{statement.name} ({statement.paper}, {statement.where}; {statement.status})\n{statement.claim}"
-    table = Table(title=f"{title}\nCorrected: {statement.correction}" if statement.correction else title)
+    if statement.correction:
+        title += f"\nCorrected: {statement.correction}"
+    table = Table(title=title)
     table.add_column("case")
     for heading in ("measured", "", "bound", "measured / bound"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for row in rows:
         verdict = "holds" if row.holds else "does not hold"
-        table.add_row(row.case, number(row.measured), row.relation, number(row.bound), number(row.ratio), verdict)
+        figures = (format_value(row.measured), row.relation, format_value(row.bound), format_value(row.ratio))
+        table.add_row(row.case, *figures, verdict)
     return table
 
 
@@ -109,6 +111,9 @@ def _about(statement: Statement) -> dict[str, Any]:
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    found = {**asdict(row), "ratio": row.ratio, "holds": row.holds}
-    finite = {name: not isinstance(value, float) or math.isfinite(value) for name, value in found.items()}
-    return {name: value if finite[name] else None for name, value in found.items()}
+    """A row as JSON has it: null for infinity and NaN."""
+    plain = {**asdict(row), "ratio": row.ratio, "holds": row.holds}
+    for name, value in plain.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            plain[name] = None
+    return plain

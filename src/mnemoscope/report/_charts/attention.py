@@ -3,55 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from mnemoscope.report._chart import Axis, Chart, Heat, Line
-from mnemoscope.report._view import View
+from mnemoscope.report._chart import Axis, Chart, HeatMap, Line
+from mnemoscope.report._view import View, lines_of
+
+_BY_STEP = (
+    ("received", "Attention that each step's state receives", "attention, summed over later steps"),
+    ("kept_for", "How long each step's state is kept", "steps in memory"),
+    ("lag", "How far back each step looks", "steps back, on average"),
+)
 
 
 def attention(shown: Sequence[View]) -> list[Chart]:
-    """Heat maps of who attends to whom, one a model, and what each step's state receives and how long it is kept."""
-    charts = [
-        Chart(f"attention-map-{view.place}", f"Where {view.name} looks", Axis("state made at step"),
-              Axis("attended at step"), (_square(view, "attention"),))
-        for view in shown
-    ]  # fmt: skip
-    for key, title, unit in (
-        ("received", "Attention that each step's state receives", "attention, summed over later steps"),
-        ("kept_for", "How long each step's state is kept", "steps in memory"),
-        ("lag", "How far back each step looks", "steps back, on average"),
-    ):
-        lines = tuple(line for view in shown for line in view.line(key))
-        charts.append(Chart(f"attention-{key.replace('_', '-')}", title, Axis("step"), Axis(unit, switch=True), lines))
+    """Heat maps of who attends to whom, one per model; what each step's state receives and how long it is kept."""
+    charts = []
+    for view in shown:
+        x, y = Axis("state made at step"), Axis("attended at step")
+        charts.append(Chart(f"attention-map-{view.index}", f"Where {view.name} looks", x, y, (_attention_map(view),)))
+    for key, title, unit in _BY_STEP:
+        name = f"attention-{key.replace('_', '-')}"
+        charts.append(Chart(name, title, Axis("step"), Axis(unit, switch=True), lines_of(shown, key)))
     return charts
 
 
-def _square(view: View, key: str) -> Heat:
-    z = view.finding.series[key].astype(float)
-    return Heat(view.name, np.arange(z.shape[1]), np.arange(z.shape[0]), np.where(z > 0, z, np.nan))
+def _attention_map(view: View) -> HeatMap:
+    """Row t is what step t attends to, column s what is given to the state made at step s."""
+    weights = view.finding.series["attention"].astype(float)
+    seen = np.where(weights > 0, weights, np.nan)  # what cannot be attended stays blank
+    return HeatMap(view.name, np.arange(weights.shape[1]), np.arange(weights.shape[0]), seen)
 
 
 def paths(shown: Sequence[View]) -> list[Chart]:
-    """By how many hops gradients come back, one map a model; their size, and the fewest hops there are."""
-    charts = [
-        Chart(f"paths-hops-{view.place}", f"By how many hops gradients of {view.name} come back",
-              Axis("steps back (lag)"), Axis("hops"), (_hops(view),))
-        for view in shown
-    ]  # fmt: skip
+    """By how many hops gradients come back, one map per model; their size, and the fewest hops there are."""
+    charts = []
+    for view in shown:
+        title = f"By how many hops gradients of {view.name} come back"
+        charts.append(Chart(f"paths-hops-{view.index}", title, Axis("steps back (lag)"), Axis("hops"), (_hops(view),)))
     lag = Axis("steps back (lag)", switch=True)
-    sizes = tuple(line for view in shown for line in view.line("gradient"))
-    y = Axis("gradient of the macro-state", log=True, switch=True)
-    charts.append(Chart("paths-gradient", "The gradient through attention", lag, y, sizes))
-    depths = tuple(_finite(line) for view in shown for line in view.line("depth"))
+    size = Axis("gradient of the macro-state", log=True, switch=True)
+    charts.append(Chart("paths-gradient", "The gradient through attention", lag, size, lines_of(shown, "gradient")))
+    depths = tuple(_without_negative(line) for line in lines_of(shown, "depth"))
     charts.append(Chart("paths-depth", "The shortest path of marked attention", lag, Axis("hops"), depths))
     return charts
 
 
-def _hops(view: View) -> Heat:
+def _hops(view: View) -> HeatMap:
+    """Row n is the share of the gradient that comes back in n hops, column k the lag."""
     share = view.finding.series["share"].astype(float)
-    return Heat(view.name, np.arange(share.shape[1]), np.arange(share.shape[0]), share)
+    return HeatMap(view.name, np.arange(share.shape[1]), np.arange(share.shape[0]), share)
 
 
-def _finite(line: Line) -> Line:
-    return Line(line.name, line.x, np.where(line.y < 0, np.nan, line.y), style=line.style)
+def _without_negative(line: Line) -> Line:
+    """A negative depth means that there is no path."""
+    return replace(line, y=np.where(line.y < 0, np.nan, line.y), low=None, high=None)

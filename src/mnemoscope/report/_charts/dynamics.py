@@ -6,55 +6,73 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mnemoscope.report._chart import Axis, Bars, Chart, Line, Marker, Points, markers
-from mnemoscope.report._view import View
+from mnemoscope.report._chart import Axis, Bars, Chart, Line, Marker, Points, finite_markers
+from mnemoscope.report._view import View, lines_of
+
+_NOTHING = np.empty(0)
 
 
 def stability(shown: Sequence[View]) -> list[Chart]:
     """How much one step stretches differences of state, along the sequence, and over pairs of states."""
-    clouds = tuple(
-        Points(view.label(), series["step"].astype(float), series["jacobian_norm"].astype(float), view.style())
-        for view in shown
-        for series in [view.finding.series]
-    )
-    proved = [
+    edge = Marker("y", 1.0, "1: distances are kept")
+    certified = [
         Marker("y", view.finding.figures["lambda"], f"certified: {view.name}")
         for view in shown
         if view.finding.status == "certified"
     ]
-    edge = Marker("y", 1.0, "1: distances are kept")
-    y = Axis("largest stretch of a step", switch=True)
-    charts = [
-        Chart("stability-jacobian", "How much a step stretches", Axis("step"), y, clouds, markers(edge, *proved))
-    ]  # fmt: skip
-    lines = tuple(_ranked(view) for view in shown if view.finding.series.get("ratio", np.empty(0)).size > 1)
-    if lines:
-        title, x = "How much nearer a step brings two states", Axis("share of the pairs")
-        ratio = Axis("distance after / before", switch=True)
-        charts.append(Chart("stability-ratio", title, x, ratio, lines, markers(edge)))
-    return charts
+    stretch = Chart(
+        "stability-jacobian",
+        "How much a step stretches",
+        Axis("step"),
+        Axis("largest stretch of a step", switch=True),
+        tuple(_jacobian_norms(view) for view in shown),
+        finite_markers([edge, *certified]),
+    )
+    with_pairs = [view for view in shown if view.finding.series.get("ratio", _NOTHING).size > 1]
+    ratio = Chart(
+        "stability-ratio",
+        "How much nearer a step brings two states",
+        Axis("share of the pairs"),
+        Axis("distance after / before", switch=True),
+        tuple(_sorted_ratios(view) for view in with_pairs),
+        finite_markers([edge]),
+    )
+    return [stretch, ratio] if with_pairs else [stretch]
 
 
-def _ranked(view: View) -> Line:
+def _jacobian_norms(view: View) -> Points:
+    series = view.finding.series
+    return Points(view.label(), series["step"].astype(float), series["jacobian_norm"].astype(float), view.style())
+
+
+def _sorted_ratios(view: View) -> Line:
+    """The ratios' quantile function: x is the share of the pairs whose ratio is at most y."""
     ratios = np.sort(view.finding.series["ratio"].astype(float))
     return Line(view.label(), np.linspace(0, 1, len(ratios)), ratios, style=view.style())
 
 
 def lyapunov(shown: Sequence[View]) -> list[Chart]:
     """The spectrum, and whether its largest exponent has settled."""
-    zero = markers(Marker("y", 0.0, "0: neither meet nor part"))
-    spectrum = tuple(line for view in shown for line in view.line("exponents", start=1))
-    settling = tuple(_running(view) for view in shown if view.finding.series.get("running", np.empty(0)).ndim == 2)
-    x, y = Axis("number of the exponent", switch=True), Axis("exponent a step")
-    return [
-        Chart("lyapunov-spectrum", "Lyapunov exponents", x, y, spectrum, zero),
-        Chart("lyapunov-running", "The largest exponent as the run went on", Axis("steps"), y, settling, zero),
-    ]
+    zero = finite_markers([Marker("y", 0.0, "0: neither meet nor part")])
+    y = Axis("exponent a step")
+    spectrum = Chart(
+        "lyapunov-spectrum",
+        "Lyapunov exponents",
+        Axis("number of the exponent", switch=True),
+        y,
+        lines_of(shown, "exponents", start=1),
+        zero,
+    )
+    with_history = [view for view in shown if view.finding.series.get("running", _NOTHING).ndim == 2]
+    history = tuple(_largest_exponent(view) for view in with_history)
+    title = "The largest exponent as the run went on"
+    return [spectrum, Chart("lyapunov-running", title, Axis("steps"), y, history, zero)]
 
 
-def _running(view: View) -> Line:
-    running, steps = view.finding.series["running"], view.finding.series["running_steps"]
-    return Line(view.label(), steps.astype(float), running[:, 0].astype(float), style=view.style())
+def _largest_exponent(view: View) -> Line:
+    series = view.finding.series
+    largest = series["running"][:, 0].astype(float)
+    return Line(view.label(), series["running_steps"].astype(float), largest, style=view.style())
 
 
 _SIGNALS = (
@@ -66,30 +84,33 @@ _SIGNALS = (
 
 def signal(shown: Sequence[View]) -> list[Chart]:
     """Sizes of states and gradients over time, by layer; and the weights' gains."""
-    charts = [
-        Chart(f"signal-{key.replace('_', '-')}", title, Axis("step"), Axis(unit, log, True), tuple(lines))
-        for key, title, unit, log in _SIGNALS
-        if (lines := [line for view in shown for line in _by_layer(view, key)])
-    ]
-    bars = tuple(_gains(view) for view in shown if view.finding.series.get("weight_gain", np.empty(0)).size)
+    charts = []
+    for key, title, unit, log in _SIGNALS:
+        lines = tuple(line for view in shown for line in _by_layer(view, key))
+        if lines:
+            name = f"signal-{key.replace('_', '-')}"
+            charts.append(Chart(name, title, Axis("step"), Axis(unit, log, switch=True), lines))
+    bars = tuple(_gains(view) for view in shown if view.finding.series.get("weight_gain", _NOTHING).size)
     if bars:
-        wanted = sorted({view.finding.figures.get("preserving_gain", np.nan) for view in shown})
-        kept = markers(*(Marker("y", value, "keeps the variance") for value in wanted))
+        gains = sorted({view.finding.figures.get("preserving_gain", np.nan) for view in shown})
+        preserving = finite_markers(Marker("y", gain, "keeps the variance") for gain in gains)
         y = Axis("fan-in × variance of the weights")
-        charts.append(Chart("signal-weights", "Gains of the weights", Axis("weight"), y, bars, kept))
+        charts.append(Chart("signal-weights", "Gains of the weights", Axis("weight"), y, bars, preserving))
     return charts
 
 
 def _by_layer(view: View, key: str) -> Iterator[Line]:
-    values = np.atleast_2d(view.finding.series.get(key, np.empty((0, 0))))
+    values = np.atleast_2d(view.finding.series.get(key, np.empty((0, 0))))  # (layers, steps)
+    stacked = len(values) > 1
     for layer, y in enumerate(values):
-        kind = f"layer {layer + 1}" if len(values) > 1 else ""
-        number = layer if len(values) > 1 else None
-        yield Line(view.label(kind), np.arange(len(y), dtype=float), y.astype(float), style=view.style(number))
+        label = view.label(f"layer {layer + 1}" if stacked else "")
+        style = view.style(layer if stacked else None)
+        yield Line(label, np.arange(len(y), dtype=float), y.astype(float), style=style)
 
 
 def _gains(view: View) -> Bars:
     names = view.finding.labels.get("weights", [])
     values = view.finding.series["weight_gain"].astype(float)
-    known = isinstance(names, list) and len(names) == len(values)
-    return Bars(view.name, tuple(names if known else map(str, range(len(values)))), values, view.style())
+    if not isinstance(names, list) or len(names) != len(values):
+        names = [str(number) for number in range(len(values))]
+    return Bars(view.name, tuple(names), values, view.style())

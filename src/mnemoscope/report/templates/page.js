@@ -1,134 +1,181 @@
 "use strict";
 (() => {
   const { charts, palette } = JSON.parse(document.getElementById("data").textContent);
-  const known = new Map(charts.map((chart) => [chart.key, chart]));
+  const chartByKey = new Map(charts.map((chart) => [chart.key, chart]));
+  const plots = [...document.querySelectorAll(".plot")];
+  const chartOf = (plot) => chartByKey.get(plot.dataset.chart);
+  const plotOf = (button) => button.closest(".chart").querySelector(".plot");
+
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const coarse = matchMedia("(pointer: coarse)").matches;
+  const touch = matchMedia("(pointer: coarse)").matches;
   const narrow = () => innerWidth < 640;
-  const flat = [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d"]];
-  const solid = [["toImage", "orbitRotation", "zoom3d", "resetCameraDefault3d"]];
-  const config = { responsive: true, displaylogo: false, displayModeBar: !coarse };
-  const graphics = (() => {
+  const hasWebGL = (() => {
     try { return Boolean(document.createElement("canvas").getContext("webgl")); } catch { return false; }
   })();
   let printing = false;
 
-  const theme = () => dark.matches && !printing
-    ? { colours: palette.dark, ink: "#e8eaed", soft: "#a7afb8", line: "#343a42", ground: "#14171b" }
-    : { colours: palette.light, ink: "#1a1d21", soft: "#59616b", line: "#d9dde2", ground: "#ffffff" };
+  // Drawing
 
-  function paint(trace, { colours, ink }) {
-    const painted = { ...trace };
-    if (trace.type === "scattergl" && !graphics) painted.type = "scatter";
-    if (trace.colorbar) painted.colorbar = { ...trace.colorbar, tickfont: { color: ink } };
-    if (trace.meta?.colour === undefined) return painted;
-    const colour = colours[trace.meta.colour % colours.length];
-    if (trace.meta.band) painted.fillcolor = colour + "2e";
-    painted.line = { ...trace.line, color: colour };
-    painted.marker = { ...trace.marker, color: colour };
-    return painted;
+  const buttons2d = [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d"]];
+  const buttons3d = [["toImage", "orbitRotation", "zoom3d", "resetCameraDefault3d"]];
+  const config = { responsive: true, displaylogo: false, displayModeBar: !touch };
+
+  const currentTheme = () => dark.matches && !printing
+    ? { colors: palette.dark, ink: "#e8eaed", soft: "#a7afb8", line: "#343a42", ground: "#14171b" }
+    : { colors: palette.light, ink: "#1a1d21", soft: "#59616b", line: "#d9dde2", ground: "#ffffff" };
+
+  // A trace with the theme's colors: `meta.color` is an index into the palette.
+  function colored(trace, { colors, ink }) {
+    const result = { ...trace };
+    if (trace.type === "scattergl" && !hasWebGL) result.type = "scatter";
+    if (trace.colorbar) result.colorbar = { ...trace.colorbar, tickfont: { color: ink } };
+    if (trace.meta?.color === undefined) return result;
+    const color = colors[trace.meta.color % colors.length];
+    if (trace.meta.band) result.fillcolor = color + "2e";
+    result.line = { ...trace.line, color };
+    result.marker = { ...trace.marker, color };
+    return result;
   }
 
-  function layoutOf(chart, look) {
+  function layoutOf(chart, theme) {
     const axis = (given) => ({
-      ...given, gridcolor: look.line, zerolinecolor: look.line, linecolor: look.line, tickfont: { color: look.soft },
-      title: { ...given.title, standoff: 8, font: { color: look.soft, size: 13 } },
+      ...given, gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.line, tickfont: { color: theme.soft },
+      title: { ...given.title, standoff: 8, font: { color: theme.soft, size: 13 } },
     });
+    const markerLine = (shape) => ({ ...shape, line: { ...shape.line, color: theme.soft } });
+    const markerLabel = (label) => ({ ...label, bgcolor: theme.ground + "b0", font: { ...label.font, color: theme.soft } });
     const layout = {
-      ...chart.layout, xaxis: axis(chart.layout.xaxis), yaxis: axis(chart.layout.yaxis),
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
-      font: { family: "system-ui, sans-serif", size: narrow() ? 11 : 13, color: look.ink },
-      margin: { l: 10, r: 12, t: 12, b: 10 }, dragmode: coarse ? false : "zoom",
-      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: look.ink } },
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: look.soft, activecolor: look.ink },
-      hoverlabel: { bgcolor: look.ground, font: { color: look.ink } },
-      shapes: chart.layout.shapes.map((shape) => ({ ...shape, line: { ...shape.line, color: look.soft } })),
-      annotations: chart.layout.annotations.map((words) => ({ ...words, bgcolor: look.ground + "b0", font: { ...words.font, color: look.soft } })),
+      ...chart.layout,
+      xaxis: axis(chart.layout.xaxis),
+      yaxis: axis(chart.layout.yaxis),
+      shapes: chart.layout.shapes.map(markerLine),
+      annotations: chart.layout.annotations.map(markerLabel),
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: "system-ui, sans-serif", size: narrow() ? 11 : 13, color: theme.ink },
+      margin: { l: 10, r: 12, t: 12, b: 10 },
+      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: theme.ink } },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: theme.soft, activecolor: theme.ink },
+      hovermode: "closest",
+      hoverlabel: { bgcolor: theme.ground, font: { color: theme.ink } },
+      dragmode: touch ? false : "zoom",
     };
     if (printing) Object.assign(layout, { width: 680, height: 270 });
-    if (chart.solid) {
-      const side = { gridcolor: look.line, color: look.soft };
-      const named = (given) => ({ ...side, title: { text: given.title.text } });
-      layout.scene = { xaxis: named(chart.layout.xaxis), yaxis: named(chart.layout.yaxis), zaxis: side };
+    if (chart.show3d) {
+      const side = { gridcolor: theme.line, color: theme.soft };
+      const titled = (given) => ({ ...side, title: { text: given.title.text } });
+      layout.scene = { xaxis: titled(chart.layout.xaxis), yaxis: titled(chart.layout.yaxis), zaxis: side };
       layout.shapes = layout.annotations = [];
     }
     return layout;
   }
 
-  function draw(place) {
-    const chart = known.get(place.dataset.chart), look = theme();
-    const data = (chart.solid ? chart.surface : chart.data).map((trace) => paint(trace, look));
-    return Plotly.react(place, data, layoutOf(chart, look), { ...config, modeBarButtons: chart.solid ? solid : flat })
-      .then(() => { place.dataset.drawn = "yes"; })
-      .catch(() => { place.dataset.failed = "yes"; });
+  function draw(plot) {
+    const chart = chartOf(plot);
+    const theme = currentTheme();
+    const traces = (chart.show3d ? chart.surface : chart.data).map((trace) => colored(trace, theme));
+    const modeBarButtons = chart.show3d ? buttons3d : buttons2d;
+    return Plotly.react(plot, traces, layoutOf(chart, theme), { ...config, modeBarButtons })
+      .then(() => { plot.dataset.drawn = "yes"; })
+      .catch(() => { plot.dataset.failed = "yes"; });
   }
 
-  const places = [...document.querySelectorAll(".plot")];
-  const drawAll = () => places.filter((place) => place.dataset.drawn).forEach(draw);
+  const redrawAll = () => plots.filter((plot) => plot.dataset.drawn).forEach(draw);
 
-  // Those in sight come first, the others one at a time so that the page never stands still.
-  async function begin() {
-    const near = (place) => Math.max(0, place.getBoundingClientRect().top - innerHeight);
-    for (const place of [...places].sort((a, b) => near(a) - near(b))) {
-      if (near(place) > 0) document.documentElement.dataset.opened ??= String(performance.now());
-      await draw(place);
+  // Charts in view come first, the others one at a time, so that the page never freezes.
+  async function drawAll() {
+    const distance = (plot) => Math.max(0, plot.getBoundingClientRect().top - innerHeight);
+    for (const plot of [...plots].sort((a, b) => distance(a) - distance(b))) {
+      if (distance(plot) > 0) document.documentElement.dataset.opened ??= String(performance.now());
+      await draw(plot);
       await new Promise((next) => setTimeout(next));
     }
     document.documentElement.dataset.ready = "yes";
   }
 
-  function setLog(button) {
-    const figure = button.closest(".chart"), place = figure.querySelector(".plot"), name = button.dataset.log;
-    const chart = known.get(place.dataset.chart), axis = chart.layout[name + "axis"];
+  // Tools of a chart
+
+  function toggleLog(button) {
+    const plot = plotOf(button);
+    const chart = chartOf(plot);
+    const name = button.dataset.log;
+    const axis = chart.layout[name + "axis"];
     const log = axis.type !== "log";
     button.setAttribute("aria-pressed", String(log));
     axis.type = log ? "log" : "linear";
     for (const key of ["range", "autorange", "tickmode", "tickvals", "ticktext"]) delete axis[key];
     Object.assign(axis, log && chart.logs[name] ? chart.logs[name] : { autorange: true });
-    chart.layout.annotations.forEach((words, i) => {
-      const shape = chart.layout.shapes[i];
-      if ((shape.xref === "paper" ? "y" : "x") !== name) return;
-      const at = shape[name + "0"];
-      words[name] = log ? Math.log10(at) : at;
-      words.visible = !log || at > 0;
+    // plotly places annotations on a log axis by their power of ten.
+    chart.layout.annotations.forEach((label, i) => {
+      const line = chart.layout.shapes[i];
+      if ((line.xref === "paper" ? "y" : "x") !== name) return;
+      const at = line[name + "0"];
+      label[name] = log ? Math.log10(at) : at;
+      label.visible = !log || at > 0;
     });
-    draw(place);
+    draw(plot);
   }
 
-  function reset(place) {
-    const chart = known.get(place.dataset.chart), change = {};
-    for (const name of ["xaxis", "yaxis"]) {
-      const { range, autorange } = chart.layout[name];
-      if (range) change[name + ".range"] = [...range]; else change[name + ".autorange"] = autorange ?? true;
-    }
-    Plotly.relayout(place, change);
+  function toggle3d(button) {
+    const plot = plotOf(button);
+    const chart = chartOf(plot);
+    chart.show3d = !chart.show3d;
+    button.setAttribute("aria-pressed", String(chart.show3d));
+    Plotly.purge(plot);
+    draw(plot);
   }
 
-  function walk(event) {
-    const place = event.currentTarget, layout = place._fullLayout;
-    if (!layout?.xaxis || event.ctrlKey || event.metaKey || event.altKey) return;
-    const moves = { ArrowLeft: ["xaxis", -.1], ArrowRight: ["xaxis", .1], ArrowUp: ["yaxis", .1], ArrowDown: ["yaxis", -.1] };
+  function resetZoom(plot) {
     const change = {};
-    const shift = (name, low, high) => {
-      const [a, b] = layout[name].range.map(Number), width = b - a;
-      change[name + ".range"] = [a + low * width, b + high * width];
-    };
-    if (moves[event.key]) { const [name, by] = moves[event.key]; shift(name, by, by); }
-    else if (event.key === "+" || event.key === "=") { shift("xaxis", .1, -.1); shift("yaxis", .1, -.1); }
-    else if (event.key === "-") { shift("xaxis", -.125, .125); shift("yaxis", -.125, .125); }
-    else if (event.key === "0") { reset(place); event.preventDefault(); return; }
-    else return;
-    event.preventDefault();
-    Plotly.relayout(place, change);
+    for (const name of ["xaxis", "yaxis"]) {
+      const { range, autorange } = chartOf(plot).layout[name];
+      if (range) change[name + ".range"] = [...range];
+      else change[name + ".autorange"] = autorange ?? true;
+    }
+    Plotly.relayout(plot, change);
   }
 
-  function numbers(place) {
+  // Arrow keys pan, + and - zoom, 0 resets.
+  function onKey(event) {
+    const plot = event.currentTarget;
+    const layout = plot._fullLayout;
+    if (!layout?.xaxis || event.ctrlKey || event.metaKey || event.altKey) return;
+    const change = {};
+    const move = (name, low, high) => {
+      const [start, end] = layout[name].range.map(Number);
+      const width = end - start;
+      change[name + ".range"] = [start + low * width, end + high * width];
+    };
+    switch (event.key) {
+      case "ArrowLeft": move("xaxis", -.1, -.1); break;
+      case "ArrowRight": move("xaxis", .1, .1); break;
+      case "ArrowUp": move("yaxis", .1, .1); break;
+      case "ArrowDown": move("yaxis", -.1, -.1); break;
+      case "+": case "=": move("xaxis", .1, -.1); move("yaxis", .1, -.1); break;
+      case "-": move("xaxis", -.125, .125); move("yaxis", -.125, .125); break;
+      case "0": break;
+      default: return;
+    }
+    event.preventDefault();
+    if (event.key === "0") resetZoom(plot);
+    else Plotly.relayout(plot, change);
+  }
+
+  // Copying
+
+  // The drawn data as tab-separated text.
+  function chartText(plot) {
     const rows = ["name\tx\ty\tz"];
-    for (const trace of place._fullData ?? []) {
-      if (trace.hoverinfo === "skip") continue;
-      const at = (values, i) => values?.[i] ?? i;
-      if (trace.z) trace.z.forEach((row, r) => row.forEach?.((z, c) => rows.push([trace.name, at(trace.x, c), at(trace.y, r), z].join("\t"))));
-      else for (let i = 0; i < trace.y.length; i++) rows.push([trace.name, at(trace.x, i), trace.y[i], ""].join("\t"));
+    const at = (values, i) => values?.[i] ?? i;
+    for (const trace of plot._fullData ?? []) {
+      if (trace.hoverinfo === "skip") continue;  // an edge of a band
+      if (trace.z) {
+        trace.z.forEach((row, r) => row.forEach?.((z, c) => {
+          rows.push([trace.name, at(trace.x, c), at(trace.y, r), z].join("\t"));
+        }));
+      } else {
+        for (let i = 0; i < trace.y.length; i++) rows.push([trace.name, at(trace.x, i), trace.y[i], ""].join("\t"));
+      }
     }
     return rows.join("\n");
   }
@@ -139,6 +186,7 @@
   async function copy(text, button) {
     let done = true;
     try { await navigator.clipboard.writeText(text); } catch {
+      // A page opened from a file may have no clipboard: select the text and let the browser copy it.
       const area = document.createElement("textarea");
       area.value = text;
       document.body.append(area);
@@ -147,47 +195,52 @@
       area.remove();
       button.focus();
     }
-    document.getElementById("status").textContent = done ? "copied" : "could not copy";
-    const before = button.dataset.words ??= button.textContent;
-    button.textContent = done ? "copied" : "could not copy";
-    setTimeout(() => { button.textContent = before; }, 1500);
+    const message = done ? "copied" : "could not copy";
+    document.getElementById("status").textContent = message;
+    const label = button.dataset.label ??= button.textContent;
+    button.textContent = message;
+    setTimeout(() => { button.textContent = label; }, 1500);
   }
 
+  // Sorting
+
   function sortBy(header) {
-    const table = header.closest("table"), body = table.tBodies[0], column = header.cellIndex;
-    const up = header.getAttribute("aria-sort") !== "ascending";
-    const value = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
+    const body = header.closest("table").tBodies[0];
+    const ascending = header.getAttribute("aria-sort") !== "ascending";
+    const cellOf = (row) => row.cells[header.cellIndex];
+    const keyOf = (row) => cellOf(row).dataset.sort ?? cellOf(row).textContent.trim();
     const compare = (a, b) => {
-      const [x, y] = [value(a), value(b)], [p, q] = [Number(x), Number(y)];
-      if (x === "" || y === "") return (x === "") - (y === "");  // what is not known comes last
-      return (Number.isNaN(p) || Number.isNaN(q) ? x.localeCompare(y) : p - q) * (up ? 1 : -1);
+      const [x, y] = [keyOf(a), keyOf(b)];
+      if (x === "" || y === "") return (x === "") - (y === "");  // unknown values come last
+      const numeric = !Number.isNaN(Number(x)) && !Number.isNaN(Number(y));
+      return (numeric ? Number(x) - Number(y) : x.localeCompare(y)) * (ascending ? 1 : -1);
     };
     for (const other of header.parentElement.cells) other.removeAttribute("aria-sort");
-    header.setAttribute("aria-sort", up ? "ascending" : "descending");
+    header.setAttribute("aria-sort", ascending ? "ascending" : "descending");
     body.append(...[...body.rows].sort(compare));
   }
 
-  for (const place of places) place.addEventListener("keydown", walk);
-  for (const button of document.querySelectorAll("[data-log]")) button.addEventListener("click", () => setLog(button));
-  for (const button of document.querySelectorAll("[data-reset]")) button.addEventListener("click", () => reset(button.closest(".chart").querySelector(".plot")));
-  for (const button of document.querySelectorAll("[data-numbers]")) button.addEventListener("click", () => copy(numbers(button.closest(".chart").querySelector(".plot")), button));
-  for (const button of document.querySelectorAll(".copy")) button.addEventListener("click", () =>
-    copy([...button.parentElement.querySelectorAll("table")].map(tableText).join("\n\n"), button));
-  for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => sortBy(button.closest("th")));
-  for (const button of document.querySelectorAll("[data-surface]")) {
-    const place = button.closest(".chart").querySelector(".plot"), chart = known.get(place.dataset.chart);
-    button.hidden = !(chart.surface && graphics);
-    button.addEventListener("click", () => {
-      chart.solid = !chart.solid;
-      button.setAttribute("aria-pressed", String(chart.solid));
-      Plotly.purge(place);
-      draw(place);
-    });
-  }
+  // Events
 
-  dark.addEventListener("change", drawAll);
-  for (const [event, paper] of [["beforeprint", true], ["afterprint", false]]) {
-    addEventListener(event, () => { printing = paper; drawAll(); });
+  const onClick = (selector, action) => {
+    for (const button of document.querySelectorAll(selector)) button.addEventListener("click", () => action(button));
+  };
+  for (const plot of plots) plot.addEventListener("keydown", onKey);
+  onClick("[data-log]", toggleLog);
+  onClick("[data-reset]", (button) => resetZoom(plotOf(button)));
+  onClick("[data-numbers]", (button) => copy(chartText(plotOf(button)), button));
+  onClick("[data-surface]", toggle3d);
+  for (const button of document.querySelectorAll("[data-surface]")) {
+    button.hidden = !(chartOf(plotOf(button)).surface && hasWebGL);
   }
-  if (places.length) begin(); else document.documentElement.dataset.ready = "yes";
+  onClick(".copy", (button) => {
+    copy([...button.parentElement.querySelectorAll("table")].map(tableText).join("\n\n"), button);
+  });
+  onClick("th button", (button) => sortBy(button.closest("th")));
+
+  dark.addEventListener("change", redrawAll);
+  addEventListener("beforeprint", () => { printing = true; redrawAll(); });
+  addEventListener("afterprint", () => { printing = false; redrawAll(); });
+  if (plots.length) drawAll();
+  else document.documentElement.dataset.ready = "yes";
 })();
