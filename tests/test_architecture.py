@@ -20,17 +20,12 @@ PACKAGE = "mnemoscope"
 
 # Rules that are not kept yet. These two only shrink: a new entry is a new violation.
 PRIVATE_STILL: set[tuple[str, str]] = {
-    ("adapters", "layers._base.Weights"),
     ("cli", "training._checkpoint.fit_tensors"),
     ("cli", "training._metrics.Record"),
     ("cli", "training._model.make_layer"),
     ("cli", "training._progress.Watch"),
     ("cli", "training._run.Which"),
     ("cli", "training._schema.from_plain"),
-    ("scopes", "adapters._adapted.time_first"),
-    ("scopes", "layers._base.Weights"),
-    ("scopes", "layers._stable.project_"),
-    ("scopes", "layers._variance_preserving.GAIN"),
     ("training", "layers._stable.project_"),
 }
 EDGES_COMING: set[tuple[str, str]] = {

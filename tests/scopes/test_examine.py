@@ -56,7 +56,7 @@ def test_the_verdict_begins_with_what_is_broken():
 def test_the_verdict_names_what_could_not_be_measured():
     found = examine(lambda x: x.cumsum(1) * float("nan"), torch.randn(2, 10, 3), scopes=["recurrence", "horizon"])
     assert "outputs are NaN or infinite from step 0" in found.verdict
-    assert "What to do: mend" in found.verdict
+    assert "What to do: fix" in found.verdict
 
 
 def test_every_scope_that_applies_runs_by_default(monkeypatch):
@@ -171,6 +171,52 @@ def test_what_cannot_be_examined_is_told_at_once(asked, said):
 def test_a_model_that_does_not_run_on_its_inputs():
     with pytest.raises(MnemoscopeError, match="does the model run on these inputs"):
         examine(nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 2)), torch.randn(6, 2, 3))
+
+
+class CountsForwards(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.calls = layer, 0
+
+    def forward(self, x):
+        self.calls += 1
+        y = self.layer(x)
+        return y[0] if isinstance(y, tuple) else y
+
+
+@pytest.mark.parametrize(("budget", "passes"), [(None, 1), (60, 2)])
+@pytest.mark.parametrize("layer", [nn.Linear(3, 4), nn.LSTM(3, 4, batch_first=True)])
+def test_forward_passes_before_the_first_scope(layer, budget, passes, own_scope):
+    """A budget asks for the time of a pass, which is measured by a second one."""
+    model, counts = CountsForwards(layer), []
+
+    def first(subject):
+        counts.append(subject.model.calls)
+        return Finding("first", "Counted.", "estimated")
+
+    def second(subject):
+        return first(subject)
+
+    own_scope(first)
+    own_scope(second, cost=0.7)
+    examine(model, torch.randn(2, 6, 3), scopes=["first", "second"], budget=budget)
+    assert counts == [passes, passes]
+
+
+def test_forward_passes_of_a_recurrence_before_the_first_scope(own_scope):
+    class CountingLSTM(LSTM):
+        calls = 0
+
+        def forward(self, *args):
+            CountingLSTM.calls += 1
+            return super().forward(*args)
+
+    def first(subject):
+        assert CountingLSTM.calls == 1
+        return Finding("first", "Counted.", "estimated")
+
+    own_scope(first)
+    assert examine(CountingLSTM(3, 4), torch.randn(6, 2, 3), scopes=["first"])["first"].has_result
 
 
 def test_examining_is_repeatable():

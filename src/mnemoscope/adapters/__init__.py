@@ -1,9 +1,12 @@
-"""Whatever reads sequences -> what can be examined of it: torch's layers, a step, a plain forward, Hugging Face."""
+"""Bring any model that reads sequences into the form that scopes examine.
 
-from mnemoscope.adapters._adapt import adapt, made
+Torch's layers and cells, objects with a step, modules with a plain ``forward``, Hugging Face models.
+"""
+
+from mnemoscope.adapters._adapt import adapt, instantiate
 from mnemoscope.adapters._adapted import Adapted
-from mnemoscope.adapters._recurrent import Between, as_recurrence
+from mnemoscope.adapters._recurrent import WithReadout, as_recurrence
 from mnemoscope.adapters._step import Stepped
 from mnemoscope.adapters._torch_layers import from_torch
 
-__all__ = ["Adapted", "Between", "Stepped", "adapt", "as_recurrence", "from_torch", "made"]
+__all__ = ["Adapted", "Stepped", "WithReadout", "adapt", "as_recurrence", "from_torch", "instantiate"]

@@ -1,4 +1,4 @@
-"""Errors at the door: inputs that are no sequences, weights that are no numbers."""
+"""Checks of what a user gives: inputs must be sequences, weights must be finite."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from mnemoscope.errors import MnemoscopeError
 
 
 def check_sequences(inputs: Any) -> Tensor:
-    """The inputs, if they are a batch of sequences without NaN."""
+    """Return the inputs, detached, if they are a batch of sequences without NaN."""
     if not isinstance(inputs, Tensor):
         raise MnemoscopeError(
             "inputs must be a tensor of sequences, (time, batch, features) or ids (time, batch); got a "
             f"{type(inputs).__name__}"
         )
     if inputs.dim() < 2 or 0 in inputs.shape:
-        given = list(inputs.shape)
-        raise MnemoscopeError(f"inputs must have a time and a batch dimension, and no empty one; got {given}")
+        shape = list(inputs.shape)
+        raise MnemoscopeError(f"inputs must have a time and a batch dimension, and no empty one; got {shape}")
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
         bad = int((~torch.isfinite(inputs)).sum())
-        raise MnemoscopeError(f"inputs hold {bad} values that are NaN or infinite; mend them before examining a model")
+        raise MnemoscopeError(f"inputs hold {bad} values that are NaN or infinite; fix them before examining a model")
     return inputs.detach()
 
 
 def check_model(model: Any, inputs: Tensor) -> None:
-    """Refuse weights that are not numbers, and inputs that are elsewhere."""
+    """Raise if a weight is NaN or infinite, or on another device than the inputs."""
     if not isinstance(model, nn.Module):
         return
     for name, parameter in model.named_parameters():

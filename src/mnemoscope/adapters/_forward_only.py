@@ -1,68 +1,100 @@
-"""Models of which only ``forward`` is known: as they are, and by the recurrent layer found inside."""
+"""Models of which only ``forward`` is known: examined as they are, and by the recurrent layer inside them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.adapters._adapted import Adapted, as_sequence, describe, primary, time_first
+from mnemoscope.adapters._adapted import Adapted, as_sequence, main_tensor, model_name, time_first
 from mnemoscope.adapters._recurrent import as_recurrence
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence
 
 
-def adapt_whole(model: Any, inputs: Tensor, batch_first: bool | None) -> Adapted:
-    """A model with a ``forward`` as inputs and outputs, and by its recurrent layer where it has exactly one."""
-    found = _recurrent_parts(model)
-    layout = _layout(model, inputs) if batch_first is None else batch_first
-    embedding = None if inputs.is_floating_point() else _embedding(model, inputs)
-    features = inputs if embedding is None else _seen(model, inputs, embedding)[1]
-    run = _runner(model, inputs, embedding, layout, _one_a_sequence(model, inputs, layout))
-    plain = Adapted(describe(model), time_first(features, layout), run, batch_first=layout, whole=False)
-    if len(found) != 1:
-        return _without_step(plain, model, found)
-    name, part = next(iter(found.items()))
+def adapt_forward_only(model: Any, inputs: Tensor, batch_first: bool | None) -> Adapted:
+    """Adapt a model with a ``forward``; its recurrent layer is examined too if it has exactly one.
+
+    The model runs once; a second time if its output could be one per step or one per sequence.
+    """
+    # One run shows the output, what the embedding gives and what the recurrent layer reads.
+    layers = _recurrent_layers(model)
+    layer = next(iter(layers.values())) if len(layers) == 1 else None
+    embedding = None if inputs.is_floating_point() else _find_embedding(model, inputs)
+    with torch.no_grad(), ExitStack() as hooks:
+        embedding_call = hooks.enter_context(_record_call(embedding))
+        layer_call = hooks.enter_context(_record_call(layer))
+        output = main_tensor(model(inputs))
+
+    # The whole model, from real features to outputs.
+    layout = _guess_layout(model, inputs, output) if batch_first is None else batch_first
+    one_per_sequence = _gives_one_output(model, inputs, output, layout)
+    features = inputs
+    if embedding is not None:
+        embedding_call.check(model, embedding)
+        features = main_tensor(embedding_call.result).detach()
+    adapted = Adapted(
+        name=model_name(model),
+        features=time_first(features, layout),
+        run=_make_run(model, inputs, embedding, layout, one_per_sequence),
+        recurrence_is_model=False,
+        batch_first=layout,
+        has_run=_fits(output, inputs, layout, one_per_sequence),
+    )
+
+    # Its recurrent layer, on what it reads inside the model.
+    if layer is None:
+        return replace(adapted, no_step=_no_step(model, list(layers)))
     try:
-        recurrence = as_recurrence(part)
+        recurrence = as_recurrence(layer)
     except MnemoscopeError as error:
-        return _replace(plain, no_step=str(error))
-    drive = time_first(_seen(model, inputs, part)[0], bool(getattr(part, "batch_first", False)))
-    return _replace(plain, name=f"{plain.name}, by its {describe(part)} `{name}`", recurrence=recurrence, drive=drive)
+        return replace(adapted, no_step=str(error))
+    layer_call.check(model, layer)
+    (name,) = layers
+    layer_inputs = layer_call.arguments[0] if layer_call.arguments else None
+    if not isinstance(layer_inputs, Tensor):
+        why = f"its {model_name(layer)} `{name}` does not read a plain tensor: give it padded, not packed, sequences"
+        return replace(adapted, no_step=why)
+    return replace(
+        adapted,
+        name=f"{adapted.name}, by its {model_name(layer)} `{name}`",
+        recurrence=recurrence,
+        recurrence_inputs=time_first(layer_inputs.detach(), bool(getattr(layer, "batch_first", False))),
+    )
 
 
-def _recurrent_parts(model: Any) -> dict[str, nn.Module]:
-    """The outermost recurrent layers in a model, by name."""
-    found: dict[str, nn.Module] = {}
-    for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
-        inside_another = any(name.startswith(f"{outer}.") for outer in found)
+def _recurrent_layers(model: Any) -> dict[str, nn.Module]:
+    """Return the outermost recurrent layers in a model, by name."""
+    layers: dict[str, nn.Module] = {}
+    if not isinstance(model, nn.Module):
+        return layers
+    for name, module in model.named_modules():
+        inside_another = any(name.startswith(f"{outer}.") for outer in layers)
         if isinstance(module, Recurrence | nn.RNNBase) and not inside_another:
-            found[name] = module
-    return found
+            layers[name] = module
+    return layers
 
 
-def _without_step(plain: Adapted, model: Any, found: dict[str, nn.Module]) -> Adapted:
-    if found:
-        names = ", ".join(found)
-        why = f"it holds {len(found)} recurrent layers ({names}): examine one of them on its own inputs"
+def _no_step(model: Any, layers: list[str]) -> str:
+    if layers:
+        why = f"it holds {len(layers)} recurrent layers ({', '.join(layers)}): examine one of them on its own inputs"
     else:
         why = "only its forward is known: give it initial_state(batch) and step(x, state) to see its states"
-    return _replace(plain, no_step=f"{describe(model)} has no step of its own; {why}")
+    return f"{model_name(model)} has no step of its own; {why}"
 
 
-@torch.no_grad()
-def _layout(model: Any, inputs: Tensor) -> bool:
-    """Whether inputs are (batch, time, ...): as one output a sequence shows, or as a layer says, or by custom.
+def _guess_layout(model: Any, inputs: Tensor, output: Tensor) -> bool:
+    """Return True if inputs are (batch, time, ...): by the shape of the output, else as a layer says, else True.
 
-    What comes out goes before what a layer says: where they differ, `batch_first` was forgotten.
+    The output goes before what a layer says: if they differ, `batch_first` was forgotten.
     """
     first, second = inputs.shape[:2]
-    output = primary(model(inputs))
-    one_a_sequence = output.dim() <= 2 and tuple(output.shape) != (first, second)
-    if one_a_sequence and first != second and output.shape[:1] in ((first,), (second,)):
+    one_per_sequence = output.dim() <= 2 and tuple(output.shape) != (first, second)
+    if one_per_sequence and first != second and output.shape[:1] in ((first,), (second,)):
         return output.shape[0] == first
     modules = model.modules() if isinstance(model, nn.Module) else ()
     claims = [bool(m.batch_first) for m in modules if isinstance(getattr(m, "batch_first", None), bool)]
@@ -70,82 +102,109 @@ def _layout(model: Any, inputs: Tensor) -> bool:
 
 
 @torch.no_grad()
-def _one_a_sequence(model: Any, inputs: Tensor, layout: bool) -> bool:
-    """Whether the model gives numbers a sequence, not a number a step: there are as many for a shorter one."""
-    output, axis = primary(model(inputs)), 1 if layout else 0
+def _gives_one_output(model: Any, inputs: Tensor, output: Tensor, layout: bool) -> bool:
+    """Return True if the model gives one output per sequence: a shorter sequence has an output of the same shape."""
+    axis = 1 if layout else 0
     if output.dim() > 2 or inputs.shape[axis] < 2:
         return False
     try:
-        shorter = primary(model(inputs.narrow(axis, 1, inputs.shape[axis] - 1)))
+        shorter = main_tensor(model(inputs.narrow(axis, 1, inputs.shape[axis] - 1)))
     except Exception:  # it reads sequences of one length only
         return False
     return shorter.shape == output.shape
 
 
-def _embedding(model: Any, inputs: Tensor) -> nn.Module:
-    """The module that turns ids into features, so that there is something to differentiate by."""
+def _fits(output: Tensor, inputs: Tensor, layout: bool, one_per_sequence: bool) -> bool:
+    steps, batch = time_first(inputs, layout).shape[:2]
+    try:
+        as_sequence(output, steps, batch, layout, one_per_sequence)
+    except MnemoscopeError:
+        return False
+    return True
+
+
+def _find_embedding(model: Any, inputs: Tensor) -> nn.Module:
+    """Return the module that turns ids into features: outputs are differentiated by what it gives."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     for module in modules:
         if isinstance(module, nn.Embedding):
             return module
     raise MnemoscopeError(
-        f"inputs are ids of {inputs.dtype} and {describe(model)} has no nn.Embedding that reads them; give real-valued "
-        "inputs"
+        f"inputs are ids of {inputs.dtype} and {model_name(model)} has no nn.Embedding that reads them; give "
+        "real-valued inputs"
     )
 
 
-def _runner(
-    model: Any, inputs: Tensor, embedding: nn.Module | None, layout: bool, single: bool
+def _make_run(
+    model: Any, inputs: Tensor, embedding: nn.Module | None, layout: bool, one_per_sequence: bool
 ) -> Callable[[Tensor], Tensor]:
     def run(features: Tensor) -> Tensor:
         steps, batch = features.shape[:2]
-        given = time_first(features, layout)
+        x = time_first(features, layout)
         if embedding is None:
-            output = model(given)
+            output = model(x)
         else:
-            ids = _fitting(inputs, given)
-            with _returning(embedding, given):
+            ids = _ids_of_shape(inputs, x)
+            with _replacing_output(embedding, x):
                 output = model(ids)
-        return as_sequence(primary(output), steps, batch, layout, single)
+        return as_sequence(main_tensor(output), steps, batch, layout, one_per_sequence)
 
     return run
 
 
-def _fitting(ids: Tensor, features: Tensor) -> Tensor:
-    """Ids of the features' leading shape: only their shape matters where the embedding's result is replaced."""
+def _ids_of_shape(ids: Tensor, features: Tensor) -> Tensor:
+    """Return ids with the leading shape of the features; only their shape matters, as the embedding is replaced."""
     shape = features.shape[:2]
     return ids if ids.shape[:2] == shape else ids.new_zeros(*shape, *ids.shape[2:])
 
 
 @contextmanager
-def _returning(module: nn.Module, value: Tensor) -> Iterator[None]:
-    """While open, `module` gives `value` the first time it is called."""
-    calls: list[None] = []
+def _replacing_output(module: nn.Module, value: Tensor) -> Iterator[None]:
+    """While open, the first call of `module` returns `value`."""
+    calls = 0
 
-    def replace(*_: Any) -> Tensor | None:
-        calls.append(None)
-        return value if len(calls) == 1 else None
+    def replace_first(*_: Any) -> Tensor | None:
+        nonlocal calls
+        calls += 1
+        return value if calls == 1 else None
 
-    handle = module.register_forward_hook(replace)
+    handle = module.register_forward_hook(replace_first)
     try:
         yield
     finally:
         handle.remove()
 
 
-@torch.no_grad()
-def _seen(model: Any, inputs: Tensor, part: nn.Module) -> tuple[Tensor, Tensor]:
-    """What `part` was given, and gave, when the model read the inputs."""
-    calls: list[tuple[Tensor, Tensor]] = []
-    handle = part.register_forward_hook(lambda _, given, result: calls.append((given[0], primary(result))))
+@dataclass
+class _Call:
+    """The first call of a module, once it was made."""
+
+    arguments: tuple[Any, ...] = ()
+    result: Any = None
+    was_made: bool = False
+
+    def check(self, model: Any, module: nn.Module) -> None:
+        if not self.was_made:
+            names = f"{model_name(model)} never calls its {model_name(module)}"
+            raise MnemoscopeError(f"{names}; examine the part that it uses")
+
+
+@contextmanager
+def _record_call(module: nn.Module | None) -> Iterator[_Call]:
+    """While open, record what the first call of `module` is given and returns."""
+    call = _Call()
+    if module is None:
+        yield call
+        return
+
+    def record(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+        if not call.was_made:
+            call.arguments = (*arguments, *keywords.values())
+            call.result = result
+            call.was_made = True
+
+    handle = module.register_forward_hook(record, with_kwargs=True)
     try:
-        model(inputs)
+        yield call
     finally:
         handle.remove()
-    if not calls:
-        raise MnemoscopeError(f"{describe(model)} never calls its {describe(part)}; examine the part that it uses")
-    return calls[0][0].detach(), calls[0][1].detach()
-
-
-def _replace(adapted: Adapted, **changes: Any) -> Adapted:
-    return Adapted(**{**vars(adapted), **changes})

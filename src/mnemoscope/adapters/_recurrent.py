@@ -8,13 +8,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from mnemoscope.adapters._step import Stepped
-from mnemoscope.adapters._torch_layers import Cell, from_torch
+from mnemoscope.adapters._torch_layers import TorchCell, from_torch
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Recurrence, State
 
 
-class Between(Recurrence):
+class WithReadout(Recurrence):
     """A recurrent layer with a read-out after every step, on inputs that are embedded already.
 
     `model` is any module with ``embed(inputs)``, ``layer`` and ``read(h, x)``, as the networks of our training have.
@@ -22,12 +22,15 @@ class Between(Recurrence):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model, layer = model, as_recurrence(model.layer)
-        if layer._parameters is model.layer._parameters:  # registered twice, functional_call would put it back wrongly
+        self.model = model
+        layer = as_recurrence(model.layer)
+        if layer._parameters is model.layer._parameters:
+            # Registered twice, the layer would be restored wrongly by torch.func.functional_call.
             self.__dict__["layer"] = layer
         else:  # torch's own, unrolled by our equations
             self.layer = layer
-        self.input_size, self.hidden_size = self.layer.input_size, self.layer.hidden_size
+        self.input_size = self.layer.input_size
+        self.hidden_size = self.layer.hidden_size
 
     @property
     def output_size(self) -> int:
@@ -52,37 +55,39 @@ class Between(Recurrence):
         return self.read(h, x), state
 
 
-def is_between(model: Any) -> bool:
+def has_readout(model: Any) -> bool:
+    """True for a module with ``embed``, ``layer`` and ``read``."""
     return isinstance(model, nn.Module) and all(hasattr(model, name) for name in ("embed", "layer", "read"))
 
 
 def has_step(model: Any) -> bool:
+    """True for an object with ``initial_state`` and ``step``."""
     return callable(getattr(model, "step", None)) and callable(getattr(model, "initial_state", None))
 
 
 def as_recurrence(model: Any, input_size: int | None = None) -> Recurrence:
-    """A model as a `Recurrence` that reads time-first sequences and shares the model's parameters.
+    """Return a model as a `Recurrence` that reads time-first sequences and shares the model's parameters.
 
     Takes a Recurrence, torch's RNN, LSTM, GRU and their cells, a module with ``embed``, ``layer`` and ``read``, and
     any object with ``initial_state(batch)`` and ``step(x, state)``, whose `input_size` must be known.
     """
     if getattr(model, "bidirectional", False):
-        one = isinstance(model, nn.RNNBase) and model.num_layers == 1
-        or_one = ", or one direction of it with mnemoscope.adapters.from_torch" if one else ""
+        has_directions = isinstance(model, nn.RNNBase) and model.num_layers == 1
+        alternative = ", or one direction of it with mnemoscope.adapters.from_torch" if has_directions else ""
         raise MnemoscopeError(
             f"a bidirectional {type(model).__name__} has no step: its output at t depends on later inputs; examine a "
-            f"layer with bidirectional=False{or_one}"
+            f"layer with bidirectional=False{alternative}"
         )
-    if is_between(model):
-        return Between(model)
+    if has_readout(model):
+        return WithReadout(model)
     if isinstance(model, Layer):
-        return _time_first(model)
+        return _time_first_view(model)
     if isinstance(model, Recurrence):
         return model
     if isinstance(model, nn.RNNBase):
         return from_torch(model)
     if isinstance(model, nn.RNNCellBase):
-        return Cell(model)
+        return TorchCell(model)
     if has_step(model):
         return Stepped(model, _input_size(model, input_size))
     raise MnemoscopeError(
@@ -91,8 +96,8 @@ def as_recurrence(model: Any, input_size: int | None = None) -> Recurrence:
     )
 
 
-def _time_first(layer: Layer) -> Layer:
-    """The same layer, same parameters, reading (time, batch, features)."""
+def _time_first_view(layer: Layer) -> Layer:
+    """Return the same layer with the same parameters, reading (time, batch, features)."""
     if not layer.batch_first:
         return layer
     view = copy.copy(layer)
@@ -100,8 +105,8 @@ def _time_first(layer: Layer) -> Layer:
     return view
 
 
-def _input_size(model: Any, given: int | None) -> int:
-    known = getattr(model, "input_size", given)
-    if not isinstance(known, int):
+def _input_size(model: Any, default: int | None) -> int:
+    size = getattr(model, "input_size", default)
+    if not isinstance(size, int):
         raise MnemoscopeError(f"{type(model).__name__} does not say its input_size; pass input_size=")
-    return known
+    return size

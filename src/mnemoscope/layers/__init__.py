@@ -11,7 +11,7 @@ from mnemoscope.layers._memory import AttentiveState, Memory
 from mnemoscope.layers._options import Option, options
 from mnemoscope.layers._orthogonal import parameter_groups
 from mnemoscope.layers._stable import project_, stable
-from mnemoscope.layers._variance_preserving import variance_preserving_
+from mnemoscope.layers._variance_preserving import VARIANCE_GAIN, variance_preserving_
 from mnemoscope.layers.catalog import *  # noqa: F403
 
 LAYERS: dict[str, type[Layer]] = {name: getattr(catalog, name) for name in catalog.__all__}
@@ -19,6 +19,7 @@ LAYERS: dict[str, type[Layer]] = {name: getattr(catalog, name) for name in catal
 
 __all__ = [
     "LAYERS",
+    "VARIANCE_GAIN",
     "AttentiveState",
     "Layer",
     "Memory",

@@ -14,7 +14,7 @@ from mnemoscope.errors import MnemoscopeError
 Unit = Literal["linear", "relu"]
 Distribution = Literal["gaussian", "uniform"]
 
-GAIN = {"linear": 1.0, "relu": 2.0}  # 1 / E[h^2] for inputs h = g(a) of a symmetric a with variance 1
+VARIANCE_GAIN = {"linear": 1.0, "relu": 2.0}  # 1 / E[h^2] for inputs h = g(a) of a symmetric a with variance 1
 
 
 @torch.no_grad()
@@ -42,11 +42,11 @@ def variance_preserving_(
     Returns:
         The target.
     """
-    if unit not in GAIN or distribution not in ("gaussian", "uniform"):
+    if unit not in VARIANCE_GAIN or distribution not in ("gaussian", "uniform"):
         allowed = "unit 'linear' or 'relu' and distribution 'gaussian' or 'uniform'"
         raise MnemoscopeError(f"variance_preserving_ knows {allowed}; got {unit!r} and {distribution!r}")
     for weight, inputs in [(target, _fan_in(target))] if isinstance(target, Tensor) else _weights(target):
-        spread = math.sqrt(GAIN[unit] / (fan_in or inputs))
+        spread = math.sqrt(VARIANCE_GAIN[unit] / (fan_in or inputs))
         if distribution == "gaussian":
             weight.normal_(0.0, spread, generator=generator)
         else:

@@ -87,7 +87,7 @@ def attention(subject: Subject, *, layer: int = 0, sequence: int = 0) -> Finding
 
 @torch.no_grad()
 def _watch(subject: Subject, layer: int, sequence: int) -> Tally:
-    drive, recurrence = subject.drive, subject.recurrence
+    drive, recurrence = subject.recurrence_inputs, subject.recurrence
     steps, batch = drive.shape[:2]
     _check(subject, layer, sequence)
     buffer = getattr(subject.layer, "buffer", 0)
@@ -132,7 +132,7 @@ def _note(tally: Tally, t: int, weights: Tensor, origin: Tensor, relevance: Tens
 
 
 def _check(subject: Subject, layer: int, sequence: int) -> None:
-    layers, batch = getattr(subject.layer, "num_layers", 1), subject.drive.shape[1]
+    layers, batch = getattr(subject.layer, "num_layers", 1), subject.recurrence_inputs.shape[1]
     if not 0 <= layer < layers or not 0 <= sequence < batch:
         raise MnemoscopeError(
             f"attention has layers 0 to {layers - 1} and sequences 0 to {batch - 1}; got {layer} and {sequence}"
@@ -169,6 +169,10 @@ def _sentence(figures: dict[str, float], series: dict[str, np.ndarray], name: st
 
 
 def _warnings(figures: dict[str, float], subject: Subject) -> tuple[str, ...]:
-    if figures.get("needed", 1.0) >= 0.01 or subject.needs is None or subject.needs >= subject.drive.shape[0]:
+    if (
+        figures.get("needed", 1.0) >= 0.01
+        or subject.needs is None
+        or subject.needs >= subject.recurrence_inputs.shape[0]
+    ):
         return ()
     return ("hardly any attention goes as far back as the task needs: train longer, or keep more relevant states",)

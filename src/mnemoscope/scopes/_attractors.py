@@ -121,13 +121,15 @@ def _named(own: Parameters, given: dict[str, Tensor]) -> Parameters:
 
 def _inputs(subject: Subject, given: Tensor | None, one: bool) -> Tensor:
     if given is not None:
-        if given.dim() != 2 or given.shape[1] != subject.drive.shape[2]:
-            raise MnemoscopeError(f"constants must be (V, {subject.drive.shape[2]}); got {list(given.shape)}")
-        return given.to(subject.drive)[:1] if one else given.to(subject.drive)
-    zero = torch.zeros_like(subject.drive[0, :1])
+        if given.dim() != 2 or given.shape[1] != subject.recurrence_inputs.shape[2]:
+            raise MnemoscopeError(
+                f"constants must be (V, {subject.recurrence_inputs.shape[2]}); got {list(given.shape)}"
+            )
+        return given.to(subject.recurrence_inputs)[:1] if one else given.to(subject.recurrence_inputs)
+    zero = torch.zeros_like(subject.recurrence_inputs[0, :1])
     if one:
         return zero
-    rows = torch.unique(subject.drive.flatten(0, 1)[:4096], dim=0)
+    rows = torch.unique(subject.recurrence_inputs.flatten(0, 1)[:4096], dim=0)
     order = torch.randperm(len(rows), generator=subject.generator())[:3].to(rows.device)
     return torch.cat([zero, rows[order]])
 
@@ -198,7 +200,7 @@ def _which(named: list[tuple[int, Tensor]], period: int, orbit: Tensor) -> int:
 
 def _fixed(subject: Subject, x: Tensor, ends: Tensor) -> dict[str, np.ndarray]:
     """From where orbits ended, and from around there: unstable fixed points lie between attractors."""
-    last = ends[-1].to(subject.drive)  # (starts, N)
+    last = ends[-1].to(subject.recurrence_inputs)  # (starts, N)
     middle = (last + last.roll(1, 0)) / 2
     found = fixed_points(subject.recurrence, x, torch.cat([last, middle, torch.zeros_like(last[:1])]))
     return arrays(

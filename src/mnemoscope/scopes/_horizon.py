@@ -98,7 +98,7 @@ def _gradients(subject: Subject, fraction: float, directions: int, states: bool)
         raise MnemoscopeError(f"directions must be a whole number of at least 1; got {directions!r}")
     if not states or subject.missing("step"):
         return by_inputs(subject, directions), None
-    if subject.adapted.whole:
+    if subject.adapted.recurrence_is_model:
         return by_inputs_and_states(subject, directions)
     return by_inputs(subject, directions), by_inputs_and_states(subject, directions)[1]
 

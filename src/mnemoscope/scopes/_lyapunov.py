@@ -69,7 +69,7 @@ def lyapunov(
     count = (size if size <= SMALL else 16) if exponents is None else exponents
     if not 1 <= count <= size:
         raise MnemoscopeError(f"exponents must lie between 1 and the state's size {size}; got {exponents!r}")
-    x = subject.drive[:, :sequences]
+    x = subject.recurrence_inputs[:, :sequences]
     logs = _carry(subject, x, count, steps, discard)  # (blocks, B, k) means over blocks
     return _finding(subject, logs, steps, discard, size)
 

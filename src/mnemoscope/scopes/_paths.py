@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.adapters import Between
+from mnemoscope.adapters import WithReadout
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence
@@ -77,7 +77,7 @@ def paths(
 def _take_apart(
     subject: Subject, row: int, steps: int, hops: int, threshold: float, layer: int
 ) -> dict[str, np.ndarray]:
-    blocks = _blocks(subject.recurrence, subject.drive[:steps, row : row + 1], layer)
+    blocks = _blocks(subject.recurrence, subject.recurrence_inputs[:steps, row : row + 1], layer)
     T, n = blocks.hidden.shape
     seed = blocks.hidden.new_zeros(T, n)
     direction = torch.randn(n, generator=subject.generator(), dtype=torch.float64)
@@ -95,7 +95,7 @@ def _take_apart(
 
 
 def _blocks(recurrence: Recurrence, x: Tensor, layer: int) -> AttentionBlocks:
-    attentive = recurrence.layer if isinstance(recurrence, Between) else recurrence  # a read-out has no part in it
+    attentive = recurrence.layer if isinstance(recurrence, WithReadout) else recurrence  # a read-out has no part in it
     x = x.transpose(0, 1) if getattr(attentive, "batch_first", False) else x
     return attention_blocks(attentive, x, layer=layer % getattr(attentive, "num_layers", 1))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.layers._variance_preserving import GAIN
+from mnemoscope.layers import VARIANCE_GAIN
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.gradients import last_filled, run_seen
@@ -57,7 +57,7 @@ def signal(subject: Subject) -> Finding:
         "silent": (states == 0).double().mean((2, 3)),
     }  # (T, layers) each
     unit = "relu" if getattr(subject.layer, "nonlinearity", "") == "relu" else "linear"
-    figures = _figures(by_place) | {"preserving_gain": GAIN[unit]}
+    figures = _figures(by_place) | {"preserving_gain": VARIANCE_GAIN[unit]}
     return Finding(
         "signal", _sentence(figures, len(states)), "estimated", figures=figures,
         series=arrays(**{name: values.T for name, values in by_place.items()}, weight_gain=gains),
@@ -70,7 +70,7 @@ def signal(subject: Subject) -> Finding:
 
 def _run(subject: Subject) -> tuple[Tensor, Tensor]:
     """What every layer gives at every step, and the last output's gradient by it: (T, layers, B, n) each."""
-    x = subject.drive.clone().requires_grad_()
+    x = subject.recurrence_inputs.clone().requires_grad_()
     outputs, seen = run_seen(subject, x)
     y = outputs[-1]
     direction = torch.randn(y.shape, generator=subject.generator()).to(y)

@@ -147,7 +147,7 @@ def _slopes(subject: Subject, N: int, probes: int, done: float) -> tuple[float, 
 
 
 def _cost(subject: Subject, N: int, names: list[str]) -> Callable[[list[Tensor]], Tensor]:
-    recurrence, x = subject.recurrence, subject.drive[:N, :SEQUENCES]
+    recurrence, x = subject.recurrence, subject.recurrence_inputs[:N, :SEQUENCES]
 
     def cost(values: list[Tensor]) -> Tensor:
         outputs, _ = functional_call(recurrence, dict(zip(names, values, strict=True)), (x,))

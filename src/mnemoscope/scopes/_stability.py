@@ -8,11 +8,10 @@ import math
 import torch
 from torch import Tensor
 
-from mnemoscope.adapters import Between
+from mnemoscope.adapters import WithReadout
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, Status, arrays
-from mnemoscope.layers import Layer
-from mnemoscope.layers._stable import project_
+from mnemoscope.layers import Layer, project_
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
@@ -60,7 +59,7 @@ def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Findi
         lam: the contraction that the nearest stable weights are to have.
     """
     layer = subject.layer
-    proofs = certify(layer, subject.drive)
+    proofs = certify(layer, subject.recurrence_inputs)
     seen = list(visits(subject, min(points, _affordable(subject))))
     norms = spectral_norms(_jacobians(subject, seen))
     ratios = _ratios(subject.recurrence, seen, proofs)
@@ -129,7 +128,7 @@ def _projection(subject: Subject, layer: Recurrence, lam: float) -> dict[str, fl
         return {}
     moved = copy.deepcopy(layer)
     try:
-        project_(moved, lam, input_bound=max(float(subject.drive.abs().max()), 1e-6))
+        project_(moved, lam, input_bound=max(float(subject.recurrence_inputs.abs().max()), 1e-6))
     except (MnemoscopeError, TypeError):
         return {}
     size = math.sqrt(sum(float(p.double().square().sum()) for p in layer.parameters()))
@@ -141,8 +140,8 @@ def _projection(subject: Subject, layer: Recurrence, lam: float) -> dict[str, fl
 
 
 def _outputs(subject: Subject, layer: Layer) -> Tensor:
-    h, recurrence = layer(subject.drive)[0], subject.recurrence
-    return recurrence.read(h, subject.drive) if isinstance(recurrence, Between) else h
+    h, recurrence = layer(subject.recurrence_inputs)[0], subject.recurrence
+    return recurrence.read(h, subject.recurrence_inputs) if isinstance(recurrence, WithReadout) else h
 
 
 def _regime(certified: bool, figures: dict[str, float]) -> str:

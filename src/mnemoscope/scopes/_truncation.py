@@ -67,7 +67,7 @@ def truncation(
     subject.report(0.4)
     whole = math.nan
     if (
-        not subject.missing("step") and len(subject.drive) == subject.steps
+        not subject.missing("step") and len(subject.recurrence_inputs) == subject.steps
     ):  # not so where the layer runs over the batch
         whole, more = _gradients(subject, lengths)
         series |= more
@@ -112,7 +112,7 @@ def _gradients(subject: Subject, lengths: np.ndarray) -> tuple[float, dict[str, 
 
 def _gradient(subject: Subject, k: int, state: State | None) -> Tensor:
     """The gradient of 1/2 ||y_T||^2 by the layer's weights, through the last k steps, from a state or a fresh one."""
-    y = subject.recurrence(subject.drive[-k:], state)[0][-1]
+    y = subject.recurrence(subject.recurrence_inputs[-k:], state)[0][-1]
     weights = list(subject.layer.parameters())
     found = torch.autograd.grad(y.square().sum() / (2 * len(y)), weights, allow_unused=True, materialize_grads=True)
     return torch.cat([g.flatten() for g in found]).double()
@@ -121,11 +121,11 @@ def _gradient(subject: Subject, k: int, state: State | None) -> Tensor:
 @torch.no_grad()
 def _states_before(subject: Subject, lengths: np.ndarray) -> dict[int, State]:
     """The states in which the last k steps begin, cut from the graph, by k."""
-    state, states, done = subject.recurrence.initial_state(subject.drive.shape[1]), {}, 0
+    state, states, done = subject.recurrence.initial_state(subject.recurrence_inputs.shape[1]), {}, 0
     for k in sorted(map(int, lengths), reverse=True):
         begin = subject.steps - k
         if begin > done:
-            state, done = subject.recurrence(subject.drive[done:begin], state)[1], begin
+            state, done = subject.recurrence(subject.recurrence_inputs[done:begin], state)[1], begin
         states[k] = detach(state)
     return states
 

@@ -1,4 +1,4 @@
-"""Look without touching: whatever happens in a measurement, the model is afterwards what it was before."""
+"""Measure a model without changing it: afterwards it is what it was before, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 @contextmanager
 def untouched(model: Any) -> Iterator[None]:
-    """Put back mode, gradients, requires_grad, buffers and random state, also after an error or an interrupt.
+    """Restore mode, gradients, requires_grad, buffers and random state on exit, also after an error or an interrupt.
 
-    Inside, the model is in eval mode, no parameter requires a gradient or has one, and gradients are recorded: what is
-    differentiated by parameters asks for that itself. cuDNN is off, as it cannot differentiate a layer in eval mode.
+    Inside, the model is in eval mode and no parameter requires a gradient or has one: a scope that differentiates by
+    parameters sets requires_grad itself. Autograd is enabled. cuDNN is off, as it cannot differentiate a layer in eval
+    mode.
     """
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     with ExitStack() as stack:
@@ -38,7 +39,8 @@ def _devices(modules: list[nn.Module]) -> list[torch.device]:
 
 @contextmanager
 def _random_state(devices: list[torch.device]) -> Iterator[None]:
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  the global state is what a model may use
+    python = random.getstate()
+    numpy = np.random.get_state()  # noqa: NPY002  the global state is what a model may use
     with torch.random.fork_rng(devices=devices):
         try:
             yield

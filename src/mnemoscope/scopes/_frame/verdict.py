@@ -1,49 +1,66 @@
-"""Three sentences: how far the model remembers, how its dynamics are, and what to do."""
+"""The verdict in three sentences: how far the model remembers, how its dynamics are, and what to do."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from mnemoscope.finding import Finding
 from mnemoscope.scopes._frame.subject import Subject
 
 BROKEN = ("runs over the batch", "mixes sequences", "memoryless", "detached")
+"""Kinds of model, found by the scope `recurrence`, for which a memory horizon means nothing."""
+
+DYNAMICS = ("lyapunov", "stability", "smoothness")
+"""Scopes whose sentence describes the dynamics, the most telling first."""
 
 
-def verdict(findings: dict[str, Finding], subject: Subject) -> str:
-    """What the findings come to: memory, dynamics, advice."""
-    found = {name: finding for name, finding in findings.items() if finding.has_result}
-    tried = [findings[name] for name in ("recurrence", "horizon") if name in findings and "horizon" not in found]
-    failed = [finding.why for finding in tried if finding.status == "failed"]
-    return " ".join([_memory(found, failed, subject), _dynamics(found), _advice(found, failed, subject)])
+def verdict(findings: Mapping[str, Finding], subject: Subject) -> str:
+    """Return three sentences on memory, dynamics and advice."""
+    results = {name: finding for name, finding in findings.items() if finding.has_result}
+    failures = [] if "horizon" in results else _failures(findings)
+    memory = _memory(results, failures, subject)
+    advice = _advice(results, failures, subject)
+    return f"{memory} {_dynamics(results)} {advice}"
 
 
-def _memory(found: dict[str, Finding], failed: list[str], subject: Subject) -> str:
-    first = found.get("recurrence")
-    if first is not None and first.labels.get("kind") in BROKEN:
-        return first.sentence
-    if "horizon" in found:
-        return found["horizon"].sentence
-    if failed:
-        return f"How far back {subject.name} remembers could not be measured: {failed[0]}."
-    return first.sentence if first is not None else f"How far back {subject.name} remembers was not measured."
+def _failures(findings: Mapping[str, Finding]) -> list[str]:
+    """Return why `recurrence` and `horizon` failed, in this order."""
+    tried = [findings[name] for name in ("recurrence", "horizon") if name in findings]
+    return [finding.why for finding in tried if finding.status == "failed"]
 
 
-def _dynamics(found: dict[str, Finding]) -> str:
-    for name in ("lyapunov", "stability", "smoothness"):
-        if name in found:
-            return found[name].sentence
+def _memory(results: Mapping[str, Finding], failures: list[str], subject: Subject) -> str:
+    recurrence = results.get("recurrence")
+    if recurrence is not None and recurrence.labels.get("kind") in BROKEN:
+        return recurrence.sentence
+    if "horizon" in results:
+        return results["horizon"].sentence
+    if failures:
+        return f"How far back {subject.name} remembers could not be measured: {failures[0]}."
+    if recurrence is not None:
+        return recurrence.sentence
+    return f"How far back {subject.name} remembers was not measured."
+
+
+def _dynamics(results: Mapping[str, Finding]) -> str:
+    for name in DYNAMICS:
+        if name in results:
+            return results[name].sentence
     return "Its dynamics were not measured."
 
 
-def _advice(found: dict[str, Finding], failed: list[str], subject: Subject) -> str:
-    if failed:
-        return "What to do: mend what could not be measured first."
-    warnings = [warning for name in ("recurrence", "horizon") if name in found for warning in found[name].warnings]
-    warnings += [warning for finding in found.values() for warning in finding.warnings]
-    if warnings:
-        return f"What to do: {warnings[0]}."
-    window = found["truncation"].figures.get("bptt_window", math.nan) if "truncation" in found else math.nan
-    if math.isfinite(window) and window < subject.steps:
+def _advice(results: Mapping[str, Finding], failures: list[str], subject: Subject) -> str:
+    """Return the first warning; warnings of `recurrence` come first, then those of `horizon`, then by cost."""
+    if failures:
+        return "What to do: fix what could not be measured first."
+    first = [results[name] for name in ("recurrence", "horizon") if name in results]
+    for finding in [*first, *results.values()]:
+        if finding.warnings:
+            return f"What to do: {finding.warnings[0]}."
+    window = math.inf
+    if "truncation" in results:
+        window = results["truncation"].figures.get("bptt_window", math.inf)
+    if window < subject.steps:
         return f"Backpropagation may be cut after {window:.0f} steps."
     return "Nothing calls for a change."

@@ -1,4 +1,4 @@
-"""Follow a model's memory while it is trained: a line in your own loop, or a callback of Lightning's Trainer."""
+"""Follow a model's memory while it is trained: one line in a training loop, or a callback of Lightning's Trainer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mnemoscope.scopes._measures.state_vectors import jacobians, spectral_norms
 
 
 class Watch:
-    """Looks at the horizon and at lambda every so many updates; the model and the random state stay as they are.
+    """Measures the horizon and lambda every so many updates; the model and the random state are left as they are.
 
     ::
 
@@ -33,19 +33,19 @@ class Watch:
             optimizer.step()
             watch()
 
-    A look takes one pass forward and one back over a few sequences. One that fails, say because training has diverged,
-    is noted as NaN and never stops the training.
+    A look takes one forward and one backward pass over a few sequences. A look that fails, for instance because
+    training has diverged, is recorded as NaN and never stops the training.
 
     Args:
         model, inputs, batch_first: as for `mnemoscope.examine`.
         every: updates between two looks.
-        sequences: how many of the given ones are looked at.
+        sequences: how many of the given ones are used.
         fraction: of the size at lag 0, under which a gradient counts as gone.
         log: called at every look with its figures, e.g. ``wandb.log``.
 
     Attributes:
         history: the figures of every look: `update`, `horizon` (the last lag with at least `fraction` of the gradient
-            at lag 0), `rate` (of the gradient, a step), `lambda` (the median spectral norm of the one-step Jacobian at
+            at lag 0), `rate` (of the gradient per step), `lambda` (the median spectral norm of the one-step Jacobian at
             the last state; NaN without a step).
     """
 
@@ -64,11 +64,14 @@ class Watch:
             raise MnemoscopeError(
                 f"Watch needs every >= 1, sequences >= 1 and 0 < fraction < 1; got {every}, {sequences}, {fraction}"
             )
-        self.model, self.every, self.fraction, self.log = model, every, fraction, log
+        self.model = model
+        self.every = every
+        self.fraction = fraction
+        self.log = log
         with one_line_errors("watch"), untouched(model):
-            layout = adapt(model, inputs, batch_first).batch_first  # also tells at once of inputs that do not fit
-        self.inputs = inputs[:sequences] if layout else inputs[:, :sequences]
-        self.batch_first, self.updates = layout, 0
+            self.batch_first = adapt(model, inputs, batch_first).batch_first  # raises if inputs do not fit the model
+        self.inputs = inputs[:sequences] if self.batch_first else inputs[:, :sequences]
+        self.updates = 0
         self.history: list[dict[str, float]] = []
 
     def __call__(self) -> dict[str, float] | None:
@@ -78,17 +81,18 @@ class Watch:
 
     def look(self) -> dict[str, float]:
         """Look now."""
-        found = {"update": float(self.updates), "horizon": math.nan, "rate": math.nan, "lambda": math.nan}
+        figures = {"update": float(self.updates), "horizon": math.nan, "rate": math.nan, "lambda": math.nan}
         try:
             with one_line_errors("watch"), untouched(self.model):
+                # Adapted anew: embedded inputs and parametrized weights change with the parameters.
                 subject = Subject(self.model, adapt(self.model, self.inputs, self.batch_first))
-                found |= self._measure(subject)
+                figures |= self._measure(subject)
         except MnemoscopeError:
             pass
-        self.history.append(found)
+        self.history.append(figures)
         if self.log is not None:
-            self.log(found)
-        return found
+            self.log(figures)
+        return figures
 
     def _measure(self, subject: Subject) -> dict[str, float]:
         profile = decay.typical(by_inputs(subject).frobenius)
@@ -96,14 +100,16 @@ class Watch:
             "horizon": float(decay.last_above(profile, self.fraction)),
             "rate": decay.fit(profile, torch.finfo(subject.dtype).eps ** 2).rate,
         }
-        return figures if subject.missing("step") else figures | {"lambda": _contraction(subject)}
+        if not subject.missing("step"):
+            figures["lambda"] = _contraction(subject)
+        return figures
 
     def finding(self) -> Finding:
-        """What was seen so far: series over looks `update`, `horizon`, `rate` and `lambda`."""
+        """Return what was seen so far: series over looks `update`, `horizon`, `rate` and `lambda`."""
+        title = "Memory while training"
         if not self.history:
             why = f"there was no look yet: the first is after {self.every} updates"
-            return Finding("watch", f"Nothing was seen: {why}.", "not applicable", why)
-        series = arrays(**{name: [look[name] for look in self.history] for name in self.history[0]})
+            return Finding("watch", f"Nothing was measured: {why}.", "not applicable", why, title=title)
         first, last = self.history[0], self.history[-1]
         sentence = (
             f"From update {first['update']:.0f} to {last['update']:.0f} the horizon of gradients went from "
@@ -111,20 +117,28 @@ class Watch:
             f"{last['lambda']:.3g}."
         )
         return Finding(
-            "watch", sentence, "estimated", figures={"horizon": last["horizon"], "lambda": last["lambda"]},
-            series=series, method=f"one look every {self.every} updates at {self.inputs.shape} inputs",
-        )  # fmt: skip
+            "watch",
+            sentence,
+            "estimated",
+            figures={"horizon": last["horizon"], "lambda": last["lambda"]},
+            series=arrays(**{name: [look[name] for look in self.history] for name in first}),
+            method=f"one look every {self.every} updates at {self.inputs.shape} inputs",
+            title=title,
+            question="How does the memory change while the model is trained?",
+        )
 
 
 def _contraction(subject: Subject) -> float:
+    """Return the median spectral norm of the one-step Jacobian at the last state."""
+    x = subject.recurrence_inputs
     with torch.no_grad():
-        state = subject.recurrence(subject.drive)[1]
-    found = jacobians(subject.recurrence, subject.drive[-1], state)
-    return float(spectral_norms(found.double()).median())
+        state = subject.recurrence(x)[1]
+    matrices = jacobians(subject.recurrence, x[-1], state)
+    return float(spectral_norms(matrices.double()).median())
 
 
 def lightning_callback(inputs: Tensor, every: int = 100, *, prefix: str = "memory/", **options: Any) -> Any:
-    """A callback for Lightning's Trainer that logs `horizon`, `rate` and `lambda` every so many updates.
+    """Return a callback for Lightning's Trainer that logs `horizon`, `rate` and `lambda` every so many updates.
 
     ``Trainer(callbacks=[lightning_callback(inputs, every=100)])``. The options are those of `Watch`; inputs are what
     the module's forward takes. The callback's `watch` holds the history.
@@ -133,7 +147,7 @@ def lightning_callback(inputs: Tensor, every: int = 100, *, prefix: str = "memor
 
 
 def _lightning() -> Any:
-    """Lightning by either of its names."""
+    """Import Lightning by either of its names."""
     for name in ("lightning.pytorch", "pytorch_lightning"):
         with suppress(ImportError):
             return importlib.import_module(name)
@@ -145,7 +159,10 @@ def _callback_class() -> Any:
 
     class MemoryCallback(Callback):  # type: ignore[misc, valid-type]
         def __init__(self, inputs: Tensor, every: int, prefix: str, options: dict[str, Any]) -> None:
-            self.inputs, self.every, self.prefix, self.options = inputs, every, prefix, options
+            self.inputs = inputs
+            self.every = every
+            self.prefix = prefix
+            self.options = options
             self.watch: Watch | None = None
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:

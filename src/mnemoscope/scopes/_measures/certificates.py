@@ -9,8 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from mnemoscope.layers import LSTM, RNN, Layer
-from mnemoscope.layers._base import Weights
+from mnemoscope.layers import LSTM, RNN, Layer, Weights
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.theory.stability import Nonlinearity, SystemConstants, lstm_certificate, lstm_constants, rnn_constants
 

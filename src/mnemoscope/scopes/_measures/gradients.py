@@ -36,22 +36,22 @@ def by_inputs(subject: Subject, directions: int = 1) -> Norms:
 
 def by_inputs_and_states(subject: Subject, directions: int = 1) -> tuple[Norms, Norms]:
     """The same of the recurrence, and ||d output_T / d h_{T-k}||, from the one graph of one run."""
-    directions = _at_most(directions, lambda x: subject.recurrence(x)[0], subject.drive)
-    x = _copies(subject.drive, directions).requires_grad_()
+    directions = _at_most(directions, lambda x: subject.recurrence(x)[0], subject.recurrence_inputs)
+    x = _copies(subject.recurrence_inputs, directions).requires_grad_()
     outputs, seen = run_seen(subject, x)
     y = outputs[-1]
     by_input, *found = _pull_back(subject, y, [x, *seen.by], directions)
-    batch, m = subject.drive.shape[1], y.shape[-1]
+    batch, m = subject.recurrence_inputs.shape[1], y.shape[-1]
     return _norms(by_input.flatten(2), batch, m), _norms(last_filled(seen.total(found)), batch, m)
 
 
 def of_loss(subject: Subject) -> tuple[Tensor, Tensor | None]:
     """||d loss / d input_t|| (T,), and, of a model with a step, ||d loss / d h_t|| (T,)."""
-    if subject.missing("step") or not subject.adapted.whole:
+    if subject.missing("step") or not subject.adapted.recurrence_is_model:
         x = subject.features.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(subject.loss_of(subject.run(x)), x)
         return gradient.flatten(1).norm(dim=1), None
-    x = subject.drive.clone().requires_grad_()
+    x = subject.recurrence_inputs.clone().requires_grad_()
     outputs, seen = run_seen(subject, x)
     loss = subject.loss_of(outputs)
     by_input, *found = torch.autograd.grad(loss, [x, *seen.by], allow_unused=True, materialize_grads=True)

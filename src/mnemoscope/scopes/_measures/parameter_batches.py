@@ -44,7 +44,7 @@ class Step(nn.Module):
 def runner(subject: Subject) -> Run:
     """The whole model; the recurrence where it is the whole, since torch's fused layers cannot be mapped over."""
     adapted = subject.adapted
-    if adapted.recurrence is not None and adapted.whole:
+    if adapted.recurrence is not None and adapted.recurrence_is_model:
         return Run(adapted.recurrence, lambda model, x: model(x)[0])
     if not isinstance(subject.model, nn.Module):
         raise MnemoscopeError(f"{subject.name} is no module: its parameters cannot be moved")

@@ -23,7 +23,7 @@ class Visit:
 
 def visits(subject: Subject, points: int, rows: int = 8) -> Iterator[Visit]:
     """About `points` states, spread over time and over at most `rows` sequences."""
-    drive, recurrence = subject.drive, subject.recurrence
+    drive, recurrence = subject.recurrence_inputs, subject.recurrence
     steps, batch = drive.shape[:2]
     rows = min(rows, batch, points)
     times = set(torch.linspace(0, steps - 1, max(1, min(steps, points // rows))).long().tolist())

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.adapters import Between
+from mnemoscope.adapters import WithReadout
 from mnemoscope.finding import arrays
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.certificates import certify
@@ -61,9 +61,9 @@ class Promise:
 
 def promise_of(subject: Subject) -> Promise | None:
     """The promise for a model of one certified layer, and at most an affine read-out after it; else none."""
-    if subject.missing("step") or not subject.adapted.whole:
+    if subject.missing("step") or not subject.adapted.recurrence_is_model:
         return None
-    proofs = certify(subject.layer, subject.drive)
+    proofs = certify(subject.layer, subject.recurrence_inputs)
     system = proofs[0].constants if len(proofs) == 1 else None
     affine = _read_out(subject)
     if system is None or not system.stable or affine is None:
@@ -75,10 +75,10 @@ def promise_of(subject: Subject) -> Promise | None:
 @torch.no_grad()
 def _read_out(subject: Subject) -> tuple[Tensor, Tensor] | None:
     """C (m, n) and the largest moduli of b (m,) of a read-out y = C h + b, where b may depend on the last input."""
-    recurrence, x = subject.recurrence, subject.drive[-1]
+    recurrence, x = subject.recurrence, subject.recurrence_inputs[-1]
     n = subject.layer.output_size
     basis = torch.eye(n, dtype=x.dtype, device=x.device)
-    if not isinstance(recurrence, Between):
+    if not isinstance(recurrence, WithReadout):
         return basis.double().cpu(), x.new_zeros(n).double().cpu()
     offset = recurrence.read(x.new_zeros(len(x), n), x)  # (B, m)
     columns = recurrence.read(basis, x[:1].expand(n, -1)) - offset[:1]  # (n, m)

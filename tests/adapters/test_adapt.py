@@ -4,8 +4,7 @@ from torch import nn
 
 from mnemoscope import LSTM, MnemoscopeError, RelRNN
 from mnemoscope.adapters import adapt
-from mnemoscope.training._config import NetworkConfig
-from mnemoscope.training._model import SequenceModel
+from mnemoscope.training import NetworkConfig, SequenceModel
 
 
 class Tagger(nn.Module):
@@ -22,16 +21,18 @@ class Tagger(nn.Module):
         return self.head(h[:, -1] if self.last else h)
 
 
-def test_the_recurrent_layer_inside_is_found_with_what_it_reads():
+def test_recurrent_layer_inside_a_model():
     model, ids = Tagger(), torch.randint(0, 11, (4, 9))
     found = adapt(model, ids)
-    torch.testing.assert_close(found.drive, model.embedding(ids).transpose(0, 1).detach())
-    torch.testing.assert_close(found.recurrence(found.drive)[0], model.rnn(model.embedding(ids))[0].transpose(0, 1))
+    torch.testing.assert_close(found.recurrence_inputs, model.embedding(ids).transpose(0, 1).detach())
+    torch.testing.assert_close(
+        found.recurrence(found.recurrence_inputs)[0], model.rnn(model.embedding(ids))[0].transpose(0, 1)
+    )
     assert found.name == "Tagger, by its LSTM(6, 5) `rnn`"
-    assert not found.whole
+    assert not found.recurrence_is_model
 
 
-def test_ids_are_differentiated_through_their_embedding():
+def test_gradients_reach_the_embedding_of_ids():
     model, ids = Tagger(), torch.randint(0, 11, (4, 9))
     found = adapt(model, ids)
     x = found.features.clone().requires_grad_()
@@ -42,19 +43,19 @@ def test_ids_are_differentiated_through_their_embedding():
     assert gradient[6:].norm() == 0
 
 
-def test_a_run_may_have_other_lengths_and_batches_than_the_ids():
+def test_run_on_other_lengths_and_batch_sizes():
     found = adapt(Tagger(), torch.randint(0, 11, (4, 9)))
     assert list(found.run(torch.randn(3, 8, 6)).shape) == [3, 8, 3]
 
 
-def test_one_output_a_sequence():
+def test_one_output_per_sequence():
     model, ids = Tagger(last=True), torch.randint(0, 11, (4, 9))
     found = adapt(model, ids)
     torch.testing.assert_close(found.run(found.features), model(ids)[None])
 
 
 @pytest.mark.parametrize("steps", [4, 5, 6])
-def test_as_many_outputs_a_sequence_as_steps_are_still_one_a_sequence(steps):
+def test_one_output_per_sequence_with_as_many_features_as_steps(steps):
     read_out = nn.Linear(3, 5)
     found = adapt(lambda x: read_out(x.mean(1)), torch.randn(2, steps, 3))
     assert found.run(found.features).shape == (1, 2, 5)
@@ -63,7 +64,7 @@ def test_as_many_outputs_a_sequence_as_steps_are_still_one_a_sequence(steps):
     assert by_step.run(by_step.features).shape == (steps, 2, 1)
 
 
-def test_where_one_output_a_sequence_comes_out_the_batch_is_known():
+def test_layout_is_guessed_from_one_output_per_sequence():
     """A layer that takes the batch for time does not deceive: 4 outputs for inputs (4, 9) are 4 sequences."""
     found = adapt(Tagger(last=True, batch_first=False), torch.randint(0, 11, (4, 9)))
     assert found.batch_first
@@ -71,13 +72,15 @@ def test_where_one_output_a_sequence_comes_out_the_batch_is_known():
 
 
 @pytest.mark.parametrize("layer", [LSTM(6, 5, batch_first=True), RelRNN(6, 5, batch_first=True)])
-def test_our_layers_inside_a_model(layer):
+def test_mnemoscope_layer_inside_a_model(layer):
     model, ids = Tagger(layer=layer), torch.randint(0, 11, (4, 9))
     found = adapt(model, ids)
-    torch.testing.assert_close(found.recurrence(found.drive)[0].transpose(0, 1), layer(model.embedding(ids))[0])
+    torch.testing.assert_close(
+        found.recurrence(found.recurrence_inputs)[0].transpose(0, 1), layer(model.embedding(ids))[0]
+    )
 
 
-def test_two_recurrent_layers_are_named():
+def test_two_recurrent_layers_inside_a_model():
     model = nn.ModuleDict({"encoder": nn.GRU(3, 3), "decoder": nn.GRU(3, 3)})
     model.forward = lambda x: model["decoder"](model["encoder"](x)[0])[0]
     found = adapt(model, torch.randn(5, 2, 3))
@@ -85,11 +88,77 @@ def test_two_recurrent_layers_are_named():
     assert "2 recurrent layers (encoder, decoder)" in found.no_step
 
 
-def test_a_layer_that_is_never_called_is_told():
+def test_layer_that_is_never_called():
     model = Tagger()
     model.forward = lambda x: x
     with pytest.raises(MnemoscopeError, match="never calls"):
         adapt(model, torch.randn(5, 2, 3))
+
+
+class Counted(nn.Module):
+    """A model that counts its forward passes."""
+
+    def __init__(self, body):
+        super().__init__()
+        self.calls, self.body = 0, body
+
+    def forward(self, x):
+        self.calls += 1
+        y = self.body(x)
+        return y[0] if isinstance(y, tuple) else y
+
+
+FORWARD_ONLY = [
+    ("linear", lambda: Counted(nn.Linear(3, 4)), torch.randn(2, 7, 3), 1),
+    ("layer inside", lambda: Counted(nn.GRU(3, 4, batch_first=True)), torch.randn(2, 7, 3), 1),
+    ("ids", lambda: Counted(Tagger()), torch.randint(0, 11, (2, 7)), 1),
+    ("one output per sequence", lambda: Counted(Tagger(last=True)), torch.randint(0, 11, (2, 7)), 2),
+    ("one number per step", lambda: Counted(nn.Sequential(nn.Linear(3, 1), nn.Flatten(1))), torch.randn(2, 7, 3), 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "passes"), [case[1:] for case in FORWARD_ONLY], ids=[c[0] for c in FORWARD_ONLY]
+)
+def test_forward_passes_of_adapt(make, inputs, passes):
+    model = make()
+    assert adapt(model, inputs).has_run
+    assert model.calls == passes
+
+
+def test_an_output_of_unknown_layout_does_not_count_as_run():
+    assert not adapt(lambda x: x[:1, :1, :1].expand(5, 1, 1), torch.randn(2, 7, 3)).has_run
+
+
+class Packing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(3, 4, batch_first=True)
+
+    def forward(self, x):
+        packed = nn.utils.rnn.pack_padded_sequence(x, [x.shape[1]] * len(x), batch_first=True)
+        return nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0]
+
+
+def test_a_layer_that_reads_packed_sequences_is_examined_by_outputs_alone():
+    found = adapt(Packing(), torch.randn(2, 7, 3))
+    assert found.recurrence is None
+    assert "padded, not packed" in found.no_step
+    assert list(found.run(found.features).shape) == [7, 2, 4]
+
+
+class ByKeyword(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.rnn(input=x)[0]
+
+
+def test_a_layer_that_is_called_by_keyword():
+    x = torch.randn(2, 7, 3)
+    assert torch.equal(adapt(ByKeyword(), x).recurrence_inputs, x.transpose(0, 1))
 
 
 def test_a_function_is_a_model():
@@ -98,7 +167,7 @@ def test_a_function_is_a_model():
     assert "only its forward is known" in found.no_step
 
 
-def test_a_factory_is_called_and_its_error_told():
+def test_factory_and_its_error():
     assert adapt(lambda: nn.RNN(3, 4), torch.randn(5, 2, 3)).name == "RNN(3, 4)"
 
     def broken():
@@ -109,11 +178,11 @@ def test_a_factory_is_called_and_its_error_told():
 
 
 @pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
-def test_wrappers_are_taken_off(wrap):
+def test_unwrap_data_parallel_and_compile(wrap):
     assert adapt(wrap(nn.LSTM(3, 4)), torch.randn(5, 2, 3)).name == "LSTM(3, 4)"
 
 
-def test_a_model_set_up_by_fabric():
+def test_unwrap_fabric():
     from lightning_fabric import Fabric
 
     model = Fabric(accelerator="cpu", devices=1).setup(nn.LSTM(3, 4))
@@ -122,7 +191,7 @@ def test_a_model_set_up_by_fabric():
 
 @pytest.mark.parametrize("kind", ["RNN", "RelLSTM", "torch.GRU"])
 @pytest.mark.parametrize("tokens", [True, False])
-def test_the_networks_of_our_training(kind, tokens):
+def test_sequence_model_of_training(kind, tokens):
     config = NetworkConfig(model=kind, hidden_size=6, embedding=5 if tokens else 0)
     model = SequenceModel(4, 3, config, token_input=tokens).eval()
     inputs = torch.randint(0, 4, (8, 2)) if tokens else torch.randn(8, 2, 4)
@@ -130,7 +199,7 @@ def test_the_networks_of_our_training(kind, tokens):
     wanted = model(inputs)[0]
     torch.testing.assert_close(found.run(found.features), wanted)
     state = found.recurrence.initial_state(2)
-    for x, y in zip(found.drive, wanted, strict=True):
+    for x, y in zip(found.recurrence_inputs, wanted, strict=True):
         output, state = found.recurrence.step(x, state)
         torch.testing.assert_close(output, y)
 
@@ -142,29 +211,29 @@ def test_the_networks_of_our_training(kind, tokens):
         (torch.randn(0, 2, 3), "no empty one"), (torch.full((4, 2, 3), torch.nan), "24 values that are NaN"),
     ],
 )  # fmt: skip
-def test_inputs_that_are_no_sequences(inputs, said):
+def test_refuses_invalid_inputs(inputs, said):
     with pytest.raises(MnemoscopeError, match=said):
         adapt(nn.LSTM(3, 4), inputs)
 
 
-def test_weights_that_are_no_numbers():
+def test_refuses_infinite_weights():
     model = nn.LSTM(3, 4)
     model.weight_hh_l0.data[0, :2] = torch.inf
     with pytest.raises(MnemoscopeError, match="weight_hh_l0 holds 2 of 64 values"):
         adapt(model, torch.randn(5, 2, 3))
 
 
-def test_a_model_on_another_device():
+def test_refuses_inputs_on_another_device():
     with pytest.raises(MnemoscopeError, match="is on meta, the inputs are on cpu"):
         adapt(nn.LSTM(3, 4, device="meta"), torch.randn(5, 2, 3))
 
 
-def test_an_output_that_fits_nothing():
+def test_refuses_outputs_of_unknown_layout():
     found = adapt(nn.Flatten(), torch.randn(2, 7, 3))
     with pytest.raises(MnemoscopeError, match=r"gave output \[5, 1, 1\] for 7 steps of 2 sequences"):
         adapt(lambda x: x[:1, :1, :1].expand(5, 1, 1), torch.randn(2, 7, 3)).run(found.features)
 
 
-def test_what_is_no_model():
+def test_refuses_what_is_not_a_model():
     with pytest.raises(MnemoscopeError, match="neither a step nor a forward"):
         adapt("LSTM", torch.randn(5, 2, 3))
