@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from mnemoscope.tasks._copying import Copy
+from mnemoscope.tasks import Copy
 from mnemoscope.training import NetworkConfig, SequenceModel
 
 TARGET = 0.99

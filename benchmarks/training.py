@@ -55,7 +55,7 @@ def measure(name: str, updates: int, threads: int) -> tuple[list[float], list[fl
     bare, loop, plain = Bare(copy.deepcopy(model)), [], []
     mark = 0.0
 
-    def watch(now: Progress) -> None:
+    def callback(now: Progress) -> None:
         nonlocal mark
         if now.update:
             loop.append(time.perf_counter() - mark)
@@ -65,7 +65,7 @@ def measure(name: str, updates: int, threads: int) -> tuple[list[float], list[fl
     config = FitConfig(updates, batch_size=BATCH, evaluate_every=10**9, evaluate_batches=1, checkpoint_every=20)
     config = replace(config, threads=threads)
     with tempfile.TemporaryDirectory() as folder:
-        fit(model, TASK, config, Path(folder, "run"), watch=watch)
+        fit(model, TASK, config, Path(folder, "run"), callback=callback)
     return loop[3:-1], plain[3:-1]  # warm-up; the last update has the final evaluation in it
 
 
@@ -76,7 +76,7 @@ def against_the_eager_loop(updates: int, threads: int) -> list[tuple[float, floa
     model = SequenceModel.for_task(task, NetworkConfig("RelRNN", HIDDEN, readout_gain=6.0))
     chosen, times, mark = ExitStack(), [], 0.0
 
-    def watch(now: Progress) -> None:
+    def callback(now: Progress) -> None:
         nonlocal mark
         times.append(time.perf_counter() - mark)
         chosen.close()
@@ -85,7 +85,7 @@ def against_the_eager_loop(updates: int, threads: int) -> list[tuple[float, floa
 
     config = FitConfig(updates, batch_size=BATCH, evaluate_every=10**9, evaluate_batches=1)
     with chosen:
-        fit(model, task, replace(config, threads=threads), watch=watch)
+        fit(model, task, replace(config, threads=threads), callback=callback)
     groups = [times[i : i + 4] for i in range(5, len(times) - 4, 4)]  # the first ones warm up
     return [(statistics.median(fused), eager) for *fused, eager in groups]
 

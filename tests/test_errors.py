@@ -61,7 +61,7 @@ class Gone(Custom):
 
     carries_state = True
 
-    def starts_anew(self, step: int, size: int, split: object = "train") -> bool:
+    def resets_state(self, step: int, size: int, split: object = "train") -> bool:
         return step == 0
 
 
@@ -83,7 +83,7 @@ def test_error_message_is_not_wrapped_by_resume(tmp_path: Path) -> None:
     network = NetworkConfig("RNN", 2)
     limit = 10**6
     with pytest.raises(Stop):
-        fit(SequenceModel(2, 1, network), task, config, tmp_path / "run", watch=stop)
+        fit(SequenceModel(2, 1, network), task, config, tmp_path / "run", callback=stop)
     calls.clear()
     limit = 1  # the check before the folder is opened passes; the batch that the carried state is shaped by does not
     with pytest.raises(MnemoscopeError, match=r"^the data are gone$"):

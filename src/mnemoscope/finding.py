@@ -16,7 +16,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import write_whole
+from mnemoscope.files import write_atomic
 
 Status = Literal["certified", "estimated", "not applicable", "skipped", "failed"]
 FILE = "findings.json"
@@ -185,8 +185,8 @@ def _save(examination: Examination, folder: Path) -> Path:
     # Arrays first: a failure before the document is replaced leaves the old examination readable.
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / name, data)
-        write_whole(folder / FILE, text.encode())
+        write_atomic(folder / name, data)
+        write_atomic(folder / FILE, text.encode())
         for old in folder.glob("arrays-*.safetensors"):
             if old.name != name:
                 old.unlink(missing_ok=True)

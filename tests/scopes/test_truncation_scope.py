@@ -7,8 +7,7 @@ from torch import nn
 
 from mnemoscope import LSTM, RNN, LinearSystem, MnemoscopeError, RelRNN
 from mnemoscope.scopes import truncation
-from mnemoscope.training._config import NetworkConfig
-from mnemoscope.training._model import SequenceModel
+from mnemoscope.training import NetworkConfig, SequenceModel
 
 
 def scalar(a):

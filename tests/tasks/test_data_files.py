@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import _archives, _data
-from mnemoscope.tasks._archives import contents, idx, member
-from mnemoscope.tasks._registry import FILES, LICENCES, DataFile, Home
+from mnemoscope.tasks._archives import parse_idx, read_file, read_member
+from mnemoscope.tasks._registry import FILES, LICENSES, DataFile, Mirror
 
 CONTENT = b"a small corpus\nof two lines\n" * 40
 one_line = partial(pytest.raises, MnemoscopeError)
@@ -59,9 +59,9 @@ def server(tmp_path):
     running.server_close()
 
 
-def listed(monkeypatch, *homes: Home, name="ptb/small.txt.gz") -> str:
+def listed(monkeypatch, *mirrors: Mirror, name="ptb/small.txt.gz") -> str:
     """Put a file with CONTENT into the catalogue."""
-    monkeypatch.setitem(FILES, name, DataFile(name, len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), homes))
+    monkeypatch.setitem(FILES, name, DataFile(name, len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), mirrors))
     return name
 
 
@@ -77,7 +77,7 @@ def test_the_users_folder_comes_before_the_cache(folders, monkeypatch):
     name = listed(monkeypatch)
     put(cache, name, b"never read")
     put(own, name, gzip.compress(CONTENT))
-    assert _data.read(name) == CONTENT
+    assert _data.read_data_file(name) == CONTENT
 
 
 @pytest.mark.parametrize("unpacked", [True, False])
@@ -87,9 +87,9 @@ def test_the_cache_serves_where_the_users_folder_has_nothing(folders, monkeypatc
         put(folders[1], name.removesuffix(".gz"), CONTENT)
     else:
         put(folders[1], name, gzip.compress(CONTENT))
-    assert _data.read(name) == CONTENT
+    assert _data.read_data_file(name) == CONTENT
     monkeypatch.delenv("MNEMOSCOPE_DATA")
-    assert _data.read(name) == CONTENT
+    assert _data.read_data_file(name) == CONTENT
 
 
 WRONG = {
@@ -109,11 +109,11 @@ def test_a_wrong_file_is_named_and_never_used(folders, monkeypatch, server, what
     """Nor is it quietly replaced: the network would have had the right one."""
     url, pages, asked = server
     pages["/f"] = CONTENT
-    name = listed(monkeypatch, Home(f"{url}/f", "sha256:" + hashlib.sha256(CONTENT).hexdigest()))
+    name = listed(monkeypatch, Mirror(f"{url}/f", "sha256:" + hashlib.sha256(CONTENT).hexdigest()))
     content, words = WRONG[what]
     path = put(folders[0], name, content)
     with one_line(match=f"^{path} {words}[^\n]*$"):
-        _data.read(name)
+        _data.read_data_file(name)
     assert asked == []
 
 
@@ -121,13 +121,13 @@ def test_a_folder_in_place_of_a_file(folders, monkeypatch):
     name = listed(monkeypatch)
     (folders[0] / name).mkdir(parents=True)
     with one_line(match="is a folder, not a file"):
-        _data.read(name)
+        _data.read_data_file(name)
 
 
 def test_a_data_folder_that_is_none(folders, monkeypatch, tmp_path):
     monkeypatch.setenv("MNEMOSCOPE_DATA", str(tmp_path / "nowhere"))
     with one_line(match="MNEMOSCOPE_DATA = '.*nowhere' is not a folder"):
-        _data.read(listed(monkeypatch))
+        _data.read_data_file(listed(monkeypatch))
 
 
 def sha(content: bytes) -> str:
@@ -135,87 +135,76 @@ def sha(content: bytes) -> str:
 
 
 def test_a_download_is_checked_kept_and_not_repeated(folders, monkeypatch, server):
-    pytest.importorskip("pooch")
     url, pages, asked = server
     pages["/small.txt"] = CONTENT
-    name = listed(monkeypatch, Home(f"{url}/small.txt", sha(CONTENT)))
-    assert _data.read(name) == CONTENT
-    assert _data.read(name) == CONTENT
+    name = listed(monkeypatch, Mirror(f"{url}/small.txt", sha(CONTENT)))
+    assert _data.read_data_file(name) == CONTENT
+    assert _data.read_data_file(name) == CONTENT
     assert asked == ["/small.txt"]
     assert (folders[1] / "ptb/small.txt").read_bytes() == CONTENT
     assert list(folders[0].iterdir()) == []
 
 
 def test_an_archive_is_downloaded_once_for_all_its_files(folders, monkeypatch, server):
-    pytest.importorskip("pooch")
     url, pages, asked = server
     pages["/all.zip"] = zipped({"corpus/one.txt": CONTENT, "corpus/two.txt": CONTENT})
-    home = partial(Home, f"{url}/all.zip", sha(pages["/all.zip"]))
+    mirror = partial(Mirror, f"{url}/all.zip", sha(pages["/all.zip"]))
     for number in ("one", "two"):
-        assert _data.read(listed(monkeypatch, home(f"{number}.txt"), name=f"ptb/{number}.txt.gz")) == CONTENT
+        name = listed(monkeypatch, mirror(f"{number}.txt"), name=f"ptb/{number}.txt.gz")
+        assert _data.read_data_file(name) == CONTENT
     assert asked == ["/all.zip"]
 
 
 def test_the_next_home_serves_where_one_is_gone_or_lies(folders, monkeypatch, server):
-    pytest.importorskip("pooch")
     url, pages, asked = server
     pages |= {"/lies.txt": CONTENT[::-1], "/good.txt": CONTENT}
-    homes = [Home(f"{url}/{page}.txt", sha(CONTENT)) for page in ("gone", "lies", "good")]
-    assert _data.read(listed(monkeypatch, *homes)) == CONTENT
+    mirrors = [Mirror(f"{url}/{page}.txt", sha(CONTENT)) for page in ("gone", "lies", "good")]
+    assert _data.read_data_file(listed(monkeypatch, *mirrors)) == CONTENT
     assert asked == ["/gone.txt", "/lies.txt", "/good.txt"]
 
 
 def test_a_download_with_wrong_contents_is_never_kept(folders, monkeypatch, server):
     """Even where the archive itself is the published one."""
-    pytest.importorskip("pooch")
     url, pages, _ = server
     pages |= {"/lies.txt": CONTENT[::-1], "/other.zip": zipped({"small.txt": CONTENT[::-1]})}
-    homes = Home(f"{url}/lies.txt", sha(CONTENT)), Home(f"{url}/other.zip", sha(pages["/other.zip"]), "small.txt")
+    mirrors = Mirror(f"{url}/lies.txt", sha(CONTENT)), Mirror(f"{url}/other.zip", sha(pages["/other.zip"]), "small.txt")
     with one_line(match=r"could not be downloaded \(.*lies.txt: .*other.zip.* is not the published file[^\n]*$"):
-        _data.read(listed(monkeypatch, *homes))
+        _data.read_data_file(listed(monkeypatch, *mirrors))
     assert not (folders[1] / "ptb").exists()
 
 
 def test_no_network_says_what_to_do(folders, monkeypatch):
-    pytest.importorskip("pooch")
-    name = listed(monkeypatch, Home("http://127.0.0.1:9/small.txt", sha(CONTENT)))
+    name = listed(monkeypatch, Mirror("http://127.0.0.1:9/small.txt", sha(CONTENT)))
     with one_line(match=r"^ptb/small.txt.gz is neither in the folder MNEMOSCOPE_DATA names .*[^\n]*$"):
-        _data.read(name)
-
-
-def test_without_pooch_one_is_told(folders, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pooch", None)
-    with one_line(match="downloading needs pooch"):
-        _data.read(listed(monkeypatch, Home("http://127.0.0.1:9/small.txt", sha(CONTENT))))
+        _data.read_data_file(name)
 
 
 def test_a_cache_that_cannot_be_written(folders, monkeypatch, server, tmp_path):
-    pytest.importorskip("pooch")
     url, pages, _ = server
     pages["/small.txt"] = CONTENT
     put(folders[1], "ptb", b"a file where a folder should be")
     with one_line(match="could not be written"):
-        _data.read(listed(monkeypatch, Home(f"{url}/small.txt", sha(CONTENT))))
+        _data.read_data_file(listed(monkeypatch, Mirror(f"{url}/small.txt", sha(CONTENT))))
 
 
 def test_the_licence_is_noted_once_and_not_on_stdout(folders, monkeypatch, capsys):
     name = listed(monkeypatch)
     put(folders[0], name, gzip.compress(CONTENT))
-    _data._note_licence.cache_clear()
-    _data.read(name)
-    _data.read(name)
+    _data._print_license.cache_clear()
+    _data.read_data_file(name)
+    _data.read_data_file(name)
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.count(LICENCES["ptb"]) == 1
+    assert printed.err.count(LICENSES["ptb"]) == 1
 
 
 def test_the_catalogue_is_whole():
     for file in FILES.values():
-        assert file.dataset in LICENCES
+        assert file.dataset in LICENSES
         assert len(file.sha256) == 64
         assert file.size > 0
-        assert len(file.homes) >= 1
-        assert all(home.url.startswith(("https://", "http://")) and ":" in home.hash for home in file.homes)
+        assert len(file.mirrors) >= 1
+        assert all(mirror.url.startswith(("https://", "http://")) and ":" in mirror.hash for mirror in file.mirrors)
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -243,9 +232,9 @@ packed = pytest.mark.parametrize("suffix", list(ARCHIVES))
 @packed
 def test_a_member_is_read_from_whatever_folder(tmp_path, suffix):
     path = put(tmp_path, f"a{suffix}", ARCHIVES[suffix]({"./deep/x.txt": b"no", "./deep/y.txt": CONTENT}))
-    assert member(path, "y.txt", len(CONTENT)) == CONTENT
+    assert read_member(path, "y.txt", len(CONTENT)) == CONTENT
     with one_line(match="holds no file called z.txt"):
-        member(path, "z.txt", 10)
+        read_member(path, "z.txt", 10)
 
 
 @packed
@@ -254,7 +243,7 @@ def test_an_archive_that_leads_outside_is_refused_whole(tmp_path, suffix, name):
     path = put(tmp_path, f"a{suffix}", ARCHIVES[suffix]({"y.txt": CONTENT, name: b"out"}))
     before = sorted(tmp_path.rglob("*"))
     with one_line(match=f"^{path} is not safe: its entry .* leads outside"):
-        member(path, "y.txt", len(CONTENT))
+        read_member(path, "y.txt", len(CONTENT))
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -262,14 +251,14 @@ def test_an_archive_that_leads_outside_is_refused_whole(tmp_path, suffix, name):
 def test_a_member_that_is_a_bomb_is_refused(tmp_path, suffix):
     path = put(tmp_path, f"a{suffix}", ARCHIVES[suffix]({"y.txt": bytes(10**7)}))
     with one_line(match="unpacks to more than the 1000 bytes"):
-        member(path, "y.txt", 1000)
+        read_member(path, "y.txt", 1000)
 
 
 def test_a_tar_that_is_a_bomb_around_its_member_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(_archives, "MOST", 10**6)
+    monkeypatch.setattr(_archives, "MAX_UNPACKED", 10**6)
     path = put(tmp_path, "a.tgz", tarred({"filler": bytes(10**7), "y.txt": CONTENT}))
     with one_line(match="unpacks to more than 1000000 bytes"):
-        member(path, "y.txt", len(CONTENT))
+        read_member(path, "y.txt", len(CONTENT))
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
@@ -277,7 +266,7 @@ def test_links_and_devices_are_not_followed(tmp_path, kind):
     put(tmp_path, "secret", b"secret")
     path = put(tmp_path, "a.tgz", tarred({"y.txt": b""}, kind, str(tmp_path / "secret")))
     with one_line(match="holds no file called y.txt"):
-        member(path, "y.txt", 100)
+        read_member(path, "y.txt", 100)
 
 
 def answer_or_complaint(reading, *arguments):
@@ -298,7 +287,7 @@ def test_damaged_archives_end_in_one_line(tmp_path_factory, suffix, noise, drawn
     start = drawn.draw(st.integers(0, len(whole)))
     damaged = drawn.draw(st.sampled_from([whole[:start], whole[:start] + noise + whole[start + len(noise) :], noise]))
     path = put(tmp_path_factory.getbasetemp(), f"fuzz{suffix}", damaged)
-    for reading in (partial(member, path, "y.txt"), partial(contents, path)):
+    for reading in (partial(read_member, path, "y.txt"), partial(read_file, path)):
         answer = answer_or_complaint(reading, 2 * len(CONTENT))
         assert len(answer) <= 2 * len(CONTENT) if isinstance(answer, bytes) else str(path) in answer
 
@@ -310,7 +299,7 @@ def idx_bytes(array: np.ndarray) -> bytes:
 
 def test_idx():
     images = np.arange(24).reshape(2, 3, 4)
-    assert np.array_equal(idx(idx_bytes(images), "x"), images)
+    assert np.array_equal(parse_idx(idx_bytes(images), "x"), images)
 
 
 @pytest.mark.parametrize(
@@ -326,12 +315,12 @@ def test_idx():
 )
 def test_idx_of_another_kind(content, words):
     with one_line(match=f"^digits.gz {words}|^digits.gz is {words}"):
-        idx(content, "digits.gz")
+        parse_idx(content, "digits.gz")
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=40))
 def test_idx_of_noise(noise):
     for content in (noise, b"\0\0\x08" + noise):
-        answer = answer_or_complaint(idx, content, "noise")
+        answer = answer_or_complaint(parse_idx, content, "noise")
         assert "noise" in answer if isinstance(answer, str) else answer.size == len(content) - 4 * (1 + content[3])

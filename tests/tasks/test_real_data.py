@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mnemoscope.tasks import Characters, Chorales, Digits, Task, Words
-from mnemoscope.tasks._data import read
+from mnemoscope.tasks._data import read_data_file
 from mnemoscope.tasks._registry import FILES
 
 pytestmark = [
@@ -182,4 +182,4 @@ def test_a_short_training_beats_the_baseline(task: Task, updates: int):
 
 @pytest.mark.parametrize("name", list(FILES))
 def test_every_file_has_its_checksum(name):
-    assert len(read(name)) == FILES[name].size
+    assert len(read_data_file(name)) == FILES[name].size

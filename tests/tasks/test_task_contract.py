@@ -138,7 +138,7 @@ def test_batches_combine_as_one():
 
 
 def test_independent_sequences_always_start_anew():
-    assert Copy(5).starts_anew(17, 4)
+    assert Copy(5).resets_state(17, 4)
     assert Copy(5).steps_per_epoch(4) is None
 
 

@@ -78,7 +78,7 @@ def test_chunks_of_an_epoch_are_the_streams(size, bptt, tmp_path_factory):
 def test_an_epoch_ends_where_the_state_is_reset(text):
     task = Characters(text, bptt=10)
     epoch = task.steps_per_epoch(4)
-    resets = [step for step in range(2 * epoch + 1) if task.starts_anew(step, 4)]
+    resets = [step for step in range(2 * epoch + 1) if task.resets_state(step, 4)]
     assert resets == [0, epoch, 2 * epoch]
     assert torch.equal(task.batch(0, 4).inputs, task.batch(epoch, 4).inputs)
     assert task.carries_state

@@ -37,7 +37,7 @@ def _run(config: dict[str, Any], folder: Path, die_at: int | None) -> None:
     if (folder / "config.json").exists():
         resume(folder)
     else:
-        train(RunConfig.from_plain(config), folder)
+        train(RunConfig.from_dict(config), folder)
 
 
 def _arm(die_at: int) -> None:

@@ -33,8 +33,8 @@ FIT = st.fixed_dictionaries(
 @given(values=FIT)
 def test_json_round_trip(name: str, values: dict[str, Any]) -> None:
     config = RunConfig(TASKS[name](), NetworkConfig("RelLSTM", 7, buffer=3, refresh=True), FitConfig(**values))
-    text = json.dumps(config.to_plain(), allow_nan=False)
-    assert RunConfig.from_plain(json.loads(text)) == config
+    text = json.dumps(config.to_dict(), allow_nan=False)
+    assert RunConfig.from_dict(json.loads(text)) == config
 
 
 @pytest.mark.parametrize(
@@ -74,16 +74,16 @@ def test_wrong_values_are_refused_in_one_line(values: dict[str, Any], message: s
     ],
 )
 def test_wrong_files_are_refused_in_one_line(change: Any, message: str) -> None:
-    config = RunConfig(Copy()).to_plain()
+    config = RunConfig(Copy()).to_dict()
     change(config)
     with pytest.raises(MnemoscopeError, match=message.replace(".", r"\.")):
-        RunConfig.from_plain(config)
+        RunConfig.from_dict(config)
 
 
 @pytest.mark.parametrize("kind", [FitConfig, NetworkConfig])
 def test_missing_fields_take_their_defaults(kind: type) -> None:
     part = "fit" if kind is FitConfig else "network"
     config = {"task": {"name": "copy"}, "network": {}, "fit": {}}
-    found = getattr(RunConfig.from_plain(config), part)
+    found = getattr(RunConfig.from_dict(config), part)
     assert found == kind()
     assert all(field.default is not None or "None" in str(field.type) for field in fields(kind))

@@ -164,7 +164,7 @@ class Stream(Custom):
 
     carries_state = True
 
-    def starts_anew(self, step: int, size: int, split="train") -> bool:
+    def resets_state(self, step: int, size: int, split="train") -> bool:
         return step % 3 == 0
 
 
@@ -241,7 +241,7 @@ def test_a_model_and_a_task_of_ones_own_can_be_resumed(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit(parts, TASK, config, tmp_path / "parts", watch=interrupt)
+        fit(parts, TASK, config, tmp_path / "parts", callback=interrupt)
     again = Counting()
     fit(again, TASK, config, tmp_path / "parts", resume=True)
     assert torch.equal(whole.weight, again.weight)

@@ -121,7 +121,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["name", "T", "x"]), inner, max_size=2),
     max_leaves=4,
 )
-places = [(part, name) for part, section in CONFIG.to_plain().items() for name in section]
+places = [(part, name) for part, section in CONFIG.to_dict().items() for name in section]
 
 
 @settings(quickly, max_examples=80)

@@ -34,11 +34,11 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def stop_at(update: int):
-    def watch(progress):
+    def callback(progress):
         if progress.update == update:
             raise Stop
 
-    return watch
+    return callback
 
 
 def variants(text: Path) -> dict[str, RunConfig]:

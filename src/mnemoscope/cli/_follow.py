@@ -8,11 +8,10 @@ from pathlib import Path
 
 from mnemoscope.cli._console import OutputOptions, format_value, show_json, terminal
 from mnemoscope.cli._progress import Interrupted, RunProgress
-from mnemoscope.training import RunConfig, Summary
-from mnemoscope.training._progress import Watch
+from mnemoscope.training import ProgressCallback, RunConfig, Summary
 
 
-def follow(start: Callable[[Watch], Summary], config: RunConfig, folder: Path, output: OutputOptions) -> int:
+def follow(start: Callable[[ProgressCallback], Summary], config: RunConfig, folder: Path, output: OutputOptions) -> int:
     """Start a run, show its progress and its outcome, and return the exit code."""
     progress = RunProgress(config.task, f"{config.task.name} · {config.network.model}", output.quiet)
     try:

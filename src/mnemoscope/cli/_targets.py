@@ -15,10 +15,7 @@ from mnemoscope.cli._factories import DEFAULT_HIDDEN_SIZE, make_model
 from mnemoscope.cli._weights import load_weights
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Task
-from mnemoscope.training import NetworkConfig, Run, SequenceModel, models
-from mnemoscope.training._model import make_layer
-from mnemoscope.training._run import Which
-from mnemoscope.training._schema import from_plain
+from mnemoscope.training import CheckpointName, NetworkConfig, Run, SequenceModel, make_layer, models
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,13 @@ def is_run(spec: str) -> bool:
 
 
 def load_target(
-    spec: str, *, task: Task | None, features: int, options: Mapping[str, Any], checkpoint: Path | None, which: Which
+    spec: str,
+    *,
+    task: Task | None,
+    features: int,
+    options: Mapping[str, Any],
+    checkpoint: Path | None,
+    which: CheckpointName,
 ) -> Target:
     """Return the model that `spec` names, with the weights in `checkpoint` if one is given."""
     if is_run(spec):
@@ -84,5 +87,5 @@ def _built_in(name: str, task: Task | None, features: int, options: Mapping[str,
     for option in options:
         if option not in known:
             raise MnemoscopeError(f"{name} has no option {option!r}; options are {', '.join(sorted(known))}")
-    config = from_plain(NetworkConfig, {"hidden_size": DEFAULT_HIDDEN_SIZE, **options, "model": name}, "--with")
+    config = NetworkConfig.from_dict({"hidden_size": DEFAULT_HIDDEN_SIZE, **options, "model": name}, "--with")
     return make_layer(config, features) if task is None else SequenceModel.for_task(task, config)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import read_bytes
-from mnemoscope.training._checkpoint import fit_tensors
+from mnemoscope.training import check_tensors_match
 
 STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model", "module", "weights")
 PREFIXES = ("module.", "_orig_mod.", "model.")  # of DistributedDataParallel, torch.compile, our own checkpoints
@@ -27,7 +27,7 @@ def load_weights(model: Any, path: Path) -> None:
         raise MnemoscopeError(f"a {type(model).__name__} is not a torch module: it cannot load the weights in {path}")
     expected = model.state_dict()
     tensors = _without_prefix(_find_state_dict(read_tensors(path), path), set(expected))
-    fit_tensors(tensors, expected, str(path))
+    check_tensors_match(tensors, expected, str(path))
     model.load_state_dict(tensors)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mnemoscope.files import write_whole
+from mnemoscope.files import write_atomic
 from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Mark, Marker, Plane, Points, log_range
 from mnemoscope.report._palette import COLOR_SCALE, LIGHT, MATPLOTLIB_DASHES, MATPLOTLIB_SYMBOLS, cycle
 
@@ -41,7 +41,7 @@ def write_panels(charts: Sequence[Chart], path: Path) -> None:
 def _save(figure: Any, path: Path) -> None:
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], dpi=DPI)
-    write_whole(path, content.getvalue())
+    write_atomic(path, content.getvalue())
 
 
 def draw_figure(charts: Sequence[Chart]) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.files import write_whole
+from mnemoscope.files import write_atomic
 from mnemoscope.report._chart import format_number
 from mnemoscope.report._interactive import plotly_chart
 from mnemoscope.report._page import fill_template
@@ -49,7 +49,7 @@ def write_index(rows: Sequence[RunRow], path: str | Path, title: str, links: Map
         rows=[(row.run, links.get(row.run, ""), [_cell(getattr(row, name)) for name in COLUMNS]) for row in rows],
     )
     path = Path(path)
-    write_whole(path, text.encode())
+    write_atomic(path, text.encode())
     return path
 
 

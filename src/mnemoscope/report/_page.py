@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import write_whole
+from mnemoscope.files import write_atomic
 from mnemoscope.finding import Examination, Finding
 from mnemoscope.report._chart import Chart, format_number
 from mnemoscope.report._charts import charts_of, scopes_of
@@ -50,7 +50,7 @@ class Section:
 def write_page(examinations: Examination | Mapping[str, Examination], path: str | Path, title: str = "") -> Path:
     """Write the page of one examination, or of several by the models' names, which are then compared."""
     path = Path(path)
-    write_whole(path, render(examinations, title).encode())
+    write_atomic(path, render(examinations, title).encode())
     return path
 
 

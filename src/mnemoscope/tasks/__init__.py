@@ -1,4 +1,4 @@
-"""What there is to remember."""
+"""Tasks: sequences to remember, with their loss, metrics and baseline."""
 
 from mnemoscope.tasks._adding import Adding
 from mnemoscope.tasks._chorales import Chorales
@@ -15,7 +15,7 @@ TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (Copy, Denoise, Adding, Symbols, Digits, Characters, Words, Chorales, Gaussian, StartEnd)
 }
-"""Every task by the name it has on the command line; `Custom` is for Python alone."""
+"""Every task by its name on the command line. `Custom` is for Python only."""
 
 __all__ = [
     "TASKS",

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.tasks._classification import batches, epoch_rows
-from mnemoscope.tasks._data import read
-from mnemoscope.tasks._task import Batch, Split, Task, at_least, require
+from mnemoscope.tasks._classification import batch_indices, batches_per_epoch
+from mnemoscope.tasks._data import read_data_file
+from mnemoscope.tasks._task import Batch, Split, Task, require, require_at_least
 
 NOTES = 88
 PADDING = -1
@@ -25,10 +25,10 @@ _FILES = {"jsb": "polyphonic/JSB_Chorales.mat", "nottingham": "polyphonic/Nottin
 
 @dataclass(frozen=True)
 class Chorales(Task):
-    """Predict which of 88 notes sound in the next frame of a piece; in nats a frame, summed over the notes.
+    """Predict which of 88 notes sound in the next frame of a piece; in nats per frame, summed over the notes.
 
-    Every frame counts, the first too: it is predicted from silence. Pieces of a batch are padded at their end; padded
-    frames are -1 in the targets (T, B, 88) and count for nothing.
+    Every frame counts, also the first: it is predicted from silence. The pieces of a batch are padded at their end.
+    Padded frames are -1 in the targets (T, B, 88) and do not count.
     """
 
     name = "chorales"
@@ -44,7 +44,7 @@ class Chorales(Task):
 
     def __post_init__(self) -> None:
         require(self.data in _FILES, "data", self.data, "'jsb' or 'nottingham'")
-        at_least(self, cut=0)
+        require_at_least(self, cut=0)
 
     @cached_property
     def length(self) -> int:
@@ -52,43 +52,45 @@ class Chorales(Task):
 
     @cached_property
     def baseline(self) -> float:
-        """Each note sounds by chance, as often as it does in the training pieces: the sum of their entropies."""
-        often = torch.cat(_pieces(self.data, self.cut, "train")).double().mean(0)
-        return (torch.special.entr(often) + torch.special.entr(1 - often)).sum().item()
+        """The sum of the notes' entropies: the loss of predicting each note's frequency in the training pieces."""
+        frequency = torch.cat(_pieces(self.data, self.cut, "train")).double().mean(0)
+        return (torch.special.entr(frequency) + torch.special.entr(1 - frequency)).sum().item()
 
     def steps_per_epoch(self, size: int, split: Split = "train") -> int:
-        return batches(len(_pieces(self.data, self.cut, split)), size, split)
+        return batches_per_epoch(len(_pieces(self.data, self.cut, split)), size, split)
 
     def _batch(self, step: int, size: int, split: Split) -> Batch:
         pieces = _pieces(self.data, self.cut, split)
-        rows = epoch_rows(self, len(pieces), step, size, split).tolist()
+        rows = batch_indices(self, len(pieces), step, size, split).tolist()
         targets = pad_sequence([pieces[row] for row in rows], padding_value=PADDING).float()  # (T, B, 88)
         silence = torch.zeros_like(targets[:1])
         return Batch(torch.cat([silence, targets[:-1].clamp_min(0)]), targets)
 
     def weight(self, targets: Tensor) -> int:
-        return int(_counts(targets).sum())
+        return int(_frame_mask(targets).sum())
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        frames = _counts(targets)
+        frames = _frame_mask(targets)
         return F.binary_cross_entropy_with_logits(outputs[frames], targets[frames], reduction="sum") / frames.sum()
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """`accuracy` is right notes over right, missed and wrong ones (Bay et al. 2009)."""
-        loss, frames = self.loss(outputs, targets).item(), _counts(targets)
-        said, true = outputs[frames] > 0, targets[frames] > 0
-        accuracy = (said & true).sum() / (said | true).sum().clamp_min(1)
+        """`accuracy` is the number of right notes over that of right, missed and wrong ones (Bay et al. 2009)."""
+        loss = self.loss(outputs, targets).item()
+        frames = _frame_mask(targets)
+        predicted = outputs[frames] > 0
+        true = targets[frames] > 0
+        accuracy = (predicted & true).sum() / (predicted | true).sum().clamp_min(1)
         return {"loss": loss, "nll": loss, "accuracy": accuracy.item()}
 
 
-def _counts(targets: Tensor) -> Tensor:
-    """(T, B): which frames are not padding."""
+def _frame_mask(targets: Tensor) -> Tensor:
+    """Return which frames are not padding (T, B)."""
     return targets[..., 0] != PADDING
 
 
 @lru_cache(maxsize=12)
 def _pieces(data: str, cut: int, split: Split) -> tuple[Tensor, ...]:
-    """The pieces of a split, (frames, 88) int8 each."""
+    """Return the pieces of a split, (frames, 88) int8 each."""
     pieces = _decode(data)[split]
     return tuple(part for piece in pieces for part in piece.split(cut or len(piece)))
 
@@ -100,7 +102,7 @@ def _decode(data: str) -> dict[str, list[Tensor]]:
     except ImportError:
         raise MnemoscopeError("piano rolls need scipy: pip install mnemoscope[music]") from None
     path = _FILES[data]
-    cells = loadmat(BytesIO(read(path)), variable_names=["traindata", "validdata", "testdata"])
+    cells = loadmat(BytesIO(read_data_file(path)), variable_names=["traindata", "validdata", "testdata"])
     return {split: [_roll(roll, path) for roll in cells[f"{split}data"][0]] for split in ("train", "valid", "test")}
 
 

@@ -1,4 +1,4 @@
-"""What several tasks share: one class to name at the end of the sequence, and a finite set of sequences."""
+"""What several tasks share: one class per sequence as the target, and batches of a finite set of sequences."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mnemoscope.tasks._task import Split, Task, require
 
 
 @dataclass(frozen=True)
-class AnswerAtEnd(Task):
-    """A task whose answer is one class a sequence, read at the last step: targets are (B,) int64."""
+class SequenceClassification(Task):
+    """A task with one class per sequence, predicted at the last step. Targets are (B,) int64."""
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs[-1], targets)
@@ -25,29 +25,32 @@ class AnswerAtEnd(Task):
         return {"loss": self.loss(outputs, targets).item(), "accuracy": correct.float().mean().item()}
 
 
-def epoch_rows(task: Task, count: int, step: int, size: int, split: Split) -> Tensor:
-    """Which of `count` sequences batch `step` holds.
+def batch_indices(task: Task, count: int, step: int, size: int, split: Split) -> Tensor:
+    """Return which of `count` sequences are in batch `step`.
 
-    Training goes through all of them in a new order every epoch and leaves out the few that do not fill a batch;
-    held-out sequences come in their own order, the last batch shorter.
+    Training goes through all sequences in a new order every epoch and drops the last ones that do not fill a batch.
+    Held-out sequences come in a fixed order, and their last batch may be smaller.
     """
-    place = step % batches(count, size, split) * size
-    if split != "train":
-        return torch.arange(place, min(place + size, count), device="cpu")
-    return _order(task.name, task.seed, step // batches(count, size, split), count)[place : place + size]
+    epoch, batch = divmod(step, batches_per_epoch(count, size, split))
+    start = batch * size
+    if split == "train":
+        return _epoch_order(task.name, task.seed, epoch, count)[start : start + size]
+    return torch.arange(start, min(start + size, count), device="cpu")
 
 
-def batches(count: int, size: int, split: Split) -> int:
-    """How many batches one pass over `count` sequences has."""
-    require(split != "train" or size <= count, "size", size, f"at most the {count} training sequences there are")
-    return count // size if split == "train" else -(-count // size)
+def batches_per_epoch(count: int, size: int, split: Split) -> int:
+    """Return how many batches one pass over `count` sequences has: rounded down for training, else up."""
+    if split == "train":
+        require(size <= count, "size", size, f"at most the {count} training sequences there are")
+        return count // size
+    return -(-count // size)
 
 
 @lru_cache(maxsize=8)
-def _order(name: str, seed: int, epoch: int, count: int) -> Tensor:
+def _epoch_order(name: str, seed: int, epoch: int, count: int) -> Tensor:
     return torch.randperm(count, generator=generator(name, seed, "order", epoch), device="cpu")
 
 
 def entropy(counts: Tensor) -> float:
-    """The entropy in nats of the distribution that `counts` are proportional to."""
+    """Return the entropy, in nats, of the distribution proportional to `counts`."""
     return torch.special.entr(counts.double() / counts.sum()).sum().item()

@@ -1,4 +1,4 @@
-"""Copy and Denoise: ten symbols to be said again after a long silence (Kerg et al. 2020)."""
+"""Copy and Denoise: ten symbols to repeat after a long delay (Kerg et al. 2020)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mnemoscope.tasks._seeded import one_hot, permutations
-from mnemoscope.tasks._task import Batch, Split, Task, at_least
+from mnemoscope.tasks._seeded import one_hot, random_permutations
+from mnemoscope.tasks._task import Batch, Split, Task, require_at_least
 
 SYMBOLS = 10  # to remember, each one of 1..8
 ALPHABET = 8
-BLANK, MARKER = 0, 9
+BLANK = 0
+MARKER = 9
 
 
 @dataclass(frozen=True)
-class _Recall(Task):
-    """T + 20 steps: ten symbols somewhere, a marker, and ten steps in which they are to be said in order."""
+class _SymbolRecall(Task):
+    """T + 20 steps: ten symbols somewhere, a marker, and ten steps in which they are to be repeated in order."""
 
-    solved = 0.995  # of the held-out symbols: above 99 % of any others too
+    solved = 0.995  # of the held-out symbols; then above 99 % on any others too
     input_size = ALPHABET + 2
     output_size = ALPHABET + 1
 
@@ -30,7 +31,7 @@ class _Recall(Task):
     """Steps between the symbols and their repetition."""
 
     def __post_init__(self) -> None:
-        at_least(self, T=1)
+        require_at_least(self, T=1)
 
     @property
     def length(self) -> int:
@@ -42,53 +43,53 @@ class _Recall(Task):
 
     @property
     def baseline(self) -> float:
-        """Blanks are certain and every symbol is a guess among eight: 10 ln 8 / (T + 20)."""
+        """10 ln 8 / (T + 20): blanks are certain, and every symbol is a guess among eight."""
         return SYMBOLS * math.log(ALPHABET) / self.length
 
     @abstractmethod
-    def places(self, size: int, random: torch.Generator) -> Tensor:
-        """(10, size): the steps at which the symbols are shown, in ascending order."""
+    def symbol_steps(self, size: int, random: torch.Generator) -> Tensor:
+        """Return the steps at which the symbols are shown, in ascending order (10, size)."""
 
     def _batch(self, step: int, size: int, split: Split) -> Batch:
         random = self.generator(split, step)
         symbols = torch.randint(1, ALPHABET + 1, (SYMBOLS, size), generator=random, device="cpu")
         inputs = torch.full((self.length, size), BLANK, device="cpu")
-        inputs.scatter_(0, self.places(size, random), symbols)
+        inputs.scatter_(0, self.symbol_steps(size, random), symbols)
         inputs[self.T + SYMBOLS - 1] = MARKER
         targets = torch.full_like(inputs, BLANK)
         targets[-SYMBOLS:] = symbols
         return Batch(one_hot(inputs, self.input_size), targets)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        # The cross-entropy. In the last place torch's softmax takes so few classes one by one, four times slower.
-        said = F.log_softmax(outputs.transpose(1, 2), 1).transpose(1, 2)
-        return F.nll_loss(said.flatten(0, 1), targets.flatten())
+        # The cross-entropy. Over a last dimension of so few classes torch's softmax is four times slower.
+        log_probabilities = F.log_softmax(outputs.transpose(1, 2), 1).transpose(1, 2)
+        return F.nll_loss(log_probabilities.flatten(0, 1), targets.flatten())
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Accuracy counts the last ten steps only: the blanks before them are free."""
+        """`accuracy` counts the last ten steps only: the blanks before them are easy."""
         correct = outputs[-SYMBOLS:].argmax(-1) == targets[-SYMBOLS:]
         return {"loss": self.loss(outputs, targets).item(), "accuracy": correct.float().mean().item()}
 
 
 @dataclass(frozen=True)
-class Copy(_Recall):
-    """Ten symbols, T - 1 blanks, a marker: say the symbols again."""
+class Copy(_SymbolRecall):
+    """Ten symbols, T - 1 blanks, a marker: repeat the symbols."""
 
     name = "copy"
 
-    def places(self, size: int, random: torch.Generator) -> Tensor:
+    def symbol_steps(self, size: int, random: torch.Generator) -> Tensor:
         return torch.arange(SYMBOLS, device="cpu").unsqueeze(1).expand(SYMBOLS, size)
 
 
 @dataclass(frozen=True)
-class Denoise(_Recall):
-    """Ten symbols scattered among T - 1 blanks, a marker: say the symbols again, in order.
+class Denoise(_SymbolRecall):
+    """Ten symbols scattered among T - 1 blanks, a marker: repeat the symbols in order.
 
-    Their places are distinct. (Places drawn with replacement, also found in the literature, overwrite symbols and leave
-    nothing to learn there.)
+    Their steps are distinct. (Steps drawn with replacement, also found in the literature, overwrite symbols, which then
+    cannot be learned.)
     """
 
     name = "denoise"
 
-    def places(self, size: int, random: torch.Generator) -> Tensor:
-        return permutations(self.T + SYMBOLS - 1, size, random)[:SYMBOLS].sort(0).values
+    def symbol_steps(self, size: int, random: torch.Generator) -> Tensor:
+        return random_permutations(self.T + SYMBOLS - 1, size, random)[:SYMBOLS].sort(0).values

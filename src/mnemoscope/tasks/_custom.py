@@ -1,4 +1,4 @@
-"""A task of the user's own, from any source of (inputs, targets)."""
+"""A task of the user's, from any source of (inputs, targets)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.tasks._task import Batch, Split, Task, at_least, require
+from mnemoscope.tasks._task import Batch, Split, Task, require, require_at_least
 
 Pair = tuple[Tensor, Tensor]
 Source = Callable[[int, int, Split], Pair] | Iterable[Pair]
@@ -23,17 +23,17 @@ class Custom(Task):
     """Batches from a function `source(step, size, split)`, or from an iterable of batches (a list, a DataLoader).
 
     Inputs are (T, B, input_size), or (T, B) int64 ids with `token_input=True`. Targets with a time dimension are
-    compared with the read-out at every step, others with that of the last: (T, B) or (B,) int64 for classes, of which
-    -100 counts for nothing, and (T, B, output_size) or (B, output_size) for numbers.
+    compared with the read-out at every step, others with that of the last step. Classes are (T, B) or (B,) int64, and
+    -100 is ignored. Numbers are (T, B, output_size) or (B, output_size).
 
-    A function should depend on its arguments alone, so that a stopped run can be resumed. An iterable is gone through
-    from its start to the batch that is asked for, and keeps its own batch size; `valid` and `test` need their own.
+    A function should depend on its arguments only, so that a stopped run can be resumed. An iterable is advanced from
+    its start to the requested batch and sets the batch size itself; `valid` and `test` need iterables of their own.
     """
 
     name = "custom"
 
     source: Source
-    """Training batches, and those of the other splits where it is a function."""
+    """Training batches; if it is a function, also those of the other splits."""
     valid: Source | None = None
     """Validation batches."""
     test: Source | None = None
@@ -49,15 +49,15 @@ class Custom(Task):
     token_input: bool = field(default=False, kw_only=True)
     """Whether inputs are integer ids to embed."""
     needs: int = field(default=0, kw_only=True)
-    """How many steps back the task needs; left out, as many as the sequence has."""
+    """How many steps back the task needs; by default length - 1."""
     solved: float | None = field(default=None, kw_only=True)
     """The accuracy or mean squared error at which the task counts as solved."""
     baseline: float | None = field(default=None, kw_only=True)
-    """The loss without memory, where it is known."""
+    """The loss without memory, if it is known."""
     _open: dict[str, tuple[int, Iterator[Pair]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        at_least(self, input_size=1, output_size=1, length=1, needs=0)
+        require_at_least(self, input_size=1, output_size=1, length=1, needs=0)
         require(self.answer in ("classes", "numbers"), "answer", self.answer, "'classes' or 'numbers'")
         object.__setattr__(self, "needs", self.needs or self.length - 1)
         if self.answer == "numbers":
@@ -74,21 +74,25 @@ class Custom(Task):
         return self._checked(pair)
 
     def _source(self, split: Split) -> Source:
-        own = {"train": self.source, "valid": self.valid, "test": self.test}[split]
-        if own is None and not callable(self.source):
+        source = {"train": self.source, "valid": self.valid, "test": self.test}[split]
+        if source is not None:
+            return source
+        if not callable(self.source):
             raise MnemoscopeError(f"no {split} batches: give Custom {split}=…, or a function as its source")
-        return self.source if own is None else own
+        return self.source
 
     def _advance(self, source: Iterable[Pair], step: int, split: Split) -> Pair:
-        """Batch `step` of an iterable, from where it stands if it has not passed that batch already."""
+        """Return batch `step` of an iterable, which is started again only if it is past that batch."""
         if isinstance(source, Sized):
             require(len(source) > 0, f"number of {split} batches", 0, "1 or more")
             step %= len(source)
-        opened = self._open.get(split)
-        if opened is not None and opened[0] > step and isinstance(source, Iterator):
+        position, batches = self._open.get(split, (0, None))
+        if position > step and isinstance(source, Iterator):
             raise MnemoscopeError(f"the {split} batches have passed number {step}; give a list or a function")
-        place, batches = opened if opened is not None and opened[0] <= step else (0, iter(source))
-        pair = next(islice(batches, step - place, None), None)
+        if batches is None or position > step:
+            position = 0
+            batches = iter(source)
+        pair = next(islice(batches, step - position, None), None)
         if pair is None:
             raise MnemoscopeError(f"the {split} batches end before number {step}; give a list or a function")
         self._open[split] = (step + 1, batches)
@@ -98,20 +102,23 @@ class Custom(Task):
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(part, Tensor) for part in pair)):
             raise MnemoscopeError(f"a batch must be a pair of tensors (inputs, targets), not {type(pair).__name__}")
         inputs, targets = cast(Pair, tuple(pair))
-        fits = inputs.dim() == 2 if self.token_input else inputs.dim() == 3 and inputs.shape[-1] == self.input_size
-        wanted = "(T, B)" if self.token_input else f"(T, B, {self.input_size})"
-        require(fits, "shape of inputs", tuple(inputs.shape), wanted)
+        shape = tuple(inputs.shape)
+        if self.token_input:
+            require(len(shape) == 2, "shape of inputs", shape, "(T, B)")
+        else:
+            fits = len(shape) == 3 and shape[-1] == self.input_size
+            require(fits, "shape of inputs", shape, f"(T, B, {self.input_size})")
         dims = (1, 2) if self.answer == "classes" else (2, 3)
         require(targets.dim() in dims, "dimensions of targets", targets.dim(), f"{dims[0]} (at the end) or {dims[1]}")
         return Batch(inputs, targets)
 
-    def _answered(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The read-outs that targets are compared with, without a time dimension of their own."""
+    def _compared_outputs(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the outputs that the targets are compared with: of all steps (T * B, ...) or of the last (B, ...)."""
         every_step = targets.dim() == outputs.dim() - (self.answer == "classes")
         return outputs.flatten(0, 1) if every_step else outputs[-1]
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        answered = self._answered(outputs, targets)
+        answered = self._compared_outputs(outputs, targets)
         if self.answer == "numbers":
             return F.mse_loss(answered, targets.reshape(answered.shape))
         return F.cross_entropy(answered, targets.flatten(), ignore_index=IGNORED)
@@ -120,7 +127,7 @@ class Custom(Task):
         loss = self.loss(outputs, targets).item()
         if self.answer == "numbers":
             return {"loss": loss, "mse": loss}
-        correct = self._answered(outputs, targets).argmax(-1) == targets.flatten()
+        correct = self._compared_outputs(outputs, targets).argmax(-1) == targets.flatten()
         return {"loss": loss, "accuracy": correct.sum().item() / max(self.weight(targets), 1)}
 
     def weight(self, targets: Tensor) -> int:

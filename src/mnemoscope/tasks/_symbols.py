@@ -9,17 +9,17 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from mnemoscope.tasks._classification import AnswerAtEnd, batches, epoch_rows
+from mnemoscope.tasks._classification import SequenceClassification, batch_indices, batches_per_epoch
 from mnemoscope.tasks._seeded import one_hot
-from mnemoscope.tasks._task import Batch, Split, at_least
+from mnemoscope.tasks._task import Batch, Split, require_at_least
 
 ALPHABET = "pqabcd"
-"""The symbols in the order of the input's features: p and q matter, the others distract."""
+"""The symbols in the order of the input's features. p and q matter, the others are distractors."""
 
 
 @dataclass(frozen=True)
-class Symbols(AnswerAtEnd):
-    """Distractors a, b, c, d, but for two of p or q early on: say at the end which two, and in which order.
+class Symbols(SequenceClassification):
+    """Distractors a, b, c, d, and early on two symbols p or q: classify at the end which two, and in which order.
 
     The classes are (p, p), (p, q), (q, p), (q, q). The sequences are drawn once, as many for training as for each of
     the held-out splits. (The authors' code has T = 200 where the paper has 150.)
@@ -37,14 +37,14 @@ class Symbols(AnswerAtEnd):
     second: int = 40
     """Earliest step, from 0, of the second symbol that matters."""
     window: int = 10
-    """Number of steps among which each of the two places is drawn."""
+    """Number of steps among which the step of each of the two symbols is drawn."""
     sequences: int = 1000
     """Sequences of each split."""
 
     def __post_init__(self) -> None:
-        at_least(self, window=1, sequences=1, first=0)
-        at_least(self, second=self.first + self.window)
-        at_least(self, T=self.second + self.window)
+        require_at_least(self, window=1, sequences=1, first=0)
+        require_at_least(self, second=self.first + self.window)
+        require_at_least(self, T=self.second + self.window)
 
     @property
     def length(self) -> int:
@@ -56,24 +56,26 @@ class Symbols(AnswerAtEnd):
 
     @property
     def baseline(self) -> float:
-        """A guess among four classes."""
+        """ln 4: a guess among four classes."""
         return math.log(4)
 
     def steps_per_epoch(self, size: int, split: Split = "train") -> int:
-        return batches(self.sequences, size, split)
+        return batches_per_epoch(self.sequences, size, split)
 
     def _batch(self, step: int, size: int, split: Split) -> Batch:
         symbols, classes = _draw(self, split)
-        rows = epoch_rows(self, self.sequences, step, size, split)
+        rows = batch_indices(self, self.sequences, step, size, split)
         return Batch(one_hot(symbols[:, rows], self.input_size), classes[rows])
 
 
 @lru_cache(maxsize=6)
 def _draw(task: Symbols, split: Split) -> tuple[Tensor, Tensor]:
-    """All sequences of a split, (T, sequences), and their classes."""
-    random, count = task.generator(split), task.sequences
+    """Return all sequences of a split (T, sequences) and their classes (sequences,)."""
+    random = task.generator(split)
+    count = task.sequences
     symbols = torch.randint(2, len(ALPHABET), (task.T, count), generator=random, device="cpu")
     starts = torch.tensor([[task.first], [task.second]], device="cpu")
-    places = starts + torch.randint(0, task.window, (2, count), generator=random, device="cpu")
+    steps = starts + torch.randint(0, task.window, (2, count), generator=random, device="cpu")
     relevant = torch.randint(0, 2, (2, count), generator=random, device="cpu")
-    return symbols.scatter_(0, places, relevant), 2 * relevant[0] + relevant[1]
+    classes = 2 * relevant[0] + relevant[1]
+    return symbols.scatter_(0, steps, relevant), classes

@@ -1,4 +1,4 @@
-"""What every task has: sizes, batches that can be made in any order, a loss, metrics and a baseline."""
+"""The base class of tasks: sizes, batches that can be made in any order, a loss, metrics and a baseline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Split = Literal["train", "valid", "test"]
 
 
 class Batch(NamedTuple):
-    """One batch, time first: `inputs` (T, B, input_size) float32, or (T, B) int64 ids where `task.token_input`."""
+    """One batch, time first: `inputs` (T, B, input_size) float32, or (T, B) int64 ids if `task.token_input`."""
 
     inputs: Tensor
     targets: Tensor
@@ -25,19 +25,19 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """Something to remember.
+    """Sequences to remember, with a loss and metrics.
 
-    A task is a frozen dataclass whose fields are its configuration. Batches come from `(seed, split, step)` alone, so a
-    run may be resumed at any step, and train, valid and test never share their random numbers.
+    A task is a frozen dataclass whose fields are its configuration. A batch depends on `(seed, split, step)` only. So a
+    run can be resumed at any step, and train, valid and test never share random numbers.
     """
 
     name = "task"
     token_input = False
-    """Whether inputs are integer ids to embed instead of features."""
+    """Whether inputs are integer ids to embed, not features."""
     carries_state = False
-    """Whether batch `step + 1` continues the sequences of batch `step`, so that the hidden state is carried over."""
+    """Whether batch `step + 1` continues the sequences of batch `step`, with the hidden state carried over."""
     metric = "accuracy"
-    """The headline among `metrics`."""
+    """The headline metric, a key of `metrics`."""
     higher_is_better = True
 
     seed: int = field(default=0, kw_only=True)
@@ -46,17 +46,17 @@ class Task(ABC):
     @property
     @abstractmethod
     def input_size(self) -> int:
-        """Features of one input step, or the number of distinct ids where `token_input`."""
+        """Features of one input step, or the number of distinct ids if `token_input`."""
 
     @property
     @abstractmethod
     def output_size(self) -> int:
-        """Features that the read-out must give at each step."""
+        """Features of the read-out at each step."""
 
     @property
     @abstractmethod
     def length(self) -> int:
-        """Steps of a sequence (of the longest, where they differ)."""
+        """Steps of a sequence, or of the longest if they differ."""
 
     @property
     def needs(self) -> int:
@@ -65,19 +65,19 @@ class Task(ABC):
 
     @property
     def solved(self) -> float | None:
-        """The value of the headline metric at which the task counts as solved, or None where there is no such value."""
+        """The value of the headline metric at which the task counts as solved, or None if there is none."""
         return None
 
     @property
     def baseline(self) -> float | None:
-        """The loss without memory: of the best answers that are the same for every sequence, in closed form.
+        """The loss without memory: that of the best prediction which is the same for every sequence.
 
-        On data it is taken over the training split. None where no closed form is known.
+        For data sets it is computed on the training split. None if no closed form is known.
         """
         return None
 
     def batch(self, step: int, size: int, split: Split = "train") -> Batch:
-        """Batch number `step` of `size` sequences, the same whenever and in whatever order it is asked for."""
+        """Return batch number `step` of `size` sequences. It is the same whenever and in whatever order it is made."""
         require(step >= 0, "step", step, "0 or more")
         require(size >= 1, "size", size, "1 or more")
         require(split in get_args(Split), "split", split, "one of 'train', 'valid', 'test'")
@@ -85,53 +85,56 @@ class Task(ABC):
 
     @abstractmethod
     def _batch(self, step: int, size: int, split: Split) -> Batch:
-        """`batch`, of arguments that are already known to be right."""
+        """`batch`, with arguments that have been checked."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss to train on, a scalar; `outputs` (T, B, output_size) are the read-out at every step."""
+        """Return the loss to train on, a scalar, from the read-out at every step (T, B, output_size)."""
 
     @abstractmethod
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """`loss`, the headline `metric` and others, for one batch."""
+        """Return `loss`, the headline `metric` and others for one batch."""
 
     def weight(self, targets: Tensor) -> int:
-        """How many predictions a batch counts for in `combine`."""
+        """Return the number of predictions in a batch, its weight in `combine`."""
         return targets.numel()
 
     def combine(self, metrics: Sequence[dict[str, float]], weights: Sequence[float]) -> dict[str, float]:
-        """The metrics of several batches as if they were one: `weights` are each batch's `weight`."""
+        """Return the metrics of several batches as if they were one: their mean, weighted by each batch's `weight`."""
         total = sum(weights)
-        return {key: sum(m[key] * w for m, w in zip(metrics, weights, strict=True)) / total for key in metrics[0]}
+        means = {}
+        for name in metrics[0]:
+            means[name] = sum(m[name] * w for m, w in zip(metrics, weights, strict=True)) / total
+        return means
 
     def steps_per_epoch(self, size: int, split: Split = "train") -> int | None:
-        """Batches of `size` until the data repeat, or None for a task that makes new ones for ever."""
+        """Return the number of batches of `size` in one pass over the data, or None if data are generated endlessly."""
         return None
 
-    def starts_anew(self, step: int, size: int, split: Split = "train") -> bool:
-        """Whether the hidden state is to be reset before batch `step`: always, unless the task `carries_state`."""
+    def resets_state(self, step: int, size: int, split: Split = "train") -> bool:
+        """True if the hidden state is to be reset before batch `step`: always, unless the task `carries_state`."""
         return True
 
     def with_length(self, T: int) -> Self:
-        """The same task at another T, to see whether what was learnt carries over."""
+        """Return the same task at another T, to see whether a trained model generalizes to it."""
         if "T" not in {f.name for f in fields(self)}:
             raise MnemoscopeError(f"{self.name} has one length, {self.length} steps; T = {T} cannot be asked of it")
         return replace(self, T=T)  # type: ignore[call-arg]
 
     def generator(self, *purpose: str | int) -> torch.Generator:
-        """The random numbers of this task and seed for one purpose, usually `(split, step)`."""
+        """Return the random generator of this task and seed for one purpose, usually `(split, step)`."""
         return generator(self.name, self.seed, *purpose)
 
 
-def at_least(task: Task, **least: int) -> None:
-    """Refuse a task one of whose fields is below what it must at least be."""
-    for name, bound in least.items():
-        given = getattr(task, name)
-        whole = isinstance(given, int) and not isinstance(given, bool)
-        require(whole and given >= bound, name, given, f"a whole number, {bound} or more")
+def require_at_least(task: Task, **bounds: int) -> None:
+    """Refuse a task with a field that is not a whole number or is below its bound."""
+    for name, bound in bounds.items():
+        value = getattr(task, name)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        require(whole and value >= bound, name, value, f"a whole number, {bound} or more")
 
 
-def require(condition: bool, name: str, given: object, allowed: str) -> None:
-    """Refuse a wrong value in one line: what was wrong, what was given, what is allowed."""
+def require(condition: bool, name: str, value: object, allowed: str) -> None:
+    """Unless `condition` holds, raise one line: what was wrong, what was given, what is allowed."""
     if not condition:
-        raise MnemoscopeError(f"{name} = {given!r} is not allowed: {name} must be {allowed}")
+        raise MnemoscopeError(f"{name} = {value!r} is not allowed: {name} must be {allowed}")

@@ -1,4 +1,4 @@
-"""Running text: characters and words, read as one stream whose hidden state is carried from chunk to chunk."""
+"""Running text: characters or words as one stream, with the hidden state carried from chunk to chunk."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch import Tensor
 from mnemoscope.tasks._classification import entropy
 from mnemoscope.tasks._corpora import Corpus, characters, words
 from mnemoscope.tasks._seeded import one_hot
-from mnemoscope.tasks._task import Batch, Split, Task, at_least, require
+from mnemoscope.tasks._task import Batch, Split, Task, require, require_at_least
 
 
 @dataclass(frozen=True)
 class _RunningText(Task):
     """Predict the next symbol of a text at every step.
 
-    The text is laid out as `size` streams side by side, and batch `step` holds the `step`-th chunk of each, so the
-    hidden state is to be carried from one batch to the next (and cut off from its gradient) until `starts_anew`.
+    The text is laid out as `size` streams side by side, and batch `step` holds the `step`-th chunk of each. So the
+    hidden state is carried, detached, from one batch to the next until `resets_state`.
     """
 
     carries_state = True
@@ -31,12 +31,12 @@ class _RunningText(Task):
     @property
     @abstractmethod
     def corpus(self) -> Corpus:
-        """The encoded text; read and checked when first asked for, then kept in memory."""
+        """The encoded text; read and checked at first use, then kept in memory."""
 
     @property
     @abstractmethod
     def length(self) -> int:
-        """Steps of a chunk. The text itself sets no length, so this is also how far back is compared with."""
+        """Steps of a chunk. The text itself sets no length, so this also stands for how far back the task needs."""
 
     @property
     def needs(self) -> int:
@@ -52,24 +52,25 @@ class _RunningText(Task):
 
     @cached_property
     def baseline(self) -> float:
-        """The entropy of single symbols: the best prediction that looks at no context."""
+        """The entropy of single symbols: the loss of the best prediction without context."""
         return entropy(self.corpus.train.bincount())
 
     def steps_per_epoch(self, size: int, split: Split = "train") -> int:
-        return -(-(self._streams(size, split).shape[1] - 1) // self.length)
+        predictions = self._streams(size, split).shape[1] - 1
+        return -(-predictions // self.length)
 
-    def starts_anew(self, step: int, size: int, split: Split = "train") -> bool:
-        """At the beginning of every pass over the text."""
+    def resets_state(self, step: int, size: int, split: Split = "train") -> bool:
+        """True at the beginning of every pass over the text."""
         return step % self.steps_per_epoch(size, split) == 0
 
     def _streams(self, size: int, split: Split) -> Tensor:
-        """(size, N // size): the text side by side, the few symbols that do not fill a column left out."""
+        """Return the text as streams side by side (size, N // size); symbols that do not fill a row are dropped."""
         text: Tensor = getattr(self.corpus, split)
         require(2 * size <= len(text), "size", size, f"at most half of the {len(text)} symbols of the {split} text")
         return text[: len(text) // size * size].view(size, -1)
 
     def _chunk(self, step: int, size: int, split: Split) -> tuple[Tensor, Tensor]:
-        """(T, B) symbols and the ones after them; the last chunk of a pass may be shorter."""
+        """Return symbols (T, B) and the ones after them (T, B). The last chunk of a pass may be shorter."""
         start = step % self.steps_per_epoch(size, split) * self.length
         chunk = self._streams(size, split)[:, start : start + self.length + 1].t().long().contiguous()
         return chunk[:-1], chunk[1:]
@@ -80,7 +81,7 @@ class _RunningText(Task):
 
 @dataclass(frozen=True)
 class Characters(_RunningText):
-    """Predict the next character; in bits a character."""
+    """Predict the next character; in bits per character."""
 
     name = "characters"
     metric = "bpc"
@@ -91,7 +92,7 @@ class Characters(_RunningText):
     """Steps of a chunk, through which gradients flow back."""
 
     def __post_init__(self) -> None:
-        at_least(self, bptt=1)
+        require_at_least(self, bptt=1)
 
     @property
     def length(self) -> int:
@@ -106,7 +107,8 @@ class Characters(_RunningText):
         return Batch(one_hot(inputs, self.input_size), targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        loss, correct = self.loss(outputs, targets).item(), outputs.argmax(-1) == targets
+        loss = self.loss(outputs, targets).item()
+        correct = outputs.argmax(-1) == targets
         return {"loss": loss, "bpc": loss / math.log(2), "accuracy": correct.float().mean().item()}
 
 
@@ -126,7 +128,7 @@ class Words(_RunningText):
     """Keep this many of the most frequent words and read the others as <unk>; 0 keeps all of the training text's."""
 
     def __post_init__(self) -> None:
-        at_least(self, bptt=1, vocabulary=0)
+        require_at_least(self, bptt=1, vocabulary=0)
 
     @property
     def length(self) -> int:
@@ -144,9 +146,9 @@ class Words(_RunningText):
         return {"loss": loss, "perplexity": _perplexity(loss)}
 
     def combine(self, metrics: Sequence[dict[str, float]], weights: Sequence[float]) -> dict[str, float]:
-        """The perplexity of the mean loss, which is not the mean of the perplexities."""
-        together = super().combine(metrics, weights)
-        return together | {"perplexity": _perplexity(together["loss"])}
+        """Return the weighted means, with the perplexity of the mean loss, not the mean of the perplexities."""
+        means = super().combine(metrics, weights)
+        return {**means, "perplexity": _perplexity(means["loss"])}
 
 
 def _perplexity(loss: float) -> float:

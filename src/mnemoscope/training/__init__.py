@@ -1,24 +1,31 @@
-"""Teaching a network a task: the loop, its run folder, and what is measured on the way."""
+"""Training a network on a task: the loop, its run folder, and the metrics it records."""
 
+from mnemoscope.training._checkpoint import check_tensors_match
 from mnemoscope.training._config import FitConfig, NetworkConfig, RunConfig
 from mnemoscope.training._evaluation import evaluate
 from mnemoscope.training._fit import fit
-from mnemoscope.training._model import SequenceModel, models
-from mnemoscope.training._progress import Diverged, Progress, Stop, Summary
-from mnemoscope.training._run import Run, resume, train
+from mnemoscope.training._metrics import MetricsRecord
+from mnemoscope.training._model import SequenceModel, make_layer, models
+from mnemoscope.training._progress import Diverged, Progress, ProgressCallback, Stop, Summary
+from mnemoscope.training._run import CheckpointName, Run, resume, train
 
 __all__ = [
+    "CheckpointName",
     "Diverged",
     "FitConfig",
+    "MetricsRecord",
     "NetworkConfig",
     "Progress",
+    "ProgressCallback",
     "Run",
     "RunConfig",
     "SequenceModel",
     "Stop",
     "Summary",
+    "check_tensors_match",
     "evaluate",
     "fit",
+    "make_layer",
     "models",
     "resume",
     "train",

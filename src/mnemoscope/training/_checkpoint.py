@@ -1,7 +1,7 @@
-"""Checkpoints: tensors in safetensors, everything else in a JSON beside them, both checked by sha256.
+"""Checkpoints: tensors in a safetensors file, everything else in a JSON file beside it, both checked by SHA-256.
 
-The JSON is written last and names the tensors' hash, so a checkpoint exists exactly when its JSON does, and a cut or
-flipped byte anywhere in it is found before anything is used. Nothing is ever unpickled.
+The JSON file is written last and holds the hash of the tensors. So a checkpoint exists exactly when its JSON file does,
+and a truncated or flipped byte in either file is found before anything is used. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import read_bytes, read_json, to_json, write_whole
+from mnemoscope.files import read_bytes, read_json, to_json, write_atomic
 
 FORMAT = 1
-KEPT = 3
+KEEP_LAST = 3
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that the next update depends on."""
+    """Everything that the next update depends on."""
 
     update: int
     tensors: dict[str, Tensor]
@@ -33,22 +33,22 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, name: str | None = None) -> Path:
-    """Write `checkpoint` whole or not at all under its update's number, or under `name`; the path of its tensors."""
+    """Write `checkpoint` under its update's number, or under `name`, and return the path of its tensors."""
     path = folder / (name or f"{checkpoint.update:08d}")
-    data = safetensors.torch.save({key: _plain(tensor) for key, tensor in checkpoint.tensors.items()})
+    data = safetensors.torch.save({key: _cpu_copy(tensor) for key, tensor in checkpoint.tensors.items()})
     body = {
         "format": FORMAT,
         "update": checkpoint.update,
         "tensors_sha256": hashlib.sha256(data).hexdigest(),
         "numbers": checkpoint.numbers,
     }
-    write_whole(path.with_suffix(".safetensors"), data)
-    write_whole(path.with_suffix(".json"), to_json({**body, "sha256": _digest(body)}, indent=1))
+    write_atomic(path.with_suffix(".safetensors"), data)
+    write_atomic(path.with_suffix(".json"), to_json({**body, "sha256": _digest(body)}, indent=1))
     return path.with_suffix(".safetensors")
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint whose JSON is at `path`, or one line on what is wrong with it."""
+    """Return the checkpoint whose JSON file is at `path`; raise one line if it is damaged."""
     body = read_json(path)
     if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body):
         raise MnemoscopeError(f"{path} is damaged: its content does not match its checksum")
@@ -61,13 +61,16 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The JSON files of the numbered checkpoints in a folder, the newest first."""
-    found = [path for path in folder.glob("*.json") if path.stem.isdecimal()]
-    return sorted(found, key=lambda path: int(path.stem), reverse=True)
+    """Return the JSON files of the numbered checkpoints in a folder, newest first."""
+    numbered = [path for path in folder.glob("*.json") if path.stem.isdecimal()]
+    return sorted(numbered, key=lambda path: int(path.stem), reverse=True)
 
 
-def prune(folder: Path, keep: int = KEPT) -> None:
-    """Delete all but the newest checkpoints; a JSON goes before its tensors, so that none is left without them."""
+def prune(folder: Path, keep: int = KEEP_LAST) -> None:
+    """Delete all but the newest checkpoints.
+
+    A JSON file is deleted before its tensors, so that no checkpoint is ever left without them.
+    """
     for path in checkpoints(folder)[keep:]:
         path.unlink(missing_ok=True)
     for path in folder.glob("*.safetensors"):
@@ -75,25 +78,35 @@ def prune(folder: Path, keep: int = KEPT) -> None:
             path.unlink(missing_ok=True)
 
 
-def clear_leftovers(folder: Path) -> None:
-    """Delete the half-written files that a kill left behind."""
+def remove_temporary_files(folder: Path) -> None:
+    """Delete the half-written files that a killed process left behind."""
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)
 
 
-def fit_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str) -> None:
-    """Refuse tensors that are not those of this model, naming the first ones that differ."""
-    for word, names in (("lacks", expected.keys() - found.keys()), ("has unknown", found.keys() - expected.keys())):
-        if names:
-            raise MnemoscopeError(f"{where} is another model's: it {word} {', '.join(sorted(names)[:3])}")
+def check_tensors_match(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str) -> None:
+    """Refuse tensors that are not those of this model, naming the first that differ.
+
+    Args:
+        tensors: what a file holds, by name.
+        expected: the model's `state_dict()`.
+        where: the file, for the error.
+    """
+    missing = sorted(expected.keys() - tensors.keys())
+    if missing:
+        raise MnemoscopeError(f"{where} is another model's: it lacks {', '.join(missing[:3])}")
+    unknown = sorted(tensors.keys() - expected.keys())
+    if unknown:
+        raise MnemoscopeError(f"{where} is another model's: it has unknown {', '.join(unknown[:3])}")
     for name, tensor in expected.items():
-        if found[name].shape != tensor.shape:
-            shapes = f"{list(found[name].shape)} where this model has {list(tensor.shape)}"
+        if tensors[name].shape != tensor.shape:
+            shapes = f"{list(tensors[name].shape)} where this model has {list(tensor.shape)}"
             raise MnemoscopeError(f"{where} is another model's: {name} is {shapes}")
 
 
 def _unpack(path: Path, body: dict[str, Any], data: bytes) -> Checkpoint:
-    update, numbers = body.get("update"), body.get("numbers")
+    update = body.get("update")
+    numbers = body.get("numbers")
     if type(update) is not int or update < 0 or not isinstance(numbers, dict):
         raise MnemoscopeError(f"{path} is not a checkpoint of this program")
     try:
@@ -102,8 +115,8 @@ def _unpack(path: Path, body: dict[str, Any], data: bytes) -> Checkpoint:
         raise MnemoscopeError(f"{path.with_suffix('.safetensors')} is not a safetensors file: {error}") from error
 
 
-def _plain(tensor: Tensor) -> Tensor:
-    """An own copy on the CPU: safetensors refuses shared and strided memory, and tied weights share theirs."""
+def _cpu_copy(tensor: Tensor) -> Tensor:
+    """Return a contiguous copy on the CPU: safetensors refuses strided and shared memory, and tied weights share it."""
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 

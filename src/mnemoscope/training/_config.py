@@ -1,4 +1,4 @@
-"""Everything a run depends on, as frozen dataclasses: default, type, help and allowed values in one place."""
+"""The configuration of a run as frozen dataclasses: default, type, help and allowed values in one place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import TASKS, Task
-from mnemoscope.training._schema import check_fields, from_plain, to_plain
+from mnemoscope.training._schema import check_fields, from_dict, to_dict
 
 Optimizer = Literal["adam", "rmsprop", "sgd"]
 Schedule = Literal["constant", "inverse", "inverse-sqrt", "step", "plateau"]
@@ -17,7 +17,7 @@ Device = Literal["auto", "cpu", "cuda"]
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The network: an embedding where the inputs are ids, a recurrent layer, a linear read-out at every step."""
+    """The network: an embedding if the inputs are ids, a recurrent layer, and a linear read-out at every step."""
 
     model: str = "RelRNN"
     """The recurrent layer, by a name that `mnemoscope list` shows."""
@@ -26,7 +26,7 @@ class NetworkConfig:
     num_layers: int = 1
     """Recurrent layers on top of each other."""
     embedding: int = 0
-    """Features that an id is embedded in; 0 gives one-hot inputs. Only for tasks whose inputs are ids."""
+    """Size of the embedding of an id; 0 gives one-hot inputs. Only for tasks whose inputs are ids."""
     tied: bool = False
     """Whether the read-out shares the embedding's weights; needs embedding = hidden-size."""
     skip: bool = False
@@ -85,23 +85,28 @@ class NetworkConfig:
                 f"hidden_size = {self.hidden_size}"
             )
 
+    @staticmethod
+    def from_dict(data: Any, where: str = "network") -> NetworkConfig:
+        """Return the configuration in JSON data; anything wrong raises a one-line error that begins with `where`."""
+        return from_dict(NetworkConfig, data, where)
+
 
 @dataclass(frozen=True)
 class FitConfig:
-    """How a network is taught."""
+    """How a network is trained."""
 
     updates: int = 2000
-    """Updates of the weights at most."""
+    """Maximum number of weight updates."""
     epochs: int = 0
-    """Passes over the data at most, instead of `updates`; 0 goes by `updates`. Only for tasks with a fixed data set."""
+    """Maximum number of passes over the data, instead of `updates`; 0 uses `updates`. Only for fixed data sets."""
     batch_size: int = 64
     """Sequences in a batch."""
     accumulate: int = 1
     """Batches whose gradients are averaged for one update."""
     bptt: int = 0
-    """Steps after which back-propagation is cut, the state carried on; 0 never cuts inside a batch."""
+    """Steps after which back-propagation is truncated while the state is carried on; 0 never truncates in a batch."""
     optimizer: Optimizer = "adam"
-    """The optimiser."""
+    """The optimizer."""
     lr: float = 1e-3
     """Learning rate, before its schedule."""
     momentum: float = 0.0
@@ -109,42 +114,43 @@ class FitConfig:
     weight_decay: float = 0.0
     """L2 penalty on the weights."""
     schedule: Schedule = "constant"
-    """How the rate falls: at update t, inverse gives lr/t and inverse-sqrt lr/sqrt(t); step multiplies it by `factor`
-    every `step_every` updates; plateau does so when the held-out loss has not fallen for `patience` evaluations."""
+    """Learning-rate schedule. At update t, inverse gives lr/t and inverse-sqrt lr/sqrt(t). step multiplies the rate by
+    `factor` every `step_every` updates. plateau does so once more than `patience` evaluations in a row brought no lower
+    held-out loss."""
     factor: float = 0.5
     """Factor of the step and plateau schedules."""
     step_every: int = 1000
-    """Updates between the falls of the step schedule."""
+    """Updates between the drops of the step schedule."""
     patience: int = 0
-    """Evaluations without a better held-out loss that the plateau schedule puts up with."""
+    """Evaluations without improvement before the rate drops (plateau schedule)."""
     clip: float = 1.0
-    """Largest norm of the gradient; 0 does not clip."""
+    """Largest norm of the gradient; a larger one is scaled down to it. 0 does not clip."""
     stable: float | None = None
-    """Keep the recurrent layer inside its stable set, contracting by at most this factor a step."""
+    """Project the recurrent layer onto its stable set after each update: each step contracts by at most this factor."""
     precision: Precision = "32-true"
-    """Number format of weights and arithmetic."""
+    """Floating-point format of weights and arithmetic."""
     device: Device = "auto"
-    """Where to train; auto takes a GPU where there is one."""
+    """Where to train; auto takes a GPU if there is one."""
     evaluate_every: int = 100
     """Updates between evaluations on held-out batches."""
     evaluate_batches: int | None = None
-    """Held-out batches in an evaluation; by default all of them, or 8 where the task makes new ones for ever."""
+    """Held-out batches in an evaluation; by default all of them, or 8 if the task generates data endlessly."""
     stop_when_solved: bool = True
     """Whether to stop once the held-out metric reaches the task's threshold."""
     log_every: int = 10
-    """Updates that one line of metrics.jsonl sums up."""
+    """Updates that one line of metrics.jsonl averages."""
     checkpoint_every: int = 500
-    """Updates between checkpoints: what a kill can cost at most."""
+    """Updates between checkpoints: the most that a killed run loses."""
     record_every: int = 0
-    """Updates between records of all parameters under trajectory/; 0 records none."""
+    """Updates between records of all parameters in trajectory/; 0 records none."""
     diverged: float = 1e6
     """Loss above which a run counts as diverged and stops."""
     seed: int = 0
-    """Seed of the initial weights and of dropout; the data have their own."""
+    """Seed of the initial weights and of dropout; the data have a seed of their own."""
     threads: int = 0
-    """CPU threads; 0 takes torch's choice and writes it down, because results depend on it."""
+    """CPU threads; 0 takes torch's choice and records it, because results depend on it."""
     tensorboard: bool = False
-    """Whether to log for TensorBoard too, under tensorboard/."""
+    """Whether to log for TensorBoard too, in tensorboard/."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -168,39 +174,39 @@ _AT_LEAST_ONE = ("updates", "batch_size", "accumulate", "step_every", "evaluate_
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A run: what there is to remember, the network, and how it is taught."""
+    """A run: the task, the network, and how it is trained."""
 
     task: Task
     network: NetworkConfig = field(default_factory=NetworkConfig)
     fit: FitConfig = field(default_factory=FitConfig)
 
-    def to_plain(self) -> dict[str, Any]:
-        """What config.json holds."""
-        task = {"name": self.task.name, **to_plain(self.task)}
-        return {"task": task, "network": to_plain(self.network), "fit": to_plain(self.fit)}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of config.json."""
+        task = {"name": self.task.name, **to_dict(self.task)}
+        return {"task": task, "network": to_dict(self.network), "fit": to_dict(self.fit)}
 
     @staticmethod
-    def from_plain(data: Any, where: str = "config") -> RunConfig:
-        """The configuration in a config.json; anything amiss is named in one line."""
+    def from_dict(data: Any, where: str = "config") -> RunConfig:
+        """Return the configuration in a config.json; anything wrong raises a one-line error."""
         if not isinstance(data, dict) or set(data) != {"task", "network", "fit"}:
             raise MnemoscopeError(f"{where} is no run's configuration: it must have task, network and fit, and no more")
         return RunConfig(
-            task_from_plain(data["task"], f"{where}: task"),
-            from_plain(NetworkConfig, data["network"], f"{where}: network"),
-            from_plain(FitConfig, data["fit"], f"{where}: fit"),
+            task_from_dict(data["task"], f"{where}: task"),
+            NetworkConfig.from_dict(data["network"], f"{where}: network"),
+            from_dict(FitConfig, data["fit"], f"{where}: fit"),
         )
 
 
-def task_from_plain(data: Any, where: str) -> Task:
-    """A task from its name and fields."""
+def task_from_dict(data: Any, where: str) -> Task:
+    """Return a task from its name and fields."""
     name = data.get("name") if isinstance(data, dict) else None
     kind = TASKS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise MnemoscopeError(f"{where}.name = {name!r} is not a task; tasks are {', '.join(TASKS)}")
-    return from_plain(kind, {key: value for key, value in data.items() if key != "name"}, where)
+    return from_dict(kind, {key: value for key, value in data.items() if key != "name"}, where)
 
 
 def _require(config: object, name: str, condition: bool, allowed: str) -> None:
     if not condition:
-        given = getattr(config, name)
-        raise MnemoscopeError(f"{name.replace('_', '-')} = {given!r} is not allowed; it must be {allowed}")
+        value = getattr(config, name)
+        raise MnemoscopeError(f"{name.replace('_', '-')} = {value!r} is not allowed; it must be {allowed}")

@@ -1,4 +1,4 @@
-"""How well a network does on batches it was not taught."""
+"""Evaluation of a network on held-out batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import State, detach
 from mnemoscope.tasks import Batch, Split, Task
 
-ENDLESS_BATCHES = 8  # of a task that makes new sequences for ever
+DEFAULT_BATCHES = 8  # for a task that generates data endlessly
+
+BatchCallback = Callable[[int, int], object]
 
 
 @torch.no_grad()
@@ -22,58 +24,70 @@ def evaluate(
     batch_size: int = 64,
     batches: int | None = None,
     split: Split = "valid",
-    watch: Callable[[int, int], object] = lambda done, total: None,
+    callback: BatchCallback = lambda done, total: None,
 ) -> dict[str, float]:
-    """The task's metrics of `model` on held-out batches: all of the split, or 8 where there is no end of them.
+    """Return the task's metrics for `model` on held-out batches.
 
-    The model is called as `model(inputs, state) -> (outputs, state)`; its mode is left as it was found. `watch` hears
-    after each batch how many are done, of how many.
+    Args:
+        model: called as `model(inputs, state) -> (outputs, state)` in eval mode; its mode is restored afterwards.
+        task: source of the batches and of the metrics.
+        batch_size: sequences in a batch.
+        batches: how many batches; by default all of the split, or 8 if the task generates data endlessly.
+        split: "train", "valid" or "test".
+        callback: called as `callback(done, total)` after each batch.
     """
     training = model.training
     model.eval()
     try:
-        return _evaluate(model, task, batch_size, held_out_batches(task, batch_size, batches, split), split, watch)
+        total = held_out_batches(task, batch_size, batches, split)
+        return _evaluate(model, task, batch_size, total, split, callback)
     finally:
         model.train(training)
 
 
 def _evaluate(
-    model: nn.Module, task: Task, size: int, batches: int, split: Split, watch: Callable[[int, int], object]
+    model: nn.Module, task: Task, batch_size: int, batches: int, split: Split, callback: BatchCallback
 ) -> dict[str, float]:
     state: State | None = None
-    found, weights = [], []
+    metrics: list[dict[str, float]] = []
+    weights: list[float] = []
     for step in range(batches):
-        inputs, targets = place(task.batch(step, size, split), model)
-        state = None if task.starts_anew(step, size, split) else state
+        inputs, targets = move_batch(task.batch(step, batch_size, split), model)
+        if task.resets_state(step, batch_size, split):
+            state = None
         outputs, state = model(inputs, state)
-        state = cut(state)
-        found.append(task.metrics(widen(outputs), targets))
+        state = detach_state(state)
+        metrics.append(task.metrics(to_float32(outputs), targets))
         weights.append(task.weight(targets))
-        watch(step + 1, batches)
-    return task.combine(found, weights)
+        callback(step + 1, batches)
+    return task.combine(metrics, weights)
 
 
-def held_out_batches(task: Task, size: int, batches: int | None, split: Split) -> int:
-    """How many batches to evaluate on, never more than the split has."""
-    there = task.steps_per_epoch(size, split)
-    if there is None:
-        return batches or ENDLESS_BATCHES
-    if there == 0:
-        raise MnemoscopeError(f"batch-size = {size} is more than the {split} split of {task.name} has; use less")
-    return min(batches or there, there)
+def held_out_batches(task: Task, batch_size: int, batches: int | None, split: Split) -> int:
+    """Return how many batches to evaluate on: what was asked for, but never more than the split has."""
+    available = task.steps_per_epoch(batch_size, split)
+    if available is None:
+        return batches or DEFAULT_BATCHES
+    if available == 0:
+        raise MnemoscopeError(f"batch-size = {batch_size} is more than the {split} split of {task.name} has; use less")
+    return min(batches or available, available)
 
 
-def place(batch: Batch, model: nn.Module) -> Batch:
-    """The batch where the model is, its real numbers in the model's format."""
+def move_batch(batch: Batch, model: nn.Module) -> Batch:
+    """Return the batch on the model's device, its floating-point tensors in the model's dtype."""
     weight = next(model.parameters())
-    return Batch(*(t.to(weight.device, weight.dtype if t.is_floating_point() else None) for t in batch))
+
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.to(weight.device, weight.dtype if tensor.is_floating_point() else None)
+
+    return Batch(move(batch.inputs), move(batch.targets))
 
 
-def cut(state: State | None) -> State | None:
-    """The state without its past; a model may have none."""
+def detach_state(state: State | None) -> State | None:
+    """Return the state cut off from the graph; None for a model without a state."""
     return None if state is None else detach(state)
 
 
-def widen(outputs: Tensor) -> Tensor:
-    """Half-precision outputs as float32: a loss is a sum over many steps."""
+def to_float32(outputs: Tensor) -> Tensor:
+    """Return half-precision outputs as float32, because a loss is a sum over many steps."""
     return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs

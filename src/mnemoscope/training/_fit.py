@@ -1,4 +1,4 @@
-"""fit(): teach a model a task, in a folder that survives whatever happens to the process."""
+"""fit(): train a model on a task, in a folder from which a killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Task
 from mnemoscope.training._config import FitConfig
 from mnemoscope.training._folder import RunFolder
-from mnemoscope.training._learner import Learner, device_of
-from mnemoscope.training._progress import Summary, Watch, read_summary
+from mnemoscope.training._learner import Learner, select_device
+from mnemoscope.training._progress import ProgressCallback, Summary, read_summary
 from mnemoscope.training._projections import Projection
 from mnemoscope.training._reproducible import deterministic, reproducible
-from mnemoscope.training._run_description import describe, first_difference
+from mnemoscope.training._run_description import describe_run, first_difference
 from mnemoscope.training._session import Session
 
 
@@ -30,43 +30,49 @@ def fit(
     folder: str | Path | None = None,
     *,
     projections: Sequence[Projection] = (),
-    watch: Watch | None = None,
+    callback: ProgressCallback | None = None,
     resume: bool = False,
 ) -> Summary:
-    """Teach `model` the `task`.
+    """Train `model` on `task` and return how the run ended.
 
     Args:
         model: called as `model(inputs, state) -> (outputs, state)`, inputs (T, B, ...), outputs (T, B, output_size).
-        task: where batches, loss and metrics come from.
-        config: optimiser, schedule, budget, and how often to evaluate and save.
+        task: source of batches, loss and metrics.
+        config: optimizer, schedule, budget, and how often to evaluate and save.
         folder: where config.json, metrics.jsonl, checkpoints/ and summary.json go; without it nothing is written.
         projections: called on the model after each update, to keep it inside a set.
-        watch: called after each update with the `Progress`; it may raise `Stop`.
+        callback: called with the `Progress` after each update; it may raise `Stop`.
         resume: continue the run in `folder`. On the CPU the weights and metrics are then, bit for bit, those of a run
             that was never stopped.
     """
     run = None if folder is None else RunFolder(folder)
-    config = _settled(config or FitConfig(), run if resume else None)
-    about = describe(model, task, config)
+    config = _with_threads(config or FitConfig(), run if resume else None)
+    description = describe_run(model, task, config)
     with ExitStack() as stack:
         stack.enter_context(reproducible(config.seed, config.threads))
-        if device_of(config) == "cpu":
+        if select_device(config) == "cpu":
             stack.enter_context(deterministic())
+
+        # Find whatever is wrong before the folder is created or changed: its content, the data, the configuration.
         if run is not None:
-            _check_folder(run, about, resume)
+            _check_folder(run, description, resume)
             if resume and run.summary.exists():
                 return read_summary(run.summary)
-        task.batch(0, config.batch_size)  # missing data, like all that can be wrong, are told before a folder is made
+        task.batch(0, config.batch_size)
         learner = Learner(model, task, config, projections)
+
         if run is not None:
             stack.enter_context(run.locked())
-        session = Session(learner, run, about, watch)
-        session.restore() if resume else session.begin()
+        session = Session(learner, run, description, callback)
+        if resume:
+            session.restore()
+        else:
+            session.begin()
         return session.run()
 
 
-def _settled(config: FitConfig, run: RunFolder | None) -> FitConfig:
-    """The configuration with its number of threads: the one that the run began with, or torch's."""
+def _with_threads(config: FitConfig, run: RunFolder | None) -> FitConfig:
+    """Return the configuration with its number of threads filled in: the resumed run's, or torch's choice."""
     if config.threads:
         return config
     recorded = run.read_config() if run is not None else None
@@ -74,10 +80,11 @@ def _settled(config: FitConfig, run: RunFolder | None) -> FitConfig:
     return replace(config, threads=threads or torch.get_num_threads())
 
 
-def _check_folder(run: RunFolder, about: dict[str, Any], resume: bool) -> None:
+def _check_folder(run: RunFolder, description: dict[str, Any], resume: bool) -> None:
+    """Refuse a folder that is not empty, or, to resume, one that holds another run."""
     if not resume:
-        return run.refuse_unless_free()
-    different = first_difference(run.read_config(), about)
-    if different:
-        raise MnemoscopeError(f"{run.config} is of another run: {different}")
-    return None
+        run.require_empty()
+        return
+    difference = first_difference(run.read_config(), description)
+    if difference:
+        raise MnemoscopeError(f"{run.config} is of another run: {difference}")

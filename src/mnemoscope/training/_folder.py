@@ -1,4 +1,4 @@
-"""A run's folder: what is in it, who may write to it, and what is refused."""
+"""A run's folder: the files in it, the lock on it, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import NO_FOLLOW, read_json, to_json, write_whole
+from mnemoscope.files import NO_FOLLOW, read_json, to_json, write_atomic
 from mnemoscope.training._checkpoint import (
     Checkpoint,
     checkpoints,
-    clear_leftovers,
     prune,
     read_checkpoint,
+    remove_temporary_files,
     write_checkpoint,
 )
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system: two processes in one folder are then the user's own care
+except ImportError:  # not a POSIX system: nothing then keeps two processes out of one folder
     fcntl = None  # type: ignore[assignment]
 
 _log = logging.getLogger("mnemoscope")
@@ -42,8 +42,8 @@ class RunFolder:
         self.trajectory = self.path / "trajectory"
         self.tensorboard = self.path / "tensorboard"
 
-    def refuse_unless_free(self) -> None:
-        """A new run needs a folder with nothing in it."""
+    def require_empty(self) -> None:
+        """Refuse a folder with anything in it: a new run needs an empty one."""
         if self.config.exists():
             raise MnemoscopeError(f"{self.path} already holds a run; resume it, or choose another folder")
         if self.path.exists() and not self.path.is_dir():
@@ -51,8 +51,8 @@ class RunFolder:
         if self.path.exists() and {entry.name for entry in self.path.iterdir()} - _BEFORE_CONFIG:
             raise MnemoscopeError(f"{self.path} is not empty and holds no run; choose another folder")
 
-    def refuse_unless_run(self) -> None:
-        """What is read and continued must be a run, with its own files in it."""
+    def require_run(self) -> None:
+        """Refuse a folder that holds no run, or whose files are links to somewhere else."""
         if not self.config.is_file():
             raise MnemoscopeError(f"{self.path} is not a run folder: it has no config.json")
         for entry in (self.config, self.metrics, self.summary, self.checkpoints, self.trajectory, self.tensorboard):
@@ -61,40 +61,40 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from writing here; the system lets go of the lock however this process ends."""
+        """Keep other processes from writing here. The system releases the lock however this process ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
         except OSError as error:
             raise MnemoscopeError(f"cannot write to {self.path}: {error.strerror}") from error
         try:
-            _hold(lock, self.path)
+            _acquire(lock, self.path)
             yield
         finally:
             os.close(lock)
 
     def begin(self, config: dict[str, Any]) -> None:
         """Start a new run here. config.json comes first: a folder that has one is a run."""
-        self.refuse_unless_free()
-        write_whole(self.config, to_json(config, indent=2))
+        self.require_empty()
+        write_atomic(self.config, to_json(config, indent=2))
 
     def prepare(self) -> None:
-        """Make the folders and clear what a kill may have left half-written."""
+        """Create the folders, and delete what a killed process may have left half-written."""
         self.checkpoints.mkdir(exist_ok=True)
-        for place in (self.path, self.checkpoints, self.trajectory):
-            clear_leftovers(place)
+        for folder in (self.path, self.checkpoints, self.trajectory):
+            remove_temporary_files(folder)
         prune(self.checkpoints)
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Write a checkpoint and keep the last three."""
+        """Write a checkpoint and delete all but the last three."""
         path = write_checkpoint(self.checkpoints, checkpoint)
         prune(self.checkpoints)
         return path
 
     def latest(self, accept: Callable[[Checkpoint], None]) -> Checkpoint | None:
-        """The newest sound checkpoint that `accept` does not refuse.
+        """Return the newest checkpoint that is not damaged and that `accept` does not refuse by raising.
 
-        Older ones are as good, since the run makes the same updates again: what is wrong with the newer is only told.
+        An older checkpoint is as good, since the run repeats the same updates. So damaged ones are only reported.
         """
         problems: list[MnemoscopeError] = []
         for path in checkpoints(self.checkpoints):
@@ -112,11 +112,12 @@ class RunFolder:
         return None
 
     def read_config(self) -> Any:
-        self.refuse_unless_run()
+        """Return the JSON value in config.json."""
+        self.require_run()
         return read_json(self.config)
 
 
-def _hold(lock: int, path: Path) -> None:
+def _acquire(lock: int, path: Path) -> None:
     try:
         if fcntl is not None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,6 +125,6 @@ def _hold(lock: int, path: Path) -> None:
         raise MnemoscopeError(f"{path} is in use by another process; wait for it to end") from error
 
 
-def fingerprint(config: dict[str, Any]) -> str:
-    """A configuration's hash: a checkpoint continues only the run it was made in."""
+def config_hash(config: dict[str, Any]) -> str:
+    """Return the SHA-256 of a configuration: a checkpoint continues only the run that it was made in."""
     return hashlib.sha256(to_json(config)).hexdigest()

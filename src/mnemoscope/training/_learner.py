@@ -1,4 +1,4 @@
-"""A model, its optimiser, and one update after another."""
+"""A model with its optimizer, and one update after another."""
 
 from __future__ import annotations
 
@@ -13,67 +13,85 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import parameter_groups
 from mnemoscope.recurrence import State, leaves, rebuild
 from mnemoscope.tasks import Task
-from mnemoscope.training._checkpoint import Checkpoint, fit_tensors
+from mnemoscope.training._checkpoint import Checkpoint, check_tensors_match
 from mnemoscope.training._config import FitConfig
-from mnemoscope.training._evaluation import cut, evaluate, place, widen
-from mnemoscope.training._optimization import make_optimizer, make_schedule, schedule_numbers, set_schedule_numbers
+from mnemoscope.training._evaluation import detach_state, evaluate, move_batch, to_float32
+from mnemoscope.training._optimization import load_schedule_state, make_optimizer, make_schedule, schedule_state
 from mnemoscope.training._projections import Projection, stable_projection
 from mnemoscope.training._reproducible import random_state, set_random_state
 
 
-class _Carried:
-    """A state that Fabric does not look into: it would take tuples apart, and states have types of their own."""
+class _OpaqueState:
+    """A state that Fabric does not look into: it would rebuild tuples, and states have types of their own."""
 
     def __init__(self, state: State | None) -> None:
         self.state = state
 
 
 class _Objective(nn.Module):
-    """The loss of one batch, back-propagation cut every `bptt` steps (0: never)."""
+    """The loss of one batch, with back-propagation cut every `bptt` steps (0: never)."""
 
     def __init__(self, model: nn.Module, task: Task, bptt: int) -> None:
         super().__init__()
-        self.model, self.task, self.bptt = model, task, bptt
+        self.model = model
+        self.task = task
+        self.bptt = bptt
 
-    def forward(self, inputs: Tensor, targets: Tensor, carried: _Carried) -> tuple[Tensor, _Carried]:
-        state, outputs = carried.state, []
+    def forward(self, inputs: Tensor, targets: Tensor, carried: _OpaqueState) -> tuple[Tensor, _OpaqueState]:
+        state = carried.state
+        outputs = []
         for piece in inputs.split(self.bptt or len(inputs)):
             output, state = self.model(piece, state)
-            state = cut(state)
+            state = detach_state(state)
             outputs.append(output)
-        return self.task.loss(widen(torch.cat(outputs)), targets), _Carried(state)
+        loss = self.task.loss(to_float32(torch.cat(outputs)), targets)
+        return loss, _OpaqueState(state)
 
 
 class Learner:
-    """All that an update depends on: `tensors` and `numbers` give it to a checkpoint, `restore` takes it back."""
+    """Everything that an update depends on.
+
+    `tensors` and `numbers` give it to a checkpoint; `restore` reads it back.
+    """
 
     def __init__(self, model: nn.Module, task: Task, config: FitConfig, projections: Sequence[Projection] = ()) -> None:
         from lightning_fabric import Fabric  # takes longer to import than all the rest, and only training needs it
 
-        self.model, self.task, self.config = model, task, config
-        self.projections = [*projections, *([] if config.stable is None else [stable_projection(config.stable)])]
-        self.done = 0  # updates
-        self._project()  # projected descent starts inside the set
-        self.fabric = Fabric(accelerator=device_of(config), devices=1, precision=config.precision)
+        self.model = model
+        self.task = task
+        self.config = config
+        self.updates_done = 0
+
+        # Projected gradient descent starts inside the set.
+        self.projections = list(projections)
+        if config.stable is not None:
+            self.projections.append(stable_projection(config.stable))
+        self._project()
+
+        self.fabric = Fabric(accelerator=select_device(config), devices=1, precision=config.precision)
         self._optimizer = make_optimizer(parameter_groups(model, config.lr), config)
         self._schedule = make_schedule(self._optimizer, config)
         self._objective, self._stepper = self.fabric.setup(_Objective(model, task, config.bptt), self._optimizer)
-        self._stepper.zero_grad()  # what a caller's own backward left behind is not this run's
-        self._carried = _Carried(None)
+        self._stepper.zero_grad()  # gradients of a backward pass that the caller made are not this run's
+        self._carried = _OpaqueState(None)
         model.train()
 
     def update(self) -> tuple[Tensor, Tensor]:
-        """One update; the loss and the norm of its gradient before clipping, both still on the device."""
-        losses = [self._backward(self.done * self.config.accumulate + i) for i in range(self.config.accumulate)]
-        limit = self.config.clip or float("inf")
-        norm = self.fabric.clip_gradients(self._objective, self._stepper, max_norm=limit, error_if_nonfinite=False)
+        """Make one update. Return the loss and the gradient norm before clipping, both still on the device."""
+        # Gradients of `accumulate` batches.
+        first_batch = self.updates_done * self.config.accumulate
+        losses = [self._backward(first_batch + i) for i in range(self.config.accumulate)]
+        max_norm = self.config.clip or float("inf")
+        norm = self.fabric.clip_gradients(self._objective, self._stepper, max_norm=max_norm, error_if_nonfinite=False)
+        assert norm is not None  # it would be for a clip by value
+
+        # Weights, learning rate, projection.
         self._stepper.step()
         self._stepper.zero_grad()
         if not isinstance(self._schedule, ReduceLROnPlateau):
             self._schedule.step()
         self._project()
-        self.done += 1
-        assert norm is not None  # it is for a clip by value only
+        self.updates_done += 1
         return torch.stack(losses).mean(), norm.detach()
 
     def _project(self) -> None:
@@ -82,15 +100,16 @@ class Learner:
                 project(self.model)
 
     def _backward(self, step: int) -> Tensor:
-        size = self.config.batch_size
-        inputs, targets = self.fabric.to_device(self.task.batch(step, size))
-        carried = _Carried(None) if self.task.starts_anew(step, size) else self._carried
-        loss, self._carried = self._objective(inputs, targets, carried)
+        batch_size = self.config.batch_size
+        inputs, targets = self.fabric.to_device(self.task.batch(step, batch_size))
+        if self.task.resets_state(step, batch_size):
+            self._carried = _OpaqueState(None)
+        loss, self._carried = self._objective(inputs, targets, self._carried)
         self.fabric.backward(loss / self.config.accumulate)
         return loss.detach()
 
     def evaluate(self) -> dict[str, float]:
-        """The metrics on held-out batches; the plateau schedule hears of them."""
+        """Return the metrics on held-out batches, after a step of the plateau schedule with their loss."""
         with self.fabric.autocast():
             metrics = evaluate(
                 self.model, self.task, batch_size=self.config.batch_size, batches=self.config.evaluate_batches
@@ -104,36 +123,38 @@ class Learner:
         return float(self._optimizer.param_groups[0]["lr"])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights, the optimiser's averages, carried state and random state, by name."""
+        """Return weights, optimizer averages, carried state and random state, by name."""
         averages = {
             f"{index}.{name}": tensor
             for index, state in self._optimizer.state_dict()["state"].items()
             for name, tensor in state.items()
             if tensor is not None
         }
-        kept = self.task.carries_state and self._carried.state is not None
-        carried = {str(i): tensor for i, tensor in enumerate(leaves(self._carried.state))} if kept else {}
+        carried: dict[str, Tensor] = {}
+        if self.task.carries_state and self._carried.state is not None:
+            carried = {str(i): tensor for i, tensor in enumerate(leaves(self._carried.state))}
         parts = {"model": self.model.state_dict(), "optimizer": averages, "carried": carried, "random": random_state()}
         return {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
     def numbers(self) -> dict[str, Any]:
-        """What else the next update depends on, for JSON."""
+        """Return what else the next update depends on, for JSON."""
         rates = [group["lr"] for group in self._optimizer.param_groups]
-        return {"lr": rates, "schedule": schedule_numbers(self._schedule)}
+        return {"lr": rates, "schedule": schedule_state(self._schedule)}
 
     def restore(self, checkpoint: Checkpoint, where: str) -> None:
-        """Become the learner that wrote `checkpoint`."""
-        fit_tensors(part_of(checkpoint, "model"), self.model.state_dict(), where)
-        self.model.load_state_dict(part_of(checkpoint, "model"))
+        """Continue from `checkpoint`, which was read from the file `where`."""
+        weights = tensors_under(checkpoint, "model")
+        check_tensors_match(weights, self.model.state_dict(), where)
+        self.model.load_state_dict(weights)
         try:
-            self._restore_optimizer(part_of(checkpoint, "optimizer"), checkpoint.numbers["learner"])
-            self._restore_carried(list(part_of(checkpoint, "carried").values()))
-            set_random_state(part_of(checkpoint, "random"))
+            self._restore_optimizer(tensors_under(checkpoint, "optimizer"), checkpoint.numbers["learner"])
+            self._restore_carried(list(tensors_under(checkpoint, "carried").values()))
+            set_random_state(tensors_under(checkpoint, "random"))
         except MnemoscopeError:
             raise
         except (KeyError, ValueError, TypeError, RuntimeError, StopIteration) as error:
             raise MnemoscopeError(f"{where} does not fit this run's configuration: {error!r}") from error
-        self.done = checkpoint.update
+        self.updates_done = checkpoint.update
 
     def _restore_optimizer(self, averages: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
@@ -147,28 +168,34 @@ class Learner:
         for group, rate in zip(content["param_groups"], numbers["lr"], strict=True):
             group["lr"] = float(rate)
         self._optimizer.load_state_dict(content)
-        set_schedule_numbers(self._schedule, numbers["schedule"])
+        load_schedule_state(self._schedule, numbers["schedule"])
 
     def _restore_carried(self, tensors: list[Tensor]) -> None:
         if not tensors:
             return
-        inputs, _ = place(self.task.batch(0, self.config.batch_size), self.model)
+        # A state made by one step gives the structure that the tensors are put into.
+        inputs, _ = move_batch(self.task.batch(0, self.config.batch_size), self.model)
         with torch.no_grad(), self.fabric.autocast():
-            _, template = self.model(inputs[:1], None)  # only its structure is used
+            _, template = self.model(inputs[:1], None)
         if len(leaves(template)) != len(tensors):
             raise ValueError(f"{len(tensors)} carried tensors where this model has {len(leaves(template))}")
         device = leaves(template)[0].device
-        self._carried = _Carried(rebuild(template, [tensor.to(device) for tensor in tensors]))
+        self._carried = _OpaqueState(rebuild(template, [tensor.to(device) for tensor in tensors]))
 
 
-def part_of(checkpoint: Checkpoint, part: str) -> dict[str, Tensor]:
-    """The tensors of a checkpoint under one heading, in the order they were put in."""
-    named = {name.partition(".")[2]: t for name, t in checkpoint.tensors.items() if name.startswith(f"{part}.")}
-    return dict(sorted(named.items(), key=lambda item: (len(item[0]), item[0]))) if part == "carried" else named
+def tensors_under(checkpoint: Checkpoint, part: str) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint whose names begin with `part` and a dot, without that prefix."""
+    prefix = f"{part}."
+    named = {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}
+    if part == "carried":  # numbered: 0, 1, ..., 10, in the order of the state's leaves
+        return dict(sorted(named.items(), key=lambda item: (len(item[0]), item[0])))
+    return named
 
 
-def device_of(config: FitConfig) -> str:
-    """Where a configuration trains on this machine."""
+def select_device(config: FitConfig) -> str:
+    """Return the device, "cuda" or "cpu", on which a configuration trains on this machine."""
     if config.device == "cuda" and not torch.cuda.is_available():
         raise MnemoscopeError("device = 'cuda' is not available on this machine; use cpu or auto")
-    return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
+    if config.device == "cpu" or not torch.cuda.is_available():
+        return "cpu"
+    return "cuda"

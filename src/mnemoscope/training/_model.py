@@ -1,4 +1,4 @@
-"""A recurrent layer between an embedding and a read-out: the network that tasks are taught to."""
+"""The network that is trained: a recurrent layer between an embedding and a read-out."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from mnemoscope.recurrence import Recurrence, State
 from mnemoscope.tasks import Task
 from mnemoscope.training._config import NetworkConfig
 
-_TORCHS: dict[str, type[nn.Module]] = {"torch.RNN": nn.RNN, "torch.LSTM": nn.LSTM, "torch.GRU": nn.GRU}
+_TORCH_LAYERS: dict[str, type[nn.Module]] = {"torch.RNN": nn.RNN, "torch.LSTM": nn.LSTM, "torch.GRU": nn.GRU}
 
 
 def models() -> dict[str, type[nn.Module]]:
-    """Every recurrent layer by the name it has in a configuration: ours, and torch's own for comparison."""
-    return {**layers.LAYERS, **_TORCHS}
+    """Return every recurrent layer by its name in a configuration: ours, and torch's for comparison."""
+    return {**layers.LAYERS, **_TORCH_LAYERS}
 
 
 class SequenceModel(Recurrence):
     """Embedding (for ids) -> recurrent layer -> linear read-out at every step.
 
-    `forward(inputs, state=None)` takes inputs (T, B, input_size), or ids (T, B) where `token_input`, and gives outputs
-    (T, B, output_size) and the state after the last step, so that a sequence can be fed in pieces.
+    `forward(inputs, state=None)` takes inputs (T, B, input_size), or ids (T, B) with `token_input`. It returns outputs
+    (T, B, output_size) and the state after the last step, so that a sequence can be processed in pieces.
     """
 
     def __init__(self, input_size: int, output_size: int, config: NetworkConfig, *, token_input: bool = False) -> None:
@@ -35,16 +35,23 @@ class SequenceModel(Recurrence):
             raise MnemoscopeError(f"embedding = {config.embedding} needs a task whose inputs are ids; use 0")
         if config.tied and input_size != output_size:
             raise MnemoscopeError(f"tied = True needs as many outputs as ids; got {output_size} and {input_size}")
+        self.config = config
+        self.input_size = input_size
+        self.hidden_size = config.hidden_size
+        self.num_layers = config.num_layers
+        self.token_input = token_input
+
+        # Modules.
         features = config.embedding or input_size
-        self.input_size, self.hidden_size, self.token_input = input_size, config.hidden_size, token_input
-        self.config, self.num_layers = config, config.num_layers
         self.embedding = nn.Embedding(input_size, config.embedding) if config.embedding else None
         self.layer = make_layer(config, features)
         self.readout = nn.Linear(getattr(self.layer, "output_size", config.hidden_size), output_size)
         self.direct = nn.Linear(features, output_size, bias=False) if config.skip else None
         self.drop = nn.Dropout(config.dropout)
+
+        # Initial weights.
         if config.init == "xavier":
-            self._start_by_xavier()
+            self._xavier_initialization()
         with torch.no_grad():
             self.readout.weight.mul_(config.readout_gain)
         if config.tied and self.embedding is not None:
@@ -53,18 +60,19 @@ class SequenceModel(Recurrence):
 
     @staticmethod
     def for_task(task: Task, config: NetworkConfig) -> SequenceModel:
-        """The network whose sizes are the task's."""
+        """Return the network whose input and output sizes are the task's."""
         return SequenceModel(task.input_size, task.output_size, config, token_input=task.token_input)
 
     @torch.no_grad()
-    def _start_by_xavier(self) -> None:
-        """Input and read-out weights as in Kerg et al. 2020, gate by gate; a circuit multiplies: it has its own."""
+    def _xavier_initialization(self) -> None:
+        """Draw input and read-out weights as in Kerg et al. 2020, gate by gate. RAC multiplies: it keeps its own."""
         nn.init.xavier_normal_(self.readout.weight)
         if isinstance(self.layer, layers.RAC):
             return
         for name, matrix in self.layer.named_parameters():
-            for gate in matrix.split(self.hidden_size) if name.startswith("weight_ih") else ():
-                nn.init.xavier_normal_(gate)
+            if name.startswith("weight_ih"):
+                for gate in matrix.split(self.hidden_size):
+                    nn.init.xavier_normal_(gate)
 
     @property
     def output_size(self) -> int:
@@ -98,7 +106,7 @@ class SequenceModel(Recurrence):
         return self.read(h, x), state
 
     def embed(self, x: Tensor) -> Tensor:
-        """Ids or features -> what the recurrent layer reads, (..., features)."""
+        """Return the recurrent layer's inputs (..., features) for ids or features `x`."""
         if not self.token_input:
             return x
         if self.embedding is None:
@@ -106,16 +114,18 @@ class SequenceModel(Recurrence):
         return self.drop(self.embedding(x))
 
     def read(self, h: Tensor, x: Tensor) -> Tensor:
-        """y = C h + c, and + D x with `skip` (Miller & Hardt, A.5)."""
+        """Return y = C h + c, with `skip` also + D x (Miller & Hardt, A.5)."""
         y = self.readout(self.drop(h))
-        return y if self.direct is None else y + self.direct(x)
+        if self.direct is not None:
+            y = y + self.direct(x)
+        return y
 
 
 _COMMON = {"model", "hidden_size", "num_layers", "embedding", "tied", "skip", "dropout", "init", "readout_gain"}
 
 
 def make_layer(config: NetworkConfig, input_size: int) -> nn.Module:
-    """The recurrent layer that a configuration names, with the options it sets."""
+    """Return the recurrent layer of a configuration, with the options that it sets."""
     kind = models().get(config.model)
     if kind is None:
         raise MnemoscopeError(f"model = {config.model!r} is not a layer; layers are {', '.join(models())}")

@@ -1,4 +1,4 @@
-"""Optimisers and the schedules of their learning rates."""
+"""Optimizers and learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mnemoscope.training._config import FitConfig
 
 
 def make_optimizer(parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]], config: FitConfig) -> Optimizer:
-    """The configured optimiser over parameters, or groups of them with their own rates."""
+    """Return the configured optimizer over parameters, or over groups of them with their own rates."""
     common: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
     match config.optimizer:
         case "adam":
@@ -26,7 +26,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]]
 
 
 def make_schedule(optimizer: Optimizer, config: FitConfig) -> LambdaLR | ReduceLROnPlateau:
-    """The configured schedule. All step with the updates, except plateau, which steps with the evaluations."""
+    """Return the configured schedule. Plateau steps after each evaluation, all others after each update."""
     match config.schedule:
         case "constant":
             return LambdaLR(optimizer, lambda update: 1.0)
@@ -40,17 +40,17 @@ def make_schedule(optimizer: Optimizer, config: FitConfig) -> LambdaLR | ReduceL
             return ReduceLROnPlateau(optimizer, factor=config.factor, patience=config.patience, threshold=0.0)
 
 
-_REMEMBERED = ("last_epoch", "best", "num_bad_epochs")  # all that the schedules above keep from step to step
+_STATE_FIELDS = ("last_epoch", "best", "num_bad_epochs")  # all that the schedules above keep from step to step
 
 
-def schedule_numbers(schedule: LambdaLR | ReduceLROnPlateau) -> dict[str, float | None]:
-    """What a schedule remembers, for JSON: the infinity that `best` starts from becomes null."""
-    found = {name: getattr(schedule, name) for name in _REMEMBERED if hasattr(schedule, name)}
-    return {name: value if math.isfinite(value) else None for name, value in found.items()}
+def schedule_state(schedule: LambdaLR | ReduceLROnPlateau) -> dict[str, float | None]:
+    """Return a schedule's state for JSON. The infinity that `best` starts from becomes null."""
+    values = {name: getattr(schedule, name) for name in _STATE_FIELDS if hasattr(schedule, name)}
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
-def set_schedule_numbers(schedule: LambdaLR | ReduceLROnPlateau, numbers: dict[str, float | None]) -> None:
-    """Put back what `schedule_numbers` gave."""
-    for name in schedule_numbers(schedule):
+def load_schedule_state(schedule: LambdaLR | ReduceLROnPlateau, numbers: dict[str, float | None]) -> None:
+    """Load what `schedule_state` returned."""
+    for name in schedule_state(schedule):
         value = numbers[name]
         setattr(schedule, name, math.inf if value is None else value)

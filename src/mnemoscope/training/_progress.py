@@ -1,4 +1,4 @@
-"""What a run tells while it lasts, and when it is over."""
+"""What a run reports after each update, and at its end."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import read_json
-from mnemoscope.training._schema import from_plain
+from mnemoscope.training._schema import from_dict
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands after an update; handed to the `watch` of `fit`."""
+    """The state of a run after an update; `fit` passes it to its callback."""
 
     update: int
     updates: int
     loss: Tensor | None
-    """The last update's loss, still on the device: read it when it is shown, not at every update."""
+    """The last update's loss, still on the device. Reading it waits for the device: do so only to show it."""
     held_out: dict[str, float | None] | None
     """The metrics of the last evaluation."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended; what summary.json holds."""
+    """How a run ended: the content of summary.json."""
 
     outcome: Literal["solved", "budget spent"]
     updates: int
@@ -39,31 +39,32 @@ class Summary:
     held_out: dict[str, float | None]
     """All metrics of the last evaluation."""
     baseline: float | None
-    """The loss of the best model without memory, where it is known."""
+    """The loss of the best model without memory, or None if it is not known."""
     parameters: int
     seconds: float
-    """Of the process that ended the run."""
+    """How long the process that ended the run took."""
     updates_per_second: float
 
 
-Watch = Callable[[Progress], object]
+ProgressCallback = Callable[[Progress], object]
 
 
 def read_summary(path: Path) -> Summary:
-    """The summary in a summary.json."""
-    return from_plain(Summary, read_json(path), str(path))
+    """Return the summary in a summary.json."""
+    return from_dict(Summary, read_json(path), str(path))
 
 
 class Stop(Exception):
-    """Raise it from `watch` to end a run after the present update; its state is saved first."""
+    """Raise this from a callback to end a run after the current update; its state is saved first."""
 
 
 class Diverged(MnemoscopeError):
-    """The loss or its gradient is no longer a number, or grew beyond all bounds."""
+    """The loss or its gradient is NaN or infinite, or the loss exceeds `FitConfig.diverged`."""
 
     exit_code = 3
 
     def __init__(self, update: int, what: str, checkpoint: Path | None, hint: str) -> None:
         saved = f"last good checkpoint: {checkpoint}" if checkpoint else "no checkpoint was kept"
         super().__init__(f"diverged at update {update}: {what}; {saved}; {hint}")
-        self.update, self.checkpoint = update, checkpoint
+        self.update = update
+        self.checkpoint = checkpoint

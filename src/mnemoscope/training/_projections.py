@@ -1,4 +1,4 @@
-"""What is done to the weights after each update, to keep them inside a set."""
+"""Projections: functions that keep the weights inside a set, called after each update."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import torch
 from torch import nn
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.layers import Layer
-from mnemoscope.layers._stable import project_
+from mnemoscope.layers import Layer, project_
 
 Projection = Callable[[nn.Module], object]
 
 
 def stable_projection(lam: float) -> Projection:
-    """Projected gradient descent inside the stable set (Miller & Hardt 2018): the layers contract by `lam` a step."""
+    """Return the projection onto the stable set (Miller & Hardt 2018), where each step contracts by at most `lam`."""
 
     def project(model: nn.Module) -> None:
         layers = [module for module in model.modules() if isinstance(module, Layer | nn.RNNBase)]
@@ -31,5 +30,5 @@ def stable_projection(lam: float) -> Projection:
 def _project(layer: nn.Module, lam: float) -> None:
     try:
         project_(layer, lam)
-    except TypeError as error:  # torch's users expect it for a wrong kind of module; here it is a wrong configuration
+    except TypeError as error:  # the layer has no stable set: here that is a wrong configuration
         raise MnemoscopeError(f"stable = {lam} is not allowed: {error}") from error

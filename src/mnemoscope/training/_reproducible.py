@@ -1,4 +1,4 @@
-"""The part of torch's global state that a run's numbers depend on."""
+"""The part of torch's global state that the results of a run depend on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 @contextmanager
 def reproducible(seed: int, threads: int) -> Iterator[None]:
-    """Seed torch and fix its number of threads; leave everything as it was found.
+    """Seed torch and fix its number of threads inside the block; restore both afterwards.
 
-    Sums over threads are split by their number, so the same number gives the same rounding.
+    Parallel sums are split by the number of threads, so the same number gives the same rounding.
     """
     threads_before = torch.get_num_threads()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
@@ -27,9 +27,10 @@ def reproducible(seed: int, threads: int) -> Iterator[None]:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Have torch sum in a fixed order where it has a choice (on the CPU: accumulation by index)."""
+    """Use torch's deterministic algorithms inside the block (on the CPU: accumulation by index)."""
     settings: Any = torch.utils.deterministic
-    enabled, fills = torch.are_deterministic_algorithms_enabled(), settings.fill_uninitialized_memory
+    enabled = torch.are_deterministic_algorithms_enabled()
+    fills = settings.fill_uninitialized_memory
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -41,7 +42,7 @@ def deterministic() -> Iterator[None]:
 
 
 def random_state() -> dict[str, torch.Tensor]:
-    """The state of torch's generators, a tensor each."""
+    """Return the states of torch's generators, one tensor each."""
     state = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
@@ -49,7 +50,7 @@ def random_state() -> dict[str, torch.Tensor]:
 
 
 def set_random_state(state: dict[str, torch.Tensor]) -> None:
-    """Put back what `random_state` gave; a GPU's part is passed over where there is none."""
+    """Load what `random_state` returned. The GPU's part is ignored on a machine without one."""
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])

@@ -1,4 +1,4 @@
-"""Runs by their folders: begin one, continue one, read one."""
+"""Runs by their folders: start one, resume one, read one."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Task
-from mnemoscope.training._checkpoint import Checkpoint, fit_tensors, read_checkpoint
+from mnemoscope.training._checkpoint import Checkpoint, check_tensors_match, read_checkpoint
 from mnemoscope.training._config import RunConfig
 from mnemoscope.training._fit import fit
 from mnemoscope.training._folder import RunFolder
-from mnemoscope.training._learner import part_of
-from mnemoscope.training._metrics import Record, read_metrics
+from mnemoscope.training._learner import tensors_under
+from mnemoscope.training._metrics import MetricsRecord, read_metrics
 from mnemoscope.training._model import SequenceModel
-from mnemoscope.training._progress import Summary, Watch, read_summary
-from mnemoscope.training._run_description import refuse_own
+from mnemoscope.training._progress import ProgressCallback, Summary, read_summary
+from mnemoscope.training._run_description import require_built_in
 from mnemoscope.training._trajectory import read_trajectory
 
-Which = Literal["last", "best"]
+CheckpointName = Literal["last", "best"]
 
 
-def train(config: RunConfig, folder: str | Path | None = None, watch: Watch | None = None) -> Summary:
-    """Make the network of a configuration and teach it; the same configuration gives the same run."""
-    return fit(_first_model(config), config.task, config.fit, folder, watch=watch)
+def train(config: RunConfig, folder: str | Path | None = None, callback: ProgressCallback | None = None) -> Summary:
+    """Build the network of a configuration and train it. The same configuration gives the same run."""
+    return fit(_initial_model(config), config.task, config.fit, folder, callback=callback)
 
 
-def resume(folder: str | Path, watch: Watch | None = None) -> Summary:
-    """Continue a run that was stopped or killed; of one that has ended, its summary."""
+def resume(folder: str | Path, callback: ProgressCallback | None = None) -> Summary:
+    """Continue a run that was stopped or killed. If it has ended already, return its summary."""
     config = Run(folder).config
-    return fit(_first_model(config), config.task, config.fit, folder, watch=watch, resume=True)
+    return fit(_initial_model(config), config.task, config.fit, folder, callback=callback, resume=True)
 
 
-def _first_model(config: RunConfig) -> SequenceModel:
+def _initial_model(config: RunConfig) -> SequenceModel:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(config.fit.seed)
         return SequenceModel.for_task(config.task, config.network)
@@ -44,7 +44,7 @@ def _first_model(config: RunConfig) -> SequenceModel:
 class Run:
     """A run's folder, read only.
 
-    Everything in it is checked as it is read; what is damaged or is no run raises one line that says so.
+    Everything in it is checked as it is read. A damaged file, or a folder that is not a run, raises a one-line error.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -57,38 +57,39 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        """What was run, where it was made of this library's parts."""
-        refuse_own(self.about, str(self.path))
-        return RunConfig.from_plain(self.about, str(self.files.config))
+        """The configuration of the run; refused if its model or task was the user's own."""
+        require_built_in(self.about, str(self.path))
+        return RunConfig.from_dict(self.about, str(self.files.config))
 
     @property
     def task(self) -> Task:
         return self.config.task
 
-    def metrics(self) -> list[Record]:
-        """The records of metrics.jsonl."""
+    def metrics(self) -> list[MetricsRecord]:
+        """Return the records of metrics.jsonl."""
         return read_metrics(self.files.metrics)
 
     def summary(self) -> Summary | None:
-        """How the run ended, or None if it has not."""
+        """Return how the run ended, or None if it has not."""
         return read_summary(self.files.summary) if self.files.summary.exists() else None
 
-    def model(self, which: Which = "last") -> SequenceModel:
-        """The network with its last weights, or those with which it did best on held-out batches."""
-        model, checkpoint = _first_model(self.config), self.checkpoint(which)
-        weights = part_of(checkpoint, "model")
-        fit_tensors(weights, model.state_dict(), str(self.files.checkpoints))
+    def model(self, which: CheckpointName = "last") -> SequenceModel:
+        """Return the network with its last weights, or with the best ones on held-out batches."""
+        model = _initial_model(self.config)
+        weights = tensors_under(self.checkpoint(which), "model")
+        check_tensors_match(weights, model.state_dict(), str(self.files.checkpoints))
         model.load_state_dict(weights)
         return model
 
-    def checkpoint(self, which: Which = "last") -> Checkpoint:
-        """The newest sound checkpoint, or the best one."""
-        best = self.files.checkpoints / "best.json"
-        found = read_checkpoint(best) if which == "best" else self.files.latest(lambda checkpoint: None)
-        if found is None:
+    def checkpoint(self, which: CheckpointName = "last") -> Checkpoint:
+        """Return the newest checkpoint that is not damaged, or the best one."""
+        if which == "best":
+            return read_checkpoint(self.files.checkpoints / "best.json")
+        checkpoint = self.files.latest(lambda checkpoint: None)
+        if checkpoint is None:
             raise MnemoscopeError(f"{self.path} has no checkpoint yet")
-        return found
+        return checkpoint
 
     def trajectory(self) -> tuple[list[int], Tensor]:
-        """The recorded updates and the parameters after each, (updates, parameters)."""
+        """Return the recorded updates, and the parameters after each of them (updates, parameters)."""
         return read_trajectory(self.files.trajectory)

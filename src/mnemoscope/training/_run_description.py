@@ -1,4 +1,4 @@
-"""What config.json says of a run, also of one whose model or task is the user's own."""
+"""The content of config.json, also for a run with a model or task written by the user."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import TASKS, Task
 from mnemoscope.training._config import FitConfig
 from mnemoscope.training._model import SequenceModel
-from mnemoscope.training._schema import to_plain
+from mnemoscope.training._schema import to_dict
 
 
-def describe(model: nn.Module, task: Task, config: FitConfig) -> dict[str, Any]:
-    """A configuration from which the run can be repeated; of what is not ours, the name of its class."""
-    network = to_plain(model.config) if isinstance(model, SequenceModel) else {"own": _name(model)}
-    ours = TASKS.get(task.name) is type(task)
-    return {
-        "task": {"name": task.name, **to_plain(task)} if ours else {"own": _name(task)},
-        "network": network,
-        "fit": to_plain(config),
-    }
+def describe_run(model: nn.Module, task: Task, config: FitConfig) -> dict[str, Any]:
+    """Return a configuration that repeats the run. A model or task of the user's own is described by its class."""
+    if TASKS.get(task.name) is type(task):
+        task_section = {"name": task.name, **to_dict(task)}
+    else:
+        task_section = {"own": _class_name(task)}
+    if isinstance(model, SequenceModel):
+        network_section = to_dict(model.config)
+    else:
+        network_section = {"own": _class_name(model)}
+    return {"task": task_section, "network": network_section, "fit": to_dict(config)}
 
 
-def refuse_own(about: Any, where: str) -> None:
-    """Only Python can make a model or a task of the user's own again."""
+def require_built_in(config: Any, where: str) -> None:
+    """Refuse a run whose model or task the user wrote: only their Python code can build it again."""
     for part in ("network", "task"):
-        section = about.get(part) if isinstance(about, dict) else None
+        section = config.get(part) if isinstance(config, dict) else None
         if isinstance(section, dict) and "own" in section:
             raise MnemoscopeError(f"{where} has a {part} of your own, {section['own']}; use it from Python, by fit()")
 
 
 def first_difference(found: Any, expected: dict[str, Any]) -> str:
-    """The first field in which two configurations differ, in words; empty where they do not."""
+    """Return the first field in which two configurations differ, in words; empty if they are equal."""
     for part, section in expected.items():
-        there = found.get(part) if isinstance(found, dict) else None
+        recorded = found.get(part) if isinstance(found, dict) else None
         for name, value in section.items():
-            given = there.get(name) if isinstance(there, dict) else None
-            if given != value:
-                return f"its {part} has {name} = {given!r}, not {value!r}"
+            other = recorded.get(name) if isinstance(recorded, dict) else None
+            if other != value:
+                return f"its {part} has {name} = {other!r}, not {value!r}"
     return "" if found == expected else "it has other fields"
 
 
-def _name(thing: object) -> str:
+def _class_name(thing: object) -> str:
     return f"{type(thing).__module__}.{type(thing).__qualname__}"

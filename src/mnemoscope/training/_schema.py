@@ -16,55 +16,61 @@ T = TypeVar("T")
 _short = reprlib.repr  # a file may hold anything, however long or deep
 
 
-def to_plain(value: Any) -> Any:
-    """A dataclass as the dicts, lists, strings and numbers that JSON knows."""
+def to_dict(value: Any) -> Any:
+    """Return a dataclass as the dicts, lists, strings and numbers of JSON."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value) if field.init}
+        return {field.name: to_dict(getattr(value, field.name)) for field in fields(value) if field.init}
     if isinstance(value, tuple | list):
-        return [to_plain(item) for item in value]
+        return [to_dict(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
-def from_plain(kind: type[T], data: Any, where: str) -> T:
-    """Build the dataclass `kind` from plain data; whatever does not fit is named in one line."""
-    if not isinstance(data, dict):
-        raise MnemoscopeError(f"{where} = {_short(data)} is not allowed; it must be an object with named fields")
+def from_dict(kind: type[T], data: Any, where: str) -> T:
+    """Return the dataclass `kind` built from JSON data. Anything that does not fit raises a one-line error."""
+    check_object(data, where)
     known = {field.name: field for field in fields(kind) if field.init}  # type: ignore[arg-type]
     for name in data:
         if name not in known:
             raise MnemoscopeError(f"{where} has no field {_short(name)}; its fields are {', '.join(known)}")
     for name, field in known.items():
-        if name not in data and _required(field):
+        if name not in data and _is_required(field):
             raise MnemoscopeError(f"{where} lacks the field {name!r}")
     hints = get_type_hints(kind)
-    return kind(**{name: _checked(hints[name], value, f"{where}.{name}") for name, value in data.items()})
+    return kind(**{name: convert(hints[name], value, f"{where}.{name}") for name, value in data.items()})
+
+
+def check_object(data: Any, where: str) -> None:
+    """Refuse JSON data that is not an object."""
+    if not isinstance(data, dict):
+        raise MnemoscopeError(f"{where} = {_short(data)} is not allowed; it must be an object with named fields")
 
 
 def check_fields(value: Any) -> None:
-    """Refuse a dataclass with a field of the wrong type, or a number that is none."""
+    """Refuse a dataclass with a field of the wrong type, or with a number that is NaN or infinite."""
     hints = get_type_hints(type(value))
     for field in fields(value):
-        _checked(hints[field.name], getattr(value, field.name), field.name.replace("_", "-"))
+        convert(hints[field.name], getattr(value, field.name), field.name.replace("_", "-"))
 
 
-def _required(field: Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
-
-
-def _checked(kind: Any, value: Any, where: str) -> Any:
+def convert(kind: Any, value: Any, where: str) -> Any:
+    """Return `value` as the annotation `kind`, or refuse it in one line that begins with `where`."""
     if is_dataclass(kind):
-        return from_plain(kind, value, where)  # type: ignore[arg-type]
-    found, result = _convert(kind, value, where)
-    if not found:
+        return from_dict(kind, value, where)  # type: ignore[arg-type]
+    fits, result = _try_convert(kind, value, where)
+    if not fits:
         raise MnemoscopeError(f"{where} = {_short(value)} is not allowed; it must be {_describe(kind)}")
     return result
 
 
-def _convert(kind: Any, value: Any, where: str) -> tuple[bool, Any]:
-    """Whether `value` can be a `kind`, and what it is then."""
+def _is_required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _try_convert(kind: Any, value: Any, where: str) -> tuple[bool, Any]:
+    """Return whether `value` fits the annotation `kind`, and the converted value."""
     origin = get_origin(kind)
     if origin in (types.UnionType, Union):
-        attempts = (_convert(option, value, where) for option in get_args(kind))
+        attempts = (_try_convert(option, value, where) for option in get_args(kind))
         return next((attempt for attempt in attempts if attempt[0]), (False, None))
     if origin is Literal:
         return any(value == option and type(value) is type(option) for option in get_args(kind)), value
@@ -73,13 +79,13 @@ def _convert(kind: Any, value: Any, where: str) -> tuple[bool, Any]:
     if origin is dict:
         return _convert_dict(get_args(kind)[1], value, where)
     if kind is float:
-        ok = type(value) in (int, float) and abs(value) <= 1.8e308 and math.isfinite(value)
-        return ok, float(value) if ok else None
+        fits = type(value) in (int, float) and abs(value) <= 1.8e308 and math.isfinite(value)
+        return fits, float(value) if fits else None
     if kind is Path:
         return isinstance(value, str) and "\0" not in value, Path(value) if isinstance(value, str) else None
     if kind in (None, types.NoneType):
         return value is None, None
-    return type(value) is kind, value  # bool is no int here
+    return type(value) is kind, value  # bool does not pass as an int
 
 
 def _convert_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[bool, Any]:
@@ -89,13 +95,13 @@ def _convert_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[bool
     if len(items) != len(value):
         return False, None
     pairs = enumerate(zip(items, value, strict=True))
-    return True, tuple(_checked(kind, item, f"{where}[{i}]") for i, (kind, item) in pairs)
+    return True, tuple(convert(kind, item, f"{where}[{i}]") for i, (kind, item) in pairs)
 
 
 def _convert_dict(kind: Any, value: Any, where: str) -> tuple[bool, Any]:
     if not isinstance(value, dict):
         return False, None
-    return True, {name: _checked(kind, item, f"{where}.{name}") for name, item in value.items()}
+    return True, {name: convert(kind, item, f"{where}.{name}") for name, item in value.items()}
 
 
 _NAMES = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a string", Path: "a path"}
@@ -107,6 +113,10 @@ def _describe(kind: Any) -> str:
         return "one of " + ", ".join(repr(option) for option in get_args(kind))
     if origin in (types.UnionType, Union):
         return " or ".join(_describe(option) for option in get_args(kind))
-    if origin in (tuple, dict):
-        return "a list" if origin is tuple else "an object with named fields"
-    return "null" if kind in (None, types.NoneType) else _NAMES.get(kind, str(kind))
+    if origin is tuple:
+        return "a list"
+    if origin is dict:
+        return "an object with named fields"
+    if kind in (None, types.NoneType):
+        return "null"
+    return _NAMES.get(kind, str(kind))

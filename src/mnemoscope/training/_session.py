@@ -1,4 +1,4 @@
-"""One process's part of a run: the loop, what it writes down, and how it goes on from where another stopped."""
+"""One process's part of a run: the training loop, what it writes, and how it continues where another stopped."""
 
 from __future__ import annotations
 
@@ -12,208 +12,235 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import to_json, write_whole
+from mnemoscope.files import to_json, write_atomic
 from mnemoscope.tasks import Task
-from mnemoscope.training._best_so_far import Standing
+from mnemoscope.training._best_so_far import BestSoFar
 from mnemoscope.training._checkpoint import Checkpoint, write_checkpoint
 from mnemoscope.training._config import FitConfig
-from mnemoscope.training._folder import RunFolder, fingerprint
-from mnemoscope.training._learner import Learner, part_of
-from mnemoscope.training._metrics import Metrics
-from mnemoscope.training._progress import Diverged, Progress, Stop, Summary, Watch
-from mnemoscope.training._schema import from_plain
-from mnemoscope.training._tensorboard_log import Board
+from mnemoscope.training._folder import RunFolder, config_hash
+from mnemoscope.training._learner import Learner, tensors_under
+from mnemoscope.training._metrics import MetricsLog
+from mnemoscope.training._progress import Diverged, Progress, ProgressCallback, Stop, Summary
+from mnemoscope.training._schema import from_dict
+from mnemoscope.training._tensorboard_log import TensorBoardLog
 from mnemoscope.training._trajectory import record_parameters
 
 
 class Session:
-    """The run of a learner, in a folder or in memory alone."""
+    """The run of a learner, in a folder or in memory only."""
 
-    def __init__(self, learner: Learner, folder: RunFolder | None, about: dict[str, Any], watch: Watch | None) -> None:
-        self.learner, self.folder, self.about, self.watch = learner, folder, about, watch
-        self.task, self.config = learner.task, learner.config
+    def __init__(
+        self,
+        learner: Learner,
+        folder: RunFolder | None,
+        description: dict[str, Any],
+        callback: ProgressCallback | None,
+    ) -> None:
+        self.learner = learner
+        self.folder = folder
+        self.description = description
+        self.callback = callback
+        self.task = learner.task
+        self.config = learner.config
         self.total = total_updates(self.task, self.config)
-        self.metrics = Metrics(folder.metrics if folder else None)
-        self.board: Board | None = None
-        self.fresh: list[Tensor] = []  # (loss, gradient norm) of the last updates, still on the device
-        self.pending = torch.zeros(0, 2, dtype=torch.float64)  # the same of all updates that no record sums up yet
-        self.standing = Standing()
-        self.saved: Path | None = None
+        self.metrics = MetricsLog(folder.metrics if folder else None)
+        self.tensorboard: TensorBoardLog | None = None
+        # (loss, gradient norm) of each update: first on the device, then collected until a record averages them.
+        self.on_device: list[Tensor] = []
+        self.pending = torch.zeros(0, 2, dtype=torch.float64)
+        self.best_so_far = BestSoFar()
+        self.last_checkpoint: Path | None = None
 
     def begin(self) -> None:
-        """Start a new run, with a checkpoint of its first weights."""
+        """Start a new run, with a checkpoint of its initial weights."""
         if self.folder is not None:
-            self.folder.begin(self.about)
+            self.folder.begin(self.description)
             self.folder.prepare()
-        self._first_files()
+        self._write_initial_files()
 
     def restore(self) -> None:
-        """Go on from the newest sound checkpoint, or from the beginning where there is none yet."""
+        """Continue from the newest checkpoint that is not damaged, or from the beginning if there is none."""
         assert self.folder is not None
         self.folder.prepare()
         checkpoint = self.folder.latest(self._accept)
         if checkpoint is None:
-            self.metrics.cut()
-            return self._first_files()
-        where = str(self.folder.checkpoints / f"{checkpoint.update:08d}.safetensors")
-        self.learner.restore(checkpoint, where)
-        self._take_back(checkpoint, where)
-        self.metrics.cut()
-        self.saved = Path(where)
-        return None
+            self.metrics.truncate()
+            self._write_initial_files()
+            return
+        path = self.folder.checkpoints / f"{checkpoint.update:08d}.safetensors"
+        self.learner.restore(checkpoint, str(path))
+        self._restore_records(checkpoint, str(path))
+        self.metrics.truncate()
+        self.last_checkpoint = path
 
-    def _first_files(self) -> None:
-        self.record()  # before the checkpoint, here as later: what a checkpoint has behind it is not written again
+    def _write_initial_files(self) -> None:
+        # Parameters are recorded before a checkpoint, here as later: a resumed run does not record them again.
+        self.record()
         self.save()
 
     def run(self) -> Summary:
         """Update until the task is solved or the budget is spent."""
-        start, begun = self.learner.done, time.perf_counter()
+        first_update = self.learner.updates_done
+        start = time.perf_counter()
         if self.folder is not None and self.config.tensorboard:
-            self.board = Board(self.folder.tensorboard, start)
+            self.tensorboard = TensorBoardLog(self.folder.tensorboard, first_update)
         try:
-            self._tell(None)
+            self._report_progress(None)
             while not self.finished:
                 self._one_update()
         finally:
-            if self.board is not None:
-                self.board.close()
-        return self._conclude(time.perf_counter() - begun, self.learner.done - start)
+            if self.tensorboard is not None:
+                self.tensorboard.close()
+        return self._summarize(time.perf_counter() - start, self.learner.updates_done - first_update)
 
     @property
     def finished(self) -> bool:
-        return self.learner.done >= self.total or (self.config.stop_when_solved and self.standing.solves(self.task))
+        if self.learner.updates_done >= self.total:
+            return True
+        return self.config.stop_when_solved and self.best_so_far.solves(self.task)
 
     def _one_update(self) -> None:
         loss, norm = self.learner.update()
-        self.fresh.append(torch.stack([loss, norm]))
-        if self._due(self.config.record_every):
+        self.on_device.append(torch.stack([loss, norm]))
+        if self._is_due(self.config.record_every):
             self.record()
-        if self._due(self.config.log_every):
+        if self._is_due(self.config.log_every):
             self._log()
-        if self._due(self.config.evaluate_every) or self.learner.done == self.total:
+        if self._is_due(self.config.evaluate_every) or self.learner.updates_done == self.total:
             self._evaluate()
-        if self._due(self.config.checkpoint_every) or self.finished:
+        if self._is_due(self.config.checkpoint_every) or self.finished:
             self.save()
-        self._tell(loss)
+        self._report_progress(loss)
 
-    def _due(self, every: int) -> bool:
-        return every > 0 and self.learner.done % every == 0
+    def _is_due(self, every: int) -> bool:
+        return every > 0 and self.learner.updates_done % every == 0
 
-    def _tell(self, loss: Tensor | None) -> None:
-        if self.watch is None:
+    def _report_progress(self, loss: Tensor | None) -> None:
+        if self.callback is None:
             return
         try:
-            self.watch(Progress(self.learner.done, self.total, loss, self.standing.held_out))
+            self.callback(Progress(self.learner.updates_done, self.total, loss, self.best_so_far.held_out))
         except Stop:
             self.save()
             raise
 
-    def _settle(self) -> None:
-        """Fetch the fresh losses and norms; raises where one of them is no number."""
-        if not self.fresh:
+    def _collect_losses(self) -> None:
+        """Fetch the new losses and norms from the device; raise `Diverged` at the first that is NaN or too large."""
+        if not self.on_device:
             return
-        values = torch.stack(self.fresh).double().cpu()
-        self.fresh.clear()
+        values = torch.stack(self.on_device).double().cpu()
+        self.on_device.clear()
         bad = ~values.isfinite().all(1) | (values[:, 0] > self.config.diverged)
         if bad.any():
             first = int(bad.nonzero()[0])
-            raise self._diverged(self.learner.done - len(values) + 1 + first, *values[first].tolist())
+            loss, norm = values[first].tolist()
+            raise self._diverged(self.learner.updates_done - len(values) + 1 + first, loss, norm)
         self.pending = torch.cat([self.pending, values])
 
     def _diverged(self, update: int, loss: float, norm: float) -> Diverged:
-        bad_loss = not math.isfinite(loss) or loss > self.config.diverged
-        what = f"the loss is {loss:g}" if bad_loss else f"the norm of the gradient is {norm:g}"
+        if not math.isfinite(loss) or loss > self.config.diverged:
+            what = f"the loss is {loss:g}"
+        else:
+            what = f"the norm of the gradient is {norm:g}"
         hint = f"try a lower lr (it was {self.config.lr:g}) or a tighter clip (it was {self.config.clip:g}; 0 is none)"
-        return Diverged(update, what, self.saved, hint)
+        return Diverged(update, what, self.last_checkpoint, hint)
 
     def _log(self) -> None:
-        self._settle()
+        """Write the mean loss and gradient norm since the last record."""
+        self._collect_losses()
         loss, norm = self.pending.mean(0).tolist()
         self.pending = self.pending[:0]
-        self._note({"update": self.learner.done, "loss": loss, "gradient_norm": norm, "lr": self.learner.lr})
+        update = self.learner.updates_done
+        self._write_record({"update": update, "loss": loss, "gradient_norm": norm, "lr": self.learner.lr})
 
     def _evaluate(self) -> None:
-        self._settle()
-        found = self.learner.evaluate()
-        if not math.isfinite(found["loss"]):
-            raise self._diverged(self.learner.done, found["loss"], 0.0)
-        self.standing = self.standing.after(found, self.learner.done, self.task)
-        self._note({"update": self.learner.done, "split": "valid", **(self.standing.held_out or {})})
-        if self.standing.best_update == self.learner.done:
+        """Evaluate on held-out batches, write the metrics, and save the weights if they are the best so far."""
+        self._collect_losses()
+        update = self.learner.updates_done
+        metrics = self.learner.evaluate()
+        if not math.isfinite(metrics["loss"]):
+            raise self._diverged(update, metrics["loss"], 0.0)
+        self.best_so_far = self.best_so_far.after(metrics, update, self.task)
+        self._write_record({"update": update, "split": "valid", **(self.best_so_far.held_out or {})})
+        if self.best_so_far.best_update == update:
             self._write_best()
 
     def _write_best(self) -> None:
         if self.folder is not None:
             weights = {f"model.{name}": tensor for name, tensor in self.learner.model.state_dict().items()}
-            best = Checkpoint(self.learner.done, weights, {self.task.metric: self.standing.best})
+            best = Checkpoint(self.learner.updates_done, weights, {self.task.metric: self.best_so_far.best})
             write_checkpoint(self.folder.checkpoints, best, "best")
 
-    def _note(self, record: dict[str, Any]) -> None:
+    def _write_record(self, record: dict[str, Any]) -> None:
         self.metrics.add(record)
-        if self.board is not None:
-            self.board.add(record)
+        if self.tensorboard is not None:
+            self.tensorboard.add(record)
 
     def record(self) -> None:
-        """Write the parameters down, where trajectories are recorded."""
+        """Write the parameters to trajectory/, if the configuration asks for it."""
         if self.folder is not None and self.config.record_every:
-            record_parameters(self.folder.trajectory, self.learner.done, self.learner.model)
+            record_parameters(self.folder.trajectory, self.learner.updates_done, self.learner.model)
 
     def save(self) -> None:
-        """Write a checkpoint of everything; never one with numbers that are none."""
+        """Write a checkpoint of everything; raise `Diverged` instead if a weight is NaN or infinite."""
         if self.folder is None:
             return
-        self._settle()
+        self._collect_losses()
+        update = self.learner.updates_done
         tensors = {**self.learner.tensors(), "pending.values": self.pending}
         for name, tensor in self.learner.model.state_dict().items():
             if tensor.is_floating_point() and not tensor.isfinite().all():
-                raise Diverged(self.learner.done, f"{name} is not finite", self.saved, "try a lower lr")
+                raise Diverged(update, f"{name} is not finite", self.last_checkpoint, "try a lower lr")
         numbers = {
             "learner": self.learner.numbers(),
-            "metrics": self.metrics.mark(),
-            "standing": asdict(self.standing),
-            "config_sha256": fingerprint(self.about),
+            "metrics": self.metrics.position(),
+            "best_so_far": asdict(self.best_so_far),
+            "config_sha256": config_hash(self.description),
             "torch": torch.__version__,
         }
-        self.saved = self.folder.save(Checkpoint(self.learner.done, tensors, numbers))
+        self.last_checkpoint = self.folder.save(Checkpoint(update, tensors, numbers))
 
     def _accept(self, checkpoint: Checkpoint) -> None:
+        """Refuse a checkpoint of another configuration, or one that does not match metrics.jsonl."""
         assert self.folder is not None
-        if checkpoint.numbers.get("config_sha256") != fingerprint(self.about):
+        if checkpoint.numbers.get("config_sha256") != config_hash(self.description):
             raise MnemoscopeError(f"{self.folder.config} was changed after the run began; put it back to resume")
-        mark = checkpoint.numbers.get("metrics")
-        self.metrics.rewind(mark if isinstance(mark, dict) else {})
+        position = checkpoint.numbers.get("metrics")
+        self.metrics.rewind(position if isinstance(position, dict) else {})
 
-    def _take_back(self, checkpoint: Checkpoint, where: str) -> None:
-        pending = part_of(checkpoint, "pending").get("values")
+    def _restore_records(self, checkpoint: Checkpoint, where: str) -> None:
+        pending = tensors_under(checkpoint, "pending").get("values")
         if pending is None or pending.shape[1:] != (2,) or pending.dtype != torch.float64:
             raise MnemoscopeError(f"{where} does not fit this run: its pending losses are not (updates, 2) in float64")
         self.pending = pending
-        self.standing = from_plain(Standing, checkpoint.numbers.get("standing"), f"{where}: standing")
+        numbers = checkpoint.numbers
+        best_so_far = numbers.get("best_so_far", numbers.get("standing"))  # its name in the first run folders
+        self.best_so_far = from_dict(BestSoFar, best_so_far, f"{where}: best_so_far")
 
-    def _conclude(self, seconds: float, updates: int) -> Summary:
+    def _summarize(self, seconds: float, updates: int) -> Summary:
+        """Return how the run ended, and write it to summary.json."""
         summary = Summary(
-            outcome="solved" if self.standing.solves(self.task) else "budget spent",
-            updates=self.learner.done,
+            outcome="solved" if self.best_so_far.solves(self.task) else "budget spent",
+            updates=self.learner.updates_done,
             metric=self.task.metric,
-            best=self.standing.best,
-            best_update=self.standing.best_update,
-            held_out=self.standing.held_out or {},
+            best=self.best_so_far.best,
+            best_update=self.best_so_far.best_update,
+            held_out=self.best_so_far.held_out or {},
             baseline=self.task.baseline,
             parameters=sum(p.numel() for p in self.learner.model.parameters()),
             seconds=seconds,
             updates_per_second=updates / seconds,
         )
         if self.folder is not None:
-            write_whole(self.folder.summary, to_json(asdict(summary), indent=2))
+            write_atomic(self.folder.summary, to_json(asdict(summary), indent=2))
         return summary
 
 
 def total_updates(task: Task, config: FitConfig) -> int:
-    """The budget in updates."""
+    """Return the budget in updates. The last update of an epoch budget may go beyond its last epoch."""
     if not config.epochs:
         return config.updates
     batches = task.steps_per_epoch(config.batch_size)
     if batches is None:
-        raise MnemoscopeError(f"epochs = {config.epochs} needs a fixed data set; {task.name} makes new data for ever")
+        raise MnemoscopeError(f"epochs = {config.epochs} needs a fixed data set; {task.name} generates data endlessly")
     return math.ceil(config.epochs * batches / config.accumulate)

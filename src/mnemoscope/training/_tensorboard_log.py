@@ -1,4 +1,4 @@
-"""Records for TensorBoard."""
+"""Logging for TensorBoard."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from mnemoscope.errors import MnemoscopeError
 
 
-class Board:
-    """A TensorBoard log that says what metrics.jsonl says."""
+class TensorBoardLog:
+    """A TensorBoard log with the content of metrics.jsonl."""
 
     def __init__(self, folder: Path, start: int) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The path that the parameters took, for the studies of landscapes and distances."""
+"""The trajectory of the parameters during training, for studies of landscapes and distances."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import read_bytes, write_whole
+from mnemoscope.files import read_bytes, write_atomic
 
 
 def record_parameters(folder: Path, update: int, model: nn.Module) -> None:
     """Write all parameters as one vector, in the order of `model.parameters()`."""
     folder.mkdir(exist_ok=True)
     vector = parameters_to_vector(model.parameters()).detach().cpu()
-    write_whole(folder / f"{update:08d}.safetensors", safetensors.torch.save({"parameters": vector}))
+    write_atomic(folder / f"{update:08d}.safetensors", safetensors.torch.save({"parameters": vector}))
 
 
 def read_trajectory(folder: Path) -> tuple[list[int], Tensor]:
-    """The updates that were recorded, and the parameters after each: (updates, parameters)."""
+    """Return the recorded updates, and the parameters after each of them (updates, parameters)."""
     paths = sorted(path for path in folder.glob("*.safetensors") if path.stem.isdecimal())
     if not paths:
         raise MnemoscopeError(f"{folder} holds no record of the parameters; train with record-every")

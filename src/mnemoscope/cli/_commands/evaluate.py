@@ -13,8 +13,7 @@ from rich.table import Table
 from mnemoscope.cli._console import OutputOptions, format_value, parse, pop_option, show, show_json, terminal
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import TASKS, Split, Task
-from mnemoscope.training import Run, SequenceModel, evaluate
-from mnemoscope.training._run import Which
+from mnemoscope.training import CheckpointName, Run, SequenceModel, evaluate
 
 TaskType = TypeVar("TaskType")
 
@@ -24,7 +23,7 @@ class Evaluate(Generic[TaskType]):
     """Options of `mnemoscope evaluate`."""
 
     task: TaskType
-    which: Which = "last"
+    which: CheckpointName = "last"
     """The last weights, or the best on held-out batches."""
     split: Split = "test"
     """The part of the data to evaluate on."""
@@ -88,7 +87,7 @@ def _evaluate(model: SequenceModel, options: Evaluate[Task]) -> dict[str, float]
     with Progress(console=console, disable=hidden, transient=True) as progress:
         bar = progress.add_task("evaluating")
 
-        def watch(done: int, total: int) -> None:
+        def show_progress(done: int, total: int) -> None:
             progress.update(bar, completed=done, total=total)
 
         return evaluate(
@@ -97,7 +96,7 @@ def _evaluate(model: SequenceModel, options: Evaluate[Task]) -> dict[str, float]
             batch_size=options.batch_size,
             batches=options.batches,
             split=options.split,
-            watch=watch,
+            callback=show_progress,
         )
 
 

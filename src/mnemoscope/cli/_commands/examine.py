@@ -31,8 +31,7 @@ from mnemoscope.finding import Examination
 from mnemoscope.report import headlines
 from mnemoscope.scopes import SCOPES
 from mnemoscope.tasks import TASKS, Task
-from mnemoscope.training import Run
-from mnemoscope.training._run import Which
+from mnemoscope.training import CheckpointName, Run
 
 TaskType = TypeVar("TaskType")
 CONDITION_HOLDS = 4  # exit code
@@ -52,7 +51,7 @@ class Examine(Generic[TaskType]):
     task: TaskType
     checkpoint: tuple[Path, ...] = ()
     """Weights for the targets that are not runs, in their order: safetensors, or torch files of tensors only."""
-    which: Which = "last"
+    which: CheckpointName = "last"
     """A run's last weights, or its best on held-out batches."""
     options: Annotated[tuple[str, ...], tyro.conf.arg(name="with")] = ()
     """Options of a built-in model or arguments of a factory, as name=value: hidden_size=128 bidirectional=True."""

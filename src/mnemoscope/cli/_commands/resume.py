@@ -25,4 +25,4 @@ class Resume:
 def main(arguments: list[str]) -> int:
     options = parse(Resume, arguments, "resume")
     config = Run(options.run).config
-    return follow(lambda watch: resume(options.run, watch), config, options.run, options.output)
+    return follow(lambda callback: resume(options.run, callback), config, options.run, options.output)

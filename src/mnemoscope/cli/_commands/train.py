@@ -33,7 +33,7 @@ class Train(Generic[TaskType]):
 
 def main(arguments: list[str]) -> int:
     path, rest = pop_option(arguments, "--config")
-    base = None if path is None else RunConfig.from_plain(read_json(Path(path)), path)
+    base = None if path is None else RunConfig.from_dict(read_json(Path(path)), path)
     name, rest = _pop_task_name(rest)
     if name is None and base is None and {"-h", "--help"} & set(rest):
         print(_usage())
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     options = _options(task, base, rest)
     config = RunConfig(options.task, options.network, options.fit)
     folder = options.out or unused_folder("runs", f"{task.name}-{config.network.model}")
-    return follow(lambda watch: train(config, folder, watch), config, folder, options.output)
+    return follow(lambda callback: train(config, folder, callback), config, folder, options.output)
 
 
 def _pop_task_name(arguments: list[str]) -> tuple[str | None, list[str]]:
