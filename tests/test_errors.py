@@ -38,7 +38,7 @@ def sequence_model(folder: Path) -> None:
         (lambda folder: read_parameters(folder / "none.safetensors"), r"^cannot read .*: No such file or directory$"),
         (lambda folder: read_tensors(folder / "none.safetensors"), r"^cannot read .*: No such file or directory$"),
         (other_format, r"^\S*findings.json is not a file of findings of format 1$"),
-        (sequence_model, r"^mix "),
+        (sequence_model, r"^RelRNN: mix must be "),
     ],
     ids=["trajectory", "weights", "findings", "layer"],
 )
