@@ -1,7 +1,8 @@
-// The machine that the CUDA kernels ask for (device.cuh), on one thread of a CPU.
+// The hardware operations of the CUDA kernels (device.cuh), on one thread of a CPU.
 //
-// Every CUDA thread of a cluster is a coroutine; barriers and exchanges within a warp are where they wait for each other.
-// Which of them runs next is drawn at random, so that a missing barrier shows as a wrong number sooner or later.
+// Every CUDA thread of a cluster is a coroutine. They wait for each other at barriers and at exchanges within a warp.
+// Which of them runs next is drawn at random, so that a missing barrier gives a wrong number sooner or later. Shared
+// memory starts as NaN, and a store behind its end aborts.
 #pragma once
 #include <ucontext.h>
 
@@ -16,7 +17,7 @@
 #include <vector>
 
 #define DEVICE inline
-#define KERNEL(threads) extern "C" void
+#define KERNEL extern "C" void
 
 struct alignas(16) float4 { float x, y, z, w; };
 struct Index { int x; };
@@ -52,6 +53,17 @@ static ucontext_t outside;
 static std::function<void()> body;
 static std::mt19937 dice{0};
 
+constexpr int GUARD = 1024;  // float4 behind the shared memory of a block
+inline bool touched(const float4& x) { return !(std::isnan(x.x) && std::isnan(x.y) && std::isnan(x.z) && std::isnan(x.w)); }
+inline void check_guards() {
+    for (const Block& block : blocks)
+        for (size_t i = block.memory.size() - GUARD; i < block.memory.size(); ++i)
+            if (touched(block.memory[i])) {
+                std::fprintf(stderr, "a store behind the end of shared memory\n");
+                std::abort();
+            }
+}
+
 inline void resume_another(ucontext_t* from) {
     if (ready.empty()) {
         std::fprintf(stderr, "deadlock: every thread waits\n");
@@ -75,15 +87,15 @@ inline void wait(Barrier& barrier) {
     resume_another(&self->context);
 }
 
-inline Block& here() { return blocks[blockIdx.x % C]; }
+inline Block& here() { return blocks[blockIdx.x % CLUSTER_BLOCKS]; }
 inline Warp& warp() { return here().warps[threadIdx.x / 32]; }
 
-// Put x where the other lanes see it; two tables in turn, so that nobody overwrites what another has yet to read.
+// Return the x of every lane. Two tables in turn: no lane overwrites what another has yet to read.
 inline const int* exchange(int x) {
-    Warp& mine = warp();
-    int* table = mine.values[current->parity ^= 1];
+    Warp& own_warp = warp();
+    int* table = own_warp.values[current->parity ^= 1];
     table[threadIdx.x % 32] = x;
-    wait(mine.barrier);
+    wait(own_warp.barrier);
     return table;
 }
 
@@ -97,17 +109,17 @@ inline void run_thread() {
 
 inline void launch(int grid, int threads_per_block, int shared_bytes, std::function<void()> kernel) {
     body = std::move(kernel);
-    for (int first = 0; first < grid; first += C) {
-        blocks.assign(C, {});
+    for (int first = 0; first < grid; first += CLUSTER_BLOCKS) {
+        blocks.assign(CLUSTER_BLOCKS, {});
         threads.clear();
         ready.clear();
-        cluster = {C * threads_per_block, {}};
-        alive = C * threads_per_block;
-        for (int b = 0; b < C; ++b) {
+        cluster = {CLUSTER_BLOCKS * threads_per_block, {}};
+        alive = CLUSTER_BLOCKS * threads_per_block;
+        for (int b = 0; b < CLUSTER_BLOCKS; ++b) {
             blocks[b].barrier.expected = threads_per_block;
             blocks[b].warps.resize(threads_per_block / 32);
             for (Warp& w : blocks[b].warps) w.barrier.expected = 32;
-            blocks[b].memory.assign((shared_bytes + 15) / 16, {NAN, NAN, NAN, NAN});
+            blocks[b].memory.assign((shared_bytes + 15) / 16 + GUARD, {NAN, NAN, NAN, NAN});
             for (int i = 0; i < threads_per_block; ++i) {
                 auto thread = std::make_unique<Thread>();
                 thread->thread = i, thread->block = first + b;
@@ -121,6 +133,7 @@ inline void launch(int grid, int threads_per_block, int shared_bytes, std::funct
             }
         }
         resume_another(&outside);
+        check_guards();
     }
 }
 
@@ -140,7 +153,7 @@ inline float* shared_memory() { return &emulated::here().memory[0].x; }
 inline int shuffle(int x, int source) { return emulated::exchange(x)[source & 31]; }
 inline float shuffle(float x, int source) { return bits_float(shuffle(float_bits(x), source)); }
 inline float shuffle_xor(float x, int mask) { return shuffle(x, (threadIdx.x % 32) ^ mask); }
-inline unsigned lanes_where(bool x) {
+inline unsigned ballot(bool x) {
     const int* all = emulated::exchange(x);
     unsigned bits = 0;
     for (int lane = 0; lane < 32; ++lane) bits |= (unsigned)all[lane] << lane;
@@ -148,9 +161,9 @@ inline unsigned lanes_where(bool x) {
 }
 inline int warp_max(int x) {
     const int* all = emulated::exchange(x);
-    int most = all[0];
-    for (int lane = 1; lane < 32; ++lane) most = all[lane] > most ? all[lane] : most;
-    return most;
+    int largest = all[0];
+    for (int lane = 1; lane < 32; ++lane) largest = all[lane] > largest ? all[lane] : largest;
+    return largest;
 }
 inline int warp_min(int x) { return ~warp_max(~x); }
 inline void sync_warp() { emulated::wait(emulated::warp().barrier); }
@@ -158,9 +171,9 @@ inline void sync_block() { emulated::wait(emulated::here().barrier); }
 inline void sync_cluster() { emulated::wait(emulated::cluster); }
 inline int first_bit(unsigned x) { return x ? __builtin_ctz(x) : -1; }
 inline float reciprocal(float x) { return 1.f / x; }
-// 2^x, as the device has it: 0 below the smallest normal number
+// 2^x as the device computes it: 0 below the smallest normal number.
 inline float power_of_two(float x) { return x < -126.f ? 0.f : exp2f(x); }
 inline void prefetch(const float*) {}
-inline void store_at(float* here, int rank, float x) {
-    (&emulated::blocks[rank].memory[0].x)[here - shared_memory()] = x;
+inline void store_in_block(float* address, int rank, float x) {
+    (&emulated::blocks[rank].memory[0].x)[address - shared_memory()] = x;
 }

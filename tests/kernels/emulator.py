@@ -12,51 +12,46 @@ import torch
 
 from mnemoscope.kernels._cuda import compiler
 
-_FOLDER = tempfile.TemporaryDirectory()  # kept for the process: one library a kernel and set of sizes
+_FOLDER = tempfile.TemporaryDirectory()  # for the process: one library per kernel and set of sizes
 
 
-class Kernel:
-    """One kernel, compiled for one set of sizes."""
-
-    def __init__(self, name: str, defines: dict[str, int | str]) -> None:
-        code = (
-            compiler.source(name)
-            + f"""
-            extern "C" void run(int grid, int threads, int shared_bytes, void** args) {{
-                emulated::launch({name}, grid, threads, shared_bytes, args);
-            }}"""
-        )
-        stem = Path(_FOLDER.name) / f"{name}-{abs(hash(tuple(sorted(defines.items()))))}"
-        stem.with_suffix(".cpp").write_text(code)
-        subprocess.run(
-            ["g++", "-std=c++17", "-O0", "-shared", "-fPIC", "-w", "-DMNEMOSCOPE_EMULATED", f"-I{compiler.FOLDER}",
-             f"-I{Path(__file__).parent}", *(f"-D{k}={d}" for k, d in defines.items()), "-o",
-             str(stem.with_suffix(".so")), str(stem.with_suffix(".cpp"))],
-            check=True,
-        )  # fmt: skip
-        self._run = ctypes.CDLL(str(stem.with_suffix(".so"))).run
-
-    def __call__(self, blocks: int, threads: int, shared_bytes: int, args: list) -> None:
-        boxes = [self._box(arg) for arg in args]
-        pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
-        self._run(blocks, threads, shared_bytes, pointers)
-
-    @staticmethod
-    def _box(arg: torch.Tensor | int | float | None) -> ctypes._SimpleCData:
-        if arg is None:
-            return ctypes.c_void_p(0)
-        if isinstance(arg, torch.Tensor):
-            assert arg.is_contiguous()
-            return ctypes.c_void_p(arg.data_ptr())
-        return ctypes.c_double(arg) if isinstance(arg, float) else ctypes.c_int(arg)
+def compile_kernel(name: str, defines: dict[str, int | str], *flags: str) -> Path:
+    """Compile one kernel for one set of sizes; raises CalledProcessError if g++ refuses it."""
+    code = (
+        compiler.source(name)
+        + f"""
+        extern "C" void run(int grid, int threads, int shared_bytes, void** args) {{
+            emulated::launch({name}, grid, threads, shared_bytes, args);
+        }}"""
+    )
+    stem = Path(_FOLDER.name) / f"{name}-{abs(hash(frozenset(defines.items())))}"
+    source = stem.with_suffix(".cpp")
+    library = stem.with_suffix(".so")
+    source.write_text(code)
+    command = ["g++", "-std=c++17", "-O0", "-shared", "-fPIC", "-w", "-DMNEMOSCOPE_EMULATED"]
+    command += [f"-I{compiler.FOLDER}", f"-I{Path(__file__).parent}", *compiler.options(defines)]
+    command += [*flags, "-o", str(library), str(source)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return library
 
 
 @functools.cache
-def _built(name: str, defines: tuple) -> Kernel:
-    return Kernel(name, dict(defines))
+def _load(name: str, defines: frozenset) -> ctypes.CDLL:
+    return ctypes.CDLL(str(compile_kernel(name, dict(defines))))
 
 
-def launch(name: str, defines: dict, blocks: int, threads: int, shared_floats: int, args: list) -> None:
+def _box(arg: torch.Tensor | int | float | None) -> ctypes._SimpleCData:
+    if arg is None:
+        return ctypes.c_void_p(0)
+    if isinstance(arg, torch.Tensor):
+        return ctypes.c_void_p(arg.data_ptr())
+    return ctypes.c_double(arg) if isinstance(arg, float) else ctypes.c_int(arg)
+
+
+def launch(name: str, defines: dict, *, blocks: int, threads: int, shared_floats: int, args: dict) -> None:
     """`compiler.launch`, on CPU tensors."""
-    key = tuple(sorted((k, int(d) if isinstance(d, bool) else d) for k, d in defines.items()))
-    _built(name, key)(blocks, threads, 4 * shared_floats, args)
+    sizes = {"THREADS": threads, "SHARED_FLOATS": shared_floats}
+    library = _load(name, frozenset({**defines, **sizes}.items()))
+    boxes = [_box(arg) for arg in compiler.order_arguments(name, args)]
+    pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
+    library.run(blocks, threads, 4 * shared_floats, pointers)

@@ -1,4 +1,4 @@
-"""The CUDA kernels, run on the CPU by emulated.h in place of the CPU's own loops, against the readable layers."""
+"""The CUDA kernels, run on the CPU by emulated.h in the place of the CPU kernels, against the eager layers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def emulated(monkeypatch):
     ran = []
     torch.manual_seed(0)
 
-    def launch(name, defines, blocks, threads, shared_floats, args):
+    def launch(name, *rest, **named):
         ran.append(name)
-        emulator.launch(name, defines, blocks, threads, shared_floats, args)
+        emulator.launch(name, *rest, **named)
 
     monkeypatch.setattr(compiler, "launch", launch)
     monkeypatch.setattr(layout, "limits", lambda device: EMULATED)

@@ -31,8 +31,14 @@ def launched(monkeypatch):
     """The names of the kernels that ran."""
     from mnemoscope.kernels._cuda import compiler
 
-    names, launch = [], compiler.launch
-    monkeypatch.setattr(compiler, "launch", lambda name, *rest: (names.append(name), launch(name, *rest))[1])
+    names = []
+    run = compiler.launch
+
+    def launch(name, *rest, **named):
+        names.append(name)
+        run(name, *rest, **named)
+
+    monkeypatch.setattr(compiler, "launch", launch)
     return names
 
 
@@ -157,7 +163,7 @@ def test_what_does_not_fit_is_refused():
     assert not supports("attentive", **fits, buffer=20, relevant=20)
     assert not supports("rnn", **{**fits, "n": 1025})
     assert not supports("rnn", **{**fits, "dtype": torch.float64})
-    assert not supports("gru", **fits)
+    assert not supports("elman", **fits)
 
 
 def test_a_size_that_no_kernel_has_takes_the_eager_path(launched):

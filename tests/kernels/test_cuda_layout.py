@@ -1,4 +1,4 @@
-"""Which sizes the CUDA kernels take, asked of a device that is not there."""
+"""Which sizes the CUDA kernels support, and that Python and the kernels agree on layouts; needs no GPU."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def test_a_tile_holds_every_weight_once(on, rows, n):
         assert rows > 3
         assert n > 256
         return
-    assert n <= tile.N
-    weights_a_thread = tile.J * rows * 16
-    assert weights_a_thread <= 192
-    assert weights_a_thread * tile.threads * tile.C == rows * tile.N * tile.N
-    assert tile.lanes in (1, 2, 4, 8, 16, 32)
+    assert n <= tile.padded_n
+    weights_per_thread = tile.units_per_lane * rows * 16
+    assert weights_per_thread <= 192
+    assert weights_per_thread * tile.threads * tile.cluster_blocks == rows * tile.padded_n**2
+    assert tile.lanes_per_unit in (1, 2, 4, 8, 16, 32)
 
 
 def test_devices_without_clusters_keep_what_fits_one_block(on):
     on(AMPERE)
     assert supports("attentive", n=128, dtype=torch.float32, device=DEVICE, buffer=10, relevant=10)
     assert not supports("attentive", n=128, dtype=torch.float32, device=DEVICE, cell="lstm", buffer=10, relevant=10)
-    assert full_attention.spread(False, 128, 4, DEVICE).C == 1
+    assert full_attention.choose_clusters(False, 128, 4, DEVICE).cluster_blocks == 1
 
 
 def test_a_device_too_old_has_none(on):
@@ -62,20 +62,15 @@ def test_slots_fit_shared_memory(on, lstm, n):
     on(HOPPER)
     if screened.supports(lstm, n, 32, DEVICE):
         tile = layout.tile(6 if lstm else 3, n, DEVICE)
-        assert screened._backward_floats(tile, 32, True) <= HOPPER.shared_floats
+        assert screened.backward_floats(tile, 32, has_ds=True) <= HOPPER.shared_floats
     assert not screened.supports(lstm, n, 33, DEVICE)
 
 
 def test_few_sequences_are_spread_over_more_blocks(on):
     on(HOPPER)
-    assert [full_attention.spread(False, 128, batch, DEVICE).C for batch in (1, 16, 33, 66, 67, 500)] == [
-        8,
-        8,
-        4,
-        2,
-        1,
-        1,
-    ]
+    blocks = {1: 8, 16: 8, 33: 4, 66: 2, 67: 1, 500: 1}
+    for batch, expected in blocks.items():
+        assert full_attention.choose_clusters(False, 128, batch, DEVICE).cluster_blocks == expected
 
 
 def test_the_whole_past_has_no_place_in_bfloat16(on):
@@ -87,5 +82,5 @@ def test_the_whole_past_has_no_place_in_bfloat16(on):
 def test_a_torch_without_the_compiler_is_named(monkeypatch):
     monkeypatch.delattr(torch.cuda, "_compile_kernel", raising=False)
     with pytest.raises(MnemoscopeError, match="no runtime compiler"):
-        compiler.build("cells_forward", {"C": 1}, 0)
+        compiler.build("cells_forward", {"CLUSTER_BLOCKS": 1, "SHARED_FLOATS": 0})
     assert not supports("rnn", n=8, dtype=torch.float32, device=DEVICE)

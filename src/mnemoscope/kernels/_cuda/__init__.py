@@ -1,6 +1,7 @@
-"""Fused recurrences for CUDA: kernels in CUDA C++, compiled when first used by the runtime compiler in torch.
+"""The fused recurrences on CUDA: kernels in CUDA C++, compiled at their first use by the runtime compiler in torch.
 
-`supports` says what they cover; anything else takes the eager path.
+`supports` says what they cover. For anything else an attentive layer takes the portable operators (`_portable.py`), and
+any other layer runs its eager loop.
 """
 
 from mnemoscope.kernels._cuda import attentive, plain, sab

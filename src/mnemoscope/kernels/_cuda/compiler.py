@@ -1,14 +1,18 @@
-"""CUDA C++ compiled on the user's machine by the runtime compiler that torch brings: no toolkit, no nvcc."""
+"""Compiles the CUDA kernels on the user's machine and launches them.
+
+The runtime compiler (NVRTC) comes with torch: neither a toolkit nor nvcc is needed.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,68 +22,124 @@ from mnemoscope.errors import MnemoscopeError
 FOLDER = Path(__file__).parents[1] / "csrc" / "cuda"
 _NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14  # CUfunction_attribute
 _PORTABLE_CLUSTER = 8
-_entered = threading.local()
+_threads = threading.local()
+
+Defines = Mapping[str, int | str]
+Argument = Tensor | int | float | None
 
 
 def launch(
     name: str,
-    defines: Mapping[str, int | str | bool],
+    defines: Defines,
+    *,
     blocks: int,
     threads: int,
     shared_floats: int,
-    args: Sequence[Tensor | int | float | None],
+    args: Mapping[str, Argument],
 ) -> None:
-    """Run a kernel, compiled for `defines`, on the current stream; None stands for a pointer that it does not use."""
-    like = next(arg for arg in args if isinstance(arg, Tensor))
-    key = tuple(sorted((k, int(d) if isinstance(d, bool) else d) for k, d in defines.items()))
+    """Run a kernel, compiled for `defines`, on the current stream.
+
+    `args` are the kernel's parameters by name; None is for a pointer that the kernel does not use. The kernel checks at
+    compile time that it needs `threads` and `shared_floats`.
+    """
+    ordered = order_arguments(name, args)
+    like = next(arg for arg in ordered if isinstance(arg, Tensor))
+    sizes = {"THREADS": threads, "SHARED_FLOATS": shared_floats}
     with torch.cuda.device_of(like):
-        _enter(like.device)
-        kernel = _built(name, key, 4 * shared_floats, like.device)
-        given = [like if arg is None else arg for arg in args]
-        kernel((blocks, 1, 1), (threads, 1, 1), given, shared_mem=4 * shared_floats)
+        _create_context(like.device)
+        kernel = _built(name, frozenset({**defines, **sizes}.items()), like.device)
+        pointers = [like if arg is None else arg for arg in ordered]
+        kernel((blocks, 1, 1), (threads, 1, 1), pointers, shared_mem=4 * shared_floats)
 
 
-def _enter(device: torch.device) -> None:
-    """A thread that has made no call of its own has no CUDA context yet: the autograd engine's, on its first kernel."""
-    known = _entered.__dict__.setdefault("devices", set())
+class Parameter(NamedTuple):
+    """A parameter of a kernel; `dtype` is what it points to, None for a number."""
+
+    name: str
+    dtype: torch.dtype | None
+
+
+_POINTERS = {"float*": torch.float32, "int*": torch.int32, "long long*": torch.int64}
+_NUMBERS = {"int", "double"}
+
+
+@cache
+def parameters(name: str) -> tuple[Parameter, ...]:
+    """Return the parameters of a kernel, read from its source."""
+    declared = re.search(rf"^KERNEL {name}\((.*?)\)", source(name), re.MULTILINE | re.DOTALL)
+    assert declared is not None, f"{name}.cu does not declare the kernel {name}"
+    found = []
+    for parameter in declared[1].split(","):
+        kind, _, parameter_name = " ".join(parameter.split()).rpartition(" ")
+        kind = kind.removeprefix("const ")
+        assert kind in _POINTERS or kind in _NUMBERS, f"{name}: no such type here: {kind}"
+        found.append(Parameter(parameter_name, _POINTERS.get(kind)))
+    return tuple(found)
+
+
+def order_arguments(name: str, args: Mapping[str, Argument]) -> list[Argument]:
+    """Return the arguments in the order of the kernel's parameters; their names and types must agree."""
+    expected = parameters(name)
+    names = {parameter.name for parameter in expected}
+    assert args.keys() == names, f"{name}: {sorted(args.keys() ^ names)} are not in both"
+    for parameter in expected:
+        arg = args[parameter.name]
+        if isinstance(arg, Tensor):
+            fits = arg.dtype == parameter.dtype and arg.is_contiguous()
+        else:
+            fits = arg is None or parameter.dtype is None
+        assert fits, f"{name}: {parameter.name} must be contiguous and {parameter.dtype or 'a number'}"
+    return [args[parameter.name] for parameter in expected]
+
+
+def _create_context(device: torch.device) -> None:
+    """Make sure that this thread has a CUDA context; the autograd engine's may not, before its first kernel."""
+    known = _threads.__dict__.setdefault("devices", set())
     if device not in known:
         torch.cuda.mem_get_info(device)
         known.add(device)
 
 
 @cache
-def _built(name: str, defines: tuple[tuple[str, int | str], ...], shared_bytes: int, device: torch.device) -> Any:
-    return build(name, dict(defines), shared_bytes)
+def _built(name: str, defines: frozenset[tuple[str, int | str]], device: torch.device) -> Any:
+    return build(name, dict(sorted(defines)))
 
 
+@cache
 def source(name: str) -> str:
-    """The file that holds the kernel `name`: cells.cu has cells_forward and cells_backward."""
-    whole, family = FOLDER / f"{name}.cu", FOLDER / f"{name.rpartition('_')[0]}.cu"
-    return (whole if whole.exists() else family).read_text()
+    return (FOLDER / f"{name}.cu").read_text()
 
 
-def build(name: str, defines: Mapping[str, int | str], shared_bytes: int) -> Any:
-    """Compile one kernel for the current device; the only place that knows torch's private name for that."""
+def options(defines: Defines) -> list[str]:
+    """Return the compiler's options for `defines`; a flag is 0 or 1."""
+    return [f"-D{key}={int(value) if isinstance(value, bool) else value}" for key, value in defines.items()]
+
+
+def build(name: str, defines: Defines) -> Any:
+    """Compile one kernel for the current device."""
+    # The only place that knows torch's private name for the compiler.
     compile_kernel = getattr(torch.cuda, "_compile_kernel", None)
     if compile_kernel is None:
         raise MnemoscopeError(
             f"torch {torch.__version__} has no runtime compiler for CUDA; torch 2.11 to 2.13 have: use one of them, or"
             " the eager path (mnemoscope.kernels.backend('eager'))"
         )
-    options = [f"-D{key}={value}" for key, value in defines.items()]
     with _no_toolkit_needed():
-        kernel = compile_kernel(source(name), name, cuda_include_dirs=[str(FOLDER)], nvcc_options=options)
-    kernel.set_shared_memory_config(shared_bytes)
-    if int(defines["C"]) > _PORTABLE_CLUSTER:
+        kernel = compile_kernel(source(name), name, cuda_include_dirs=[str(FOLDER)], nvcc_options=options(defines))
+    kernel.set_shared_memory_config(4 * int(defines["SHARED_FLOATS"]))
+
+    # Clusters of 16 blocks are possible, but must be asked for.
+    blocks = int(defines["CLUSTER_BLOCKS"])
+    if blocks > _PORTABLE_CLUSTER:
         driver = ctypes.CDLL("libcuda.so.1")
         if driver.cuFuncSetAttribute(kernel.func, _NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1):
-            raise MnemoscopeError(f"this GPU refuses clusters of {defines['C']} blocks; use the eager path")
+            raise MnemoscopeError(f"this GPU refuses clusters of {blocks} blocks; use the eager path")
     return kernel
 
 
 @contextmanager
 def _no_toolkit_needed() -> Iterator[None]:
-    """torch asks for the toolkit's headers before it compiles; these kernels include none of them."""
+    """Give torch a toolkit's folder: it asks for one before it compiles, but these kernels include nothing from it."""
     from torch.utils import cpp_extension
 
     found = cpp_extension.CUDA_HOME

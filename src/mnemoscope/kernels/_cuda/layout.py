@@ -1,4 +1,7 @@
-"""How recurrences are laid over thread blocks: what a device allows, and the host's side of tile.cuh."""
+"""How a recurrence is laid out over thread blocks: the limits of a device, and the host's side of tile.cuh.
+
+Each kernel checks at compile time that its shared memory is what is computed here.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from typing import NamedTuple
 import torch
 
 _WARPS = 8
-_REGISTERS = 192  # weights that a thread can hold beside what it works with
-_CLUSTERS = {8: (1,), 9: (1, 2, 4, 8, 16), 10: (1, 2, 4, 8, 16)}  # blocks a sequence, by compute capability
+_WEIGHTS_PER_THREAD = 192  # that fit its registers beside its other variables
+_CLUSTERS = {8: (1,), 9: (1, 2, 4, 8, 16), 10: (1, 2, 4, 8, 16)}  # cluster sizes, by compute capability
 
 
 class Limits(NamedTuple):
-    """What a device allows: blocks that may walk a sequence together, its multiprocessors, a block's shared memory."""
+    """A device's cluster sizes, its multiprocessors, and the shared memory of a block in floats."""
 
     clusters: tuple[int, ...]
     multiprocessors: int
@@ -23,57 +26,76 @@ class Limits(NamedTuple):
 
 @cache
 def limits(device: torch.device) -> Limits:
-    found = torch.cuda.get_device_properties(device)
-    shared = found.shared_memory_per_block_optin // 4  # type: ignore[attr-defined]
-    return Limits(_CLUSTERS.get(found.major, ()), found.multi_processor_count, shared)
+    properties = torch.cuda.get_device_properties(device)
+    shared = properties.shared_memory_per_block_optin // 4  # type: ignore[attr-defined]
+    return Limits(_CLUSTERS.get(properties.major, ()), properties.multi_processor_count, shared)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A cluster of C blocks a sequence, 8 warps a block; J units x 16 columns of each of their rows in a lane."""
+    """One sequence over a cluster of blocks; the names are those of tile.cuh and attention.cuh."""
 
     rows: int
-    N: int
-    C: int
-    J: int
+    padded_n: int
+    cluster_blocks: int
+    units_per_lane: int
 
     threads = 32 * _WARPS
 
     @property
-    def lanes(self) -> int:
-        """Lanes that share a unit."""
-        return self.N // (16 * self.J)
+    def lanes_per_unit(self) -> int:
+        return self.padded_n // (16 * self.units_per_lane)
 
     @property
-    def units(self) -> int:
-        """Units a block."""
-        return self.N // self.C
+    def units_per_block(self) -> int:
+        return self.padded_n // self.cluster_blocks
 
-    def bank(self, fields: int, slots: int) -> int:
-        """Floats of shared memory for `fields` numbers a unit in each of `slots` slots (Bank of attention.cuh)."""
-        a_lane = max(1, -(-slots // self.lanes))
-        return fields * a_lane * self.lanes * (self.units + 32 // self.lanes)
+    def slot_floats(self, fields: int, slots: int) -> int:
+        """Return the shared memory for `fields` numbers per unit in each of `slots` slots (SlotFields)."""
+        slots_per_lane = max(1, -(-slots // self.lanes_per_unit))
+        padded_slots = slots_per_lane * self.lanes_per_unit
+        slot_stride = self.units_per_block + 32 // self.lanes_per_unit
+        return fields * padded_slots * slot_stride
 
-    def exchange(self) -> int:
-        """Floats of shared memory for sums over all units."""
-        return 32 * (_WARPS + self.C)
+    @property
+    def unit_sum_floats(self) -> int:
+        """The shared memory for a sum over all units."""
+        return 32 * (_WARPS + self.cluster_blocks)
 
-    def defines(self) -> dict[str, int | str | bool]:
-        return {"N": self.N, "C": self.C, "J": self.J, "ROWS": self.rows}
+    @property
+    def warp_floats(self) -> int:
+        """The shared memory for one number per warp of the cluster."""
+        return _WARPS * self.cluster_blocks
+
+    def defines(self) -> dict[str, int | str]:
+        return {
+            "PADDED_N": self.padded_n,
+            "CLUSTER_BLOCKS": self.cluster_blocks,
+            "UNITS_PER_LANE": self.units_per_lane,
+            "ROWS": self.rows,
+        }
 
 
 @cache
 def _tile(rows: int, n: int, clusters: tuple[int, ...]) -> Tile | None:
-    N = next((N for N in (64, 128, 256, 512) if n <= N), None)
-    if N is None:
+    padded_n = next((size for size in (64, 128, 256, 512) if n <= size), None)
+    if padded_n is None:
         return None
-    for C in clusters:
-        J, rest = divmod(N // C * N, 16 * 32 * _WARPS)
-        if not rest and 1 <= J <= N // 16 and J * rows * 16 <= _REGISTERS:
-            return Tile(rows, N, C, J)
+    for blocks in clusters:
+        # A lane holds 16 columns of each of its units' rows.
+        units_per_lane, rest = divmod(padded_n // blocks * padded_n, 16 * 32 * _WARPS)
+        fits = units_per_lane * rows * 16 <= _WEIGHTS_PER_THREAD
+        if not rest and 1 <= units_per_lane <= padded_n // 16 and fits:
+            return Tile(rows, padded_n, blocks, units_per_lane)
     return None
 
 
 def tile(rows: int, n: int, device: torch.device) -> Tile | None:
-    """The tile with the fewest blocks for `rows` rows of weights a unit; None where the weights do not fit."""
+    """Return the tile with the fewest blocks for `rows` rows of weights per unit; None if the weights do not fit."""
     return _tile(rows, n, limits(device).clusters)
+
+
+def require_tile(rows: int, n: int, device: torch.device) -> Tile:
+    found = tile(rows, n, device)
+    assert found is not None, f"no tile for {rows} rows of {n} units; ask supports() first"
+    return found

@@ -6,28 +6,42 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels._cuda import compiler, layout
+from mnemoscope.kernels._cuda.arguments import PHI, as_float32, to_device, to_dtype
 from mnemoscope.kernels._cuda.layout import Tile
-from mnemoscope.kernels._cuda.plain import PHI, laid, on, single
 
-MOST_SLOTS = 32  # one lane of a warp keeps the books of one slot
+MAX_SLOTS = 32  # lane i of a warp has the record of slot i
+
+
+def _rows(lstm: bool) -> int:
+    """Rows of [V; W_a; U_a] per unit."""
+    return 6 if lstm else 3
 
 
 def supports(lstm: bool, n: int, slots: int, device: torch.device) -> bool:
-    """Whether the weights fit the registers and the slots the shared memory of one cluster."""
-    found, room = layout.tile(6 if lstm else 3, n, device), layout.limits(device).shared_floats
-    return found is not None and slots <= MOST_SLOTS and _backward_floats(found, slots, True) <= room
+    """True if the weights fit the registers, and the slots the shared memory, of one cluster."""
+    tile = layout.tile(_rows(lstm), n, device)
+    if tile is None or slots > MAX_SLOTS:
+        return False
+    return backward_floats(tile, slots, has_ds=True) <= layout.limits(device).shared_floats
 
 
-def _forward_floats(tile: Tile, slots: int) -> int:
-    return tile.N + tile.exchange() + tile.bank(tile.rows + 1, slots)
+def forward_floats(tile: Tile, slots: int) -> int:
+    return tile.padded_n + tile.unit_sum_floats + tile.slot_floats(tile.rows + 1, slots)
 
 
-def _backward_floats(tile: Tile, slots: int, has_ds: bool) -> int:
-    return tile.rows * tile.N + tile.exchange() + 2 * tile.bank(tile.rows + has_ds, slots)
+def backward_floats(tile: Tile, slots: int, has_ds: bool) -> int:
+    fields = tile.rows + has_ds
+    return tile.rows * tile.padded_n + tile.unit_sum_floats + tile.slot_floats(2 * fields, slots)
 
 
-def _defines(tile: Tile, phi: str, buffer: int, relevant: int, mix: str) -> dict[str, int | str | bool]:
-    return {**tile.defines(), "PHI": PHI[phi], "NU": buffer, "RHO": relevant, "MEAN": mix == "mean"}
+def _defines(tile: Tile, phi: str, buffer: int, relevant: int, mix: str) -> dict[str, int | str]:
+    return {
+        **tile.defines(),
+        "PHI": PHI[phi],
+        "BUFFER": buffer,
+        "RELEVANT": relevant,
+        "MIX_MEAN": mix == "mean",
+    }
 
 
 def forward(
@@ -35,33 +49,61 @@ def forward(
     values0: Tensor, keys0: Tensor, origin0: Tensor, relevance0: Tensor, clock0: Tensor, cell: str, phi: str,
     buffer: int, relevant: int, mix: str, decay: float, refresh: bool, lengths: Tensor | None, save: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    T, B, n = xp.shape[0], *s0.shape
-    lstm, kept, slots = cell == "lstm", T if save else 0, buffer + relevant
-    tile = laid(6 if lstm else 3, n, xp.device)
-    V, W_a = V.float(), W_a.float()
-    reads_s = torch.cat([V, W_a])  # ((G + 1)n, n)
-    query0, projected0 = s0.float() @ reads_s.T, values0.float() @ reads_s.T
+    T = xp.shape[0]
+    B, n = s0.shape
+    lstm = cell == "lstm"
+    slots = buffer + relevant
+    tile = layout.require_tile(_rows(lstm), n, xp.device)
+    VW_a = torch.cat([V, W_a]).float()  # ((G + 1)n, n): what reads s
+
+    saved_steps = T if save else 0
     h = xp.new_empty(T, B, n, dtype=torch.float32)
-    out = (
-        h,
-        torch.empty_like(h),
-        h.new_empty(B, n) if lstm else h.new_empty(0),
-        h.new_empty(B, slots, dtype=torch.int64),
-        h.new_empty(B, slots),
-        h.new_empty(kept, B, 5 * n if lstm else 0),
-        h.new_empty(kept, B, slots, dtype=torch.int32),
-        h.new_empty(kept, B, slots),
+    outputs = {
+        "h": h,
+        "s": torch.empty_like(h),
+        "c_T": h.new_empty(B, n) if lstm else h.new_empty(0),
+        "final_slots": h.new_empty(B, slots, dtype=torch.int64),
+        "final_relevance": h.new_empty(B, slots),
+        "activations": h.new_empty(saved_steps, B, 5 * n if lstm else 0),
+        "slots": h.new_empty(saved_steps, B, slots, dtype=torch.int32),
+        "attention": h.new_empty(saved_steps, B, slots),
+    }
+    compiler.launch(
+        "screened_forward",
+        {
+            **_defines(tile, phi, buffer, relevant, mix),
+            "REFRESH": refresh,
+            "SAVE": save,
+            "HAS_BIAS": b is not None,
+            "HAS_LENGTHS": lengths is not None,
+        },
+        blocks=B * tile.cluster_blocks,
+        threads=tile.threads,
+        shared_floats=forward_floats(tile, slots),
+        args={
+            "xp": as_float32(xp),
+            "V": as_float32(V),
+            "W_a": as_float32(W_a),
+            "U_a": as_float32(U_a),
+            "v": as_float32(v),
+            "b": as_float32(b),
+            "query0": s0.float() @ VW_a.T,
+            "c0": as_float32(c0),
+            "projected0": values0.float() @ VW_a.T,
+            "values0": as_float32(values0),
+            "keys0": as_float32(keys0),
+            "origin0": origin0.contiguous(),
+            "relevance0": as_float32(relevance0),
+            "clock0": clock0.contiguous(),
+            "lengths": to_device(lengths, xp.device),
+            **outputs,
+            "n": n,
+            "T": T,
+            "B": B,
+            "decay": float(decay),
+        },
     )
-    defines = {
-        **_defines(tile, phi, buffer, relevant, mix), "REFRESH": refresh, "SAVE": save, "HAS_BIAS": b is not None,
-        "HAS_LENGTHS": lengths is not None,
-    }  # fmt: skip
-    args = [
-        *single(xp, V, W_a, U_a, v, b, query0, c0, projected0, values0, keys0), origin0.contiguous(),
-        *single(relevance0), clock0.contiguous(), on(xp.device, lengths), *out, n, T, B, float(decay),
-    ]  # fmt: skip
-    compiler.launch("screened_forward", defines, B * tile.C, tile.threads, _forward_floats(tile, slots), args)
-    return tuple(t.to(xp.dtype) if t.is_floating_point() else t for t in out)
+    return to_dtype(tuple(outputs.values()), xp.dtype)
 
 
 def backward(
@@ -71,34 +113,76 @@ def backward(
     lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     T, B, n = h.shape
-    dtype, lstm, m0 = h.dtype, cell == "lstm", buffer + relevant
-    tile = laid(6 if lstm else 3, n, h.device)
-    gates_n, has_ds = (4 if lstm else 1) * n, ds is not None
+    dtype = h.dtype
+    lstm = cell == "lstm"
+    m0 = buffer + relevant
+    tile = layout.require_tile(_rows(lstm), n, h.device)
     V, W_a, U_a, h, s, s0, values0 = (t.float() for t in (V, W_a, U_a, h, s, s0, values0))
-    reads_s = torch.cat([V, W_a])
-    projected = h @ torch.cat([reads_s, U_a]).T  # (T, B, rows n): what every state was to each matrix
-    projected0 = torch.cat([values0 @ reads_s.T, keys0.float()], -1)
+
+    # What every state was to each matrix, and every step's query.
+    VW_a = torch.cat([V, W_a])
+    projected = h @ torch.cat([VW_a, U_a]).T  # (T, B, rows n)
+    projected0 = torch.cat([values0 @ VW_a.T, keys0.float()], -1)  # (B, m0, rows n)
     queries = torch.empty_like(h)
     torch.mm(s0, W_a.T, out=queries[0])
     torch.matmul(s[:-1], W_a.T, out=queries[1:])
 
-    dxp, dq, dk = h.new_empty(T, B, gates_n), torch.empty_like(h), torch.empty_like(h)
-    dv_rows, dc0 = h.new_empty(B, n), h.new_empty(B, n) if lstm else h.new_empty(0)
+    has_ds = ds is not None
+    gates_n = V.shape[0]
     gathered0 = h.new_empty(B, m0, (tile.rows + has_ds) * n)
-    defines = {
-        **_defines(tile, phi, buffer, relevant, mix), "HAS_DH": dh is not None, "HAS_DS": has_ds,
-        "HAS_DC": dc_T is not None, "HAS_LENGTHS": lengths is not None,
-    }  # fmt: skip
-    args = [
-        *single(dh, ds, dc_T, V, W_a, U_a, v, projected, projected0, queries, c0, values0), origin0.contiguous(),
-        *single(h, activations), slots, *single(attention), on(h.device, lengths), dxp, dq, dk, dv_rows, dc0,
-        gathered0, n, T, B,
-    ]  # fmt: skip
-    compiler.launch("screened_backward", defines, B * tile.C, tile.threads, _backward_floats(tile, m0, has_ds), args)
+    dxp = h.new_empty(T, B, gates_n)
+    dq = torch.empty_like(h)
+    dk = torch.empty_like(h)
+    dv_rows = h.new_empty(B, n)
+    dc0 = h.new_empty(B, n) if lstm else h.new_empty(0)
+    compiler.launch(
+        "screened_backward",
+        {
+            **_defines(tile, phi, buffer, relevant, mix),
+            "HAS_DH": dh is not None,
+            "HAS_DS": has_ds,
+            "HAS_DC": dc_T is not None,
+            "HAS_LENGTHS": lengths is not None,
+        },
+        blocks=B * tile.cluster_blocks,
+        threads=tile.threads,
+        shared_floats=backward_floats(tile, m0, has_ds),
+        args={
+            "dh": as_float32(dh),
+            "ds": as_float32(ds),
+            "dc_T": as_float32(dc_T),
+            "V": as_float32(V),
+            "W_a": as_float32(W_a),
+            "U_a": as_float32(U_a),
+            "v": as_float32(v),
+            "projected": projected,
+            "projected0": projected0,
+            "queries": queries,
+            "c0": as_float32(c0),
+            "values0": as_float32(values0),
+            "origin0": origin0.contiguous(),
+            "h": as_float32(h),
+            "activations": as_float32(activations),
+            "slots": slots,
+            "attention": as_float32(attention),
+            "lengths": to_device(lengths, h.device),
+            "dxp": dxp,
+            "dq": dq,
+            "dk": dk,
+            "dv_rows": dv_rows,
+            "dc0": dc0,
+            "gathered0": gathered0,
+            "n": n,
+            "T": T,
+            "B": B,
+        },
+    )
 
-    ds0 = dxp[0] @ V + dq[0] @ W_a
-    dvalues0 = gathered0[..., : gates_n + n] @ reads_s
+    # Gradients of the carried memory: of its products with [V; W_a], of its keys, of its values.
+    dprojected0 = gathered0[..., : gates_n + n]
+    dkeys0 = gathered0[..., gates_n + n : gates_n + 2 * n].contiguous()
+    dvalues0 = dprojected0 @ VW_a
     if has_ds:
         dvalues0 = dvalues0 + gathered0[..., gates_n + 2 * n :]
-    dkeys0 = gathered0[..., gates_n + n : gates_n + 2 * n]
-    return tuple(t.to(dtype) for t in (dxp, dq, dk, dv_rows.sum(0), ds0, dc0, dvalues0, dkeys0.contiguous()))
+    ds0 = dxp[0] @ V + dq[0] @ W_a
+    return to_dtype((dxp, dq, dk, dv_rows.sum(0), ds0, dc0, dvalues0, dkeys0), dtype)

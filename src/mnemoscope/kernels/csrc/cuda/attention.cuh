@@ -1,50 +1,80 @@
-// Additive attention over at most 32 slots: what the forward and the backward pass share.
+// Attention over at most 32 slots in shared memory (screened, sab): what both passes share.
 //
-// A constant in all logits leaves the softmax as it is: of v . tanh(q + k) = v . (1 - 2 r) the kernels keep -2 v . r.
+// Slots 0 .. BUFFER - 1 are S, a ring of the last BUFFER states; the next RELEVANT slots are R.
+// Slot i belongs to lane i % LANES_PER_UNIT of each unit.
+//
+// A constant in all logits leaves the softmax as it is: of v . tanh(q + k) = v . (1 - 2 r) the
+// kernels compute -2 v . r.
+//
+// Sizes that the host passes beside those of tile.cuh: BUFFER, RELEVANT; MIX_MEAN: s = (h + c) / 2
+// in the place of h + c.
 #pragma once
-#include "cell.cuh"
+#include "equations.cuh"
 #include "tile.cuh"
 
-constexpr int KAPPA = NU + RHO;                          // slots: S, a ring of the last NU states, then R
-constexpr int K = KAPPA > 0 ? (KAPPA + D - 1) / D : 1;   // slots a lane; slot i belongs to lane i % D of each unit
-constexpr int SLOTS = K * D;
-constexpr int STRIDE = NC + CW;                          // so that a unit's D lanes read their slots from different banks
-constexpr float MIX = MEAN ? .5f : 1.f;                  // s = h + c, or their mean
-constexpr int BANK_ROW = SLOTS * STRIDE;                  // one number a unit, for every slot
-static_assert(KAPPA <= 32 && K <= CW, "one lane keeps the books of one slot");
+constexpr int SLOTS = BUFFER + RELEVANT;
+constexpr int SLOTS_PER_LANE = SLOTS > 0 ? (SLOTS + LANES_PER_UNIT - 1) / LANES_PER_UNIT : 1;
+constexpr int PADDED_SLOTS = SLOTS_PER_LANE * LANES_PER_UNIT;
+// The padding lets a unit's lanes read their slots from different shared-memory banks.
+constexpr int SLOT_STRIDE = UNITS_PER_BLOCK + UNITS_PER_WARP;
+constexpr int FIELD_STRIDE = PADDED_SLOTS * SLOT_STRIDE;
+constexpr float MIX = MIX_MEAN ? .5f : 1.f;
+static_assert(SLOTS <= 32, "lane i of a warp keeps the record of slot i");
+static_assert(SLOTS_PER_LANE <= UNITS_PER_WARP,
+              "the sums of a lane's slots are scattered over units");
 
-// Integers in the order of floats; its own inverse.
-DEVICE int ordered(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
+// An integer with the order of the float with these bits; its own inverse.
+DEVICE int sortable_bits(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
+DEVICE int sortable(float x) { return sortable_bits(float_bits(x)); }
+DEVICE float from_sortable(int x) { return bits_float(sortable_bits(x)); }
 
-// Rows of one number a unit, for every slot: [row][slot][unit of the block].
-struct Bank {
-    float* at;
-    DEVICE float& operator()(int row, int slot, int local) const { return at[row * BANK_ROW + slot * STRIDE + local]; }
+// Numbers per slot and unit in shared memory: (field, slot, unit of the block).
+struct SlotFields {
+    float* base;
+    DEVICE float& operator()(int field, int slot, int block_unit) const {
+        return base[field * FIELD_STRIDE + slot * SLOT_STRIDE + block_unit];
+    }
 };
 
-// The sum over all units of each slot's part; afterwards lane i of every warp has that of slot i. Two barriers when
-// the units are spread over a cluster, one otherwise. `partial` (NW, 32), `sums` (C, 32) in shared memory.
-DEVICE float sum_over_units(const Place& p, float (&part)[K][1], float* partial, float* sums) {
-    const int k = fold<K, 16, D, 1>(part, p.lane), slot = p.part + D * k;
-    if (k < K) partial[p.warp * 32 + slot] = part[0][0];
+// Shared memory of sum_over_units: the sums of the warps (WARPS, 32), then of the blocks
+// (CLUSTER_BLOCKS, 32).
+constexpr int UNIT_SUM_FLOATS = 32 * (WARPS + CLUSTER_BLOCKS);
+
+// Sum over all units of each slot's part; returns, in lane i of every warp, the sum of slot i.
+// Two barriers if the units are spread over a cluster, one otherwise.
+DEVICE float sum_over_units(const ThreadPosition& pos, float (&part)[SLOTS_PER_LANE][1],
+                            float* scratch) {
+    float* warp_sums = scratch;
+    float* block_sums = scratch + 32 * WARPS;
+
+    // Over the units of the warp: each lane is left with one of its slots.
+    const int k = reduce_scatter<SLOTS_PER_LANE, 16, LANES_PER_UNIT, 1>(part, pos.lane);
+    const int slot = pos.unit_lane + LANES_PER_UNIT * k;
+    if (k < SLOTS_PER_LANE) warp_sums[pos.warp * 32 + slot] = part[0][0];
     sync_block();
+
+    // Over the warps of the block; lane i has slot i from here on.
     float sum = 0.f;
-    if (p.lane < SLOTS)
-        for (int w = 0; w < NW; ++w) sum += partial[w * 32 + p.lane];
-    if constexpr (C > 1) {
-        for (int rank = p.warp; rank < C; rank += NW)
-            if (p.lane < SLOTS) store_at(sums + p.rank * 32 + p.lane, rank, sum);
+    if (pos.lane < PADDED_SLOTS)
+        for (int w = 0; w < WARPS; ++w) sum += warp_sums[w * 32 + pos.lane];
+
+    // Over the blocks of the cluster: the warps of a block share the stores into the others.
+    if constexpr (CLUSTER_BLOCKS > 1) {
+        for (int rank = pos.warp; rank < CLUSTER_BLOCKS; rank += WARPS)
+            if (pos.lane < PADDED_SLOTS)
+                store_in_block(block_sums + pos.rank * 32 + pos.lane, rank, sum);
         sync_cluster();
         sum = 0.f;
-        if (p.lane < SLOTS)
-            for (int rank = 0; rank < C; ++rank) sum += sums[rank * 32 + p.lane];
+        if (pos.lane < PADDED_SLOTS)
+            for (int rank = 0; rank < CLUSTER_BLOCKS; ++rank)
+                sum += block_sums[rank * 32 + pos.lane];
     }
     return sum;
 }
 
-// Sum over the D lanes of a unit.
-DEVICE float sum_over_parts(float x) {
+// Sum over the lanes of a unit, the same in each of them.
+DEVICE float sum_over_unit_lanes(float x) {
 #pragma unroll
-    for (int offset = D / 2; offset > 0; offset /= 2) x += shuffle_xor(x, offset);
+    for (int offset = LANES_PER_UNIT / 2; offset > 0; offset /= 2) x += shuffle_xor(x, offset);
     return x;
 }

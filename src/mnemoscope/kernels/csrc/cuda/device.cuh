@@ -1,7 +1,8 @@
-// What the kernels ask of the machine, behind names of their own.
+// The hardware operations that the kernels use, one small function each.
 //
-// Compiled by NVRTC without any header. The tests compile the same kernels for the CPU with other definitions of these
-// names (MNEMOSCOPE_EMULATED), which checks the mathematics and the indexing where there is no GPU.
+// NVRTC compiles the kernels without any header. The tests compile the same kernels for the CPU
+// (MNEMOSCOPE_EMULATED): emulated.h then defines these names, which checks the mathematics and the
+// indexing on a machine without a GPU.
 #pragma once
 
 #ifdef MNEMOSCOPE_EMULATED
@@ -10,10 +11,11 @@
 #define DEVICE __device__ __forceinline__
 #define FULL_WARP 0xffffffffu
 
-#if C > 1
-#define KERNEL(threads) extern "C" __global__ void __cluster_dims__(C, 1, 1) __launch_bounds__(threads, 1)
+#if CLUSTER_BLOCKS > 1
+#define KERNEL \
+    extern "C" __global__ void __cluster_dims__(CLUSTER_BLOCKS, 1, 1) __launch_bounds__(THREADS, 1)
 #else
-#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
+#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
 
 extern __shared__ float4 dynamic_shared[];
@@ -22,12 +24,12 @@ DEVICE float* shared_memory() { return reinterpret_cast<float*>(dynamic_shared);
 DEVICE float shuffle(float x, int source) { return __shfl_sync(FULL_WARP, x, source); }
 DEVICE int shuffle(int x, int source) { return __shfl_sync(FULL_WARP, x, source); }
 DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(FULL_WARP, x, mask); }
-DEVICE unsigned lanes_where(bool x) { return __ballot_sync(FULL_WARP, x); }
+DEVICE unsigned ballot(bool x) { return __ballot_sync(FULL_WARP, x); }
 DEVICE int warp_max(int x) { return __reduce_max_sync(FULL_WARP, x); }
 DEVICE int warp_min(int x) { return __reduce_min_sync(FULL_WARP, x); }
 DEVICE void sync_warp() { __syncwarp(); }
 DEVICE void sync_block() { __syncthreads(); }
-DEVICE int first_bit(unsigned x) { return __ffs(x) - 1; }
+DEVICE int first_bit(unsigned x) { return __ffs(x) - 1; }  // -1 if x is zero
 DEVICE int float_bits(float x) { return __float_as_int(x); }
 DEVICE float bits_float(int x) { return __int_as_float(x); }
 
@@ -38,31 +40,39 @@ DEVICE float reciprocal(float x) {
     return y;
 }
 
-// 2^x to two units in the last place; 0 and infinity where float ends.
+// 2^x to two units in the last place; 0 below float's range and infinity above it.
 DEVICE float power_of_two(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// Bring a line from device memory to the cache, so that the load of a later step finds it there.
+// Bring a line of device memory into the L2 cache for the load of a later step.
 DEVICE void prefetch(const float* x) { asm volatile("prefetch.global.L2 [%0];" ::"l"(x)); }
 
-#if C > 1
-// All blocks of a cluster wait for each other; what was stored before is seen after, in every block's shared memory.
+#if CLUSTER_BLOCKS > 1
+// Barrier over all blocks of the cluster. Stores into any block's shared memory before it are
+// visible after it.
 DEVICE void sync_cluster() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
 }
-// Store into the place that `here` has in the shared memory of another block of the cluster.
-DEVICE void store_at(float* here, int rank, float x) {
-    unsigned local = static_cast<unsigned>(__cvta_generic_to_shared(here)), remote;
+// Store x in the shared memory of block `rank` of the cluster, at the offset of `address` in ours.
+DEVICE void store_in_block(float* address, int rank, float x) {
+    unsigned local = static_cast<unsigned>(__cvta_generic_to_shared(address)), remote;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(x) : "memory");
 }
 #else
 DEVICE void sync_cluster() { __syncthreads(); }
-DEVICE void store_at(float* here, int, float x) { *here = x; }
+DEVICE void store_in_block(float* address, int, float x) { *address = x; }
 #endif
 #endif
 
 #define NEGATIVE_INFINITY bits_float((int)0xff800000u)
+
+// The host allocates SHARED_FLOATS of shared memory per block (layout.py, full_attention.py), and
+// each kernel divides it by a struct of offsets: they must agree.
+#define CHECK_SHARED_MEMORY(Layout)              \
+    static_assert(Layout::size == SHARED_FLOATS, \
+                  "shared memory: the kernel and its launch disagree")

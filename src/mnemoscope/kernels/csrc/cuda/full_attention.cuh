@@ -1,99 +1,124 @@
-// Attention over everything that ever was, for MemRNN and MemLSTM: what both passes share.
+// Attention over the whole history, for MemRNN and MemLSTM: what both passes share.
 //
-// One cluster of C blocks walks one sequence. The history lies in device memory, one row of N floats a step, and is
-// dealt out to the warps of the cluster PAIRS rows at a time; a row is only ever touched by the block that owns it. The
-// matrices are small beside it and come from the cache, every block making every product for itself.
+// One cluster runs one sequence. The history is in device memory, one row of PADDED_N floats per
+// step. The warps of the cluster take turns, ROWS_AT_ONCE rows each; a new row is written by the
+// block that will read it. The matrices are small beside the history and come from the cache: every
+// block computes every product for itself.
+//
+// Sizes that the host passes (full_attention.ClusterLayout.defines, compiler.launch):
+//   PADDED_N        the hidden size n rounded up to a multiple of 128; everything beyond n is zero
+//   CLUSTER_BLOCKS  thread blocks per cluster
+//   GATES           of the cell: 1, or 4 for an LSTM
+//   MIX_MEAN        s = (h + c) / 2 in the place of h + c
+//   THREADS, SHARED_FLOATS  of a block
 #pragma once
-#include "cell.cuh"
-#include "fold.cuh"
+#include "equations.cuh"
+#include "reduce.cuh"
 
-constexpr int Q = N / 128;                        // 16-byte pieces of a row a lane
-constexpr int PAIRS = Q > 2 ? 1 : 4 / Q;          // rows that a warp reads at once
-constexpr int NW = Q > 2 ? 8 : 16;
-constexpr int THREADS = 32 * NW;
-constexpr float MIX = MEAN ? .5f : 1.f;
-static_assert(N % 128 == 0, "a row is whole pieces");
+constexpr int PIECES = PADDED_N / 128;  // float4 of a row per lane
+constexpr int ROWS_AT_ONCE = PIECES > 2 ? 1 : 4 / PIECES;
+constexpr int WARPS = PIECES > 2 ? 8 : 16;
+constexpr float MIX = MIX_MEAN ? .5f : 1.f;
+static_assert(PADDED_N % 128 == 0, "a row is whole float4 for every lane");
+static_assert(32 * WARPS == THREADS, "the kernel and its launch disagree on the block's threads");
 
 DEVICE float4 zero4() { return float4{0.f, 0.f, 0.f, 0.f}; }
-DEVICE float total4(const float4& a) { return (a.x + a.y) + (a.z + a.w); }
-DEVICE void add4(float4& a, float x, const float4& b) { a.x += x * b.x, a.y += x * b.y, a.z += x * b.z, a.w += x * b.w; }
+DEVICE float sum4(const float4& a) { return (a.x + a.y) + (a.z + a.w); }
+// a += x b
+DEVICE void add4(float4& a, float x, const float4& b) {
+    a.x += x * b.x;
+    a.y += x * b.y;
+    a.z += x * b.z;
+    a.w += x * b.w;
+}
 
-// A row of N floats spread over a warp.
+// A row of PADDED_N floats, spread over the lanes of a warp.
 struct Row {
-    float4 piece[Q];
+    float4 piece[PIECES];
 
     DEVICE void load(const float* row, int lane) {
 #pragma unroll
-        for (int i = 0; i < Q; ++i) piece[i] = reinterpret_cast<const float4*>(row)[lane + 32 * i];
+        for (int i = 0; i < PIECES; ++i)
+            piece[i] = reinterpret_cast<const float4*>(row)[lane + 32 * i];
     }
     DEVICE void store(float* row, int lane) const {
 #pragma unroll
-        for (int i = 0; i < Q; ++i) reinterpret_cast<float4*>(row)[lane + 32 * i] = piece[i];
+        for (int i = 0; i < PIECES; ++i) reinterpret_cast<float4*>(row)[lane + 32 * i] = piece[i];
     }
-    DEVICE void fill(float x) {
+    DEVICE void clear() {
 #pragma unroll
-        for (int i = 0; i < Q; ++i) piece[i] = float4{x, x, x, x};
+        for (int i = 0; i < PIECES; ++i) piece[i] = zero4();
     }
-    DEVICE void clear() { fill(0.f); }
+    // this += x other
     DEVICE void add(float x, const Row& other) {
 #pragma unroll
-        for (int i = 0; i < Q; ++i) add4(piece[i], x, other.piece[i]);
+        for (int i = 0; i < PIECES; ++i) add4(piece[i], x, other.piece[i]);
     }
+    // This lane's part of the inner product.
     DEVICE float dot(const Row& other) const {
         float4 sum = zero4();
 #pragma unroll
-        for (int i = 0; i < Q; ++i) {
+        for (int i = 0; i < PIECES; ++i) {
             const float4 &a = piece[i], &b = other.piece[i];
-            sum.x += a.x * b.x, sum.y += a.y * b.y, sum.z += a.z * b.z, sum.w += a.w * b.w;
+            sum.x += a.x * b.x;
+            sum.y += a.y * b.y;
+            sum.z += a.z * b.z;
+            sum.w += a.w * b.w;
         }
-        return total4(sum);
+        return sum4(sum);
     }
 };
 
-// r of each unit, tanh(q + k) = 1 - 2 r, for queries and keys doubled.
-DEVICE Row score(const Row& query, const Row& key) {
+// r of each unit, tanh(q + k) = 1 - 2 r, for a prescaled query and key.
+DEVICE Row half_one_minus_tanh(const Row& query, const Row& key) {
     Row r;
 #pragma unroll
-    for (int i = 0; i < Q; ++i) {
-        const float4 &a = query.piece[i], &b = key.piece[i];
-        r.piece[i] = float4{unbent(a.x, b.x), unbent(a.y, b.y), unbent(a.z, b.z), unbent(a.w, b.w)};
+    for (int i = 0; i < PIECES; ++i) {
+        const float4 &q = query.piece[i], &k = key.piece[i];
+        r.piece[i] = float4{half_one_minus_tanh(q.x, k.x), half_one_minus_tanh(q.y, k.y),
+                            half_one_minus_tanh(q.z, k.z), half_one_minus_tanh(q.w, k.w)};
     }
     return r;
 }
 
-// Which rows a warp has: PAIRS at a time, in turn with all the warps of the cluster.
-DEVICE int first_row(int rank, int warp) { return PAIRS * (rank * NW + warp); }
-constexpr int NEXT_ROWS = PAIRS * NW * C;
-DEVICE int owner(int row) { return row / PAIRS % (NW * C) / NW; }
+// The rows of a warp: ROWS_AT_ONCE from first_row on, then every ROW_STRIDE rows.
+constexpr int ROW_STRIDE = ROWS_AT_ONCE * WARPS * CLUSTER_BLOCKS;
+DEVICE int first_row(int rank, int warp) { return ROWS_AT_ONCE * (rank * WARPS + warp); }
+// The block of the cluster that has a row.
+DEVICE int owner(int row) { return row / ROWS_AT_ONCE % (WARPS * CLUSTER_BLOCKS) / WARPS; }
 
-// y[r] = sum_k matrix[k][r] x[k] for R outputs of K inputs; x, y and `scratch` (at least PRODUCT_SCRATCH) in shared memory.
-template <int K, int R>
+// Floats of scratch that `product` needs: 16 partial sums of up to 512 outputs, fewer of more.
+constexpr int PRODUCT_SCRATCH = (GATES + 1) * PADDED_N > 8192 ? (GATES + 1) * PADDED_N : 8192;
+
+// y[r] = sum_k matrix[k][r] x[k] for OUTPUTS outputs r and INPUTS inputs k, by the whole block;
+// x, y and `scratch` in shared memory. Barriers: x must be complete before, y is complete after.
+template <int INPUTS, int OUTPUTS>
 DEVICE void product(const float* matrix, const float* x, float* y, float* scratch) {
-    constexpr int SPLITS = R <= 512 ? THREADS / 32 : R <= 1024 ? 8 : R <= 2048 ? 4 : R <= 4096 ? 2 : 1;
-    constexpr int WIDTH = THREADS / SPLITS, STEPS = K / SPLITS;
-    const int column = threadIdx.x % WIDTH, split = threadIdx.x / WIDTH;
-    const float4* weights = reinterpret_cast<const float4*>(matrix) + (long long)split * STEPS * (R / 4);
-    for (int c = column; c < R / 4; c += WIDTH) {
+    // The inputs are split among SPLITS groups of threads, the outputs among a group's threads.
+    constexpr int SPLITS = OUTPUTS <= 512    ? THREADS / 32
+                           : OUTPUTS <= 1024 ? 8
+                           : OUTPUTS <= 2048 ? 4
+                           : OUTPUTS <= 4096 ? 2
+                                             : 1;
+    static_assert(SPLITS * OUTPUTS <= PRODUCT_SCRATCH, "the partial sums do not fit the scratch");
+    constexpr int GROUP = THREADS / SPLITS, STEPS = INPUTS / SPLITS;
+    const int column = threadIdx.x % GROUP, split = threadIdx.x / GROUP;
+    const float4* weights =
+        reinterpret_cast<const float4*>(matrix) + (long long)split * STEPS * (OUTPUTS / 4);
+    for (int c = column; c < OUTPUTS / 4; c += GROUP) {
         float4 sum = zero4();
 #pragma unroll 8
-        for (int k = 0; k < STEPS; ++k) add4(sum, x[split * STEPS + k], weights[k * (R / 4) + c]);
-        reinterpret_cast<float4*>(scratch)[split * (R / 4) + c] = sum;
+        for (int k = 0; k < STEPS; ++k)
+            add4(sum, x[split * STEPS + k], weights[k * (OUTPUTS / 4) + c]);
+        reinterpret_cast<float4*>(scratch)[split * (OUTPUTS / 4) + c] = sum;
     }
     sync_block();
-    for (int r = threadIdx.x; r < R; r += THREADS) {
+
+    // Sum over the groups.
+    for (int r = threadIdx.x; r < OUTPUTS; r += THREADS) {
         float sum = 0.f;
-        for (int i = 0; i < SPLITS; ++i) sum += scratch[i * R + r];
+        for (int i = 0; i < SPLITS; ++i) sum += scratch[i * OUTPUTS + r];
         y[r] = sum;
     }
     sync_block();
-}
-
-// At most 16 parts of 512 outputs, or as many outputs as there are.
-constexpr int PRODUCT_SCRATCH = (G + 1) * N > 8192 ? (G + 1) * N : 8192;
-
-// Sum over a whole warp, the same in every lane.
-DEVICE float warp_sum(float x) {
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) x += shuffle_xor(x, offset);
-    return x;
 }

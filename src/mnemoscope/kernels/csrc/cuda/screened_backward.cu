@@ -1,213 +1,278 @@
-// RelRNN and RelLSTM, backward: the slots are walked back in time, two barriers a step.
+// RelRNN and RelLSTM, backward: the slots are taken back in time. One cluster per sequence, two
+// barriers per step.
 //
-// Gradients stay in front of the matrices, as the states do in the forward pass: each slot gathers what its state's
-// products [V; W_a; U_a] h_i receive, and one transposed product, when the walk reaches step i, turns it into the gradient
-// of h_i.
+// Gradients are gathered before the matrices, as the forward pass mixes states after them: each
+// slot sums the gradients of its state's products [V; W_a; U_a] h_i, and one transposed product at
+// step i turns them into the gradient of h_i.
+//
+// Sizes as in attention.cuh; PHI (equations.cuh); HAS_DH, HAS_DS, HAS_DC, HAS_LENGTHS: dh, ds, dc_T
+// and lengths are given.
 #include "attention.cuh"
 
-constexpr int G = ROWS - 2;
-constexpr int KEY = G + 1;                   // rows of the bank: V h (G), W_a h, U_a h doubled, and h itself where s has a
-constexpr int VALUE = G + 2;                 // gradient of its own; then as many that gather the gradients of these
-constexpr int FIELDS = G + 2 + HAS_DS;
-constexpr int MINE = (FIELDS + D - 1) / D;   // fields a lane: field r belongs to lane r % D of each unit
+constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
+// Fields of a slot: V h (GATES of them), W_a h, U_a h (prescaled), and h if s has a gradient of its
+// own. As many fields again gather the gradients of these.
+constexpr int QUERY = GATES, KEY = GATES + 1, VALUE = GATES + 2, FIELDS = GATES + 2 + HAS_DS;
+// Field r belongs to lane r % LANES_PER_UNIT of each unit.
+constexpr int FIELDS_PER_LANE = (FIELDS + LANES_PER_UNIT - 1) / LANES_PER_UNIT;
 
-// What happens to the slots between step t - 1 and step t, undone: at most one state moves and one comes back from memory.
-struct Undo {
-    int from = -1, to = -1;       // the state in slot `from` sat in slot `to` before
-    int slot = -1, state = -1;    // and this state, which had left the memory, in `slot`
+struct SharedLayout {  // offsets in floats
+    static constexpr int dy = 0;  // (ROWS, PADDED_N)
+    static constexpr int sums = dy + ROWS * PADDED_N;
+    static constexpr int memory = sums + UNIT_SUM_FLOATS;
+    static constexpr int gradients = memory + FIELDS * FIELD_STRIDE;
+    static constexpr int size = gradients + FIELDS * FIELD_STRIDE;
+};
+CHECK_SHARED_MEMORY(SharedLayout);
 
-    DEVICE void find(int lane, int held, int before) {
-        from = to = slot = state = -1;
-        for (unsigned changed = lanes_where(lane < KAPPA && held != before); changed; changed &= changed - 1) {
-            const int here = first_bit(changed), old = shuffle(before, here);
-            if (old < 0) continue;
-            const int now = first_bit(lanes_where(lane < KAPPA && held == old));
-            if (now >= 0) from = now, to = here;
-            else slot = here, state = old;
+// What changed in the slots between steps t - 1 and t, to be undone: at most one state moved, and
+// at most one left the memory.
+struct SlotChange {
+    int moved_to = -1, moved_from = -1;  // the state now in slot `moved_to` was in `moved_from`
+    int evicted_from = -1, evicted = -1;  // and the state `evicted` was in slot `evicted_from`
+
+    // after, before: the state in the lane's slot at steps t and t - 1.
+    DEVICE void find(int lane, int after, int before) {
+        moved_to = moved_from = evicted_from = evicted = -1;
+        unsigned changed = ballot(lane < SLOTS && after != before);
+        for (; changed; changed &= changed - 1) {
+            const int slot = first_bit(changed);
+            const int state = shuffle(before, slot);
+            if (state < 0) continue;
+            const int now = first_bit(ballot(lane < SLOTS && after == state));
+            if (now >= 0)
+                moved_to = now, moved_from = slot;
+            else
+                evicted_from = slot, evicted = state;
         }
     }
 };
 
-// projected (T,B,ROWS*n) = [V; W_a; U_a] h and queries (T,B,n) = W_a s_{t-1} are made outside, as is projected0
-// (B,m0,ROWS*n) = [V; W_a] values0 with keys0 behind; gathered0 (B,m0,FIELDS*n) are the gradients of its rows (and of
-// values0 themselves); dv_rows (B,n). The rest as in ops.py.
-KERNEL(THREADS) screened_backward(
-    const float* dh_out, const float* ds_out, const float* dc_T, const float* V, const float* W_a, const float* U_a,
-    const float* v, const float* projected, const float* projected0, const float* queries, const float* c0,
-    const float* values0, const long long* origin0, const float* h_in, const float* activations,
-    const int* slots, const float* attention, const long long* lengths, float* dxp, float* dq_out, float* dk_out,
-    float* dv_rows, float* dc0, float* gathered0, int n, int T, int B) {
-    const Place p = place();
-    const int unit = p.unit, lane = p.lane, steps = HAS_LENGTHS ? (int)lengths[p.sequence] : T;
-    const bool mine = unit < n, writes = mine && p.part == 0;
-    float* shared_x = shared_memory();  // (ROWS, N)
-    float *partial = shared_x + ROWS * N, *sums = partial + 32 * NW;
-    const Bank bank{sums + 32 * C}, gathered{sums + 32 * C + FIELDS * BANK_ROW};
+// From the host: projected (T,B,ROWS*n) = [V; W_a; U_a] h, queries (T,B,n) = W_a s_{t-1}, and
+// projected0 (B,m0,ROWS*n) = [V; W_a] values0 followed by keys0. gathered0 (B,m0,FIELDS*n) are the
+// gradients of projected0 (and of values0); dv_rows (B,n). The other names and shapes are those of
+// the operator attentive_backward.
+KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, const float* V,
+                         const float* W_a, const float* U_a, const float* v, const float* projected,
+                         const float* projected0, const float* queries, const float* c0,
+                         const float* values0, const long long* origin0, const float* h,
+                         const float* activations, const int* slots, const float* attention,
+                         const long long* lengths, float* dxp, float* dq, float* dk, float* dv_rows,
+                         float* dc0, float* gathered0, int n, int T, int B) {
+    const ThreadPosition pos = thread_position();
+    const int unit = pos.unit, lane = pos.lane;
+    const int steps = HAS_LENGTHS ? (int)lengths[pos.sequence] : T;
+    const bool in_range = unit < n;
+    const bool writes = in_range && pos.unit_lane == 0;  // one lane of each unit
+    float* shared_dy = shared_memory() + SharedLayout::dy;
+    float* sum_scratch = shared_memory() + SharedLayout::sums;
+    const SlotFields memory{shared_memory() + SharedLayout::memory};
+    const SlotFields gradients{shared_memory() + SharedLayout::gradients};
 
-    Columns matrix;
+    // The weights, into registers.
+    WeightColumns matrix;
 #pragma unroll
-    for (int r = 0; r < G; ++r) matrix.load(p, r, V + (long long)r * n * n, n);
-    matrix.load(p, G, W_a, n);
-    matrix.load(p, G + 1, U_a, n);
+    for (int r = 0; r < GATES; ++r) matrix.load(pos, r, V + (long long)r * n * n, n);
+    matrix.load(pos, GATES, W_a, n);
+    matrix.load(pos, GATES + 1, U_a, n);
 
-    const long long first = (long long)p.sequence * n + unit, stride = (long long)B * n;
+    // No gradient past the sequence's length.
+    const long long first = (long long)pos.sequence * n + unit;
+    const long long step_stride = (long long)B * n;
     for (int t = steps; t < T; ++t)
         if (writes) {
-            const long long at = first + t * stride;
-            for (int r = 0; r < G; ++r) dxp[(at - unit) * G + r * n + unit] = 0.f;
-            dq_out[at] = dk_out[at] = 0.f;
+            const long long offset = first + t * step_stride;
+            for (int r = 0; r < GATES; ++r) dxp[(offset - unit) * GATES + r * n + unit] = 0.f;
+            dq[offset] = dk[offset] = 0.f;
         }
 
-    // The fields of a state that this lane keeps, from device memory.
-    const auto recall = [&](int state, float (&fields)[MINE]) {
-        const bool old = state < KAPPA;
-        const long long at = (old ? (long long)p.sequence * KAPPA + state : (long long)(state - KAPPA) * B + p.sequence) * n;
-        const float *rows = (old ? projected0 : projected) + at * ROWS + unit, *values = (old ? values0 : h_in) + at + unit;
+    // Read this lane's fields of a state from device memory.
+    const auto load_state = [&](int state, float (&fields)[FIELDS_PER_LANE]) {
+        const bool carried = state < SLOTS;
+        const long long row = (carried ? (long long)pos.sequence * SLOTS + state
+                                       : (long long)(state - SLOTS) * B + pos.sequence) *
+                              n;
+        const float* products = (carried ? projected0 : projected) + row * ROWS + unit;
+        const float* value = (carried ? values0 : h) + row + unit;
 #pragma unroll
-        for (int i = 0; i < MINE; ++i) {
-            const int r = p.part + D * i;
-            fields[i] = !mine || state < 0 || r >= FIELDS ? 0.f : r == VALUE ? *values : rows[r * n];
+        for (int i = 0; i < FIELDS_PER_LANE; ++i) {
+            const int r = pos.unit_lane + LANES_PER_UNIT * i;
+            const bool exists = in_range && state >= 0 && r < FIELDS;
+            fields[i] = !exists ? 0.f : (r == VALUE ? *value : products[r * n]);
         }
     };
-    const auto put = [&](int slot, const float (&fields)[MINE]) {
+    // Put them into a slot that has received no gradient yet.
+    const auto fill_slot = [&](int slot, const float (&fields)[FIELDS_PER_LANE]) {
 #pragma unroll
-        for (int i = 0; i < MINE; ++i) {
-            const int r = p.part + D * i;
+        for (int i = 0; i < FIELDS_PER_LANE; ++i) {
+            const int r = pos.unit_lane + LANES_PER_UNIT * i;
             if (r >= FIELDS) continue;
-            bank(r, slot, p.local) = r == KEY ? doubled(fields[i]) : fields[i];
-            gathered(r, slot, p.local) = 0.f;
+            memory(r, slot, pos.block_unit) = r == KEY ? prescale(fields[i]) : fields[i];
+            gradients(r, slot, pos.block_unit) = 0.f;
         }
     };
-    const auto row_of = [&](int t) {  // which states sat in the slots at step t, one lane a slot
-        if (lane >= KAPPA) return -1;
-        if (t >= 0) return slots[((long long)t * B + p.sequence) * KAPPA + lane];
-        return origin0[(long long)p.sequence * KAPPA + lane] >= 0 ? lane : -1;
+    // The state in slot `lane` at step t (-1: as carried in), and the attention that it received.
+    const auto state_at = [&](int t) {
+        if (lane >= SLOTS) return -1;
+        if (t >= 0) return slots[((long long)t * B + pos.sequence) * SLOTS + lane];
+        return origin0[(long long)pos.sequence * SLOTS + lane] >= 0 ? lane : -1;
     };
-    const auto weights_of = [&](int t) {
-        return lane < KAPPA && t >= 0 ? attention[((long long)t * B + p.sequence) * KAPPA + lane] : 0.f;
+    const auto attention_at = [&](int t) {
+        const bool exists = lane < SLOTS && t >= 0;
+        return exists ? attention[((long long)t * B + pos.sequence) * SLOTS + lane] : 0.f;
     };
 
-    int held = row_of(steps - 1), before = row_of(steps - 2);
-    for (int slot = 0; slot < SLOTS; ++slot) {
-        float fields[MINE];
-        recall(slot < KAPPA ? shuffle(held, slot) : -1, fields);
-        put(slot, fields);
+    // The slots as the last step left them.
+    int state = state_at(steps - 1), previous_state = state_at(steps - 2);
+    for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
+        float fields[FIELDS_PER_LANE];
+        load_state(slot < SLOTS ? shuffle(state, slot) : -1, fields);
+        fill_slot(slot, fields);
     }
 
-    const float weight = mine ? v[unit] : 0.f;
-    float g[FIELDS] = {};  // gradients of [V; W_a] s_t (0..G) and of s_t itself (VALUE), times the mixture's factor
-    float dv = 0.f, dc = G == 4 && HAS_DC && mine ? dc_T[first] : 0.f;
-    float query = 0.f, h = 0.f, out = 0.f, own = 0.f, c = 0.f, previous = 0.f, gate[4] = {};
-    const auto fetch = [&](int t) {  // what this unit needs at step t
-        if (!mine || t < 0) return;
-        const long long at = first + t * stride;
-        query = queries[at];
-        if (HAS_DH) out = dh_out[at];
-        if (HAS_DS) own = ds_out[at];
-        if (G == 1) h = h_in[at];
-        if (G == 4) {
-            const float* its = activations + (at - unit) * 5 + unit;
-            previous = t > 0 ? its[4 * n - 5 * stride] : c0[first];
-            for (int r = 0; r < 4; ++r) gate[r] = its[r * n];
+    // What a step reads from device memory, one step ahead.
+    const float weight = in_range ? v[unit] : 0.f;
+    float next_query = 0.f, next_h = 0.f, next_dh = 0.f, next_ds = 0.f, next_c = 0.f;
+    float next_gates[4] = {};
+    const auto load_step = [&](int t) {
+        if (!in_range || t < 0) return;
+        const long long offset = first + t * step_stride;
+        next_query = queries[offset];
+        if (HAS_DH) next_dh = dh[offset];
+        if (HAS_DS) next_ds = ds[offset];
+        if (GATES == 1) next_h = h[offset];
+        if (GATES == 4) {
+            const float* saved = activations + (offset - unit) * 5 + unit;
+            next_c = t > 0 ? saved[4 * n - 5 * step_stride] : c0[first];
+            for (int r = 0; r < 4; ++r) next_gates[r] = saved[r * n];
         }
     };
-    if (G == 4 && mine && steps) c = activations[(first - unit + (steps - 1) * stride) * 5 + 4 * n + unit];
-    fetch(steps - 1);
-    float alpha = weights_of(steps - 1);
-    sync_cluster();
+
+    // Gradients of [V; W_a] s_t (0 .. GATES) and of s_t itself (the last), times MIX.
+    float g[FIELDS] = {};
+    float dv = 0.f, dc = GATES == 4 && HAS_DC && in_range ? dc_T[first] : 0.f;
+    float c_t = 0.f;
+    if (GATES == 4 && in_range && steps)
+        c_t = activations[(first - unit + (steps - 1) * step_stride) * 5 + 4 * n + unit];
+    load_step(steps - 1);
+    float alpha = attention_at(steps - 1);
+    sync_cluster();  // before a block stores into another, that one must have begun
 
     for (int t = steps - 1; t >= 0; --t) {
-        const long long at = first + t * stride;
-        Undo undo;
-        undo.find(lane, held, before);
-        float fields[MINE];
-        recall(undo.state, fields);
-        const int earlier = row_of(t - 2);
-        const float alpha_next = weights_of(t - 1);
-        if (HAS_DS) g[FIELDS - 1] = MIX * own;
-        const float q = doubled(query), dh_t = out, h_t = h, previous_t = previous;
-        const LSTMUnit now{gate[0], gate[1], gate[2], gate[3]};
-        fetch(t - 1);
+        // What this step has loaded; load what the next one needs.
+        const long long offset = first + t * step_stride;
+        SlotChange change;
+        change.find(lane, state, previous_state);
+        float evicted_fields[FIELDS_PER_LANE];
+        load_state(change.evicted, evicted_fields);
+        const int earlier_state = state_at(t - 2);
+        const float previous_alpha = attention_at(t - 1);
+        if (HAS_DS) g[FIELDS - 1] = MIX * next_ds;
+        const float query = prescale(next_query), dh_t = next_dh, h_t = next_h;
+        const float previous_c = next_c;
+        const LSTMGates gates{next_gates[0], next_gates[1], next_gates[2], next_gates[3]};
+        load_step(t - 1);
 
-        // A softmax does not feel what all its weights' gradients have in common: taking h_t off every state first leaves
-        // small numbers where states resemble each other, and no cancellation.
-        const int slot = first_bit(lanes_where(held == KAPPA + t));
-        float part[K][1], common[FIELDS];
+        // Gradients of the weights, dalpha_i = sum_r g_r . field_r(i). A constant in all of them
+        // leaves the softmax's gradient as it is: subtracting h_t's first leaves small numbers
+        // where states resemble each other, and no cancellation.
+        const int newest_slot = first_bit(ballot(state == SLOTS + t));
+        float part[SLOTS_PER_LANE][1], newest[FIELDS];
 #pragma unroll
-        for (int r = 0; r < FIELDS; ++r) common[r] = bank(r, slot >= 0 ? slot : 0, p.local);
+        for (int r = 0; r < FIELDS; ++r)
+            newest[r] = memory(r, newest_slot >= 0 ? newest_slot : 0, pos.block_unit);
 #pragma unroll
-        for (int k = 0; k < K; ++k) {
+        for (int k = 0; k < SLOTS_PER_LANE; ++k) {
             part[k][0] = 0.f;
 #pragma unroll
             for (int r = 0; r < FIELDS; ++r)
-                if (r != KEY) part[k][0] += g[r] * (bank(r, p.part + D * k, p.local) - common[r]);
+                if (r != KEY) {
+                    const int slot = pos.unit_lane + LANES_PER_UNIT * k;
+                    part[k][0] += g[r] * (memory(r, slot, pos.block_unit) - newest[r]);
+                }
         }
-        const float dalpha = sum_over_units(p, part, partial, sums);
-        float dot = alpha * dalpha;
-#pragma unroll
-        for (int offset = 16; offset > 0; offset /= 2) dot += shuffle_xor(dot, offset);
-        const float dlogit = alpha * (dalpha - dot);
+        const float dalpha = sum_over_units(pos, part, sum_scratch);
+        const float dlogit = alpha * (dalpha - warp_sum(alpha * dalpha));
 
-        float dq = 0.f;
+        // Through tanh(q + k_i) to the query, to v and to the slots' keys, and through the mixture
+        // to the slots' other fields. The lanes of a unit share its slots.
+        float dq_t = 0.f;
 #pragma unroll
-        for (int k = 0; k < K; ++k) {
-            const int slot = p.part + D * k;
-            const float share = shuffle(alpha, slot), de = shuffle(dlogit, slot);
-            const float bent = 1.f - 2.f * unbent(q, bank(KEY, slot, p.local));  // tanh(q + k)
-            const float straight = weight * de, through = straight - straight * bent * bent;
-            dq -= straight * bent * bent;  // tanh' = 1 - tanh^2, and all de sum to zero: the 1 would only cost precision
-            dv += de * bent;
+        for (int k = 0; k < SLOTS_PER_LANE; ++k) {
+            const int slot = pos.unit_lane + LANES_PER_UNIT * k;
+            const float slot_alpha = shuffle(alpha, slot), slot_dlogit = shuffle(dlogit, slot);
+            const float r_i = half_one_minus_tanh(query, memory(KEY, slot, pos.block_unit));
+            const float tanh_i = 1.f - 2.f * r_i;
+            const float dtanh = weight * slot_dlogit;
+            // tanh' = 1 - tanh^2. All dlogit sum to zero: in the query's gradient the 1 drops out,
+            // and would only cost precision.
+            dq_t -= dtanh * tanh_i * tanh_i;
+            dv += slot_dlogit * tanh_i;
 #pragma unroll
-            for (int r = 0; r < FIELDS; ++r) gathered(r, slot, p.local) += r == KEY ? through : share * g[r];
+            for (int r = 0; r < FIELDS; ++r)
+                gradients(r, slot, pos.block_unit) +=
+                    r == KEY ? dtanh - dtanh * tanh_i * tanh_i : slot_alpha * g[r];
         }
-        dq = sum_over_parts(dq);
-        sync_warp();
+        dq_t = sum_over_unit_lanes(dq_t);
+        sync_warp();  // the other lanes of the unit have added to the newest slot
 
-        // Everything that the products of h_t receive: through later steps' slots, and directly through s_t.
+        // The gradients of h_t's products, from later steps through its slot and from s_t itself.
         float total[FIELDS];
 #pragma unroll
         for (int r = 0; r < FIELDS; ++r)
-            total[r] = (slot >= 0 ? gathered(r, slot, p.local) : 0.f) + (r == KEY ? 0.f : g[r]);
+            total[r] = (newest_slot >= 0 ? gradients(r, newest_slot, pos.block_unit) : 0.f) +
+                       (r == KEY ? 0.f : g[r]);
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) publish(p, shared_x + r * N + unit, total[r]);
+        for (int r = 0; r < ROWS; ++r)
+            store_in_cluster(pos, shared_dy + r * PADDED_N + unit, total[r]);
+        // All of dy is in every block. The barriers of the next step's sum_over_units come before
+        // shared_dy is written again.
         sync_cluster();
 
-        const float dh = dh_t * HAS_DH + matrix.times(p, shared_x) + (HAS_DS ? total[FIELDS - 1] : 0.f);
+        // The gradient of h_t, and the cell.
+        const float dh_total =
+            dh_t * HAS_DH + matrix.times(pos, shared_dy) + (HAS_DS ? total[FIELDS - 1] : 0.f);
         float dz[4];
-        if constexpr (G == 4) {
-            now.back(dh, dc, c, previous_t, dz);
-            c = previous_t;
+        if constexpr (GATES == 4) {
+            gates.backward(dh_total, dc, c_t, previous_c, dz);
+            c_t = previous_c;
         } else {
-            dz[0] = dh * phi_slope(h_t);
+            dz[0] = dh_total * phi_slope(h_t);
         }
         if (writes) {
 #pragma unroll
-            for (int r = 0; r < G; ++r) dxp[(at - unit) * G + r * n + unit] = dz[r];
-            dq_out[at] = dq;
-            dk_out[at] = total[KEY];
+            for (int r = 0; r < GATES; ++r) dxp[(offset - unit) * GATES + r * n + unit] = dz[r];
+            dq[offset] = dq_t;
+            dk[offset] = total[KEY];
         }
 #pragma unroll
-        for (int r = 0; r < G; ++r) g[r] = mine ? MIX * dz[r] : 0.f;
-        g[G] = MIX * dq;
+        for (int r = 0; r < GATES; ++r) g[r] = in_range ? MIX * dz[r] : 0.f;
+        g[QUERY] = MIX * dq_t;
 
-        if (undo.to >= 0)
-            for (int r = p.part; r < FIELDS; r += D) {
-                bank(r, undo.to, p.local) = bank(r, undo.from, p.local);
-                gathered(r, undo.to, p.local) = gathered(r, undo.from, p.local);
+        // The slots as they were at step t - 1. Only the lanes of this unit touch its fields.
+        if (change.moved_from >= 0)
+            for (int r = pos.unit_lane; r < FIELDS; r += LANES_PER_UNIT) {
+                memory(r, change.moved_from, pos.block_unit) =
+                    memory(r, change.moved_to, pos.block_unit);
+                gradients(r, change.moved_from, pos.block_unit) =
+                    gradients(r, change.moved_to, pos.block_unit);
             }
-        if (undo.slot >= 0) put(undo.slot, fields);
+        if (change.evicted_from >= 0) fill_slot(change.evicted_from, evicted_fields);
         sync_warp();
-        held = before, before = earlier, alpha = alpha_next;
+        state = previous_state;
+        previous_state = earlier_state;
+        alpha = previous_alpha;
     }
 
-    dv = sum_over_parts(dv);
+    // v, the first cell state, and what the carried memory has received.
+    dv = sum_over_unit_lanes(dv);
     if (writes) dv_rows[first] = dv;
-    if (G == 4 && writes) dc0[first] = dc;
-    for (int slot = 0; slot < KAPPA; ++slot) {
-        const bool there = shuffle(held, slot) >= 0;
-        float* row = gathered0 + ((long long)p.sequence * KAPPA + slot) * FIELDS * n + unit;
-        for (int r = p.part; r < FIELDS; r += D)
-            if (mine) row[r * n] = there ? gathered(r, slot, p.local) : 0.f;
+    if (GATES == 4 && writes) dc0[first] = dc;
+    for (int slot = 0; slot < SLOTS; ++slot) {
+        const bool filled = shuffle(state, slot) >= 0;
+        float* row = gathered0 + ((long long)pos.sequence * SLOTS + slot) * FIELDS * n + unit;
+        for (int r = pos.unit_lane; r < FIELDS; r += LANES_PER_UNIT)
+            if (in_range) row[r * n] = filled ? gradients(r, slot, pos.block_unit) : 0.f;
     }
-    sync_cluster();
+    sync_cluster();  // no block ends before the others are done with its shared memory
 }

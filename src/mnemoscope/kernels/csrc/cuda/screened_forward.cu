@@ -1,186 +1,242 @@
-// RelRNN and RelLSTM (Kerg et al. 2020), forward: attention over S and R, one cluster a sequence, two barriers a step.
+// RelRNN and RelLSTM (Kerg et al. 2020), forward: attention over the slots S and R. One cluster per
+// sequence, two barriers per step.
 //
-// V s and W_a s are never multiplied out: s is a mixture of states h_i, so [V; W_a] s is the same mixture of [V; W_a] h_i,
-// and each slot keeps those products beside its state. One step is then one product, [V; W_a; U_a] h_t.
+// V s and W_a s are never multiplied out. s is a mixture of states h_i, so [V; W_a] s is the same
+// mixture of [V; W_a] h_i, and each slot stores those products beside its state. A step then needs
+// one product only, [V; W_a; U_a] h_t.
+//
+// Sizes as in attention.cuh; PHI (equations.cuh); REFRESH: states in R gain relevance, too;
+// HAS_BIAS, HAS_LENGTHS: b and lengths are given; SAVE: the tensors for the backward pass are
+// written.
 #include "attention.cuh"
 
-constexpr int G = ROWS - 2;                      // gates of the cell: 1, or 4 of an LSTM
-constexpr int VALUE = G + 1, KEY = G + 2;        // rows of the bank: V h (G), W_a h, h, U_a h doubled
-constexpr int BANK_ROWS = G + 3;
+constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
+// Fields of a slot: V h (GATES of them), W_a h, h, U_a h (prescaled).
+constexpr int QUERY = GATES, VALUE = GATES + 1, KEY = GATES + 2, FIELDS = GATES + 3;
 
-// One lane a slot, every warp with the same books.
-struct Books {
-    int held = -1;          // which state sits here: an index into the carried memory, then the new states; -1: empty
-    float relevance = 0.f;  // the attention that it has received while it was in S
-    int ring = 0;           // the slot of S that the next state takes
+struct SharedLayout {  // offsets in floats
+    static constexpr int h = 0;  // (PADDED_N)
+    static constexpr int sums = h + PADDED_N;
+    static constexpr int memory = sums + UNIT_SUM_FLOATS;
+    static constexpr int size = memory + FIELDS * FIELD_STRIDE;
+};
+CHECK_SHARED_MEMORY(SharedLayout);
 
-    // Make room for the state `newest`: returns its slot (-1: none) and, in `promoted`, the slot of R into which the
-    // state that leaves S moves (-1: none).
+// Which state is in which slot: lane i has the record of slot i, every warp the same.
+struct SlotTable {
+    int state = -1;  // index into [carried memory | new states]; -1: empty
+    float relevance = 0.f;  // attention received while the state was in S
+    int next_slot = 0;  // the slot of S that the next state takes
+
+    // Make room for the state `newest`. Returns its slot (-1: none). `promoted` is the slot of R
+    // that the state which leaves S moves to (-1: none).
     DEVICE int admit(int lane, int newest, float decay, int& promoted) {
         promoted = -1;
-        if (lane >= NU) relevance *= decay;
-        if constexpr (RHO > 0) {
-            const int leaving = NU > 0 ? shuffle(held, ring) : newest;
-            const float its = NU > 0 ? shuffle(relevance, ring) : 0.f;
+        if (lane >= BUFFER) relevance *= decay;
+        if constexpr (RELEVANT > 0) {
+            const int leaving = BUFFER > 0 ? shuffle(state, next_slot) : newest;
+            const float leaving_relevance = BUFFER > 0 ? shuffle(relevance, next_slot) : 0.f;
             if (leaving >= 0) {
-                const bool member = lane >= NU && lane < KAPPA;
-                const int standing = ordered(float_bits(held >= 0 ? relevance : NEGATIVE_INFINITY));
-                const int least = warp_min(member ? standing : 0x7fffffff);
-                const int place = first_bit(lanes_where(member && standing == least));
-                if (its > bits_float(ordered(least))) promoted = place;
-                if (lane == promoted) held = leaving, relevance = its;
+                // It replaces the least relevant state of R (an empty slot first) if it has more.
+                const bool in_R = lane >= BUFFER && lane < SLOTS;
+                const int order = sortable(state >= 0 ? relevance : NEGATIVE_INFINITY);
+                const int least = warp_min(in_R ? order : 0x7fffffff);
+                const int candidate = first_bit(ballot(in_R && order == least));
+                if (leaving_relevance > from_sortable(least)) promoted = candidate;
+                if (lane == promoted) state = leaving, relevance = leaving_relevance;
             }
         }
-        const int slot = NU > 0 ? ring : promoted;
-        if (lane == slot) held = newest, relevance = 0.f;
-        if (NU > 0) ring = ring + 1 == NU ? 0 : ring + 1;
+        const int slot = BUFFER > 0 ? next_slot : promoted;
+        if (lane == slot) state = newest, relevance = 0.f;
+        if (BUFFER > 0) next_slot = next_slot + 1 == BUFFER ? 0 : next_slot + 1;
         return slot;
     }
 };
 
-// projected0 (B,m0,(G+1)n) = [V; W_a] values0 and query0 (B,(G+1)n) = [V; W_a] s0 are made outside; the rest as in ops.py.
-KERNEL(THREADS) screened_forward(
-    const float* xp, const float* V, const float* W_a, const float* U_a, const float* v, const float* bias,
-    const float* query0, const float* c0, const float* projected0, const float* values0, const float* keys0,
-    const long long* origin0, const float* relevance0, const long long* clock0, const long long* lengths, float* h_out,
-    float* s_out, float* c_T, long long* final_slots, float* final_relevance, float* activations, int* slots,
-    float* attention, int n, int T, int B, double decay) {
-    const Place p = place();
-    const int unit = p.unit, lane = p.lane, steps = HAS_LENGTHS ? (int)lengths[p.sequence] : T;
-    const bool mine = unit < n, writes = mine && p.part == 0, keeps = p.rank == 0 && p.warp == 0 && lane < KAPPA;
-    float* shared_h = shared_memory();
-    float *partial = shared_h + N, *sums = partial + 32 * NW;
-    const Bank bank{sums + 32 * C};
+// query0 (B,(GATES+1)n) = [V; W_a] s0 and projected0 (B,m0,(GATES+1)n) = [V; W_a] values0 come from
+// the host. The other names and shapes are those of the operator attentive_forward.
+KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const float* U_a,
+                        const float* v, const float* b, const float* query0, const float* c0,
+                        const float* projected0, const float* values0, const float* keys0,
+                        const long long* origin0, const float* relevance0, const long long* clock0,
+                        const long long* lengths, float* h, float* s, float* c_T,
+                        long long* final_slots, float* final_relevance, float* activations,
+                        int* slots, float* attention, int n, int T, int B, double decay) {
+    const ThreadPosition pos = thread_position();
+    const int unit = pos.unit, lane = pos.lane;
+    const int steps = HAS_LENGTHS ? (int)lengths[pos.sequence] : T;
+    const bool in_range = unit < n;
+    const bool writes = in_range && pos.unit_lane == 0;  // one lane of each unit
+    const bool writes_slots = pos.rank == 0 && pos.warp == 0 && lane < SLOTS;  // one warp
+    float* shared_h = shared_memory() + SharedLayout::h;
+    float* sum_scratch = shared_memory() + SharedLayout::sums;
+    const SlotFields memory{shared_memory() + SharedLayout::memory};
 
-    Rows matrix;
+    // The weights, into registers.
+    WeightRows matrix;
 #pragma unroll
-    for (int r = 0; r < G; ++r) matrix.load(p, r, V + (long long)r * n * n, n);
-    matrix.load(p, G, W_a, n);
-    matrix.load(p, G + 1, U_a, n);
+    for (int r = 0; r < GATES; ++r) matrix.load(pos, r, V + (long long)r * n * n, n);
+    matrix.load(pos, GATES, W_a, n);
+    matrix.load(pos, GATES + 1, U_a, n);
 
-    const long long first = (long long)p.sequence * n + unit, stride = (long long)B * n;
-    const float weight = mine ? v[unit] : 0.f, b = HAS_BIAS && mine ? bias[unit] : 0.f;
-    float c = G == 4 && mine ? c0[first] : 0.f;
-    float x[G] = {}, u[G + 1] = {};
-    if (mine) {
+    // The state at the start, as u = [V; W_a] s_{t-1}, and the first step's inputs.
+    const long long first = (long long)pos.sequence * n + unit;
+    const long long step_stride = (long long)B * n;
+    const float weight = in_range ? v[unit] : 0.f;
+    const float bias = HAS_BIAS && in_range ? b[unit] : 0.f;
+    float c_t = GATES == 4 && in_range ? c0[first] : 0.f;
+    float x[GATES] = {}, u[GATES + 1] = {};
+    if (in_range) {
 #pragma unroll
-        for (int r = 0; r <= G; ++r) u[r] = query0[(long long)p.sequence * (G + 1) * n + r * n + unit];
+        for (int r = 0; r <= GATES; ++r)
+            u[r] = query0[(long long)pos.sequence * (GATES + 1) * n + r * n + unit];
 #pragma unroll
-        for (int r = 0; r < G; ++r) x[r] = steps ? xp[(long long)p.sequence * G * n + r * n + unit] : 0.f;
+        for (int r = 0; r < GATES; ++r)
+            x[r] = steps ? xp[(long long)pos.sequence * GATES * n + r * n + unit] : 0.f;
     }
 
-    Books books;
-    if (lane < KAPPA) {
-        books.held = origin0[(long long)p.sequence * KAPPA + lane] >= 0 ? lane : -1;
-        books.relevance = relevance0[(long long)p.sequence * KAPPA + lane];
+    // The carried memory: its record into lanes, its fields into shared memory. The lanes of a unit
+    // share its slots.
+    SlotTable table;
+    if (lane < SLOTS) {
+        table.state = origin0[(long long)pos.sequence * SLOTS + lane] >= 0 ? lane : -1;
+        table.relevance = relevance0[(long long)pos.sequence * SLOTS + lane];
     }
-    if (NU > 0) books.ring = (int)(clock0[p.sequence] % (NU > 0 ? NU : 1));
-    for (int slot = p.part; slot < SLOTS; slot += D) {
-        const long long at = ((long long)p.sequence * KAPPA + slot) * n + unit;
-        const bool there = mine && slot < KAPPA;
-        for (int r = 0; r <= G; ++r) bank(r, slot, p.local) = there ? projected0[(at - unit) * (G + 1) + r * n + unit] : 0.f;
-        bank(VALUE, slot, p.local) = there ? values0[at] : 0.f;
-        bank(KEY, slot, p.local) = there ? doubled(keys0[at]) : 0.f;
+    if (BUFFER > 0) table.next_slot = (int)(clock0[pos.sequence] % (BUFFER > 0 ? BUFFER : 1));
+    for (int slot = pos.unit_lane; slot < PADDED_SLOTS; slot += LANES_PER_UNIT) {
+        const long long row = ((long long)pos.sequence * SLOTS + slot) * n;
+        const bool exists = in_range && slot < SLOTS;
+        for (int r = 0; r <= GATES; ++r)
+            memory(r, slot, pos.block_unit) =
+                exists ? projected0[row * (GATES + 1) + r * n + unit] : 0.f;
+        memory(VALUE, slot, pos.block_unit) = exists ? values0[row + unit] : 0.f;
+        memory(KEY, slot, pos.block_unit) = exists ? prescale(keys0[row + unit]) : 0.f;
     }
-    sync_cluster();
+    sync_cluster();  // before a block stores into another, that one must have begun
 
-    long long at = first;
-    for (int t = 0; t < steps; ++t, at += stride) {
-        // The cell reads s_{t-1} through u = [V; W_a] s_{t-1}.
-        float z[4], kept[4];
+    long long offset = first;  // of (t, sequence, unit) in a (T,B,n) tensor
+    for (int t = 0; t < steps; ++t, offset += step_stride) {
+        // The cell reads s_{t-1} through u. h_t goes to every block of the cluster.
+        float z[4], gates[4];
 #pragma unroll
-        for (int r = 0; r < G; ++r) z[r] = x[r] + u[r];
-        float h;
-        if constexpr (G == 4) {
-            LSTMUnit now;
-            h = now.advance(z, c);
-            kept[0] = now.i, kept[1] = now.f, kept[2] = now.g, kept[3] = now.o;
+        for (int r = 0; r < GATES; ++r) z[r] = x[r] + u[r];
+        float h_t;
+        if constexpr (GATES == 4) {
+            LSTMGates unit_gates;
+            h_t = unit_gates.forward(z, c_t);
+            gates[0] = unit_gates.i, gates[1] = unit_gates.f;
+            gates[2] = unit_gates.g, gates[3] = unit_gates.o;
         } else {
-            h = phi(z[0], b);
+            h_t = phi(z[0], bias);
         }
-        h = mine ? h : 0.f;
-        publish(p, shared_h + unit, h);
-        const float query = doubled(u[G]);
+        h_t = in_range ? h_t : 0.f;
+        store_in_cluster(pos, shared_h + unit, h_t);
+        const float query = prescale(u[QUERY]);
 
-        if (mine && t + 1 < steps)
+        // Load the next step's inputs now.
+        if (in_range && t + 1 < steps)
 #pragma unroll
-            for (int r = 0; r < G; ++r) x[r] = xp[(at - unit + stride) * G + r * n + unit];
+            for (int r = 0; r < GATES; ++r)
+                x[r] = xp[(offset - unit + step_stride) * GATES + r * n + unit];
 
+        // Relevancy screening: h_t gets a slot, and a state that leaves S may move to R. Only the
+        // lanes of this unit touch its fields: a warp's barrier protects them.
         int promoted;
-        const int slot = books.admit(lane, KAPPA + t, (float)decay, promoted);
+        const int slot = table.admit(lane, SLOTS + t, (float)decay, promoted);
         sync_warp();
-        if (NU > 0 && promoted >= 0)
-            for (int r = p.part; r < BANK_ROWS; r += D) bank(r, promoted, p.local) = bank(r, slot, p.local);
+        if (BUFFER > 0 && promoted >= 0)
+            for (int r = pos.unit_lane; r < FIELDS; r += LANES_PER_UNIT)
+                memory(r, promoted, pos.block_unit) = memory(r, slot, pos.block_unit);
         sync_warp();
 
-        // Scores of the states already there need not wait for h_t's key.
-        float part[K][1];
+        // Scores of the states already there, v_j r_ij, need not wait for h_t's key.
+        float part[SLOTS_PER_LANE][1];
 #pragma unroll
-        for (int k = 0; k < K; ++k) part[k][0] = weight * unbent(query, bank(KEY, p.part + D * k, p.local));
-        sync_cluster();
-        if (writes) {  // behind the barrier, which would wait for them
-            h_out[at] = h;
-            if (SAVE && G == 4) {
-                float* its = activations + (at - unit) * 5 + unit;
-                for (int r = 0; r < 4; ++r) its[r * n] = kept[r];
-                its[4 * n] = c;
+        for (int k = 0; k < SLOTS_PER_LANE; ++k) {
+            const float key = memory(KEY, pos.unit_lane + LANES_PER_UNIT * k, pos.block_unit);
+            part[k][0] = weight * half_one_minus_tanh(query, key);
+        }
+        sync_cluster();  // h_t is in every block
+        // Outputs go to device memory after the barrier, which would otherwise wait for them.
+        if (writes) {
+            h[offset] = h_t;
+            if (SAVE && GATES == 4) {
+                float* saved = activations + (offset - unit) * 5 + unit;
+                for (int r = 0; r < 4; ++r) saved[r * n] = gates[r];
+                saved[4 * n] = c_t;
             }
         }
 
+        // y = [V; W_a; U_a] h_t: the new slot's fields, and its own score.
         float y[ROWS];
-        matrix.times(p, shared_h, y);
-        const float key = doubled(y[G + 1]);
-        const float score = weight * unbent(query, key);
+        matrix.times(pos, shared_h, y);
+        const float key = prescale(y[GATES + 1]);
+        const float score = weight * half_one_minus_tanh(query, key);
 #pragma unroll
-        for (int k = 0; k < K; ++k) part[k][0] = p.part + D * k == slot ? score : part[k][0];
+        for (int k = 0; k < SLOTS_PER_LANE; ++k)
+            part[k][0] = pos.unit_lane + LANES_PER_UNIT * k == slot ? score : part[k][0];
         if (slot >= 0)
 #pragma unroll
-            for (int r = 0; r < BANK_ROWS; ++r)
-                if (r % D == p.part) bank(r, slot, p.local) = r <= G ? y[r <= G ? r : 0] : r == VALUE ? h : key;
-        const float logit = -2.f * sum_over_units(p, part, partial, sums);
+            for (int r = 0; r < FIELDS; ++r)
+                if (r % LANES_PER_UNIT == pos.unit_lane)
+                    memory(r, slot, pos.block_unit) =
+                        r <= GATES ? y[r <= GATES ? r : 0] : (r == VALUE ? h_t : key);
 
-        const bool filled = books.held >= 0;
-        const int most = warp_max(filled ? ordered(float_bits(logit)) : ordered(float_bits(NEGATIVE_INFINITY)));
-        const float share = filled ? expf(logit - bits_float(ordered(most))) : 0.f;
-        float total = 0.f, mixed[G + 2] = {};
+        // Logits: sums over all units. Its barriers also end every block's reads of shared_h, so
+        // that the next step may store into it.
+        const float logit = -2.f * sum_over_units(pos, part, sum_scratch);
+
+        // Softmax over the slots (lane i has slot i), and the mixtures of V h_i, W_a h_i and h_i.
+        // The lanes of a unit share its slots.
+        const bool filled = table.state >= 0;
+        const int largest = warp_max(sortable(filled ? logit : NEGATIVE_INFINITY));
+        const float exponential = filled ? expf(logit - from_sortable(largest)) : 0.f;
+        float total = 0.f, mixed[GATES + 2] = {};
 #pragma unroll
-        for (int k = 0; k < K; ++k) {
-            const float its = shuffle(share, p.part + D * k);
-            total += its;
+        for (int k = 0; k < SLOTS_PER_LANE; ++k) {
+            const float slot_exponential = shuffle(exponential, pos.unit_lane + LANES_PER_UNIT * k);
+            total += slot_exponential;
 #pragma unroll
-            for (int r = 0; r < G + 2; ++r) mixed[r] += its * bank(r, p.part + D * k, p.local);
+            for (int r = 0; r < GATES + 2; ++r)
+                mixed[r] += slot_exponential *
+                            memory(r, pos.unit_lane + LANES_PER_UNIT * k, pos.block_unit);
         }
-        total = sum_over_parts(total);
+        total = sum_over_unit_lanes(total);
         const float scale = total > 0.f ? reciprocal(total) : 0.f;  // no slot at all: c = 0
+
+        // u = [V; W_a] s_t for the next step, and s_t.
 #pragma unroll
-        for (int r = 0; r <= G; ++r) u[r] = MIX * (y[r] + scale * sum_over_parts(mixed[r]));
-        const float s = MIX * (h + scale * sum_over_parts(mixed[VALUE]));
+        for (int r = 0; r <= GATES; ++r)
+            u[r] = MIX * (y[r] + scale * sum_over_unit_lanes(mixed[r]));
+        const float s_t = MIX * (h_t + scale * sum_over_unit_lanes(mixed[VALUE]));
 
-        const float alpha = share * scale;
-        if (lane < NU || REFRESH) books.relevance += alpha;
-        if (SAVE && keeps) {
-            const long long here = ((long long)t * B + p.sequence) * KAPPA + lane;
-            slots[here] = books.held;
-            attention[here] = alpha;
+        // Relevance grows by the attention received.
+        const float alpha = exponential * scale;
+        if (lane < BUFFER || REFRESH) table.relevance += alpha;
+        if (SAVE && writes_slots) {
+            const long long row = ((long long)t * B + pos.sequence) * SLOTS + lane;
+            slots[row] = table.state;
+            attention[row] = alpha;
         }
-        if (writes) s_out[at] = s;
+        if (writes) s[offset] = s_t;
     }
 
-    if (keeps) {
-        final_slots[(long long)p.sequence * KAPPA + lane] = books.held;
-        final_relevance[(long long)p.sequence * KAPPA + lane] = books.relevance;
+    // The final memory and cell state; zeros past the sequence's length.
+    if (writes_slots) {
+        final_slots[(long long)pos.sequence * SLOTS + lane] = table.state;
+        final_relevance[(long long)pos.sequence * SLOTS + lane] = table.relevance;
     }
-    if (G == 4 && writes) c_T[first] = c;
-    for (int t = steps; t < T; ++t, at += stride) {
+    if (GATES == 4 && writes) c_T[first] = c_t;
+    for (int t = steps; t < T; ++t, offset += step_stride) {
         if (writes) {
-            h_out[at] = s_out[at] = 0.f;
-            if (SAVE && G == 4)
-                for (int r = 0; r < 5; ++r) activations[(at - unit) * 5 + r * n + unit] = 0.f;
+            h[offset] = s[offset] = 0.f;
+            if (SAVE && GATES == 4)
+                for (int r = 0; r < 5; ++r) activations[(offset - unit) * 5 + r * n + unit] = 0.f;
         }
-        if (SAVE && keeps) {
-            slots[((long long)t * B + p.sequence) * KAPPA + lane] = -1;
-            attention[((long long)t * B + p.sequence) * KAPPA + lane] = 0.f;
+        if (SAVE && writes_slots) {
+            slots[((long long)t * B + pos.sequence) * SLOTS + lane] = -1;
+            attention[((long long)t * B + pos.sequence) * SLOTS + lane] = 0.f;
         }
     }
-    sync_cluster();
+    sync_cluster();  // no block ends before the others are done with its shared memory
 }

@@ -1,65 +1,87 @@
-// How one recurrence is laid over the threads of a cluster of C blocks, NW warps each.
+// How one recurrence is laid out over the threads of a cluster (cells, screened, sab).
 //
-// Every unit of the state has ROWS rows of weights over N inputs. A block owns NC = N / C units. The weights never leave
-// the registers: a lane holds J units x ROWS rows x 16 columns. The LC = N / 16 lanes that share rows sum their parts
-// by folding: each exchange halves the number of units that a lane keeps, until every lane has one unit, D = LC / J lanes
-// the same one. So unit (lane / D) of a warp belongs to D neighbouring lanes, which share the work on it.
+// One cluster runs one sequence. The weights never leave the registers. Every unit of the state has
+// ROWS rows of weights over PADDED_N inputs; a lane holds UNITS_PER_LANE units x ROWS rows x 16
+// columns. The LANES_PER_ROW lanes that share rows sum their parts by reduce_scatter: each exchange
+// halves the units that a lane works on, until every lane has one unit and LANES_PER_UNIT
+// neighbouring lanes have the same one. These lanes then share the work on it.
+//
+// Sizes that the host passes (layout.Tile.defines, compiler.launch):
+//   PADDED_N        the hidden size n rounded up to 64, 128, 256 or 512; weights beyond n are zero
+//   CLUSTER_BLOCKS  thread blocks per cluster
+//   UNITS_PER_LANE  units whose weights one lane holds
+//   ROWS            rows of weights per unit
+//   THREADS, SHARED_FLOATS  of a block
 #pragma once
-#include "fold.cuh"
+#include "reduce.cuh"
 
-constexpr int LC = N / 16;        // lanes along the columns
-constexpr int D = LC / J;         // lanes a unit
-constexpr int CW = 32 / D;        // units a warp
-constexpr int NC = N / C;         // units a block
-constexpr int NW = NC / CW;       // warps a block
-constexpr int THREADS = 32 * NW;
-static_assert(D * J * 16 == N && CW * NW == NC, "the tile does not cover the matrix");
+constexpr int LANES_PER_ROW = PADDED_N / 16;
+constexpr int LANES_PER_UNIT = LANES_PER_ROW / UNITS_PER_LANE;
+constexpr int UNITS_PER_WARP = 32 / LANES_PER_UNIT;
+constexpr int UNITS_PER_BLOCK = PADDED_N / CLUSTER_BLOCKS;
+constexpr int WARPS = UNITS_PER_BLOCK / UNITS_PER_WARP;
+static_assert(LANES_PER_UNIT * UNITS_PER_LANE * 16 == PADDED_N, "lanes do not cover a row");
+static_assert(UNITS_PER_WARP * WARPS == UNITS_PER_BLOCK, "warps do not cover the block's units");
+static_assert(32 * WARPS == THREADS, "the kernel and its launch disagree on the block's threads");
 
-struct Place {
-    int lane, warp, rank, sequence;
-    int part;    // which of the D lanes of its unit
-    int column;  // which of the LC lanes along the columns
-    int local;   // the unit within the block
-    int unit;    // the unit
+// What this thread works on.
+struct ThreadPosition {
+    int lane, warp;
+    int rank;  // of its block in the cluster
+    int sequence;  // batch index
+    int unit;  // of the state; one of LANES_PER_UNIT lanes that have it
+    int unit_lane;  // which of them
+    int block_unit;  // the unit's index within the block
+    int row_lane;  // which of the LANES_PER_ROW lanes along a row of weights
 };
 
-DEVICE Place place() {
-    Place p;
-    p.lane = threadIdx.x % 32;
-    p.warp = threadIdx.x / 32;
-    p.rank = blockIdx.x % C;
-    p.sequence = blockIdx.x / C;
-    p.part = p.lane % D;
-    p.column = p.lane % LC;
-    p.local = p.warp * CW + p.lane / D;
-    p.unit = p.rank * NC + p.local;
-    return p;
+DEVICE ThreadPosition thread_position() {
+    ThreadPosition pos;
+    pos.lane = threadIdx.x % 32;
+    pos.warp = threadIdx.x / 32;
+    pos.rank = blockIdx.x % CLUSTER_BLOCKS;
+    pos.sequence = blockIdx.x / CLUSTER_BLOCKS;
+    pos.unit_lane = pos.lane % LANES_PER_UNIT;
+    pos.row_lane = pos.lane % LANES_PER_ROW;
+    pos.block_unit = pos.warp * UNITS_PER_WARP + pos.lane / LANES_PER_UNIT;
+    pos.unit = pos.rank * UNITS_PER_BLOCK + pos.block_unit;
+    return pos;
 }
 
-DEVICE int first_unit(const Place& p) { return p.rank * NC + p.warp * CW + p.lane / LC * J; }
-DEVICE int input_at(const Place& p, int m, int e) { return 4 * (p.column + LC * m) + e; }
+// The first of the UNITS_PER_LANE units, and the 16 inputs, whose weights this lane holds.
+DEVICE int first_unit(const ThreadPosition& pos) {
+    return pos.rank * UNITS_PER_BLOCK + pos.warp * UNITS_PER_WARP +
+           pos.lane / LANES_PER_ROW * UNITS_PER_LANE;
+}
+DEVICE int input_index(const ThreadPosition& pos, int i) {
+    return 4 * (pos.row_lane + LANES_PER_ROW * (i / 4)) + i % 4;
+}
 
-// y[r] = sum_k W[r, unit, k] x[k]; x (N) in shared memory.
-struct Rows {
-    float w[J][ROWS][16];
+// y[r] = sum_k W[r, unit, k] x[k]; x (PADDED_N) in shared memory.
+struct WeightRows {
+    float w[UNITS_PER_LANE][ROWS][16];
 
-    DEVICE void load(const Place& p, int r, const float* matrix, int n) {
+    // Matrix r (n, n), row-major.
+    DEVICE void load(const ThreadPosition& pos, int r, const float* matrix, int n) {
 #pragma unroll
-        for (int j = 0; j < J; ++j)
+        for (int j = 0; j < UNITS_PER_LANE; ++j)
 #pragma unroll
             for (int i = 0; i < 16; ++i) {
-                const int row = first_unit(p) + j, column = input_at(p, i / 4, i % 4);
-                w[j][r][i] = row < n && column < n ? matrix[(long long)row * n + column] : 0.f;
+                const int row = first_unit(pos) + j;
+                const int column = input_index(pos, i);
+                const bool inside = row < n && column < n;
+                w[j][r][i] = inside ? matrix[(long long)row * n + column] : 0.f;
             }
     }
 
-    DEVICE void times(const Place& p, const float* x, float* y) const {
-        float acc[J][ROWS] = {};
+    DEVICE void times(const ThreadPosition& pos, const float* x, float* y) const {
+        float acc[UNITS_PER_LANE][ROWS] = {};
 #pragma unroll
         for (int m = 0; m < 4; ++m) {
-            const float4 part = reinterpret_cast<const float4*>(x)[p.column + LC * m];
+            const float4 part =
+                reinterpret_cast<const float4*>(x)[pos.row_lane + LANES_PER_ROW * m];
 #pragma unroll
-            for (int j = 0; j < J; ++j)
+            for (int j = 0; j < UNITS_PER_LANE; ++j)
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
                     acc[j][r] += w[j][r][4 * m] * part.x;
@@ -68,49 +90,61 @@ struct Rows {
                     acc[j][r] += w[j][r][4 * m + 3] * part.w;
                 }
         }
-        fold<J, LC / 2, 1, ROWS>(acc, p.lane);
+        reduce_scatter<UNITS_PER_LANE, LANES_PER_ROW / 2, 1, ROWS>(acc, pos.lane);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) y[r] = acc[0][r];
     }
 };
 
-// y = sum_{r, k} W[r, k, unit] x[r, k]: the transposed product; x (ROWS, N) in shared memory.
-struct Columns {
-    float w[J][ROWS][16];
+// y = sum_{r, k} W[r, k, unit] x[r, k], the transposed product; x (ROWS, PADDED_N) in shared
+// memory.
+struct WeightColumns {
+    float w[UNITS_PER_LANE][ROWS][16];
 
-    DEVICE void load(const Place& p, int r, const float* matrix, int n) {
+    // Matrix r (n, n), row-major.
+    DEVICE void load(const ThreadPosition& pos, int r, const float* matrix, int n) {
 #pragma unroll
-        for (int j = 0; j < J; ++j)
+        for (int j = 0; j < UNITS_PER_LANE; ++j)
 #pragma unroll
             for (int i = 0; i < 16; ++i) {
-                const int column = first_unit(p) + j, row = input_at(p, i / 4, i % 4);
-                w[j][r][i] = row < n && column < n ? matrix[(long long)row * n + column] : 0.f;
+                const int column = first_unit(pos) + j;
+                const int row = input_index(pos, i);
+                const bool inside = row < n && column < n;
+                w[j][r][i] = inside ? matrix[(long long)row * n + column] : 0.f;
             }
     }
 
-    DEVICE float times(const Place& p, const float* x) const {
-        float acc[J][1], quarter[J][4] = {};  // four sums a unit: chains of additions short enough to overlap
+    DEVICE float times(const ThreadPosition& pos, const float* x) const {
+        // Four sums per unit keep the chains of dependent additions short.
+        float quarter[UNITS_PER_LANE][4] = {};
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
 #pragma unroll
             for (int m = 0; m < 4; ++m) {
-                const float4 part = reinterpret_cast<const float4*>(x + r * N)[p.column + LC * m];
+                const float4 part = reinterpret_cast<const float4*>(
+                    x + r * PADDED_N)[pos.row_lane + LANES_PER_ROW * m];
 #pragma unroll
-                for (int j = 0; j < J; ++j) {
+                for (int j = 0; j < UNITS_PER_LANE; ++j) {
                     quarter[j][0] += w[j][r][4 * m] * part.x;
                     quarter[j][1] += w[j][r][4 * m + 1] * part.y;
                     quarter[j][2] += w[j][r][4 * m + 2] * part.z;
                     quarter[j][3] += w[j][r][4 * m + 3] * part.w;
                 }
             }
+        float acc[UNITS_PER_LANE][1];
 #pragma unroll
-        for (int j = 0; j < J; ++j) acc[j][0] = (quarter[j][0] + quarter[j][1]) + (quarter[j][2] + quarter[j][3]);
-        fold<J, LC / 2, 1, 1>(acc, p.lane);
+        for (int j = 0; j < UNITS_PER_LANE; ++j) {
+            const float* q = quarter[j];
+            acc[j][0] = (q[0] + q[1]) + (q[2] + q[3]);
+        }
+        reduce_scatter<UNITS_PER_LANE, LANES_PER_ROW / 2, 1, 1>(acc, pos.lane);
         return acc[0][0];
     }
 };
 
-// Put this unit's x into the same place of every block of the cluster; its D lanes share the C stores.
-DEVICE void publish(const Place& p, float* here, float x) {
-    for (int rank = p.part; rank < C; rank += D) store_at(here, rank, x);
+// Store this unit's x at the same offset in every block of the cluster. The unit's lanes share the
+// CLUSTER_BLOCKS stores.
+DEVICE void store_in_cluster(const ThreadPosition& pos, float* address, float x) {
+    for (int rank = pos.unit_lane; rank < CLUSTER_BLOCKS; rank += LANES_PER_UNIT)
+        store_in_block(address, rank, x);
 }
