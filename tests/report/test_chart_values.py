@@ -1,0 +1,301 @@
+"""The numbers in the charts of each scope: which series, which axis, which order."""
+
+import numpy as np
+import pytest
+from specimens import made
+
+from mnemoscope.finding import Finding
+from mnemoscope.report import RunRow, learning_charts, learning_finding
+from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Plane, Points, finite_markers, log_range
+from mnemoscope.report._charts import charts_of, scopes_of
+
+same = np.testing.assert_array_equal
+
+
+def charts(scope, series, figures=None, labels=None, status="estimated", models=1, spread=None):
+    """The charts of a scope by key, of `models` models with the same finding."""
+    finding = Finding(
+        scope, "S.", status, figures=figures or {}, series=series, labels=labels or {}, spread=spread or {}
+    )
+    examinations = {f"m{i}": made(**{scope: finding}) for i in range(models)}
+    return {chart.key: chart for chart in charts_of(examinations, scope)}
+
+
+def described(markers):
+    return [(marker.axis, marker.at, marker.text) for marker in markers]
+
+
+def test_horizon_is_relative_to_lag_0_of_inputs_and_states_each():
+    series = {"input_gradient": np.array([4.0, 2.0]), "state_gradient": np.array([10.0, 1.0])}
+    chart = charts("horizon", series)["horizon-gradient"]
+    inputs, states = chart.marks
+    assert (inputs.name, states.name) == ("by inputs", "by states")
+    same(inputs.y, [1, 0.5])
+    same(states.y, [1, 0.1])
+    same(inputs.x, [0, 1])
+    assert described(chart.markers) == [("y", 0.01, "1 %: counted as gone")]
+
+
+def test_horizon_band_holds_the_middle_half():
+    spread = {"input_gradient": np.array([[2.0, 1.0], [8.0, 3.0]])}
+    (line,) = charts("horizon", {"input_gradient": np.array([4.0, 2.0])}, spread=spread)["horizon-gradient"].marks
+    same(line.low, [0.5, 0.25])
+    same(line.high, [2, 0.75])
+
+
+def test_recurrence_marks_the_output_and_its_own_sequence():
+    series = {"gradient_by_step": np.array([0.0, 1.0, 0.5]), "gradient_by_sequence": np.array([0.1, 1.0])}
+    found = charts("recurrence", series, {"step": 2, "sequence": 1})
+    steps, sequences = found["recurrence-steps"], found["recurrence-sequences"]
+    same(steps.marks[0].y, [0, 1, 0.5])
+    assert described(steps.markers) == [("x", 2.0, "the output looked at")]
+    assert sequences.marks[0].labels == ("0", "1 (its own)")
+    same(sequences.marks[0].values, [0.1, 1.0])
+
+
+def test_truncation_draws_errors_and_bounds_over_the_window():
+    names = ("output_error", "gradient_error", "bptt_error", "output_bound", "gradient_bound")
+    series = {name: np.full(2, float(i + 1)) for i, name in enumerate(names)} | {"window": np.array([4, 8])}
+    chart = charts("truncation", series)["truncation-error"]
+    assert [(line.name, line.y[0], line.style.dash) for line in chart.marks] == [
+        ("outputs, worst sequence", 1.0, 0),
+        ("gradients, last k inputs alone", 2.0, 1),
+        ("gradients, backpropagation cut", 3.0, 2),
+        ("outputs, proved bound", 4.0, 3),
+        ("gradients, proved bound", 5.0, 4),
+    ]
+    same(chart.marks[0].x, [4, 8])
+
+
+def test_stability_draws_norms_over_steps_and_sorted_ratios():
+    series = {"step": np.array([5, 6]), "jacobian_norm": np.array([0.5, 2.0]), "ratio": np.array([0.9, 0.1, 0.5])}
+    found = charts("stability", series, {"lambda": 0.7}, status="certified")
+    (cloud,) = found["stability-jacobian"].marks
+    assert isinstance(cloud, Points)
+    same(cloud.x, [5, 6])
+    same(cloud.y, [0.5, 2.0])
+    assert described(found["stability-jacobian"].markers) == [
+        ("y", 1.0, "1: distances are kept"),
+        ("y", 0.7, "certified: m0"),
+    ]
+    (ratios,) = found["stability-ratio"].marks
+    same(ratios.x, [0, 0.5, 1])
+    same(ratios.y, [0.1, 0.5, 0.9])
+    assert "stability-ratio" not in charts("stability", series | {"ratio": np.array([0.9])}, {"lambda": 0.7})
+
+
+def test_an_estimated_stretch_is_not_marked_as_certified():
+    series = {"step": np.array([5, 6]), "jacobian_norm": np.array([0.5, 2.0])}
+    chart = charts("stability", series, {"lambda": 0.7})["stability-jacobian"]
+    assert described(chart.markers) == [("y", 1.0, "1: distances are kept")]
+
+
+def test_lyapunov_counts_exponents_from_one_and_follows_the_largest():
+    running = np.array([[0.4, -1.0], [0.2, -2.0]])  # (moments, exponents), largest first
+    series = {"exponents": np.array([0.1, -3.0]), "running": running, "running_steps": np.array([10, 20])}
+    found = charts("lyapunov", series)
+    (spectrum,) = found["lyapunov-spectrum"].marks
+    same(spectrum.x, [1, 2])
+    same(spectrum.y, [0.1, -3.0])
+    (largest,) = found["lyapunov-running"].marks
+    same(largest.x, [10, 20])
+    same(largest.y, [0.4, 0.2])
+
+
+def test_signal_has_a_line_per_layer_and_marks_the_preserving_gain():
+    series = {"activation_variance": np.array([[1.0, 2.0], [3.0, 4.0]]), "weight_gain": np.array([0.5, 1.5])}
+    found = charts("signal", series, {"preserving_gain": 1.25}, {"weights": ["W", "V"]})
+    first, second = found["signal-activation-variance"].marks
+    assert (first.name, second.name) == ("layer 1", "layer 2")
+    same(first.y, [1, 2])
+    same(second.y, [3, 4])
+    (bars,) = found["signal-weights"].marks
+    assert bars.labels == ("W", "V")
+    same(bars.values, [0.5, 1.5])
+    assert described(found["signal-weights"].markers) == [("y", 1.25, "keeps the variance")]
+    (unnamed,) = charts("signal", {"weight_gain": np.array([0.5, 1.5])})["signal-weights"].marks
+    assert unnamed.labels == ("0", "1")
+
+
+def test_attention_map_has_the_attending_step_down_and_the_attended_state_across():
+    weights = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.3, 0.7, 0.0]])  # row t: what step t attends to
+    found = charts("attention", {"attention": weights, "lag": np.arange(3.0)})
+    chart = found["attention-map-0"]
+    (heat,) = chart.marks
+    assert (chart.x.title, chart.y.title) == ("state made at step", "attended at step")
+    same(heat.z, [[np.nan] * 3, [1, np.nan, np.nan], [0.3, 0.7, np.nan]])
+    same(heat.x, [0, 1, 2])
+    same(heat.y, [0, 1, 2])
+    same(found["attention-lag"].marks[0].y, [0, 1, 2])
+
+
+def test_paths_map_has_hops_down_and_lags_across():
+    share = np.array([[1.0, 0.5, 0.2], [0.0, 0.5, 0.8]])  # (hops, lags)
+    found = charts("paths", {"share": share, "depth": np.array([-1, 0, 2]), "gradient": np.array([1.0, 0.5, 0.1])})
+    chart = found["paths-hops-0"]
+    (heat,) = chart.marks
+    assert (chart.x.title, chart.y.title) == ("steps back (lag)", "hops")
+    same(heat.z, share)
+    same(heat.x, [0, 1, 2])
+    same(heat.y, [0, 1])
+    same(found["paths-depth"].marks[0].y, [np.nan, 0, 2])
+
+
+def test_smoothness_is_relative_to_the_shortest_sequence():
+    series = {"lengths": np.array([4, 8]), "cost_slope": np.array([2.0, 6.0]), "gradient_slope": np.array([0.0, 5.0])}
+    cost, gradient = charts("smoothness", series)["smoothness-slopes"].marks
+    same(cost.y, [1, 3])
+    same(gradient.y, [0, 5])  # nothing to be relative to
+    same(cost.x, [4, 8])
+
+
+def test_entropy_draws_the_change_and_both_bounds_in_order():
+    series = {name: np.full(2, i) for i, name in enumerate(("change", "hadamard", "log_norm"))}
+    lines = charts("entropy", {**series, "steps": np.array([3, 5])})["entropy-change"].marks
+    assert [(line.name, line.y[0]) for line in lines] == [
+        ("measured", 0),
+        ("Hadamard's bound", 1),
+        ("bound by the norm", 2),
+    ]
+    same(lines[0].x, [3, 5])
+
+
+def test_eigenvalues_have_the_real_part_across():
+    series = {"values": np.zeros(1), "orbits": np.zeros((1, 1, 1)), "eigenvalues": np.array([[[0.5, -0.25]]])}
+    circle, points = charts("attractors", series)["attractors-eigenvalues"].marks
+    same(points.x, [0.5])
+    same(points.y, [-0.25])
+    np.testing.assert_allclose(circle.x**2 + circle.y**2, 1)
+
+
+def test_landscape_has_the_first_direction_across_and_the_second_down():
+    series = {"x": np.arange(3.0), "y": np.arange(2.0), "cost": np.arange(6.0).reshape(2, 3), "path": np.ones((4, 2))}
+    chart = charts("landscape", series)["landscape-plane-0"]
+    (plane,) = chart.marks
+    assert isinstance(plane, Plane)
+    assert (chart.x.title, chart.y.title) == ("first direction", "second direction")
+    assert plane.z.shape == (len(plane.y), len(plane.x)) == (2, 3)
+    same(plane.path, np.ones((4, 2)))
+    line = {"x": np.arange(3.0), "cost": np.arange(3.0), "held_out": np.full(3, 7.0)}
+    here, others = charts("landscape", line)["landscape-line"].marks
+    assert (here.name, others.name) == ("on these sequences", "on others")
+    same(others.y, [7, 7, 7])
+
+
+def test_singular_values_are_counted_from_one():
+    (line,) = charts("separation", {"singular_values": np.array([1.0, 0.1])})["separation-spectrum"].marks
+    same(line.x, [1, 2])
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(8, Line), (9, HeatMap)])
+def test_generic_matrices_are_lines_up_to_eight_rows_then_heat_maps(rows, kind):
+    z = np.arange(rows * 3.0).reshape(rows, 3)
+    (chart,) = charts("novel", {"z": z}).values()
+    assert isinstance(chart.marks[0], kind)
+    drawn = chart.marks[0].z if kind is HeatMap else np.stack([line.y for line in chart.marks])
+    same(drawn, z)
+
+
+def test_scopes_come_in_the_order_of_a_page_with_learning_last():
+    def finding(scope):
+        return Finding(scope, "S.", "estimated")
+
+    names = ("learning", "novel", "signal", "horizon")
+    assert scopes_of({"a": made(**{name: finding(name) for name in names})}) == [
+        "horizon",
+        "signal",
+        "novel",
+        "learning",
+    ]
+
+
+# Runs
+
+
+def row(run="a", metric="accuracy", baseline=0.9, curve=((10, 1.0, 0.2), (20, 0.5, 0.8)), **changes):
+    known = dict(
+        task="copy", model="LSTM", parameters=500, updates=20, outcome="solved", best=0.8125, best_update=20
+    ) | changes  # fmt: skip
+    records = [{"update": update, "loss": loss, metric: value} for update, loss, value in curve]
+    return RunRow(run=run, metric=metric, baseline=baseline, curve=records, **known)
+
+
+def test_learning_finding_has_the_curve_and_the_figures_of_its_run():
+    finding = learning_finding(row())
+    assert finding.sentence == "Training solved the task after 20 updates; best held-out accuracy 0.8125 at update 20."
+    assert finding.figures == {"best": 0.8125, "best_update": 20, "baseline": 0.9, "updates": 20, "parameters": 500}
+    assert {name: values.tolist() for name, values in finding.series.items()} == {
+        "update": [10, 20],
+        "loss": [1.0, 0.5],
+        "metric": [0.2, 0.8],
+    }
+
+
+def test_learning_finding_of_a_run_that_goes_on():
+    finding = learning_finding(row(outcome="unfinished", best=None, best_update=None, baseline=None, parameters=None))
+    assert finding.sentence == "Training has not ended, and stands after 20 updates."
+    assert finding.figures == {"updates": 20}
+    assert learning_finding(row(curve=())) is None
+
+
+def test_evaluations_without_a_value_leave_gaps():
+    finding = learning_finding(row(curve=((10, 1.0, None), (20, None, 0.5), (30, 0.5, 0.75))))
+    same(finding.series["update"], [10, 30])
+    same(finding.series["metric"], [np.nan, 0.75])
+    assert "metric" not in learning_finding(row(curve=((10, 1.0, None),))).series
+
+
+def test_learning_curves_of_runs_with_several_metrics():
+    rows = {
+        "a": row(),
+        "b": row(metric="bits", baseline=0.5),
+        "c": row(metric="loss", curve=((10, 1.0, 1.0),)),
+        "d": row(curve=()),
+    }
+    loss, accuracy, bits = learning_charts(rows)
+    assert [chart.key for chart in (loss, accuracy, bits)] == ["learning-loss", "learning-accuracy", "learning-bits"]
+    assert [(line.name, line.style.color) for line in loss.marks] == [("a", 0), ("b", 1), ("c", 2)]
+    assert [line.name for line in bits.marks] == ["b"]
+    same(loss.marks[0].x, [10, 20])
+    same(loss.marks[0].y, [1, 0.5])
+    same(accuracy.marks[0].y, [0.2, 0.8])
+    assert described(loss.markers) == [("y", 0.5, "without memory"), ("y", 0.9, "without memory")]
+    assert loss.y.log
+    assert not accuracy.y.log
+
+
+def test_at_most_three_baselines_are_marked():
+    rows = {str(value): row(baseline=value) for value in (4.0, 2.0, 1.0, 3.0)}
+    assert [marker.at for marker in learning_charts(rows)[0].markers] == [1, 2, 3]
+
+
+# Summaries in words
+
+
+def test_summary_of_a_chart_in_words():
+    x = np.arange(4.0)
+    marks = (
+        Line("l", x, np.array([np.nan, 2.0, 1.0, np.nan])),
+        Line("e", x, np.full(4, np.nan)),
+        Points("p", x, np.array([3.0, 1.0, np.inf, 2.0])),
+        Bars("b", ("u", "v"), np.array([0.5, 2.0])),
+        HeatMap("h", x, x[:2], np.arange(8.0).reshape(2, 4)),
+    )
+    chart = Chart("k", "Title", Axis("across"), Axis("up"), marks, (Marker("y", 0.01, "gone"),))
+    assert chart.summary == (
+        "Title: up against across. l: from 2 at 1 to 1 at 2, between 1 and 2. e: no values. "
+        "p: 4 points, between 1 and 3. b: u 0.5, v 2. h: 2 by 4 values, between 0 and 7. Marked at 0.01: gone."
+    )
+
+
+def test_markers_at_nan_and_infinity_are_dropped():
+    kept, *others = (Marker("y", at, "") for at in (0.0, np.nan, np.inf))
+    assert finite_markers([kept, *others]) == (kept,)
+
+
+def test_log_range_is_positive_and_at_most_sixteen_orders_of_magnitude():
+    assert log_range([np.array([0.0, -1.0, np.nan]), np.array([3.0, 0.5, np.inf])]) == (0.5, 3.0)
+    assert log_range([np.array([1.0, 1e-16])]) == (1e-16, 1.0)
+    assert log_range([np.array([1.0, 1e-17])]) == (1e-16, 1.0)
+    assert log_range([np.zeros(3)]) is None
+    assert log_range([]) is None

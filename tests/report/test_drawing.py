@@ -1,0 +1,265 @@
+"""The same chart drawn by plotly and by matplotlib: directions, bands, thresholds, ranges."""
+
+import base64
+
+import numpy as np
+import pytest
+
+from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Plane, Points, Style
+from mnemoscope.report._downsampling import block_means, even_indices
+from mnemoscope.report._figures import draw_figure
+from mnemoscope.report._index import COLUMNS, _cell
+from mnemoscope.report._interactive import pack_array, plotly_chart
+from mnemoscope.report._palette import (
+    LIGHT,
+    MATPLOTLIB_DASHES,
+    MATPLOTLIB_SYMBOLS,
+    PLOTLY_DASHES,
+    PLOTLY_SYMBOLS,
+    cycle,
+)
+
+
+def chart(*marks, x=None, y=None, markers=()):
+    return Chart("k", "Title", x or Axis("x"), y or Axis("y"), marks, tuple(markers))
+
+
+def values(packed):
+    array = np.frombuffer(base64.b64decode(packed["bdata"]), f"<{packed['dtype']}")
+    return (
+        array.reshape([int(n) for n in packed["shape"].split(", ")]).tolist() if "shape" in packed else array.tolist()
+    )
+
+
+def axes_of(drawn):
+    return draw_figure([drawn]).axes[0]
+
+
+HEAT = HeatMap("h", np.array([10.0, 20.0, 30.0]), np.array([1.0, 2.0]), np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
+BAND = Line("l", np.arange(3.0), np.full(3, 5.0), low=np.full(3, 4.0), high=np.full(3, 7.0), style=Style(1, 2))
+
+
+def test_heat_map_has_row_0_at_the_top_and_columns_across_in_plotly():
+    drawn = plotly_chart(chart(HEAT))
+    (trace,) = drawn["data"]
+    assert values(trace["z"]) == HEAT.z.tolist()
+    assert values(trace["x"]) == HEAT.x.tolist()
+    assert values(trace["y"]) == HEAT.y.tolist()
+    assert drawn["layout"]["yaxis"]["autorange"] == "reversed"
+    assert "autorange" not in drawn["layout"]["xaxis"]
+
+
+def test_heat_map_has_row_0_at_the_top_and_columns_across_in_matplotlib():
+    axes = axes_of(chart(HEAT))
+    (mesh,) = axes.collections
+    np.testing.assert_array_equal(mesh.get_array(), HEAT.z)
+    low, high = axes.get_ylim()
+    assert low > high
+    assert axes.get_xlim()[0] < axes.get_xlim()[1]
+
+
+@pytest.mark.parametrize(("largest", "limited"), [(2.0, False), (2.1, True)])
+def test_color_scale_of_a_heat_map_ends_at_the_99th_percentile_if_a_few_values_are_over_twice_it(largest, limited):
+    z = np.ones((20, 20))
+    z[0, 0] = largest  # 1 of 400: the 99th percentile is 1
+    (trace,) = plotly_chart(chart(HeatMap("h", np.arange(20.0), np.arange(20.0), z)))["data"]
+    assert (trace.get("zmin"), trace.get("zmax")) == ((0.0, 1.0) if limited else (None, None))
+
+
+def test_color_scale_keeps_its_ends_for_negative_values():
+    z = np.ones((20, 20))
+    z[0, 0], z[1, 1] = 100, -1
+    (trace,) = plotly_chart(chart(HeatMap("h", np.arange(20.0), np.arange(20.0), z)))["data"]
+    assert "zmax" not in trace
+
+
+def test_band_is_filled_between_low_and_high_before_the_line_in_plotly():
+    low, high, line = plotly_chart(chart(BAND))["data"]
+    assert [values(trace["y"])[0] for trace in (low, high, line)] == [4, 7, 5]
+    assert [trace.get("fill") for trace in (low, high, line)] == [None, "tonexty", None]
+    assert [trace["meta"] for trace in (low, high, line)] == [{"color": 1}, {"color": 1, "band": True}, {"color": 1}]
+    assert {trace["legendgroup"] for trace in (low, high, line)} == {"l"}
+
+
+def test_band_is_filled_between_low_and_high_in_matplotlib():
+    axes = axes_of(chart(BAND))
+    (band,) = axes.collections
+    corners = band.get_paths()[0].vertices[:, 1]
+    assert (corners.min(), corners.max()) == (4, 7)
+    assert axes.lines[0].get_ydata().tolist() == [5, 5, 5]
+
+
+def test_colors_dashes_and_symbols_are_the_same_in_both():
+    lengths = map(len, (PLOTLY_DASHES, MATPLOTLIB_DASHES, PLOTLY_SYMBOLS, MATPLOTLIB_SYMBOLS))
+    assert len(set(lengths)) == 1
+    (line,) = axes_of(chart(Line("l", np.arange(3.0), np.arange(3.0), style=Style(8, 8)))).lines
+    assert (line.get_color(), line.get_linestyle(), line.get_marker()) == (LIGHT[1], ":", "s")
+    (trace,) = plotly_chart(chart(Line("l", np.arange(3.0), np.arange(3.0), style=Style(8, 8))))["data"]
+    assert (trace["meta"]["color"] % len(LIGHT), trace["line"]["dash"], trace["marker"]["symbol"]) == (
+        1,
+        "dot",
+        "square",
+    )
+    assert [cycle("abc", i) for i in (0, 2, 3)] == ["a", "c", "a"]
+
+
+@pytest.mark.parametrize(("points", "mode", "symbol"), [(40, "lines+markers", "o"), (41, "lines", "None")])
+def test_short_lines_have_symbols(points, mode, symbol):
+    line = Line("l", np.arange(float(points)), np.arange(float(points)))
+    assert plotly_chart(chart(line))["data"][0]["mode"] == mode
+    assert axes_of(chart(line)).lines[0].get_marker() == symbol
+
+
+@pytest.mark.parametrize(("points", "kind", "size"), [(1000, "scatter", 7), (1001, "scattergl", 2)])
+def test_clouds_of_more_than_a_thousand_points_have_small_dots(points, kind, size):
+    cloud = Points("p", np.linspace(0, 1, points), np.linspace(0, 1, points) ** 2)
+    (trace,) = plotly_chart(chart(cloud))["data"]
+    spread = Points("p", np.arange(float(points)) % 37, np.arange(float(points)) // 37)
+    assert trace["type"] == kind
+    assert plotly_chart(chart(spread))["data"][0]["marker"]["size"] == size
+
+
+def test_long_lines_keep_every_nth_point_and_both_ends():
+    (trace,) = plotly_chart(chart(Line("l", np.arange(2999.0), np.arange(2999.0))))["data"]
+    x = values(trace["x"])
+    assert len(x) == 1500
+    assert x == values(trace["y"])
+    assert (x[0], x[-1]) == (0, 2998)
+    assert even_indices(10, 4).tolist() == [0, 3, 6, 9]
+
+
+def test_block_means_average_rows_and_columns():
+    means, rows, columns = block_means(np.arange(8.0).reshape(2, 4), 2)
+    assert means.tolist() == [[0.5, 2.5], [4.5, 6.5]]
+    assert rows.tolist() == [0, 1]
+    assert columns.tolist() == [0, 2]
+
+
+def test_bars_of_two_models_stand_side_by_side():
+    labels = ("a", "b")
+    both = chart(Bars("m", labels, np.array([1.0, 2.0])), Bars("n", labels, np.array([3.0, 4.0]), Style(1, 1)))
+    bars = axes_of(both).patches
+    assert [bar.get_height() for bar in bars] == [1, 2, 3, 4]
+    centers = [bar.get_x() + bar.get_width() / 2 for bar in bars]
+    np.testing.assert_allclose(centers, [-0.2, 0.8, 0.2, 1.2])
+    drawn = plotly_chart(both)
+    assert drawn["layout"]["barmode"] == "group"
+    assert [values(trace["y"]) for trace in drawn["data"]] == [[1, 2], [3, 4]]
+
+
+def test_a_plane_has_its_path_with_the_first_direction_across():
+    path = np.array([[1.0, 10.0], [2.0, 20.0]])
+    plane = Plane("p", np.arange(3.0), np.arange(2.0), np.arange(6.0).reshape(2, 3), path)
+    contour, walk = plotly_chart(chart(plane))["data"]
+    assert values(contour["z"]) == plane.z.tolist()
+    assert (values(walk["x"]), values(walk["y"])) == ([1, 2], [10, 20])
+    (line,) = axes_of(chart(plane)).lines
+    assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([1, 2], [10, 20])
+
+
+LOG = Axis("y", log=True, switch=True)
+
+
+@pytest.mark.parametrize(
+    ("at", "low", "high"),
+    [
+        (10.0, 0.0, 2.0),  # inside
+        (1000.0, 0.0, 3.0),
+        (1e-3, -3.0, 2.0),  # three orders of magnitude below: just in
+        (0.9e-3, 0.0, 2.0),
+        (0.0, 0.0, 2.0),
+    ],
+)
+def test_range_of_a_log_axis_holds_the_markers_that_are_near(at, low, high):
+    line = Line("l", np.array([1.0, 2.0]), np.array([1.0, 100.0]))
+    log = plotly_chart(chart(line, y=LOG, markers=[Marker("y", at, "m")]))["logs"]["y"]
+    padding = 0.05 * (high - low)
+    assert log["range"] == pytest.approx([low - padding, high + padding])
+
+
+@pytest.mark.parametrize(
+    ("top", "ticks"),
+    [
+        (3.0, ["0.9", "1", "2", "3"]),
+        (100.0, ["1", "2", "5", "10", "20", "50", "100"]),
+        (1e4, ["1", "10", "100", "1000", "10<sup>4</sup>"]),
+        (1e16, ["1", "1000", "10<sup>6</sup>", "10<sup>9</sup>", "10<sup>12</sup>", "10<sup>15</sup>"]),
+    ],
+)
+def test_ticks_of_a_log_axis(top, ticks):
+    line = Line("l", np.array([1.0, 2.0]), np.array([1.0, top]))
+    assert plotly_chart(chart(line, y=LOG))["logs"]["y"]["ticktext"] == ticks
+
+
+def test_log_axis_of_a_figure_holds_its_line_and_its_markers():
+    line = Line("l", np.array([1.0, 2.0]), np.array([1.0, 100.0]))
+    axes = axes_of(chart(line, y=LOG, markers=[Marker("y", 0.01, "m"), Marker("x", 500.0, "not on this axis")]))
+    assert axes.get_yscale() == "log"
+    np.testing.assert_allclose(axes.get_ylim(), [0.01, 125])
+    assert axes.get_xscale() == "linear"
+
+
+def test_markers_are_upright_at_x_and_level_at_y():
+    markers = [Marker("x", 3.0, "upright"), Marker("y", 0.01, "level")]
+    line = Line("l", np.array([1.0, 2.0]), np.array([1.0, 100.0]))
+    layout = plotly_chart(chart(line, y=LOG, markers=markers))["layout"]
+    upright, level = layout["shapes"]
+    assert [upright[key] for key in ("x0", "x1", "y0", "y1", "yref")] == [3, 3, 0, 1, "paper"]
+    assert [level[key] for key in ("y0", "y1", "x0", "x1", "xref")] == [0.01, 0.01, 0, 1, "paper"]
+    first, second = layout["annotations"]
+    assert (first["x"], first["textangle"], first["text"]) == (3, -90, "upright")
+    assert (second["y"], second["x"], second["xanchor"], second["yanchor"]) == (-2, 0, "left", "top")
+    _, vertical, horizontal = axes_of(chart(line, y=LOG, markers=markers)).lines
+    assert list(vertical.get_xdata()) == [3, 3]
+    assert list(horizontal.get_ydata()) == [0.01, 0.01]
+
+
+def test_a_legend_is_shown_for_more_than_one_name():
+    one, two = Line("a", np.arange(2.0), np.arange(2.0)), Line("b", np.arange(2.0), np.arange(2.0))
+    assert [plotly_chart(chart(*marks))["layout"]["showlegend"] for marks in ((one,), (one, two))] == [False, True]
+    assert [axes_of(chart(*marks)).get_legend() is not None for marks in ((one,), (one, two))] == [False, True]
+
+
+def test_several_charts_are_panels_from_left_to_right():
+    line = Line("l", np.arange(2.0), np.arange(2.0))
+    charts = [Chart(name, name, Axis("x"), Axis("y"), (line,)) for name in ("first", "second")]
+    left, right = draw_figure(charts).axes
+    assert (left.get_title(loc="left"), right.get_title(loc="left")) == ("first", "second")
+    assert left.get_position().x0 < right.get_position().x0
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        ([0.0, 32767.0], "i2"),
+        ([0.0, 32768.0], "i4"),
+        ([0.0, 2.0**31], "f4"),
+        ([0.5], "f4"),
+        ([1e39], "f8"),
+        ([1e-38], "f8"),
+        ([np.nan, 1.0], "f4"),
+        ([], "i2"),
+    ],
+)
+def test_arrays_are_packed_in_the_smallest_type_that_holds_them(array, dtype):
+    assert pack_array(np.array(array))["dtype"] == dtype
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "sort_key"),
+    [
+        (None, "–", ""),
+        (1234567, "1,234,567", "1234567"),
+        (0.123456, "0.1235", "0.123456"),
+        (1e-7, "1e-7", "1e-07"),
+        ("solved", "solved", "solved"),
+    ],
+)
+def test_cells_of_the_index_are_rounded_and_sorted_by_what_they_were(value, text, sort_key):
+    cell = _cell(value)
+    assert (cell.text, cell.sort_key, cell.is_number) == (text, sort_key, not isinstance(value, str))
+
+
+def test_columns_of_the_index_are_in_order():
+    assert list(COLUMNS)[:5] == ["task", "model", "outcome", "parameters", "updates"]
+    assert list(COLUMNS)[5:] == ["metric", "best", "best_update", "baseline", "updates_per_second"]

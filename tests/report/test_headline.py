@@ -1,0 +1,157 @@
+"""What a page says first: exact values, at equality too."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from specimens import made
+
+from mnemoscope.finding import Finding
+from mnemoscope.report._headline import Alarm, HeadlineValue, ScopeWarning, alarms, headlines, verdict, warnings
+
+
+def horizon(reach=10.0, lags=100.0, explodes_at=np.inf, gradient=(2.0, 1.0)):
+    figures = {"horizon": reach, "lags": lags, "explodes_at": explodes_at}
+    return Finding("horizon", "H.", "estimated", figures=figures, series={"input_gradient": np.array(gradient)})
+
+
+def examined(needs=None, **findings):
+    examination = made(**findings)
+    return replace(examination, about={} if needs is None else {"needs": str(needs)})
+
+
+def headline(number, examination):
+    value = headlines({"m": examination})[number].values[0]
+    return value.value, value.remark, value.tone
+
+
+@pytest.mark.parametrize(
+    ("reach", "needs", "shown"),
+    [
+        (29, 30, ("29 steps", "the task needs 30", "bad")),
+        (30, 30, ("30 steps", "the task needs 30", "good")),
+        (99, 150, ("99 steps", "the task needs 150", "bad")),
+        (100, 150, ("all 100 steps", "the task needs 150", "good")),  # no longer lags could be looked at
+        (99, None, ("99 steps", "of 100 looked at", "")),
+        (100, None, ("all 100 steps", "", "")),
+        (-1, None, ("0 steps", "of 100 looked at", "")),
+    ],
+)
+def test_horizon_headline_at_equality(reach, needs, shown):
+    assert headline(0, examined(needs, horizon=horizon(reach))) == shown
+
+
+def test_horizon_headline_of_an_exploding_gradient():
+    shown = headline(0, examined(30, horizon=horizon(100, explodes_at=7.0)))
+    assert shown == ("explodes", "from 7 steps back", "bad")
+
+
+@pytest.mark.parametrize(
+    ("status", "exponent", "regime", "shown"),
+    [
+        ("certified", -0.1, "contractive", ("expansive", "λ = 2, certified", "")),
+        ("estimated", -0.1, "contractive", ("contractive", "exponent -0.1 a step", "")),
+        ("estimated", 0.5, "chaotic", ("chaotic", "exponent 0.5 a step", "bad")),
+        ("estimated", 0.0, "edge beside a memory", ("edge", "exponent 0 a step, beside a memory", "")),
+        ("estimated", np.nan, "", ("expansive", "λ ≈ 2", "")),
+    ],
+)
+def test_dynamics_headline_takes_what_is_proved_then_the_exponent_then_the_norm(status, exponent, regime, shown):
+    stability = Finding("stability", "S.", status, figures={"lambda": 2.0}, labels={"regime": "expansive"})
+    lyapunov = Finding("lyapunov", "L.", "estimated", figures={"largest": exponent}, labels={"regime": regime})
+    assert headline(1, examined(stability=stability, lyapunov=lyapunov)) == shown
+
+
+@pytest.mark.parametrize(
+    ("window", "shown"),
+    [
+        (63.0, ("63 steps", "keep the gradient to 1 %", "")),
+        (64.0, ("all 64 steps", "no shorter one keeps the gradient", "")),
+        (np.inf, ("all 64 steps", "no shorter one keeps the gradient", "")),
+    ],
+)
+def test_bptt_window_headline_at_equality(window, shown):
+    truncation = Finding("truncation", "T.", "estimated", figures={"bptt_window": window, "steps": 64.0})
+    assert headline(2, examined(truncation=truncation)) == shown
+
+
+@pytest.mark.parametrize(
+    ("needs", "gradient", "shown"),
+    [
+        (2, (4.0, 3.0, 2.0, 1.0), ("0.5", "of its size, 2 steps back", "good")),
+        (9, (4.0, 3.0, 2.0, 1.0), ("0.25", "of its size, 3 steps back", "good")),
+        (None, (4.0, 3.0, 2.0, 1.0), ("0.25", "of its size, 3 steps back", "")),
+        (1, (100.0, 1.0), ("0.01", "of its size, 1 steps back", "good")),
+        (1, (100.0, 0.99), ("0.0099", "of its size, 1 steps back", "bad")),
+        (1, (1.0, 100.0), ("100", "of its size, 1 steps back", "good")),
+        (1, (1.0, 101.0), ("101", "of its size, 1 steps back", "bad")),
+        (1, (1.0, np.nan), ("not known", "of its size, 1 steps back", "bad")),
+        (1, (0.0, 1.0), ("–", "not measured", "")),
+    ],
+)
+def test_far_gradient_headline_at_the_needed_lag_and_at_equality(needs, gradient, shown):
+    assert headline(3, examined(needs, horizon=horizon(gradient=gradient))) == shown
+
+
+def test_missing_findings_show_a_dash_and_their_status():
+    failed = Finding("horizon", "horizon failed.", "failed", "boom")
+    assert headline(0, examined(horizon=failed)) == ("–", "failed", "")
+    assert headline(0, examined()) == ("–", "not measured", "")
+
+
+def test_headlines_keep_the_order_of_titles_and_models():
+    found = headlines({"b": examined(horizon=horizon(3)), "a": examined(horizon=horizon(5))})
+    titles = ["Memory horizon", "Dynamics", "Safe BPTT length", "Gradient at the far end"]
+    assert [one.title for one in found] == titles
+    assert found[0].values == (
+        HeadlineValue("b", 0, "3 steps", "of 100 looked at"),
+        HeadlineValue("a", 1, "5 steps", "of 100 looked at"),
+    )
+
+
+def test_dynamics_link_to_lyapunov_if_any_model_has_it_else_to_stability():
+    stability = Finding("stability", "S.", "estimated", figures={"lambda": 2.0})
+    lyapunov = Finding("lyapunov", "L.", "estimated", figures={"largest": 0.0})
+    failed = Finding("lyapunov", "L.", "failed")
+    links = [
+        headlines(examinations)[1].scope
+        for examinations in (
+            {"a": examined(stability=stability), "b": examined(lyapunov=lyapunov)},
+            {"a": examined(stability=stability, lyapunov=failed)},
+            {"a": examined()},
+        )
+    ]
+    assert links == ["lyapunov", "stability", "lyapunov"]
+
+
+def recurrence(kind, *texts):
+    return Finding("recurrence", f"It {kind}.", "estimated", labels={"kind": kind}, warnings=texts)
+
+
+def test_alarms_come_worst_first_and_their_warnings_only_there():
+    examinations = {
+        "detached": examined(recurrence=recurrence("detached", "attach it")),
+        "fine": examined(recurrence=recurrence("recurrent", "short"), horizon=replace(horizon(), warnings=("low",))),
+        "turned": examined(recurrence=recurrence("runs over the batch", "set batch_first=True", "or transpose")),
+    }
+    assert alarms(examinations) == [
+        Alarm("turned", "It runs over the batch.", "set batch_first=True; or transpose"),
+        Alarm("detached", "It detached.", "attach it"),
+    ]
+    assert warnings(examinations) == [
+        ScopeWarning("fine", "recurrence", "short"),
+        ScopeWarning("fine", "horizon", "low"),
+    ]
+
+
+def test_verdict_of_one_model_is_its_own_and_of_several_compares_in_order():
+    one = examined(30, horizon=horizon(10))
+    assert verdict({"a": one}) == ["It remembers. It moves. Do nothing."]
+    window = Finding("truncation", "T.", "estimated", figures={"bptt_window": 8.0, "steps": 64.0})
+    lyapunov = Finding("lyapunov", "L.", "estimated", figures={"largest": -0.5}, labels={"regime": "contractive"})
+    two = {"z": one, "a": examined(30, horizon=horizon(30), truncation=window, lyapunov=lyapunov)}
+    assert verdict(two) == [
+        "How far back gradients reach, where the task needs 30: z 10 steps, which is not enough; a 30 steps.",
+        "Dynamics: z – (not measured); a contractive (exponent -0.5 a step).",
+        "Backpropagation through time: z –; a 8 steps.",
+    ]
