@@ -81,19 +81,19 @@ def examine(*arguments):
     return Examination.load(folder)
 
 
-def test_a_class_of_torchs_own_gets_the_sizes_it_asks_for(here):
+def test_torch_class_gets_its_required_sizes(here):
     found = examine("torch.nn:LSTM", "--out", "o", "--scopes", "horizon", "stability")
     assert found.about["model"] == "LSTM(8, 64)"
     assert found["stability"].has_result
 
 
-def test_a_stacked_factory_and_its_arguments(here):
+def test_factory_with_arguments(here):
     found = examine("torch.nn:GRU", "--with", "hidden_size=5", "num_layers=2", "--out", "o", "--scopes", "recurrence")
     assert found.about["model"] == "GRU(8, 5)"
     assert found["recurrence"].labels["kind"] == "recurrent"
 
 
-def test_a_bidirectional_stack_is_told_to_read_the_future(here):
+def test_bidirectional_stack_is_recognized(here):
     found = examine("nets_of_mine.py:both_ways", "--out", "o", "--scopes", "recurrence", "horizon", "stability")
     assert found["recurrence"].labels["kind"] == "bidirectional"
     assert found["horizon"].has_result
@@ -101,7 +101,7 @@ def test_a_bidirectional_stack_is_told_to_read_the_future(here):
 
 
 @pytest.mark.parametrize("target", ["nets_of_mine.py:Transformer", "nets_of_mine:Convolutions"])
-def test_of_models_without_a_step_inputs_and_outputs_are_examined_and_the_page_says_so(here, target):
+def test_models_without_a_step_are_examined_by_inputs_and_outputs(here, target):
     found = examine(target, "--out", "o", "--scopes", "horizon", "truncation", "lyapunov", "attention")
     assert [f.scope for f in found if f.has_result] == ["horizon", "truncation"]
     page = (here / "o" / "report.html").read_text()
@@ -111,7 +111,7 @@ def test_of_models_without_a_step_inputs_and_outputs_are_examined_and_the_page_s
         assert found["horizon"].figures["horizon"] == 6
 
 
-def test_a_lightning_module(here):
+def test_lightning_module(here):
     lightning = pytest.importorskip("lightning.pytorch", reason="pip install 'mnemoscope[lightning]'")
     assert lightning
     (here / "lit.py").write_text(
@@ -127,21 +127,21 @@ def test_a_lightning_module(here):
     assert found["stability"].has_result
 
 
-def test_a_forgotten_batch_first_comes_first_on_the_page(here):
+def test_forgotten_batch_first_comes_first_on_the_page(here):
     found = examine("nets_of_mine.py:Forgetful", "--batch-first", "--out", "o", "--scopes", "recurrence", "horizon")
     assert found["recurrence"].labels["kind"] == "runs over the batch"
     page = (here / "o" / "report.html").read_text()
     assert page.index('class="box alarm"') < page.index('id="verdict"')
 
 
-def test_a_scope_that_fails_is_shown_as_failed_and_the_rest_stands(here):
+def test_failed_scope_is_shown_beside_the_others(here):
     found = examine("nets_of_mine.py:NoGradient", "--out", "o", "--scopes", "recurrence", "horizon")
     assert found["horizon"].status == "failed"
     assert found["recurrence"].has_result
     assert '<span class="badge failed">' in (here / "o" / "report.html").read_text()
 
 
-def test_several_models_are_compared_and_drawn_again(here, capsys):
+def test_several_models_are_compared_and_the_page_is_rewritten_bitwise(here, capsys):
     assert main(["examine", "LSTM", "LSTM", "RelRNN", "--with", "hidden_size=6", "--out", "o", "--scopes", "horizon",
                  *SMALL]) == 0  # fmt: skip
     assert sorted(p.parent.name for p in here.glob("o/*/findings.json")) == ["01-LSTM", "02-LSTM-2", "03-RelRNN"]
@@ -155,7 +155,7 @@ def test_several_models_are_compared_and_drawn_again(here, capsys):
     assert (here / "o" / "figures" / "horizon-gradient.svg").is_file()
 
 
-def test_a_task_gives_inputs_targets_and_what_is_needed(here):
+def test_task_gives_inputs_targets_and_needs(here):
     found = examine("GRU", "--task", "copy", "--task.T", "7", "--with", "hidden_size=6", "--out", "o", "--scopes",
                     "horizon", "landscape", "--budget", "30")  # fmt: skip
     assert found.about["needs"] == "17"
@@ -163,7 +163,7 @@ def test_a_task_gives_inputs_targets_and_what_is_needed(here):
     assert "loss_gradient" in found["horizon"].series
 
 
-def test_a_model_that_does_not_give_the_tasks_outputs_is_examined_without_its_loss(here):
+def test_model_with_other_outputs_is_examined_without_the_loss(here):
     found = examine("torch.nn:LSTM", "--task", "copy", "--task.T", "3", "--out", "o", "--scopes", "horizon")
     assert "loss_gradient" not in found["horizon"].series
 
@@ -195,7 +195,7 @@ def test_weights_from_files(here):
         assert gains[names.index("weight_hh_l1")] == 0
 
 
-def test_a_run_has_its_learning_curve_its_configuration_and_its_place(here, capsys):
+def test_examined_run_has_learning_curve_configuration_and_escaped_name(here, capsys):
     assert main(["train", "copy", "--task.T", "3", "--model", "GRU", "--hidden-size", "6", "--updates", "4",
                  "--evaluate-every", "2", "--evaluate-batches", "1", "--batch-size", "4", "--out", "runs/<b>first",
                  "--quiet"]) == 0  # fmt: skip
@@ -216,7 +216,7 @@ def test_a_run_has_its_learning_curve_its_configuration_and_its_place(here, caps
     assert Examination.load("o").about["needs"] == "15"
 
 
-def test_json_for_machines(here, capsys):
+def test_json_output(here, capsys):
     arguments = ["GRU", "--with", "hidden_size=4", "--scopes", "horizon", "--out", "o", "--steps", "9", "--json"]
     assert main(["examine", *arguments]) == 0
     said = json.loads(capsys.readouterr().out, parse_constant=lambda word: pytest.fail(word))
@@ -230,19 +230,19 @@ def test_json_for_machines(here, capsys):
     [("horizon<100", 4), ("horizon<0", 0), ("horizon.lags == 15", 4), ("lags>15", 0), ("lyapunov.largest>0", 4),
      ("explodes_at>=inf", 4)],
 )  # fmt: skip
-def test_conditions_for_continuous_integration(here, capsys, condition, code):
+def test_fail_if_conditions(here, capsys, condition, code):
     arguments = ["GRU", "--with", "hidden_size=4", "--scopes", "horizon", "--out", "o", "--fail-if", condition]
     assert main(["examine", *arguments, *SMALL]) == code
     assert bool(capsys.readouterr().err) == (code == 4)
 
 
-def test_a_condition_on_a_scope_that_does_not_apply_is_not_passed(here, capsys):
+def test_fail_if_on_a_scope_that_does_not_apply(here, capsys):
     arguments = ["GRU", "--with", "hidden_size=4", "--scopes", "attention", "--out", "o"]
     assert main(["examine", *arguments, "--fail-if", "attention.mean_lag<1", *SMALL]) == 4
     assert "does not apply" in capsys.readouterr().err
 
 
-def test_without_a_budget_for_it_a_scope_is_skipped(here):
+def test_scope_is_skipped_if_the_budget_is_too_small(here):
     found = examine("nets_of_mine.py:Slow", "--out", "o", "--scopes", "recurrence", "truncation", "--budget", "1.5")
     assert found["truncation"].status == "skipped"
 
@@ -251,11 +251,16 @@ def _process(here, *arguments):
     command = [sys.executable, "-m", "mnemoscope", "examine", *arguments, "--out", "o", "--batch", "2"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return subprocess.Popen(command, cwd=here, env=environment, **pipes)
+    # A background job of a shell ignores Ctrl-C, and so would its children.
+    return subprocess.Popen(command, cwd=here, env=environment, preexec_fn=_heed_ctrl_c, **pipes)
+
+
+def _heed_ctrl_c():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stop_leaves_what_was_found_as_a_page_marked_partial(here, number, code):
+def test_ctrl_c_and_sigterm_leave_a_partial_page(here, number, code):
     process = _process(here, "nets_of_mine.py:Slow", "--budget", "500", "--steps", "400")
     for line in process.stderr:
         if "truncation" in line:  # two scopes at least are behind it

@@ -91,7 +91,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_one_line_says_what_is_wrong(here, capsys, words):
+def test_examine_errors_are_one_line(here, capsys, words):
     assert main(["examine", *words.split(), "--out", "o"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -101,13 +101,13 @@ def test_one_line_says_what_is_wrong(here, capsys, words):
     assert not (here / "owned").exists()
 
 
-def test_a_figure_that_nobody_knows_is_refused_after_measuring(here, capsys):
+def test_fail_if_on_an_unknown_figure_is_refused(here, capsys):
     arguments = ["GRU", "--steps", "9", "--scopes", "horizon", "--out", "o", "--quiet", "--fail-if", "nosuch<1"]
     assert main(["examine", *arguments]) == 2
     assert "there is no figure 'nosuch'; there are horizon." in capsys.readouterr().err
 
 
-def test_report_refuses_what_holds_no_findings(here, capsys):
+def test_report_refuses_folders_without_findings(here, capsys):
     for words, reason in (
         ([], "no folder was given"),
         (["nowhere"], "there is no folder nowhere"),

@@ -30,7 +30,7 @@ def train(folder: Path, *more: str) -> list[str]:
     return command("train", "copy", *OPTIONS, *more, "--out", str(folder))
 
 
-def test_ctrl_c_in_a_terminal_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_terminal_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": "200", "TERM": "xterm"}
     folder = tmp_path / "run"
@@ -54,7 +54,7 @@ def test_ctrl_c_in_a_terminal_saves_and_says_how_to_go_on(tmp_path: Path) -> Non
     assert f"stopped at update {newest};" in text
 
 
-def test_a_full_disk_is_told_in_one_line_and_costs_nothing_saved(tmp_path: Path) -> None:
+def test_full_disk_is_one_line_and_loses_nothing_saved(tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
     def small_files() -> None:
@@ -71,7 +71,7 @@ def test_a_full_disk_is_told_in_one_line_and_costs_nothing_saved(tmp_path: Path)
         assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_output_may_be_cut_short_by_its_reader() -> None:
+def test_broken_pipe_is_not_an_error() -> None:
     done = subprocess.run(f"{sys.executable} -m mnemoscope list | head -1", shell=True, capture_output=True, text=True)
     assert "models" in done.stdout
     assert "Traceback" not in done.stderr

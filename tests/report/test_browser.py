@@ -38,7 +38,7 @@ def _hex(rgb):
     return "#" + "".join(f"{int(float(n)):02X}" for n in rgb.removeprefix("rgb(").rstrip(")").split(",")[:3])
 
 
-def test_every_chart_is_drawn_without_an_error_or_a_request(page, tmp_path):
+def test_every_chart_is_drawn_without_errors_or_network_requests(page, tmp_path):
     rel = bare("RelRNN")
     odd = replace(rel, findings={**rel.findings, "attractors": orbits_of()})
     report = write_page({"LSTM": bare("LSTM"), EVIL: odd}, tmp_path / "report.html")
@@ -58,7 +58,7 @@ def test_every_chart_is_drawn_without_an_error_or_a_request(page, tmp_path):
     assert [url for url in page.requests if url.startswith("file:")] == [report.resolve().as_uri()]
 
 
-def test_opening_costs_less_than_three_seconds_of_a_processor(page, report):
+def test_opening_the_page_takes_less_than_three_cpu_seconds(page, report):
     page.call("Performance.enable", timeDomain="threadTicks")
     costs = (_opening(page, report) for _ in range(3))
     assert any(0 < cost < 3 for cost in costs)  # a busy machine only adds, so that one opening is enough
@@ -79,14 +79,14 @@ def _cost(page):
     return metrics["TaskDuration"]
 
 
-def test_names_are_text_and_run_nothing(page, report):
+def test_names_are_escaped_in_the_browser(page, report):
     page.open(report)
     assert page.evaluate("document.title").startswith("LSTM and <script>")
     assert EVIL in page.evaluate("document.querySelector('.model:last-of-type, .card').parentElement.textContent")
     assert "<script>" in page.evaluate("document.querySelector('#horizon-gradient .legend').textContent")
 
 
-def test_an_injected_script_would_be_refused(page, report):
+def test_content_security_policy_refuses_injected_scripts(page, report):
     page.open(report)
     page.evaluate("""(() => { const s = document.createElement('script'); s.textContent = 'window.taken = 1';
                      document.body.append(s); })()""")
@@ -95,7 +95,7 @@ def test_an_injected_script_would_be_refused(page, report):
 
 
 @pytest.mark.parametrize(("dark", "palette"), [(False, LIGHT), (True, DARK)])
-def test_page_and_charts_follow_the_readers_theme(page, report, dark, palette):
+def test_page_and_charts_follow_dark_and_light_theme(page, report, dark, palette):
     page.look(dark=not dark)
     page.open(report)
     page.look(dark=dark)  # while the page is open
@@ -107,7 +107,7 @@ def test_page_and_charts_follow_the_readers_theme(page, report, dark, palette):
     assert swatch == palette[0].upper()
 
 
-def test_a_phone_shows_everything_without_scrolling_sideways(page, report):
+def test_phone_layout_has_no_horizontal_scrolling(page, report):
     page.look(width=360, height=740, touch=True)
     page.open(report)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -118,7 +118,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(page, report):
     assert max(sizes) <= 360
 
 
-def test_everything_can_be_reached_by_the_keyboard(page, report):
+def test_keyboard_reaches_everything(page, report):
     page.open(report)
     page.tab()
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
@@ -149,7 +149,7 @@ def test_keys_pan_and_zoom_a_chart(page, report):
     page.wait(f"({span})[1] > {before[1]}")
 
 
-def test_the_log_switch_and_the_surface(page, report):
+def test_log_switch_and_3d_surface(page, report):
     page.open(report)
     kind = "document.querySelector('#horizon-gradient .plot')._fullLayout.yaxis.type"
     button = "document.querySelector('#horizon-gradient [data-log=y]')"
@@ -179,7 +179,7 @@ def test_numbers_can_be_copied(page, report):
     assert page.evaluate("window.copied").startswith("figure\tLSTM\t")
 
 
-def test_it_prints_in_ink_on_paper(page, report):
+def test_page_prints_in_light_colors(page, report):
     page.look(dark=True)
     page.open(report)
     pdf = page.printed()
@@ -188,14 +188,14 @@ def test_it_prints_in_ink_on_paper(page, report):
     assert page.errors == []
 
 
-def test_the_warning_of_a_forgotten_batch_first_is_on_the_first_screen(page, tmp_path):
+def test_forgotten_batch_first_alarm_is_on_the_first_screen(page, tmp_path):
     page.open(write_page(made(horizon=horizon_of(), recurrence=batch_over_time()), tmp_path / "report.html"))
     box = page.evaluate("(({top, bottom}) => [top, bottom])(document.querySelector('.alarm').getBoundingClientRect())")
     assert 0 < box[0] < box[1] < page.evaluate("document.querySelector('#verdict').getBoundingClientRect().top")
     assert box[1] < 900
 
 
-def test_the_index_sorts(page, tmp_path):
+def test_index_table_sorts(page, tmp_path):
     curve = [{"update": 10, "split": "valid", "loss": 1.0}, {"update": 20, "split": "valid", "loss": 0.4}]
     shared = dict(task="copy", model="LSTM", parameters=1, updates=2, outcome="solved", metric="loss", baseline=0.3)
     bests = (("a", 9.5), ("b", 10.5), ("c", None), ("d", 0.5))

@@ -38,7 +38,7 @@ def test_every_scope_is_drawn_by_its_own_function(make, models):
     assert drawn == {scope for e in examinations.values() for scope, f in e.findings.items() if f.has_result}
 
 
-def test_models_are_overlaid_in_one_chart_each_in_its_own_colour():
+def test_models_are_overlaid_in_one_chart_each_in_its_own_color():
     examinations = {"a": made("a", horizon=horizon_of(5)), "b": made("b", horizon=horizon_of(20))}
     (chart,) = charts_of(examinations, "horizon")
     assert [(mark.name, mark.style.color) for mark in chart.marks] == [("a: by inputs", 0), ("b: by inputs", 1)]
@@ -53,7 +53,7 @@ def test_gradients_are_relative_to_lag_zero_and_keep_their_band():
     np.testing.assert_allclose(line.high, line.y * 2)
 
 
-def test_what_the_task_needs_is_marked_where_it_is_known():
+def test_needs_are_marked_if_known():
     known = made(horizon=horizon_of())
     known.about["needs"] = "33"
     (chart,) = charts_of({"a": known}, "horizon")
@@ -86,7 +86,7 @@ def test_findings_of_another_version_fall_back_to_generic_charts():
     assert chart.title == "norms"
 
 
-def test_nothing_is_drawn_of_what_was_not_found():
+def test_findings_without_a_result_have_no_chart():
     failed = Finding("horizon", "horizon failed: no.", "failed", "no")
     assert charts_of({"a": made(horizon=failed)}, "horizon") == []
     assert generic([]) == []
@@ -98,7 +98,7 @@ def test_keys_are_unique_on_a_page():
     assert len(keys) == len(set(keys)) > 12
 
 
-def test_a_summary_tells_what_the_chart_shows():
+def test_summary_of_a_horizon_chart():
     (chart,) = charts_of({"a": made(horizon=horizon_of(10))}, "horizon")
     assert isinstance(chart, Chart)
     assert "from 1 at 0 to" in chart.summary
@@ -146,7 +146,7 @@ def test_a_bound_far_above_does_not_hide_what_was_measured():
     assert bound.name == "allowed by Theorem 1 (beyond the chart)"
 
 
-def test_words_on_a_level_line_make_way_for_those_on_an_upright_one():
+def test_marker_labels_do_not_overlap():
     axes, level, upright = (Axis("x"), Axis("y")), Marker("y", 0.01, "gone"), Marker("x", 9.0, "needed")
     assert Chart("a", "A", *axes, (), (level,)).level_label == (1, "right", "bottom")
     assert Chart("b", "B", *axes, (), (level, upright)).level_label == (0, "left", "top")

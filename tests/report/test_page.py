@@ -103,7 +103,7 @@ def test_every_chart_has_an_alternative_text_and_can_be_reached(both):
     assert len(re.findall('"key":', data)) == len(plots)
 
 
-def test_nothing_is_asked_of_the_network(both):
+def test_page_needs_no_network(both):
     for tag, attributes in both.tags:
         assert tag not in ("img", "iframe", "object", "form", "base")
         assert not attributes.get("src")
@@ -124,7 +124,7 @@ def test_the_verdict_and_the_four_figures_come_first(both):
     assert max(map(text.index, four)) < text.index("How to read this")
 
 
-def test_a_horizon_is_held_against_what_the_task_needs():
+def test_verdict_compares_horizons_with_the_need():
     short, far = (replace(made(horizon=horizon_of(reach)), about={"needs": "30"}) for reach in (10, 39))
     page = Reader(render({"LSTM": short, "RelRNN": far}))
     said = "where the task needs 30: LSTM 10 steps, which is not enough; RelRNN all 39 steps."
@@ -139,26 +139,26 @@ def test_a_horizon_is_held_against_what_the_task_needs():
         ("estimated", np.nan, "not contractive λ ≈ 2"),
     ],
 )
-def test_the_dynamics_are_those_of_the_long_run(status, exponent, said):
+def test_dynamics_on_the_page(status, exponent, said):
     stability = Finding("stability", "S.", status, figures={"lambda": 2.0}, labels={"regime": "not contractive"})
     lyapunov = Finding("lyapunov", "L.", "estimated", figures={"largest": exponent}, labels={"regime": "contractive"})
     page = Reader(render(made(stability=stability, lyapunov=lyapunov)))
     assert said in " ".join(page.text.split())
 
 
-def test_needs_that_differ_are_said_of_each():
+def test_needs_that_differ_are_shown_for_each_model():
     near, far = (replace(made(horizon=horizon_of(10)), about={"needs": needs}) for needs in ("8", "30"))
     page = Reader(render({"LSTM": near, "RelRNN": far}))
     assert "reach: LSTM 10 steps (the task needs 8); RelRNN 10 steps (the task needs 30)." in page.text
 
 
-def test_a_forgotten_batch_first_is_the_first_thing_said():
+def test_forgotten_batch_first_is_the_first_heading():
     page = Reader(render(made(horizon=horizon_of(), recurrence=batch_over_time())))
     assert "does not remember as it should" in page.headings[1][1]
     assert page.text.index("batch_first=True") < page.text.index("Verdict")
 
 
-def test_of_several_models_the_one_that_runs_over_the_batch_is_named():
+def test_alarm_names_the_model_that_runs_over_the_batch():
     page = Reader(render({"good": made(horizon=horizon_of()), "bad": made(recurrence=batch_over_time())}))
     assert page.headings[1][1].startswith("bad does not remember")
 
@@ -177,14 +177,14 @@ def test_every_status_is_shown_with_its_reason():
         assert reason in page.text
 
 
-def test_a_partial_examination_is_marked():
+def test_partial_examination_is_marked():
     whole = made(horizon=horizon_of())
     part = Examination(whole.findings, whole.verdict, whole.about, partial=True)
     assert "Partial:" in Reader(render(part)).text
     assert "Partial:" not in Reader(render(whole)).text
 
 
-def test_whatever_a_user_names_is_text():
+def test_names_are_escaped_in_the_page():
     finding = Finding(EVIL, EVIL, "failed", EVIL, warnings=(EVIL,), method=EVIL, assumptions=(EVIL,))
     known = Finding("horizon", EVIL, "estimated", EVIL, {EVIL: 1.0}, {"input_gradient": np.ones(3), EVIL: np.ones(3)},
                     labels={EVIL: EVIL}, warnings=(EVIL,), method=EVIL, assumptions=(EVIL,))  # fmt: skip
@@ -197,7 +197,7 @@ def test_whatever_a_user_names_is_text():
     assert EVIL in "".join(page.words)
 
 
-def test_the_needed_steps_decide_between_good_and_bad():
+def test_needs_decide_between_good_and_bad():
     def tone(reach):
         examination = made(horizon=horizon_of(reach))
         examination.about["needs"] = "20"
@@ -220,7 +220,7 @@ def test_configuration_versions_and_cost_are_at_the_end():
     assert text.index("Details") < text.index("fit.lr 0.001") < text.index("torch 2.13.0") < text.index("in all 1.00 s")
 
 
-def test_a_page_stays_under_six_megabytes_whatever_is_found():
+def test_page_stays_under_six_megabytes():
     rng = np.random.default_rng(0)
     heavy = Finding("novel", "Much.", "estimated", series={f"s{i}": rng.random((200, 200)) for i in range(12)})
     text = render({f"m{i}": made(novel=heavy, attractors=orbits_of()) for i in range(3)})
@@ -231,7 +231,7 @@ def test_a_page_of_two_models_is_light():
     assert len(render({"LSTM": bare("LSTM"), "RelRNN": bare("RelRNN")}).encode()) < 5_600_000
 
 
-def test_pages_are_written_whole(tmp_path):
+def test_pages_are_written_atomically(tmp_path):
     path = write_page(made(horizon=horizon_of()), tmp_path / "report.html")
     assert path.read_text().rstrip().endswith("</html>")
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]

@@ -36,7 +36,7 @@ def test_tiny_gradients_survive_packing():
 
 
 @given(st.integers(1, 5000), st.integers(2, 300))
-def test_thinning_keeps_both_ends(size, most):
+def test_downsampling_keeps_both_ends(size, most):
     kept = even_indices(size, most)
     assert len(kept) <= max(2, most)
     assert kept[0] == 0
@@ -46,7 +46,7 @@ def test_thinning_keeps_both_ends(size, most):
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(2, 20))
-def test_blocks_keep_the_mean(rows, columns, most):
+def test_block_means_keep_the_total(rows, columns, most):
     z = np.random.default_rng(0).random((rows, columns))
     means, first_rows, first_columns = block_means(z, most)
     assert means.shape == (len(first_rows), len(first_columns))
@@ -56,7 +56,7 @@ def test_blocks_keep_the_mean(rows, columns, most):
     assert (means * np.outer(heights, widths)).sum() == pytest.approx(z.sum())
 
 
-def test_many_points_are_drawn_by_the_graphics_card_and_no_more_than_a_page_can_hold():
+def test_many_points_are_drawn_by_webgl_and_downsampled():
     (chart,) = charts_of({"a": made(attractors=orbits_of(300, 200))}, "attractors")
     (trace,) = plotly_chart(chart)["data"]
     assert trace["type"] == "scattergl"
@@ -65,7 +65,7 @@ def test_many_points_are_drawn_by_the_graphics_card_and_no_more_than_a_page_can_
     assert trace["marker"]["size"] == 2
 
 
-def test_many_points_in_one_place_are_a_dot_that_can_be_seen():
+def test_many_points_in_one_spot_are_a_large_dot():
     still = Points("fixed points", np.repeat([0.0, 1.0], 1000), np.repeat([0.3, 0.31], 1000))
     (trace,) = plotly_chart(Chart("orbits", "Orbits", Axis("x"), Axis("y"), (still,)))["data"]
     assert trace["marker"]["size"] == 7
@@ -96,7 +96,7 @@ def test_ticks_of_a_log_axis_lie_in_its_range():
                 assert 1 <= len(inside) <= 19, (chart.key, name)
 
 
-def test_names_cannot_become_tags_in_a_chart():
+def test_names_are_escaped_in_a_chart():
     name = "<b>x</b><a href='javascript:alert(1)'>"
     (chart,) = charts_of({name: made(horizon=horizon_of()), "b": made(horizon=horizon_of())}, "horizon")
     traces = plotly_chart(chart)["data"]
@@ -129,7 +129,7 @@ def _contrast(one, other):
 
 
 @pytest.mark.parametrize(("palette", "ground"), [(LIGHT, "#ffffff"), (DARK, "#14171b")])
-def test_colours_stand_out_from_the_ground(palette, ground):
+def test_colors_have_contrast_to_the_background(palette, ground):
     assert min(_contrast(colour, ground) for colour in palette) >= 3  # WCAG 2.1, 1.4.11
 
 
@@ -142,7 +142,7 @@ BLIND = {
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
 @pytest.mark.parametrize("eye", BLIND)
-def test_colour_blind_readers_can_tell_the_first_four_models_apart(palette, eye):
+def test_color_blind_readers_can_tell_the_first_four_models_apart(palette, eye):
     seen = [np.clip(np.array(BLIND[eye]) @ _linear(colour), 0, 1) ** (1 / 2.2) for colour in palette[:4]]
     distances = [np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]]
     assert min(distances) > 0.15

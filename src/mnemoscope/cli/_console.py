@@ -72,7 +72,7 @@ def error_line(box: str) -> str:
         options = re.findall(r"--[\w.-]+", hint)
         if "Perhaps you meant" in hint and options:
             message += f"; did you mean {options[0]}?"
-    return message
+    return message or "the options are not understood; --help shows them"
 
 
 def pop_option(arguments: Sequence[str], option: str) -> tuple[str | None, list[str]]:
