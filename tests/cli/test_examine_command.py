@@ -142,8 +142,8 @@ def test_failed_scope_is_shown_beside_the_others(here):
 
 
 def test_several_models_are_compared_and_the_page_is_rewritten_bitwise(here, capsys):
-    assert main(["examine", "LSTM", "LSTM", "RelRNN", "--with", "hidden_size=6", "--out", "o", "--scopes", "horizon",
-                 *SMALL]) == 0  # fmt: skip
+    words = ["examine", "LSTM", "LSTM", "RelRNN", "--with", "hidden_size=6", "--out", "o", "--scopes", "horizon"]
+    assert main([*words, *SMALL]) == 0
     assert sorted(p.parent.name for p in here.glob("o/*/findings.json")) == ["01-LSTM", "02-LSTM-2", "03-RelRNN"]
     page = here / "o" / "report.html"
     first = page.read_bytes()
@@ -156,8 +156,8 @@ def test_several_models_are_compared_and_the_page_is_rewritten_bitwise(here, cap
 
 
 def test_task_gives_inputs_targets_and_needs(here):
-    found = examine("GRU", "--task", "copy", "--task.T", "7", "--with", "hidden_size=6", "--out", "o", "--scopes",
-                    "horizon", "landscape", "--budget", "30")  # fmt: skip
+    words = "GRU --task copy --task.T 7 --with hidden_size=6 --out o --scopes horizon landscape --budget 30"
+    found = examine(*words.split())
     assert found.about["needs"] == "17"
     assert found.about["inputs"] == "3 sequences of 27 steps"
     assert "loss_gradient" in found["horizon"].series
@@ -196,9 +196,8 @@ def test_weights_from_files(here):
 
 
 def test_examined_run_has_learning_curve_configuration_and_escaped_name(here, capsys):
-    assert main(["train", "copy", "--task.T", "3", "--model", "GRU", "--hidden-size", "6", "--updates", "4",
-                 "--evaluate-every", "2", "--evaluate-batches", "1", "--batch-size", "4", "--out", "runs/<b>first",
-                 "--quiet"]) == 0  # fmt: skip
+    words = "train copy --task.T 3 --model GRU --hidden-size 6 --updates 4 --evaluate-every 2 --evaluate-batches 1"
+    assert main([*words.split(), "--batch-size", "4", "--out", "runs/<b>first", "--quiet"]) == 0
     assert main(["examine", "runs/<b>first", "--scopes", "horizon", "--batch", "3", "--quiet"]) == 0
     found = Examination.load("runs/<b>first/examination")
     assert found.about["name"] == "<b>first"
@@ -227,9 +226,15 @@ def test_json_output(here, capsys):
 
 @pytest.mark.parametrize(
     ("condition", "code"),
-    [("horizon<100", 4), ("horizon<0", 0), ("horizon.lags == 15", 4), ("lags>15", 0), ("lyapunov.largest>0", 4),
-     ("explodes_at>=inf", 4)],
-)  # fmt: skip
+    [
+        ("horizon<100", 4),
+        ("horizon<0", 0),
+        ("horizon.lags == 15", 4),
+        ("lags>15", 0),
+        ("lyapunov.largest>0", 4),
+        ("explodes_at>=inf", 4),
+    ],
+)
 def test_fail_if_conditions(here, capsys, condition, code):
     arguments = ["GRU", "--with", "hidden_size=4", "--scopes", "horizon", "--out", "o", "--fail-if", condition]
     assert main(["examine", *arguments, *SMALL]) == code

@@ -14,7 +14,11 @@ from mnemoscope.tasks import Copy
 from mnemoscope.training import NetworkConfig, SequenceModel
 
 FAST = ("recurrence", "horizon", "truncation", "stability", "lyapunov", "attention", "paths", "signal", "separation")
-DEAR = {"smoothness": {"points": 2, "lengths": 3}, "landscape": {"points": 5}, "attractors": {"steps": 60, "starts": 4}}
+EXPENSIVE = {
+    "smoothness": {"points": 2, "lengths": 3},
+    "landscape": {"points": 5},
+    "attractors": {"steps": 60, "starts": 4},
+}
 
 
 @cache
@@ -23,7 +27,7 @@ def measured(model: str) -> Examination:
     torch.manual_seed(0)
     network = SequenceModel.for_task(Copy(T=12), NetworkConfig(model=model, hidden_size=8))
     inputs, targets = Copy(T=12).batch(0, 4, "valid")
-    return examine(network, inputs, targets, Copy(T=12).loss, needs=22, options=DEAR)
+    return examine(network, inputs, targets, Copy(T=12).loss, needs=22, options=EXPENSIVE)
 
 
 @cache
@@ -33,7 +37,7 @@ def bare(model: str) -> Examination:
     layer = (RelRNN if model == "RelRNN" else LSTM)(3, 6)
     x = torch.randn(12, 4, 3)
     targets = torch.zeros(12, 4, 6)
-    return examine(layer, x, targets, torch.nn.functional.mse_loss, options=DEAR)
+    return examine(layer, x, targets, torch.nn.functional.mse_loss, options=EXPENSIVE)
 
 
 def made(name: str = "LSTM", **findings: Finding) -> Examination:
@@ -46,11 +50,16 @@ def horizon_of(reach: int = 10, steps: int = 40) -> Finding:
     profile = 0.01 ** (np.arange(steps) / reach)
     band = np.stack([profile / 2, profile * 2])
     return Finding(
-        "horizon", f"Gradients reach {reach} steps back.", "estimated",
+        "horizon",
+        f"Gradients reach {reach} steps back.",
+        "estimated",
         figures={"horizon": reach, "lags": steps - 1, "explodes_at": np.inf, "rate": 0.9},
-        series={"input_gradient": 3 * profile}, spread={"input_gradient": 3 * band}, method="one pass",
-        assumptions=("these sequences are typical",), seconds=0.5,
-    )  # fmt: skip
+        series={"input_gradient": 3 * profile},
+        spread={"input_gradient": 3 * band},
+        method="one pass",
+        assumptions=("these sequences are typical",),
+        seconds=0.5,
+    )
 
 
 def orbits_of(values: int = 200, kept: int = 100) -> Finding:
@@ -75,8 +84,11 @@ def landscape_of(points: int = 15) -> Finding:
 def batch_over_time() -> Finding:
     """What the recurrence scope says of a forgotten batch_first."""
     return Finding(
-        "recurrence", "LSTM runs over the batch, not over time.", "estimated",
-        labels={"kind": "runs over the batch"}, warnings=("make it with batch_first=True",),
+        "recurrence",
+        "LSTM runs over the batch, not over time.",
+        "estimated",
+        labels={"kind": "runs over the batch"},
+        warnings=("make it with batch_first=True",),
         figures={"step": 3, "sequence": 1},
         series={"gradient_by_step": np.eye(8)[3], "gradient_by_sequence": np.array([1.0, 1.0, 0.0, 0.0])},
-    )  # fmt: skip
+    )

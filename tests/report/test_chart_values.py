@@ -213,11 +213,9 @@ def test_scopes_come_in_the_order_of_a_page_with_learning_last():
 
 
 def row(run="a", metric="accuracy", baseline=0.9, curve=((10, 1.0, 0.2), (20, 0.5, 0.8)), **changes):
-    known = dict(
-        task="copy", model="LSTM", parameters=500, updates=20, outcome="solved", best=0.8125, best_update=20
-    ) | changes  # fmt: skip
+    known = dict(task="copy", model="LSTM", parameters=500, updates=20, outcome="solved", best=0.8125, best_update=20)
     records = [{"update": update, "loss": loss, metric: value} for update, loss, value in curve]
-    return RunRow(run=run, metric=metric, baseline=baseline, curve=records, **known)
+    return RunRow(run=run, metric=metric, baseline=baseline, curve=records, **known | changes)
 
 
 def test_learning_finding_has_the_curve_and_the_figures_of_its_run():

@@ -136,9 +136,11 @@ def test_numbers_as_people_write_them(value, text):
 def test_a_bound_far_above_does_not_hide_what_was_measured():
     lengths, measured = np.array([4.0, 8.0, 16.0]), np.array([2.0, 2.0, 4.0])
     slopes = Finding(
-        "smoothness", "Smooth.", "estimated",
+        "smoothness",
+        "Smooth.",
+        "estimated",
         series={"lengths": lengths, "cost_slope": measured, "promised": np.array([5.0, 5e3, 5e90])},
-    )  # fmt: skip
+    )
     (chart,) = charts_of({"a": made(smoothness=slopes)}, "smoothness")
     cost, bound = chart.marks
     np.testing.assert_allclose(cost.y, [1, 1, 2])

@@ -165,11 +165,12 @@ def test_alarm_names_the_model_that_runs_over_the_batch():
 
 def test_every_status_is_shown_with_its_reason():
     findings = {
-        "horizon": horizon_of(), "stability": Finding("stability", "Stable.", "certified", "||V|| < 1"),
+        "horizon": horizon_of(),
+        "stability": Finding("stability", "Stable.", "certified", "||V|| < 1"),
         "lyapunov": Finding("lyapunov", "lyapunov failed: boom.", "failed", "boom"),
         "attention": Finding("attention", "attention does not apply.", "not applicable", "it does not attend"),
         "paths": Finding("paths", "paths was skipped.", "skipped", "the budget was spent"),
-    }  # fmt: skip
+    }
     page = Reader(render(made(**findings)))
     badges = {attributes["class"] for tag, attributes in page.tags if "badge" in attributes.get("class", "")}
     assert badges == {f"badge {s}" for s in ("estimated", "certified", "failed", "not-applicable", "skipped")}
@@ -186,8 +187,18 @@ def test_partial_examination_is_marked():
 
 def test_names_are_escaped_in_the_page():
     finding = Finding(EVIL, EVIL, "failed", EVIL, warnings=(EVIL,), method=EVIL, assumptions=(EVIL,))
-    known = Finding("horizon", EVIL, "estimated", EVIL, {EVIL: 1.0}, {"input_gradient": np.ones(3), EVIL: np.ones(3)},
-                    labels={EVIL: EVIL}, warnings=(EVIL,), method=EVIL, assumptions=(EVIL,))  # fmt: skip
+    known = Finding(
+        "horizon",
+        EVIL,
+        "estimated",
+        EVIL,
+        {EVIL: 1.0},
+        {"input_gradient": np.ones(3), EVIL: np.ones(3)},
+        labels={EVIL: EVIL},
+        warnings=(EVIL,),
+        method=EVIL,
+        assumptions=(EVIL,),
+    )
     evil = Examination({EVIL: finding, "horizon": known}, EVIL, {EVIL: EVIL, f"{EVIL}/{EVIL}": EVIL})
     page = Reader(render({EVIL: evil, "b": evil}, EVIL))
     tags = [tag for tag, _ in page.tags]
