@@ -14,8 +14,7 @@ from torch.autograd.functional import jacobian
 from torch.func import jacrev
 
 import mnemoscope
-from mnemoscope.layers._attentive import attend
-from mnemoscope.layers._memory import AttentiveState, Memory
+from mnemoscope.layers._memory import AttentiveState, Memory, attend
 
 n, t = 4, 6
 

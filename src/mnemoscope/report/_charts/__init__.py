@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from mnemoscope.finding import Examination
 from mnemoscope.report._chart import Chart
-from mnemoscope.report._charts import attention, cost, dynamics, memory
+from mnemoscope.report._charts import attention, cost, dynamics, learning, memory  # noqa: F401  (they fill CHARTS)
 from mnemoscope.report._charts.generic import generic
-from mnemoscope.report._charts.learning import learning
-from mnemoscope.report._view import View, views
+from mnemoscope.report._charts.registry import CHARTS
+from mnemoscope.report._view import views
 
-MakeCharts = Callable[[Sequence[View]], list[Chart]]
-
-CHARTS: dict[str, MakeCharts] = {
-    "horizon": memory.horizon,
-    "recurrence": memory.recurrence,
-    "truncation": memory.truncation,
-    "stability": dynamics.stability,
-    "lyapunov": dynamics.lyapunov,
-    "attention": attention.attention,
-    "paths": attention.paths,
-    "signal": dynamics.signal,
-    "separation": memory.separation,
-    "smoothness": cost.smoothness,
-    "entropy": cost.entropy,
-    "attractors": cost.attractors,
-    "landscape": cost.landscape,
-    "learning": learning,
-}
-"""Scopes with charts of their own, in the order in which a page shows them; others are drawn by `generic`."""
+PAGE_ORDER = (
+    "horizon",
+    "recurrence",
+    "truncation",
+    "stability",
+    "lyapunov",
+    "attention",
+    "paths",
+    "signal",
+    "separation",
+    "smoothness",
+    "entropy",
+    "attractors",
+    "landscape",
+)
+"""The scopes that a page shows first, in this order; others follow, and learning curves come last."""
 
 
 def charts_of(examinations: Mapping[str, Examination], scope: str) -> list[Chart]:
@@ -48,9 +45,9 @@ def charts_of(examinations: Mapping[str, Examination], scope: str) -> list[Chart
 
 
 def scopes_of(examinations: Mapping[str, Examination]) -> list[str]:
-    """Return every scope with a finding, in the order of a page: known ones, unknown ones, learning last."""
+    """Return every scope with a finding, in the order of a page: `PAGE_ORDER`, others, learning last."""
     seen = dict.fromkeys(scope for examination in examinations.values() for scope in examination.findings)
-    known = [scope for scope in CHARTS if scope in seen and scope != "learning"]
-    unknown = [scope for scope in seen if scope not in CHARTS]
+    first = [scope for scope in PAGE_ORDER if scope in seen]
+    others = [scope for scope in seen if scope not in PAGE_ORDER and scope != "learning"]
     last = ["learning"] if "learning" in seen else []
-    return [*known, *unknown, *last]
+    return [*first, *others, *last]

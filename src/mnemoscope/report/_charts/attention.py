@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from mnemoscope.report._chart import Axis, Chart, HeatMap, Line
+from mnemoscope.report._charts.registry import draws_scope
 from mnemoscope.report._view import View, lines_of
 
 _BY_STEP = (
@@ -17,6 +18,7 @@ _BY_STEP = (
 )
 
 
+@draws_scope
 def attention(shown: Sequence[View]) -> list[Chart]:
     """Heat maps of who attends to whom, one per model; what each step's state receives and how long it is kept."""
     charts = []
@@ -36,6 +38,7 @@ def _attention_map(view: View) -> HeatMap:
     return HeatMap(view.name, np.arange(weights.shape[1]), np.arange(weights.shape[0]), seen)
 
 
+@draws_scope
 def paths(shown: Sequence[View]) -> list[Chart]:
     """By how many hops gradients come back, one map per model; their size, and the fewest hops there are."""
     charts = []

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from mnemoscope.report._chart import Axis, Chart, Line, Mark, Marker, Plane, Points, finite_markers
+from mnemoscope.report._charts.registry import draws_scope
 from mnemoscope.report._view import View, lines_by_kind, with_bounds
 
 
+@draws_scope
 def smoothness(shown: Sequence[View]) -> list[Chart]:
     """Slopes of the cost against the length of sequences, relative to the shortest, beside what Theorem 1 allows."""
     slopes = lines_by_kind(shown, (("cost_slope", "cost"), ("gradient_slope", "its gradient")), x="lengths")
@@ -25,6 +27,7 @@ def _relative_to_first(line: Line) -> Line:
     return Line(line.name, line.x, line.y / first, style=line.style)
 
 
+@draws_scope
 def entropy(shown: Sequence[View]) -> list[Chart]:
     """What a step does to the entropy of the state, and the bounds on it."""
     kinds = (("change", "measured"), ("hadamard", "Hadamard's bound"), ("log_norm", "bound by the norm"))
@@ -39,6 +42,7 @@ def entropy(shown: Sequence[View]) -> list[Chart]:
     return [chart]
 
 
+@draws_scope
 def attractors(shown: Sequence[View]) -> list[Chart]:
     """Where orbits end up: over a parameter or over constant inputs; and the eigenvalues at fixed points."""
     x = Axis("parameter, or number of the constant input")
@@ -67,6 +71,7 @@ def _eigenvalues(view: View) -> Points:
     return Points(view.label("eigenvalues"), values[:, 0], values[:, 1], style)
 
 
+@draws_scope
 def landscape(shown: Sequence[View]) -> list[Chart]:
     """The cost along a line, or over a plane, of parameters."""
     x, y = Axis("first direction"), Axis("second direction")

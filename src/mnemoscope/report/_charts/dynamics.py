@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mnemoscope.report._chart import Axis, Bars, Chart, Line, Marker, Points, finite_markers
+from mnemoscope.report._charts.registry import draws_scope
 from mnemoscope.report._view import View, lines_of
 
 _NOTHING = np.empty(0)
 
 
+@draws_scope
 def stability(shown: Sequence[View]) -> list[Chart]:
     """How much one step stretches differences of state, along the sequence, and over pairs of states."""
     edge = Marker("y", 1.0, "1: distances are kept")
@@ -51,6 +53,7 @@ def _sorted_ratios(view: View) -> Line:
     return Line(view.label(), np.linspace(0, 1, len(ratios)), ratios, style=view.style())
 
 
+@draws_scope
 def lyapunov(shown: Sequence[View]) -> list[Chart]:
     """The spectrum, and whether its largest exponent has settled."""
     zero = finite_markers([Marker("y", 0.0, "0: neither meet nor part")])
@@ -82,6 +85,7 @@ _SIGNALS = (
 )
 
 
+@draws_scope
 def signal(shown: Sequence[View]) -> list[Chart]:
     """Sizes of states and gradients over time, by layer; and the weights' gains."""
     charts = []

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mnemoscope.report._chart import Axis, Chart, Marker, finite_markers
+from mnemoscope.report._charts.registry import draws_scope
 from mnemoscope.report._view import View, lines_of
 
 MAX_BASELINES = 3  # lines "without memory"; more of them, of runs on many tasks, would cover the curves
 
 
+@draws_scope
 def learning(shown: Sequence[View]) -> list[Chart]:
     """Held-out loss against updates, with the loss that a model without memory can reach, and held-out metrics."""
     charts = [_loss(shown)]

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from mnemoscope.report._chart import Axis, Bars, Chart, Line, Marker, finite_markers
+from mnemoscope.report._charts.registry import draws_scope
 from mnemoscope.report._view import View, lines_by_kind, lines_of, need_markers, with_bounds
 
 ONE_PERCENT = 0.01
 
 
+@draws_scope
 def recurrence(shown: Sequence[View]) -> list[Chart]:
     """What one output depends on: steps of its own sequence, and other sequences."""
     steps = sorted({view.finding.figures["step"] for view in shown})
@@ -40,6 +42,7 @@ def _by_sequence(view: View) -> Bars:
     return Bars(view.name, labels, values, view.style())
 
 
+@draws_scope
 def horizon(shown: Sequence[View]) -> list[Chart]:
     """The size of gradients by lag, relative to lag 0, and how long two prefixes can be told apart."""
     gradients = Chart(
@@ -84,6 +87,7 @@ _ERRORS = (
 _BOUNDS = (("output_bound", "outputs, proved bound"), ("gradient_bound", "gradients, proved bound"))
 
 
+@draws_scope
 def truncation(shown: Sequence[View]) -> list[Chart]:
     """What is lost by a shorter window."""
     errors = lines_by_kind(shown, _ERRORS, x="window")
@@ -99,6 +103,7 @@ def truncation(shown: Sequence[View]) -> list[Chart]:
     return [chart]
 
 
+@draws_scope
 def separation(shown: Sequence[View]) -> list[Chart]:
     """The singular values of outputs as a matrix of starts by ends."""
     y = Axis("singular value, relative to the first", log=True, switch=True)
