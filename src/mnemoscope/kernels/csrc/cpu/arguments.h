@@ -10,7 +10,7 @@
 #include "cells.h"
 #include "product.h"
 #include "sequence.h"
-#include "team.h"
+#include "threads.h"
 
 namespace mnemoscope {
 
@@ -37,7 +37,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(Phi, phi)                     \
     FIELD(const std::int64_t*, lengths) \
     FIELD(T*, h)                        \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 #define RNN_BACKWARD(FIELD)             \
     SIZES(FIELD)                        \
@@ -53,7 +53,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(T*, dx)                       \
     FIELD(T*, dV)                       \
     FIELD(T*, dh0)                      \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 #define LSTM_FORWARD(FIELD)             \
     SIZES(FIELD)                        \
@@ -68,7 +68,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(T*, c_T)                      \
     FIELD(T*, cells)                    \
     FIELD(T*, gates)                    \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 #define LSTM_BACKWARD(FIELD)            \
     SIZES(FIELD)                        \
@@ -88,7 +88,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(T*, dV)                       \
     FIELD(T*, dh0)                      \
     FIELD(T*, dc0)                      \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 #define RAC_FORWARD(FIELD)              \
     SIZES(FIELD)                        \
@@ -98,7 +98,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(const T*, b)                  \
     FIELD(const std::int64_t*, lengths) \
     FIELD(T*, h)                        \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 #define RAC_BACKWARD(FIELD)             \
     SIZES(FIELD)                        \
@@ -110,7 +110,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(T*, dxp)                      \
     FIELD(T*, du)                       \
     FIELD(T*, dh0)                      \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 #define GORU_FORWARD(FIELD)             \
     SIZES(FIELD)                        \
@@ -122,7 +122,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(std::int64_t, save)           \
     FIELD(T*, h)                        \
     FIELD(T*, gates)                    \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 #define GORU_BACKWARD(FIELD)            \
     SIZES(FIELD)                        \
@@ -135,7 +135,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(T*, dxp)                      \
     FIELD(T*, du)                       \
     FIELD(T*, dh0)                      \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 #define GRU_FORWARD(FIELD)              \
     SIZES(FIELD)                        \
@@ -147,7 +147,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(std::int64_t, save)           \
     FIELD(T*, h)                        \
     FIELD(T*, gates)                    \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 #define GRU_BACKWARD(FIELD)             \
     SIZES(FIELD)                        \
@@ -160,7 +160,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(T*, dxp)                      \
     FIELD(T*, du)                       \
     FIELD(T*, dh0)                      \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 // The memory that is carried in: `carried` slots a row.
 #define CARRIED_MEMORY(FIELD)           \
@@ -194,7 +194,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(T*, gates)                    \
     FIELD(std::int32_t*, slots)         \
     FIELD(T*, attention)                \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 // dscores and dscores0 come in as zeros.
 #define SAB_BACKWARD(FIELD)             \
@@ -220,7 +220,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(T*, dvalues0)                 \
     FIELD(T*, dscores)                  \
     FIELD(T*, dscores0)                 \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 #define ATTENTION_SIZES(FIELD)    \
     SIZES(FIELD)                  \
@@ -269,7 +269,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(std::int32_t*, slots)         \
     FIELD(T*, attention)                \
     FIELD(T*, largest_magnitude)        \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 // dv_rows (B, n) is dv of each sequence, summed outside. dq and dk are null where dV, dW_a and dU_a
 // are made here.
@@ -301,7 +301,7 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(T*, dc0)                      \
     FIELD(T*, dvalues0)                 \
     FIELD(T*, dkeys0)                   \
-    FIELD(Team, threads)
+    FIELD(ThreadPool, threads)
 
 template <class T>
 struct RnnForward {

@@ -1,91 +1,117 @@
-// A self-attentive recurrence walked back: gradients of states gather in the memory until the step that made them.
+// Self-attentive recurrences, backward. Gradients of a state gather in the memory (FullBackward or
+// ScreenedBackward) until the step that made the state.
 #include "arguments.h"
-#include "full.h"
-#include "screened.h"
+#include "memory_full.h"
+#include "memory_screened.h"
 
 namespace mnemoscope {
 
 template <class T, class Memory>
 struct BackwardScratch {
     Memory memory;
-    Rows<T> ds, dc, dh, dk_U, query, factor, dv;
-    Outer<T> dV_W, dU_a;  // of [V; W_a] and U_a: their lefts are d = [dz, dq], d [V; W_a] = [ds, dx], and dk
+    Rows<T> ds, dc, dh;  // ds = [ds, dx] where dx is wanted
+    Rows<T> dk_U;  // U_a^T dk
+    Rows<T> query, factor, dv;
+    WeightGradient<T> dV_W;  // of [V; W_a]; its gradient rows are [dz, dq]
+    WeightGradient<T> dU_a;  // its gradient rows are dk
 
-    BackwardScratch(const AttentiveBackward<T>& a, std::int64_t rows)
+    BackwardScratch(const AttentiveBackward<T>& a, int64_t rows)
         : memory(a, rows), ds(rows, a.dx ? a.depth() : a.n), dc(rows, a.n), dh(rows, a.n),
           dk_U(rows, a.n), query(1, a.n), factor(1, a.n), dv(rows, a.n),
-          dV_W(a.gate_width() + a.n, a.n_inputs ? a.depth() : 0, rows), dU_a(a.n, a.n_inputs ? a.n : 0, rows) {
-        for (std::int64_t j = 0; j < a.n; ++j) factor[0][j] = T(4) * a.v[j];
+          dV_W(a.gate_width() + a.n, a.n_inputs ? a.depth() : 0, rows),
+          dU_a(a.n, a.n_inputs ? a.n : 0, rows) {
+        for (int64_t j = 0; j < a.n; ++j) factor[0][j] = T(4) * a.v[j];
     }
 };
 
-// Through s_t = h_t + c_t and the attention that made c_t; at = t * batch + b.
+template <class T>
+struct BackwardMatrices {
+    Packed<T> V_W, U_a;  // V_W = [V; W_a]; W_a has zeros in the columns of the inputs
+    explicit BackwardMatrices(const AttentiveBackward<T>& a)
+        : V_W(a.gate_width() + a.n, width(a)), U_a(a.U_a, a.n, a.n, a.n, 1) {
+        V_W.fill(0, a.gate_width(), width(a), a.V, a.depth(), 1);
+        V_W.fill(a.gate_width(), a.n, a.n, a.W_a, a.n, 1);
+    }
+    static int64_t width(const AttentiveBackward<T>& a) { return a.dx ? a.depth() : a.n; }
+};
+
+// Through s_t = h_t + c_t and the attention that made c_t.
 template <class T, class Memory>
-void attend_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
-                 std::int64_t at) {
-    const T share = a.mix == Mix::mean ? T(0.5) : T(1);
-    T *d_context = local.memory.context(r), *d_query = local.dk_U[r];  // dk_U is free until the product with U_a
-    sweep<T>(a.n, [&](std::int64_t j, int count) {
-        Vec<T> d = load(local.ds[r] + j);
-        if (a.ds) d += load(a.ds + at * a.n + j, count);
-        d = share * d;
+void attend_backward(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local,
+                     const Position& p) {
+    const int64_t at = p.row * a.n;
+    T *dh = local.dh[p.r], *ds = local.ds[p.r];
+    T* d_context = local.memory.context(p.r);
+    T* d_query = local.dk_U[p.r];  // unused until the product with U_a
+    const T scale = a.mix == Mix::mean ? T(0.5) : T(1);
+    for_each_vector<T>(a.n, [&](int64_t j, int count) {
+        Vec<T> d = load(ds + j);
+        if (a.ds) d += load(a.ds + at + j, count);
+        d = scale * d;
         store(d_context + j, d, count);
-        if (a.dh) d += load(a.dh + at * a.n + j, count);
-        store(local.dh[r] + j, d, count);
+        if (a.dh) d += load(a.dh + at + j, count);
+        store(dh + j, d, count);
     });
-    const T* query = whole_vectors(a.activations_of(at).query(), a.n, local.query[0]);
-    local.memory.attend_back(r, at, query, d_context, d_query, local.dv[r]);
-    local.memory.claim(r, t, local.dh[r], local.dU_a.left(r));
-    sweep<T>(a.n, [&](std::int64_t j, int count) {
+
+    const T* query = whole_vectors(a.activations_of(p.row).query(), a.n, local.query[0]);
+    T* dk = local.dU_a.grad_row(p.r);
+    local.memory.attend_backward(p.r, p.row, query, d_context, d_query, local.dv[p.r]);
+    local.memory.take_gradient(p.r, p.t, dh, dk);
+
+    T* dq_row = local.dV_W.grad_row(p.r) + a.gate_width();
+    for_each_vector<T>(a.n, [&](int64_t j, int count) {
         const Vec<T> dq = load(local.factor[0] + j) * load(d_query + j);
-        store(local.dV_W.left(r) + a.gate_width() + j, dq, count);
+        store(dq_row + j, dq, count);
         if (a.n_inputs) return;
-        store(a.dq + at * a.n + j, dq, count);
-        store(a.dk + at * a.n + j, load(local.dU_a.left(r) + j), count);
+        store(a.dq + at + j, dq, count);
+        store(a.dk + at + j, load(dk + j), count);
     });
 }
 
-// Through the cell that made h_t: h_t was also a key, whose gradient comes back as U_a^T dk.
+// Through the cell that made h_t. h_t was also a key, which adds U_a^T dk to its gradient.
 template <class T, class Memory>
-void advance_back(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
-                  std::int64_t at) {
-    T* dz = a.dxp ? a.dxp + at * a.gate_width() : nullptr;
+void cell_backward(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local,
+                   const Position& p) {
+    T* dz = a.dxp ? a.dxp + p.row * a.gate_width() : nullptr;
+    T *dh = local.dh[p.r], *dk_U = local.dk_U[p.r], *grad_row = local.dV_W.grad_row(p.r);
     if (a.cell == Cell::lstm) {
-        const auto kept = a.activations_of(at);
-        const T* before = t ? a.activations_of(at - a.batch).cell() : a.c0 + at * a.n;
-        return lstm_cell_back(a.n, local.dh[r], local.dk_U[r], local.dc[r], before, kept.cell(), kept.gates(),
-                              local.dV_W.left(r), dz);
+        const auto saved = a.activations_of(p.row);
+        const T* c_before = p.t ? a.activations_of(p.previous).cell() : a.c0 + p.b * a.n;
+        return lstm_cell_backward(a.n, dh, dk_U, local.dc[p.r], c_before, saved.cell(),
+                                  saved.gates(), grad_row, dz);
     }
     with_phi(a.phi, [&](auto phi) {
-        rnn_cell_back<T, phi.value>(a.n, local.dh[r], local.dk_U[r], a.h + at * a.n, local.dV_W.left(r), dz);
+        rnn_cell_backward<T, phi.value>(a.n, dh, dk_U, a.h + p.row * a.n, grad_row, dz);
     });
 }
 
-// The gradients of weights and inputs that step t of row r adds, where they are made here. The cell read [s_{t-1}, x_t].
+// With a fused projection: the input rows of the weights' gradients, and dx. The cell read
+// [s_{t-1}, x_t].
 template <class T, class Memory>
-void gather(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
-            std::int64_t at) {
-    const T* before = t ? a.s + (at - a.batch) * a.n : a.s0 + at * a.n;
-    local.dV_W.right(r, before, a.n, a.x + at * a.n_inputs);
-    local.dU_a.right(r, a.h + at * a.n, a.n);
-    if (a.dx) copy(local.ds[r] + a.n, a.dx + at * a.n_inputs, a.n_inputs);
+void collect_inputs(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local,
+                    const Position& p) {
+    const T* s_before = p.t ? a.s + p.previous * a.n : a.s0 + p.b * a.n;
+    local.dV_W.set_input_row(p.r, s_before, a.n, a.x + p.row * a.n_inputs);
+    local.dU_a.set_input_row(p.r, a.h + p.row * a.n, a.n);
+    if (a.dx) copy(local.ds[p.r] + a.n, a.dx + p.row * a.n_inputs, a.n_inputs);
 }
 
+// Inactive step: its gradients are zero.
 template <class T, class Memory>
-void blank(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t at) {
-    fill_zero(local.dU_a.left(r), a.n);
-    fill_zero(local.dV_W.left(r), a.gate_width() + a.n);
-    local.dV_W.no_right(r);
-    local.dU_a.no_right(r);
-    if (a.dx) fill_zero(a.dx + at * a.n_inputs, a.n_inputs);
+void skip(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, const Position& p) {
+    fill_zero(local.dU_a.grad_row(p.r), a.n);
+    fill_zero(local.dV_W.grad_row(p.r), a.gate_width() + a.n);
+    local.dV_W.zero_input_row(p.r);
+    local.dU_a.zero_input_row(p.r);
+    if (a.dx) fill_zero(a.dx + p.row * a.n_inputs, a.n_inputs);
     if (a.n_inputs) return;
-    fill_zero(a.dxp + at * a.gate_width(), a.gate_width());
-    fill_zero(a.dq + at * a.n, a.n);
-    fill_zero(a.dk + at * a.n, a.n);
+    fill_zero(a.dxp + p.row * a.gate_width(), a.gate_width());
+    fill_zero(a.dq + p.row * a.n, a.n);
+    fill_zero(a.dk + p.row * a.n, a.n);
 }
 
 template <class T, class Memory>
-void begin(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t b) {
+void begin(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, int64_t b, int64_t r) {
     fill_zero(local.ds[r], a.n);
     fill_zero(local.dv[r], a.n);
     fill_zero(local.dc[r], a.n);
@@ -93,60 +119,62 @@ void begin(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std
 }
 
 template <class T, class Memory>
-void finish(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, std::int64_t r, std::int64_t b) {
+void finish(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, int64_t b,
+            int64_t r) {
     local.memory.finish(r, b);
     copy(local.ds[r], a.ds0 + b * a.n, a.n);
     if (a.cell == Cell::lstm) copy(local.dc[r], a.dc0 + b * a.n, a.n);
-    for (std::int64_t j = 0; j < a.n; ++j) a.dv_rows[b * a.n + j] = T(2) * local.dv[r][j];
+    for (int64_t j = 0; j < a.n; ++j) a.dv_rows[b * a.n + j] = T(2) * local.dv[r][j];
 }
 
-template <class T>
-struct Matrices {
-    Packed<T> V_W, U_a;  // V_W = [V; W_a]; queries read the state alone, whatever V reads beside it
-    explicit Matrices(const AttentiveBackward<T>& a)
-        : V_W(a.gate_width() + a.n, read(a)), U_a(a.U_a, a.n, a.n, a.n, 1) {
-        V_W.fill(0, a.gate_width(), read(a), a.V, a.depth(), 1);
-        V_W.fill(a.gate_width(), a.n, a.n, a.W_a, a.n, 1);
-    }
-    static std::int64_t read(const AttentiveBackward<T>& a) { return a.dx ? a.depth() : a.n; }
-};
-
 template <class T, class Memory>
-void walk(const AttentiveBackward<T>& a, const Matrices<T>& m, const Block& block, BackwardScratch<T, Memory>& local) {
-    const Span span(a.steps, a.batch, a.n, a.lengths);
+void run_backward(const AttentiveBackward<T>& a, const BackwardMatrices<T>& m, const Block& block,
+                  BackwardScratch<T, Memory>& local) {
+    const Lengths lengths{a.steps, a.batch, a.lengths};
     const int rows = block.rows();
-    for (int r = 0; r < rows; ++r) begin(a, local, r, block.first + r);
-    local.memory.begin(block, span);
-    for (std::int64_t t = a.steps - 1; t >= 0; --t) {
+    for (int r = 0; r < rows; ++r) begin(a, local, block.first + r, r);
+    local.memory.begin(block, lengths);
+
+    const int64_t longest = lengths.longest(block);
+    for (int64_t t = a.steps - 1; t >= longest; --t)
+        for (int r = 0; r < rows; ++r) skip(a, local, lengths.position(t, block, r));
+    for (int64_t t = longest - 1; t >= 0; --t) {
         for (int r = 0; r < rows; ++r) {
-            const std::int64_t at = t * a.batch + block.first + r;
-            span.alive(t, block.first + r) ? attend_back(a, local, r, t, at) : blank(a, local, r, at);
+            const Position p = lengths.position(t, block, r);
+            if (lengths.active(t, p.b))
+                attend_backward(a, local, p);
+            else
+                skip(a, local, p);
         }
-        if (t >= span.longest(block)) continue;
-        local.memory.undo(block, span, t);
-        m.U_a.times(local.dU_a.left(0), local.dU_a.stride(), rows, local.dk_U[0], local.dk_U.stride);
+        local.memory.rewind(block, lengths, t);
+        m.U_a.times(local.dU_a.grad_row(0), local.dU_a.grad_stride(), rows, local.dk_U[0],
+                    local.dk_U.stride);
         for (int r = 0; r < rows; ++r)
-            if (span.alive(t, block.first + r)) advance_back(a, local, r, t, t * a.batch + block.first + r);
-        m.V_W.times(local.dV_W.left(0), local.dV_W.stride(), rows, local.ds[0], local.ds.stride);
+            if (lengths.active(t, block.first + r))
+                cell_backward(a, local, lengths.position(t, block, r));
+        m.V_W.times(local.dV_W.grad_row(0), local.dV_W.grad_stride(), rows, local.ds[0],
+                    local.ds.stride);
         for (int r = 0; a.n_inputs && r < rows; ++r)
-            if (span.alive(t, block.first + r)) gather(a, local, r, t, t * a.batch + block.first + r);
-        local.dV_W.next(rows);
-        local.dU_a.next(rows);
+            if (lengths.active(t, block.first + r))
+                collect_inputs(a, local, lengths.position(t, block, r));
+        local.dV_W.advance(rows);
+        local.dU_a.advance(rows);
     }
-    for (int r = 0; r < rows; ++r) finish(a, local, r, block.first + r);
+
+    for (int r = 0; r < rows; ++r) finish(a, local, block.first + r, r);
 }
 
 template <class T, class Memory>
-void run(const AttentiveBackward<T>& a, std::int64_t rows) {
-    const Matrices<T> matrices(a);
-    over_rows<BackwardScratch<T, Memory>>(
-        a.threads, a.batch, rows, [&](std::int64_t size) { return BackwardScratch<T, Memory>(a, size); },
-        [&](const Block& block, auto& local) { walk(a, matrices, block, local); },
+void run(const AttentiveBackward<T>& a, int64_t rows) {
+    const BackwardMatrices<T> matrices(a);
+    for_each_block<BackwardScratch<T, Memory>>(
+        a.threads, a.batch, rows, [&](int64_t size) { return BackwardScratch<T, Memory>(a, size); },
+        [&](const Block& block, auto& local) { run_backward(a, matrices, block, local); },
         [&](auto& local) {
             if (!a.n_inputs) return;
-            local.dV_W.give(a.dV, 0, a.gate_width(), a.depth());
-            local.dV_W.give(a.dW_a, a.gate_width(), a.gate_width() + a.n, a.n);
-            local.dU_a.give(a.dU_a);
+            local.dV_W.add_to(a.dV, 0, a.gate_width(), a.depth());
+            local.dV_W.add_to(a.dW_a, a.gate_width(), a.gate_width() + a.n, a.n);
+            local.dU_a.add_to(a.dU_a);
         });
 }
 
@@ -162,5 +190,4 @@ int run(const AttentiveBackward<T>& a) {
 
 }  // namespace mnemoscope
 
-MNEMOSCOPE_API int attentive_backward_float(const mnemoscope::AttentiveBackward<float>* a) { return mnemoscope::run(*a); }
-MNEMOSCOPE_API int attentive_backward_double(const mnemoscope::AttentiveBackward<double>* a) { return mnemoscope::run(*a); }
+MNEMOSCOPE_EXPORT(attentive_backward, AttentiveBackward)

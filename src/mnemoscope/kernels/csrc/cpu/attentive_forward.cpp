@@ -1,115 +1,141 @@
-// A self-attentive recurrence over a whole sequence: the cell reads s_{t-1}, then s_t = h_t + attention over h_i, i <= t.
+// Self-attentive recurrences, forward: the cell reads s_{t-1}, and s_t = h_t + c_t, where c_t is
+// the attention of the query W_a s_{t-1} over the states in memory, h_t included.
+//
+// The memory is FullForward or ScreenedForward. Query and key rows hold exponentials (attention.h).
 #include "arguments.h"
-#include "full.h"
-#include "screened.h"
+#include "memory_full.h"
+#include "memory_screened.h"
 
 namespace mnemoscope {
 
 template <class T, class Memory>
 struct ForwardScratch {
     Memory memory;
-    Rows<T> s, c, h, product, asked, key, query, context, v, reach;  // s = [s, x]; asked = W_a s, query its exponentials
+    Rows<T> s;  // [s, x]
+    Rows<T> c, h, product;  // an LSTM's c; h_t; V [s, x]
+    Rows<T> raw_query, key, query;  // W_a s; U_a h, then e^{2 U_a h}; e^{2 W_a s}
+    Rows<T> context, v, magnitude;  // magnitude: the largest |query| or |key| so far, by lane
 
-    ForwardScratch(const AttentiveForward<T>& a, std::int64_t rows)
-        : memory(a, rows), s(rows, a.depth()), c(rows, a.n), h(rows, a.n), product(rows, a.gate_width()),
-          asked(rows, a.n), key(rows, a.n), query(1, a.n), context(1, a.n), v(1, a.n), reach(rows, lanes<T>) {
+    ForwardScratch(const AttentiveForward<T>& a, int64_t rows)
+        : memory(a, rows), s(rows, a.depth()), c(rows, a.n), h(rows, a.n),
+          product(rows, a.gate_width()), raw_query(rows, a.n), key(rows, a.n), query(1, a.n),
+          context(1, a.n), v(1, a.n), magnitude(rows, lanes<T>) {
         copy(a.v, v[0], a.n);
     }
 };
 
-template <class T, class Memory>
-void advance(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, std::int64_t r, std::int64_t at) {
-    const T* xp = Inputs<T>{a.xp, a.n_inputs, a.gate_width()}.added(at);
-    T* out = a.h + at * a.n;
-    if (a.cell == Cell::lstm) {
-        const auto kept = a.activations_of(at);
-        T *cell = a.save ? kept.cell() : nullptr, *gates = a.save ? kept.gates() : nullptr;
-        return lstm_cell(a.n, local.product[r], xp, local.c[r], local.h[r], out, cell, gates);
-    }
-    with_phi(a.phi, [&](auto phi) { rnn_cell<T, phi.value>(a.n, local.product[r], xp, a.b, local.h[r], out); });
-}
-
-template <class T, class Memory>
-void attend(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, std::int64_t r, std::int64_t t,
-            std::int64_t at) {
-    const auto kept = a.activations_of(at);
-    local.memory.keep(at % a.batch, t, local.h[r], local.key[r]);
-    double_exponentials(local.key[r], local.key[r], a.n, local.reach[r], a.save ? kept.key() : nullptr);
-    double_exponentials(local.asked[r], local.query[0], a.n, local.reach[r], a.save ? kept.query() : nullptr);
-    local.memory.insert(r, t, local.h[r], local.key[r]);
-    local.memory.attend(r, at, local.query[0], local.v[0], local.context[0]);
-    const T share = a.mix == Mix::mean ? T(0.5) : T(1);
-    sweep<T>(a.n, [&](std::int64_t j, int count) {
-        const Vec<T> s = share * (load(local.h[r] + j) + load(local.context[0] + j));
-        store(local.s[r] + j, s, count);
-        store(a.s + at * a.n + j, s, count);
-    });
-}
-
-template <class T>
-void blank(const AttentiveForward<T>& a, std::int64_t at) {
-    fill_zero(a.h + at * a.n, a.n);
-    fill_zero(a.s + at * a.n, a.n);
-    if (!a.save) return;
-    fill_zero(a.attention + at * (a.buffer < 0 ? 1 : a.capacity()), a.buffer < 0 ? 1 : a.capacity());
-    if (a.buffer >= 0) fill_zero(a.slots + at * a.capacity(), a.capacity());
-    fill_zero(a.activations + at * a.activation_width, a.activation_width);
-}
-
-// W_a reads the state alone. A zero for each input would not do: an infinite one, which the cell bends to 1, times zero
-// is no number.
+// W_a reads the state alone. Zero weights for the inputs would not do: the cell may squash an
+// infinite input to 1, but infinity times zero is NaN.
 template <class T>
 struct ForwardMatrices {
     Packed<T> V, W_a, U_a;
     explicit ForwardMatrices(const AttentiveForward<T>& a)
-        : V(a.V, a.depth(), a.gate_width(), 1, a.depth()), W_a(a.W_a, a.n, a.n, 1, a.n), U_a(a.U_a, a.n, a.n, 1, a.n) {}
+        : V(a.V, a.depth(), a.gate_width(), 1, a.depth()), W_a(a.W_a, a.n, a.n, 1, a.n),
+          U_a(a.U_a, a.n, a.n, 1, a.n) {}
 };
 
+// The cell: from V [s_{t-1}, x_t] to h_t.
 template <class T, class Memory>
-void walk(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, const Block& block,
-          ForwardScratch<T, Memory>& local) {
-    const Span span(a.steps, a.batch, a.n, a.lengths);
-    const Inputs<T> inputs{a.xp, a.n_inputs, a.gate_width()};
-    const int rows = block.rows();
-    for (int r = 0; r < rows; ++r) {
-        const std::int64_t b = block.first + r;
-        fill_zero(local.reach[r], lanes<T>);
-        local.memory.begin(r, b, local.reach[r]);
-        copy(a.s0 + b * a.n, local.s[r], a.n);
-        if (a.cell == Cell::lstm) copy(a.c0 + b * a.n, local.c[r], a.n);
+void update_cell(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local,
+                 const Position& p) {
+    const T* xp = Inputs<T>{a.xp, a.n_inputs, a.gate_width()}.projected(p.row);
+    T *product = local.product[p.r], *h = local.h[p.r], *out = a.h + p.row * a.n;
+    if (a.cell == Cell::lstm) {
+        const auto saved = a.activations_of(p.row);
+        T* cells = a.save ? saved.cell() : nullptr;
+        T* gates = a.save ? saved.gates() : nullptr;
+        return lstm_cell(a.n, product, xp, local.c[p.r], h, out, cells, gates);
     }
-    for (std::int64_t t = 0; t < a.steps; ++t) {
-        for (int r = 0; r < rows; ++r) inputs.put_behind(local.s[r], a.n, t * a.batch + block.first + r);
-        if (t < span.longest(block)) {
-            m.V.times(local.s[0], local.s.stride, rows, local.product[0], local.product.stride);
-            m.W_a.times(local.s[0], local.s.stride, rows, local.asked[0], local.asked.stride);
-        }
-        for (int r = 0; r < rows; ++r)
-            if (span.alive(t, block.first + r)) advance(a, local, r, t * a.batch + block.first + r);
-        if (t < span.longest(block)) m.U_a.times(local.h[0], local.h.stride, rows, local.key[0], local.key.stride);
-        for (int r = 0; r < rows; ++r) {
-            const std::int64_t at = t * a.batch + block.first + r;
-            if (span.alive(t, block.first + r)) {
-                attend(a, local, r, t, at);
-            } else {
-                blank(a, at);
-                local.memory.keep(block.first + r, t, nullptr, nullptr);
-            }
-        }
-    }
-    for (int r = 0; r < rows; ++r) {
-        local.memory.finish(r, block.first + r, m.U_a);
-        a.largest_magnitude[block.first + r] = *std::max_element(local.reach[r], local.reach[r] + lanes<T>);
-        if (a.cell == Cell::lstm) copy(local.c[r], a.c_T + (block.first + r) * a.n, a.n);
-    }
+    with_phi(a.phi, [&](auto phi) { rnn_cell<T, phi.value>(a.n, product, xp, a.b, h, out); });
+}
+
+// h_t enters the memory, and the query attends it: from h_t to s_t.
+template <class T, class Memory>
+void attend(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, const Position& p) {
+    const auto saved = a.activations_of(p.row);
+    T *h = local.h[p.r], *key = local.key[p.r], *magnitude = local.magnitude[p.r];
+    local.memory.write_final(p.b, p.t, h, key);
+    double_exponentials(key, key, a.n, magnitude, a.save ? saved.key() : nullptr);
+    double_exponentials(local.raw_query[p.r], local.query[0], a.n, magnitude,
+                        a.save ? saved.query() : nullptr);
+    local.memory.insert(p.r, p.t, h, key);
+    local.memory.attend(p.r, p.row, local.query[0], local.v[0], local.context[0]);
+    const T scale = a.mix == Mix::mean ? T(0.5) : T(1);
+    for_each_vector<T>(a.n, [&](int64_t j, int count) {
+        const Vec<T> s = scale * (load(h + j) + load(local.context[0] + j));
+        store(local.s[p.r] + j, s, count);
+        store(a.s + p.row * a.n + j, s, count);
+    });
+}
+
+// Zeros into the outputs of an inactive step.
+template <class T, class Memory>
+void skip(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, const Position& p) {
+    local.memory.write_final_zeros(p.b, p.t);
+    fill_zero(a.h + p.row * a.n, a.n);
+    fill_zero(a.s + p.row * a.n, a.n);
+    if (!a.save) return;
+    const int64_t saved_weights = a.buffer < 0 ? 1 : a.capacity();
+    fill_zero(a.attention + p.row * saved_weights, saved_weights);
+    if (a.buffer >= 0) fill_zero(a.slots + p.row * a.capacity(), a.capacity());
+    fill_zero(a.activations + p.row * a.activation_width, a.activation_width);
 }
 
 template <class T, class Memory>
-void run(const AttentiveForward<T>& a, std::int64_t rows) {
+void begin(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, int64_t b, int64_t r) {
+    fill_zero(local.magnitude[r], lanes<T>);
+    local.memory.begin(r, b, local.magnitude[r]);
+    copy(a.s0 + b * a.n, local.s[r], a.n);
+    if (a.cell == Cell::lstm) copy(a.c0 + b * a.n, local.c[r], a.n);
+}
+
+template <class T, class Memory>
+void finish(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, const Packed<T>& U_a,
+            int64_t b, int64_t r) {
+    local.memory.finish(r, b, U_a);
+    const T* magnitude = local.magnitude[r];
+    a.largest_magnitude[b] = *std::max_element(magnitude, magnitude + lanes<T>);
+    if (a.cell == Cell::lstm) copy(local.c[r], a.c_T + b * a.n, a.n);
+}
+
+template <class T, class Memory>
+void run_forward(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, const Block& block,
+                 ForwardScratch<T, Memory>& local) {
+    const Lengths lengths{a.steps, a.batch, a.lengths};
+    const Inputs<T> inputs{a.xp, a.n_inputs, a.gate_width()};
+    const int rows = block.rows();
+    for (int r = 0; r < rows; ++r) begin(a, local, block.first + r, r);
+
+    const int64_t longest = lengths.longest(block);
+    for (int64_t t = 0; t < longest; ++t) {
+        for (int r = 0; r < rows; ++r)
+            inputs.append_to(local.s[r], a.n, lengths.position(t, block, r).row);
+        m.V.times(local.s, rows, local.product);
+        m.W_a.times(local.s, rows, local.raw_query);
+        for (int r = 0; r < rows; ++r)
+            if (lengths.active(t, block.first + r))
+                update_cell(a, local, lengths.position(t, block, r));
+        m.U_a.times(local.h, rows, local.key);
+        for (int r = 0; r < rows; ++r) {
+            const Position p = lengths.position(t, block, r);
+            if (lengths.active(t, p.b))
+                attend(a, local, p);
+            else
+                skip(a, local, p);
+        }
+    }
+
+    for (int64_t t = longest; t < a.steps; ++t)
+        for (int r = 0; r < rows; ++r) skip(a, local, lengths.position(t, block, r));
+    for (int r = 0; r < rows; ++r) finish(a, local, m.U_a, block.first + r, r);
+}
+
+template <class T, class Memory>
+void run(const AttentiveForward<T>& a, int64_t rows) {
     const ForwardMatrices<T> matrices(a);
-    over_rows<ForwardScratch<T, Memory>>(
-        a.threads, a.batch, rows, [&](std::int64_t size) { return ForwardScratch<T, Memory>(a, size); },
-        [&](const Block& block, auto& local) { walk(a, matrices, block, local); });
+    for_each_block<ForwardScratch<T, Memory>>(
+        a.threads, a.batch, rows, [&](int64_t size) { return ForwardScratch<T, Memory>(a, size); },
+        [&](const Block& block, auto& local) { run_forward(a, matrices, block, local); });
 }
 
 template <class T>
@@ -124,5 +150,4 @@ int run(const AttentiveForward<T>& a) {
 
 }  // namespace mnemoscope
 
-MNEMOSCOPE_API int attentive_forward_float(const mnemoscope::AttentiveForward<float>* a) { return mnemoscope::run(*a); }
-MNEMOSCOPE_API int attentive_forward_double(const mnemoscope::AttentiveForward<double>* a) { return mnemoscope::run(*a); }
+MNEMOSCOPE_EXPORT(attentive_forward, AttentiveForward)

@@ -1,4 +1,7 @@
-// What happens to one row after the recurrent product: the cells' non-linearities, there and back.
+// The RNN and LSTM cells for one row: what follows the recurrent product, forward and backward.
+//
+// Layout: "padded" rows are scratch memory padded with zeros to whole vectors (Rows); other rows
+// belong to tensors and end with their last number. Gates lie one after the other, n numbers each.
 #pragma once
 
 #include <algorithm>
@@ -10,42 +13,44 @@ namespace mnemoscope {
 
 enum class Phi : std::int64_t { tanh = 0, relu = 1, modrelu = 2, identity = 3 };
 
-// f(j, count) for every vector of a row of n numbers; count lanes of it lie inside the row.
+// Calls f(j, count) for the vector at j of a row of n numbers; `count` of its lanes are in the row.
 template <class T, class F>
-MNEMOSCOPE_INLINE void sweep(std::int64_t n, F f) {
-    for (std::int64_t j = 0; j < n; j += lanes<T>) f(j, static_cast<int>(std::min<std::int64_t>(lanes<T>, n - j)));
+MNEMOSCOPE_INLINE void for_each_vector(int64_t n, F f) {
+    for (int64_t j = 0; j < n; j += lanes<T>)
+        f(j, static_cast<int>(std::min<int64_t>(lanes<T>, n - j)));
 }
 
-// A row of n numbers that may be read in whole vectors: itself, or a copy in `padded`, which has zeros behind it.
+// The row itself if whole vectors can be read from it, else a copy in `padded`.
 template <class T>
-inline const T* whole_vectors(const T* row, std::int64_t n, T* padded) {
+inline const T* whole_vectors(const T* row, int64_t n, T* padded) {
     if (n % lanes<T> == 0) return row;
     copy(row, padded, n);
     return padded;
 }
 
 template <class T>
-MNEMOSCOPE_INLINE Vec<T> signed_as(Vec<T> z, Vec<T> modulus) {
-    return where_positive(z, modulus, where_positive(-z, -modulus, z));
+MNEMOSCOPE_INLINE Vec<T> copy_sign(Vec<T> magnitude, Vec<T> z) {
+    return where_positive(z, magnitude, where_positive(-z, -magnitude, z));
 }
 
 // modReLU(z) = sign(z) relu(|z| + b)
 template <class T>
 MNEMOSCOPE_INLINE Vec<T> modrelu(Vec<T> z, Vec<T> b) {
-    return signed_as<T>(z, larger(splat(T(0)), larger(z, -z) + b));
+    return copy_sign<T>(max(splat(T(0)), max(z, -z) + b), z);
 }
 
+// phi(z); b is modReLU's bias.
 template <class T, Phi phi>
-MNEMOSCOPE_INLINE Vec<T> apply(Vec<T> z, Vec<T> b) {
+MNEMOSCOPE_INLINE Vec<T> apply_phi(Vec<T> z, Vec<T> b) {
     if constexpr (phi == Phi::tanh) return hyperbolic_tangent<T>(z);
-    if constexpr (phi == Phi::relu) return larger(splat(T(0)), z);
+    if constexpr (phi == Phi::relu) return max(splat(T(0)), z);
     if constexpr (phi == Phi::modrelu) return modrelu<T>(z, b);
     return z;
 }
 
-// d phi'(z), from h = phi(z) alone: modReLU is open exactly where h is not zero.
+// d phi'(z) from h = phi(z): modReLU has slope one where h is not zero.
 template <class T, Phi phi>
-MNEMOSCOPE_INLINE Vec<T> pull_back(Vec<T> d, Vec<T> h) {
+MNEMOSCOPE_INLINE Vec<T> phi_backward(Vec<T> d, Vec<T> h) {
     const Vec<T> zero = splat(T(0));
     if constexpr (phi == Phi::tanh) return d * (T(1) - h * h);
     if constexpr (phi == Phi::relu) return where_positive(h, d, zero);
@@ -53,36 +58,42 @@ MNEMOSCOPE_INLINE Vec<T> pull_back(Vec<T> d, Vec<T> h) {
     return d;
 }
 
-// h = phi(z + xp): z is a padded row, xp may be null; h goes to the padded row `state` and to the tensor's row `out`.
+// h = phi(z + xp). z and `state` are padded rows; h is written to `state` and `out`. xp may be
+// null.
 template <class T, Phi phi>
-inline void rnn_cell(std::int64_t n, const T* z, const T* xp, const T* b, T* state, T* out) {
-    sweep<T>(n, [&](std::int64_t j, int count) {
+inline void rnn_cell(int64_t n, const T* z, const T* xp, const T* b, T* state, T* out) {
+    for_each_vector<T>(n, [&](int64_t j, int count) {
         const Vec<T> bias = b ? load(b + j, count) : splat(T(0));
-        const Vec<T> h = apply<T, phi>(xp ? load(z + j) + load(xp + j, count) : load(z + j), bias);
+        const Vec<T> sum = xp ? load(z + j) + load(xp + j, count) : load(z + j);
+        const Vec<T> h = apply_phi<T, phi>(sum, bias);
         store(state + j, h, count);
         store(out + j, h, count);
     });
 }
 
-// dz = (dh + carry) phi'(z): to the padded row `local` and to the tensor's row `out`. dh and out may be null.
+// dz = (dh + carry) phi'(z). carry and `grad_row` are padded rows; dz is written to `grad_row` and
+// `out`. dh and out may be null.
 template <class T, Phi phi>
-inline void rnn_cell_back(std::int64_t n, const T* dh, const T* carry, const T* h, T* local, T* out) {
-    sweep<T>(n, [&](std::int64_t j, int count) {
+inline void rnn_cell_backward(int64_t n, const T* dh, const T* carry, const T* h, T* grad_row,
+                              T* out) {
+    for_each_vector<T>(n, [&](int64_t j, int count) {
         Vec<T> d = load(carry + j);
         if (dh) d += load(dh + j, count);
-        const Vec<T> dz = pull_back<T, phi>(d, load(h + j, count));
-        store(local + j, dz, count);
+        const Vec<T> dz = phi_backward<T, phi>(d, load(h + j, count));
+        store(grad_row + j, dz, count);
         if (out) store(out + j, dz, count);
     });
 }
 
-// c = f c + i g, h = o tanh(c); z (4n) a padded row in the order i, f, g, o. xp may be null, and gates: nobody will ask.
+// c = f c + i g, h = o tanh(c), with z (4n) in torch's gate order i, f, g, o. z, c and `state` are
+// padded rows; h is written to `state` and `out`. xp and gates may be null (gates: no backward).
 template <class T>
-MNEMOSCOPE_FLATTEN void lstm_cell(std::int64_t n, const T* z, const T* xp, T* c, T* state, T* out, T* cells, T* gates) {
-    sweep<T>(n, [&](std::int64_t j, int count) {
+MNEMOSCOPE_FLATTEN void lstm_cell(int64_t n, const T* z, const T* xp, T* c, T* state, T* out,
+                                  T* cells, T* gates) {
+    for_each_vector<T>(n, [&](int64_t j, int count) {
         const auto gate = [&](int k) {
-            const Vec<T> own = load(z + k * n + j, count);
-            return xp ? own + load(xp + k * n + j, count) : own;
+            const Vec<T> recurrent = load(z + k * n + j, count);
+            return xp ? recurrent + load(xp + k * n + j, count) : recurrent;
         };
         const Vec<T> i = sigmoid<T>(gate(0)), f = sigmoid<T>(gate(1));
         const Vec<T> g = hyperbolic_tangent<T>(gate(2)), o = sigmoid<T>(gate(3));
@@ -100,12 +111,13 @@ MNEMOSCOPE_FLATTEN void lstm_cell(std::int64_t n, const T* z, const T* xp, T* c,
     });
 }
 
-// From the gradient of h (dh and carry) and of c (dc, in place): that of the four pre-activations. dh and out may be
-// null.
+// Gradients of the four pre-activations, from those of h (dh + carry) and of c. dc, carry and
+// `grad_row` are padded rows; dc becomes the gradient of c_{t-1}. dh and out may be null.
 template <class T>
-MNEMOSCOPE_FLATTEN void lstm_cell_back(std::int64_t n, const T* dh, const T* carry, T* dc, const T* c_before,
-                                       const T* c, const T* gates, T* local, T* out) {
-    sweep<T>(n, [&](std::int64_t j, int count) {
+MNEMOSCOPE_FLATTEN void lstm_cell_backward(int64_t n, const T* dh, const T* carry, T* dc,
+                                           const T* c_before, const T* c, const T* gates,
+                                           T* grad_row, T* out) {
+    for_each_vector<T>(n, [&](int64_t j, int count) {
         const Vec<T> i = load(gates + j, count), f = load(gates + n + j, count);
         const Vec<T> g = load(gates + 2 * n + j, count), o = load(gates + 3 * n + j, count);
         const Vec<T> tanh_c = hyperbolic_tangent<T>(load(c + j, count));
@@ -113,7 +125,7 @@ MNEMOSCOPE_FLATTEN void lstm_cell_back(std::int64_t n, const T* dh, const T* car
         if (dh) d += load(dh + j, count);
         const Vec<T> d_c = load(dc + j) + d * o * (T(1) - tanh_c * tanh_c);
         const auto put = [&](int k, Vec<T> value) {
-            store(local + k * n + j, value, count);
+            store(grad_row + k * n + j, value, count);
             if (out) store(out + k * n + j, value, count);
         };
         put(0, d_c * g * i * (T(1) - i));
@@ -124,18 +136,18 @@ MNEMOSCOPE_FLATTEN void lstm_cell_back(std::int64_t n, const T* dh, const T* car
     });
 }
 
-// Calls f with phi as a compile-time constant: f(std::integral_constant).
+// Calls f(PhiConstant<phi>{}), which makes phi a compile-time constant in f.
 template <Phi phi>
-struct Constant {
+struct PhiConstant {
     static constexpr Phi value = phi;
 };
 template <class F>
 inline void with_phi(Phi phi, F f) {
     switch (phi) {
-        case Phi::tanh: return f(Constant<Phi::tanh>{});
-        case Phi::relu: return f(Constant<Phi::relu>{});
-        case Phi::modrelu: return f(Constant<Phi::modrelu>{});
-        case Phi::identity: return f(Constant<Phi::identity>{});
+        case Phi::tanh: return f(PhiConstant<Phi::tanh>{});
+        case Phi::relu: return f(PhiConstant<Phi::relu>{});
+        case Phi::modrelu: return f(PhiConstant<Phi::modrelu>{});
+        case Phi::identity: return f(PhiConstant<Phi::identity>{});
     }
 }
 

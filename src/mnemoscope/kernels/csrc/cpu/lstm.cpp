@@ -1,120 +1,70 @@
-// Long short-term memory over a whole sequence, there and back. Gates in torch's order i, f, g, o.
+// Long short-term memory. Gates in torch's order i, f, g, o.
 #include "arguments.h"
-#include "cells.h"
-#include "product.h"
-#include "sequence.h"
-#include "team.h"
+#include "recurrence.h"
 
 namespace mnemoscope {
 
 template <class T>
-struct LstmRows {
-    Rows<T> state, cell, product;
-    LstmRows(std::int64_t rows, std::int64_t n, std::int64_t extra)
-        : state(rows, n + extra), cell(rows, n), product(rows, 4 * n) {}
+struct LstmForwardCell {
+    const LstmForward<T>& a;
+    Rows<T> c;
+    LstmForwardCell(const LstmForward<T>& a, int64_t rows) : a(a), c(rows, a.n) {}
+
+    void begin(int64_t b, int64_t r) { copy(a.c0 + b * a.n, c[r], a.n); }
+    void step(const Position& p, const T* product, const T* xp, T* state) {
+        T* cells = a.save ? a.cells + p.row * a.n : nullptr;
+        T* gates = a.save ? a.gates + p.row * 4 * a.n : nullptr;
+        lstm_cell(a.n, product, xp, c[p.r], state, a.h + p.row * a.n, cells, gates);
+    }
+    void skip(const Position& p) {
+        fill_zero(a.h + p.row * a.n, a.n);
+        if (!a.save) return;
+        fill_zero(a.cells + p.row * a.n, a.n);
+        fill_zero(a.gates + p.row * 4 * a.n, 4 * a.n);
+    }
+    void finish(int64_t b, int64_t r) { copy(c[r], a.c_T + b * a.n, a.n); }
 };
 
 template <class T>
-void walk(const LstmForward<T>& a, const Packed<T>& V, const Block& block, LstmRows<T>& local) {
-    const Span span(a.steps, a.batch, a.n, a.lengths);
-    const Inputs<T> inputs{a.xp, a.n_inputs, 4 * a.n};
-    for (std::int64_t b = block.first; b < block.end; ++b) {
-        copy(a.h0 + b * a.n, local.state[b - block.first], a.n);
-        copy(a.c0 + b * a.n, local.cell[b - block.first], a.n);
-    }
-    for (std::int64_t t = 0; t < span.longest(block); ++t) {
-        for (int r = 0; r < block.rows(); ++r)
-            inputs.put_behind(local.state[r], a.n, t * a.batch + block.first + r);
-        V.times(local.state[0], local.state.stride, block.rows(), local.product[0], local.product.stride);
-        for (std::int64_t b = block.first; b < block.end; ++b) {
-            const std::int64_t r = b - block.first, at = t * a.batch + b;
-            T *h = a.h + at * a.n, *cells = a.save ? a.cells + at * a.n : nullptr;
-            T* gates = a.save ? a.gates + at * 4 * a.n : nullptr;
-            if (span.alive(t, b)) {
-                lstm_cell(a.n, local.product[r], inputs.added(at), local.cell[r], local.state[r], h, cells, gates);
-                continue;
-            }
-            fill_zero(h, a.n);
-            if (a.save) fill_zero(cells, a.n), fill_zero(gates, 4 * a.n);
-        }
-    }
-    span.zero_rest(block, a.h);
-    if (a.save) span.zero_rest(block, a.cells), span.zero_rest(block, a.gates, 4 * a.n);
-    for (std::int64_t b = block.first; b < block.end; ++b) copy(local.cell[b - block.first], a.c_T + b * a.n, a.n);
-}
+struct LstmBackwardCell {
+    const LstmBackward<T>& a;
+    Rows<T> dc;
+    LstmBackwardCell(const LstmBackward<T>& a, int64_t rows) : a(a), dc(rows, a.n) {}
 
-template <class T>
-struct LstmGradients {
-    Rows<T> dc, product;  // product = [dh, dx]
-    Outer<T> dV;          // its left is dz
+    void begin(int64_t b, int64_t r) {
+        fill_zero(dc[r], a.n);
+        if (a.dc_T) copy(a.dc_T + b * a.n, dc[r], a.n);
+    }
+    void step(const Position& p, const T* carry, T* grad_row, T* dxp) {
+        const int64_t at = p.row * a.n;
+        const T* dh = a.dh ? a.dh + at : nullptr;
+        const T* c_before = p.t ? a.cells + p.previous * a.n : a.c0 + p.b * a.n;
+        lstm_cell_backward(a.n, dh, carry, dc[p.r], c_before, a.cells + at, a.gates + 4 * at,
+                           grad_row, dxp);
+    }
+    void skip(const Position&) {}
+    void finish(int64_t b, int64_t r, const T* carry) {
+        copy(carry, a.dh0 + b * a.n, a.n);
+        copy(dc[r], a.dc0 + b * a.n, a.n);
+    }
 };
-
-template <class T>
-void walk(const LstmBackward<T>& a, const Packed<T>& V, const Block& block, LstmGradients<T>& local) {
-    const Span span(a.steps, a.batch, a.n, a.lengths);
-    const Inputs<T> inputs{a.x, a.n_inputs, 4 * a.n};
-    if (a.dxp) span.zero_rest(block, a.dxp, 4 * a.n);
-    if (a.dx) span.zero_rest(block, a.dx, a.n_inputs);
-    for (std::int64_t b = block.first; b < block.end; ++b) {
-        fill_zero(local.product[b - block.first], a.n);
-        fill_zero(local.dc[b - block.first], a.n);
-        if (a.dc_T) copy(a.dc_T + b * a.n, local.dc[b - block.first], a.n);
-    }
-    for (std::int64_t t = span.longest(block) - 1; t >= 0; --t) {
-        for (std::int64_t b = block.first; b < block.end; ++b) {
-            const std::int64_t r = b - block.first, at = t * a.batch + b, row = at * a.n, last = row - a.batch * a.n;
-            T* out = a.dxp ? a.dxp + at * 4 * a.n : nullptr;
-            if (span.alive(t, b)) {
-                lstm_cell_back(a.n, a.dh ? a.dh + row : nullptr, local.product[r], local.dc[r],
-                               t ? a.cells + last : a.c0 + b * a.n, a.cells + row, a.gates + 4 * row,
-                               local.dV.left(r), out);
-                if (a.n_inputs) local.dV.right(r, t ? a.h + last : a.h0 + b * a.n, a.n, inputs.behind(at));
-            } else {
-                if (out) fill_zero(out, 4 * a.n);
-                fill_zero(local.dV.left(r), 4 * a.n);
-                local.dV.no_right(r);
-            }
-        }
-        V.times(local.dV.left(0), local.dV.stride(), block.rows(), local.product[0], local.product.stride);
-        local.dV.next(block.rows());
-        for (int r = 0; a.dx && r < block.rows(); ++r)
-            copy(local.product[r] + a.n, a.dx + (t * a.batch + block.first + r) * a.n_inputs, a.n_inputs);
-    }
-    for (std::int64_t b = block.first; b < block.end; ++b) {
-        copy(local.product[b - block.first], a.dh0 + b * a.n, a.n);
-        copy(local.dc[b - block.first], a.dc0 + b * a.n, a.n);
-    }
-}
 
 template <class T>
 int run(const LstmForward<T>& a) {
     return guarded([&] {
-        const std::int64_t depth = a.n + a.n_inputs;
-        const Packed<T> V(a.V, depth, 4 * a.n, 1, depth);
-        over_rows<LstmRows<T>>(
-            a.threads, a.batch, most_rows<T>(4 * depth * a.n),
-            [&](std::int64_t rows) { return LstmRows<T>(rows, a.n, a.n_inputs); },
-            [&](const Block& block, auto& local) { walk(a, V, block, local); });
+        const ForwardLoop<T> loop(a, a.V, 4 * a.n, a.n_inputs);
+        loop.template run<LstmForwardCell<T>>(a);
     });
 }
 template <class T>
 int run(const LstmBackward<T>& a) {
     return guarded([&] {
-        const std::int64_t depth = a.n + a.n_inputs, width = a.dx ? depth : a.n;
-        const Packed<T> V(a.V, 4 * a.n, width, depth, 1);
-        const auto scratch = [&](std::int64_t rows) {
-            return LstmGradients<T>{{rows, a.n}, {rows, width}, {4 * a.n, a.n_inputs ? depth : 0, rows}};
-        };
-        over_rows<LstmGradients<T>>(
-            a.threads, a.batch, most_rows<T>(4 * depth * a.n), scratch,
-            [&](const Block& block, auto& local) { walk(a, V, block, local); },
-            [&](auto& local) { local.dV.give(a.dV); });
+        const BackwardLoop<T> loop(a, a.V, 4 * a.n, a.n_inputs);
+        loop.template run<LstmBackwardCell<T>>(a);
     });
 }
 
 }  // namespace mnemoscope
 
-MNEMOSCOPE_API int lstm_forward_float(const mnemoscope::LstmForward<float>* a) { return mnemoscope::run(*a); }
-MNEMOSCOPE_API int lstm_forward_double(const mnemoscope::LstmForward<double>* a) { return mnemoscope::run(*a); }
-MNEMOSCOPE_API int lstm_backward_float(const mnemoscope::LstmBackward<float>* a) { return mnemoscope::run(*a); }
-MNEMOSCOPE_API int lstm_backward_double(const mnemoscope::LstmBackward<double>* a) { return mnemoscope::run(*a); }
+MNEMOSCOPE_EXPORT(lstm_forward, LstmForward)
+MNEMOSCOPE_EXPORT(lstm_backward, LstmBackward)

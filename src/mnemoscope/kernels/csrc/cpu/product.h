@@ -1,4 +1,8 @@
-// The recurrent product: a few rows of states times a weight matrix that was packed once for the whole sequence.
+// The recurrent product: a few rows of states times a weight matrix packed once for the sequence,
+// and the gradient of such a matrix.
+//
+// Layout: Rows pads each row with zeros to whole vectors. Packed stores a matrix as panels of up to
+// three vectors of columns, each panel row after row, so that the product reads it front to back.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +14,7 @@
 
 namespace mnemoscope {
 
-inline std::int64_t rounded_up(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+inline int64_t rounded_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // Zeroed memory that starts on a cache line.
 template <class T>
@@ -20,175 +24,138 @@ class Buffer {
 
 public:
     Buffer() = default;
-    explicit Buffer(std::int64_t size) : memory(new T[static_cast<std::size_t>(size) + 64 / sizeof(T)]()) {
+    explicit Buffer(int64_t size)
+        : memory(new T[static_cast<std::size_t>(size) + 64 / sizeof(T)]()) {
         const auto address = reinterpret_cast<std::uintptr_t>(memory.get());
         start = memory.get() + (64 - address % 64) % 64 / sizeof(T);
     }
     T* get() const { return start; }
-    T& operator[](std::int64_t i) const { return start[i]; }
+    T& operator[](int64_t i) const { return start[i]; }
 };
 
 // Rows of `width` numbers, each padded with zeros to whole vectors.
 template <class T>
 struct Rows {
-    std::int64_t stride = 0;
+    int64_t stride = 0;
     Buffer<T> buffer;
     Rows() = default;
-    Rows(std::int64_t rows, std::int64_t width) : stride(rounded_up(width, lanes<T>)), buffer(rows * stride) {}
-    T* operator[](std::int64_t row) const { return buffer.get() + row * stride; }
+    Rows(int64_t rows, int64_t width)
+        : stride(rounded_up(width, lanes<T>)), buffer(rows * stride) {}
+    T* operator[](int64_t row) const { return buffer.get() + row * stride; }
 };
 
-// A tile of the product lives in registers: `tile_rows` rows by `tile_vectors` vectors.
+// A tile of the product is held in registers: `tile_rows` rows by `tile_vectors` vectors.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int tile_rows = 8, tile_vectors = 3;
 #else
 constexpr int tile_rows = 4, tile_vectors = 3;
 #endif
 
-// c (R x V vectors) = or += the sum over k < depth of a's column k times the panel's row k, all of it in registers. Terms
-// are added in the same order whatever R is: a row's result does not depend on the rows beside it.
-struct Steps {
-    std::int64_t panel, a_row, a_depth, c;  // from one row of the panel, row of a, column of a, row of c to the next
-};
-template <class T, int R, int V, bool onto>
-void tile(const T* panel, std::int64_t depth, const T* a, T* c, const Steps& step) {
-    Vec<T> sum[R][V] = {};
-    MNEMOSCOPE_UNROLL(4)
-    for (std::int64_t k = 0; k < depth; ++k, panel += step.panel, a += step.a_depth) {
-        Vec<T> w[V];
-        for (int v = 0; v < V; ++v) w[v] = load(panel + v * lanes<T>);
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < V; ++v) sum[r][v] += a[r * step.a_row] * w[v];
-    }
-    MNEMOSCOPE_UNROLL(8)
-    for (int r = 0; r < R; ++r) {
-        MNEMOSCOPE_UNROLL(3)
-        for (int v = 0; v < V; ++v) {
-            T* to = c + r * step.c + v * lanes<T>;
-            store(to, onto ? load(to) + sum[r][v] : sum[r][v]);
-        }
-    }
-}
-// The same for sizes known at run time, rows <= R and vectors <= tile_vectors.
-template <class T, int R, bool onto>
-void tile(int rows, int vectors, const T* panel, std::int64_t depth, const T* a, T* c, const Steps& step) {
-    if constexpr (R > 1)
-        if (rows < R) return tile<T, R - 1, onto>(rows, vectors, panel, depth, a, c, step);
-    if (vectors == 3) tile<T, R, 3, onto>(panel, depth, a, c, step);
-    if (vectors == 2) tile<T, R, 2, onto>(panel, depth, a, c, step);
-    if (vectors == 1) tile<T, R, 1, onto>(panel, depth, a, c, step);
-}
-// How many of a matrix's vectors go into the panel that starts at `first`.
-inline int panel_vectors(std::int64_t vectors, std::int64_t first) {
-    const std::int64_t left = vectors - first;
+// The number of vectors in the panel that starts at vector `first` of `vectors`.
+inline int panel_vectors(int64_t vectors, int64_t first) {
+    const int64_t left = vectors - first;
     if (left == tile_vectors + 1) return tile_vectors - 1;  // 2 + 2 rather than 3 + 1
-    return static_cast<int>(std::min<std::int64_t>(left, tile_vectors));
+    return static_cast<int>(std::min<int64_t>(left, tile_vectors));
 }
 
-// A (depth x width) matrix in panels of at most `tile_vectors` vectors, so that the product reads it front to back.
+// A (depth, width) matrix in panels of at most `tile_vectors` vectors of columns.
 template <class T>
 class Packed {
-    std::int64_t depth, vectors;
+    int64_t depth, vectors;
     Buffer<T> panels;
 
 public:
-    // Of zeros.
-    Packed(std::int64_t depth, std::int64_t width)
-        : depth(depth), vectors(rounded_up(width, lanes<T>) / lanes<T>), panels(depth * vectors * lanes<T>) {}
-    // The element in row k and column j is source[k * row_step + j * column_step].
-    Packed(const T* source, std::int64_t depth, std::int64_t width, std::int64_t row_step, std::int64_t column_step)
+    // All zeros.
+    Packed(int64_t depth, int64_t width)
+        : depth(depth), vectors(rounded_up(width, lanes<T>) / lanes<T>),
+          panels(depth * vectors * lanes<T>) {}
+    // Element (k, j) is source[k * row_stride + j * column_stride].
+    Packed(const T* source, int64_t depth, int64_t width, int64_t row_stride, int64_t column_stride)
         : Packed(depth, width) {
-        fill(0, depth, width, source, row_step, column_step);
+        fill(0, depth, width, source, row_stride, column_stride);
     }
 
-    // The first `width` columns of `count` rows from row `top` on.
-    void fill(std::int64_t top, std::int64_t count, std::int64_t width, const T* source, std::int64_t row_step,
-              std::int64_t column_step) {
-        for (std::int64_t first = 0; first * lanes<T> < width; first += panel_vectors(vectors, first)) {
-            const std::int64_t columns = panel_vectors(vectors, first) * lanes<T>, start = first * lanes<T>;
+    // Writes the first `width` columns of `count` rows, from row `top` on.
+    void fill(int64_t top, int64_t count, int64_t width, const T* source, int64_t row_stride,
+              int64_t column_stride) {
+        for (int64_t first = 0; first * lanes<T> < width; first += panel_vectors(vectors, first)) {
+            const int64_t columns = panel_vectors(vectors, first) * lanes<T>;
+            const int64_t start = first * lanes<T>;
+            const int64_t filled = std::min(columns, width - start);
+            const T* from = source + start * column_stride;
             T* panel = panels.get() + start * depth + top * columns;
-            const std::int64_t filled = std::min(columns, width - start);
-            const T* from = source + start * column_step;
-            if (column_step == 1)
-                for (std::int64_t k = 0; k < count; ++k) std::copy_n(from + k * row_step, filled, panel + k * columns);
-            else
-                for (std::int64_t j = 0; j < filled; ++j)
-                    for (std::int64_t k = 0; k < count; ++k)
-                        panel[k * columns + j] = from[k * row_step + j * column_step];
+            if (column_stride == 1) {
+                for (int64_t k = 0; k < count; ++k)
+                    std::copy_n(from + k * row_stride, filled, panel + k * columns);
+                continue;
+            }
+            for (int64_t j = 0; j < filled; ++j)
+                for (int64_t k = 0; k < count; ++k)
+                    panel[k * columns + j] = from[k * row_stride + j * column_stride];
         }
     }
 
-    // c (rows x width) = a (rows x depth) times the matrix; c is written in whole vectors.
-    void times(const T* a, std::int64_t a_stride, int rows, T* c, std::int64_t c_stride) const {
-        for (std::int64_t first = 0; first < vectors; first += panel_vectors(vectors, first)) {
-            const int v = panel_vectors(vectors, first);
-            const T* panel = panels.get() + first * lanes<T> * depth;
-            const Steps step{v * lanes<T>, a_stride, 1, c_stride};
-            for (int r = 0; r < rows; r += tile_rows)
-                tile<T, tile_rows, false>(std::min(rows - r, tile_rows), v, panel, depth, a + r * a_stride,
-                                          c + r * c_stride + first * lanes<T>, step);
-        }
+    // c (rows, width) = a (rows, depth) times the matrix. c is written in whole vectors.
+    void times(const T* a, int64_t a_stride, int rows, T* c, int64_t c_stride) const;
+    void times(const Rows<T>& a, int rows, const Rows<T>& c) const {
+        times(a[0], a.stride, rows, c[0], c.stride);
     }
 };
 
-// A weight's gradient, the sum of left_r right_r^T over many rows r. The rows of some steps are gathered until there are
-// enough for a product that is worth its way through the sum, which stays in a core's own cache. Whoever makes the left
-// writes it to its place here.
+// The gradient of a weight matrix: the sum of grad_r input_r^T over many rows r. Rows of several
+// steps are collected until one product with all of them is worth a pass over the sum, which stays
+// in a core's own cache. The caller writes the gradient rows in place.
 template <class T>
-class Outer {
-    static constexpr std::int64_t enough = 96;
-    std::int64_t height, width, rows, capacity, gathered = 0;
-    Rows<T> lefts, rights, sum;
+class WeightGradient {
+    static constexpr int64_t rows_per_product = 96;
+    int64_t height, width, rows, capacity, pending = 0;
+    Rows<T> grads, inputs, sum;
 
-    // So many numbers from one row to the next: at an even number of cache lines many rows would want the same place.
-    static std::int64_t apart(std::int64_t count) {
-        constexpr std::int64_t line = 64 / static_cast<std::int64_t>(sizeof(T));
+    // Row stride is an odd number of cache lines, to avoid set conflicts.
+    static int64_t padded(int64_t count) {
+        constexpr int64_t line = 64 / static_cast<int64_t>(sizeof(T));
         return (rounded_up(count, line) / line | 1) * line;
     }
 
-    void settle() {
-        const std::int64_t vectors = rounded_up(width, lanes<T>) / lanes<T>;
-        const Steps step{rights.stride, 1, lefts.stride, sum.stride};
-        for (std::int64_t first = 0; first < vectors; first += panel_vectors(vectors, first))
-            for (std::int64_t j = 0; j < height; j += tile_rows)
-                tile<T, tile_rows, true>(static_cast<int>(std::min<std::int64_t>(height - j, tile_rows)),
-                                         panel_vectors(vectors, first), rights[0] + first * lanes<T>, gathered,
-                                         lefts[0] + j, sum[j] + first * lanes<T>, step);
-        gathered = 0;
-    }
+    // Adds the pending rows' product to the sum.
+    void flush();
 
 public:
-    // At most `rows` of them are added at a time. Without a width there is nothing to sum, and the left is scratch.
-    Outer(std::int64_t height, std::int64_t width, std::int64_t rows)
-        : height(height), width(width), rows(rows), capacity(width ? std::max(enough, rows) : rows),
-          lefts(capacity, apart(height)), rights(width ? capacity : 0, apart(width)), sum(width ? height : 0, width) {}
+    // At most `rows` rows are added at a time. With width 0 nothing is summed and the gradient rows
+    // are scratch.
+    WeightGradient(int64_t height, int64_t width, int64_t rows)
+        : height(height), width(width), rows(rows),
+          capacity(width ? std::max(rows_per_product, rows) : rows),
+          grads(capacity, padded(height)), inputs(width ? capacity : 0, padded(width)),
+          sum(width ? height : 0, width) {}
 
-    // The rows that are being made: r counts them from the last call of `next`.
-    T* left(std::int64_t r) const { return lefts[gathered + r]; }
-    std::int64_t stride() const { return lefts.stride; }
-    // The right comes in two parts, `count` numbers and what is left of its width.
-    void right(std::int64_t r, const T* first, std::int64_t count, const T* second = nullptr) {
-        copy(first, rights[gathered + r], count);
-        if (second) copy(second, rights[gathered + r] + count, width - count);
+    // The rows being added; r counts from the last call of `advance`.
+    T* grad_row(int64_t r) const { return grads[pending + r]; }
+    int64_t grad_stride() const { return grads.stride; }
+    // The input row is `count` numbers of `first`, then the rest of its width from `second`.
+    void set_input_row(int64_t r, const T* first, int64_t count, const T* second = nullptr) {
+        T* row = inputs[pending + r];
+        copy(first, row, count);
+        if (second) copy(second, row + count, width - count);
     }
-    // Of a row that takes no part, and whose left is zero.
-    void no_right(std::int64_t r) {
-        if (width) fill_zero(rights[gathered + r], width);
+    // Inactive row: its gradient is zero.
+    void zero_input_row(int64_t r) {
+        if (width) fill_zero(inputs[pending + r], width);
     }
-    void next(std::int64_t added) {
+    void advance(int64_t added) {
         if (!width) return;
-        gathered += added;
-        if (gathered + rows > capacity) settle();
+        pending += added;
+        if (pending + rows > capacity) flush();
     }
 
-    // Adds the first `columns` of the sum's rows top .. end - 1 to a matrix.
-    void give(T* to, std::int64_t top, std::int64_t end, std::int64_t columns) {
-        settle();
-        for (std::int64_t j = top; j < end; ++j)
-            for (std::int64_t k = 0; k < columns; ++k) to[(j - top) * columns + k] += sum[j][k];
+    // Adds the first `columns` columns of the sum's rows top .. end - 1 to a matrix.
+    void add_to(T* to, int64_t top, int64_t end, int64_t columns) {
+        flush();
+        for (int64_t j = top; j < end; ++j)
+            for (int64_t k = 0; k < columns; ++k) to[(j - top) * columns + k] += sum[j][k];
     }
-    void give(T* to) {
-        if (width) give(to, 0, height, width);
+    void add_to(T* to) {
+        if (width) add_to(to, 0, height, width);
     }
 };
 

@@ -1,318 +1,329 @@
-// Sparse attentive backtracking over a whole sequence, there and back: an LSTM with h_t = h^_t + attended_t.
+// Sparse attentive backtracking: an LSTM with h_t = h^_t + attended_t, where h^_t is its output.
 //
-// A stored state's score w . tanh(m_i) does not depend on the step that attends it, so what is attended changes only when
-// a state is stored: each row keeps its `top` best so far, and one attended vector until the next.
+// A stored state's score w . tanh(m_i) does not depend on the step that attends it. So what is
+// attended changes only when a state is stored: each row keeps its `top` states so far, and one
+// attended vector until the next state is stored.
+//
+// States are indexed as [carried | new]: a carried slot, or `carried` plus the step that made it.
 #include <cmath>
 
 #include "arguments.h"
 #include "attention.h"
-#include "cells.h"
-#include "product.h"
-#include "sequence.h"
-#include "team.h"
+#include "recurrence.h"
 
 namespace mnemoscope {
 
 template <class T>
 constexpr T margin = T(1e-7);
 
-// The best states of one row, largest score first; `stored` counts all that were ever offered.
+// The `top` states of one row with the largest scores, largest first. `stored` counts all states
+// ever offered.
 template <class T>
-struct Best {
-    std::int64_t stored = 0, count = 0;
-    Buffer<std::int64_t> index;
+struct TopStates {
+    int64_t stored = 0, count = 0;
+    Buffer<int64_t> index;
     Buffer<T> score, weight;
-    explicit Best(std::int64_t top) : index(top), score(rounded_up(top, lanes<T>)), weight(rounded_up(top, lanes<T>)) {}
+    explicit TopStates(int64_t top)
+        : index(top), score(rounded_up(top, lanes<T>)), weight(rounded_up(top, lanes<T>)) {}
 
-    void offer(std::int64_t candidate, T worth, std::int64_t top) {
+    void offer(int64_t candidate, T its_score, int64_t top) {
         ++stored;
-        std::int64_t place = count;
-        while (place > 0 && worth > score[place - 1]) --place;
-        if (place == top) return;
+        int64_t rank = count;
+        while (rank > 0 && its_score > score[rank - 1]) --rank;
+        if (rank == top) return;
         count = std::min(count + 1, top);
-        for (std::int64_t i = count - 1; i > place; --i) index[i] = index[i - 1], score[i] = score[i - 1];
-        index[place] = candidate;
-        score[place] = worth;
+        for (int64_t i = count - 1; i > rank; --i) {
+            index[i] = index[i - 1];
+            score[i] = score[i - 1];
+        }
+        index[rank] = candidate;
+        score[rank] = its_score;
     }
 
-    // The weights of the best; returns what their excess over the least was divided by, where they are sparse.
-    T weigh(std::int64_t top) {
+    // Sets the attention weights. While all stored states are attended they are a softmax, and 0 is
+    // returned. After that they are sparse: the excess over the last score, divided by its sum,
+    // which is returned.
+    T set_weights(int64_t top) {
         std::copy(score.get(), score.get() + count, weight.get());
         if (stored <= top) {
-            if (count) soften(count, weight.get(), largest(count, weight.get()));
+            if (count) softmax_inplace(count, weight.get(), largest(count, weight.get()));
             return T(0);
         }
         T sum = margin<T>;
-        for (std::int64_t i = 0; i < count; ++i) {
+        for (int64_t i = 0; i < count; ++i) {
             weight[i] = std::max(T(0), score[i] - score[top - 1] - margin<T>);
             sum += weight[i];
         }
-        for (std::int64_t i = 0; i < count; ++i) weight[i] /= sum;
+        for (int64_t i = 0; i < count; ++i) weight[i] /= sum;
         return sum;
     }
+
+    // From the gradients of the weights to those of the scores, in place. `divisor` is what
+    // set_weights returned.
+    void weights_backward(T divisor, int64_t top, T* d) const {
+        T mean = 0, rest = 0;
+        for (int64_t i = 0; i < count; ++i) mean += weight[i] * d[i];
+        for (int64_t i = 0; i < count; ++i) {
+            T slope = weight[i];
+            if (divisor > 0) slope = weight[i] > 0 ? 1 / divisor : T(0);
+            d[i] = slope * (d[i] - mean);
+            rest += d[i];
+        }
+        if (divisor > 0) d[top - 1] -= rest;  // the last score was subtracted from every one
+    }
 };
 
-template <class T>
-T score_of(const T* w, const T* key, std::int64_t n, bool bent) {
+// w . key, or w . tanh(key): carried keys are stored as tanh(m), new states as they are.
+template <class T, bool is_tanh>
+T score_of(const T* w, const T* key, int64_t n) {
     Vec<T> sum = splat(T(0));
-    sweep<T>(n, [&](std::int64_t j, int count) {
+    for_each_vector<T>(n, [&](int64_t j, int count) {
         const Vec<T> k = load(key + j, count);
-        sum += load(w + j, count) * (bent ? k : hyperbolic_tangent<T>(k));
+        sum += load(w + j, count) * (is_tanh ? k : hyperbolic_tangent<T>(k));
     });
-    return total<T>(sum);
+    return horizontal_sum<T>(sum);
+}
+
+// The value of a state of sequence b.
+template <class T, class Arguments>
+const T* state_value(const Arguments& a, int64_t b, int64_t index) {
+    if (index < a.carried) return a.values0 + (b * a.carried + index) * a.n;
+    return a.h + ((index - a.carried) * a.batch + b) * a.n;
 }
 
 template <class T>
-struct SabForwardRows {
-    Rows<T> h, hat, c, product, attended;
-    std::vector<Best<T>> best;
-    SabForwardRows(const SabForward<T>& a, std::int64_t rows)
-        : h(rows, a.n), hat(rows, a.n), c(rows, a.n), product(rows, 4 * a.n), attended(rows, a.n) {
-        for (std::int64_t r = 0; r < rows; ++r) best.emplace_back(a.top);
+struct SabForwardCell {
+    const SabForward<T>& a;
+    Rows<T> c, h_lstm, attended;
+    std::vector<TopStates<T>> top_states;
+
+    SabForwardCell(const SabForward<T>& a, int64_t rows)
+        : a(a), c(rows, a.n), h_lstm(rows, a.n), attended(rows, a.n) {
+        for (int64_t r = 0; r < rows; ++r) top_states.emplace_back(a.top);
+    }
+
+    void begin(int64_t b, int64_t r) {
+        copy(a.c0 + b * a.n, c[r], a.n);
+        TopStates<T>& top = top_of(r);
+        top.stored = top.count = 0;
+        for (int64_t i = 0; i < a.carried; ++i) {
+            const int64_t slot = b * a.carried + i;
+            if (a.origin0[slot] < 0) continue;
+            top.offer(i, score_of<T, true>(a.w, a.keys0 + slot * a.n, a.n), a.top);
+        }
+        attend(b, r);
+    }
+
+    void step(const Position& p, const T* product, const T* xp, T* state) {
+        const int64_t n = a.n;
+        T* h = a.h + p.row * n;
+        T* cells = a.save ? a.cells + p.row * n : nullptr;
+        T* gates = a.save ? a.gates + p.row * 4 * n : nullptr;
+        lstm_cell(n, product, xp, c[p.r], h_lstm[p.r], h, cells, gates);
+        for_each_vector<T>(n, [&](int64_t j, int count) {
+            const Vec<T> added = load(attended[p.r] + j), sum = load(h_lstm[p.r] + j) + added;
+            store(state + j, sum, count);
+            store(h + j, sum, count);
+            store(a.attended + p.row * n + j, added, count);
+        });
+        TopStates<T>& top = top_of(p.r);
+        for (int64_t i = 0; a.save && i < a.top; ++i) {
+            const bool used = i < top.count;
+            a.slots[p.row * a.top + i] = used ? static_cast<int32_t>(top.index[i]) : -1;
+            a.attention[p.row * a.top + i] = used ? top.weight[i] : T(0);
+        }
+        if ((a.clock0[p.b] + p.t + 1) % a.store_every) return;
+        top.offer(a.carried + p.t, score_of<T, false>(a.w, h, n), a.top);
+        attend(p.b, p.r);
+    }
+
+    void skip(const Position& p) {
+        fill_zero(a.h + p.row * a.n, a.n);
+        fill_zero(a.attended + p.row * a.n, a.n);
+        if (!a.save) return;
+        fill_zero(a.cells + p.row * a.n, a.n);
+        fill_zero(a.gates + p.row * 4 * a.n, 4 * a.n);
+        fill_zero(a.slots + p.row * a.top, a.top);
+        fill_zero(a.attention + p.row * a.top, a.top);
+    }
+
+    void finish(int64_t b, int64_t r) { copy(c[r], a.c_T + b * a.n, a.n); }
+
+private:
+    TopStates<T>& top_of(int64_t r) { return top_states[static_cast<std::size_t>(r)]; }
+
+    // The attended vector of row r, from now on.
+    void attend(int64_t b, int64_t r) {
+        TopStates<T>& top = top_of(r);
+        top.set_weights(a.top);
+        T* sum = attended[r];
+        fill_zero(sum, a.n);
+        for (int64_t i = 0; i < top.count; ++i) {
+            const T* value = state_value<T>(a, b, top.index[i]);
+            for_each_vector<T>(a.n, [&](int64_t j, int count) {
+                store(sum + j, load(sum + j) + top.weight[i] * load(value + j, count), count);
+            });
+        }
     }
 };
 
+// The gradient of the attended vector gathers until the step that stored a state, and is then
+// passed on to the states that were attended from that step on.
 template <class T>
-void attend(const SabForward<T>& a, SabForwardRows<T>& local, std::int64_t r, std::int64_t b) {
-    Best<T>& best = local.best[static_cast<std::size_t>(r)];
-    best.weigh(a.top);
-    fill_zero(local.attended[r], a.n);
-    for (std::int64_t i = 0; i < best.count; ++i) {
-        const std::int64_t k = best.index[i];
-        const T* value = k < a.carried ? a.values0 + (b * a.carried + k) * a.n : a.h + ((k - a.carried) * a.batch + b) * a.n;
-        sweep<T>(a.n, [&](std::int64_t j, int count) {
-            store(local.attended[r] + j, load(local.attended[r] + j) + best.weight[i] * load(value + j, count), count);
+struct SabBackwardCell {
+    const SabBackward<T>& a;
+    Lengths lengths;
+    int64_t states;  // carried slots, and the most states that a row can store
+    Rows<T> dc, dh, d_attended, d_values;
+    TopStates<T> top;  // scratch
+    Buffer<int64_t> stored;  // states stored in each row so far
+
+    SabBackwardCell(const SabBackward<T>& a, int64_t rows)
+        : a(a), lengths{a.steps, a.batch, a.lengths},
+          states(a.carried + a.steps / a.store_every + 1), dc(rows, a.n), dh(rows, a.n),
+          d_attended(rows, a.n), d_values(rows * states, a.n), top(a.top), stored(rows) {}
+
+    void begin(int64_t b, int64_t r) {
+        fill_zero(dc[r], a.n);
+        fill_zero(d_attended[r], a.n);
+        if (a.dc_T) copy(a.dc_T + b * a.n, dc[r], a.n);
+        for (int64_t i = 0; i < states; ++i) fill_zero(d_values[r * states + i], a.n);
+        stored[r] = stored_until(b, lengths.length(b) - 1);
+        for (int64_t i = 0; i < a.carried; ++i) stored[r] += a.origin0[b * a.carried + i] >= 0;
+    }
+
+    void step(const Position& p, T* carry, T* grad_row, T* dxp) {
+        const int64_t n = a.n, length = lengths.length(p.b);
+        if (p.t + 1 < length) truncate(p.b, p.t + 1, carry, p.r);
+
+        // A state stored at this step was attended from step t + 1 on.
+        const bool stores = (a.clock0[p.b] + p.t + 1) % a.store_every == 0;
+        if (stores) {
+            if (p.t + 1 < length) attend_backward(p.b, p.r, p.row + a.batch);
+            --stored[p.r];
+        }
+
+        // The gradient of h_t = h^_t + attended_t.
+        const T* d_value = stores ? d_value_of(p.b, p.r, a.carried + p.t) : nullptr;
+        for_each_vector<T>(n, [&](int64_t j, int count) {
+            Vec<T> d = load(carry + j);
+            if (a.dh) d += load(a.dh + p.row * n + j, count);
+            if (d_value) d += load(d_value + j);
+            store(dh[p.r] + j, d, count);
+            Vec<T> gathered = load(d_attended[p.r] + j) + d;
+            if (a.dattended) gathered += load(a.dattended + p.row * n + j, count);
+            store(d_attended[p.r] + j, gathered, count);
         });
+        fill_zero(carry, n);
+        const T* c_before = p.t ? a.cells + p.previous * n : a.c0 + p.b * n;
+        lstm_cell_backward(n, dh[p.r], carry, dc[p.r], c_before, a.cells + p.row * n,
+                           a.gates + p.row * 4 * n, grad_row, dxp);
     }
-}
 
-template <class T>
-void begin(const SabForward<T>& a, SabForwardRows<T>& local, std::int64_t r, std::int64_t b) {
-    copy(a.h0 + b * a.n, local.h[r], a.n);
-    copy(a.c0 + b * a.n, local.c[r], a.n);
-    Best<T>& best = local.best[static_cast<std::size_t>(r)];
-    best.stored = best.count = 0;
-    for (std::int64_t i = 0; i < a.carried; ++i)
-        if (a.origin0[b * a.carried + i] >= 0)
-            best.offer(i, score_of(a.w, a.keys0 + (b * a.carried + i) * a.n, a.n, true), a.top);
-    attend(a, local, r, b);
-}
+    void skip(const Position&) {}
 
-template <class T>
-void advance(const SabForward<T>& a, SabForwardRows<T>& local, std::int64_t r, std::int64_t t, std::int64_t b) {
-    const std::int64_t at = t * a.batch + b;
-    T *h = a.h + at * a.n, *cells = a.save ? a.cells + at * a.n : nullptr, *gates = a.save ? a.gates + at * 4 * a.n : nullptr;
-    lstm_cell(a.n, local.product[r], a.xp + at * 4 * a.n, local.c[r], local.hat[r], h, cells, gates);
-    sweep<T>(a.n, [&](std::int64_t j, int count) {
-        const Vec<T> attended = load(local.attended[r] + j), sum = load(local.hat[r] + j) + attended;
-        store(local.h[r] + j, sum, count);
-        store(h + j, sum, count);
-        store(a.attended + at * a.n + j, attended, count);
-    });
-    Best<T>& best = local.best[static_cast<std::size_t>(r)];
-    for (std::int64_t i = 0; a.save && i < a.top; ++i) {
-        a.slots[at * a.top + i] = i < best.count ? static_cast<std::int32_t>(best.index[i]) : -1;
-        a.attention[at * a.top + i] = i < best.count ? best.weight[i] : T(0);
+    void finish(int64_t b, int64_t r, T* carry) {
+        if (lengths.length(b) > 0) {
+            truncate(b, 0, carry, r);
+            attend_backward(b, r, b);  // before the first stored state, the carried ones
+        }
+        copy(carry, a.dh0 + b * a.n, a.n);
+        copy(dc[r], a.dc0 + b * a.n, a.n);
+        for (int64_t i = 0; i < a.carried; ++i)
+            copy(d_values[r * states + i], a.dvalues0 + (b * a.carried + i) * a.n, a.n);
     }
-    if ((a.clock0[b] + t + 1) % a.store_every) return;
-    best.offer(a.carried + t, score_of(a.w, h, a.n, false), a.top);
-    attend(a, local, r, b);
-}
 
-template <class T>
-void blank(const SabForward<T>& a, std::int64_t at) {
-    fill_zero(a.h + at * a.n, a.n);
-    fill_zero(a.attended + at * a.n, a.n);
-    if (!a.save) return;
-    fill_zero(a.cells + at * a.n, a.n);
-    fill_zero(a.gates + at * 4 * a.n, 4 * a.n);
-    fill_zero(a.slots + at * a.top, a.top);
-    fill_zero(a.attention + at * a.top, a.top);
-}
-
-template <class T>
-void walk(const SabForward<T>& a, const Packed<T>& V, const Block& block, SabForwardRows<T>& local) {
-    const Span span(a.steps, a.batch, a.n, a.lengths);
-    for (std::int64_t b = block.first; b < block.end; ++b) begin(a, local, b - block.first, b);
-    for (std::int64_t t = 0; t < a.steps; ++t) {
-        if (t < span.longest(block))
-            V.times(local.h[0], local.h.stride, block.rows(), local.product[0], local.product.stride);
-        for (std::int64_t b = block.first; b < block.end; ++b)
-            span.alive(t, b) ? advance(a, local, b - block.first, t, b) : blank(a, t * a.batch + b);
+private:
+    // How many states sequence b stores in its steps 0 .. t.
+    int64_t stored_until(int64_t b, int64_t t) const {
+        return (a.clock0[b] + t + 1) / a.store_every - a.clock0[b] / a.store_every;
     }
-    for (std::int64_t b = block.first; b < block.end; ++b) copy(local.c[b - block.first], a.c_T + b * a.n, a.n);
-}
 
-// On the way back the gradient of what was attended gathers until the step that stored a state, and is then passed on.
-template <class T>
-struct SabBackwardRows {
-    Rows<T> carry, dc, d, dh, d_attended, d_values;
-    Best<T> best;
-    Buffer<std::int64_t> stored;
-    std::int64_t states;
-    SabBackwardRows(const SabBackward<T>& a, std::int64_t rows)
-        : carry(rows, a.n), dc(rows, a.n), d(rows, 4 * a.n), dh(rows, a.n), d_attended(rows, a.n),
-          d_values(rows * (a.carried + a.steps / a.store_every + 1), a.n), best(a.top), stored(rows),
-          states(a.carried + a.steps / a.store_every + 1) {}
-
-    // Where the gradient of a state gathers: carried ones first, then those stored, in order.
-    T* d_value(const SabBackward<T>& a, std::int64_t r, std::int64_t b, std::int64_t index) const {
+    // Where the gradient of a state gathers: carried states first, then the stored ones, in order.
+    T* d_value_of(int64_t b, int64_t r, int64_t index) const {
         if (index < a.carried) return d_values[r * states + index];
-        const std::int64_t before = (a.clock0[b] + index - a.carried + 1) / a.store_every - a.clock0[b] / a.store_every;
-        return d_values[r * states + a.carried + before - 1];
+        return d_values[r * states + a.carried + stored_until(b, index - a.carried) - 1];
+    }
+
+    // Cuts the gradient that step t passes back through the recurrence, every `truncation` steps.
+    void truncate(int64_t b, int64_t t, T* carry, int64_t r) {
+        const int64_t clock = a.clock0[b] + t;
+        if (clock == 0 || clock % a.truncation) return;
+        fill_zero(carry, a.n);
+        fill_zero(dc[r], a.n);
+    }
+
+    // The top states as they were at a step. Scores are computed again: a sparse weight does not
+    // tell its divisor.
+    void restore_top(int64_t b, int64_t r, int64_t row) {
+        top.stored = stored[r];
+        top.count = std::min(stored[r], a.top);
+        for (int64_t i = 0; i < top.count; ++i) {
+            const int64_t k = top.index[i] = a.slots[row * a.top + i];
+            if (k < a.carried)
+                top.score[i] = score_of<T, true>(a.w, a.keys0 + (b * a.carried + k) * a.n, a.n);
+            else
+                top.score[i] = score_of<T, false>(a.w, state_value<T>(a, b, k), a.n);
+        }
+    }
+
+    // Through the attention of the steps from `row` on, up to the next stored state.
+    void attend_backward(int64_t b, int64_t r, int64_t row) {
+        restore_top(b, r, row);
+        const T divisor = top.set_weights(a.top);
+
+        // Gradients of the weights, then of the scores.
+        T* d = top.score.get();
+        for (int64_t i = 0; i < top.count; ++i) {
+            const T* value = state_value<T>(a, b, top.index[i]);
+            Vec<T> sum = splat(T(0));
+            for_each_vector<T>(a.n, [&](int64_t j, int count) {
+                sum += load(d_attended[r] + j) * load(value + j, count);
+            });
+            d[i] = horizontal_sum<T>(sum);
+        }
+        top.weights_backward(divisor, a.top, d);
+
+        // Gradients of the states: as values, and new ones also as keys. Carried keys belong to the
+        // caller.
+        for (int64_t i = 0; i < top.count; ++i) {
+            const int64_t k = top.index[i];
+            const bool is_carried = k < a.carried;
+            if (is_carried)
+                a.dscores0[b * a.carried + k] += d[i];
+            else
+                a.dscores[(k - a.carried) * a.batch + b] += d[i];
+            const T* value = state_value<T>(a, b, k);
+            T* d_value = d_value_of(b, r, k);
+            for_each_vector<T>(a.n, [&](int64_t j, int count) {
+                Vec<T> sum = load(d_value + j) + top.weight[i] * load(d_attended[r] + j);
+                if (!is_carried) {
+                    const Vec<T> key = hyperbolic_tangent<T>(load(value + j, count));
+                    sum += d[i] * load(a.w + j, count) * (T(1) - key * key);
+                }
+                store(d_value + j, sum, count);
+            });
+        }
+        fill_zero(d_attended[r], a.n);
     }
 };
-
-// The best as they stood at step `at`. Their scores are made again: a sparse weight does not say what it was divided by.
-template <class T, class Value>
-void recall(const SabBackward<T>& a, Best<T>& best, std::int64_t stored, std::int64_t b, std::int64_t at, Value value) {
-    best.stored = stored;
-    best.count = std::min(stored, a.top);
-    for (std::int64_t i = 0; i < best.count; ++i) {
-        const std::int64_t k = best.index[i] = a.slots[at * a.top + i];
-        const bool old = k < a.carried;
-        best.score[i] = score_of(a.w, old ? a.keys0 + (b * a.carried + k) * a.n : value(i), a.n, old);
-    }
-}
-
-// From the gradients of the weights to those of the scores, in place.
-template <class T>
-void weigh_back(Best<T>& best, T divisor, std::int64_t top, T* d) {
-    T mean = 0, rest = 0;
-    for (std::int64_t i = 0; i < best.count; ++i) mean += best.weight[i] * d[i];
-    for (std::int64_t i = 0; i < best.count; ++i) {
-        const T slope = divisor > 0 ? (best.weight[i] > 0 ? 1 / divisor : T(0)) : best.weight[i];
-        d[i] = slope * (d[i] - mean);
-        rest += d[i];
-    }
-    if (divisor > 0) d[top - 1] -= rest;  // the least of the best was subtracted from every one
-}
-
-// Through the attention of the steps after the last stored state, at the first of which (`at`) it was recorded.
-template <class T>
-void attend_back(const SabBackward<T>& a, SabBackwardRows<T>& local, std::int64_t r, std::int64_t b, std::int64_t at) {
-    Best<T>& best = local.best;
-    const auto value = [&](std::int64_t i) {
-        const std::int64_t k = best.index[i];
-        return k < a.carried ? a.values0 + (b * a.carried + k) * a.n : a.h + ((k - a.carried) * a.batch + b) * a.n;
-    };
-    recall(a, best, local.stored[r], b, at, value);
-    const T divisor = best.weigh(a.top);
-    T* d = best.score.get();
-    for (std::int64_t i = 0; i < best.count; ++i) {
-        Vec<T> sum = splat(T(0));
-        sweep<T>(a.n, [&](std::int64_t j, int count) { sum += load(local.d_attended[r] + j) * load(value(i) + j, count); });
-        d[i] = total<T>(sum);
-    }
-    weigh_back(best, divisor, a.top, d);
-    for (std::int64_t i = 0; i < best.count; ++i) {
-        const std::int64_t k = best.index[i];
-        const bool old = k < a.carried;
-        (old ? a.dscores0[b * a.carried + k] : a.dscores[(k - a.carried) * a.batch + b]) += d[i];
-        T* d_value = local.d_value(a, r, b, k);
-        sweep<T>(a.n, [&](std::int64_t j, int count) {
-            Vec<T> gained = load(d_value + j) + best.weight[i] * load(local.d_attended[r] + j);
-            if (!old) {
-                const Vec<T> key = hyperbolic_tangent<T>(load(value(i) + j, count));
-                gained += d[i] * load(a.w + j, count) * (T(1) - key * key);
-            }
-            store(d_value + j, gained, count);
-        });
-    }
-    fill_zero(local.d_attended[r], a.n);
-}
-
-template <class T>
-void begin(const SabBackward<T>& a, SabBackwardRows<T>& local, std::int64_t r, std::int64_t b, std::int64_t length) {
-    for (const Rows<T>* rows : {&local.carry, &local.dc, &local.d_attended}) fill_zero((*rows)[r], a.n);
-    if (a.dc_T) copy(a.dc_T + b * a.n, local.dc[r], a.n);
-    for (std::int64_t i = 0; i < local.states; ++i) fill_zero(local.d_values[r * local.states + i], a.n);
-    local.stored[r] = 0;
-    for (std::int64_t i = 0; i < a.carried; ++i) local.stored[r] += a.origin0[b * a.carried + i] >= 0;
-    local.stored[r] += (a.clock0[b] + length) / a.store_every - a.clock0[b] / a.store_every;
-}
-
-template <class T>
-void retreat(const SabBackward<T>& a, SabBackwardRows<T>& local, std::int64_t r, std::int64_t t, std::int64_t b,
-             std::int64_t length) {
-    const std::int64_t at = t * a.batch + b;
-    const bool stores = (a.clock0[b] + t + 1) % a.store_every == 0;
-    if (stores) {  // h_t was attended from step t + 1 on
-        if (t + 1 < length) attend_back(a, local, r, b, at + a.batch);
-        --local.stored[r];
-    }
-    const T* d_value = stores ? local.d_value(a, r, b, a.carried + t) : nullptr;
-    sweep<T>(a.n, [&](std::int64_t j, int count) {
-        Vec<T> d = load(local.carry[r] + j);
-        if (a.dh) d += load(a.dh + at * a.n + j, count);
-        if (d_value) d += load(d_value + j);
-        store(local.dh[r] + j, d, count);
-        Vec<T> gathered = load(local.d_attended[r] + j) + d;
-        if (a.dattended) gathered += load(a.dattended + at * a.n + j, count);
-        store(local.d_attended[r] + j, gathered, count);
-    });
-    fill_zero(local.carry[r], a.n);
-    const T* before = t ? a.cells + (at - a.batch) * a.n : a.c0 + b * a.n;
-    lstm_cell_back(a.n, local.dh[r], local.carry[r], local.dc[r], before, a.cells + at * a.n, a.gates + at * 4 * a.n,
-                   local.d[r], a.dxp + at * 4 * a.n);
-}
-
-template <class T>
-void finish(const SabBackward<T>& a, SabBackwardRows<T>& local, std::int64_t r, std::int64_t b, std::int64_t length) {
-    if (length > 0) attend_back(a, local, r, b, b);  // the steps before the first stored state attended what was carried
-    copy(local.carry[r], a.dh0 + b * a.n, a.n);
-    copy(local.dc[r], a.dc0 + b * a.n, a.n);
-    for (std::int64_t i = 0; i < a.carried; ++i)
-        copy(local.d_values[r * local.states + i], a.dvalues0 + (b * a.carried + i) * a.n, a.n);
-}
-
-template <class T>
-void walk(const SabBackward<T>& a, const Packed<T>& V, const Block& block, SabBackwardRows<T>& local) {
-    const Span span(a.steps, a.batch, a.n, a.lengths);
-    for (std::int64_t b = block.first; b < block.end; ++b) begin(a, local, b - block.first, b, span.length(b));
-    for (std::int64_t t = a.steps - 1; t >= 0; --t) {
-        for (std::int64_t b = block.first; b < block.end; ++b) {
-            if (span.alive(t, b)) {
-                retreat(a, local, b - block.first, t, b, span.length(b));
-            } else {
-                fill_zero(a.dxp + (t * a.batch + b) * 4 * a.n, 4 * a.n);
-                fill_zero(local.d[b - block.first], 4 * a.n);
-            }
-        }
-        if (t >= span.longest(block)) continue;
-        V.times(local.d[0], local.d.stride, block.rows(), local.carry[0], local.carry.stride);
-        for (std::int64_t b = block.first; b < block.end; ++b) {
-            const std::int64_t r = b - block.first, clock = a.clock0[b] + t;
-            if (!span.alive(t, b) || clock == 0 || clock % a.truncation) continue;
-            fill_zero(local.carry[r], a.n);  // the gradient is cut here
-            fill_zero(local.dc[r], a.n);
-        }
-    }
-    for (std::int64_t b = block.first; b < block.end; ++b) finish(a, local, b - block.first, b, span.length(b));
-}
 
 template <class T>
 int run(const SabForward<T>& a) {
     return guarded([&] {
-        const Packed<T> V(a.V, a.n, 4 * a.n, 1, a.n);
-        over_rows<SabForwardRows<T>>(
-            a.threads, a.batch, most_rows<T>(4 * a.n * a.n), [&](std::int64_t rows) { return SabForwardRows<T>(a, rows); },
-            [&](const Block& block, auto& local) { walk(a, V, block, local); });
+        const ForwardLoop<T> loop(a, a.V, 4 * a.n, 0);
+        loop.template run<SabForwardCell<T>>(a);
     });
 }
 template <class T>
 int run(const SabBackward<T>& a) {
     return guarded([&] {
-        const Packed<T> V(a.V, 4 * a.n, a.n, a.n, 1);
-        over_rows<SabBackwardRows<T>>(
-            a.threads, a.batch, most_rows<T>(4 * a.n * a.n), [&](std::int64_t rows) { return SabBackwardRows<T>(a, rows); },
-            [&](const Block& block, auto& local) { walk(a, V, block, local); });
+        const BackwardLoop<T> loop(a, a.V, 4 * a.n);
+        loop.template run<SabBackwardCell<T>>(a);
     });
 }
 
 }  // namespace mnemoscope
 
-MNEMOSCOPE_API int sab_forward_float(const mnemoscope::SabForward<float>* a) { return mnemoscope::run(*a); }
-MNEMOSCOPE_API int sab_forward_double(const mnemoscope::SabForward<double>* a) { return mnemoscope::run(*a); }
-MNEMOSCOPE_API int sab_backward_float(const mnemoscope::SabBackward<float>* a) { return mnemoscope::run(*a); }
-MNEMOSCOPE_API int sab_backward_double(const mnemoscope::SabBackward<double>* a) { return mnemoscope::run(*a); }
+MNEMOSCOPE_EXPORT(sab_forward, SabForward)
+MNEMOSCOPE_EXPORT(sab_backward, SabBackward)

@@ -1,11 +1,14 @@
-// Where a row of a time-major tensor lies, and how long each row of the batch lasts.
+// Time-major sequences: where the row of a step lies, how long each sequence is, and what a step
+// reads beside its state.
+//
+// Tensors are (T, B, width), contiguous. Step t of sequence b is row t * B + b.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "cells.h"
-#include "team.h"
+#include "threads.h"
 
 #if defined(_WIN32)
 #define MNEMOSCOPE_API extern "C" __declspec(dllexport)
@@ -13,53 +16,67 @@
 #define MNEMOSCOPE_API extern "C" __attribute__((visibility("default")))
 #endif
 
+// The C functions NAME_float and NAME_double, which call run(ARGUMENTS<T>).
+#define MNEMOSCOPE_EXPORT(NAME, ARGUMENTS)                                     \
+    MNEMOSCOPE_API int NAME##_float(const mnemoscope::ARGUMENTS<float>* a) {   \
+        return mnemoscope::run(*a);                                            \
+    }                                                                          \
+    MNEMOSCOPE_API int NAME##_double(const mnemoscope::ARGUMENTS<double>* a) { \
+        return mnemoscope::run(*a);                                            \
+    }
+
 namespace mnemoscope {
 
-struct Span {
-    std::int64_t steps, batch, n;
-    const std::int64_t* lengths;  // null: every row lasts for all steps
+// Step t of sequence b.
+struct Position {
+    int64_t t, b;
+    int64_t row;  // t * batch + b, its row in tensors (T, B, width)
+    int64_t previous;  // the row of step t - 1
+    int64_t r;  // the row of b in its block, for scratch memory
+};
 
-    Span(std::int64_t steps, std::int64_t batch, std::int64_t n, const std::int64_t* lengths)
-        : steps(steps), batch(batch), n(n), lengths(lengths) {}
+// The length of each sequence of a batch.
+struct Lengths {
+    int64_t steps, batch;
+    const int64_t* lengths;  // null: every sequence has all steps
 
-    std::int64_t row(std::int64_t t, std::int64_t b) const { return (t * batch + b) * n; }
-    std::int64_t length(std::int64_t b) const { return lengths ? std::clamp<std::int64_t>(lengths[b], 0, steps) : steps; }
-    bool alive(std::int64_t t, std::int64_t b) const { return t < length(b); }
+    int64_t length(int64_t b) const {
+        return lengths ? std::clamp<int64_t>(lengths[b], 0, steps) : steps;
+    }
+    bool active(int64_t t, int64_t b) const { return t < length(b); }
 
-    std::int64_t longest(const Block& block) const {
-        std::int64_t most = 0;
-        for (std::int64_t b = block.first; b < block.end; ++b) most = std::max(most, length(b));
+    int64_t longest(const Block& block) const {
+        int64_t most = 0;
+        for (int64_t b = block.first; b < block.end; ++b) most = std::max(most, length(b));
         return most;
     }
 
-    // Zeros in a tensor (T, B, width) from the end of the block's longest row on.
-    template <class T>
-    void zero_rest(const Block& block, T* tensor, std::int64_t width) const {
-        for (std::int64_t t = longest(block); t < steps; ++t)
-            fill_zero(tensor + (t * batch + block.first) * width, block.rows() * width);
-    }
-    template <class T>
-    void zero_rest(const Block& block, T* tensor) const {
-        zero_rest(block, tensor, n);
+    Position position(int64_t t, const Block& block, int64_t r) const {
+        const int64_t b = block.first + r;
+        return {t, b, t * batch + b, (t - 1) * batch + b, r};
     }
 };
 
-// What a step reads beside its state. Either xp (T, B, width), which is added to the product of the state; or the inputs
-// themselves, x (T, B, extra), which stand behind the state in its row and take part in the product.
+// What a step reads beside its state. With n_inputs = 0 that is xp (T, B, gates), which is added to
+// the product V h. Otherwise it is x (T, B, n_inputs), the inputs themselves: the state's row is
+// then [h, x], and the product is V [h, x].
 template <class T>
 struct Inputs {
     const T* x;
-    std::int64_t extra, width;
+    int64_t n_inputs, gates;
 
-    const T* added(std::int64_t at) const { return extra ? nullptr : x + at * width; }
-    void put_behind(T* state, std::int64_t n, std::int64_t at) const { copy(x + at * extra, state + n, extra); }
-    const T* behind(std::int64_t at) const { return extra ? x + at * extra : nullptr; }
+    const T* projected(int64_t row) const { return n_inputs ? nullptr : x + row * gates; }
+    const T* raw(int64_t row) const { return n_inputs ? x + row * n_inputs : nullptr; }
+    void append_to(T* state, int64_t n, int64_t row) const {
+        copy(x + row * n_inputs, state + n, n_inputs);
+    }
 };
 
-// Weights that fit a core's own cache are read from it again by every few rows; larger ones want more rows at a time.
+// Weights that fit a core's own cache are read from there for every few rows. Larger ones need more
+// rows at a time.
 template <class T>
-std::int64_t most_rows(std::int64_t weights) {
-    return weights * static_cast<std::int64_t>(sizeof(T)) <= (1 << 20) ? 16 : 32;
+int64_t most_rows(int64_t weights) {
+    return weights * static_cast<int64_t>(sizeof(T)) <= (1 << 20) ? 16 : 32;
 }
 
 }  // namespace mnemoscope

@@ -1,7 +1,7 @@
-// Vectors of the machine's width and the few functions that recurrences need, for float and double.
+// SIMD vectors for float and double: arithmetic, loads and stores, exp, sigmoid and tanh.
 //
-// The same text is compiled for several instruction sets. GCC and Clang have vector types of their own; any other
-// compiler gets a plain array with the same operators, which it may vectorise as it can.
+// Vec<T> is one register of the instruction set this file is compiled for (16, 32 or 64 bytes).
+// GCC and Clang use their vector extension; other compilers get an array with the same operators.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,21 @@
 #include <immintrin.h>
 #endif
 
-// A vector that crosses a call goes through memory: what is this small is always taken in.
+// A vector passed to a function goes through memory, so small functions are always inlined. A
+// function over a whole row (MNEMOSCOPE_ROW) is not inlined into the loop over time: there its
+// constants would compete for registers, and a * b + c would not always become one instruction.
 #if defined(__GNUC__)
 #define MNEMOSCOPE_INLINE inline __attribute__((always_inline))
-#define MNEMOSCOPE_FLATTEN inline __attribute__((flatten))  // whatever it calls is taken into it
+#define MNEMOSCOPE_FLATTEN inline __attribute__((flatten))  // inlines its callees
+#define MNEMOSCOPE_ROW __attribute__((noinline, flatten))
 #else
 #define MNEMOSCOPE_INLINE inline
 #define MNEMOSCOPE_FLATTEN inline
+#define MNEMOSCOPE_ROW
 #endif
 
-// Before a loop: an array of vectors stays in registers only where every index into it is known.
+// Unrolling hint for the next loop. An array of vectors stays in registers only if every index into
+// it is a compile-time constant.
 #define MNEMOSCOPE_PRAGMA(TEXT) _Pragma(#TEXT)
 #if defined(__clang__)
 #define MNEMOSCOPE_UNROLL(TIMES) MNEMOSCOPE_PRAGMA(clang loop unroll_count(TIMES))
@@ -31,6 +36,9 @@
 #endif
 
 namespace mnemoscope {
+
+using std::int32_t;
+using std::int64_t;
 
 #if defined(__AVX512F__)
 constexpr int vector_bytes = 64;
@@ -55,8 +63,8 @@ struct Integer<double> {
 };
 
 template <class To, class From>
-MNEMOSCOPE_INLINE To recast(From from) {
-    static_assert(sizeof(To) == sizeof(From), "the same bits, read as another type");
+MNEMOSCOPE_INLINE To bit_cast(From from) {
+    static_assert(sizeof(To) == sizeof(From), "bit_cast needs types of the same size");
     To to;
     std::memcpy(&to, &from, sizeof to);
     return to;
@@ -77,13 +85,13 @@ template <class T>
 MNEMOSCOPE_INLINE Vec<T> splat(T value) {
     return value - Vec<T>{};
 }
-// Where b is no number, so is the result: a bound goes first, what it bounds goes second.
+// NaN in b gives NaN: pass the bound first and the bounded value second.
 template <class V>
-MNEMOSCOPE_INLINE V larger(V a, V b) {
+MNEMOSCOPE_INLINE V max(V a, V b) {
     return a > b ? a : b;
 }
 template <class V>
-MNEMOSCOPE_INLINE V smaller(V a, V b) {
+MNEMOSCOPE_INLINE V min(V a, V b) {
     return a < b ? a : b;
 }
 template <class V>
@@ -91,27 +99,30 @@ MNEMOSCOPE_INLINE V where_positive(V z, V yes, V no) {
     return z > 0 ? yes : no;
 }
 #if defined(__AVX512F__) || defined(__AVX2__)
-// The one instruction that does just that, which compilers do not find by themselves.
+// One instruction with the same treatment of NaN, which compilers do not emit on their own.
 #if defined(__AVX512F__)
-#define MNEMOSCOPE_PICK(NAME, OP)                                                                  \
-    MNEMOSCOPE_INLINE Vec<float> NAME(Vec<float> a, Vec<float> b) {                                \
-        return recast<Vec<float>>(_mm512_maskz_##OP##_ps(0xffff, recast<__m512>(a), recast<__m512>(b)));  \
-    }                                                                                              \
-    MNEMOSCOPE_INLINE Vec<double> NAME(Vec<double> a, Vec<double> b) {                             \
-        return recast<Vec<double>>(_mm512_maskz_##OP##_pd(0xff, recast<__m512d>(a), recast<__m512d>(b))); \
+#define MNEMOSCOPE_MINMAX(OP)                                                          \
+    MNEMOSCOPE_INLINE Vec<float> OP(Vec<float> a, Vec<float> b) {                      \
+        return bit_cast<Vec<float>>(                                                   \
+            _mm512_maskz_##OP##_ps(0xffff, bit_cast<__m512>(a), bit_cast<__m512>(b))); \
+    }                                                                                  \
+    MNEMOSCOPE_INLINE Vec<double> OP(Vec<double> a, Vec<double> b) {                   \
+        return bit_cast<Vec<double>>(                                                  \
+            _mm512_maskz_##OP##_pd(0xff, bit_cast<__m512d>(a), bit_cast<__m512d>(b))); \
     }
 #else
-#define MNEMOSCOPE_PICK(NAME, OP)                                                                  \
-    MNEMOSCOPE_INLINE Vec<float> NAME(Vec<float> a, Vec<float> b) {                                \
-        return recast<Vec<float>>(_mm256_##OP##_ps(recast<__m256>(a), recast<__m256>(b)));         \
-    }                                                                                              \
-    MNEMOSCOPE_INLINE Vec<double> NAME(Vec<double> a, Vec<double> b) {                             \
-        return recast<Vec<double>>(_mm256_##OP##_pd(recast<__m256d>(a), recast<__m256d>(b)));      \
+#define MNEMOSCOPE_MINMAX(OP)                                                                    \
+    MNEMOSCOPE_INLINE Vec<float> OP(Vec<float> a, Vec<float> b) {                                \
+        return bit_cast<Vec<float>>(_mm256_##OP##_ps(bit_cast<__m256>(a), bit_cast<__m256>(b))); \
+    }                                                                                            \
+    MNEMOSCOPE_INLINE Vec<double> OP(Vec<double> a, Vec<double> b) {                             \
+        return bit_cast<Vec<double>>(                                                            \
+            _mm256_##OP##_pd(bit_cast<__m256d>(a), bit_cast<__m256d>(b)));                       \
     }
 #endif
-MNEMOSCOPE_PICK(larger, max)
-MNEMOSCOPE_PICK(smaller, min)
-#undef MNEMOSCOPE_PICK
+MNEMOSCOPE_MINMAX(max)
+MNEMOSCOPE_MINMAX(min)
+#undef MNEMOSCOPE_MINMAX
 #endif
 
 #else
@@ -128,27 +139,27 @@ template <class T>
 using Bits = Plain<typename Integer<T>::type>;
 
 template <class T, class F>
-MNEMOSCOPE_INLINE Plain<T> each(F f) {
+MNEMOSCOPE_INLINE Plain<T> map_lanes(F f) {
     Plain<T> out;
     for (int i = 0; i < static_cast<int>(vector_bytes / sizeof(T)); ++i) out[i] = f(i);
     return out;
 }
 template <class T>
 MNEMOSCOPE_INLINE Plain<T> splat(T value) {
-    return each<T>([&](int) { return value; });
+    return map_lanes<T>([&](int) { return value; });
 }
-#define MNEMOSCOPE_OPERATOR(OP)                                                    \
-    template <class T>                                                             \
-    MNEMOSCOPE_INLINE Plain<T> operator OP(Plain<T> a, Plain<T> b) {                          \
-        return each<T>([&](int i) { return static_cast<T>(a[i] OP b[i]); });       \
-    }                                                                              \
-    template <class T>                                                             \
-    MNEMOSCOPE_INLINE Plain<T> operator OP(T a, Plain<T> b) {                                 \
-        return each<T>([&](int i) { return static_cast<T>(a OP b[i]); });          \
-    }                                                                              \
-    template <class T>                                                             \
-    MNEMOSCOPE_INLINE Plain<T> operator OP(Plain<T> a, T b) {                                 \
-        return each<T>([&](int i) { return static_cast<T>(a[i] OP b); });          \
+#define MNEMOSCOPE_OPERATOR(OP)                                                   \
+    template <class T>                                                            \
+    MNEMOSCOPE_INLINE Plain<T> operator OP(Plain<T> a, Plain<T> b) {              \
+        return map_lanes<T>([&](int i) { return static_cast<T>(a[i] OP b[i]); }); \
+    }                                                                             \
+    template <class T>                                                            \
+    MNEMOSCOPE_INLINE Plain<T> operator OP(T a, Plain<T> b) {                     \
+        return map_lanes<T>([&](int i) { return static_cast<T>(a OP b[i]); });    \
+    }                                                                             \
+    template <class T>                                                            \
+    MNEMOSCOPE_INLINE Plain<T> operator OP(Plain<T> a, T b) {                     \
+        return map_lanes<T>([&](int i) { return static_cast<T>(a[i] OP b); });    \
     }
 MNEMOSCOPE_OPERATOR(+)
 MNEMOSCOPE_OPERATOR(-)
@@ -162,19 +173,19 @@ MNEMOSCOPE_INLINE Plain<T>& operator+=(Plain<T>& a, Plain<T> b) {
 }
 template <class T>
 MNEMOSCOPE_INLINE Plain<T> operator-(Plain<T> a) {
-    return each<T>([&](int i) { return -a[i]; });
+    return map_lanes<T>([&](int i) { return -a[i]; });
 }
 template <class T>
-MNEMOSCOPE_INLINE Plain<T> larger(Plain<T> a, Plain<T> b) {
-    return each<T>([&](int i) { return a[i] > b[i] ? a[i] : b[i]; });
+MNEMOSCOPE_INLINE Plain<T> max(Plain<T> a, Plain<T> b) {
+    return map_lanes<T>([&](int i) { return a[i] > b[i] ? a[i] : b[i]; });
 }
 template <class T>
-MNEMOSCOPE_INLINE Plain<T> smaller(Plain<T> a, Plain<T> b) {
-    return each<T>([&](int i) { return a[i] < b[i] ? a[i] : b[i]; });
+MNEMOSCOPE_INLINE Plain<T> min(Plain<T> a, Plain<T> b) {
+    return map_lanes<T>([&](int i) { return a[i] < b[i] ? a[i] : b[i]; });
 }
 template <class T>
 MNEMOSCOPE_INLINE Plain<T> where_positive(Plain<T> z, Plain<T> yes, Plain<T> no) {
-    return each<T>([&](int i) { return z[i] > 0 ? yes[i] : no[i]; });
+    return map_lanes<T>([&](int i) { return z[i] > 0 ? yes[i] : no[i]; });
 }
 
 #endif
@@ -190,7 +201,7 @@ MNEMOSCOPE_INLINE void store(T* p, Vec<T> v) {
     std::memcpy(p, &v, sizeof v);
 }
 
-// The first `count` lanes only, 0 < count; the others are zero.
+// Partial access to the first `count` lanes, count > 0. A partial load sets the others to zero.
 template <class T>
 MNEMOSCOPE_INLINE Vec<T> load(const T* p, int count) {
     if (count >= lanes<T>) return load(p);
@@ -206,48 +217,52 @@ MNEMOSCOPE_INLINE void store(T* p, Vec<T> v, int count) {
         std::memcpy(p, &v, static_cast<std::size_t>(count) * sizeof(T));
 }
 #if defined(__AVX512F__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
-MNEMOSCOPE_INLINE __mmask16 first_of_16(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
-MNEMOSCOPE_INLINE __mmask8 first_of_8(int count) { return static_cast<__mmask8>((1u << count) - 1u); }
+MNEMOSCOPE_INLINE __mmask16 first_of_16(int count) {
+    return static_cast<__mmask16>((1u << count) - 1u);
+}
+MNEMOSCOPE_INLINE __mmask8 first_of_8(int count) {
+    return static_cast<__mmask8>((1u << count) - 1u);
+}
 template <>
 MNEMOSCOPE_INLINE Vec<float> load<float>(const float* p, int count) {
-    return recast<Vec<float>>(_mm512_maskz_loadu_ps(first_of_16(count), p));
+    return bit_cast<Vec<float>>(_mm512_maskz_loadu_ps(first_of_16(count), p));
 }
 template <>
 MNEMOSCOPE_INLINE void store<float>(float* p, Vec<float> v, int count) {
-    _mm512_mask_storeu_ps(p, first_of_16(count), recast<__m512>(v));
+    _mm512_mask_storeu_ps(p, first_of_16(count), bit_cast<__m512>(v));
 }
 template <>
 MNEMOSCOPE_INLINE Vec<double> load<double>(const double* p, int count) {
-    return recast<Vec<double>>(_mm512_maskz_loadu_pd(first_of_8(count), p));
+    return bit_cast<Vec<double>>(_mm512_maskz_loadu_pd(first_of_8(count), p));
 }
 template <>
 MNEMOSCOPE_INLINE void store<double>(double* p, Vec<double> v, int count) {
-    _mm512_mask_storeu_pd(p, first_of_8(count), recast<__m512d>(v));
+    _mm512_mask_storeu_pd(p, first_of_8(count), bit_cast<__m512d>(v));
 }
 #endif
 
 #if defined(__GNUC__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
 
-// The sum of all lanes, by halves.
+// Sum of all lanes, by halving: the order of the additions does not depend on the compiler.
 template <class T, int bytes>
-MNEMOSCOPE_INLINE T total_of(typename VectorOf<T, bytes>::type v) {
+MNEMOSCOPE_INLINE T horizontal_sum_of(typename VectorOf<T, bytes>::type v) {
     if constexpr (bytes == sizeof(T)) {
         return v[0];
     } else {
         typename VectorOf<T, bytes / 2>::type halves[2];
         std::memcpy(halves, &v, sizeof v);
-        return total_of<T, bytes / 2>(halves[0] + halves[1]);
+        return horizontal_sum_of<T, bytes / 2>(halves[0] + halves[1]);
     }
 }
 template <class T>
-MNEMOSCOPE_INLINE T total(Vec<T> v) {
-    return total_of<T, vector_bytes>(v);
+MNEMOSCOPE_INLINE T horizontal_sum(Vec<T> v) {
+    return horizontal_sum_of<T, vector_bytes>(v);
 }
 
 #else
 
 template <class T>
-MNEMOSCOPE_INLINE T total(Vec<T> v) {
+MNEMOSCOPE_INLINE T horizontal_sum(Vec<T> v) {
     for (int half = lanes<T> / 2; half > 0; half /= 2)
         for (int i = 0; i < half; ++i) v[i] += v[i + half];
     return v[0];
@@ -255,8 +270,8 @@ MNEMOSCOPE_INLINE T total(Vec<T> v) {
 
 #endif
 
-// 1 / x. In single precision a hardware estimate and one Newton step are as exact and several times faster than a
-// division; x must then be finite and normal, since 0 * inf is no number.
+// 1 / x. In single precision, a hardware estimate and one Newton step are as accurate as a division
+// and several times faster. x must then be finite and normal, since 0 * inf is NaN.
 template <class T>
 MNEMOSCOPE_INLINE Vec<T> reciprocal(Vec<T> x) {
     return T(1) / x;
@@ -264,13 +279,13 @@ MNEMOSCOPE_INLINE Vec<T> reciprocal(Vec<T> x) {
 #if defined(__AVX512F__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
 template <>
 MNEMOSCOPE_INLINE Vec<float> reciprocal<float>(Vec<float> x) {
-    Vec<float> r = recast<Vec<float>>(_mm512_maskz_rcp14_ps(0xffff, recast<__m512>(x)));
+    Vec<float> r = bit_cast<Vec<float>>(_mm512_maskz_rcp14_ps(0xffff, bit_cast<__m512>(x)));
     return r + r * (1.0f - x * r);
 }
 #elif defined(__AVX2__) && !defined(MNEMOSCOPE_PLAIN_VECTORS)
 template <>
 MNEMOSCOPE_INLINE Vec<float> reciprocal<float>(Vec<float> x) {
-    Vec<float> r = recast<Vec<float>>(_mm256_rcp_ps(recast<__m256>(x)));
+    Vec<float> r = bit_cast<Vec<float>>(_mm256_rcp_ps(bit_cast<__m256>(x)));
     return r + r * (1.0f - x * r);
 }
 #endif
@@ -279,28 +294,43 @@ template <class T>
 struct Limits;
 template <>
 struct Limits<float> {
-    static constexpr float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-    static constexpr int mantissa = 23, bias = 127, degree = 7;
+    static constexpr float round =
+        12582912.0f;  // 1.5 * 2^23: x + round has the nearest integer in its low bits
+    static constexpr int mantissa = 23, bias = 127;
+    static constexpr int degree = 7;  // of the Taylor polynomial of exp
     static constexpr float ln2_high = 0.693145751953125f, ln2_low = 1.4286068203094173e-06f;
-    static constexpr float exponent = 87.0f;   // exp(+-exponent) is a normal number
+    static constexpr float exponent = 87.0f;  // exp(+-exponent) is a normal number
     static constexpr float saturated = 20.0f;  // 1 - tanh(saturated / 2) rounds to zero
-    static constexpr float huge = 1e37f;       // its reciprocal is still normal
+    static constexpr float huge = 1e37f;  // 1 / huge is still normal
 };
 template <>
 struct Limits<double> {
     static constexpr double round = 6755399441055744.0;  // 1.5 * 2^52
-    static constexpr int mantissa = 52, bias = 1023, degree = 13;
+    static constexpr int mantissa = 52, bias = 1023;
+    static constexpr int degree = 13;
     static constexpr double ln2_high = 0.6931471805582987, ln2_low = 1.6465949582897082e-12;
     static constexpr double exponent = 700.0, saturated = 44.0, huge = 1e300;
 };
 
-// 1 / k!, as constants: a compiler that does not unroll a loop over them would work them out anew each time.
+// 1 / k!, as constants: a compiler that does not unroll the loop would divide every time.
 constexpr double inverse_factorial[] = {
-    1.0,        1.0,         1.0 / 2,       1.0 / 6,        1.0 / 24,        1.0 / 120,        1.0 / 720,
-    1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800,
+    1.0,
+    1.0,
+    1.0 / 2,
+    1.0 / 6,
+    1.0 / 24,
+    1.0 / 120,
+    1.0 / 720,
+    1.0 / 5040,
+    1.0 / 40320,
+    1.0 / 362880,
+    1.0 / 3628800,
+    1.0 / 39916800,
+    1.0 / 479001600,
+    1.0 / 6227020800,
 };
 
-// exp(r) - 1 by its series: p holds the terms above r^K, divided by r^K. Unrolled by its type.
+// exp(r) - 1 by Horner's rule: p holds the terms above r^K, divided by r^K. Unrolled by recursion.
 template <class T, int K>
 MNEMOSCOPE_INLINE Vec<T> taylor(Vec<T> r, Vec<T> p) {
     if constexpr (K == 0)
@@ -309,7 +339,7 @@ MNEMOSCOPE_INLINE Vec<T> taylor(Vec<T> r, Vec<T> p) {
         return taylor<T, K - 1>(r, p * r + T(inverse_factorial[K]));
 }
 
-// exp(x) = 2^k (1 + p): k a whole number, |r| <= ln(2)/2 the rest, p = exp(r) - 1 by its Taylor series.
+// exp(x) = 2^k (1 + p) with an integer k, |r| <= ln(2)/2 and p = exp(r) - 1 by its Taylor series.
 template <class T>
 struct Exponential {
     Vec<T> power, p;
@@ -321,14 +351,14 @@ struct Exponential {
         p = taylor<T, L::degree - 1>(r, splat(T(inverse_factorial[L::degree])));
         // The low bits of `shifted` are k; the exponent field of 2^k is k + bias.
         using U = typename Integer<T>::type;
-        power = recast<Vec<T>>((recast<Bits<T>>(shifted) + U(L::bias)) << U(L::mantissa));
+        power = bit_cast<Vec<T>>((bit_cast<Bits<T>>(shifted) + U(L::bias)) << U(L::mantissa));
     }
 };
 
 template <class T>
 MNEMOSCOPE_INLINE Vec<T> exponential(Vec<T> x) {
     const Vec<T> bound = splat(Limits<T>::exponent);
-    const Exponential<T> e(smaller(bound, larger(-bound, x)));
+    const Exponential<T> e(min(bound, max(-bound, x)));
     return e.power + e.power * e.p;
 }
 
@@ -337,14 +367,15 @@ MNEMOSCOPE_INLINE Vec<T> sigmoid(Vec<T> x) {
     return reciprocal<T>(T(1) + exponential<T>(-x));
 }
 
-// tanh(x) = sign(x) (e^{2|x|} - 1) / (e^{2|x|} + 1), with e^y - 1 = 2^k p + (2^k - 1) free of cancellation near zero.
+// tanh(x) = sign(x) (e^{2|x|} - 1) / (e^{2|x|} + 1); e^y - 1 = 2^k p + (2^k - 1) does not cancel
+// near zero.
 template <class T>
 MNEMOSCOPE_INLINE Vec<T> hyperbolic_tangent(Vec<T> x) {
-    const Vec<T> modulus = larger(x, -x);
-    const Exponential<T> e(smaller(splat(Limits<T>::saturated), modulus + modulus));
+    const Vec<T> modulus = max(x, -x);
+    const Exponential<T> e(min(splat(Limits<T>::saturated), modulus + modulus));
     const Vec<T> less_one = e.power * e.p + (e.power - T(1));
     const Vec<T> y = less_one * reciprocal<T>(less_one + T(2));
-    return larger(smaller(x, y), -y);  // |tanh x| <= |x|, so this gives y the sign of x
+    return max(min(x, y), -y);  // |tanh x| <= |x|, so this gives y the sign of x
 }
 
 template <class T>
@@ -356,7 +387,8 @@ inline void copy(const T* from, T* to, std::int64_t n) {
     if (n) std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
 }
 
-// Subnormal gradients of vanishing paths would cost a hundred cycles each; for the time of a call they count as zero.
+// Flushes subnormal numbers to zero while in scope: each would cost a hundred cycles, and vanishing
+// gradients are full of them.
 class FlushSubnormals {
 #if defined(__SSE2__)
     unsigned before = _mm_getcsr();
