@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CPU := src/mnemoscope/kernels/csrc/cpu
 
 .PHONY: test test-faults sanitize demo lint clean
 
-$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/mnemoscope/kernels/csrc/cpu/*.cpp src/mnemoscope/kernels/csrc/cpu/*.h)
+$(STAMP): pyproject.toml constraints.txt setup.py $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
@@ -14,6 +15,7 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/mnemoscope/kern
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check -q .
+	$(BIN)/clang-format --dry-run --Werror $(CPU)/*.h $(CPU)/*.cpp
 	$(BIN)/mypy
 
 test: lint
@@ -24,7 +26,6 @@ test-faults: $(STAMP)
 	MNEMOSCOPE_KILLS=50 $(BIN)/pytest tests/training/test_kills.py
 
 # The C++ loops under AddressSanitizer and UndefinedBehaviorSanitizer, as this machine runs them and as any would.
-CPU := src/mnemoscope/kernels/csrc/cpu
 build/sanitized-%.so: $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
 	mkdir -p build
 	$(CXX) -std=c++17 -O1 -g -fPIC -shared -pthread -fno-omit-frame-pointer -fsanitize=address,undefined \
