@@ -99,7 +99,7 @@ def test_a_trace_with_gradients_gives_them_for_every_state() -> None:
 @pytest.mark.parametrize("layer", [mnemoscope.RelLSTM(3, 4), mnemoscope.LSTM(3, 4), mnemoscope.MemRNN(3, 4)], ids=str)
 def test_a_trace_starts_from_what_the_layer_itself_takes(layer) -> None:
     x, bare = torch.randn(5, 2, 3), torch.randn(1, 2, 4)
-    state = (bare,) * len(layer.visible)
+    state = (bare,) * len(layer.state_names)
     torch.testing.assert_close(mnemoscope.trace(layer, x, state).output, layer(x, state)[0])
     with pytest.raises(mnemoscope.MnemoscopeError, match="expects a state of"):
         mnemoscope.trace(layer, x, (bare,) * 3)

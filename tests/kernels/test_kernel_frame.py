@@ -32,18 +32,18 @@ def sequence(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*(shape or (5, 3, 2)), dtype=dtype, generator=torch.Generator().manual_seed(1))
 
 
-def forbid(layer: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    def loop(*_: Any) -> None:
+def forbid_eager_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_eager(*_: Any) -> None:
         raise AssertionError("the readable loop was used")
 
-    monkeypatch.setattr(layer, "loop", loop)
+    monkeypatch.setattr("mnemoscope.layers._run.run_eager", run_eager)
 
 
 @compiled
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_use_their_kernel_and_can_be_told_not_to(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = make(name)
-    forbid(layer, monkeypatch)
+    forbid_eager_loop(monkeypatch)
     layer(sequence())
     with kernels.backend("eager"), pytest.raises(AssertionError, match="readable loop"):
         layer(sequence())
@@ -62,7 +62,7 @@ def test_changed_equations_are_followed() -> None:
             return (super().advance(w, u, h)[0] / 2,)
 
     class Forgetful(layers.RelRNN):
-        def count(self, memory: Any, alpha: Tensor) -> Any:
+        def accumulate_relevance(self, memory: Any, alpha: Tensor) -> Any:
             return memory
 
     for kind in (Damped, Forgetful):

@@ -14,7 +14,8 @@ from torch.autograd.functional import jacobian
 from torch.func import jacrev
 
 import mnemoscope
-from mnemoscope.layers._memory import AttentiveState, Memory, attend
+from mnemoscope.layers._attentive import attend
+from mnemoscope.layers._memory import AttentiveState, Memory
 
 n, t = 4, 6
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 
 import mnemoscope
-from mnemoscope.layers._memory import empty
+from mnemoscope.layers._memory import empty_memory
 
 
 class Screen:
@@ -17,7 +17,7 @@ class Screen:
     def __init__(self, **options) -> None:
         self.layer = mnemoscope.RelRNN(1, 1, **options)
         self.w = self.layer.weights(0)
-        self.memory = empty(torch.zeros(1, 1), 1, self.layer.slots)
+        self.memory = empty_memory(torch.zeros(1, 1), 1, self.layer.slots)
 
     def step(self, **attention: float) -> list[int]:
         """One more state; attention by origin, as ``_3=0.5``. Returns the origins held, slot by slot."""
@@ -25,7 +25,7 @@ class Screen:
         self.memory = self.layer.remember(self.w, h, self.memory)
         origins = self.memory.origin[0].tolist()
         alpha = torch.tensor([[attention.get(f"_{origin}", 0.0) for origin in origins]])
-        self.memory = self.layer.count(self.memory, alpha)
+        self.memory = self.layer.accumulate_relevance(self.memory, alpha)
         held = self.memory.values[0, :, 0]
         assert all(held[slot] == origin for slot, origin in enumerate(origins) if origin >= 0)
         return origins

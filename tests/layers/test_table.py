@@ -248,7 +248,7 @@ def test_a_foreign_state_is_named(row: Row) -> None:
         row.make(num_layers=2)(x)[1],  # of another depth
         row.build(INPUT, 2 * HIDDEN, **row.options)(x)[1],  # of another size
         "state",
-        draw(1, BATCH, HIDDEN) if len(layer.visible) == 2 else (draw(1, BATCH, HIDDEN), draw(1, BATCH, HIDDEN)),
+        draw(1, BATCH, HIDDEN) if len(layer.state_names) == 2 else (draw(1, BATCH, HIDDEN), draw(1, BATCH, HIDDEN)),
     ]
     for stranger in strangers:
         with pytest.raises(mnemoscope.MnemoscopeError, match=f"{row.layer.__name__} expects a state of"):

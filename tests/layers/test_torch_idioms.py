@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 import mnemoscope
 from mnemoscope import kernels
 from mnemoscope.layers import AttentiveState, stable
-from mnemoscope.layers._attentive import Attentive
+from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.recurrence import leaves
 
 every_row = pytest.mark.parametrize("row", ROWS, ids=str)
@@ -58,7 +58,7 @@ def test_autocast_runs_a_sequence_in_pieces(row: Row, backend: str) -> None:
 
 
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("row", [row for row in ROWS if issubclass(row.layer, Attentive)], ids=str)
+@pytest.mark.parametrize("row", [row for row in ROWS if issubclass(row.layer, MemoryLayer)], ids=str)
 def test_a_memory_leaves_autocast_in_the_type_of_its_layer(row: Row, grad: bool) -> None:
     layer, x = row.make(dtype=torch.float32), draw(2 * TIME, BATCH, INPUT, dtype=torch.float32)
     with torch.set_grad_enabled(grad), torch.autocast("cpu", torch.bfloat16):

@@ -28,7 +28,7 @@ def test_the_gradient_is_autograds() -> None:
     direction /= direction.norm()
 
     def last(bump: torch.Tensor) -> torch.Tensor:  # bump (T, 5) is added to every h_t as it is made
-        w, state = layer.weights(0), layer.start(layer.weights(0), 1)
+        w, state = layer.weights(0), layer.initial_cell_state(layer.weights(0), 1)
         for t, x_t in enumerate(x):
             original = layer.advance
             layer.advance = lambda *a, t=t, original=original: (original(*a)[0] + bump[t],)

@@ -32,7 +32,7 @@ class ProjectedLSTM(LSTM):
         shapes = {**super().shapes(input_size), "weight_hr": (self.proj_size, self.hidden_size)}
         return {**shapes, "weight_hh": (4 * self.hidden_size, self.proj_size)}
 
-    def start(self, w: Weights, batch: int) -> State:
+    def initial_cell_state(self, w: Weights, batch: int) -> State:
         h = w.weight_hh.new_zeros(batch, self.proj_size)
         c = w.weight_hh.new_zeros(batch, self.hidden_size)
         return h, c

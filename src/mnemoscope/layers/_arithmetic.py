@@ -12,8 +12,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from mnemoscope import kernels
 from mnemoscope.layers import _init
-from mnemoscope.layers._base import Weights, affine
+from mnemoscope.layers._base import Weights
 from mnemoscope.layers._plain import Gated
+from mnemoscope.layers._projection import project_sequence
+from mnemoscope.layers._run import KernelChoice, KernelSpec
 from mnemoscope.recurrence import State
 
 
@@ -73,7 +75,7 @@ class RAC(Gated):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        for suffix, _ in self._places()[: self.num_directions]:  # one-hot templates meet entries of variance 1
+        for suffix, _ in self._suffixes()[: self.num_directions]:  # one-hot templates meet entries of variance 1
             nn.init.normal_(getattr(self, f"weight_ih_{suffix}"))
 
     def forward(self, x: Any, state: State | None = None) -> tuple[Any, State]:
@@ -85,28 +87,35 @@ class RAC(Gated):
         return super().observe(self._template(x), state)
 
     def _template(self, x: Tensor) -> Tensor:
-        return self.feature(x) if self.feature is not None and isinstance(x, Tensor) else x
+        if self.feature is None or not isinstance(x, Tensor):
+            return x
+        return self.feature(x)
 
     def project(self, w: Weights, x: Tensor) -> Tensor:
-        return affine(x, w.weight_ih, w.bias_ih if self.bias else None)
+        return project_sequence(x, w.weight_ih, w.bias_ih if self.bias else None)
 
     def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
         h = F.linear(state, w.weight_hh, w.bias_hh if self.bias else None) * u
         return h, h
 
-    def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
-        dtype = kernels.supported("rac", x, self.hidden_size) if self.follows(RAC, "cell") else None
-        if dtype is None:
-            return None
+    def kernel_spec(self) -> KernelSpec | None:
+        return KernelSpec("rac") if self.unchanged_from(RAC, "cell") else None
+
+    def run_kernel(
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: State, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
         b = w.bias_hh if self.bias else None
-        h = kernels.rac(dtype, self.project(w, x), w.weight_hh, state, b, lengths)
+        h = kernels.rac(choice.dtype, self.project(w, x), w.weight_hh, state, b, lengths)
         return h, kernels.final(h, state, lengths)
 
-    def start(self, w: Weights, batch: int) -> State:
-        wanted = 1 - w.bias_hh.double() if self.bias else w.weight_hh.new_ones(self.hidden_size, dtype=torch.float64)
-        W = w.weight_hh.double()  # it may be near singular
+    def initial_cell_state(self, w: Weights, batch: int) -> State:
+        """Solve W_H h_0 + b = 1."""
+        W = w.weight_hh.double()  # in float64: W may be nearly singular
+        ones = W.new_ones(self.hidden_size)
+        if self.bias:
+            ones = ones - w.bias_hh.double()
         try:
-            h = torch.linalg.solve(W, wanted)  # (hidden,)
+            h = torch.linalg.solve(W, ones)  # (hidden,)
         except torch.linalg.LinAlgError:
-            h = torch.linalg.pinv(W) @ wanted
+            h = torch.linalg.pinv(W) @ ones
         return h.to(w.weight_hh.dtype).expand(batch, -1)

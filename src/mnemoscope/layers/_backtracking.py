@@ -9,14 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope import equations, kernels
-from mnemoscope.layers._attentive import Attentive
 from mnemoscope.layers._base import Weights
 from mnemoscope.layers._checks import check_choice, check_int
-from mnemoscope.layers._memory import AttentiveState, Memory, append
+from mnemoscope.layers._memory import AttentiveState, Memory, append_state
+from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.layers._plain import LSTM
+from mnemoscope.layers._run import KernelChoice, KernelSpec
 
 
-class SAB(Attentive, LSTM):
+class SAB(MemoryLayer, LSTM):
     """An LSTM, cut from its past every `truncation` steps, that reaches back through a few remembered states.
 
     h^, c_t = LSTM(x_t, (h_{t-1}, c_{t-1}));  a_i = w^T tanh([h^; m_i]) over the memory;  all but the largest are set to
@@ -75,14 +76,14 @@ class SAB(Attentive, LSTM):
         )
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
-        return {**LSTM.shapes(self, input_size), "weight_score": (2 * self.hidden_size,)}
+        return {**super().shapes(input_size), "weight_score": (2 * self.hidden_size,)}
 
     @property
     def step_size(self) -> int:
         return 2 * self.hidden_size if self.concatenated else self.hidden_size
 
     @property
-    def kind(self) -> str:
+    def memory_layout(self) -> str:
         return "stored states"
 
     def observe_cell(self, w: Weights, u: Tensor, state: AttentiveState) -> tuple[Tensor, AttentiveState, Tensor]:
@@ -90,64 +91,77 @@ class SAB(Attentive, LSTM):
         cut = ((memory.clock > 0) & (memory.clock % self.truncation == 0))[:, None]
         h, c = (torch.where(cut, t.detach(), t) for t in state)
         h, c = self.advance(w, u, h, c)
-        alpha = self._choose(w, h, memory)
+        alpha = self._attention_weights(w, h, memory)
         attended = equations.attention_context(alpha, memory.values)
         h = h + attended
-        output = torch.cat([h, attended], -1) if self.concatenated else h
+        output = self._output(h, attended)
         stored = self._store(h, memory)
         alpha = F.pad(alpha, (0, stored.origin.shape[1] - alpha.shape[1]))  # a state stored now was not attended
-        return output, AttentiveState((h, c), h, stored, self.kind), alpha
+        return output, AttentiveState((h, c), h, stored, self.memory_layout), alpha
 
-    def _choose(self, w: Weights, h: Tensor, memory: Memory) -> Tensor:
-        """Attention over the memory (batch, slots): sparse where it holds more than `top` states."""
+    def _attention_weights(self, w: Weights, h: Tensor, memory: Memory) -> Tensor:
+        """Return the attention over the memory (batch, slots): sparse where it holds more than `top` states."""
         query, key = w.weight_score.chunk(2)
         scores = (torch.tanh(h) @ query)[:, None] + memory.keys @ key  # keys hold tanh(m_i)
         return equations.sparse_attention_weights(scores, memory.origin >= 0, self.top)
 
-    def _store(self, h: Tensor, memory: Memory) -> Memory:
-        due = (memory.clock + 1) % self.store_every == 0  # (batch,)
-        if not _some(due):
-            return memory._replace(clock=memory.clock + 1)
-        grown = append(memory, h, torch.tanh(h))
-        made = torch.where(due, memory.clock, -1)  # a row whose turn it is not gets an empty slot
-        return grown._replace(origin=torch.cat([memory.origin, made[:, None]], 1))
+    def _output(self, h: Tensor, attended: Tensor) -> Tensor:
+        return torch.cat([h, attended], -1) if self.concatenated else h
 
-    def fused(
-        self, w: Weights, x: Tensor, state: AttentiveState, lengths: Tensor | None
-    ) -> tuple[Tensor, AttentiveState] | None:
-        known = self.follows(SAB, "observe_cell", "cell") and self.follows(LSTM, "advance")
-        dtype = kernels.supported("sab", x, self.hidden_size, relevant=self.top) if known else None
-        if dtype is None:
+    def _store(self, h: Tensor, memory: Memory) -> Memory:
+        """Return the memory after one step, with h in it if it is due."""
+        due = (memory.clock + 1) % self.store_every == 0  # (batch,)
+        if not _any(due):
+            return memory._replace(clock=memory.clock + 1)
+        grown = append_state(memory, h, torch.tanh(h))
+        origin = torch.where(due, memory.clock, -1)  # a row that is not due gets an empty slot
+        return grown._replace(origin=torch.cat([memory.origin, origin[:, None]], 1))
+
+    def kernel_spec(self) -> KernelSpec | None:
+        if not self.unchanged_from(SAB, "observe_cell", "cell") or not self.unchanged_from(LSTM, "advance"):
             return None
-        how = kernels.Backtracking(self.store_every, self.top, self.truncation)
-        key = w.weight_score.chunk(2)[1]  # the other half shifts all scores alike
+        return KernelSpec("sab", relevant=self.top)
+
+    def run_kernel(
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: AttentiveState, lengths: Tensor | None
+    ) -> tuple[Tensor, AttentiveState]:
+        options = kernels.Backtracking(self.store_every, self.top, self.truncation)
+        _, key = w.weight_score.chunk(2)  # the other half shifts all scores alike
         h0, c0 = state
         bank = kernels.Bank(*state.memory)
-        h, attended, c = kernels.sab(dtype, how, self.project(w, x), w.weight_hh, key, h0, c0, bank, lengths)
-        output = torch.cat([h, attended], -1) if self.concatenated else h
+        u = self.project(w, x)
+        h, attended, c = kernels.sab(choice.dtype, options, u, w.weight_hh, key, h0, c0, bank, lengths)
+        output = self._output(h, attended)
         last = kernels.final(h, h0, lengths)
-        return output, AttentiveState((last, c), last, self._stored(h, state.memory, lengths), self.kind)
+        memory = self._memory_after(h, state.memory, lengths)
+        return output, AttentiveState((last, c), last, memory, self.memory_layout)
 
-    def _stored(self, h: Tensor, memory: Memory, lengths: Tensor | None) -> Memory:
-        """The memory after all the steps of h (time, batch, hidden)."""
+    def _memory_after(self, h: Tensor, memory: Memory, lengths: Tensor | None) -> Memory:
+        """Return the memory after all the steps of h (time, batch, hidden)."""
         steps = torch.arange(len(h), device=h.device)
         passed = torch.full_like(memory.clock, len(h)) if lengths is None else lengths  # (batch,)
         clock = memory.clock[:, None] + torch.minimum(steps, passed[:, None])  # (batch, time)
         due = (clock + 1) % self.store_every == 0
-        slots = due.any(0).nonzero().squeeze(1)  # a slot in every row where it is one row's turn
+        slots = due.any(0).nonzero().squeeze(1)  # a slot in every row for each step at which any row is due
         states = h[slots].transpose(0, 1)
         origin = torch.where(due & (steps < passed[:, None]), clock, -1)[:, slots]
-        relevance = F.pad(memory.relevance, (0, len(slots)))
-        values, keys = torch.cat([memory.values, states], 1), torch.cat([memory.keys, torch.tanh(states)], 1)
-        return Memory(values, keys, torch.cat([memory.origin, origin], 1), relevance, memory.clock + passed)
+        return Memory(
+            values=torch.cat([memory.values, states], 1),
+            keys=torch.cat([memory.keys, torch.tanh(states)], 1),
+            origin=torch.cat([memory.origin, origin], 1),
+            relevance=F.pad(memory.relevance, (0, len(slots))),
+            clock=memory.clock + passed,
+        )
 
     def options_repr(self) -> list[str]:
-        options = [f"store_every={self.store_every}", f"top={self.top}", f"truncation={self.truncation}"]
-        return options + (["output='both'"] if self.concatenated else [])
+        shown = [f"store_every={self.store_every}", f"top={self.top}", f"truncation={self.truncation}"]
+        if self.concatenated:
+            shown.append("output='both'")
+        return shown
 
 
-def _some(rows: Tensor) -> bool:
-    """Whether any row is marked. Under vmap nobody can look: then as if one were, at the price of an empty slot."""
+def _any(rows: Tensor) -> bool:
+    """True if any row is marked, and under vmap, where values cannot be read: at the price of an empty slot."""
     try:
         return bool(rows.any())
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Errors at the layers' public border: the rule, what was received, what to do."""
+"""Errors for wrong arguments, inputs and states of layers: the rule, what was received, what to do."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def check_input(layer: Layer, x: Any, packed: bool = False) -> None:
             f"{name} was made with input_size={layer.input_size}; got input {list(x.shape)}, whose last dimension is "
             f"{x.shape[-1]}"
         )
-    if x.shape[1 if layer.batch_first and x.dim() == 3 and not packed else 0] == 0:
+    time = 1 if layer.batch_first and x.dim() == 3 and not packed else 0
+    if x.shape[time] == 0:
         raise MnemoscopeError(f"{name} needs a sequence of at least one step; got input {list(x.shape)}, {layout}")
     expected = next(layer.parameters(), None)
     if expected is None:  # a replica of nn.DataParallel holds its weights as plain tensors
@@ -82,20 +83,21 @@ def check_input(layer: Layer, x: Any, packed: bool = False) -> None:
 
 
 def check_state(layer: Layer, state: State, x: Tensor) -> State:
-    """The state in the form that the layer works with, or an error that says what does not fit."""
-    adopted = layer.adopt(state)
+    """Return the state in the form that the layer works with, or raise an error that says what does not fit."""
+    coerced = layer.coerce_state(state)
     shape = (layer.num_layers * layer.num_directions, x.shape[1], layer.hidden_size)
-    shown = leaves(adopted)[: len(layer.visible)]
-    if len(shown) != len(layer.visible) or any(tuple(t.shape) != shape for t in shown):
-        raise misfit(layer, state, list(shape))
-    for k, tensor in enumerate(leaves(adopted)):
-        _check_alike(layer, tensor, x, numbers=tensor.is_floating_point() or k < len(shown))
-    return adopted
+    visible = leaves(coerced)[: len(layer.state_names)]
+    if len(visible) != len(layer.state_names) or any(tuple(t.shape) != shape for t in visible):
+        raise state_error(layer, state, list(shape))
+    for k, tensor in enumerate(leaves(coerced)):
+        check_dtype = tensor.is_floating_point() or k < len(visible)  # clocks and origins are integers
+        _check_dtype_and_device(layer, tensor, x, check_dtype)
+    return coerced
 
 
-def _check_alike(layer: Layer, tensor: Tensor, x: Tensor, numbers: bool) -> None:
-    """One tensor of a state has the input's type, where it holds numbers and not indices, and lies on its device."""
-    if numbers and tensor.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+def _check_dtype_and_device(layer: Layer, tensor: Tensor, x: Tensor, check_dtype: bool) -> None:
+    """Check that a tensor of a state has the type and the device of the input x."""
+    if check_dtype and tensor.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
         raise MnemoscopeError(
             f"{layer._get_name()} got input of {x.dtype} and a state of {tensor.dtype}: convert it with "
             f"mnemoscope.to(state, {x.dtype})"
@@ -107,9 +109,9 @@ def _check_alike(layer: Layer, tensor: Tensor, x: Tensor, numbers: bool) -> None
         )
 
 
-def misfit(layer: Layer, state: State, shape: list[Any] | None = None) -> MnemoscopeError:
+def state_error(layer: Layer, state: State, shape: list[Any] | None = None) -> MnemoscopeError:
     expected = shape or [layer.num_layers * layer.num_directions, "batch", layer.hidden_size]
-    names = " and ".join(layer.visible)
+    names = " and ".join(layer.state_names)
     return MnemoscopeError(
         f"{layer._get_name()} expects a state of {names}, (layers * directions, batch, hidden_size) = {expected}; "
         f"got {describe(state)}: was it made by another layer, or for another batch?"

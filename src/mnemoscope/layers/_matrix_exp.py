@@ -1,30 +1,30 @@
-"""The exponential of a matrix, made for training: its gradient costs as little as itself."""
+"""The exponential of a matrix, fast to train through, and the orthogonal matrices it gives."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mnemoscope.kernels import followed
 
-REACH = 0.65  # of a norm up to this, the first term that degree 8 leaves out, x^9 / 9!, is lost in float32
+_TAYLOR_NORM = 0.65  # up to this norm the first term that degree 8 omits, x^9 / 9!, is below float32's precision
 
 
-def exponential(matrix: Tensor) -> Tensor:
-    """exp(A) of A (n, n), by a Taylor polynomial of A / 2^s, squared s times.
+def matrix_exp(matrix: Tensor) -> Tensor:
+    """Return exp(A) of A (n, n), by a Taylor polynomial of A / 2^s, squared s times.
 
-    As exact as `torch.linalg.matrix_exp` in float32. That one differentiates by the exponential of a matrix twice as
-    large and asks the device for several decisions; here there is one, and autograd does the rest. It still serves
-    float64, and tracers and transforms, which no decision can be asked of.
+    As exact as `torch.linalg.matrix_exp` in float32, and faster to train through. torch's gradient is the exponential
+    of a matrix twice as large, and it waits for the device several times; here that happens once, and autograd does the
+    rest. torch's still serves float64, and tracers and transforms, where no value may decide what is computed.
     """
     if matrix.dtype != torch.float32 or followed():
         return torch.linalg.matrix_exp(matrix)
     norm = float(matrix.detach().abs().sum(0).max()) if matrix.numel() else 0.0
     if not math.isfinite(norm):
         return torch.linalg.matrix_exp(matrix)
-    halvings = max(0, math.ceil(math.log2(norm / REACH))) if norm else 0
+    halvings = max(0, math.ceil(math.log2(norm / _TAYLOR_NORM))) if norm else 0
     result = _taylor(matrix * 0.5**halvings)
     for _ in range(halvings):
         result = result @ result
@@ -32,9 +32,60 @@ def exponential(matrix: Tensor) -> Tensor:
 
 
 def _taylor(x: Tensor) -> Tensor:
-    """sum of x^k / k! up to k = 8 in four products: the powers from 4 on share the factor x^4."""
+    """Return the sum of x^k / k! up to k = 8 in four products: the powers from 4 on share the factor x^4."""
     one = torch.eye(len(x), dtype=x.dtype, device=x.device)
     x2 = x @ x
-    x3, x4 = x @ x2, x2 @ x2
+    x3 = x @ x2
+    x4 = x2 @ x2
     rest = one / 24 + x / 120 + x2 / 720 + x3 / 5040 + x4 / 40320
     return one + x + x2 / 2 + x3 / 6 + x4 @ rest
+
+
+class SkewExponential(nn.Module):
+    """A parametrization by orthogonal matrices: V = B expm(A), A skew (Lezcano-Casado 2019).
+
+    The trained parameter is (n, n); only its entries below the diagonal count, A = L - L^T. The names under which torch
+    stores parameter and base, ``original`` and ``0.base``, are those of torch's own `parametrizations.orthogonal`.
+
+    Args:
+        dynamic: have a base B, to which an assignment ``layer.weight_hh_l0 = V`` moves, A = 0. Without it B = I, and
+            nothing can be assigned.
+    """
+
+    base: Tensor | None
+
+    def __init__(self, dynamic: bool) -> None:
+        super().__init__()
+        self.dynamic = dynamic
+        if dynamic:
+            self.register_buffer("base", None)  # set by right_inverse, which torch calls when it parametrizes
+        else:
+            self.base = None
+
+    def forward(self, parameter: Tensor) -> Tensor:
+        wide = parameter if parameter.dtype == torch.float64 else parameter.float()  # half is too coarse for expm
+        lower = wide.tril(-1)
+        matrix = matrix_exp(lower - lower.mT)
+        if self.base is not None:
+            matrix = self.base.to(matrix.dtype) @ matrix
+        return matrix.to(parameter.dtype)
+
+    @torch.no_grad()
+    def right_inverse(self, matrix: Tensor) -> Tensor:
+        if not self.dynamic:
+            raise NotImplementedError("the static map V = expm(A) cannot be assigned to; use trivialization='dynamic'")
+        self.base = matrix.clone() if _is_orthogonal(matrix) else _orthogonalized(matrix)
+        return torch.zeros_like(matrix)
+
+
+def _is_orthogonal(matrix: Tensor) -> bool:
+    one = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    tolerance = 10 * len(matrix) * torch.finfo(matrix.dtype).eps
+    return torch.allclose(matrix.mT @ matrix, one, atol=tolerance)
+
+
+def _orthogonalized(matrix: Tensor) -> Tensor:
+    """Return Q of the factorization Q R whose R has a positive diagonal."""
+    wide = matrix if matrix.dtype == torch.float64 else matrix.float()
+    q, r = torch.linalg.qr(wide)
+    return (q * r.diagonal().sgn()).to(matrix.dtype)

@@ -1,4 +1,4 @@
-"""What a self-attentive recurrence carries from step to step, and how it attends to it."""
+"""What a layer with a memory carries from step to step."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from mnemoscope import equations
 from mnemoscope.kernels import Attended
-from mnemoscope.layers._base import Weights
 from mnemoscope.recurrence import map_state
 
 
@@ -32,16 +30,18 @@ class AttentiveState(tuple):
     Attributes:
         s: the macro-state s_t = h_t + c_t, which the next step reads.
         memory: the `Memory`.
-        kind: what the slots of the memory are for, in the words of the layer that made it; empty where nobody said.
+        memory_layout: what the slots of the memory are for, set by the layer; empty if unknown.
     """
 
     s: Tensor
     memory: Memory
-    kind: str = ""
+    memory_layout: str = ""
 
-    def __new__(cls, visible: Iterable[Tensor], s: Tensor, memory: Memory, kind: str = "") -> AttentiveState:
+    def __new__(cls, visible: Iterable[Tensor], s: Tensor, memory: Memory, memory_layout: str = "") -> AttentiveState:
         state = super().__new__(cls, visible)
-        state.s, state.memory, state.kind = s, memory, kind
+        state.s = s
+        state.memory = memory
+        state.memory_layout = memory_layout
         return state
 
     @property
@@ -49,27 +49,27 @@ class AttentiveState(tuple):
         return self[0]
 
     def map_state(self, fn: Callable[[Tensor], Tensor]) -> AttentiveState:
-        return AttentiveState([fn(t) for t in self], fn(self.s), map_state(fn, self.memory), self.kind)
+        return AttentiveState([fn(t) for t in self], fn(self.s), map_state(fn, self.memory), self.memory_layout)
 
     def __getnewargs__(self) -> tuple[Any, ...]:  # for copy and pickle
-        return tuple(self), self.s, self.memory, self.kind
+        return tuple(self), self.s, self.memory, self.memory_layout
 
 
-def _from_leaves(parts: list[Tensor], shown: int, kind: str) -> AttentiveState:
-    return AttentiveState(parts[:shown], parts[shown], Memory(*parts[shown + 1 :]), kind)
+def _from_leaves(parts: list[Tensor], visible: int, layout: str) -> AttentiveState:
+    return AttentiveState(parts[:visible], parts[visible], Memory(*parts[visible + 1 :]), layout)
 
 
 # torch.func differentiates through states by their leaves.
 pytree.register_pytree_node(
     AttentiveState,
-    lambda state: ([*state, state.s, *state.memory], (len(state), state.kind)),
+    lambda state: ([*state, state.s, *state.memory], (len(state), state.memory_layout)),
     lambda parts, context: _from_leaves(list(parts), *context),
 )
 torch.serialization.add_safe_globals([AttentiveState, Memory])  # a saved state is loaded as nn.LSTM's is
 
 
-def empty(like: Tensor, batch: int, slots: int) -> Memory:
-    """A memory with no state in it."""
+def empty_memory(like: Tensor, batch: int, slots: int) -> Memory:
+    """Return a memory with no state in it, of the type and the features of `like` (..., hidden)."""
     n = like.shape[-1]
     return Memory(
         values=like.new_zeros(batch, slots, n),
@@ -80,50 +80,62 @@ def empty(like: Tensor, batch: int, slots: int) -> Memory:
     )
 
 
-def append(memory: Memory, h: Tensor, key: Tensor) -> Memory:
-    """The memory with one more slot, in which h stands."""
+def add_empty_slots(memory: Memory, count: int) -> Memory:
+    """Return the memory with `count` more slots, which are empty."""
     return Memory(
-        torch.cat([memory.values, h[:, None]], 1),
-        torch.cat([memory.keys, key[:, None]], 1),
-        torch.cat([memory.origin, memory.clock[:, None]], 1),
-        F.pad(memory.relevance, (0, 1)),
-        memory.clock + 1,
+        values=F.pad(memory.values, (0, 0, 0, count)),
+        keys=F.pad(memory.keys, (0, 0, 0, count)),
+        origin=F.pad(memory.origin, (0, count), value=-1),
+        relevance=F.pad(memory.relevance, (0, count)),
+        clock=memory.clock,
     )
 
 
-def rearrange(memory: Memory, source: Tensor) -> Memory:
-    """The memory whose slot k holds what stood in slot source[:, k]: source (batch, slots)."""
+def append_state(memory: Memory, h: Tensor, key: Tensor) -> Memory:
+    """Return the memory with one more slot, which holds h (batch, hidden) and its key (batch, hidden)."""
+    return Memory(
+        values=torch.cat([memory.values, h[:, None]], 1),
+        keys=torch.cat([memory.keys, key[:, None]], 1),
+        origin=torch.cat([memory.origin, memory.clock[:, None]], 1),
+        relevance=F.pad(memory.relevance, (0, 1)),
+        clock=memory.clock + 1,
+    )
+
+
+def rearrange_slots(memory: Memory, source: Tensor) -> Memory:
+    """Return the memory whose slot k holds what slot source[:, k] held: source (batch, slots)."""
     batch, slots = memory.origin.shape
     rows = source + slots * torch.arange(batch, device=source.device)[:, None]
-    values, keys, origin, relevance = (  # whole states are moved; gather would look up every number by itself
-        t.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, *t.shape[2:]) for t in memory[:4]
-    )
-    return Memory(values, keys, origin, relevance, memory.clock)
+
+    def gathered(t: Tensor) -> Tensor:  # moves whole states; torch.gather would look up every number by itself
+        return t.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, *t.shape[2:])
+
+    values, keys, origin, relevance, clock = memory
+    return Memory(gathered(values), gathered(keys), gathered(origin), gathered(relevance), clock)
 
 
-def after(before: Memory, done: Attended, lengths: Tensor | None) -> Memory:
-    """The memory after a sequence that a kernel ran, which names the states in the slots by index.
+def memory_after_kernel(before: Memory, done: Attended, lengths: Tensor | None) -> Memory:
+    """Return the memory after a sequence that a kernel ran.
 
-    The slots carried in come first, then the states made since.
+    The kernel names the states in the slots by index: the slots carried in come first, then the states made since.
     """
-    clock, begun = before.clock + (len(done.h) if lengths is None else lengths), before.clock[:, None]
-    pairs = (before.values, done.values), (before.keys, done.keys)  # autocast makes the new ones of a smaller type
-    values, keys = (new.to(torch.promote_types(old.dtype, new.dtype)) for old, new in pairs)
-    if done.slots is None:  # full attention: all that stood there, and the new states after it
+    passed = len(done.h) if lengths is None else lengths
+    clock = before.clock + passed
+    first = before.clock[:, None]  # (batch, 1): the clock at the first step
+    # Autocast computes the new states in a smaller type.
+    values = done.values.to(torch.promote_types(before.values.dtype, done.values.dtype))
+    keys = done.keys.to(torch.promote_types(before.keys.dtype, done.keys.dtype))
+
+    if done.slots is None:  # full attention: all slots carried in, and the new states after them
         steps = torch.arange(len(done.h), device=done.h.device)
-        made = begun + steps if lengths is None else torch.where(steps < lengths[:, None], begun + steps, -1)
+        made = first + steps
+        if lengths is not None:
+            made = torch.where(steps < lengths[:, None], made, -1)
         relevance = F.pad(before.relevance, (0, len(steps)))
         return Memory(values, keys, torch.cat([before.origin, made], 1), relevance, clock)
+
     count = done.slots.shape[1]
     carried = before.origin.gather(1, done.slots.clamp(0, count - 1)) if count else before.origin
-    origin = torch.where(done.slots < count, torch.where(done.slots < 0, -1, carried), begun + (done.slots - count))
+    carried = torch.where(done.slots < 0, -1, carried)
+    origin = torch.where(done.slots < count, carried, first + (done.slots - count))
     return Memory(values, keys, origin, done.relevance, clock)
-
-
-def attend(w: Weights, s: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
-    """Additive attention of s over the memory: c = sum_i alpha_i h_i (batch, hidden) and alpha (batch, slots).
-
-    e_i = v^T tanh(W_a s + U_a h_i), alpha = softmax(e) over the slots that are filled (Kerg et al. 2020, eqs 9-10).
-    """
-    query = F.linear(s, w.weight_query)  # (batch, hidden)
-    return equations.additive_attention(query, memory.keys, memory.values, w.weight_score, memory.origin >= 0)

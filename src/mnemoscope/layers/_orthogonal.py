@@ -9,16 +9,18 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrize
 
 from mnemoscope import equations, kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import _init
-from mnemoscope.layers._base import Layer, Weights, affine
+from mnemoscope.layers._base import Layer, Weights
 from mnemoscope.layers._checks import check_choice
 from mnemoscope.layers._init import RecurrentInit
-from mnemoscope.layers._matrix_exp import exponential
+from mnemoscope.layers._matrix_exp import SkewExponential
 from mnemoscope.layers._plain import RNN, Nonlinearity
+from mnemoscope.layers._projection import project_sequence
+from mnemoscope.layers._run import KernelChoice, KernelSpec
 from mnemoscope.recurrence import State
 
 Trivialization = Literal["static", "dynamic"]
@@ -107,6 +109,12 @@ class ExpRNN(OrthRNN):
         dtype: torch.dtype | None = None,
     ) -> None:
         check_choice(self, "trivialization", trivialization, get_args(Trivialization))
+        if trivialization == "static" and recurrent_init not in ("henaff", "cayley"):
+            raise MnemoscopeError(
+                f"the static map starts from 'henaff' or 'cayley'; got recurrent_init={recurrent_init!r}, "
+                "which trivialization='dynamic' can start from"
+            )
+        self.trivialization = trivialization
         super().__init__(
             input_size,
             hidden_size,
@@ -123,71 +131,38 @@ class ExpRNN(OrthRNN):
             device=device,
             dtype=dtype,
         )
-        if trivialization == "static" and self.recurrent_init not in ("henaff", "cayley"):
-            raise MnemoscopeError(
-                f"the static map starts from 'henaff' or 'cayley'; got recurrent_init={self.recurrent_init!r}, "
-                "which trivialization='dynamic' can start from"
-            )
-        self.trivialization = trivialization
-        for name in self._recurrent():
-            parametrizations.orthogonal(
-                self, name, orthogonal_map="matrix_exp", use_trivialization=trivialization == "dynamic"
-            )
-        self.reset_parameters()
+        for name in self._recurrent_names():
+            parametrize.register_parametrization(self, name, SkewExponential(trivialization == "dynamic"), unsafe=True)
+        self.reset_parameters()  # once more, now that the recurrent matrices are drawn by their skew matrices
 
-    def _recurrent(self) -> list[str]:
-        return [f"weight_hh_{suffix}" for suffix, _ in self._places()]
+    def _recurrent_names(self) -> list[str]:
+        return [f"weight_hh_{suffix}" for suffix, _ in self._suffixes()]
 
-    def _redraw(self, name: str, registered: str) -> None:
-        if name == "weight_hh" and parametrize.is_parametrized(self, registered):
-            self._reset_recurrent(registered)
-        else:
-            super()._redraw(name, registered)
-
-    def _reset_recurrent(self, name: str) -> None:
-        original = self._skew(name)
-        if self.trivialization == "dynamic":
-            start = _init.RECURRENT[self.recurrent_init](torch.empty_like(original))
-            setattr(self, name, start)
-        else:  # torch cannot assign to the static map, so its skew matrix is drawn itself
-            angles = _init.cayley_angles if self.recurrent_init == "cayley" else _init.henaff_angles
-            skew = _init.skew_blocks(self.hidden_size, angles(self.hidden_size // 2, original))
-            original.copy_(skew.tril())
-
-    def read(self, registered: str) -> Tensor:
-        if registered not in self._recurrent() or not self._is_an_exponential(registered):
-            return super().read(registered)
-        dtype = self._skew(registered).dtype
-        return self._exponential(registered).to(dtype)  # in float32: half of it is too coarse for an exponential
-
-    def _is_an_exponential(self, name: str) -> bool:
-        """In float32 or less, and of nothing but A: a user may have parametrized V further."""
-        if not parametrize.is_parametrized(self, name) or self._skew(name).dtype == torch.float64:
-            return False
-        return sum(1 for _ in self.get_submodule(f"parametrizations.{name}").children()) == 1
-
-    def _exponential(self, name: str) -> Tensor:
-        lower = self._skew(name).float().tril(-1)
-        q = exponential(lower - lower.mT)
-        base = dict(self.get_submodule(f"parametrizations.{name}.0").named_buffers()).get("base")
-        return q if base is None else base.float() @ q
+    def _reset_parameter(self, name: str, registered: str) -> None:
+        assignable = self.trivialization == "dynamic" or not parametrize.is_parametrized(self, registered)
+        if name != "weight_hh" or assignable:
+            super()._reset_parameter(name, registered)
+            return
+        skew = self._skew(registered)
+        angles = _init.cayley_angles if self.recurrent_init == "cayley" else _init.henaff_angles
+        skew.copy_(_init.skew_blocks(self.hidden_size, angles(self.hidden_size // 2, skew)).tril())
 
     @torch.no_grad()
     def rebase(self) -> None:
-        """Move the base of the dynamic trivialisation to the present V; A starts again at zero, V stays."""
+        """Move the base of the dynamic trivialization to the present V; A starts again at zero, V stays."""
         if self.trivialization != "dynamic":
             raise MnemoscopeError("rebase is for trivialization='dynamic'; the static map has no base")
-        for name in self._recurrent():
+        for name in self._recurrent_names():
             setattr(self, name, getattr(self, name))
 
     def slow_parameters(self) -> Iterator[nn.Parameter]:
-        """The skew matrices, which want a smaller learning rate."""
-        for name in self._recurrent():
+        """Yield the skew matrices, which need a smaller learning rate."""
+        for name in self._recurrent_names():
             yield self._skew(name)
 
     def _skew(self, name: str) -> nn.Parameter:
         original: Any = self.get_submodule(f"parametrizations.{name}").original
-        return original  # torch.func puts plain tensors in the place of parameters, which get_parameter refuses
+        return original  # under torch.func a plain tensor, which get_parameter refuses
 
 
 class GORU(Layer):
@@ -247,7 +222,9 @@ class GORU(Layer):
             "weight_hh": (2 * n, n),
             "angles": (_rotation_layers(self.layout, n, self.rotations), n // 2),
         }
-        return {**shapes, "bias_gates": (2 * n,), "bias_modrelu": (n,)} if self.bias else shapes
+        if self.bias:
+            shapes |= {"bias_gates": (2 * n,), "bias_modrelu": (n,)}
+        return shapes
 
     def reset(self, name: str, tensor: Tensor) -> None:
         if name == "angles":
@@ -260,27 +237,32 @@ class GORU(Layer):
         else:
             super().reset(name, tensor)
 
-    def weights(self, place: int) -> Weights:
-        w = super().weights(place)
+    def weights(self, index: int) -> Weights:
+        w = super().weights(index)
         w.rotation = rotation(w.angles, self.layout)
         return w
 
     def project(self, w: Weights, x: Tensor) -> Tensor:
-        return affine(x, w.weight_ih, F.pad(w.bias_gates, (0, self.hidden_size)) if self.bias else None)
+        bias = F.pad(w.bias_gates, (0, self.hidden_size)) if self.bias else None  # modReLU has the candidate's
+        return project_sequence(x, w.weight_ih, bias)
 
     def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
         u_gates, u_c = u.split([2 * self.hidden_size, self.hidden_size], -1)
         gates = u_gates + F.linear(state, w.weight_hh)
-        h = equations.goru_cell(gates, F.linear(state, w.rotation), u_c, state, w.bias_modrelu if self.bias else None)
+        rotated = F.linear(state, w.rotation)
+        h = equations.goru_cell(gates, rotated, u_c, state, w.bias_modrelu if self.bias else None)
         return h, h
 
-    def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
-        known = self.bias and self.follows(GORU, "cell")  # without its bias the candidate is linear
-        dtype = kernels.supported("goru", x, self.hidden_size) if known else None
-        if dtype is None:
+    def kernel_spec(self) -> KernelSpec | None:
+        if not self.bias:  # the candidate is linear then, which the kernel does not know
             return None
+        return KernelSpec("goru") if self.unchanged_from(GORU, "cell") else None
+
+    def run_kernel(
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: State, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
         W = torch.cat([w.weight_hh, w.rotation])
-        h = kernels.goru(dtype, self.project(w, x), W, state, w.bias_modrelu, lengths)
+        h = kernels.goru(choice.dtype, self.project(w, x), W, state, w.bias_modrelu, lengths)
         return h, kernels.final(h, state, lengths)
 
     def options_repr(self) -> list[str]:
@@ -301,19 +283,21 @@ def _rotation_layers(layout: str, n: int, rotations: int | None) -> int:
 
 
 def rotation(angles: Tensor, layout: str) -> Tensor:
-    """The orthogonal matrix Q (n, n) of layers of Givens rotations: angles (layers, n / 2), applied first to last."""
+    """Return the orthogonal matrix Q (n, n) of layers of Givens rotations by angles (layers, n / 2), first to last."""
     layers, pairs = angles.shape
     q = torch.eye(2 * pairs, device=angles.device, dtype=angles.dtype)
     for k in range(layers):
         first, second = (i.to(angles.device) for i in _pairs(2 * pairs, k, layout))
-        cos, sin = torch.cos(angles[k])[:, None], torch.sin(angles[k])[:, None]
-        a, b = q[first], q[second]  # (n / 2, n)
+        cos = torch.cos(angles[k])[:, None]
+        sin = torch.sin(angles[k])[:, None]
+        a = q[first]  # (n / 2, n)
+        b = q[second]
         q = torch.empty_like(q).index_copy(0, first, cos * a - sin * b).index_copy(0, second, sin * a + cos * b)
     return q
 
 
 def _pairs(n: int, layer: int, layout: str) -> tuple[Tensor, Tensor]:
-    """Which coordinates a layer of rotations pairs: those at distance 2^layer, or neighbours, shifted by turns."""
+    """Return the coordinates that a layer of rotations pairs: at distance 2^layer, or neighbours, shifted by turns."""
     coordinates = torch.arange(n)
     if layout == "fft":
         first = coordinates[(coordinates >> layer) & 1 == 0]
@@ -323,8 +307,10 @@ def _pairs(n: int, layer: int, layout: str) -> tuple[Tensor, Tensor]:
 
 
 def parameter_groups(model: nn.Module, lr: float, slow: float = 0.1) -> list[dict[str, Any]]:
-    """Optimiser groups for a model: skew matrices of `ExpRNN` learn at ``slow * lr``, everything else at `lr`."""
-    slower = [p for module in model.modules() if isinstance(module, ExpRNN) for p in module.slow_parameters()]
-    marked = {id(p) for p in slower}
-    groups = [{"params": [p for p in model.parameters() if id(p) not in marked], "lr": lr}]
-    return [*groups, {"params": slower, "lr": slow * lr}] if slower else groups
+    """Return optimizer groups for a model: `ExpRNN`'s skew matrices learn at ``slow * lr``, everything else at `lr`."""
+    skew = [p for module in model.modules() if isinstance(module, ExpRNN) for p in module.slow_parameters()]
+    slow_ids = {id(p) for p in skew}
+    groups = [{"params": [p for p in model.parameters() if id(p) not in slow_ids], "lr": lr}]
+    if skew:
+        groups.append({"params": skew, "lr": slow * lr})
+    return groups

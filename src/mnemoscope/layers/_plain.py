@@ -1,4 +1,4 @@
-"""The recurrences that everybody knows: linear, plain, LSTM and GRU. Parameters are torch's, by name and by layout."""
+"""Linear system, plain RNN, LSTM and GRU. Parameters are torch's, by name and by layout."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mnemoscope import equations, kernels
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import _init
-from mnemoscope.layers._base import Layer, Weights, pointwise
+from mnemoscope.layers._base import Layer, Weights
 from mnemoscope.layers._checks import check_bool, check_choice
 from mnemoscope.layers._init import RecurrentInit
+from mnemoscope.layers._run import KernelChoice, KernelSpec
 from mnemoscope.recurrence import State
 
 Nonlinearity = str | Callable[[Tensor], Tensor]
@@ -27,7 +29,9 @@ class Gated(Layer):
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
         rows = self.gates * self.hidden_size
         shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, input_size), "weight_hh": (rows, self.hidden_size)}
-        return {**shapes, "bias_ih": (rows,), "bias_hh": (rows,)} if self.bias else shapes
+        if self.bias:
+            shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+        return shapes
 
 
 class RNN(Gated):
@@ -82,11 +86,13 @@ class RNN(Gated):
         )
         self.preactivation = preactivation
         self.nonlinearity = nonlinearity  # may be a module, which nn.Module must be ready for
-        self._phi = None if self.modrelu else pointwise(nonlinearity)
+        self._phi = None if self.modrelu else nonlinearity_function(nonlinearity)
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
         shapes = super().shapes(input_size)
-        return {**shapes, "bias_modrelu": (self.hidden_size,)} if self.modrelu else shapes
+        if self.modrelu:
+            shapes["bias_modrelu"] = (self.hidden_size,)
+        return shapes
 
     def reset(self, name: str, tensor: Tensor) -> None:
         if name == "bias_modrelu":
@@ -97,7 +103,9 @@ class RNN(Gated):
             super().reset(name, tensor)
 
     def phi(self, w: Weights, z: Tensor) -> Tensor:
-        return equations.modrelu(z, w.bias_modrelu) if self._phi is None else self._phi(z)
+        if self._phi is None:
+            return equations.modrelu(z, w.bias_modrelu)
+        return self._phi(z)
 
     def advance(self, w: Weights, u: Tensor, h: Tensor) -> tuple[Tensor, ...]:
         """(h_t,) from u = U x_t + b and the state that V reads."""
@@ -109,26 +117,35 @@ class RNN(Gated):
         (h,) = self.advance(w, u, state)
         return h, h
 
-    def phi_name(self) -> str | None:
-        """The non-linearity by a name that the kernels know."""
-        known = self.nonlinearity in ("tanh", "relu", "modrelu", "identity") and self.follows(RNN, "phi")
+    def kernel_nonlinearity(self) -> str | None:
+        """Return the nonlinearity by the name that the kernels know; None if they do not."""
+        known = self.nonlinearity in ("tanh", "relu", "modrelu", "identity") and self.unchanged_from(RNN, "phi")
         return str(self.nonlinearity) if known else None
 
-    def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
-        phi = self.phi_name() if self.follows(RNN, "cell", "advance") and not self.preactivation else None
-        dtype = kernels.supported("rnn", x, self.hidden_size) if phi else None
-        if dtype is None or phi is None:
+    def kernel_spec(self) -> KernelSpec | None:
+        if self.preactivation or self.kernel_nonlinearity() is None:
             return None
+        return KernelSpec("rnn") if self.unchanged_from(RNN, "cell", "advance") else None
+
+    def run_kernel(
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: State, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        phi = self.kernel_nonlinearity()
+        assert phi is not None
         if phi == "identity":
-            h = kernels.linear(dtype, self.project(w, x), w.weight_hh, state, lengths)
+            h = kernels.linear(choice.dtype, self.project(w, x), w.weight_hh, state, lengths)
         elif phi == "modrelu":
-            h = kernels.rnn(dtype, self.project(w, x), w.weight_hh, state, w.bias_modrelu, phi, lengths)
+            h = kernels.rnn(choice.dtype, self.project(w, x), w.weight_hh, state, w.bias_modrelu, phi, lengths)
         else:
-            h = kernels.rnn(dtype, *self.feed(w, x, lengths), state, None, phi, lengths)
+            u, V = self.kernel_inputs(w, x, lengths)
+            h = kernels.rnn(choice.dtype, u, V, state, None, phi, lengths)
         return h, kernels.final(h, state, lengths)
 
     def options_repr(self) -> list[str]:
-        return [f"nonlinearity={self.nonlinearity!r}"] + (["preactivation=True"] if self.preactivation else [])
+        shown = [f"nonlinearity={self.nonlinearity!r}"]
+        if self.preactivation:
+            shown.append("preactivation=True")
+        return shown
 
 
 class LinearSystem(RNN):
@@ -185,7 +202,7 @@ class LSTM(Gated):
     """
 
     gates = 4
-    visible = ("h", "c")
+    state_names = ("h", "c")
 
     def advance(self, w: Weights, u: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
         """(h_t, c_t) from u = U x_t + b and the state that the gates read."""
@@ -195,12 +212,15 @@ class LSTM(Gated):
         h, c = self.advance(w, u, *state)
         return h, (h, c)
 
-    def fused(self, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State] | None:
-        dtype = kernels.supported("lstm", x, self.hidden_size) if self.follows(LSTM, "cell", "advance") else None
-        if dtype is None:
-            return None
+    def kernel_spec(self) -> KernelSpec | None:
+        return KernelSpec("lstm") if self.unchanged_from(LSTM, "cell", "advance") else None
+
+    def run_kernel(
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: State, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
         h0, c0 = state
-        h, c = kernels.lstm(dtype, *self.feed(w, x, lengths), h0, c0, lengths)
+        u, V = self.kernel_inputs(w, x, lengths)
+        h, c = kernels.lstm(choice.dtype, u, V, h0, c0, lengths)
         return h, (kernels.final(h, h0, lengths), c)
 
 
@@ -221,3 +241,24 @@ class GRU(Gated):
         v = F.linear(state, w.weight_hh, w.bias_hh if self.bias else None)
         h = equations.gru_cell(u, v, state)
         return h, h
+
+
+def identity(z: Tensor) -> Tensor:
+    """Return z; of the module, not a lambda, so that layers can be pickled."""
+    return z
+
+
+def nonlinearity_function(nonlinearity: Nonlinearity) -> Callable[[Tensor], Tensor]:
+    """Return the pointwise function of a name, or the function itself."""
+    known: dict[str, Callable[[Tensor], Tensor]] = {
+        "tanh": torch.tanh,
+        "relu": torch.relu,
+        "sigmoid": torch.sigmoid,
+        "identity": identity,
+    }
+    if callable(nonlinearity):
+        return nonlinearity
+    if nonlinearity not in known:
+        names = ", ".join(known)
+        raise MnemoscopeError(f"nonlinearity must be one of {names}, modrelu or a function; got {nonlinearity!r}")
+    return known[nonlinearity]

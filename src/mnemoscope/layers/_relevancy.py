@@ -7,15 +7,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.layers._attentive import Attentive, Mix, Output
+from mnemoscope.layers._attentive import AdditiveAttention, Mix, Output
 from mnemoscope.layers._base import Weights
 from mnemoscope.layers._checks import check_bool, check_int
 from mnemoscope.layers._init import RecurrentInit
-from mnemoscope.layers._memory import Memory, append, rearrange
+from mnemoscope.layers._memory import Memory, append_state, rearrange_slots
 from mnemoscope.layers._plain import LSTM, RNN, Nonlinearity
 
 
-class Screened(Attentive):
+class Screened(AdditiveAttention):
     """A memory of two parts: slots [0, nu) hold S, the last nu states, as a ring; slots [nu, nu + rho) hold R.
 
     A state's relevance is the attention it receives while it is in S. When it leaves S it enters R if there is room, or
@@ -24,7 +24,7 @@ class Screened(Attentive):
     gradient path.
     """
 
-    bounded = True
+    constant_state_size = True
 
     buffer: int
     relevant: int
@@ -32,7 +32,7 @@ class Screened(Attentive):
     refresh: bool
 
     def _set_screening(self, buffer: int, relevant: int, decay: float, refresh: bool) -> None:
-        """Take the options of the screening; before the parameters are made, as `_set_attention` does."""
+        """Set the options of the screening."""
         check_int(self, "buffer", buffer, least=0)
         check_int(self, "relevant", relevant, least=0)
         check_bool(self, "refresh", refresh)
@@ -48,50 +48,56 @@ class Screened(Attentive):
         return self.buffer + self.relevant
 
     @property
-    def kind(self) -> str:
+    def memory_layout(self) -> str:
         return f"the last {self.buffer} and {self.relevant} older ones"
 
     def remember(self, w: Weights, h: Tensor, memory: Memory) -> Memory:
         if self.decay < 1:
             recent, older = memory.relevance.split([self.buffer, self.relevant], 1)
             memory = memory._replace(relevance=torch.cat([recent, self.decay * older], 1))
-        oldest = memory.clock % max(self.buffer, 1)  # of S, or its next empty slot
-        leaving = (oldest if self.buffer else torch.full_like(oldest, self.slots))[:, None]  # (batch, 1)
-        grown = append(memory, h, F.linear(h, w.weight_key))  # with h_t in one slot too many, the last
-        source = torch.arange(self.slots, device=h.device).expand(len(h), -1)  # a state stays in its slot,
+        grown = append_state(memory, h, F.linear(h, w.weight_key))  # with h_t in one slot too many, the last
+        newest = torch.full_like(memory.clock, self.slots)[:, None]  # (batch, 1)
+        # The state that leaves S: the oldest, whose slot h_t takes; without a buffer h_t itself.
+        leaving = (memory.clock % self.buffer)[:, None] if self.buffer else newest
+        source = torch.arange(self.slots, device=h.device).expand(len(h), -1)  # every state stays in its slot
         if self.relevant:
-            source = source.scatter(1, *self._judge(grown, leaving))  # but may lose it to the one that leaves S,
+            source = source.scatter(1, *self._admit(grown, leaving))
         if self.buffer:
-            source = source.scatter(1, leaving, self.slots)  # which itself gives way to h_t
-        return rearrange(grown, source)
+            source = source.scatter(1, leaving, newest)
+        return rearrange_slots(grown, source)
 
-    def _judge(self, grown: Memory, leaving: Tensor) -> tuple[Tensor, Tensor]:
-        """The slot of R's least relevant member, and the slot of what stands there from now on: (batch, 1) each.
+    def _admit(self, grown: Memory, leaving: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the slot of R's least relevant member, and the slot of the state to put there: (batch, 1) each.
 
         `leaving` is the slot of the state that leaves S; without a buffer a state is judged as it is made.
         """
         members = slice(self.buffer, self.slots)
         vacant = grown.origin[:, members] < 0
-        standing = grown.relevance[:, members].masked_fill(vacant, -torch.inf)  # room is less than any relevance
-        least, place = standing.min(1, keepdim=True)
-        place = place + self.buffer
+        relevance = grown.relevance[:, members].masked_fill(vacant, -torch.inf)  # room is less than any relevance
+        least, weakest = relevance.min(1, keepdim=True)
+        weakest = weakest + self.buffer
         enters = (grown.origin.gather(1, leaving) >= 0) & (grown.relevance.gather(1, leaving) > least)
-        return place, torch.where(enters, leaving, place)
+        return weakest, torch.where(enters, leaving, weakest)
 
-    def count(self, memory: Memory, alpha: Tensor) -> Memory:
-        counted = alpha if self.refresh else F.pad(alpha[:, : self.buffer], (0, self.relevant))
+    def accumulate_relevance(self, memory: Memory, alpha: Tensor) -> Memory:
+        counted = alpha
+        if not self.refresh:
+            counted = F.pad(alpha[:, : self.buffer], (0, self.relevant))
         return memory._replace(relevance=memory.relevance + counted)
 
-    def screening(self) -> tuple[int, int, float, bool]:
+    def kernel_options(self) -> tuple[int, int, float, bool]:
         return self.buffer, self.relevant, float(self.decay), self.refresh
 
-    def fits(self, memory: Memory) -> bool:
+    def memory_fits(self, memory: Memory) -> bool:
         return memory.values.shape[-2] == self.slots
 
     def options_repr(self) -> list[str]:
-        options = [f"buffer={self.buffer}", f"relevant={self.relevant}"]
-        options += [f"decay={self.decay}"] if self.decay < 1 else []
-        return super().options_repr() + options + (["refresh=True"] if self.refresh else [])
+        shown = [*super().options_repr(), f"buffer={self.buffer}", f"relevant={self.relevant}"]
+        if self.decay < 1:
+            shown.append(f"decay={self.decay}")
+        if self.refresh:
+            shown.append("refresh=True")
+        return shown
 
 
 class RelRNN(Screened, RNN):

@@ -201,12 +201,12 @@ def _balls(
 
 def _is_rnn(layer: nn.Module) -> bool:
     """A plain recurrence: layers that attend or constrain their weights change its equations or are parametrized."""
-    return isinstance(layer, nn.RNN) or (isinstance(layer, RNN) and layer.follows(RNN, "cell", "advance", "phi"))
+    return isinstance(layer, nn.RNN) or (isinstance(layer, RNN) and layer.unchanged_from(RNN, "cell", "advance", "phi"))
 
 
 def _is_lstm(layer: nn.Module) -> bool:
     return (isinstance(layer, nn.LSTM) and not layer.proj_size) or (
-        isinstance(layer, LSTM) and layer.follows(LSTM, "cell", "advance", "project")
+        isinstance(layer, LSTM) and layer.unchanged_from(LSTM, "cell", "advance", "project")
     )
 
 

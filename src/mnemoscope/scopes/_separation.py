@@ -97,7 +97,9 @@ def _templates(subject: Subject) -> Tensor:
 
 
 def _arithmetic(circuit: RAC) -> bool:
-    own = circuit.follows(RAC, "cell", "forward", "observe", "project", "start")  # and not those of a subclass
+    own = circuit.unchanged_from(
+        RAC, "cell", "forward", "observe", "project", "initial_cell_state"
+    )  # and not those of a subclass
     return own and not circuit.bias and not circuit.bidirectional and circuit.feature is None
 
 

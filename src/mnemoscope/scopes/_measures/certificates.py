@@ -33,11 +33,13 @@ class Certified:
 
 def certify(recurrence: Recurrence, drive: Tensor) -> list[Certified]:
     """The certificates of the layers of a plain RNN or LSTM on inputs as large as `drive` (T, B, d); else none."""
-    if not isinstance(recurrence, Layer) or not recurrence.follows(Layer, "observe", "observe_cell", "project", "step"):
+    if not isinstance(recurrence, Layer) or not recurrence.unchanged_from(
+        Layer, "observe", "observe_cell", "project", "step"
+    ):
         return []  # nothing is proved of equations that a subclass changed
-    if isinstance(recurrence, RNN) and recurrence.follows(RNN, "advance", "cell", "phi"):
+    if isinstance(recurrence, RNN) and recurrence.unchanged_from(RNN, "advance", "cell", "phi"):
         return _rnn(recurrence, drive)
-    if isinstance(recurrence, LSTM) and recurrence.follows(LSTM, "advance", "cell"):
+    if isinstance(recurrence, LSTM) and recurrence.unchanged_from(LSTM, "advance", "cell"):
         return _lstm(recurrence, drive)
     return []
 

@@ -1,0 +1,134 @@
+"""One layer in one direction over a sequence: by a fused kernel, by the readable loop, or in checkpointed segments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from mnemoscope import kernels
+from mnemoscope.layers._state import where_active
+from mnemoscope.recurrence import State, leaves
+
+if TYPE_CHECKING:
+    from mnemoscope.layers._base import Layer, Weights
+
+
+class KernelSpec(NamedTuple):
+    """Which fused kernel computes a layer's equations.
+
+    Attributes:
+        family: the kernel's name, as `kernels.supported` knows it.
+        cell, buffer, relevant: what attention's kernels must know to say whether they fit.
+        portable: whether torch's own operations can run the kernel where none is compiled.
+    """
+
+    family: str
+    cell: str = "rnn"
+    buffer: int = -1
+    relevant: int = 0
+    portable: bool = False
+
+
+class KernelChoice(NamedTuple):
+    """How a fused kernel runs: the type it computes in, and whether it is a compiled one."""
+
+    dtype: torch.dtype
+    compiled: bool
+
+
+def run(layer: Layer, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+    """Return the outputs (time, batch, step_size), zero past the lengths, and the last state."""
+    if layer.checkpoint and layer.constant_state_size and torch.is_grad_enabled():
+        return _run_checkpointed(layer, w, x, state, lengths)
+    return _run_once(layer, w, x, state, lengths)
+
+
+def _run_once(layer: Layer, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+    choice = _choose_kernel(layer, x)
+    if choice is None:
+        return run_eager(layer, w, x, state, lengths)
+    return layer.run_kernel(choice, w, x, state, lengths)
+
+
+def _choose_kernel(layer: Layer, x: Tensor) -> KernelChoice | None:
+    """Return how a fused kernel may run the layer over x; None if the readable loop must."""
+    spec = layer.kernel_spec()
+    if spec is None:
+        return None
+    dtype = kernels.supported(
+        spec.family, x, layer.hidden_size, cell=spec.cell, buffer=spec.buffer, relevant=spec.relevant
+    )
+    if dtype is not None:
+        return KernelChoice(dtype, compiled=True)
+    dtype = kernels.portably(x) if spec.portable else None
+    return None if dtype is None else KernelChoice(dtype, compiled=False)
+
+
+def _run_checkpointed(
+    layer: Layer, w: Weights, x: Tensor, state: State, lengths: Tensor | None
+) -> tuple[Tensor, State]:
+    """Run about sqrt(T) segments of about sqrt(T) steps, keeping only their first states for the backward pass."""
+    size = math.isqrt(len(x) - 1) + 1
+    # The segments that the backward pass runs again must make the choices of the first run. torch.compile runs again
+    # only what it has traced, and cannot trace the context.
+    context: dict[str, Any] = {"context_fn": lambda: (nullcontext(), kernels.AsNow())}
+    if torch.compiler.is_compiling():
+        context = {}
+    outputs = []
+    for start in range(0, len(x), size):
+        rest = None if lengths is None else (lengths - start).clamp(0, size)
+        output, state = checkpoint(
+            _run_once,
+            layer,
+            w,
+            x[start : start + size],
+            state,
+            rest,
+            use_reentrant=False,
+            preserve_rng_state=False,
+            **context,
+        )
+        outputs.append(output)
+    return torch.cat(outputs), state
+
+
+def run_eager(layer: Layer, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+    """Run the readable equations, one step after the other: what every kernel is measured against."""
+    if not kernels.noting(lengths):
+        return _loop(layer, layer.cell, w, x, state, lengths)
+    hidden: list[Tensor] = []
+
+    def recorded_cell(w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
+        output, new = layer.cell(w, u, state)
+        hidden.append(leaves(new)[0])  # h: the rest of the state is computed from this tensor, or without it
+        return output, new
+
+    result = _loop(layer, recorded_cell, w, x, state, lengths)
+    kernels.note(torch.stack(hidden), tuple(hidden), lambda *gradients: torch.stack(gradients))
+    return result
+
+
+def _loop(
+    layer: Layer,
+    cell: Callable[[Weights, Tensor, State], tuple[Tensor, State]],
+    w: Weights,
+    x: Tensor,
+    state: State,
+    lengths: Tensor | None,
+) -> tuple[Tensor, State]:
+    outputs = []
+    for t, u in enumerate(layer.project(w, x).unbind(0)):
+        output, new = cell(w, u, state)
+        if lengths is not None:
+            active = t < lengths  # (batch,)
+            output = where_active(active, output, torch.zeros_like(output))
+            new = layer.keep_where_active(active, new, state)
+        state = new
+        outputs.append(output)
+    return torch.stack(outputs), state

@@ -1,0 +1,35 @@
+"""Operations on states and sequences that every layer shares."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mnemoscope.recurrence import State, leaves, map_state, rebuild
+
+
+def stack_layers(states: list[State]) -> State:
+    """Return the states of all layers as one: tensors (batch, ...) become (layers * directions, batch, ...)."""
+    if len(states) == 1:  # a view: the usual case copies nothing
+        return map_state(lambda t: t.unsqueeze(0), states[0])
+    return rebuild(states[0], [torch.stack(tensors) for tensors in zip(*map(leaves, states), strict=True)])
+
+
+def unstack_layers(state: State) -> list[State]:
+    """Return the state of each layer and direction: the inverse of `stack_layers`."""
+    count = len(leaves(state)[0])
+    return [map_state(lambda t, k=k: t[k], state) for k in range(count)]  # type: ignore[misc]
+
+
+def where_active(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """Return `new` in the rows that `active` (batch,) marks and `old` in the others; both are (batch, ...)."""
+    return torch.where(active.view(-1, *[1] * (new.dim() - 1)), new, old)
+
+
+def reverse_sequences(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Return x (time, batch, features) with each sequence reversed within its own length; padding stays in place."""
+    if lengths is None:
+        return x.flip(0)
+    t = torch.arange(x.shape[0], device=x.device)[:, None]  # (time, 1)
+    source = torch.where(t < lengths, lengths - 1 - t, t)  # (time, batch)
+    return x.gather(0, source[..., None].expand_as(x))
