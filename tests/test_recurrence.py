@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import mnemoscope
+from mnemoscope.recurrence import Attention, Screening
 
 
 class Leaky(mnemoscope.Recurrence):
@@ -166,3 +167,57 @@ def test_importing_mnemoscope_stays_light() -> None:
         "found = heavy & (set(sys.modules) - before); sys.exit(f'loaded {found}' if found else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Averaging(mnemoscope.Recurrence):
+    """A user's own attention: the mean of all inputs so far, uniformly attended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_size = self.hidden_size = 3
+
+    def initial_state(self, batch: int) -> Tensor:
+        return torch.zeros(1, batch, 0, 3)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        output, state, _ = self.observe(x, state)
+        return output, state
+
+    def observe(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor, tuple[Attention, ...]]:
+        state = torch.cat([state, x[None, :, None]], 2)
+        steps = state.shape[2]
+        weights = torch.full((len(x), steps), 1 / steps)
+        origin = torch.arange(steps).expand(len(x), -1)
+        return state[0].mean(1), state, (Attention(weights, origin),)
+
+
+def test_a_trace_reads_attention_through_observe_alone() -> None:
+    run = mnemoscope.trace(Averaging(), torch.randn(4, 2, 3))
+    by_origin = run.attention_by_origin()
+    torch.testing.assert_close(by_origin[0], torch.ones(4, 4).tril() / torch.arange(1, 5)[:, None])
+
+
+def test_observe_gives_weights_origin_and_relevance_of_every_layer() -> None:
+    layer, x = mnemoscope.RelRNN(3, 4, num_layers=2, buffer=2, relevant=1), torch.randn(5, 2, 3)
+    state = layer.initial_state(2)
+    for x_t in x:
+        _, state, attention = layer.observe(x_t, state)
+    assert len(attention) == 2
+    for place, seen in enumerate(attention):
+        assert torch.equal(seen.origin, state.memory.origin[place])
+        assert torch.equal(seen.relevance, state.memory.relevance[place])
+        torch.testing.assert_close(seen.weights.sum(1), torch.ones(2))
+    assert layer.screening == Screening(buffer=2, decay=1.0)
+    assert mnemoscope.MemRNN(3, 4).screening is None
+    assert mnemoscope.LSTM(3, 4).observe(x[0], mnemoscope.LSTM(3, 4).initial_state(2))[2] is None
+
+
+def test_additive_parameters_are_those_of_one_layer() -> None:
+    layer = mnemoscope.MemLSTM(3, 4, num_layers=2, mix="mean")
+    upper = layer.additive_parameters(1)
+    assert upper.query is layer.weight_query_l1
+    assert upper.key is layer.weight_key_l1
+    assert upper.score is layer.weight_score_l1
+    assert upper.factor == 0.5
+    assert mnemoscope.MemRNN(3, 4).additive_parameters().factor == 1.0
+    assert layer.additive_parameters(2) is mnemoscope.LSTM(3, 4).additive_parameters() is None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,32 +27,32 @@ def map_state(fn: Callable[[Tensor], Tensor], state: S) -> S:
         return fn(state)  # type: ignore[return-value]
     if hasattr(state, "map_state"):
         return state.map_state(fn)
-    if not isinstance(state, tuple | list):  # a string would be taken apart for ever
+    if not isinstance(state, tuple | list):  # the items of a string are strings, endlessly
         raise MnemoscopeError(f"a state is a tensor or a (nested) tuple of tensors; got {describe(state)}")
     items = [map_state(fn, item) for item in state]
     return type(state)(*items) if hasattr(state, "_fields") else tuple(items)  # type: ignore[return-value]
 
 
 def leaves(state: State) -> list[Tensor]:
-    """The tensors of a state, in a fixed order."""
-    found: list[Tensor] = []
+    """Return the tensors of a state, in a fixed order."""
+    tensors: list[Tensor] = []
 
-    def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+    def collect(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
         return tensor
 
-    map_state(note, state)
-    return found
+    map_state(collect, state)
+    return tensors
 
 
 def rebuild(state: S, tensors: Sequence[Tensor]) -> S:
-    """A state with the structure of `state` and the given tensors in the order of `leaves`."""
+    """Return a state with the structure of `state` and these tensors, in the order of `leaves`."""
     remaining = iter(tensors)
     return map_state(lambda _: next(remaining), state)
 
 
 def detach(state: S) -> S:
-    """The same state, cut from the graph: what truncated backpropagation carries over."""
+    """Return the same state, detached from the graph: what truncated backpropagation carries over."""
     return map_state(Tensor.detach, state)
 
 
@@ -69,16 +69,17 @@ def to(state: S, *args: Any, **kwargs: Any) -> S:
 
 
 def select(state: S, rows: Any) -> S:
-    """The state of some sequences of the batch: `rows` is an index, a slice, a list, or a tensor of indices or a mask.
+    """Return the state of some sequences of the batch.
 
-    A single index, of whatever integer type, gives a batch of one.
+    `rows` is an index, a slice, a list, or a tensor of indices or a mask. A single index, of whatever integer type,
+    gives a batch of one.
     """
     single = not isinstance(rows, slice | Sequence) and getattr(rows, "ndim", 0) == 0
     return map_state(lambda t: t[:, [int(rows)] if single else rows], state)
 
 
 def describe(state: State) -> str:
-    """A state's shapes, for an error message."""
+    """Return a state's shapes in words, for an error message."""
     if isinstance(state, Tensor):
         return f"a tensor {list(state.shape)}"
     name = type(state).__name__
@@ -86,16 +87,56 @@ def describe(state: State) -> str:
     return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}{inside}"
 
 
+class Attention(NamedTuple):
+    """What one layer attended to in one step, slot by slot of its memory.
+
+    Attributes:
+        weights: (batch, slots), the attention given to the state in each slot; zero for an empty slot.
+        origin: (batch, slots), the step at which that state was made, -1 for an empty slot.
+        relevance: (batch, slots), the attention that it has received so far, as far as it is counted; None if the
+            layer does not count.
+    """
+
+    weights: Tensor
+    origin: Tensor
+    relevance: Tensor | None = None
+
+
+class Screening(NamedTuple):
+    """How a memory of constant size is filled.
+
+    Attributes:
+        buffer: slots [0, buffer) hold the last states, the others hold older states kept for their relevance.
+        decay: what the relevance of the older states is multiplied by at every step.
+    """
+
+    buffer: int
+    decay: float = 1.0
+
+
+class AdditiveParameters(NamedTuple):
+    """W_a, U_a (n, n) and v (n,) of the scores v^T tanh(W_a s + U_a h_i), and the factor f of s = f (h + c)."""
+
+    query: Tensor
+    key: Tensor
+    score: Tensor
+    factor: float
+
+
 class Recurrence(nn.Module, ABC):
     """A network that reads a sequence one step at a time.
 
     Write `initial_state` and `step`; the loop over time, traces, Jacobians and every scope follow from them. The state
     must hold everything that the next step needs, so that a sequence fed in pieces gives the numbers and the gradients
-    of one fed whole.
+    of one fed whole. A recurrence that attends to its past says so by `observe`.
     """
 
     input_size: int
     hidden_size: int
+    num_layers: int = 1
+    batch_first: bool = False
+    """Whether `forward` reads (batch, time, features) instead of (time, batch, features)."""
+    bidirectional: bool = False
 
     @property
     def output_size(self) -> int:
@@ -104,19 +145,30 @@ class Recurrence(nn.Module, ABC):
 
     @abstractmethod
     def initial_state(self, batch: int) -> State:
-        """The state before the first step, every tensor (layers * directions, batch, ...)."""
+        """Return the state before the first step, every tensor (layers * directions, batch, ...)."""
 
     @abstractmethod
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One time step: x (batch, input_size) -> output (batch, output_size) and the next state."""
+        """Return the output (batch, output_size) of one step's input x (batch, input_size), and the next state."""
 
-    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Tensor, ...] | None]:
-        """`step`, and the attention weights that each layer used, where there are any: (batch, slots) a layer."""
-        return *self.step(x, state), None
+    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Attention, ...] | None]:
+        """Return `step`'s result, and what each layer attended to; None without attention."""
+        output, state = self.step(x, state)
+        return output, state, None
+
+    @property
+    def screening(self) -> Screening | None:
+        """How the memory is kept at a constant size; None if there is none, or if it keeps every state."""
+        return None
+
+    def additive_parameters(self, layer: int = 0) -> AdditiveParameters | None:
+        """Return what the additive attention of one layer is computed with; None if it has none."""
+        return None
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Run over a sequence: x (time, batch, input_size) -> outputs (time, batch, output_size) and the last state."""
-        state = self.initial_state(x.shape[1]) if state is None else state
+        """Return the outputs (time, batch, output_size) of x (time, batch, input_size), and the last state."""
+        if state is None:
+            state = self.initial_state(x.shape[1])
         outputs = []
         for x_t in x.unbind(0):  # indexing x[t] would make the backward pass quadratic in time
             output, state = self.step(x_t, state)
@@ -126,7 +178,7 @@ class Recurrence(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class Trace:
-    """Everything that happened in a run of T steps.
+    """A run of T steps, with everything that happened in it.
 
     `states[0]` is the state before the first step, `states[t]` the one after step t. For layers with a memory,
     `attention[t][layer]` is (batch, slots): the weights used in step t, and `origin[t][layer]` (batch, slots): the step
@@ -139,20 +191,20 @@ class Trace:
     origin: tuple[tuple[Tensor, ...], ...] | None = None
 
     def stacked(self, leaf: int = 0) -> Tensor:
-        """One tensor of the state over time, without the initial one: (T, layers, batch, ...)."""
+        """Return one tensor of the state over time, without the initial one: (T, layers, batch, ...)."""
         return torch.stack([leaves(state)[leaf] for state in self.states[1:]])
 
     def attention_by_origin(self, layer: int = 0) -> Tensor:
-        """Attention as a map: (batch, T, steps), the weight that step t gave to the state made at each earlier step."""
+        """Return the attention that step t gave to the state made at each earlier step: (batch, T, steps)."""
         if self.attention is None or self.origin is None:
             raise MnemoscopeError("this model has no attention: attention_by_origin needs a layer with a memory")
         origins = [step[layer] for step in self.origin]
         width = 1 + max((int(origin.max()) for origin in origins if origin.numel()), default=0)
         rows = []
         for weights, origin in zip(self.attention, origins, strict=True):
-            empty = weights[layer].new_zeros(weights[layer].shape[0], width)
-            held = torch.where(origin >= 0, weights[layer], 0)
-            rows.append(empty.scatter_add(1, origin.clamp(min=0), held))
+            zeros = weights[layer].new_zeros(weights[layer].shape[0], width)
+            filled = torch.where(origin >= 0, weights[layer], 0)
+            rows.append(zeros.scatter_add(1, origin.clamp(min=0), filled))
         return torch.stack(rows, 1)
 
 
@@ -165,33 +217,39 @@ def trace(model: Recurrence, x: Tensor, state: State | None = None, *, grad: boo
     """
     if not isinstance(x, Tensor) or x.dim() != 3:
         raise MnemoscopeError(f"trace expects batched input with 3 dimensions; got {describe(x)}")
-    if getattr(model, "batch_first", False):
+    if model.batch_first:
         x = x.transpose(0, 1)
     if not len(x):
         raise MnemoscopeError(f"trace needs a sequence of at least one step; got {describe(x)}, time first")
     with torch.set_grad_enabled(grad):
-        first = map_state(_rooted, model.initial_state(x.shape[1])) if state is None else state
-        return _run(model, x, first, grad)
+        if state is None:
+            state = map_state(_require_grad, model.initial_state(x.shape[1]))
+        return _run(model, x, state, grad)
 
 
-def _rooted(tensor: Tensor) -> Tensor:
-    """A tensor of the initial state that gradients can be asked for."""
-    needs = torch.is_grad_enabled() and tensor.is_floating_point() and not tensor.requires_grad
-    return tensor.detach().requires_grad_() if needs else tensor
+def _require_grad(tensor: Tensor) -> Tensor:
+    """Return a tensor of the initial state that gradients can be asked for."""
+    if not torch.is_grad_enabled() or not tensor.is_floating_point() or tensor.requires_grad:
+        return tensor
+    return tensor.detach().requires_grad_()
 
 
 def _run(model: Recurrence, x: Tensor, state: State, grad: bool) -> Trace:
-    outputs, states, attention, origin = [], [state], [], []
+    outputs = []
+    states = [state]
+    weights = []
+    origin = []
     for x_t in x.unbind(0):
-        output, state, weights = model.observe(x_t, state)
+        output, state, attention = model.observe(x_t, state)
         outputs.append(output)
         states.append(state)
-        if weights is not None:
-            attention.append(weights)
-            origin.append(tuple(state.memory.origin.unbind(0)))
-    seen = (tuple(attention), tuple(origin)) if attention else (None, None)
+        if attention is not None:
+            weights.append(tuple(layer.weights for layer in attention))
+            origin.append(tuple(layer.origin for layer in attention))
+
     output = torch.stack(outputs)
-    for tensor in (output, *leaves(tuple(states))) if grad else ():
-        if tensor.requires_grad:
-            tensor.retain_grad()
-    return Trace(output, tuple(states), *seen)
+    if grad:
+        for tensor in (output, *leaves(tuple(states))):
+            if tensor.requires_grad:
+                tensor.retain_grad()
+    return Trace(output, tuple(states), tuple(weights) or None, tuple(origin) or None)

@@ -11,7 +11,7 @@ from mnemoscope.adapters._step import Stepped
 from mnemoscope.adapters._torch_layers import TorchCell, from_torch
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import Layer
-from mnemoscope.recurrence import Recurrence, State
+from mnemoscope.recurrence import Attention, Recurrence, Screening, State
 
 
 class WithReadout(Recurrence):
@@ -46,9 +46,13 @@ class WithReadout(Recurrence):
         h, state = self.layer.step(x, state)
         return self.read(h, x), state
 
-    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Tensor, ...] | None]:
+    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Attention, ...] | None]:
         h, state, attention = self.layer.observe(x, state)
         return self.read(h, x), state, attention
+
+    @property
+    def screening(self) -> Screening | None:
+        return self.layer.screening
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         h, state = self.layer(x, state)

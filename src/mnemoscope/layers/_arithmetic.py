@@ -16,7 +16,7 @@ from mnemoscope.layers._base import Weights
 from mnemoscope.layers._plain import Gated
 from mnemoscope.layers._projection import project_sequence
 from mnemoscope.layers._run import KernelChoice, KernelSpec
-from mnemoscope.recurrence import State
+from mnemoscope.recurrence import Attention, State
 
 
 class RAC(Gated):
@@ -83,7 +83,7 @@ class RAC(Gated):
             return super().forward(PackedSequence(self._template(x.data), *x[1:]), state)
         return super().forward(self._template(x), state)
 
-    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Tensor, ...] | None]:
+    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Attention, ...] | None]:
         return super().observe(self._template(x), state)
 
     def _template(self, x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from mnemoscope.layers._memory import AttentiveState, Memory, append_state, memo
 from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.layers._plain import LSTM, RNN, Nonlinearity
 from mnemoscope.layers._run import KernelChoice, KernelSpec
+from mnemoscope.recurrence import AdditiveParameters, Attention
 
 Mix = Literal["sum", "mean"]
 Output = Literal["h", "s"]
@@ -50,7 +51,7 @@ class AdditiveAttention(MemoryLayer):
     def memory_layout(self) -> str:
         return "every state"
 
-    def observe_cell(self, w: Weights, u: Tensor, state: AttentiveState) -> tuple[Tensor, AttentiveState, Tensor]:
+    def observe_cell(self, w: Weights, u: Tensor, state: AttentiveState) -> tuple[Tensor, AttentiveState, Attention]:
         visible = self.advance(w, u, state.s, *state[1:])  # h_t = phi(V s_{t-1} + U x_t + b), eq. 51
         h = visible[0]
         memory = self.remember(w, h, state.memory)
@@ -60,7 +61,8 @@ class AdditiveAttention(MemoryLayer):
             s = s / 2
         memory = self.accumulate_relevance(memory, alpha.detach())
         output = h if self.output == "h" else s
-        return output, AttentiveState(visible, s, memory, self.memory_layout), alpha
+        attention = Attention(alpha, memory.origin, memory.relevance)
+        return output, AttentiveState(visible, s, memory, self.memory_layout), attention
 
     def remember(self, w: Weights, h: Tensor, memory: Memory) -> Memory:
         """Return the memory that s_t attends: that of the step before and h_t."""
@@ -69,6 +71,12 @@ class AdditiveAttention(MemoryLayer):
     def accumulate_relevance(self, memory: Memory, alpha: Tensor) -> Memory:
         """Return the memory after its states have received the attention alpha (batch, slots)."""
         return memory
+
+    def additive_parameters(self, layer: int = 0) -> AdditiveParameters | None:
+        if not 0 <= layer < self.num_layers:
+            return None
+        w = self.weights(layer * self.num_directions)
+        return AdditiveParameters(w.weight_query, w.weight_key, w.weight_score, 0.5 if self.mix == "mean" else 1.0)
 
     def kernel_options(self) -> tuple[int, int, float, bool]:
         """Return buffer, relevant, decay and refresh for the kernels; a buffer of -1 attends to every state."""

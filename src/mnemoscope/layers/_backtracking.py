@@ -15,6 +15,7 @@ from mnemoscope.layers._memory import AttentiveState, Memory, append_state
 from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.layers._plain import LSTM
 from mnemoscope.layers._run import KernelChoice, KernelSpec
+from mnemoscope.recurrence import Attention
 
 
 class SAB(MemoryLayer, LSTM):
@@ -86,7 +87,7 @@ class SAB(MemoryLayer, LSTM):
     def memory_layout(self) -> str:
         return "stored states"
 
-    def observe_cell(self, w: Weights, u: Tensor, state: AttentiveState) -> tuple[Tensor, AttentiveState, Tensor]:
+    def observe_cell(self, w: Weights, u: Tensor, state: AttentiveState) -> tuple[Tensor, AttentiveState, Attention]:
         memory = state.memory
         cut = ((memory.clock > 0) & (memory.clock % self.truncation == 0))[:, None]
         h, c = (torch.where(cut, t.detach(), t) for t in state)
@@ -97,7 +98,8 @@ class SAB(MemoryLayer, LSTM):
         output = self._output(h, attended)
         stored = self._store(h, memory)
         alpha = F.pad(alpha, (0, stored.origin.shape[1] - alpha.shape[1]))  # a state stored now was not attended
-        return output, AttentiveState((h, c), h, stored, self.memory_layout), alpha
+        attention = Attention(alpha, stored.origin, stored.relevance)
+        return output, AttentiveState((h, c), h, stored, self.memory_layout), attention
 
     def _attention_weights(self, w: Weights, h: Tensor, memory: Memory) -> Tensor:
         """Return the attention over the memory (batch, slots): sparse where it holds more than `top` states."""

@@ -22,7 +22,7 @@ from mnemoscope.layers._options import naming_unknown_options
 from mnemoscope.layers._projection import project_sequence
 from mnemoscope.layers._run import KernelChoice, KernelSpec, run
 from mnemoscope.layers._state import reverse_sequences, stack_layers, unstack_layers, where_active
-from mnemoscope.recurrence import Recurrence, State, leaves, map_state, rebuild
+from mnemoscope.recurrence import Attention, Recurrence, State, leaves, map_state, rebuild
 
 
 class Weights:
@@ -126,8 +126,8 @@ class Layer(Recurrence):
     def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
         raise TypeError(f"{type(self).__name__} must say the equations of one step")
 
-    def observe_cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State, Tensor | None]:
-        """Return `cell`'s result, and the attention weights (batch, slots) it used; None without attention."""
+    def observe_cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State, Attention | None]:
+        """Return `cell`'s result, and what it attended to; None without attention."""
         output, state = self.cell(w, u, state)
         return output, state, None
 
@@ -211,7 +211,7 @@ class Layer(Recurrence):
         output, state, _ = self.observe(x, state)
         return output, state
 
-    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Tensor, ...] | None]:
+    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Attention, ...] | None]:
         state = self.coerce_state(state)
         if self.bidirectional:
             raise MnemoscopeError(
@@ -219,15 +219,15 @@ class Layer(Recurrence):
                 "call it on the whole sequence, or examine a layer with bidirectional=False"
             )
         after = []
-        attention = []
+        attended = []
         for layer, before in enumerate(unstack_layers(state)):
             w = self.weights(layer)
-            x, new, weights = self.observe_cell(w, self.project(w, x), before)
+            x, new, attention = self.observe_cell(w, self.project(w, x), before)
             x = self._drop_between_layers(x, layer)
             after.append(new)
-            if weights is not None:
-                attention.append(weights)
-        return x, stack_layers(after), tuple(attention) or None
+            if attention is not None:
+                attended.append(attention)
+        return x, stack_layers(after), tuple(attended) or None
 
     def _drop_between_layers(self, x: Tensor, layer: int) -> Tensor:
         if layer == self.num_layers - 1:

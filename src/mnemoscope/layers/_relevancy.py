@@ -13,6 +13,7 @@ from mnemoscope.layers._checks import check_bool, check_int
 from mnemoscope.layers._init import RecurrentInit
 from mnemoscope.layers._memory import Memory, append_state, rearrange_slots
 from mnemoscope.layers._plain import LSTM, RNN, Nonlinearity
+from mnemoscope.recurrence import Screening
 
 
 class Screened(AdditiveAttention):
@@ -46,6 +47,10 @@ class Screened(AdditiveAttention):
     @property
     def slots(self) -> int:
         return self.buffer + self.relevant
+
+    @property
+    def screening(self) -> Screening:
+        return Screening(self.buffer, self.decay)
 
     @property
     def memory_layout(self) -> str:

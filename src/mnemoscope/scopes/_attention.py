@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.recurrence import Recurrence
+from mnemoscope.recurrence import Attention, Screening
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 
@@ -68,7 +67,7 @@ def attention(subject: Subject, *, layer: int = 0, sequence: int = 0) -> Finding
         sequence: which sequence of the batch the series of one sequence show.
     """
     tally = _watch(subject, layer, sequence)
-    buffer = getattr(subject.layer, "buffer", None)
+    buffer = None if subject.layer.screening is None else subject.layer.screening.buffer
     averaged = {name: getattr(tally, name) for name in ("received", "kept_for", "lag", "states_attended")}
     if buffer is not None:
         averaged["kept_beyond_buffer"] = tally.kept_beyond_buffer
@@ -90,32 +89,38 @@ def _watch(subject: Subject, layer: int, sequence: int) -> Tally:
     drive, recurrence = subject.recurrence_inputs, subject.recurrence
     steps, batch = drive.shape[:2]
     _check(subject, layer, sequence)
-    buffer = getattr(subject.layer, "buffer", 0)
+    screening = subject.layer.screening
+    buffer = 0 if screening is None else screening.buffer
     tally = Tally(*(torch.zeros(rows, steps, dtype=torch.float64) for rows in [steps] * 2 + [batch] * 8))
     state = recurrence.initial_state(batch)
+    before: Attention | None = None
     for t, x in enumerate(drive.unbind(0)):
-        tally.needed[:, t] = _needed(subject.layer, state.memory, layer)
-        _, state, weights = recurrence.observe(x, state)
-        assert weights is not None  # the scope needs attention
-        origin, relevance = (tensor[layer].cpu() for tensor in (state.memory.origin, state.memory.relevance))
-        _note(tally, t, weights[layer].double().cpu(), origin, relevance, buffer, sequence)
+        tally.needed[:, t] = _needed(screening, before)
+        _, state, attended = recurrence.observe(x, state)
+        assert attended is not None  # the scope needs attention
+        before = attended[layer]
+        _note(tally, t, before, buffer, sequence)
         subject.report((t + 1) / steps)
     return tally
 
 
-def _needed(layer: Recurrence, memory: Any, place: int) -> Tensor:
+def _needed(screening: Screening | None, before: Attention | None) -> Tensor:
     """The least relevance (B,) in the relevant set, as it is weighed in the next step; NaN where there is room."""
-    buffer = getattr(layer, "buffer", None)
-    origin, relevance = memory.origin[place].cpu(), memory.relevance[place].double().cpu()
-    if not buffer or origin.shape[1] == buffer:
-        return torch.full((len(origin),), torch.nan, dtype=torch.float64)
-    room = (origin[:, buffer:] < 0).any(1)
-    least = relevance[:, buffer:].amin(1) * getattr(layer, "decay", 1.0)
-    return torch.where(room, torch.nan, least)
+    nowhere = torch.tensor(torch.nan, dtype=torch.float64)
+    if screening is None or not screening.buffer or before is None or before.relevance is None:
+        return nowhere
+    kept = slice(screening.buffer, None)
+    if before.origin[:, kept].shape[1] == 0:
+        return nowhere
+    room = (before.origin[:, kept] < 0).any(1).cpu()
+    least = before.relevance[:, kept].double().cpu().amin(1) * screening.decay
+    return torch.where(room, nowhere, least)
 
 
-def _note(tally: Tally, t: int, weights: Tensor, origin: Tensor, relevance: Tensor, buffer: int, sequence: int) -> None:
+def _note(tally: Tally, t: int, attention: Attention, buffer: int, sequence: int) -> None:
     """Add one step's attention over slots, (B, slots), laid out by the step at which each slot's state was made."""
+    weights, origin = attention.weights.double().cpu(), attention.origin.cpu()
+    relevance = torch.zeros_like(weights) if attention.relevance is None else attention.relevance.cpu()
     filled, at = (origin >= 0).double(), origin.clamp(min=0)  # an empty slot has origin -1 and adds nothing
     blank = torch.zeros_like(tally.held)
     given, held = blank.scatter_add(1, at, weights * filled), blank.scatter_add(1, at, filled)  # (B, T)
@@ -132,7 +137,7 @@ def _note(tally: Tally, t: int, weights: Tensor, origin: Tensor, relevance: Tens
 
 
 def _check(subject: Subject, layer: int, sequence: int) -> None:
-    layers, batch = getattr(subject.layer, "num_layers", 1), subject.recurrence_inputs.shape[1]
+    layers, batch = subject.layer.num_layers, subject.recurrence_inputs.shape[1]
     if not 0 <= layer < layers or not 0 <= sequence < batch:
         raise MnemoscopeError(
             f"attention has layers 0 to {layers - 1} and sequences 0 to {batch - 1}; got {layer} and {sequence}"

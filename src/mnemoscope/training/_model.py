@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mnemoscope import layers
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.recurrence import Recurrence, State
+from mnemoscope.recurrence import Attention, Recurrence, Screening, State
 from mnemoscope.tasks import Task
 from mnemoscope.training._config import NetworkConfig
 
@@ -93,12 +93,16 @@ class SequenceModel(Recurrence):
             h = h.squeeze(0)
         return self.read(h, x), state
 
-    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Tensor, ...] | None]:
+    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Attention, ...] | None]:
         if not isinstance(self.layer, Recurrence):
             return *self.step(x, state), None
         x = self.embed(x)
         h, state, attention = self.layer.observe(x, state)
         return self.read(h, x), state, attention
+
+    @property
+    def screening(self) -> Screening | None:
+        return self.layer.screening if isinstance(self.layer, Recurrence) else None
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         x = self.embed(x)

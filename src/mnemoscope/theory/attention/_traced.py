@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +34,7 @@ def attention_blocks(model: Recurrence, x: Tensor, *, layer: int = 0) -> Attenti
     Returns:
         blocks for `decompose`, `gradient_by_hops` and `path_factors`, in the model's dtype; use float64 for exact work.
     """
-    time = 1 if getattr(model, "batch_first", False) else 0
+    time = 1 if model.batch_first else 0
     x = x.unsqueeze(1 - time) if x.dim() == 2 else x
     if x.dim() != 3 or x.shape[1 - time] != 1:
         raise MnemoscopeError(f"attention_blocks examines one sequence, (T, input_size); got {list(x.shape)}")
@@ -66,8 +65,14 @@ def _blocks(model: Recurrence, x: Tensor, run: Trace, layer: int) -> AttentionBl
     origin = pad_sequence([o[layer][0] for o in run.origin], batch_first=True, padding_value=-1)
     hidden = torch.stack([state[0][layer, 0] for state in run.states[1:]])
     macro = torch.stack([state.s[layer, 0] for state in run.states])  # (T + 1, n), from s_{-1}
-    scores = _scores(model, layer, macro[:-1], hidden[origin.clamp(min=0)])
-    f1, f2 = _mix(model, hidden, len(run.states[0]))
+    parameters = model.additive_parameters(layer)
+    if parameters is None:
+        raise OtherAttention(
+            f"attention_blocks knows scores v^T tanh(W_a s + U_a h); layer {layer} of {type(model).__name__} has none"
+        )
+    attended = hidden[origin.clamp(min=0)]
+    scores = additive_scores(parameters.query, parameters.key, parameters.score, macro[:-1], attended)
+    f1, f2 = _mix(parameters.factor, hidden, len(run.states[0]))
     blocks = AttentionBlocks(
         hidden=hidden,
         origin=origin,
@@ -82,20 +87,9 @@ def _blocks(model: Recurrence, x: Tensor, run: Trace, layer: int) -> AttentionBl
     return blocks
 
 
-def _scores(model: Any, layer: int, macro: Tensor, attended: Tensor) -> AdditiveScores:
-    try:
-        W_a, U_a, v = (getattr(model, f"weight_{name}_l{layer}") for name in ("query", "key", "score"))
-    except AttributeError:
-        raise OtherAttention(
-            f"attention_blocks knows scores v^T tanh(W_a s + U_a h); layer {layer} of {type(model).__name__} has none"
-        ) from None
-    return additive_scores(W_a, U_a, v, macro, attended)
-
-
-def _mix(model: Any, hidden: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+def _mix(scale: float, hidden: Tensor, parts: int) -> tuple[Tensor, Tensor]:
     """f's derivatives for S = (h + c, cell) or, with mix="mean", S = ((h + c)/2, cell)."""
     T, n = hidden.shape
-    scale = 0.5 if getattr(model, "mix", "sum") == "mean" else 1.0
     f1, f2 = torch.eye(parts * n).to(hidden), torch.eye(parts * n, n).to(hidden)
     f1[:n] *= scale
     return f1.expand(T, -1, -1), (scale * f2).expand(T, -1, -1)
