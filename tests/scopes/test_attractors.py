@@ -113,7 +113,7 @@ def test_fixed_points_of_a_linear_map_are_solved_for() -> None:
 
 @pytest.mark.parametrize("model", [nn.LSTM(3, 8), nn.GRU(3, 8, num_layers=2), mnemoscope.ExpRNN(3, 8)], ids=str)
 def test_any_recurrence_can_be_looked_at(model) -> None:
-    found = attractors(model, torch.randn(10, 4, 3), steps=50, kept=8)
+    found = attractors(model, torch.randn(10, 4, 3), steps=50, recorded=8)
     assert found.series["orbits"].shape == (4, 10, 8)
     assert np.isfinite(found.series["orbits"]).all()
 

@@ -141,7 +141,7 @@ def test_progress_goes_from_scope_to_scope():
 
 def test_options_reach_their_scope():
     found = examine(
-        LSTM(3, 5), torch.randn(6, 2, 3), scopes=["horizon"], options={"horizon": {"behaviour": False, "directions": 5}}
+        LSTM(3, 5), torch.randn(6, 2, 3), scopes=["horizon"], options={"horizon": {"behavior": False, "directions": 5}}
     )
     assert "agreement" not in found["horizon"].figures
     assert "input_gradient_spectral" in found["horizon"].series

@@ -116,7 +116,7 @@ def test_explosion_is_seen():
 
 
 def test_overflow_is_an_explosion():
-    found = horizon(scalar(1e30).float(), torch.randn(20, 2, 1), behaviour=False)
+    found = horizon(scalar(1e30).float(), torch.randn(20, 2, 1), behavior=False)
     assert found.figures["explodes_at"] == 1
     assert "infinity" in found.sentence
 
@@ -174,7 +174,7 @@ class Counting(Recurrence):
 @pytest.mark.parametrize("length", [10, 40])
 def test_every_lag_comes_from_one_run(length):
     model = Counting()
-    found = horizon(model, torch.randn(length, 3, 2), behaviour=False)
+    found = horizon(model, torch.randn(length, 3, 2), behavior=False)
     assert len(found.series["input_gradient"]) == len(found.series["state_gradient"]) == length
     assert model.steps == length
 

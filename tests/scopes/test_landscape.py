@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import mnemoscope
-from mnemoscope.scopes._landscape import filter_normalised, landscape
+from mnemoscope.scopes._landscape import filter_normalized, landscape
 from mnemoscope.theory.smoothness import chaotic_lstm
 
 
@@ -131,9 +131,9 @@ def test_a_model_that_cannot_be_mapped_over_is_looped_over() -> None:
 
 def test_random_directions_move_each_row_by_its_own_norm() -> None:
     weight = torch.randn(5, 7, dtype=torch.float64) * torch.arange(1.0, 6.0)[:, None]
-    direction = filter_normalised(weight, torch.Generator().manual_seed(0))
+    direction = filter_normalized(weight, torch.Generator().manual_seed(0))
     torch.testing.assert_close(direction.norm(dim=1), weight.norm(dim=1))
-    assert filter_normalised(torch.zeros(3), torch.Generator()).norm() == 0
+    assert filter_normalized(torch.zeros(3), torch.Generator()).norm() == 0
 
 
 def test_bad_points_are_named() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import mnemoscope
-from mnemoscope.scopes._paths import paths
+from mnemoscope.scopes import paths
 
 
 @pytest.mark.parametrize("kind", [mnemoscope.MemRNN, mnemoscope.RelRNN, mnemoscope.MemLSTM, mnemoscope.RelLSTM])

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from mnemoscope import LSTM, RNN, ExpRNN, LinearSystem, MemRNN
-from mnemoscope.layers._variance_preserving import variance_preserving_
+from mnemoscope.layers import variance_preserving_
 from mnemoscope.scopes import signal
 
 

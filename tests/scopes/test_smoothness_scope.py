@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import mnemoscope
-from mnemoscope.scopes._entropy import entropy
-from mnemoscope.scopes._smoothness import smoothness
+from mnemoscope.scopes import entropy, smoothness
 
 
 def linear(V: torch.Tensor) -> mnemoscope.LinearSystem:

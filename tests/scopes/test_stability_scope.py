@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from mnemoscope import GRU, LSTM, RNN, ExpRNN, LinearSystem, MemRNN
-from mnemoscope.layers._stable import project_
+from mnemoscope.layers import project_
 from mnemoscope.recurrence import leaves
 from mnemoscope.scopes import stability
 from mnemoscope.scopes._measures.state_vectors import flatten, jacobians, spectral_norms, unflatten
@@ -169,7 +169,7 @@ def test_jacobians_are_autograds(layer):
 
 
 def test_large_states_get_fewer_jacobians(monkeypatch):
-    monkeypatch.setattr(sys.modules["mnemoscope.scopes._stability"], "NUMBERS", 100)
+    monkeypatch.setattr(sys.modules["mnemoscope.scopes._stability"], "JACOBIAN_NUMBERS", 100)
     found = stability(nn.GRUCell(2, 5), torch.randn(40, 8, 2), points=30)
     assert len(found.series["jacobian_norm"]) == 4  # of 25 numbers each
 

@@ -9,7 +9,7 @@ from mnemoscope.scopes import SCOPES
 from mnemoscope.tasks import Copy
 from mnemoscope.training import NetworkConfig, SequenceModel
 
-QUICK = {"attractors": dict(steps=10, kept=8), "landscape": dict(points=3), "paths": dict(sequences=1)}
+QUICK = {"attractors": dict(steps=10, recorded=8), "landscape": dict(points=3), "paths": dict(sequences=1)}
 
 
 @pytest.mark.parametrize("name", ["LSTM", "RelRNN", "torch.GRU"])

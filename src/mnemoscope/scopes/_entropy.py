@@ -1,4 +1,4 @@
-"""What a state can still tell of where it came from: the change of its entropy, step by step."""
+"""The change of the state's entropy per step: how much a state can still tell about where it came from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._measures.state_samples import visits
+from mnemoscope.scopes._measures.state_samples import sample_states
 from mnemoscope.scopes._measures.state_vectors import flatten, jacobians, spectral_norms
 from mnemoscope.theory.smoothness import entropy_bound, entropy_change, hadamard_bound
 
@@ -29,59 +29,72 @@ back. Far below zero a network forgets fast. The bounds lie above the measured c
     cost=40,
 )
 def entropy(subject: Subject, *, points: int = 64) -> Finding:
-    """H_{t+1} - H_t = E log|det df/dx| at states along the run (Ribeiro et al. 2019, section 4, eq. 9 corrected).
+    """Measure H_{t+1} - H_t = E log|det df/dx| along the run (Ribeiro et al. 2019, section 4, eq. 9 corrected).
 
     H is the differential entropy of the state over sequences. It can rise by at most N_x log L_f in a step, L_f the
     Lipschitz constant of the step in the state; Hadamard's inequality, with the lengths of the Jacobian's columns, is
-    tighter. A map that presses states together beyond recall has a singular Jacobian, and the change is -infinity.
+    tighter. A map that makes different states equal has a singular Jacobian, and the change is -infinity.
 
     Series by step: `steps` (S,), the steps looked at; `change` (S,), the mean over sequences in nats (spread: standard
     deviation); `hadamard` (S,), its bound; `log_norm` (S,), N_x log ||df/dx||, the coarser bound.
-    Figures: `change`, the mean a step; `a_number`, the same for each number of the state; `bound`, N_x log L_f with the
-    largest norm seen; `hadamard`, the mean; `singular`, the share of Jacobians that are.
+    Figures: `change`, the mean per step; `a_number`, the same for each number of the state; `bound`, N_x log L_f with
+    the largest norm seen; `hadamard`, the mean; `singular`, the fraction of Jacobians that are.
 
     Args:
-        points: states at which the Jacobian is taken.
+        points: states at which the Jacobian is computed.
     """
-    size = flatten(subject.recurrence.initial_state(1)).shape[1]
-    steps, change, hadamard, norms = [], [], [], []
-    seen = list(visits(subject, points))
-    for k, visit in enumerate(seen):
-        J = jacobians(subject.recurrence, visit.x, visit.state).double()
-        steps.append(visit.step)
+    samples = list(sample_states(subject, points))
+    change, hadamard, norms = [], [], []
+    for k, sample in enumerate(samples):
+        J = jacobians(subject.recurrence, sample.x, sample.state).double()
         change.append(entropy_change(J))
         hadamard.append(hadamard_bound(J))
         norms.append(spectral_norms(J))
-        subject.report((k + 1) / len(seen))
-    return _finding(np.array(steps), torch.stack(change), torch.stack(hadamard), torch.stack(norms), size)
+        subject.report((k + 1) / len(samples))
+    steps = np.array([sample.step for sample in samples])
+    size = flatten(subject.recurrence.initial_state(1)).shape[1]
+    return _finding(steps, torch.stack(change), torch.stack(hadamard), torch.stack(norms), size)
 
 
 def _finding(steps: np.ndarray, change: Tensor, hadamard: Tensor, norms: Tensor, size: int) -> Finding:
-    finite = change.isfinite()
+    """Sum up tensors (S, sequences), of the steps (S,) that were looked at."""
     mean = change.mean().item()
     figures = {
-        "change": mean, "a_number": mean / size, "bound": entropy_bound(norms.max().item(), size),
-        "hadamard": hadamard.mean().item(), "singular": (~finite).double().mean().item(),
-    }  # fmt: skip
-    bounds = arrays(hadamard=hadamard.mean(1), log_norm=size * norms.log().mean(1))
+        "change": mean,
+        "a_number": mean / size,
+        "bound": entropy_bound(norms.max().item(), size),
+        "hadamard": hadamard.mean().item(),
+        "singular": (~change.isfinite()).double().mean().item(),
+    }
+    one_sequence = change.shape[1] == 1
     return Finding(
-        "entropy", _sentence(figures), "estimated", figures=figures,
-        series=arrays(steps=steps, change=change.mean(1)) | bounds,
-        spread=arrays(change=change.std(1) if change.shape[1] > 1 else torch.zeros(len(change))),
-        assumptions=("the step is injective: where states meet, the entropy falls by more",),
+        "entropy",
+        _sentence(figures),
+        "estimated",
+        figures=figures,
+        series=arrays(
+            steps=steps,
+            change=change.mean(1),
+            hadamard=hadamard.mean(1),
+            log_norm=size * norms.log().mean(1),
+        ),
+        spread=arrays(change=torch.zeros(len(change)) if one_sequence else change.std(1)),
+        assumptions=("the step is injective: if different states become equal, the entropy falls by more",),
         method=f"log|det| of the step's Jacobian at {change.numel()} states along the run",
-    )  # fmt: skip
+    )
 
 
 def _sentence(figures: dict[str, float]) -> str:
-    if figures["singular"] > 0:
-        at = "" if figures["singular"] == 1 else f" at {100 * figures['singular']:.2g} % of these states"
-        singular = f"its Jacobian is singular{at}, and the entropy falls to -inf"
-        return f"A step presses states together beyond recall: {singular}."
-    each = figures["a_number"]
-    if abs(each) < 1e-3:
-        return "A step keeps the entropy of the state: nothing is pressed together and nothing is spread out."
+    singular, per_number = figures["singular"], figures["a_number"]
+    if singular > 0:
+        where = "" if singular == 1 else f" at {100 * singular:.2g} % of these states"
+        loss = "A step removes some differences between states"
+        return f"{loss}: its Jacobian is singular{where}, and the entropy falls to -inf."
+    if abs(per_number) < 1e-3:
+        return "A step keeps the entropy of the state: it neither compresses nor expands the set of states."
     if figures["change"] < 0:
-        halved = math.log(2) / -each
-        return f"A step takes {-each:.3g} nats from each number of the state, which halves every {halved:.2g} steps."
-    return f"A step adds {each:.3g} nats to each number of the state: it spreads states out."
+        halved = math.log(2) / -per_number
+        return (
+            f"A step takes {-per_number:.3g} nats from each number of the state, which halves every {halved:.2g} steps."
+        )
+    return f"A step adds {per_number:.3g} nats to each number of the state: it spreads states out."

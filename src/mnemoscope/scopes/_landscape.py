@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,16 +15,15 @@ from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.parameter_batches import (
     Parameters,
-    Run,
+    WholeModel,
+    check_parameters,
     chunks,
     costs,
-    mapped,
-    matched,
-    parameters,
-    runner,
+    parameters_of,
+    prefers_vmap,
+    whole_model,
 )
 
-Direction = Parameters
 ROUGH = 4.0  # times the bends of a parabola
 
 HELP = """
@@ -49,68 +49,86 @@ def landscape(
     line: bool = False,
     held_out: tuple[Tensor, Tensor] | None = None,
 ) -> Finding:
-    """The cost along a line or over a plane through the model's parameters (Ribeiro et al. 2019, figs 4-6).
+    """Evaluate the cost along a line or over a plane through the model's parameters (Ribeiro et al. 2019, figs 4-6).
 
-    Without further points the directions are random and filter-normalised: each row of a matrix moves by its own norm
-    (Li et al. 2018), and -span .. span is walked. With `to`, the first direction leads from these parameters (0) to
-    those (1), and a quarter of the way beyond at both ends; with `third`, the second one leads to it. Points are
-    evaluated many at a time, or, of a layer large enough to keep the machine busy, each by its fused kernel.
+    Without further points the directions are random and filter-normalized: each row of a matrix moves by its own norm
+    (Li et al. 2018), and coordinates run from -span to span. With `to`, the first direction leads from these parameters
+    (0) to those (1), and a quarter of the way beyond at both ends; with `third`, the second one leads to it. Many
+    points are evaluated at once; those of a large layer one by one, by its fused kernel.
 
     Series: `x` (points,) and, for a plane, `y` (points,): coordinates; `cost` (points,) or (points, points), rows by y;
-    `held_out`, the same on other sequences, where given.
+    `held_out`, the same on other sequences, if given.
     Figures: `cost`, here; `lowest` and `highest` of what was seen; `rise`, the mean cost at the edge relative to here;
-    `roughness`, the mean bend relative to a parabola's of the same range: 1 is as smooth as can be, noise has ten and
-    more; `held_out`, here.
+    `roughness`, the mean bend relative to that of a parabola of the same range: 1 is as smooth as can be, noise has ten
+    and more; `held_out`, here.
 
     Args:
         to, third: parameters by name, as in a state_dict.
         points: along each direction.
-        span: how far random directions are walked, relative to the parameters' own norms.
+        span: the length of the line in random directions, relative to the norms of the parameters.
         line: one direction only.
         held_out: (inputs, targets) on which to evaluate too.
     """
     if points < 3:
-        raise MnemoscopeError(f"landscape needs at least 3 points a direction; got {points}")
-    run = runner(subject)
-    own = parameters(run)
-    directions = _directions(subject, own, to, third, line)
+        raise MnemoscopeError(f"landscape needs at least 3 points per direction; got {points}")
+    model = whole_model(subject)
+    own = parameters_of(model)
+    plane = _Plane(subject, model, own, _directions(subject, own, to, third, line))
+
+    # The coordinates: around these parameters, or from them to the given ones and a quarter beyond.
     around = torch.linspace(-span, span, points, dtype=torch.float64)
-    axis = around if to is None else torch.linspace(-0.25, 1.25, points, dtype=torch.float64)
-    second = axis if third is not None else around
-    grid = [(x, y) for y in (second if len(directions) == 2 else torch.zeros(1)) for x in axis]
-    shape = (points,) if len(directions) == 1 else (points, points)
-    series = arrays(x=axis) | (arrays(y=second) if len(directions) == 2 else {})
-    series["cost"] = _evaluate(subject, run, own, directions, grid, subject.features, subject.targets).reshape(shape)
-    here = _evaluate(subject, run, own, directions, [(torch.zeros(()), torch.zeros(()))])[0]
+    between = torch.linspace(-0.25, 1.25, points, dtype=torch.float64)
+    x = around if to is None else between
+    y = around if third is None else between
+    if len(plane.directions) == 1:
+        series = arrays(x=x)
+        grid = x[:, None]
+        shape: tuple[int, ...] = (points,)
+    else:
+        series = arrays(x=x, y=y)
+        grid = torch.cartesian_prod(y, x).flip(1)  # rows by y, pairs (x, y)
+        shape = (points, points)
+    centre = torch.zeros(1, len(plane.directions), dtype=torch.float64)
+
+    # The cost there, on the given sequences and on others.
+    series["cost"] = plane.costs(grid, subject.features, subject.targets).reshape(shape)
+    here = plane.costs(centre, subject.features, subject.targets)[0]
     figures = {"cost": here, **_shape(series["cost"], here)}
     if held_out is not None:
-        inputs, targets = _other(subject, held_out)
-        series["held_out"] = _evaluate(subject, run, own, directions, grid, inputs, targets).reshape(shape)
-        centre = [(torch.zeros(()), torch.zeros(()))]
-        figures["held_out"] = _evaluate(subject, run, own, directions, centre, inputs, targets)[0]
+        inputs, targets = _time_first(subject, held_out)
+        series["held_out"] = plane.costs(grid, inputs, targets).reshape(shape)
+        figures["held_out"] = plane.costs(centre, inputs, targets)[0]
     return Finding(
-        "landscape", _sentence(figures, to is not None), "estimated", series=series,
+        "landscape",
+        _sentence(figures, to is not None),
+        "estimated",
         figures={name: float(value) for name, value in figures.items()},
+        series=series,
         assumptions=("one plane of very many directions is shown",) if to is None else (),
         method=f"the cost at {len(grid)} parameter vectors",
-    )  # fmt: skip
+    )
 
 
 def _directions(
     subject: Subject, own: Parameters, to: Mapping[str, Tensor] | None, third: Mapping[str, Tensor] | None, line: bool
-) -> list[Direction]:
+) -> list[Parameters]:
+    """Return one or two directions in parameter space: to given points, or random."""
     if third is not None and to is None:
         raise MnemoscopeError("third needs to= as well: three points make a plane")
+    directions = []
+    for point, what in ((to, "to"), (third, "third")):
+        if point is not None:
+            target = check_parameters(point, own, what)
+            directions.append({name: target[name] - own[name] for name in own})
     generator = subject.generator()
-    given = [matched(p, own, what) for p, what in ((to, "to"), (third, "third")) if p is not None]
-    directions = [{name: point[name] - own[name] for name in own} for point in given]
-    while len(directions) < (1 if line and third is None else 2):
-        directions.append({name: filter_normalised(p, generator) for name, p in own.items()})
+    needed = 1 if line and third is None else 2
+    while len(directions) < needed:
+        directions.append({name: filter_normalized(p, generator) for name, p in own.items()})
     return directions
 
 
-def filter_normalised(parameter: Tensor, generator: torch.Generator) -> Tensor:
-    """A random direction each of whose rows is as long as the parameter's; a vector counts as one row."""
+def filter_normalized(parameter: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a random direction each of whose rows is as long as the parameter's; a vector counts as one row."""
     noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter)
     if parameter.dim() < 2:
         return noise * (parameter.norm() / noise.norm().clamp(min=1e-30))
@@ -119,32 +137,39 @@ def filter_normalised(parameter: Tensor, generator: torch.Generator) -> Tensor:
     return (rows * scale).view_as(parameter)
 
 
-def _evaluate(
-    subject: Subject, run: Run, own: Parameters, directions: list[Direction], grid: list[tuple[Tensor, Tensor]],
-    x: Tensor | None = None, targets: Tensor | None = None,
-) -> np.ndarray:  # fmt: skip
-    x = subject.features if x is None else x
-    held = subject.targets if targets is None else targets
-    steps = torch.tensor([[float(a), float(b)] for a, b in grid], dtype=torch.float64)[:, : len(directions)]
-    each = x.shape[0] * x.shape[1] * 8 * _width(own) + sum(p.numel() for p in own.values())
-    found, at_once = [], mapped(subject, each)
-    for part in chunks(len(grid), each):
-        moved = {
-            name: p + sum(torch.einsum("p,...->p...", steps[part, k].to(p), d[name]) for k, d in enumerate(directions))
-            for name, p in own.items()
-        }
-        found.append(costs(run, moved, x, lambda y: subject.loss_of(y, held), at_once))
-        subject.report(min(1.0, part.stop / len(grid)), f"{part.stop} of {len(grid)} points")
-    return torch.cat(found).double().cpu().numpy()
+@dataclass(frozen=True)
+class _Plane:
+    """A line or a plane through a model's own parameters."""
+
+    subject: Subject
+    model: WholeModel
+    own: Parameters
+    directions: list[Parameters]
+
+    def costs(self, steps: Tensor, x: Tensor, targets: Tensor | None) -> np.ndarray:
+        """Return the cost at own + sum_k steps[:, k] directions[k], (P,), on sequences x and their targets."""
+        width = max((p.shape[0] for p in self.own.values() if p.dim() > 1), default=1)
+        numbers = x.shape[0] * x.shape[1] * 8 * width + sum(p.numel() for p in self.own.values())
+        use_vmap = prefers_vmap(self.subject, numbers)
+        parts = []
+        for part in chunks(len(steps), numbers):
+            points = {name: p + self._move(name, steps[part]) for name, p in self.own.items()}
+            parts.append(costs(self.model, points, x, lambda y: self.subject.loss_of(y, targets), use_vmap))
+            self.subject.report(min(1.0, part.stop / len(steps)), f"{part.stop} of {len(steps)} points")
+        return torch.cat(parts).double().cpu().numpy()
+
+    def _move(self, name: str, steps: Tensor) -> Tensor | int:
+        """Return how one parameter moves by steps (P, directions) along the directions: (P, ...)."""
+        own = self.own[name]
+        return sum(
+            torch.einsum("p,...->p...", steps[:, k].to(own), direction[name])
+            for k, direction in enumerate(self.directions)
+        )
 
 
-def _width(own: Parameters) -> int:
-    return max((p.shape[0] for p in own.values() if p.dim() > 1), default=1)
-
-
-def _other(subject: Subject, held_out: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def _time_first(subject: Subject, held_out: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     inputs, targets = held_out
-    inputs = inputs.transpose(0, 1) if subject.adapted.batch_first else inputs
+    inputs = subject.adapted.swap_if_batch_first(inputs)
     if inputs.shape[2:] != subject.features.shape[2:]:
         raise MnemoscopeError(
             f"held_out inputs must have features {list(subject.features.shape[2:])}; got {list(inputs.shape)}"
@@ -153,21 +178,25 @@ def _other(subject: Subject, held_out: tuple[Tensor, Tensor]) -> tuple[Tensor, T
 
 
 def _shape(cost: np.ndarray, here: float) -> dict[str, float]:
+    """Return the figures that describe the surface: range, rise towards the edge, roughness."""
     known = cost[np.isfinite(cost)]
-    edge = np.concatenate([np.take(cost, (0, -1), axis).ravel() for axis in range(cost.ndim)])
-    bends = np.concatenate([np.diff(cost, 2, axis).ravel() for axis in range(cost.ndim)])
-    reach = known.max() - known.min() if known.size else np.nan
-    parabola = 8 / (len(cost) - 1) ** 2  # the bend of one whose range is 1
-    rough = np.abs(bends[np.isfinite(bends)]).mean() / (parabola * reach) if reach > 0 else 0.0
+    axes = range(cost.ndim)
+    edge = np.concatenate([np.take(cost, (0, -1), axis).ravel() for axis in axes])
+    bends = np.concatenate([np.diff(cost, 2, axis).ravel() for axis in axes])
+    bends = np.abs(bends[np.isfinite(bends)])
+    cost_range = known.max() - known.min() if known.size else np.nan
+    parabola = 8 / (len(cost) - 1) ** 2  # the bend of a parabola whose range is 1
     return {
-        "lowest": known.min(initial=np.inf), "highest": known.max(initial=-np.inf),
-        "rise": np.nanmean(edge) / here if here else np.nan, "roughness": rough,
-    }  # fmt: skip
+        "lowest": known.min(initial=np.inf),
+        "highest": known.max(initial=-np.inf),
+        "rise": np.nanmean(edge) / here if here else np.nan,
+        "roughness": bends.mean() / (parabola * cost_range) if cost_range > 0 else 0.0,
+    }
 
 
 def _sentence(figures: dict[str, float], between: bool) -> str:
     where = "between the two points" if between else "around these parameters"
-    lower = figures["lowest"] < 0.99 * figures["cost"]
-    found = f"; {figures['lowest']:.3g} was seen nearby" if lower else ", the lowest that was seen"
     look = "is rough, full of bends" if figures["roughness"] > ROUGH else "is smooth"
-    return f"The cost {where} {look}. Here it is {figures['cost']:.3g}{found}."
+    lower = figures["lowest"] < 0.99 * figures["cost"]
+    lowest = f"; {figures['lowest']:.3g} was seen nearby" if lower else ", the lowest that was seen"
+    return f"The cost {where} {look}. Here it is {figures['cost']:.3g}{lowest}."

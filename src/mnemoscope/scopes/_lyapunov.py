@@ -1,4 +1,4 @@
-"""Lyapunov exponents: how fast neighbouring states part, or meet."""
+"""Lyapunov exponents: how fast neighbouring states diverge or converge."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.state_vectors import advance, carries_memory, differences, flatten
 
-BLOCKS = 20  # in which the run is cut, for the standard error and the running estimate
+BLOCKS = 20  # of the run, for the standard error and the running estimate
 SMALL = 32  # numbers in a state whose whole spectrum is cheap
 WORKSPACE = 2**27  # numbers that the carried directions may take at once
 
 HELP = """
-An exponent is the mean logarithm, a step, by which a small difference grows in one direction. All
-negative: states meet and the past is forgotten. The largest about zero: the edge, where memory is
-longest. Positive: chaos, and gradients explode.
+An exponent is the mean logarithm of the factor by which a small difference grows per step, in one
+direction. All negative: states converge and the past is forgotten. The largest about zero: the
+edge, where memory is longest. Positive: chaos, and gradients explode.
 
 The second chart should be level at its right end; if it is not, give longer sequences.
 """
 
 
 @scope(
-    "Do neighbouring states meet, stay or part?",
+    "Do neighbouring states converge, keep their distance or diverge?",
     title="Lyapunov exponents",
     help=HELP,
     needs="step",
@@ -44,69 +44,89 @@ def lyapunov(
     discard: int | None = None,
     sequences: int = 4,
 ) -> Finding:
-    """The Lyapunov spectrum along the given inputs, by QR of carried directions (Benettin's method).
+    """Measure the Lyapunov spectrum along the given inputs, by QR of carried directions (Benettin's method).
 
-    Orthonormal directions are carried through each step's Jacobian, by Jacobian-vector products and never by the
-    Jacobian itself, and orthonormalised again; the mean logarithms of the diagonal of R are the exponents.
+    Orthonormal directions are multiplied by each step's Jacobian, by Jacobian-vector products and never by the
+    Jacobian itself, and orthonormalized again. The mean logarithms of the diagonal of R are the exponents.
 
     Series: `exponents` (k,), largest first (spread: their standard error over blocks and sequences);
     `running` (blocks, k), the estimates as the run went on, after `running_steps` steps.
-    Figures: `largest`, its `standard_error`, `kaplan_yorke`, the attractor's dimension (nan where too few exponents
-    were asked for), `horizon_of_prediction`, steps after which the number format's digits are used up, and `steps`.
-    Labels: `regime`, contractive, edge or chaotic; of a layer with a memory, that of the recurrence beside it.
+    Figures: `largest`, its `standard_error`, `kaplan_yorke`, the attractor's dimension (NaN if too few exponents were
+    asked for), `horizon_of_prediction`, steps after which the digits of the dtype are used up, and `steps`.
+    Labels: `regime`, contractive, edge or chaotic; for a layer with a memory, that of the recurrence beside it.
 
     Args:
         exponents: how many, from the largest; by default the whole spectrum of a small state, 16 of a large one.
-        steps: how long to run; the inputs are repeated where they are shorter. Their own length by default.
+        steps: how long to run; shorter inputs are repeated. The length of the inputs by default.
         discard: steps before counting starts, for state and directions to settle; a tenth by default.
         sequences: of the batch, at most.
     """
-    steps = subject.steps if steps is None else steps
-    discard = steps // 10 if discard is None else discard
+    if steps is None:
+        steps = subject.steps
+    if discard is None:
+        discard = steps // 10
     if not 0 <= discard < steps:
         raise MnemoscopeError(f"lyapunov needs steps > discard >= 0; got steps={steps}, discard={discard}")
     size = flatten(subject.recurrence.initial_state(subject.batch)).shape[1]
-    count = (size if size <= SMALL else 16) if exponents is None else exponents
+    count = exponents
+    if count is None:
+        count = size if size <= SMALL else 16
     if not 1 <= count <= size:
         raise MnemoscopeError(f"exponents must lie between 1 and the state's size {size}; got {exponents!r}")
     x = subject.recurrence_inputs[:, :sequences]
-    logs = _carry(subject, x, count, steps, discard)  # (blocks, B, k) means over blocks
-    return _finding(subject, logs, steps, discard, size)
+    block_means = _block_means(subject, x, count, steps, discard)
+    return _finding(subject, block_means, steps, discard, size)
 
 
 @torch.no_grad()
-def _carry(subject: Subject, x: Tensor, count: int, steps: int, discard: int) -> Tensor:
-    recurrence, batch = subject.recurrence, x.shape[1]
+def _block_means(subject: Subject, x: Tensor, count: int, steps: int, discard: int) -> Tensor:
+    """Return the mean logarithms of R's diagonal over blocks of the run, (blocks, B, k)."""
+    # Random orthonormal directions at the initial state.
+    recurrence = subject.recurrence
+    batch = x.shape[1]
     state = recurrence.initial_state(batch)
-    size = flatten(state).shape[1]
+    vector = flatten(state)
+    size = vector.shape[1]
     frame = torch.randn(batch, size, count, generator=subject.generator(), dtype=torch.float64)
-    frame = torch.linalg.qr(frame).Q.to(flatten(state))  # (B, N, k)
+    frame = torch.linalg.qr(frame).Q.to(vector)  # (B, N, k)
     chunk = max(1, WORKSPACE // (batch * size * 16))
-    edges = np.linspace(0, steps - discard, min(BLOCKS, steps - discard) + 1).astype(int)[1:]
-    blocks, total, counted = [], torch.zeros(batch, count, dtype=torch.float64), 0
+
+    # Carried from step to step and made orthonormal again.
+    block_ends = _block_ends(steps - discard, min(BLOCKS, steps - discard))
+    means = []
+    total = torch.zeros(batch, count, dtype=torch.float64)
+    counted = 0
     for t in range(steps):
-        state, carried = push(recurrence, x[t % len(x)], state, frame.permute(2, 0, 1), chunk)
+        state, carried = push_forward(recurrence, x[t % len(x)], state, frame.permute(2, 0, 1), chunk)
         _check_finite(carried, t + 1)
         frame, upper = torch.linalg.qr(carried.permute(1, 2, 0))
         if t >= discard:
             diagonal = upper.diagonal(dim1=-2, dim2=-1).abs().double().cpu()
             total += torch.log(diagonal.clamp(min=1e-300))
             counted += 1
-        if t - discard + 1 in edges:
-            blocks.append(total / counted)
-            total, counted = torch.zeros_like(total), 0
+        if t - discard + 1 in block_ends:
+            means.append(total / counted)
+            total = torch.zeros_like(total)
+            counted = 0
         subject.report((t + 1) / steps, f"step {t + 1} of {steps}")
-    return torch.stack(blocks)
+    return torch.stack(means)
 
 
-def push(recurrence: Recurrence, x: Tensor, state: State, directions: Tensor, chunk: int) -> tuple[State, Tensor]:
-    """The state after a step, and each direction (k, B, N) carried through the step's Jacobian."""
-    carried = [_push(recurrence, x, state, part) for part in directions.split(chunk)]
+def _block_ends(steps: int, blocks: int) -> np.ndarray:
+    """Return the last step of each of the nearly equal blocks, (blocks,)."""
+    return np.linspace(0, steps, blocks + 1).astype(int)[1:]
+
+
+def push_forward(
+    recurrence: Recurrence, x: Tensor, state: State, directions: Tensor, chunk: int
+) -> tuple[State, Tensor]:
+    """Return the state after a step, and the directions (k, B, N) times the step's Jacobian."""
+    carried = [_push_forward(recurrence, x, state, part) for part in directions.split(chunk)]
     return recurrence.step(x, state)[1], torch.cat(carried)
 
 
-def _push(recurrence: Recurrence, x: Tensor, state: State, directions: Tensor) -> Tensor:
-    """Forward-mode differentiation of one step on a copy of the batch for each direction: cheaper than mapping over."""
+def _push_forward(recurrence: Recurrence, x: Tensor, state: State, directions: Tensor) -> Tensor:
+    """Differentiate one step in forward mode on a copy of the batch per direction: cheaper than vmap."""
     copies, batch, _ = directions.shape
     like = map_state(lambda t: torch.cat([t] * copies, 1), state)
     with forward_ad.dual_level():
@@ -124,49 +144,68 @@ def _check_finite(carried: Tensor, steps: int) -> None:
         )
 
 
-def _finding(subject: Subject, logs: Tensor, steps: int, discard: int, size: int) -> Finding:
-    lengths = np.diff(np.linspace(0, steps - discard, len(logs) + 1).astype(int))
+def _finding(subject: Subject, block_means: Tensor, steps: int, discard: int, size: int) -> Finding:
+    # The spectrum: means over the run, weighted by the lengths of the blocks, and over sequences.
+    ends = _block_ends(steps - discard, len(block_means))
+    lengths = np.diff(ends, prepend=0)
     weight = torch.from_numpy(lengths / lengths.sum()).view(-1, 1, 1)
-    spectrum = (logs * weight).sum(0).mean(0)  # (k,)
+    spectrum = (block_means * weight).sum(0).mean(0)  # (k,)
     order = torch.argsort(spectrum, descending=True)
-    spectrum, logs = spectrum[order], logs[..., order]
-    samples = logs.flatten(0, 1)
-    error = samples.std(0) / math.sqrt(len(samples)) if len(samples) > 1 else torch.full_like(spectrum, torch.nan)
-    shares = torch.from_numpy(np.cumsum(lengths)).view(-1, 1)
-    running = torch.cumsum(logs.mean(1) * torch.from_numpy(lengths).view(-1, 1), 0) / shares
-    largest, deviation = spectrum[0].item(), error[0].item()
-    regime = _regime(largest, deviation, steps - discard)
-    beside = " beside its memory" if carries_memory(subject.recurrence.initial_state(1)) else ""
+    spectrum = spectrum[order]
+    block_means = block_means[..., order]
+
+    # Its standard error over blocks and sequences, and the estimates as the run went on.
+    samples = block_means.flatten(0, 1)
+    error = torch.full_like(spectrum, torch.nan)
+    if len(samples) > 1:
+        error = samples.std(0) / math.sqrt(len(samples))
+    sums = torch.cumsum(block_means.mean(1) * torch.from_numpy(lengths).view(-1, 1), 0)
+    running = sums / torch.from_numpy(ends).view(-1, 1)
+
+    # In words.
+    largest, largest_error = spectrum[0].item(), error[0].item()
+    regime = _regime(largest, largest_error, steps - discard)
+    has_memory = carries_memory(subject.recurrence.initial_state(1))
+    beside = " beside its memory" if has_memory else ""
     predictable = -math.log(torch.finfo(subject.dtype).eps) / largest if largest > 0 else math.inf
-    figures = {
-        "largest": largest, "standard_error": deviation, "kaplan_yorke": kaplan_yorke(spectrum.numpy(), size),
-        "horizon_of_prediction": predictable, "steps": float(steps),
-    }  # fmt: skip
+    assumptions = ["the run is long enough for the mean to settle: see the running estimates"]
+    if has_memory:
+        assumptions.append("states in memory are constant: the exponents are those of the recurrence beside them")
     return Finding(
-        "lyapunov", _sentence(regime, beside, largest, deviation), "estimated", figures=figures,
-        series=arrays(exponents=spectrum, running=running, running_steps=discard + np.cumsum(lengths)),
-        spread=arrays(exponents=error), labels={"regime": regime + beside},
-        warnings=_warnings(subject, regime, predictable), assumptions=_assumptions(subject),
+        "lyapunov",
+        _sentence(regime, beside, largest, largest_error),
+        "estimated",
+        figures={
+            "largest": largest,
+            "standard_error": largest_error,
+            "kaplan_yorke": kaplan_yorke(spectrum.numpy(), size),
+            "horizon_of_prediction": predictable,
+            "steps": float(steps),
+        },
+        series=arrays(exponents=spectrum, running=running, running_steps=discard + ends),
+        spread=arrays(exponents=error),
+        labels={"regime": regime + beside},
+        warnings=_warnings(subject, regime, predictable),
+        assumptions=tuple(assumptions),
         method=f"QR of {len(spectrum)} directions carried through {steps} steps, the first {discard} not counted",
-    )  # fmt: skip
-
-
-def _assumptions(subject: Subject) -> tuple[str, ...]:
-    settled = "the run is long enough for the mean to settle: see the running estimates"
-    if carries_memory(subject.recurrence.initial_state(1)):
-        return settled, "states held in memory stay as they are: the exponents are those of the recurrence beside them"
-    return (settled,)
+    )
 
 
 def _regime(largest: float, error: float, steps: int) -> str:
-    margin = 2 * (0.0 if math.isnan(error) else error) + 1 / steps
-    return "edge" if abs(largest) <= margin else "chaotic" if largest > 0 else "contractive"
+    """Return contractive, edge or chaotic; within two standard errors (and 1 / steps) of zero it is the edge."""
+    margin = 1 / steps
+    if not math.isnan(error):
+        margin += 2 * error
+    if abs(largest) <= margin:
+        return "edge"
+    return "chaotic" if largest > 0 else "contractive"
 
 
 def kaplan_yorke(exponents: np.ndarray, size: int) -> float:
-    """The dimension of the attractor: j + (sum of the first j exponents) / |exponent j+1|, j the last with a sum >= 0.
+    """Return the attractor's dimension: j + (sum of the first j exponents) / |exponent j+1|.
 
-    nan where every sum of the exponents at hand is non-negative and there are more that are not known.
+    j is the last number for which that sum is not negative.
+    NaN if all sums of the known exponents are non-negative and there are more exponents that are not known.
     """
     sums = np.cumsum(exponents)
     if sums[-1] >= 0:
@@ -177,15 +216,16 @@ def kaplan_yorke(exponents: np.ndarray, size: int) -> float:
 
 
 def _sentence(regime: str, beside: str, largest: float, error: float) -> str:
-    figure = f"largest exponent {largest:.3g}" + ("" if math.isnan(error) else f" ± {2 * error:.1g}")
-    match regime:
-        case "contractive":
-            halved = math.log(2) / -largest
-            return f"Contractive{beside}: neighbouring states halve their distance every {halved:.3g} steps ({figure})."
-        case "chaotic":
-            doubled = math.log(2) / largest
-            return f"Chaotic{beside}: neighbouring states double their distance every {doubled:.3g} steps ({figure})."
-    return f"At the edge{beside}: neighbouring states neither meet nor part ({figure})."
+    figure = f"largest exponent {largest:.3g}"
+    if not math.isnan(error):
+        figure += f" ± {2 * error:.1g}"
+    if regime == "contractive":
+        halved = math.log(2) / -largest
+        return f"Contractive{beside}: the distance of neighbouring states halves every {halved:.3g} steps ({figure})."
+    if regime == "chaotic":
+        doubled = math.log(2) / largest
+        return f"Chaotic{beside}: the distance of neighbouring states doubles every {doubled:.3g} steps ({figure})."
+    return f"At the edge{beside}: neighbouring states neither converge nor diverge ({figure})."
 
 
 def _warnings(subject: Subject, regime: str, predictable: float) -> tuple[str, ...]:
@@ -193,6 +233,6 @@ def _warnings(subject: Subject, regime: str, predictable: float) -> tuple[str, .
         return ()
     name = str(subject.dtype).removeprefix("torch.")
     return (
-        f"after {predictable:.0f} steps rounding in {name} has grown to the size of the state itself: results over "
-        f"{subject.steps} steps mean nothing; use float64 or shorter sequences",
+        f"after {predictable:.0f} steps rounding errors in {name} have grown to the size of the state itself: results "
+        f"over {subject.steps} steps mean nothing; use float64 or shorter sequences",
     )

@@ -1,4 +1,4 @@
-"""By which paths a gradient comes back through attention: how many hops, over how many states."""
+"""The paths by which a gradient comes back through attention: how many hops, over how many states."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.adapters import WithReadout
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.theory.attention import (
@@ -23,7 +21,7 @@ from mnemoscope.theory.attention import (
     state_gradients,
 )
 
-REST = 64  # more hops than these are told apart only from the sum of all
+CHECKED_LAGS = 64  # at which the sum over all hops is compared with the total derivative
 
 HELP = """
 A gradient comes back step by step through the recurrence, or in a hop over attention. The map shows
@@ -42,42 +40,44 @@ lost.
 def paths(
     subject: Subject, *, hops: int = 8, sequences: int = 2, steps: int = 100, threshold: float = 0.05, layer: int = -1
 ) -> Finding:
-    """Proposition 1 of Kerg et al. 2020 on a real run: d s_T / d h_{T-k}, its terms told apart by their number of hops.
+    """Split d s_T / d h_{T-k} of a run by the number of hops of its terms (Kerg et al. 2020, Proposition 1).
 
     A term of s hops passes s times from one state to a later one, by the recurrence or by attention. The gradient of
     s_T in a random direction is followed back through the blocks E and F (Proposition 2), all lags at once.
 
-    Series: `share` (hops + 2, lags), the share of each number of hops in the sum of the terms' norms, the last row for
-    all beyond; `gradient` (lags,), the norm of the whole; `depth` (lags,), the fewest hops from h_{T-k} to s_T over
+    Series: `share` (hops + 2, lags), the fraction of each number of hops in the sum of the terms' norms, the last row
+    for all more; `gradient` (lags,), the norm of the whole; `depth` (lags,), the fewest hops from h_{T-k} to s_T over
     weights above `threshold`; `attended` (T,), the effective number of states that each step attends.
     Figures: `kappa`, the mean of `attended`; `depth`, the fewest hops to the first state; `hops`, the mean number of
-    hops at the largest lag; `far_gradient`, the gradient there relative to lag 0; `agreement`, the largest departure of
-    the decomposition's sum from the total derivative, relative to it.
+    hops at the largest lag; `far_gradient`, the gradient there relative to lag 0; `agreement`, the largest error of
+    the decomposition's sum against the total derivative, relative to it.
 
     Args:
-        hops: numbers of hops told apart.
-        sequences: of the batch, that are taken apart.
+        hops: the largest number of hops that has a row of its own.
+        sequences: how many of the batch are decomposed.
         steps: the first so many of each sequence: the blocks of long ones are large.
         threshold: of attention, above which a step counts as attending a state.
         layer: of a stack, the last by default.
     """
     if hops < 1 or sequences < 1 or steps < 2:
         raise MnemoscopeError(f"paths needs hops, sequences >= 1 and steps >= 2; got {hops}, {sequences}, {steps}")
-    rows = range(min(sequences, subject.batch))
-    found = []
-    for row in rows:
+    count = min(sequences, subject.batch)
+    runs = []
+    for row in range(count):
         try:
-            found.append(_take_apart(subject, row, steps, hops, threshold, layer))
+            runs.append(_decompose(subject, row, steps, hops, threshold, layer))
         except OtherAttention as error:
             return Finding("paths", f"paths does not apply: {error}.", "not applicable", why=str(error))
-        subject.report((row + 1) / len(rows), f"sequence {row + 1} of {len(rows)}")
-    return _finding(found, hops)
+        subject.report((row + 1) / count, f"sequence {row + 1} of {count}")
+    return _finding(runs, hops)
 
 
-def _take_apart(
+def _decompose(
     subject: Subject, row: int, steps: int, hops: int, threshold: float, layer: int
 ) -> dict[str, np.ndarray]:
-    blocks = _blocks(subject.recurrence, subject.recurrence_inputs[:steps, row : row + 1], layer)
+    """Return the series of one sequence."""
+    # A random direction at the last step, followed back.
+    blocks = _blocks(subject, row, steps, layer)
     T, n = blocks.hidden.shape
     seed = blocks.hidden.new_zeros(T, n)
     direction = torch.randn(n, generator=subject.generator(), dtype=torch.float64)
@@ -86,46 +86,59 @@ def _take_apart(
     total, _ = state_gradients(blocks, seed)  # (T, n)
     rest = total - terms.sum(0)
     norms = torch.cat([terms, rest[None]]).norm(dim=-1)  # (hops + 2, T)
-    pattern = attention_pattern(blocks.attention, threshold).cpu()  # it is searched entry by entry
+
+    # The fewest hops over marked attention; searched entry by entry, so on the CPU.
+    pattern = attention_pattern(blocks.attention, threshold).cpu()
     depth = torch.stack([dependency_depth(pattern, t)[-1] for t in range(T)])
     return arrays(
-        share=(norms / norms.sum(0).clamp(min=1e-300)).flip(1), gradient=total.norm(dim=-1).flip(0),
-        depth=depth.flip(0), attended=effective_sparsity(blocks.attention), agreement=_agreement(blocks, seed, total),
-    )  # fmt: skip
+        share=(norms / norms.sum(0).clamp(min=1e-300)).flip(1),
+        gradient=total.norm(dim=-1).flip(0),
+        depth=depth.flip(0),
+        attended=effective_sparsity(blocks.attention),
+        agreement=_agreement(blocks, seed, total),
+    )
 
 
-def _blocks(recurrence: Recurrence, x: Tensor, layer: int) -> AttentionBlocks:
-    attentive = recurrence.layer if isinstance(recurrence, WithReadout) else recurrence  # a read-out has no part in it
-    x = x.transpose(0, 1) if getattr(attentive, "batch_first", False) else x
+def _blocks(subject: Subject, row: int, steps: int, layer: int) -> AttentionBlocks:
+    """Return the blocks of one sequence's run through one layer; a read-out has no part in it."""
+    attentive = subject.layer
+    x = subject.recurrence_inputs[:steps, row : row + 1]
+    if getattr(attentive, "batch_first", False):
+        x = x.transpose(0, 1)
     return attention_blocks(attentive, x, layer=layer % getattr(attentive, "num_layers", 1))
 
 
 def _agreement(blocks: AttentionBlocks, seed: Tensor, total: Tensor) -> Tensor:
-    """How far the sum over every number of hops is from the total derivative, at short lags."""
-    near = slice(-min(REST, blocks.steps), None)
-    whole = gradient_by_hops(blocks, seed, hops=min(REST, blocks.steps) - 1).sum(0)[near]
+    """Return how far the sum over all numbers of hops is from the total derivative, at short lags."""
+    near = slice(-min(CHECKED_LAGS, blocks.steps), None)
+    whole = gradient_by_hops(blocks, seed, hops=min(CHECKED_LAGS, blocks.steps) - 1).sum(0)[near]
     return (whole - total[near]).norm() / total[near].norm().clamp(min=1e-300)
 
 
-def _finding(found: list[dict[str, np.ndarray]], hops: int) -> Finding:
-    mean = {name: np.mean([run[name] for run in found], 0) for name in found[0]}
-    numbers = np.arange(hops + 2)
+def _finding(runs: list[dict[str, np.ndarray]], hops: int) -> Finding:
+    mean = {name: np.mean([run[name] for run in runs], 0) for name in runs[0]}
     far = mean["share"][:, -1]
     figures = {
-        "kappa": mean["attended"].mean(), "depth": mean["depth"][-1], "hops": (far * numbers).sum(),
-        "far_gradient": mean["gradient"][-1] / max(mean["gradient"][0], 1e-300), "agreement": mean.pop("agreement"),
-    }  # fmt: skip
-    figures = {name: float(value) for name, value in figures.items()}
+        "kappa": float(mean["attended"].mean()),
+        "depth": float(mean["depth"][-1]),
+        "hops": float((far * np.arange(hops + 2)).sum()),
+        "far_gradient": float(mean["gradient"][-1] / max(mean["gradient"][0], 1e-300)),
+        "agreement": float(mean.pop("agreement")),
+    }
     lag = mean["share"].shape[1] - 1
-    some = "at least " if far[-1] > 0.01 else ""
+    at_least = "at least " if far[-1] > 0.01 else ""
     sentence = (
-        f"From {lag} steps back a gradient comes by {some}{figures['hops']:.1f} hops on average, the shortest path of "
-        f"marked attention takes {figures['depth']:.0f}, and each step attends about {figures['kappa']:.1f} states."
+        f"From {lag} steps back a gradient comes by {at_least}{figures['hops']:.1f} hops on average, the shortest path "
+        f"of marked attention takes {figures['depth']:.0f}, and each step attends about {figures['kappa']:.1f} states."
     )
-    spread = {name: np.std([run[name] for run in found], 0) for name in ("gradient", "attended")}
     return Finding(
-        "paths", sentence, "estimated", figures=figures, series=mean, spread=spread,
+        "paths",
+        sentence,
+        "estimated",
+        figures=figures,
+        series=mean,
+        spread={name: np.std([run[name] for run in runs], 0) for name in ("gradient", "attended")},
         labels={"share": [*map(str, range(hops + 1)), f"more than {hops}"]},
         assumptions=("these sequences are typical of the data",),
-        method="E and F of Proposition 2 in closed form along each run, one pass back for all lags and hops",
-    )  # fmt: skip
+        method="E and F of Proposition 2 in closed form along each run, one backward pass for all lags and hops",
+    )

@@ -1,4 +1,4 @@
-"""Is there any recurrence at all? The first thing to look at."""
+"""Whether a model is recurrent at all: the first thing to look at."""
 
 from __future__ import annotations
 
@@ -36,41 +36,49 @@ KINDS = {
     ),
     "mixes sequences": (
         "{name} mixes the sequences of a batch: an output of one depends on the inputs of another",
-        "check batch_first, reshapes between (batch, time) and (time, batch), and normalisation over the batch",
+        "check batch_first, reshapes between (batch, time) and (time, batch), and normalization over the batch",
     ),
 }
-"""What a model can turn out to be: the sentence, and the way to mend it."""
+"""What a model can turn out to be: the sentence, and how to fix it."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """How strongly steps and sequences (T, B) answer to one place, relative to the strongest."""
+class Response:
+    """How strongly outputs or inputs (T, B) respond to a probe at one step of one sequence, relative to the strongest.
+
+    Attributes:
+        strength: (T, B).
+        step, sequence: of the probe.
+    """
 
     strength: Tensor
     step: int
-    row: int
+    sequence: int
 
     @property
     def before(self) -> float:
-        return _largest(self.strength[: self.step, self.row])
+        """The strongest response at earlier steps of the same sequence."""
+        return _largest(self.strength[: self.step, self.sequence])
 
     @property
     def after(self) -> float:
-        return _largest(self.strength[self.step + 1 :, self.row])
+        """The strongest response at later steps of the same sequence."""
+        return _largest(self.strength[self.step + 1 :, self.sequence])
 
     @property
     def others(self) -> Tensor:
-        """(B,): how strongly each sequence other than the touched one answers."""
-        return self.strength.amax(0).index_fill(0, torch.tensor(self.row, device=self.strength.device), 0)
+        """(B,): the strongest response of each other sequence; 0 for the probed one."""
+        probed = torch.tensor(self.sequence, device=self.strength.device)
+        return self.strength.amax(0).index_fill(0, probed, 0)
 
 
 HELP = """
 One output is differentiated by every input. Bars left of the marked step mean memory; anything
 right of it means that the model reads the future.
 
-In the second chart only one bar may stand, that of the output's own sequence. If others do, the
-model mixes sequences; most often batch_first was forgotten and the layer runs over the batch
-instead of time.
+In the second chart there may be only one bar, that of the output's own sequence. If there are
+others, the model mixes sequences; most often batch_first was forgotten and the layer runs over the
+batch instead of time.
 """
 
 
@@ -82,83 +90,107 @@ instead of time.
     cost=6,
 )
 def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
-    """Whether the output at t depends on earlier inputs, on later ones (a leak), or on other sequences of the batch.
+    """Test if the output at t depends on earlier inputs, on later ones (a leak), or on other sequences of the batch.
 
-    Twice: one output is differentiated by all inputs, and one input is changed and all outputs compared. Where only the
-    second finds a dependence, the state is carried on but cut from the graph.
+    Two tests: one output is differentiated by all inputs, and one input is changed and all outputs compared. If only
+    the second finds a dependence, the state is carried on but detached from the graph.
 
     Series, each relative to its largest: `gradient_by_step` (T,), that of the output at `figures["step"]` by the
     input at each step of its sequence; `change_by_step` (T, or 1), how much each output changes with the input at
-    `figures["changed_step"]`; `gradient_by_sequence` and `change_by_sequence` (B,), the largest in each sequence, the
-    touched one being `figures["sequence"]`. Labels: `kind`, one of `KINDS`.
+    `figures["changed_step"]`; `gradient_by_sequence` and `change_by_sequence` (B,), the largest in each sequence; the
+    probed sequence is `figures["sequence"]`. Labels: `kind`, one of `KINDS`.
 
     Args:
-        tolerance: size, relative to the largest, under which an answer counts as none; by default a thousand times the
-            number format's rounding error.
+        tolerance: size, relative to the largest, under which a response counts as zero; by default a thousand times
+            the rounding error of the dtype.
     """
     if subject.steps < 2:
         raise MnemoscopeError("recurrence needs sequences of at least 2 steps; got 1")
     limit = 1e3 * torch.finfo(subject.dtype).eps if tolerance is None else tolerance
-    gradient, change = _by_gradient(subject), _by_change(subject)
+    gradient = _respond_to_gradient(subject)
+    change = _respond_to_change(subject)
     kind = _kind(subject, gradient, change, limit)
-    said, fix = KINDS[kind]
-    sentence = f"{said.format(name=subject.name)} ({subject.batch} sequences of {subject.steps} steps)."
+    description, fix = KINDS[kind]
+    sentence = f"{description.format(name=subject.name)} ({subject.batch} sequences of {subject.steps} steps)."
     return Finding(
-        "recurrence", sentence, "estimated", labels={"kind": kind}, warnings=(fix,) if fix else (),
+        "recurrence",
+        sentence,
+        "estimated",
+        labels={"kind": kind},
+        warnings=(fix,) if fix else (),
         figures={
-            "gradient_by_earlier": gradient.before, "gradient_by_later": gradient.after,
-            "gradient_by_others": float(gradient.others.max()), "change_of_later": change.after,
-            "change_of_earlier": change.before, "change_of_others": float(change.others.max()),
-            "step": gradient.step, "changed_step": change.step, "sequence": gradient.row, "tolerance": limit,
+            "gradient_by_earlier": gradient.before,
+            "gradient_by_later": gradient.after,
+            "gradient_by_others": float(gradient.others.max()),
+            "change_of_later": change.after,
+            "change_of_earlier": change.before,
+            "change_of_others": float(change.others.max()),
+            "step": gradient.step,
+            "changed_step": change.step,
+            "sequence": gradient.sequence,
+            "tolerance": limit,
         },
         series=arrays(
-            gradient_by_step=gradient.strength[:, gradient.row], change_by_step=change.strength[:, change.row],
-            gradient_by_sequence=gradient.strength.amax(0), change_by_sequence=change.strength.amax(0),
+            gradient_by_step=gradient.strength[:, gradient.sequence],
+            change_by_step=change.strength[:, change.sequence],
+            gradient_by_sequence=gradient.strength.amax(0),
+            change_by_sequence=change.strength.amax(0),
         ),
         assumptions=("what holds for the probed step and sequence holds for the others",),
         method="one output differentiated by all inputs, and one input changed for all outputs",
-    )  # fmt: skip
+    )
 
 
-def _kind(subject: Subject, gradient: Answer, change: Answer, limit: float) -> str:
-    one_output = len(change.strength) == 1 < subject.steps  # then every changed input but the last is an earlier one
-    carried = (change.strength[0, change.row] if one_output else change.after) > limit
-    learned = gradient.before > limit
-    read, touched = gradient.others > limit, change.others > limit
-    if bool(read.any() or touched.any()):
-        in_turn = not bool(read[gradient.row :].any() or touched[: change.row].any())  # each reads the ones before it
-        return "runs over the batch" if in_turn and not (learned or carried) else "mixes sequences"
+def _kind(subject: Subject, gradient: Response, change: Response, limit: float) -> str:
+    """Decide which of `KINDS` the model is; whatever breaks the other answers comes first."""
+    # With one output per sequence, every changed input but the last is an earlier one.
+    one_output = len(change.strength) == 1 < subject.steps
+    carried = (change.strength[0, change.sequence] if one_output else change.after) > limit
+    has_gradient = gradient.before > limit
+
+    # Sequences that the probed output reads, and sequences whose outputs the changed input reaches.
+    reads = gradient.others > limit
+    reached = change.others > limit
+    if bool(reads.any() or reached.any()):
+        reads_later = reads[gradient.sequence :].any()
+        reaches_earlier = reached[: change.sequence].any()
+        in_order = not bool(reads_later or reaches_earlier)  # each sequence reads only the ones before it
+        return "runs over the batch" if in_order and not (has_gradient or carried) else "mixes sequences"
+
     if gradient.after > limit or (change.before > limit and not one_output):
         return "bidirectional" if _is_bidirectional(subject.model) else "reads the future"
-    if learned:
+    if has_gradient:
         return "recurrent"
     return "detached" if carried else "memoryless"
 
 
-def _by_gradient(subject: Subject) -> Answer:
-    """The output at a middle step (or the only one) of one sequence, differentiated by every input."""
+def _respond_to_gradient(subject: Subject) -> Response:
+    """Differentiate the output at a middle step (or the only one) of one sequence by every input."""
     x = subject.features.clone().requires_grad_()
     y = subject.run(x)  # (T, B, m)
     _check_finite(y)
-    one_output, row = len(y) == 1, subject.batch // 2
+    sequence = subject.batch // 2
+    one_output = len(y) == 1
     step = subject.steps - 1 if one_output else min(subject.steps // 2, len(y) - 1)
     weights = torch.randn(y.shape[-1], generator=subject.generator()).to(y)
-    output = (y[0 if one_output else step, row] * weights).sum()
+    output = (y[0 if one_output else step, sequence] * weights).sum()
     if not output.requires_grad:
-        return Answer(x.new_zeros(x.shape[:2]), step, row)
+        return Response(x.new_zeros(x.shape[:2]), step, sequence)
     (gradient,) = torch.autograd.grad(output, x, allow_unused=True, materialize_grads=True)
-    return Answer(_relative(gradient.flatten(2).norm(dim=-1)), step, row)
+    return Response(_relative(gradient.flatten(2).norm(dim=-1)), step, sequence)
 
 
 @torch.no_grad()
-def _by_change(subject: Subject) -> Answer:
-    """One input of one sequence changed, and how much every output differs for it."""
-    x, step, row = subject.features, (subject.steps - 1) // 2, subject.batch // 2
+def _respond_to_change(subject: Subject) -> Response:
+    """Change one input of one sequence, and measure how much every output changes."""
+    x = subject.features
+    step = (subject.steps - 1) // 2
+    sequence = subject.batch // 2
     size = x.std() if x.numel() > 1 and bool(x.std() > 0) else 1.0
     changed = x.clone()
-    changed[step, row] += size * torch.randn(x.shape[2:], generator=subject.generator()).to(x)
+    changed[step, sequence] += size * torch.randn(x.shape[2:], generator=subject.generator()).to(x)
     difference = (subject.run(changed) - subject.run(x)).norm(dim=-1)  # (T, B)
-    return Answer(_relative(difference), step, row)
+    return Response(_relative(difference), step, sequence)
 
 
 def _is_bidirectional(model: object) -> bool:

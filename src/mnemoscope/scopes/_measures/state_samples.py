@@ -13,31 +13,31 @@ from mnemoscope.scopes._frame.subject import Subject
 
 
 @dataclass(frozen=True)
-class Visit:
-    """The states of some sequences before step t, and the inputs (rows, d) that they read then."""
+class StateSample:
+    """The states of some sequences before one step, and the inputs (rows, d) that they read then."""
 
     step: int
     state: State
     x: Tensor
 
 
-def visits(subject: Subject, points: int, rows: int = 8) -> Iterator[Visit]:
-    """About `points` states, spread over time and over at most `rows` sequences."""
-    drive, recurrence = subject.recurrence_inputs, subject.recurrence
-    steps, batch = drive.shape[:2]
+def sample_states(subject: Subject, points: int, rows: int = 8) -> Iterator[StateSample]:
+    """Yield about `points` states, spread over time and over at most `rows` sequences."""
+    inputs = subject.recurrence_inputs
+    steps, batch = inputs.shape[:2]
     rows = min(rows, batch, points)
     times = set(torch.linspace(0, steps - 1, max(1, min(steps, points // rows))).long().tolist())
-    order = torch.randperm(batch, generator=subject.generator()).to(drive.device)
-    state = recurrence.initial_state(batch)
-    for t, x in enumerate(drive.unbind(0)):
+    order = torch.randperm(batch, generator=subject.generator()).to(inputs.device)
+    state = subject.recurrence.initial_state(batch)
+    for t, x in enumerate(inputs.unbind(0)):
         if t in times:
-            here = order.roll(-t)[:rows]  # other sequences at other times
-            yield Visit(t, select(state, here), x[here])
+            chosen = order.roll(-t)[:rows]  # different sequences at different times
+            yield StateSample(t, select(state, chosen), x[chosen])
         with torch.no_grad():
-            state = recurrence.step(x, state)[1]
+            state = subject.recurrence.step(x, state)[1]
 
 
-def together(seen: list[Visit]) -> tuple[State, Tensor]:
-    """All visited states as one batch, and their inputs; the states must be of one shape."""
-    tensors = [torch.cat(parts, 1) for parts in zip(*(leaves(visit.state) for visit in seen), strict=True)]
-    return rebuild(seen[0].state, tensors), torch.cat([visit.x for visit in seen])
+def stack_samples(samples: list[StateSample]) -> tuple[State, Tensor]:
+    """Return all sampled states as one batch, and their inputs; the states must have the same shape."""
+    tensors = [torch.cat(parts, 1) for parts in zip(*(leaves(sample.state) for sample in samples), strict=True)]
+    return rebuild(samples[0].state, tensors), torch.cat([sample.x for sample in samples])

@@ -1,4 +1,4 @@
-"""What the lemmas on stable systems promise of a model's truncations."""
+"""What the lemmas on stable systems guarantee about a model's truncations."""
 
 from __future__ import annotations
 
@@ -26,56 +26,72 @@ from mnemoscope.theory.stability import (
 
 
 @dataclass(frozen=True)
-class Promise:
-    """A certified layer of one layer with an affine read-out y = C h + b: what Miller & Hardt's lemmas say of it."""
+class TruncationBounds:
+    """The bounds of Miller & Hardt's lemmas for one certified layer with an affine read-out y = C h + b.
+
+    Attributes:
+        system: the constants of the layer.
+        readout: C (m, n); the identity if there is no read-out.
+        loss: the constants of 1/2 ||y||^2.
+        condition: what was checked, in words.
+    """
 
     system: SystemConstants
-    readout: Tensor  # C (m, n); the identity where there is none
-    loss: LossConstants  # of 1/2 ||y||^2
+    readout: Tensor
+    loss: LossConstants
     condition: str
 
     @property
     def order(self) -> float:
-        """Of the norm in which differences of outputs are bounded."""
+        """Order of the norm in which differences of outputs are bounded."""
         return 2 if self.system.norm == "l2" else math.inf
 
     @property
-    def steepness(self) -> float:
-        """L_f of the read-out in that norm."""
+    def readout_lipschitz(self) -> float:
+        """L_f: the Lipschitz constant of the read-out in that norm."""
         return float(torch.linalg.matrix_norm(self.readout, ord=self.order))
 
-    def bounds(self, lengths: np.ndarray, size: float, gradient: float) -> dict[str, np.ndarray]:
-        """Proposition 1 and Lemma 2 at each window, relative to the sizes of the output and of its gradient."""
-        outputs = [prediction_gap(self.system, self.steepness, int(k)) / size for k in lengths]
-        gradients = [gradient_gap(self.system, self.loss, int(k)) / gradient for k in lengths]
+    def bounds(self, lengths: np.ndarray, output_size: float, gradient_size: float) -> dict[str, np.ndarray]:
+        """Return Proposition 1 and Lemma 2 at each window, relative to the sizes of the output and of its gradient."""
+        lipschitz = self.readout_lipschitz
+        outputs = [prediction_gap(self.system, lipschitz, int(k)) / output_size for k in lengths]
+        gradients = [gradient_gap(self.system, self.loss, int(k)) / gradient_size for k in lengths]
         return arrays(output_bound=outputs, gradient_bound=gradients)
 
     def windows(self, allowed: float, rate: float, updates: int) -> dict[str, float]:
-        """The windows that Proposition 1 and Theorem 1 promise for an allowed difference of outputs."""
-        found = {"certified_window": float(context_length(self.system, allowed, self.steepness))}
-        if math.isfinite(loss_smoothness(self.system, self.loss)) and self.system.lam > 0:  # Theorem 1 needs smoothness
-            trained = training_context_length(self.system, self.loss, allowed, rate, updates, self.steepness)
-            found["trained_window"] = float(trained)
-        return found
+        """Return the windows of Proposition 1 and Theorem 1 for an allowed difference of outputs."""
+        lipschitz = self.readout_lipschitz
+        windows = {"certified_window": float(context_length(self.system, allowed, lipschitz))}
+        is_smooth = math.isfinite(loss_smoothness(self.system, self.loss))
+        if is_smooth and self.system.lam > 0:  # Theorem 1 needs a smooth loss
+            trained = training_context_length(self.system, self.loss, allowed, rate, updates, lipschitz)
+            windows["trained_window"] = float(trained)
+        return windows
 
 
-def promise_of(subject: Subject) -> Promise | None:
-    """The promise for a model of one certified layer, and at most an affine read-out after it; else none."""
+def truncation_bounds(subject: Subject) -> TruncationBounds | None:
+    """Return the bounds for a model of one certified layer with at most an affine read-out after it; else None."""
     if subject.missing("step") or not subject.adapted.recurrence_is_model:
         return None
-    proofs = certify(subject.layer, subject.recurrence_inputs)
-    system = proofs[0].constants if len(proofs) == 1 else None
-    affine = _read_out(subject)
+    certificates = certify(subject.layer, subject.recurrence_inputs)
+    if len(certificates) != 1:
+        return None
+    system = certificates[0].constants
+    affine = _affine_readout(subject)
     if system is None or not system.stable or affine is None:
         return None
     readout, offset = affine
-    return Promise(system, readout, squared_loss(readout, -offset, system), proofs[0].condition)
+    return TruncationBounds(system, readout, squared_loss(readout, -offset, system), certificates[0].condition)
 
 
 @torch.no_grad()
-def _read_out(subject: Subject) -> tuple[Tensor, Tensor] | None:
-    """C (m, n) and the largest moduli of b (m,) of a read-out y = C h + b, where b may depend on the last input."""
-    recurrence, x = subject.recurrence, subject.recurrence_inputs[-1]
+def _affine_readout(subject: Subject) -> tuple[Tensor, Tensor] | None:
+    """Return C (m, n) and the largest |b| (m,) of a read-out y = C h + b, where b may depend on the last input.
+
+    None if the read-out is not affine in h.
+    """
+    recurrence = subject.recurrence
+    x = subject.recurrence_inputs[-1]
     n = subject.layer.output_size
     basis = torch.eye(n, dtype=x.dtype, device=x.device)
     if not isinstance(recurrence, WithReadout):
