@@ -68,7 +68,7 @@ def test_a_sum_of_halves_is_told_from_a_product() -> None:
 def test_a_memoryless_model_separates() -> None:
     found = separation(torch.nn.Linear(2, 3).double(), symbols(2), templates=torch.eye(2), length=4)
     assert found.figures["effective_rank"] == pytest.approx(1)
-    assert "apart" in found.sentence
+    assert "separately" in found.sentence
 
 
 @settings(max_examples=50, deadline=None)
