@@ -58,7 +58,7 @@ def bench_horizon() -> Table:
         forward, backward = plain_seconds(lambda model=model: model(x)[0])
         row = [name, f"{forward:.3f}", f"{backward:.3f}"]
         for states in (False, True):
-            took = median_seconds(lambda m=model, states=states: horizon(m, x, states=states, behaviour=False), 4)
+            took = median_seconds(lambda m=model, states=states: horizon(m, x, states=states, behavior=False), 4)
             row += [f"{took:.3f}", f"{(took - forward) / backward:.1f}"]
         table.add_row(*row)
     return table
