@@ -1,4 +1,7 @@
-"""What the scopes cost, in units of what training costs: python benchmarks/scopes.py [horizon] [watch] ..."""
+"""What the scopes cost beside training: python benchmarks/scopes.py [horizon] [watch] [lyapunov] [landscape].
+
+Without names, all of them.
+"""
 
 from __future__ import annotations
 
@@ -20,52 +23,58 @@ STEPS, BATCH, HIDDEN, INPUT = 1000, 32, 128, 10
 
 
 def median_seconds(call: Callable[[], object], repeats: int = 3) -> float:
+    """Return the median time of a call, after one to warm up."""
+    call()
     times = []
-    for _ in range(repeats + 1):
+    for _ in range(repeats):
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
-    return statistics.median(times[1:])  # the first warms up
+    return statistics.median(times)
 
 
 def models() -> dict[str, nn.Module]:
     torch.manual_seed(0)
     return {
-        "nn.LSTM": nn.LSTM(INPUT, HIDDEN), "LSTM": LSTM(INPUT, HIDDEN), "RNN": RNN(INPUT, HIDDEN),
-        "GRU": GRU(INPUT, HIDDEN), "RelRNN": RelRNN(INPUT, HIDDEN), "MemRNN": MemRNN(INPUT, HIDDEN),
-    }  # fmt: skip
+        "nn.LSTM": nn.LSTM(INPUT, HIDDEN),
+        "LSTM": LSTM(INPUT, HIDDEN),
+        "RNN": RNN(INPUT, HIDDEN),
+        "GRU": GRU(INPUT, HIDDEN),
+        "RelRNN": RelRNN(INPUT, HIDDEN),
+        "MemRNN": MemRNN(INPUT, HIDDEN),
+    }
 
 
-def plain_seconds(run: Callable[[], Tensor], repeats: int = 4) -> tuple[float, float]:
-    """The forward pass, and the backward pass of the sum of what it gives last."""
-    there, back = [], []
+def forward_backward_seconds(run: Callable[[], Tensor], repeats: int = 4) -> tuple[float, float]:
+    """Return the median times of a forward pass and of the backward pass from its last output."""
+    forward, backward = [], []
     for _ in range(repeats + 1):
         start = time.perf_counter()
         y = run()[-1].sum()
-        turn = time.perf_counter()
+        middle = time.perf_counter()
         y.backward()
-        there.append(turn - start)
-        back.append(time.perf_counter() - turn)
-    return statistics.median(there[1:]), statistics.median(back[1:])
+        forward.append(middle - start)
+        backward.append(time.perf_counter() - middle)
+    return statistics.median(forward[1:]), statistics.median(backward[1:])  # the first call warms up
 
 
 def bench_horizon() -> Table:
-    """All lags of inputs, and of inputs and states: what they take beyond a forward pass, in plain backward passes."""
-    heads = "model", "forward, s", "backward, s", "inputs, s", "passes back", "inputs and states, s", "passes back"
-    table = Table(*heads)
+    """All lags of inputs, and of inputs and states: time beyond a forward pass, in backward passes."""
+    headings = ("model", "forward, s", "backward, s", "inputs, s", "passes", "inputs and states, s", "passes")
+    table = Table(*headings)
     x = torch.randn(STEPS, BATCH, INPUT)
     for name, model in models().items():
-        forward, backward = plain_seconds(lambda model=model: model(x)[0])
+        forward, backward = forward_backward_seconds(lambda model=model: model(x)[0])
         row = [name, f"{forward:.3f}", f"{backward:.3f}"]
         for states in (False, True):
-            took = median_seconds(lambda m=model, states=states: horizon(m, x, states=states, behavior=False), 4)
-            row += [f"{took:.3f}", f"{(took - forward) / backward:.1f}"]
+            seconds = median_seconds(lambda m=model, states=states: horizon(m, x, states=states, behavior=False), 4)
+            row += [f"{seconds:.3f}", f"{(seconds - forward) / backward:.1f}"]
         table.add_row(*row)
     return table
 
 
 def bench_watch() -> Table:
-    """One look in 100 updates, as a share of the training's time."""
+    """One look of `Watch` in 100 updates, as a share of the training time."""
     table = Table("model", "update, s", "look, s", "share of time, one look in 100 updates")
     x = torch.randn(200, BATCH, INPUT)
     for name, model in models().items():
@@ -76,8 +85,10 @@ def bench_watch() -> Table:
             model(x)[0].square().mean().backward()
             optimizer.step()
 
-        one, look = median_seconds(update), median_seconds(Watch(model, x).look)
-        table.add_row(name, f"{one:.3f}", f"{look:.3f}", f"{look / (100 * one + look):.1%}")
+        update_time = median_seconds(update)
+        look_time = median_seconds(Watch(model, x).look)
+        share = look_time / (100 * update_time + look_time)
+        table.add_row(name, f"{update_time:.3f}", f"{look_time:.3f}", f"{share:.1%}")
     return table
 
 
@@ -123,16 +134,22 @@ def bench_landscape() -> Table:
     return table
 
 
-BENCHES: dict[str, Callable[[], Table]] = {
-    "horizon": bench_horizon, "watch": bench_watch, "lyapunov": bench_lyapunov, "landscape": bench_landscape,
-}  # fmt: skip
+BENCHMARKS: dict[str, Callable[[], Table]] = {
+    "horizon": bench_horizon,
+    "watch": bench_watch,
+    "lyapunov": bench_lyapunov,
+    "landscape": bench_landscape,
+}
 
 
 def main(names: list[str]) -> None:
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        sys.exit(f"usage: python benchmarks/scopes.py [{'] ['.join(BENCHMARKS)}]; got {' '.join(unknown)}")
     console = Console()
-    for name in names or list(BENCHES):
-        console.print(f"[bold]{name}[/]: {BENCHES[name].__doc__}")
-        console.print(BENCHES[name]())
+    for name in names or list(BENCHMARKS):
+        console.print(f"[bold]{name}[/]: {BENCHMARKS[name].__doc__}")
+        console.print(BENCHMARKS[name]())
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""What the training loop adds to forward + backward + optimiser, and what the kernels take off the demo's training.
+"""What the training loop adds to forward + backward + optimizer, and how much faster the kernels make the demo.
 
     python benchmarks/training.py [--models torch.LSTM RelRNN] [--updates 60] [--threads 2]
 
-Copy at T = 200 (220 steps), batch 64, n = 128. The loop makes batches, clips, schedules, logs and saves; a bare update
-on a batch made beforehand is timed after each of its updates, so both see the same machine. Evaluations are left out.
+Copy at T = 200 (220 steps), batch 64, n = 128. The loop makes batches, clips, schedules, logs and saves. After each of
+its updates a bare update on a fixed batch is timed, so that both see the same machine. Evaluations are not counted.
 
-The demo's RelRNN is trained as `make demo` does, every fourth update by the eager loop. A machine's speed moves: each
-of those is compared with the three updates before it.
+The demo's RelRNN is trained as `make demo` does it, every fourth update by the eager loop. Each of those is compared
+with the three updates before it, because the machine's speed may drift.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TASK = Copy(T=200)
 BATCH, HIDDEN = 64, 128
 
 
-class Bare:
+class BareUpdate:
     """Forward, loss, backward and Adam, and nothing else."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -39,54 +39,58 @@ class Bare:
         self.optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
         self.inputs, self.targets = TASK.batch(0, BATCH)
 
-    def update(self) -> float:
-        begun = time.perf_counter()
+    def seconds(self) -> float:
+        """Make one update and return how long it takes."""
+        start = time.perf_counter()
         outputs, _ = self.model(self.inputs)
         TASK.loss(outputs, self.targets).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return time.perf_counter() - begun
+        return time.perf_counter() - start
 
 
-def measure(name: str, updates: int, threads: int) -> tuple[list[float], list[float]]:
-    """Seconds of the loop's updates and of bare ones, by turns."""
+def time_loop(name: str, updates: int, threads: int) -> tuple[list[float], list[float]]:
+    """Return the seconds of the loop's updates and of bare ones, interleaved."""
     torch.manual_seed(0)
     model = SequenceModel.for_task(TASK, NetworkConfig(name, HIDDEN))
-    bare, loop, plain = Bare(copy.deepcopy(model)), [], []
-    mark = 0.0
+    bare_update = BareUpdate(copy.deepcopy(model))
+    in_loop: list[float] = []
+    bare: list[float] = []
+    start = 0.0
 
-    def callback(now: Progress) -> None:
-        nonlocal mark
-        if now.update:
-            loop.append(time.perf_counter() - mark)
-        plain.append(bare.update())
-        mark = time.perf_counter()
+    def callback(progress: Progress) -> None:
+        nonlocal start
+        if progress.update:
+            in_loop.append(time.perf_counter() - start)
+        bare.append(bare_update.seconds())
+        start = time.perf_counter()
 
     config = FitConfig(updates, batch_size=BATCH, evaluate_every=10**9, evaluate_batches=1, checkpoint_every=20)
-    config = replace(config, threads=threads)
     with tempfile.TemporaryDirectory() as folder:
-        fit(model, TASK, config, Path(folder, "run"), callback=callback)
-    return loop[3:-1], plain[3:-1]  # warm-up; the last update has the final evaluation in it
+        fit(model, TASK, replace(config, threads=threads), Path(folder, "run"), callback=callback)
+    return in_loop[3:-1], bare[3:-1]  # without the warm-up and the last update, which evaluates
 
 
-def against_the_eager_loop(updates: int, threads: int) -> list[tuple[float, float]]:
-    """Seconds of the demo's updates with the kernels, medians of three, each with those of the eager one after them."""
+def time_eager_updates(updates: int, threads: int) -> list[tuple[float, float]]:
+    """Return pairs of seconds of the demo's update: the median of three with the kernels, and the eager one after."""
     torch.manual_seed(0)
     task = Copy(T=100)
     model = SequenceModel.for_task(task, NetworkConfig("RelRNN", HIDDEN, readout_gain=6.0))
-    chosen, times, mark = ExitStack(), [], 0.0
+    backend = ExitStack()
+    times: list[float] = []
+    start = 0.0
 
-    def callback(now: Progress) -> None:
-        nonlocal mark
-        times.append(time.perf_counter() - mark)
-        chosen.close()
-        chosen.enter_context(kernels.backend("eager" if now.update % 4 == 3 else "auto"))
-        mark = time.perf_counter()
+    def callback(progress: Progress) -> None:
+        nonlocal start
+        times.append(time.perf_counter() - start)
+        backend.close()
+        backend.enter_context(kernels.backend("eager" if progress.update % 4 == 3 else "auto"))
+        start = time.perf_counter()
 
     config = FitConfig(updates, batch_size=BATCH, evaluate_every=10**9, evaluate_batches=1)
-    with chosen:
+    with backend:
         fit(model, task, replace(config, threads=threads), callback=callback)
-    groups = [times[i : i + 4] for i in range(5, len(times) - 4, 4)]  # the first ones warm up
+    groups = [times[i : i + 4] for i in range(5, len(times) - 4, 4)]  # without the warm-up
     return [(statistics.median(fused), eager) for *fused, eager in groups]
 
 
@@ -94,24 +98,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=["torch.LSTM", "LSTM", "RelRNN"])
     parser.add_argument("--updates", type=int, default=60)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads")
     options = parser.parse_args()
     print(f"torch {torch.__version__}, {options.threads} threads, batch {BATCH}, n {HIDDEN}, {TASK.length} steps")
     print("| model | bare update, ms | in the loop, ms | added (medians) | added (means) |\n|---|---|---|---|---|")
     for name in options.models:
-        loop, plain = measure(name, options.updates, options.threads)
-        medians, means = [statistics.median(t) for t in (plain, loop)], [statistics.mean(t) for t in (plain, loop)]
-        cells = [f"{1e3 * medians[0]:.1f}", f"{1e3 * medians[1]:.1f}"]
-        print(f"| {name} | {' | '.join(cells)} | {_added(*medians)} | {_added(*means)} |")
-    found = against_the_eager_loop(options.updates, options.threads)
-    fused, eager = (1e3 * statistics.median(times) for times in zip(*found, strict=True))
-    low, middle, high = statistics.quantiles([slow / fast for fast, slow in found], n=4)
+        in_loop, bare = time_loop(name, options.updates, options.threads)
+        bare_median, loop_median = statistics.median(bare), statistics.median(in_loop)
+        added = f"{_added(bare_median, loop_median)} | {_added(statistics.mean(bare), statistics.mean(in_loop))}"
+        print(f"| {name} | {1e3 * bare_median:.1f} | {1e3 * loop_median:.1f} | {added} |")
+
+    pairs = time_eager_updates(options.updates, options.threads)
+    fused, eager = (1e3 * statistics.median(times) for times in zip(*pairs, strict=True))
+    low, middle, high = statistics.quantiles([slow / fast for fast, slow in pairs], n=4)
     print("\n| the demo's update | ms | by the eager loop, ms | times as long | quartiles |\n|---|---|---|---|---|")
     print(f"| Copy(100), batch {BATCH} | {fused:.1f} | {eager:.0f} | {middle:.1f} | {low:.1f} to {high:.1f} |")
 
 
-def _added(plain: float, loop: float) -> str:
-    return f"{100 * (loop / plain - 1):+.1f} %"
+def _added(bare: float, in_loop: float) -> str:
+    return f"{100 * (in_loop / bare - 1):+.1f} %"
 
 
 if __name__ == "__main__":

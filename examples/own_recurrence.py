@@ -1,4 +1,4 @@
-"""A recurrence of your own, examined: two methods are enough for every scope.
+"""Examine a recurrence of your own: two methods are enough for every scope.
 
 python examples/own_recurrence.py
 """
@@ -16,14 +16,18 @@ class Leaky(mnemoscope.Recurrence):
 
     def __init__(self, input_size: int, hidden_size: int, a: float) -> None:
         super().__init__()
-        self.input_size, self.hidden_size, self.a = input_size, hidden_size, a
-        self.V, self.U = nn.Linear(hidden_size, hidden_size, bias=False), nn.Linear(input_size, hidden_size)
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.a = a
+        self.V = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.U = nn.Linear(input_size, hidden_size)
 
     def initial_state(self, batch: int) -> Tensor:
         return self.U.weight.new_zeros(1, batch, self.hidden_size)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        h = (1 - self.a) * state[0] + self.a * torch.tanh(self.V(state[0]) + self.U(x))
+        (h,) = state  # (1, batch, hidden_size): a state of one layer
+        h = (1 - self.a) * h + self.a * torch.tanh(self.V(h) + self.U(x))
         return h, h[None]
 
 
@@ -31,8 +35,8 @@ def main() -> None:
     torch.manual_seed(0)
     inputs = torch.randn(150, 8, 4)
     for a in (1.0, 0.3, 0.05):
-        found = mnemoscope.examine(Leaky(4, 32, a), inputs, scopes=["horizon", "lyapunov"])
-        print(f"a = {a}: {found['horizon'].sentence} {found['lyapunov'].sentence}")
+        examination = mnemoscope.examine(Leaky(4, 32, a), inputs, scopes=["horizon", "lyapunov"])
+        print(f"a = {a}: {examination['horizon'].sentence} {examination['lyapunov'].sentence}")
 
 
 if __name__ == "__main__":

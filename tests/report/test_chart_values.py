@@ -263,8 +263,8 @@ def test_learning_curves_of_runs_with_several_metrics():
 
 
 def test_at_most_three_baselines_are_marked():
-    rows = {str(value): row(baseline=value) for value in (4.0, 2.0, 1.0, 3.0)}
-    assert [marker.at for marker in learning_charts(rows)[0].markers] == [1, 2, 3]
+    rows = {str(value): row(baseline=value) for value in (9.0, 8.0, 2.0, 3.0)}
+    assert [marker.at for marker in learning_charts(rows)[0].markers] == [2, 3, 8]
 
 
 # Summaries in words

@@ -155,3 +155,9 @@ def test_verdict_of_one_model_is_its_own_and_of_several_compares_in_order():
         "Dynamics: z – (not measured); a contractive (exponent -0.5 a step).",
         "Backpropagation through time: z –; a 8 steps.",
     ]
+
+
+def test_verdict_names_each_need_if_they_differ():
+    near, far = examined(8, horizon=horizon(10)), examined(30, horizon=horizon(10))
+    compared = "How far back gradients reach: a 10 steps (the task needs 8); b 10 steps (the task needs 30)."
+    assert verdict({"a": near, "b": far})[0] == compared

@@ -72,8 +72,12 @@ def test_lines_come_model_by_model_and_kind_by_kind():
 
 
 def test_need_markers_are_sorted_and_each_need_has_one():
-    shown = [view(needs=needs) for needs in (30.0, 8.0, None, 30.0)]
-    assert need_markers(shown) == [Marker("x", 8.0, "the task needs 8"), Marker("x", 30.0, "the task needs 30")]
+    shown = [view(needs=needs) for needs in (30.0, 8.0, None, 30.0, 2.5)]
+    assert need_markers(shown) == [
+        Marker("x", 2.5, "the task needs 2.5"),
+        Marker("x", 8.0, "the task needs 8"),
+        Marker("x", 30.0, "the task needs 30"),
+    ]
 
 
 def test_views_keep_the_models_order_and_skip_what_has_no_result():
