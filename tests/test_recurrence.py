@@ -106,7 +106,7 @@ def test_a_trace_starts_from_what_the_layer_itself_takes(layer) -> None:
         mnemoscope.trace(layer, x, (bare,) * 3)
 
 
-def test_what_cannot_be_traced_is_named() -> None:
+def test_trace_errors() -> None:
     layer, x = mnemoscope.RNN(3, 4), torch.randn(5, 2, 3)
     with pytest.raises(mnemoscope.MnemoscopeError, match="at least one step; got a tensor"):
         mnemoscope.trace(layer, x[:0])
@@ -115,7 +115,7 @@ def test_what_cannot_be_traced_is_named() -> None:
             mnemoscope.trace(layer, wrong)
 
 
-def test_one_sequence_can_be_chosen_by_any_integer() -> None:
+def test_select_by_any_integer() -> None:
     state = mnemoscope.RelLSTM(3, 4)(torch.randn(5, 3, 3))[1]
     for one in (1, -2, numpy.int64(1), torch.tensor(1)):
         chosen = mnemoscope.select(state, one)
@@ -127,7 +127,7 @@ def test_one_sequence_can_be_chosen_by_any_integer() -> None:
         mnemoscope.select(state, 3)
 
 
-def test_a_state_is_moved_by_every_form_of_to() -> None:
+def test_to_takes_every_form_of_tensor_to() -> None:
     state = mnemoscope.RelLSTM(3, 4)(torch.randn(5, 3, 3))[1]
     like = torch.zeros(1, dtype=torch.float64)
     forms = [((torch.float64,), {}), ((like,), {}), (("cpu", torch.float64, True), {}), ((), {"dtype": torch.float64})]
@@ -139,13 +139,13 @@ def test_a_state_is_moved_by_every_form_of_to() -> None:
     assert copied.memory.clock.data_ptr() != state.memory.clock.data_ptr()
 
 
-def test_what_is_no_state_is_named() -> None:
+def test_wrong_state_error() -> None:
     for wrong in ("state", 3, None, {"h": torch.zeros(1)}, (torch.zeros(1), "c")):
         with pytest.raises(mnemoscope.MnemoscopeError, match="a state is a tensor or a"):
             mnemoscope.detach(wrong)
 
 
-def test_steps_can_be_differentiated_by_torch_func() -> None:
+def test_torch_func_through_steps() -> None:
     for layer in (mnemoscope.RelLSTM(3, 4, buffer=2, relevant=1), mnemoscope.MemRNN(3, 4), mnemoscope.GRU(3, 4)):
         x = torch.randn(6, 2, 3)
         state = mnemoscope.detach(layer(x)[1])
@@ -158,7 +158,7 @@ def test_steps_can_be_differentiated_by_torch_func() -> None:
         assert type(after) is type(state)
 
 
-def test_importing_mnemoscope_stays_light() -> None:
+def test_import_is_light() -> None:
     """What is heavy is loaded where it is used: not by the import."""
     code = (
         "import sys, torch; before = set(sys.modules); import mnemoscope; "

@@ -233,7 +233,7 @@ def test_memlstm_by_hand() -> None:
 @pytest.mark.parametrize(
     "kind", [mnemoscope.MemRNN, mnemoscope.MemLSTM, mnemoscope.RelRNN, mnemoscope.RelLSTM, mnemoscope.SAB]
 )
-def test_a_bare_state_starts_with_an_empty_memory(kind) -> None:
+def test_bare_state_starts_with_an_empty_memory(kind) -> None:
     torch.manual_seed(0)
     layer, x = kind(3, n), torch.randn(4, 2, 3)
     _, state = layer(x)
@@ -256,7 +256,7 @@ def test_a_bare_state_starts_with_an_empty_memory(kind) -> None:
         (mnemoscope.RelRNN(3, 4, buffer=2, relevant=3), mnemoscope.RelRNN(3, 4, buffer=3, relevant=2)),
     ],
 )  # fmt: skip
-def test_a_memory_whose_slots_mean_something_else_is_refused(maker, reader) -> None:
+def test_memory_of_another_layout_error(maker, reader) -> None:
     """Five steps, so that all shapes fit."""
     _, state = maker(torch.randn(5, 2, 3))
     for kept in (state, maker.step(torch.randn(2, 3), maker.initial_state(2))[1], mnemoscope.detach(state)):
@@ -272,13 +272,13 @@ def test_a_training_script_for_nn_lstm_runs_unchanged() -> None:
             if "weight_hh" in name:
                 torch.nn.init.orthogonal_(parameter)
         layer.bias_hh_l0.data[128:256].fill_(1)  # the forget gate
-        optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
         out, (h, c) = layer(torch.randn(7, 5, 10))
         h, c = h.detach(), c.detach()
         out, (h, c) = layer(torch.randn(7, 5, 10), (h, c))
         out[-1].square().mean().backward()
         torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         assert h.shape == c.shape == (1, 5, 128)
         return out.shape
 

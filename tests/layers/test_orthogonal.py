@@ -18,7 +18,7 @@ def departure(q: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("fill", [_init.henaff_, _init.cayley_, _init.orthogonal_])
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
-def test_initialisations_are_orthogonal(fill, n: int) -> None:
+def test_initializations_are_orthogonal(fill, n: int) -> None:
     torch.manual_seed(n)
     assert departure(fill(torch.empty(n, n, dtype=torch.float64))) < 1e-12
 
@@ -47,11 +47,11 @@ def test_the_cayley_map_of_its_published_blocks_gives_the_same_matrix() -> None:
 
 def train(layer: torch.nn.Module, updates: int = 100) -> None:
     torch.manual_seed(1)
-    optimiser = torch.optim.Adam(mnemoscope.parameter_groups(layer, lr=1e-2))
+    optimizer = torch.optim.Adam(mnemoscope.parameter_groups(layer, lr=1e-2))
     for _ in range(updates):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (layer(torch.randn(5, 8, 3))[0] - 1).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
 
 
 @pytest.mark.parametrize("trivialization", ["static", "dynamic"])
@@ -98,7 +98,7 @@ def test_rebase_moves_the_base_and_not_the_matrix() -> None:
 
 
 @pytest.mark.parametrize("trivialization", ["static", "dynamic"])
-def test_half_precision_takes_the_exponential_in_single(trivialization: str) -> None:
+def test_bfloat16_computes_the_exponential_in_float32(trivialization: str) -> None:
     layer = mnemoscope.ExpRNN(3, 8, trivialization=trivialization)
     exact = layer.weight_hh_l0.detach().clone()
     coarse = layer.to(torch.bfloat16).weights(0).weight_hh
@@ -106,7 +106,7 @@ def test_half_precision_takes_the_exponential_in_single(trivialization: str) -> 
     torch.testing.assert_close(coarse.float(), exact, atol=0.05, rtol=0)
 
 
-def test_skew_matrices_learn_at_a_tenth() -> None:
+def test_parameter_groups_give_skew_matrices_a_tenth_of_the_rate() -> None:
     model = torch.nn.Sequential(mnemoscope.ExpRNN(3, 8), torch.nn.Linear(8, 1))
     fast, slow = mnemoscope.parameter_groups(model, lr=1e-3)
     assert (fast["lr"], slow["lr"]) == (1e-3, pytest.approx(1e-4))

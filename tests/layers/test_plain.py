@@ -20,7 +20,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("ours", "theirs", "options"), PAIRS)
 @pytest.mark.parametrize(("layers", "bias", "both"), itertools.product((1, 2), (True, False), (False, True)))
-def test_weights_go_both_ways(ours, theirs, options, layers, bias, both) -> None:
+def test_state_dict_and_numbers_are_torchs(ours, theirs, options, layers, bias, both) -> None:
     torch.manual_seed(0)
     arguments = dict(num_layers=layers, bias=bias, bidirectional=both, dtype=torch.float64, **options)
     mine, other = ours(5, 6, **arguments), theirs(5, 6, **arguments)
@@ -36,7 +36,7 @@ def test_weights_go_both_ways(ours, theirs, options, layers, bias, both) -> None
 
 
 @pytest.mark.parametrize(("ours", "theirs", "options"), PAIRS)
-def test_single_precision_agrees_to_a_millionth(ours, theirs, options) -> None:
+def test_float32_agrees_with_torch(ours, theirs, options) -> None:
     torch.manual_seed(0)
     mine, other = ours(10, 32, **options), theirs(10, 32, **options)
     mine.load_state_dict(other.state_dict())

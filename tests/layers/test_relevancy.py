@@ -211,6 +211,6 @@ def test_members_of_the_relevant_set_keep_their_gradient_path() -> None:
         (dict(refresh=1), "refresh must be True or False; got 1"),
     ],
 )
-def test_bad_options_are_named(options: dict, message: str) -> None:
+def test_bad_options_error(options: dict, message: str) -> None:
     with pytest.raises(mnemoscope.MnemoscopeError, match=message):
         mnemoscope.RelRNN(3, 4, **options)

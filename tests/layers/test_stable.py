@@ -69,7 +69,7 @@ def test_projected_lstm_is_certified(kind, bias, lam, forget):
 
 
 @pytest.mark.parametrize("kind", PLAIN + GATED)
-def test_inside_nothing_changes_to_the_last_bit(kind):
+def test_weights_inside_the_set_are_unchanged_bitwise(kind):
     layer = make(kind, scale=0.01)
     before = snapshot(layer)
     versions = [p._version for p in layer.parameters()]
@@ -153,13 +153,13 @@ def test_gradient_inside_is_the_identity():
 def test_a_parametrized_layer_trains_inside_its_set(kind):
     layer = stable(make(kind), 0.9, forget=0.7)
     x, target = torch.randn(8, 4, 3), torch.randn(8, 4, 5)
-    optimiser = torch.optim.SGD(layer.parameters(), lr=0.02)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.02)
     losses = []
     for _ in range(15):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = (layer(x)[0] - target).square().mean()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
     if kind is LSTM:
@@ -168,13 +168,13 @@ def test_a_parametrized_layer_trains_inside_its_set(kind):
         assert rnn_constants(*weights(layer), input_bound=1.0).lam <= 0.9 + 1e-6
 
 
-def test_projection_after_the_optimiser_keeps_a_layer_stable():
+def test_projection_after_the_optimizer_keeps_a_layer_stable():
     layer = make(nn.LSTM, scale=1.0)
-    optimiser = torch.optim.Adam(layer.parameters(), lr=0.1)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
     for _ in range(5):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         layer(torch.rand(6, 2, 3))[0].square().sum().neg().backward()
-        optimiser.step()
+        optimizer.step()
         assert lstm_certificate(*weights(project_(layer)), input_bound=1.0).stable
 
 
@@ -202,7 +202,7 @@ def test_other_layers_are_refused(layer):
         project_(layer)
 
 
-def test_what_else_is_refused():
+def test_stable_errors():
     with pytest.raises(TypeError, match="use project_"):
         stable(nn.LSTM(2, 3))
     with pytest.raises(MnemoscopeError, match="parametrized already"):
@@ -253,7 +253,7 @@ def test_a_parametrized_layer_trains_in_half_precision(kind, dtype):
     assert parametrized.parametrizations.weight_hh_l0.original.grad.isfinite().all()
 
 
-def test_a_row_that_is_not_a_number_spoils_no_other():
+def test_nan_row_spoils_no_other_row():
     layer = LSTM(3, 4)
     with torch.no_grad():
         layer.weight_hh_l0.mul_(10)

@@ -53,7 +53,7 @@ def error(found, wanted):
 @pytest.mark.parametrize("backend", ["auto", "portable"])
 @pytest.mark.parametrize("num_layers", [1, 2])
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_equals_that_of_a_nudge(row, num_layers, backend, monkeypatch):
+def test_total_gradient_equals_that_of_a_perturbation(row, num_layers, backend, monkeypatch):
     layer = row.make(num_layers=num_layers)
     x, outer = sequences(layer)
     wanted = nudged(layer, x, outer, monkeypatch)
@@ -69,14 +69,14 @@ FUSED = ["LinearSystem", "RNN", "LSTM", "OrthRNN", "ExpRNN", "GORU", "MemRNN", "
 
 @pytest.mark.skipif(not available(torch.float64), reason="no compiled CPU kernels here")
 @pytest.mark.parametrize("name", [*FUSED, "RAC"])
-def test_a_fused_walk_asks_for_few_gradients(name):
+def test_fused_run_asks_for_few_gradients(name):
     """Not for one a step: otherwise the comparison above would be one of the loop with itself."""
     layer = getattr(mnemoscope, name)(INPUT, 4, dtype=torch.float64)
     _, (walk,) = totals(layer, *sequences(layer))
     assert len(walk.by) <= 5
 
 
-def test_units_that_pass_no_gradient_still_receive_one(monkeypatch):
+def test_dead_units_receive_a_gradient(monkeypatch):
     """Half of these units are shut: their state's gradient cannot be had from that of their input."""
     layer = mnemoscope.RNN(INPUT, 6, nonlinearity="relu", dtype=torch.float64)
     x, outer = sequences(layer)
@@ -88,7 +88,7 @@ def test_units_that_pass_no_gradient_still_receive_one(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "RelRNN"])
-def test_in_pieces_that_keep_few_activations(name):
+def test_total_gradient_with_checkpoint(name):
     torch.manual_seed(0)
     whole = getattr(mnemoscope, name)(INPUT, 5, 2, dtype=torch.float64)
     pieces = getattr(mnemoscope, name)(INPUT, 5, 2, checkpoint=True, dtype=torch.float64)
@@ -104,7 +104,7 @@ WAYS = {"noted": kernels.noted, "eager": lambda: kernels.backend("eager"), "as u
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "RelRNN"])
 @pytest.mark.parametrize("there", WAYS)
 @pytest.mark.parametrize("back", WAYS)
-def test_pieces_are_made_again_as_they_were_made(name, there, back):
+def test_checkpoint_recomputes_with_the_same_backend(name, there, back):
     """Whatever is open on the way back, which is gone twice."""
     torch.manual_seed(0)
     layer = getattr(mnemoscope, name)(INPUT, 5, checkpoint=True, dtype=torch.float64)
@@ -118,7 +118,7 @@ def test_pieces_are_made_again_as_they_were_made(name, there, back):
     torch.testing.assert_close((first, second), (wanted, wanted), rtol=1e-9, atol=0)
 
 
-def test_nothing_is_noted_outside_nor_of_padded_rows():
+def test_nothing_is_recorded_outside_nor_of_packed_sequences():
     layer = mnemoscope.LSTM(INPUT, 4)
     packed = torch.nn.utils.rnn.pack_padded_sequence(torch.randn(6, 2, INPUT), [6, 4])
     with kernels.noted() as walks:
@@ -128,13 +128,13 @@ def test_nothing_is_noted_outside_nor_of_padded_rows():
     assert not kernels.noting()
 
 
-def test_noting_ends_with_an_error():
+def test_recording_ends_with_an_error():
     with pytest.raises(ZeroDivisionError), kernels.noted():
         1 / 0  # noqa: B018
     assert not kernels.noting()
 
 
-def test_a_layer_with_equations_of_its_own(monkeypatch):
+def test_total_gradient_of_a_subclass_with_its_own_equations(monkeypatch):
     class Leaky(mnemoscope.RNN):
         def advance(self, w, u, h):
             return (0.5 * h + 0.5 * super().advance(w, u, h)[0],)

@@ -45,7 +45,7 @@ def gradients(layer: torch.nn.Module, outputs: torch.Tensor, x: torch.Tensor) ->
 @every_row
 @every_shape
 @both_precisions
-def test_step_gives_the_sequence(row: Row, shape: dict, dtype: torch.dtype) -> None:
+def test_steps_equal_the_whole_sequence(row: Row, shape: dict, dtype: torch.dtype) -> None:
     layer, x = row.make(**shape, dtype=dtype), draw(TIME, BATCH, INPUT, dtype=dtype)
     output, final = layer(x)
     assert output.shape == (TIME, BATCH, layer.output_size)
@@ -65,7 +65,7 @@ def test_step_gives_the_sequence(row: Row, shape: dict, dtype: torch.dtype) -> N
 @every_row
 @pytest.mark.parametrize("shape", shapes(directions=(True,), depths=(1,)))
 @both_precisions
-def test_backwards_is_forwards_on_the_reversed_sequence(row: Row, shape: dict, dtype: torch.dtype) -> None:
+def test_reverse_direction_is_forward_on_the_reversed_sequence(row: Row, shape: dict, dtype: torch.dtype) -> None:
     layer, x = row.make(**shape, dtype=dtype), draw(TIME, BATCH, INPUT, dtype=dtype)
     one_way = row.make(**{**shape, "bidirectional": False}, dtype=dtype)
     one_way.load_state_dict(
@@ -80,7 +80,7 @@ def test_backwards_is_forwards_on_the_reversed_sequence(row: Row, shape: dict, d
 @every_row
 @pytest.mark.parametrize("shape", shapes(directions=(False,)))  # the backward direction needs the sequence's end
 @both_precisions
-def test_pieces_give_the_whole(row: Row, shape: dict, dtype: torch.dtype) -> None:
+def test_sequence_in_pieces_equals_the_whole(row: Row, shape: dict, dtype: torch.dtype) -> None:
     layer = row.make(**shape, dtype=dtype)
     x = draw(TIME, BATCH, INPUT, dtype=dtype).requires_grad_()
     whole, final = layer(x)
@@ -98,7 +98,7 @@ def test_pieces_give_the_whole(row: Row, shape: dict, dtype: torch.dtype) -> Non
 @every_row
 @every_shape
 @both_precisions
-def test_packed_sequences_are_run_as_if_alone(row: Row, shape: dict, dtype: torch.dtype) -> None:
+def test_packed_sequences_equal_single_ones(row: Row, shape: dict, dtype: torch.dtype) -> None:
     layer, lengths = row.make(**shape, dtype=dtype), [4, TIME, 1, 4]
     x = draw(TIME, len(lengths), INPUT, dtype=dtype).requires_grad_()
     packed = pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=False)
@@ -117,7 +117,7 @@ def test_packed_sequences_are_run_as_if_alone(row: Row, shape: dict, dtype: torc
 
 @every_row
 @every_shape
-def test_sequences_of_a_batch_do_not_meet(row: Row, shape: dict) -> None:
+def test_batch_rows_are_independent(row: Row, shape: dict) -> None:
     layer, x, order = row.make(**shape), draw(TIME, BATCH, INPUT), [2, 0, 1]
     output, final = layer(x)
     turned, state = layer(x[:, order])
@@ -128,7 +128,7 @@ def test_sequences_of_a_batch_do_not_meet(row: Row, shape: dict) -> None:
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.options.get("truncation") != 3], ids=str)  # cut on purpose
 @every_shape
-def test_gradients_are_those_of_finite_differences(row: Row, shape: dict) -> None:
+def test_gradcheck(row: Row, shape: dict) -> None:
     layer, x = row.make(**shape), draw(5, 2, INPUT).requires_grad_()
     names, values = zip(*layer.named_parameters(), strict=True)
 
@@ -141,7 +141,7 @@ def test_gradients_are_those_of_finite_differences(row: Row, shape: dict) -> Non
 
 @every_row
 @every_shape
-def test_weights_survive_the_disk(row: Row, shape: dict, tmp_path) -> None:
+def test_state_dict_is_saved_and_loaded(row: Row, shape: dict, tmp_path) -> None:
     layer, other, x = row.make(**shape), row.make(**shape), draw(TIME, BATCH, INPUT)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -153,7 +153,7 @@ def test_weights_survive_the_disk(row: Row, shape: dict, tmp_path) -> None:
 
 
 @every_row
-def test_copies_are_independent(row: Row) -> None:
+def test_deepcopy_is_independent(row: Row) -> None:
     layer, x = row.make(), draw(TIME, BATCH, INPUT)
     before = layer(x)[0].detach()
     other = copy.deepcopy(layer)
@@ -165,7 +165,7 @@ def test_copies_are_independent(row: Row) -> None:
 
 
 @every_row
-def test_precision_can_be_changed(row: Row) -> None:
+def test_dtype_can_be_changed(row: Row) -> None:
     layer, x = row.make(), draw(TIME, BATCH, INPUT)
     expected = layer(x)[0].float()
     torch.testing.assert_close(layer.to(torch.float32)(x.float())[0], expected, rtol=1e-4, atol=1e-4)
@@ -178,7 +178,7 @@ def test_precision_can_be_changed(row: Row) -> None:
 
 @every_row
 @every_shape
-def test_one_sequence_and_one_step(row: Row, shape: dict) -> None:
+def test_unbatched_input_and_one_step(row: Row, shape: dict) -> None:
     layer, x = row.make(**shape), draw(TIME, 1, INPUT)
     unbatched, state = layer(x[:, 0])
     batched, final = layer(x)
@@ -191,7 +191,7 @@ def test_one_sequence_and_one_step(row: Row, shape: dict) -> None:
 
 
 @every_row
-def test_batch_first_only_turns_the_layout(row: Row) -> None:
+def test_batch_first_only_transposes(row: Row) -> None:
     layer, turned, x = row.make(), row.make(batch_first=True), draw(TIME, BATCH, INPUT)
     output, final = layer(x)
     other, state = turned(x.transpose(0, 1))
@@ -202,7 +202,7 @@ def test_batch_first_only_turns_the_layout(row: Row) -> None:
 
 
 @every_row
-def test_dropout_falls_between_layers_in_training_only(row: Row) -> None:
+def test_dropout_between_layers_in_training_only(row: Row) -> None:
     layer, x = row.make(num_layers=2, dropout=1.0), draw(TIME, BATCH, INPUT)
     upper = row.build(layer.output_size, **{key: value for key, value in row.options.items() if key != "feature"})
     upper.load_state_dict({k.replace("_l1", "_l0"): value for k, value in layer.state_dict().items() if "_l1" in k})
@@ -211,7 +211,7 @@ def test_dropout_falls_between_layers_in_training_only(row: Row) -> None:
 
 
 @every_row
-def test_a_state_goes_where_it_is_sent(row: Row) -> None:
+def test_state_detach_to_and_select(row: Row) -> None:
     layer, x = row.make(), draw(TIME, BATCH, INPUT)
     state = layer(x)[1]
     assert not any(t.requires_grad for t in leaves(mnemoscope.detach(state)))
@@ -225,7 +225,7 @@ def test_a_state_goes_where_it_is_sent(row: Row) -> None:
 
 
 @every_row
-def test_bad_input_is_named(row: Row) -> None:
+def test_bad_input_error(row: Row) -> None:
     layer, x = row.make(), draw(TIME, BATCH, INPUT)
     cases = {
         "at least one step": x[:0],
@@ -240,7 +240,7 @@ def test_bad_input_is_named(row: Row) -> None:
 
 
 @every_row
-def test_a_foreign_state_is_named(row: Row) -> None:
+def test_foreign_state_error(row: Row) -> None:
     layer, x = row.make(), draw(TIME, BATCH, INPUT)
     own = layer(x)[1]
     strangers = [
@@ -265,6 +265,6 @@ def test_a_foreign_state_is_named(row: Row) -> None:
     ],
 )
 @every_row
-def test_bad_arguments_are_named(row: Row, arguments: dict, message: str) -> None:
+def test_bad_arguments_error(row: Row, arguments: dict, message: str) -> None:
     with pytest.raises(mnemoscope.MnemoscopeError, match=message):
         row.layer(**arguments)

@@ -27,13 +27,13 @@ def draw(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.layer is not mnemoscope.ExpRNN], ids=str)
-def test_a_layer_is_pickled_whole(row: Row) -> None:  # ExpRNN is not: torch refuses parametrized modules
+def test_pickle(row: Row) -> None:  # ExpRNN is not: torch refuses parametrized modules
     layer, x = row.make(), draw(TIME, BATCH, INPUT)
     assert torch.equal(pickle.loads(pickle.dumps(layer))(x)[0], layer(x)[0])
 
 
 @every_row
-def test_a_state_survives_the_disk(row: Row, tmp_path) -> None:
+def test_state_is_saved_and_loaded(row: Row, tmp_path) -> None:
     layer, x = row.make(), draw(TIME, BATCH, INPUT)
     state = mnemoscope.detach(layer(x)[1])
     torch.save(state, tmp_path / "state.pt")
@@ -44,7 +44,7 @@ def test_a_state_survives_the_disk(row: Row, tmp_path) -> None:
 
 @every_row
 @pytest.mark.parametrize("backend", ["auto", "eager"])
-def test_autocast_runs_a_sequence_in_pieces(row: Row, backend: str) -> None:
+def test_autocast_in_pieces(row: Row, backend: str) -> None:
     layer, x = row.make(dtype=torch.float32), draw(TIME, BATCH, INPUT, dtype=torch.float32)
     expected = layer(x)[0]
     with kernels.backend(backend), torch.autocast("cpu", torch.bfloat16):
@@ -59,7 +59,7 @@ def test_autocast_runs_a_sequence_in_pieces(row: Row, backend: str) -> None:
 
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("row", [row for row in ROWS if issubclass(row.layer, MemoryLayer)], ids=str)
-def test_a_memory_leaves_autocast_in_the_type_of_its_layer(row: Row, grad: bool) -> None:
+def test_memory_dtype_after_autocast(row: Row, grad: bool) -> None:
     layer, x = row.make(dtype=torch.float32), draw(2 * TIME, BATCH, INPUT, dtype=torch.float32)
     with torch.set_grad_enabled(grad), torch.autocast("cpu", torch.bfloat16):
         _, state = layer(x)  # long enough for every slot to be a new one
@@ -70,7 +70,7 @@ def test_a_memory_leaves_autocast_in_the_type_of_its_layer(row: Row, grad: bool)
 @every_row
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("time", [1, TIME])
-def test_writing_to_the_output_leaves_the_state_alone(row: Row, grad: bool, time: int) -> None:  # as with nn.LSTM
+def test_inplace_write_to_the_output_leaves_the_state_alone(row: Row, grad: bool, time: int) -> None:  # as with nn.LSTM
     with torch.set_grad_enabled(grad):
         output, state = row.make()(draw(time, BATCH, INPUT))
     before = [t.detach().clone() for t in leaves(state)]
@@ -81,7 +81,7 @@ def test_writing_to_the_output_leaves_the_state_alone(row: Row, grad: bool, time
 
 @pytest.mark.parametrize("grad", [False, True])
 @every_row
-def test_a_trace_decides_nothing_by_the_values_it_saw(row: Row, grad: bool) -> None:
+def test_make_fx_trace_does_not_depend_on_values(row: Row, grad: bool) -> None:
     layer, x = row.make(dtype=torch.float32).requires_grad_(grad), draw(2 * TIME, BATCH, INPUT, dtype=torch.float32)
     state = layer(x)[1]
     if isinstance(layer, mnemoscope.RelRNN | mnemoscope.RelLSTM):
@@ -100,7 +100,7 @@ def test_a_trace_decides_nothing_by_the_values_it_saw(row: Row, grad: bool) -> N
 
 
 @every_row
-def test_models_are_evaluated_together_by_vmap(row: Row) -> None:
+def test_vmap_over_models(row: Row) -> None:
     models = [copy.deepcopy(row.make()).requires_grad_(False) for _ in range(2)]
     for parameter in models[1].parameters():
         parameter.mul_(0.9)
@@ -112,7 +112,7 @@ def test_models_are_evaluated_together_by_vmap(row: Row) -> None:
 
 
 @every_row
-def test_states_are_stepped_together_by_vmap(row: Row) -> None:
+def test_vmap_over_states(row: Row) -> None:
     layer, x = row.make().requires_grad_(False), draw(2, TIME, BATCH, INPUT)
     states = [layer(x_k[:3])[1] for x_k in x]
 
@@ -129,14 +129,14 @@ def test_states_are_stepped_together_by_vmap(row: Row) -> None:
 
 
 @every_row
-def test_no_sequence_at_all_gives_no_output(row: Row) -> None:
+def test_empty_batch(row: Row) -> None:
     layer = row.make(num_layers=2)
     output, state = layer(draw(TIME, 0, INPUT))
     assert output.shape == (TIME, 0, layer.output_size)
     assert all(t.shape[:2] == (2, 0) for t in leaves(state))
 
 
-def test_a_replica_of_data_parallel_runs() -> None:
+def test_data_parallel_replica() -> None:
     layer, x = mnemoscope.RelLSTM(INPUT, HIDDEN), draw(TIME, BATCH, INPUT, dtype=torch.float32)
     replica = layer._replicate_for_data_parallel()  # what nn.DataParallel does: no parameters, plain tensors
     for name, parameter in layer.named_parameters():
@@ -146,7 +146,7 @@ def test_a_replica_of_data_parallel_runs() -> None:
 
 @every_row
 @pytest.mark.parametrize("layout", ["unbatched", "packed"])
-def test_what_is_no_state_is_named_in_every_layout(row: Row, layout: str) -> None:
+def test_wrong_state_error_in_every_layout(row: Row, layout: str) -> None:
     layer, x = row.make(), draw(TIME, BATCH, INPUT)
     packed = pack_padded_sequence(x, torch.tensor([3, TIME, 1]), enforce_sorted=False)
     for stranger in ("state", 3, {"h": x}, (x, None), layer(draw(TIME, BATCH + 2, INPUT))[1]):
@@ -154,7 +154,7 @@ def test_what_is_no_state_is_named_in_every_layout(row: Row, layout: str) -> Non
             layer(x[:, 0] if layout == "unbatched" else packed, stranger)
 
 
-def test_every_part_of_a_state_has_the_inputs_type_and_device() -> None:
+def test_state_dtype_and_device_error() -> None:
     layer, x = mnemoscope.RelLSTM(INPUT, HIDDEN), draw(TIME, BATCH, INPUT, dtype=torch.float32)
     state = layer(x)[1]
     h, c = state
@@ -167,7 +167,7 @@ def test_every_part_of_a_state_has_the_inputs_type_and_device() -> None:
 
 
 @pytest.mark.parametrize("name", ["bias", "batch_first", "bidirectional"])
-def test_a_switch_is_true_or_false(name: str) -> None:
+def test_bool_argument_error(name: str) -> None:
     with pytest.raises(mnemoscope.MnemoscopeError, match=f"{name} must be True or False; got 'relu'"):
         mnemoscope.RNN(INPUT, HIDDEN, **{name: "relu"})
     with pytest.raises(mnemoscope.MnemoscopeError, match="bias must be True or False"):
@@ -175,7 +175,7 @@ def test_a_switch_is_true_or_false(name: str) -> None:
 
 
 @every_row
-def test_a_projection_is_refused_by_name(row: Row) -> None:
+def test_proj_size_error(row: Row) -> None:
     row.make(proj_size=0)  # nn.LSTM's default, which scripts may pass on
     with pytest.raises(mnemoscope.MnemoscopeError, match=r"projections are not supported.* 0; got 2"):
         row.make(proj_size=2)
@@ -188,7 +188,7 @@ def test_a_projection_is_refused_by_name(row: Row) -> None:
     lambda: mnemoscope.ExpRNN(INPUT, HIDDEN),
     lambda: mnemoscope.ExpRNN(INPUT, HIDDEN, trivialization="dynamic"),
 ], ids=["stable-RNN", "stable-LSTM", "weight-norm", "ExpRNN", "ExpRNN-dynamic"])  # fmt: skip
-def test_parametrized_weights_are_drawn_anew(make) -> None:
+def test_reset_parameters_of_parametrized_weights(make) -> None:
     layer = make()
     torch.manual_seed(0)
     layer.reset_parameters()
@@ -209,7 +209,7 @@ def test_weights_are_computed_once_a_run(monkeypatch) -> None:
     assert asked == [0, 1]
 
 
-def test_a_users_initial_state_is_respected() -> None:
+def test_overridden_initial_state() -> None:
     class Warm(mnemoscope.RNN):
         def initial_state(self, batch: int) -> torch.Tensor:
             return torch.ones(1, batch, self.hidden_size)
@@ -219,7 +219,7 @@ def test_a_users_initial_state_is_respected() -> None:
 
 
 @every_row
-def test_gradients_for_several_vectors_at_once(row: Row) -> None:
+def test_is_grads_batched(row: Row) -> None:
     """is_grads_batched, of which jacobian(vectorize=True) is made: torch batches what it can, and loops else."""
     layer, x = row.make(), draw(TIME, BATCH, INPUT).requires_grad_()
     y, _ = layer(x)

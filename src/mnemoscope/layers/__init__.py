@@ -6,12 +6,11 @@ All layers are listed in `catalog`; here are they, and what belongs to them.
 from mnemoscope.equations import modrelu
 from mnemoscope.layers import catalog
 from mnemoscope.layers._base import Layer, Weights
-from mnemoscope.layers._init import cayley_, henaff_, orthogonal_
+from mnemoscope.layers._init import VARIANCE_GAIN, cayley_, henaff_, orthogonal_, variance_preserving_
 from mnemoscope.layers._memory import AttentiveState, Memory
 from mnemoscope.layers._options import Option, options
 from mnemoscope.layers._orthogonal import parameter_groups
 from mnemoscope.layers._stable import project_, stable
-from mnemoscope.layers._variance_preserving import VARIANCE_GAIN, variance_preserving_
 from mnemoscope.layers.catalog import *  # noqa: F403
 
 LAYERS: dict[str, type[Layer]] = {name: getattr(catalog, name) for name in catalog.__all__}

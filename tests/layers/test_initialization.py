@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.layers import GORU, LSTM, ExpRNN
-from mnemoscope.layers._variance_preserving import variance_preserving_
+from mnemoscope.layers import GORU, LSTM, ExpRNN, variance_preserving_
 
 
 @pytest.mark.parametrize("unit", ["linear", "relu"])
@@ -23,7 +22,7 @@ def test_moments(unit, distribution):
         assert float(weight.abs().max()) == pytest.approx(math.sqrt(3 * variance), rel=1e-4)
 
 
-def test_relu_is_he_initialisation():
+def test_relu_is_he_initialization():
     """The same draws as torch's kaiming_normal_ and kaiming_uniform_ for a ReLU."""
     for ours, theirs in (("gaussian", nn.init.kaiming_normal_), ("uniform", nn.init.kaiming_uniform_)):
         one, other = torch.empty(7, 5, 3), torch.empty(7, 5, 3)
@@ -70,7 +69,7 @@ def test_units_of_a_cell_read_input_and_state():
     assert abs(400 * cell.weight_hh.var().item() - 1) < 0.05
 
 
-def test_what_is_no_weight_is_left_alone():
+def test_other_parameters_are_left_alone():
     layer = GORU(3, 8)
     before = layer.angles_l0.detach().clone()
     variance_preserving_(layer)
