@@ -38,7 +38,7 @@ def test_conjecture_1_as_printed_fails_on_m_values_with_fewer_channels():
     depth, channels, inputs, length = 6, 2, 3, 4
     assert conjectured_rank(depth, channels, inputs, length) == 7
     assert separation_ceiling(depth, channels, inputs, length, values=inputs) == 6  # for every circuit
-    assert set(generic_rank(depth, channels, inputs, length, primes=PRIMES, draws=5, free_start=True).found) == {6}
+    assert set(generic_rank(depth, channels, inputs, length, primes=PRIMES, draws=5, free_start=True).ranks) == {6}
 
 
 def test_the_counterexample_rests_on_the_last_input_being_linear():

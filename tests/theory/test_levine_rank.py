@@ -46,7 +46,7 @@ def test_a_rank_modulo_a_prime_is_only_a_lower_bound():
 def test_generic_rank_keeps_every_draw():
     found = generic_rank(2, 2, 2, 8, draws=3)
     assert found.rank == 10
-    assert found.found == (10,) * 6
+    assert found.ranks == (10,) * 6
     assert found.shape == (16, 16)
     assert found.whole
 

@@ -1,4 +1,4 @@
-"""A statement of a paper, with a check that confronts it with numbers.
+"""A statement of a paper, with a check against numbers.
 
 Each file of `theory/` holds pure functions and, beside them, the statements that they carry out::
 

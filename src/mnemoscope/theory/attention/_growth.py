@@ -120,7 +120,8 @@ def proposition_4() -> Iterator[Row]:
     T = 100_000
     for eigenvalue in EIGENVALUES:
         p = uniform_gain(eigenvalue, 1, T - 1).abs()
-        power, paper = growth_exponent(eigenvalue).real, paper_exponent(eigenvalue).real
+        power = growth_exponent(eigenvalue).real
+        paper = paper_exponent(eigenvalue).real
         if power:  # at 1/2 nothing is left to measure: p has a limit
             measured = math.log2(float(p[T - 1] / p[T // 2 - 1]))
             yield Row(f"lambda={eigenvalue}: exponent at T=10^5 (the paper's {paper:.3g})", power, measured, "==", 1e-3)
@@ -143,7 +144,8 @@ def theorem_1() -> Iterator[Row]:
     T = 100_000
     for eigenvalues in ([-0.5, 0.0], [0.3, -0.9], [0.4 + 0.45j, 0.4 - 0.45j], [0.7, -0.5]):
         norms = uniform_norm(eigenvalues, 1, T - 1)
-        early, late = 1000 * float(norms[999]), T * float(norms[T - 1])
+        early = 1000 * float(norms[999])
+        late = T * float(norms[T - 1])
         case = f"eigenvalues {eigenvalues}: T ||ds_T/dh_1|| at T=10^5, against 0.99 of 10^3's"
         yield Row(case, 0.99 * early, late, ">=")
     for eigenvalue in (-0.5, -0.9, 0.6 + 0.6j):

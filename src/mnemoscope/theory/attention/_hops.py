@@ -106,7 +106,8 @@ def _seeds(
 
 def _backward(blocks: AttentionBlocks, dH: Tensor, dS: Tensor, hop: int) -> tuple[Tensor, Tensor]:
     """Complete dL/dH and dL/dS, latest step first; an F moves them `hop` rows on, so that hop=0 adds all paths up."""
-    (rows, T, _), n = dH.shape, blocks.hidden.shape[1]
+    rows, T, _ = dH.shape
+    n = blocks.hidden.shape[1]
     for t in reversed(range(T)):
         if t + 1 < T:
             later = slice(0, rows - hop)

@@ -178,7 +178,8 @@ def split_factors(blocks: AttentionBlocks, t: int, k: int) -> Split:
     """
     blocks.check_span(t, k)
     N = blocks.width
-    skip_F, recurrent_F = blocks.hidden.new_zeros(k + 1, k + 1, N, N), blocks.hidden.new_zeros(k + 1, N, N)
+    skip_F = blocks.hidden.new_zeros(k + 1, k + 1, N, N)
+    recurrent_F = blocks.hidden.new_zeros(k + 1, N, N)
     for i in range(k):
         for j in range(i + 1):
             skip_F[i + 1, j] = skip_factor(blocks, t + i + 1, t + j + 1) @ blocks.J[t + j]

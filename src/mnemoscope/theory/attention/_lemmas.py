@@ -50,7 +50,8 @@ def _macro(net: SelfAttentiveNet, t: int, hidden: Tensor, before: Tensor) -> Ten
 def lemma_5() -> Iterator[Row]:
     t = 9
     for case, net, x in example_nets():
-        blocks, run = net.blocks(x), net.run(x)
+        blocks = net.blocks(x)
+        run = net.run(x)
         expected = jacrev(_macro, 3)(net, t, run.hidden[: t + 1], run.macro[t - 1])
         summed = sum(attention_weight(blocks, i, t) * Y(blocks, i, t) for i in range(t + 1))
         yield relative_error_row(f"{case}, by Y", blocks.f2[t] @ summed, expected)
@@ -67,7 +68,8 @@ def lemma_5() -> Iterator[Row]:
 def lemma_6() -> Iterator[Row]:
     k = 9
     for case, net, x in example_nets():
-        blocks, run = net.blocks(x), net.run(x)
+        blocks = net.blocks(x)
+        run = net.run(x)
         expected = jacrev(_macro, 2)(net, k, run.hidden[: k + 1], run.macro[k - 1])  # (n, k + 1, n)
         computed = torch.stack([hidden_partial(blocks, k, j) for j in range(k + 1)], 1)
         yield relative_error_row(case, computed, expected)
@@ -129,14 +131,19 @@ def proposition_2() -> Iterator[Row]:
     "Y_i)",
 )
 def remark_4() -> Iterator[Row]:
-    net, x, t, k = random_net(6, 3, seed=1), standard_normal(12, 3, seed=0), 3, 5
-    blocks, unit = net.blocks(x), torch.eye(6, dtype=torch.float64)
+    net = random_net(6, 3, seed=1)
+    x = standard_normal(12, 3, seed=0)
+    t = 3
+    k = 5
+    blocks = net.blocks(x)
+    unit = torch.eye(6, dtype=torch.float64)
     E, F = path_factors(blocks, t, k)
     for i in (0, k):
         alpha = attention_weight(blocks, t, t + i)
         yield relative_error_row(f"E_{i}", E[i], (i == 0) * unit + alpha * (unit + X(blocks, t, t + i)))
     for j in (0, k - 1):
-        alpha, J = attention_weight(blocks, t + j + 1, t + k), blocks.J[t + j]
+        alpha = attention_weight(blocks, t + j + 1, t + k)
+        J = blocks.J[t + j]
         summed = sum(attention_weight(blocks, i, t + k) * Y(blocks, i, t + k) for i in range(t + k + 1))
         yield relative_error_row(
             f"F_({k},{j})", F[k, j], alpha * (unit + X(blocks, t + j + 1, t + k)) @ J + (j == k - 1) * (J + summed)
@@ -152,7 +159,9 @@ def remark_4() -> Iterator[Row]:
 )
 def remark_5() -> Iterator[Row]:
     for n in (1, 6, 20):
-        net, h, s = random_net(n, 3, seed=n), standard_normal(4, n, seed=n + 1), standard_normal(n, seed=n + 2)
+        net = random_net(n, 3, seed=n)
+        h = standard_normal(4, n, seed=n + 1)
+        s = standard_normal(n, seed=n + 2)
         scores = additive_scores(net.W_a, net.U_a, net.v, s, h)
         by_h, by_s = jacrev(_score, (2, 1))(net, s, h)
         by_h = torch.einsum("jjn->jn", by_h)  # e_j depends on h_j alone

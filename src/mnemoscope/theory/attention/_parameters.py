@@ -70,7 +70,8 @@ def _gradients(net: SelfAttentiveNet, x: Tensor, readout: Tensor) -> dict[str, T
 )
 def lemma_7() -> Iterator[Row]:
     for case, net, x in example_nets():
-        blocks, readout = net.blocks(x), standard_normal(12, 6, seed=9)
+        blocks = net.blocks(x)
+        readout = standard_normal(12, 6, seed=9)
         _, ds = state_gradients(blocks, readout)
         hidden, macro, _ = net.run(x)
         before = torch.cat([torch.zeros_like(macro[:1]), macro[:-1]])
@@ -129,7 +130,8 @@ def remark_6() -> Iterator[Row]:
     attended = torch.ones(12, 12).tril().bool()
     attended[:, ignored] = False
     for seed in (1, 2):
-        net, x = random_net(6, 3, seed=seed, attended=attended), standard_normal(12, 3, seed=0)
+        net = random_net(6, 3, seed=seed, attended=attended)
+        x = standard_normal(12, 3, seed=0)
         readout = torch.zeros(12, 6, dtype=torch.float64)
         readout[-1] = standard_normal(6, seed=9)
         dh, ds = state_gradients(net.blocks(x), readout)

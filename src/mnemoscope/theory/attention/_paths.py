@@ -71,7 +71,8 @@ def by_hops(E: Tensor, F: Tensor) -> Tensor:
 def lemma_1() -> Iterator[Row]:
     t, k = 2, 7
     for case, net, x in example_nets():
-        blocks, (dh, ds) = net.blocks(x), net.differentiated(x, t)
+        blocks = net.blocks(x)
+        dh, ds = net.differentiated(x, t)
         through = sum(hidden_partial(blocks, t + k + 1, t + j + 1) @ dh[j + 1] for j in range(k + 1))
         computed = hidden_partial(blocks, t + k + 1, t) + through + macro_partial(blocks, t + k + 1) @ ds[k]
         yield relative_error_row(case, computed, ds[k + 1])
@@ -105,7 +106,8 @@ def lemma_2() -> Iterator[Row]:
 )
 def lemma_3() -> Iterator[Row]:
     for k in (1, 4, 12):
-        E, F = standard_normal(k + 1, 5, 5, seed=k), standard_normal(k + 1, k + 1, 5, 5, seed=100 + k) / 5
+        E = standard_normal(k + 1, 5, 5, seed=k)
+        F = standard_normal(k + 1, k + 1, 5, 5, seed=100 + k) / 5
         computed = sum(transfers(F, r)[-1] @ E[r] for r in range(k + 1))  # C_0 = E_0
         yield relative_error_row(f"random E and F, k={k}", computed, total_derivatives(E, F)[-1])  # type: ignore[arg-type]
 
@@ -119,7 +121,8 @@ def lemma_3() -> Iterator[Row]:
 )
 def lemma_4() -> Iterator[Row]:
     for k in (1, 4, 12):
-        E, F = standard_normal(k + 1, 5, 5, seed=k), standard_normal(k + 1, k + 1, 5, 5, seed=100 + k) / 5
+        E = standard_normal(k + 1, 5, 5, seed=k)
+        F = standard_normal(k + 1, k + 1, 5, 5, seed=100 + k) / 5
         yield relative_error_row(f"random E and F, k={k}", by_hops(E, F).sum(1), total_derivatives(E, F))
 
 

@@ -145,7 +145,8 @@ def _check_causal(attention: Tensor) -> None:
     claim="for a linear net with equal weights on the attended states, ds_{t+k}/dh_t = sum_s V^s chi_{0:k}(s)",
 )
 def remark_19() -> Iterator[Row]:
-    x, silent = standard_normal(14, 3, seed=0), torch.zeros(6, dtype=torch.float64)
+    x = standard_normal(14, 3, seed=0)
+    silent = torch.zeros(6, dtype=torch.float64)
     for kappa in (1, 3, 14):
         pattern = random_pattern(14, kappa, seed=kappa)
         net = random_net(6, 3, seed=kappa, phi=torch.clone, v=silent, attended=pattern)

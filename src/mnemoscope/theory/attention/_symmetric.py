@@ -71,7 +71,8 @@ def psis(delta: Tensor) -> Tensor:
 
 def lemma_9(S: Tensor) -> Tensor:
     """omega(0) .. omega(s) by omega(s) = S_1^s/s! + sum_{j=1}^{s} delta_{j,0} omega(s - j), omega(0) = 1 (eq. 152)."""
-    delta, omega = deltas(S), [S.new_ones(())]
+    delta = deltas(S)
+    omega = [S.new_ones(())]
     for s in range(1, len(S) + 1):
         omega.append(S[0] ** s / math.factorial(s) + sum(delta[j] * omega[s - j] for j in range(1, s + 1)))
     return torch.stack(omega)
@@ -79,7 +80,8 @@ def lemma_9(S: Tensor) -> Tensor:
 
 def proposition_3(S: Tensor) -> Tensor:
     """omega(0) .. omega(s) by omega(s) = sum_r psi_{s-r} S_1^r/r! (eq. 163)."""
-    psi, count = psis(deltas(S)), len(S) + 1
+    psi = psis(deltas(S))
+    count = len(S) + 1
     powers = torch.stack([S[0] ** r / math.factorial(r) for r in range(count)])
     return torch.stack([(psi[: s + 1].flip(0) * powers[: s + 1]).sum() for s in range(count)])
 
@@ -87,7 +89,8 @@ def proposition_3(S: Tensor) -> Tensor:
 def _expansion(expand) -> Iterator[Row]:  # type: ignore[no-untyped-def]
     for t, k in ((1, 20), (3, 200), (10, 100_000)):
         terms = reciprocals(t, 0, k)
-        expected, computed = elementary_sums(terms, 6), expand(power_sums(terms, 6))
+        expected = elementary_sums(terms, 6)
+        computed = expand(power_sums(terms, 6))
         for s in (2, 4, 6):
             yield Row(f"omega({s}), t={t}, k={k}", float(expected[s]), float(computed[s]), "==")
 

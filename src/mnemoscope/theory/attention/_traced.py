@@ -90,7 +90,8 @@ def _blocks(model: Recurrence, x: Tensor, run: Trace, layer: int) -> AttentionBl
 def _mix(scale: float, hidden: Tensor, parts: int) -> tuple[Tensor, Tensor]:
     """f's derivatives for S = (h + c, cell) or, with mix="mean", S = ((h + c)/2, cell)."""
     T, n = hidden.shape
-    f1, f2 = torch.eye(parts * n).to(hidden), torch.eye(parts * n, n).to(hidden)
+    f1 = torch.eye(parts * n).to(hidden)
+    f2 = torch.eye(parts * n, n).to(hidden)
     f1[:n] *= scale
     return f1.expand(T, -1, -1), (scale * f2).expand(T, -1, -1)
 

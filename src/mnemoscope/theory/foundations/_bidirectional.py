@@ -42,7 +42,8 @@ def states(x: Tensor, weights: Direction) -> Tensor:
 
 def outputs(x: Tensor, forward: Direction, backward: Direction) -> tuple[Tensor, Tensor, Tensor]:
     """o, h^f and h^b over x (T, d): (T, m), (T, n), (T, n)."""
-    h_f, h_b = states(x, forward), states(x.flip(0), backward).flip(0)
+    h_f = states(x, forward)
+    h_b = states(x.flip(0), backward).flip(0)
     return h_f @ forward.V.T + h_b @ backward.V.T, h_f, h_b
 
 

@@ -58,7 +58,8 @@ def _check(keep: float) -> None:
 def question_2() -> Iterator[Row]:
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(12, 4, generator=generator, dtype=torch.float64)
-    y, w = torch.randn(12, generator=generator).double(), torch.randn(4, generator=generator).double()
+    y = torch.randn(12, generator=generator).double()
+    w = torch.randn(4, generator=generator).double()
     for keep in (0.2, 0.5, 0.9):
         losses = sampled_loss(X, y, w, keep, 20000, generator)
         error = float(losses.std()) / 20000**0.5

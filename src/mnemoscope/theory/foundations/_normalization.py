@@ -71,7 +71,8 @@ def question_4() -> Iterator[Row]:
 def _torch_gradient(u: Tensor, gamma: float, gradient: Tensor) -> Tensor:
     """What torch.nn.utils.parametrizations.weight_norm gives u for a loss with the gradient `gradient` in w."""
     layer = parametrizations.weight_norm(nn.Linear(len(u), 1, bias=False, dtype=u.dtype))
-    magnitude, direction = layer.parametrizations.weight.original0, layer.parametrizations.weight.original1
+    magnitude = layer.parametrizations.weight.original0
+    direction = layer.parametrizations.weight.original1
     with torch.no_grad():
         magnitude.fill_(gamma)
         direction.copy_(u[None])

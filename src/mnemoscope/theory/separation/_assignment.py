@@ -164,7 +164,8 @@ def explicit_assignment() -> Iterator[Row]:
     claim="the End product is a sum over the states of a bucket of balls of products of a Start and an End factor",
 )
 def claim_6() -> Iterator[Row]:
-    rng, prime = np.random.default_rng(6), PRIMES[1]
+    rng = np.random.default_rng(6)
+    prime = PRIMES[1]
     for channels, inputs, half in product((1, 2, 3), (2, 3), (1, 2, 4)):
         z = rng.integers(0, prime, size=(channels, inputs), dtype=np.uint64)
         factored = apply(end_factors(z, half, prime).T, start_factors(z, half, prime), prime)
@@ -180,7 +181,9 @@ def claim_6() -> Iterator[Row]:
     claim="polynomials with one summand of highest degree t in their determinant are singular at t points at most",
 )
 def lemma_1() -> Iterator[Row]:
-    rng, prime, points = np.random.default_rng(1), 101, 101
+    rng = np.random.default_rng(1)
+    prime = 101
+    points = 101
     for size, degree in product((2, 4, 6), (1, 2, 3)):
         coefficients = rng.integers(0, prime, size=(size, size, degree + 1), dtype=np.uint64)
         coefficients[..., degree] = identity(size, prime)  # only the diagonal reaches the full degree
@@ -215,7 +218,8 @@ def lemma_2() -> Iterator[Row]:
 )
 def lemma_3() -> Iterator[Row]:
     for colors, half in product((1, 2, 3, 4), (1, 2, 3, 4)):
-        omega, buckets = half**2 + 1, bucket_states(colors, half)
+        omega = half**2 + 1
+        buckets = bucket_states(colors, half)
         winners = 0
         for d in combinations_with_replacement(range(1, colors + 1), half):
             rewards = {bucket: best_reward(d, bucket, omega) for bucket in buckets}

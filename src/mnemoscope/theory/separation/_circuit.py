@@ -121,11 +121,13 @@ def start_end_matrix(circuit: Circuit, starts: Array, ends: Array, templates: Ar
 def _run_ends(circuit: Circuit, drive: Array, carry: list[Array], ends: Array) -> Array:
     """y for every row of the W_H^l h_{T/2}^l in `carry` (rows, 1, R) and every End sequence: (rows, len(ends))."""
     values = len(drive)
-    prefixes, codes = np.zeros(1, dtype=np.int64), np.zeros(len(ends), dtype=np.int64)
+    prefixes = np.zeros(1, dtype=np.int64)
+    codes = np.zeros(len(ends), dtype=np.int64)
     states: list[Array] = []
     for symbols in ends.T:
         codes = codes * values + symbols
-        parents, prefixes = prefixes, np.unique(codes)
+        parents = prefixes
+        prefixes = np.unique(codes)
         carry = _carry(circuit, states) if states else carry
         branches = np.searchsorted(parents, prefixes // values)
         states = list(_layers(circuit, drive[prefixes % values], [vectors[:, branches] for vectors in carry]))

@@ -98,7 +98,9 @@ def circuit_network(depth: int, length: int, channels: int, inputs: int, output:
 def _layer(layer: int, depth: int, length: int) -> Iterator[Node]:
     for times in combinations_with_replacement(range(1, length + 1), depth - layer + 1):
         below: Leg = ("state", layer - 1, (times[0], *times)) if layer > 1 else ("input", 0, times)
-        carry, drive, state = ("carry", layer, times), ("drive", layer, times), ("state", layer, times)
+        carry = ("carry", layer, times)
+        drive = ("drive", layer, times)
+        state = ("state", layer, times)
         if layer == 1:
             yield Node("input", 0, times, (below,))
         if times[0] == 1:  # footnote 4: W_H h_0 is one vector
@@ -141,7 +143,8 @@ def circuit_tensors(circuit: Circuit, x: Array | None = None) -> Callable[[Node]
 
 def _rank_one(matrix: Array) -> tuple[Array, Array]:
     i, j = np.unravel_index(np.abs(matrix).argmax(), matrix.shape)
-    column, row = matrix[:, j], matrix[i] / matrix[i, j]
+    column = matrix[:, j]
+    row = matrix[i] / matrix[i, j]
     if not np.allclose(np.outer(column, row), matrix):
         raise MnemoscopeError(f"only a matrix of rank one splits, got rank {np.linalg.matrix_rank(matrix)}")
     return column, row

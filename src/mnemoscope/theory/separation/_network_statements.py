@@ -36,7 +36,8 @@ def network_output() -> Iterator[Row]:
         circuit = random_circuit(depth, channels, inputs, rng, free_start=True)
         x = rng.standard_normal((length, inputs))
         network = circuit_network(depth, length, channels, inputs)
-        output, value = circuit_outputs(circuit, x[None])[0], contract(network, circuit_tensors(circuit, x))
+        output = circuit_outputs(circuit, x[None])[0]
+        value = contract(network, circuit_tensors(circuit, x))
         yield Row(f"L={depth} T={length} R={channels} M={inputs}", float(output), float(value), "==")
 
 

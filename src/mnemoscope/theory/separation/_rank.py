@@ -20,7 +20,7 @@ class GenericRank:
     """The ranks of random circuits modulo several primes."""
 
     rank: int  # the largest found: almost every circuit, real or complex, has at least this rank (claim 5)
-    found: tuple[int, ...]  # one a draw and prime
+    ranks: tuple[int, ...]  # one for each draw and prime
     shape: tuple[int, int]  # of the matrix: whole grid or sample
     whole: bool  # whether every Start and End sequence was used
 
@@ -46,15 +46,16 @@ def generic_rank(
     """
     rng = np.random.default_rng(seed)
     count = values or inputs
-    found, shape = [], (0, 0)
+    ranks = []
+    shape = (0, 0)
     for prime in [prime for prime in primes for _ in range(draws)]:
         circuit = random_circuit(depth, channels, inputs, rng, prime, free_start)
         templates = None if count == inputs else random_templates(count, inputs, rng, prime)
         starts, ends = (distinct_sequences(count, length // 2, limit, rng) for _ in range(2))
         matrix = start_end_matrix(circuit, starts, ends, templates)
-        found.append(exact_rank(matrix, prime))
+        ranks.append(exact_rank(matrix, prime))
         shape = matrix.shape
-    return GenericRank(max(found), tuple(found), shape, whole=count ** (length // 2) <= limit)
+    return GenericRank(max(ranks), tuple(ranks), shape, whole=count ** (length // 2) <= limit)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Theorem 1 and the claims around it, confronted with exact ranks."""
+"""Theorem 1 and the claims around it, checked by exact ranks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def separable_sum(starts: Array, ends: Array, prime: int) -> Callable[[Array], A
     claim="on any template vectors the grid tensor's Start-End rank is at most the separation rank",
 )
 def claim_2() -> Iterator[Row]:
-    rng, prime, inputs = np.random.default_rng(2), PRIMES[0], 3
+    rng = np.random.default_rng(2)
+    prime = PRIMES[0]
+    inputs = 3
     for terms, values, length in product((1, 2, 5, 12), (2, 3, 5), (2, 4)):
         starts, ends = rng.integers(0, prime, size=(2, terms, length // 2, inputs), dtype=np.uint64)
         templates = random_templates(values, inputs, rng, prime)
@@ -112,7 +114,7 @@ def ceiling() -> Iterator[Row]:
 def claim_5() -> Iterator[Row]:
     draws = 20
     for depth, channels, inputs, length in [(1, 3, 2, 8), (2, 2, 2, 8), (2, 3, 3, 6), (3, 2, 3, 6)]:
-        found = generic_rank(depth, channels, inputs, length, draws=draws, primes=PRIMES[:1], free_start=True).found
+        found = generic_rank(depth, channels, inputs, length, draws=draws, primes=PRIMES[:1], free_start=True).ranks
         case = f"draws of rank {max(found)}, L={depth} R={channels} M={inputs} T={length}"
         yield Row(case, draws, found.count(max(found)), "==")
 

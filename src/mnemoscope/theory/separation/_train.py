@@ -25,7 +25,9 @@ def tensor_train(circuit: Circuit, length: int) -> list[Array]:
     """
     if circuit.depth != 1:
         raise MnemoscopeError(f"only depth 1 has a weights tensor (section 3.2), got depth {circuit.depth}")
-    by_input, hidden, prime = circuit.input_weights[0].T, circuit.hidden_weights[0], circuit.prime
+    by_input = circuit.input_weights[0].T
+    hidden = circuit.hidden_weights[0]
+    prime = circuit.prime
     core = times(hidden.T[:, None, :], by_input[None], prime)  # (k', d, k)
     first = times(circuit.initial[:, None, :], by_input[None], prime)  # (1, d, k)
     cores = [first] + [core] * (length - 1)

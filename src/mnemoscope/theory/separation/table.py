@@ -29,20 +29,20 @@ FAR = [  # L, R, M, T and how many half sequences are drawn: conjecture 1 where 
 class Cell:
     """One circuit size: the rank found in almost every circuit, conjecture 1's bound, and the proved ceiling."""
 
-    found: int
+    rank: int
     bound: int
     ceiling: int
 
     def __str__(self) -> str:
         """`64 ≥ 22`; bold where conjecture 1 fails; a dagger where the found rank is the ceiling, hence exact."""
-        relation = "≥" if self.found >= self.bound else "<"
-        exact = "†" if self.found == self.ceiling else ""
-        text = f"{self.found}{exact} {relation} {self.bound}"
-        return text if self.found >= self.bound else f"**{text}**"
+        relation = "≥" if self.rank >= self.bound else "<"
+        exact = "†" if self.rank == self.ceiling else ""
+        text = f"{self.rank}{exact} {relation} {self.bound}"
+        return text if self.rank >= self.bound else f"**{text}**"
 
 
 def cell(depth: int, channels: int, inputs: int, length: int, values: int | None = None, limit: int = 1024) -> Cell:
-    """Confront conjecture 1 with the rank of random circuits modulo two primes (one where the matrix is large)."""
+    """Compare conjecture 1 with the rank of random circuits modulo two primes (one where the matrix is large)."""
     values = values or inputs
     primes = PRIMES[:2] if values ** (length // 2) <= 256 else PRIMES[:1]
     found = generic_rank(depth, channels, inputs, length, values=values, primes=primes, limit=limit)

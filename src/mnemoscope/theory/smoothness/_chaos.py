@@ -30,8 +30,10 @@ def chaotic_lstm(s: float = 1.0, *, printed: bool = False, dtype: torch.dtype = 
     as in the text, and s = 1 is a cycle of six states. Compute in float64: float32 leaves the orbit within 80 steps.
     """
     sign = 1.0 if printed else -1.0
-    W_i, W_f = [[-1.0, sign * 4.0], [-3.0, -2.0]], [[-2.0, 6.0], [0.0, -6.0]]
-    W_g, W_o = [[-1.0, -6.0], [6.0, -9.0]], [[4.0, 1.0], [-9.0, sign * 7.0]]
+    W_i = [[-1.0, sign * 4.0], [-3.0, -2.0]]
+    W_f = [[-2.0, 6.0], [0.0, -6.0]]
+    W_g = [[-1.0, -6.0], [6.0, -9.0]]
+    W_o = [[4.0, 1.0], [-9.0, sign * 7.0]]
     weight_hh = s * torch.tensor(W_i + W_f + W_g + W_o, dtype=torch.float64)
     start = torch.full((2,), 0.5, dtype=dtype)
     return ChaoticLSTM(torch.zeros(8, 1, dtype=dtype), weight_hh.to(dtype), start, start.clone())
@@ -55,11 +57,13 @@ def largest_exponent(lstm: ChaoticLSTM, steps: int = 1000, discard: int = 200) -
     """The largest Lyapunov exponent along the orbit: the mean growth of log||v|| of a tangent vector."""
     states = orbit(lstm, discard + steps)[discard:-1]
     jacobians = torch.vmap(jacfwd(step), (0, None))(states, lstm.weight_hh)
-    v, total = torch.ones(4, dtype=states.dtype) / 2, 0.0
+    v = torch.ones(4, dtype=states.dtype) / 2
+    total = 0.0
     for J in jacobians.unbind(0):
         v = J @ v
         size = float(v.norm())
-        total, v = total + math.log(size), v / size
+        total = total + math.log(size)
+        v = v / size
     return total / steps
 
 

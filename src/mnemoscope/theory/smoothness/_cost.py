@@ -95,7 +95,8 @@ def gradient_lipschitz(joint: JointConstants, loss: LossProperties, target: floa
     J_t^T Psi(y_t).
     """
     N = len(outputs) - 1
-    S, T = amplification(joint.L_f, N), _tail(joint, loss, outputs)
+    S = amplification(joint.L_f, N)
+    T = _tail(joint, loss, outputs)
     L_J = P(joint, N).sum(1) + joint.L_g_prime * S
     L_Jy = Q(joint, loss, outputs).sum(1) + T * S
     return float((loss.K3 * target * L_J + L_Jy)[1:].mean())

@@ -65,14 +65,16 @@ def equation_9() -> Iterator[Row]:
 
 
 def _rotation(angle: float) -> Tensor:
-    c, s = math.cos(angle), math.sin(angle)
+    c = math.cos(angle)
+    s = math.sin(angle)
     return torch.tensor([[c, -s], [s, c]], dtype=torch.float64)
 
 
 def _one_dimension() -> Iterator[Row]:
     """tanh(w x) of a standard Gaussian, by quadrature of -p log p; and the tent map, where pairs of states meet."""
     x = torch.linspace(-9, 9, 200_001, dtype=torch.float64)
-    p, w = (-x.square() / 2).exp() / math.sqrt(2 * math.pi), 1.3
+    p = (-x.square() / 2).exp() / math.sqrt(2 * math.pi)
+    w = 1.3
     z = torch.tanh(w * x)
     slope = w * (1 - z.square())
     after = -torch.trapezoid((p / slope) * (p / slope).log(), z)  # the density of z is p(x) / slope

@@ -17,7 +17,8 @@ def origin_drift(f: Map, state_size: int, parameter_size: int, inputs: Tensor) -
 
     That is the simplest way to meet Theorem 1's premise that some choice of parameters has an invariant set.
     """
-    x, theta = inputs.new_zeros(state_size), inputs.new_zeros(parameter_size)
+    x = inputs.new_zeros(state_size)
+    theta = inputs.new_zeros(parameter_size)
     return max(float(f(x, u, theta).norm()) for u in inputs.unbind(0))
 
 
@@ -77,9 +78,11 @@ def one_fixed_point() -> Iterator[Row]:
     theta = torch.randn(size, generator=generator, dtype=torch.float64)
     theta[:36] *= 0.8 / torch.linalg.matrix_norm(theta[:36].view(6, 6), ord=2)
     u = torch.ones(1, dtype=torch.float64)
-    x, y = torch.ones(6, dtype=torch.float64), -torch.ones(6, dtype=torch.float64)
+    x = torch.ones(6, dtype=torch.float64)
+    y = -torch.ones(6, dtype=torch.float64)
     start = float((x - y).norm())
     for t in range(1, 41):
-        x, y = f(x, u, theta), f(y, u, theta)
+        x = f(x, u, theta)
+        y = f(y, u, theta)
         if t in (1, 10, 40):
             yield Row(f"tanh RNN, L=0.8, t={t}: distance of two trajectories", 0.8**t * start, float((x - y).norm()))

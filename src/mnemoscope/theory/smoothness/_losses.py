@@ -83,7 +83,8 @@ def cross_entropy_value(prediction: Tensor, target: Tensor) -> Tensor:
 def lemma_1() -> Iterator[Row]:
     x = torch.linspace(-4, 4, 4001, dtype=torch.float64)
     values = torch.stack([torch.tanh(x), torch.sin(x), torch.sigmoid(x)])
-    bounds, constants = [1.0, 1.0, 1.0], [1.0, 1.0, 0.25]
+    bounds = [1.0, 1.0, 1.0]
+    constants = [1.0, 1.0, 0.25]
     product, total = ((f.diff() / x.diff()).abs().max() for f in (values.prod(0), values.sum(0)))
     yield Row("tanh sin sigma", product_lipschitz(constants, bounds), float(product))
     yield Row("tanh + sin + sigma", sum_lipschitz(constants), float(total))

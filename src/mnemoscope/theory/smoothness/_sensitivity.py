@@ -26,7 +26,8 @@ class Run(NamedTuple):
 
 def simulate(f: Map, g: Map, theta: Tensor, x: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """x_0 .. x_N and y_0 .. y_N of x_{t+1} = f(x_t, u_t; theta), y_t = g(x_t, u_t; theta) (eq. 1), u (N + 1, d)."""
-    states, outputs = [], []
+    states = []
+    outputs = []
     for u in inputs.unbind(0):
         states.append(x)
         outputs.append(g(x, u, theta))
@@ -45,7 +46,8 @@ def sensitivities(f: Map, g: Map, theta: Tensor, x: Tensor, inputs: Tensor) -> R
         C, F = jacrev(g, argnums=(0, 2))(x, u, theta)
         found.append((x, g(x, u, theta), D, C @ D + F))
         A, B = jacrev(f, argnums=(0, 2))(x, u, theta)
-        x, D = f(x, u, theta), A @ D + B
+        x = f(x, u, theta)
+        D = A @ D + B
     return Run(*map(torch.stack, zip(*found, strict=True)))
 
 
@@ -98,7 +100,8 @@ def forward_equals_backward() -> Iterator[Row]:
     generator = torch.Generator().manual_seed(0)
     f, g, size = tanh_network(4, 2, 3)
     theta = torch.randn(size, generator=generator, dtype=torch.float64).requires_grad_()
-    x, u = torch.randn(4, generator=generator).double(), torch.randn(13, 2, generator=generator).double()
+    x = torch.randn(4, generator=generator).double()
+    u = torch.randn(13, 2, generator=generator).double()
     target = torch.randn(13, 3, generator=generator).double()
     _, outputs = simulate(f, g, theta, x, u)
     (backward,) = torch.autograd.grad((outputs - target)[1:].square().sum(1).mean(), theta)

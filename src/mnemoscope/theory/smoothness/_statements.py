@@ -77,7 +77,8 @@ def measured(problem: Problem, unit: float, entropy: bool, pairs: int = 8) -> tu
 def bounds(problem: Problem, unit: float, entropy: bool) -> tuple[JointConstants, float, float]:
     """L_f and Theorem 1's L_V and L'_V, with the network's own bound of its outputs for M(t)."""
     loss = cross_entropy(2) if entropy else squared_error()
-    norm, target = norms((problem.readout,))[0], float(problem.targets.norm(dim=1).max())
+    norm = norms((problem.readout,))[0]
+    target = float(problem.targets.norm(dim=1).max())
     joint = joint_constants(problem.system, norm, unit=unit)
     outputs = torch.full((len(problem.targets),), norm * problem.system.state_bound, dtype=torch.float64)
     return joint, cost_lipschitz(joint, loss, target, outputs), gradient_lipschitz(joint, loss, target, outputs)
@@ -132,7 +133,8 @@ def regimes() -> Iterator[Row]:
     loss = squared_error()
     for L_f in (0.7, 1.0, 1.2):
         joint = JointConstants(L_f, 1.0, 1.0, 1.0)
-        N, case = 400 if L_f == 1 else 120, f"L_f={L_f}, {regime(L_f).name}"
+        N = 400 if L_f == 1 else 120
+        case = f"L_f={L_f}, {regime(L_f).name}"
         for name, function, power in (("L_V", cost_lipschitz, 2), ("L'_V", gradient_lipschitz, 3)):
             here, there = (function(joint, loss, 0.0, output_bound(joint, n, 1.0)) for n in (N, 2 * N))
             if L_f < 1:

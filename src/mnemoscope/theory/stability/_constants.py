@@ -86,8 +86,10 @@ def rnn_constants(
     rho = _nonlinearity(nonlinearity)
     biases = [b.detach().cpu().double() for b in (bias_ih, bias_hh) if b is not None]
     offset = sum(float(b.norm()) for b in biases)  # not ||b_ih + b_hh||: elsewhere in Omega they need not cancel
-    V, U = spectral_norm(weight_hh), spectral_norm(weight_ih)
-    lam, L_x = rho.lipschitz * V, rho.lipschitz * U
+    V = spectral_norm(weight_hh)
+    U = spectral_norm(weight_ih)
+    lam = rho.lipschitz * V
+    L_x = rho.lipschitz * U
     rest = rho.at_zero * math.sqrt(len(weight_hh)) + rho.lipschitz * offset  # >= ||phi(0, 0)||
     state_bound = state_norm_bound(lam, L_x * input_bound + rest, rho.bound * math.sqrt(len(weight_hh)))
     # every row of weights multiplies (h, x, 1, 1), whose norm is at most this
@@ -179,7 +181,8 @@ def _product(*factors: float) -> float:
 def lemma_1() -> Iterator[Row]:
     for nonlinearity in ("identity", "tanh"):
         for lam, k in ((0.5, 10), (0.75, 35), (0.95, 60)):
-            weights, x = random_rnn(16, 4, lam, seed=k), bounded_inputs(200, 4, 2.0, seed=k)
+            weights = random_rnn(16, 4, lam, seed=k)
+            x = bounded_inputs(200, 4, 2.0, seed=k)
             system = rnn_constants(*weights, input_bound=2.0, nonlinearity=nonlinearity)
             gap = rnn_states(x, weights, nonlinearity)[-1] - rnn_states(x[-k:], weights, nonlinearity)[-1]
             yield Row(f"{nonlinearity}, n=16, lambda={lam}, k={k}", state_gap(system, k), float(gap.norm()))
@@ -199,7 +202,8 @@ def lemma_1() -> Iterator[Row]:
 )
 def proposition_1() -> Iterator[Row]:
     for seed, nonlinearity in enumerate(("identity", "tanh")):
-        weights, x = random_rnn(16, 4, 0.75, seed), bounded_inputs(200, 4, 2.0, seed)
+        weights = random_rnn(16, 4, 0.75, seed)
+        x = bounded_inputs(200, 4, 2.0, seed)
         readout = torch.randn(3, 16, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         system = rnn_constants(*weights, input_bound=2.0, nonlinearity=nonlinearity)
         k = context_length(system, 1e-3, spectral_norm(readout))
@@ -219,7 +223,8 @@ def proposition_1() -> Iterator[Row]:
     "constants are reached by a single unit.",
 )
 def section_6() -> Iterator[Row]:
-    one, half = torch.ones(1, 1, dtype=torch.float64), torch.full((1, 1), 0.5, dtype=torch.float64)
+    one = torch.ones(1, 1, dtype=torch.float64)
+    half = torch.full((1, 1), 0.5, dtype=torch.float64)
     linear = linear_constants(2 * one, half, input_bound=3.0)
     h = float(rnn_states(torch.full((80, 1), 3.0, dtype=torch.float64), (2 * one, half), "identity")[-1])
     yield Row("linear unit: sup|h|", linear.state_bound, h)

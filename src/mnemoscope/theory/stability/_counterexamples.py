@@ -37,7 +37,8 @@ def impulse(steps: int) -> Tensor:
 
 def truncation_error(a: float, k: int, steps: int) -> Tensor:
     """|y_t - y_t^k| (steps,) of the system with b = 1 after an impulse: 0 for t <= k, then |a|^(t-1)."""
-    system, x = ScalarSystem(a), impulse(steps)
+    system = ScalarSystem(a)
+    x = impulse(steps)
     with torch.no_grad():
         return (system(x)[0] - Truncated(system, k)(x)[0]).abs().flatten()
 

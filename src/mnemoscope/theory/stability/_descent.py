@@ -47,7 +47,8 @@ def squared_loss(readout: Tensor, target: Tensor, system: SystemConstants) -> Lo
     For a system in the Euclidean norm the gradient C^T (C h - y) is measured in the Euclidean norm, for one in the
     infinity norm in its dual, the l1 norm.
     """
-    C, y = readout.detach().double(), target.detach().double()
+    C = readout.detach().double()
+    y = target.detach().double()
     if system.norm == "l2":
         norm = spectral_norm(C)
         return LossConstants(norm * (norm * system.state_bound + float(y.norm())), norm**2)
@@ -66,7 +67,8 @@ def gradient_gap(system: SystemConstants, loss: LossConstants, k: int) -> float:
     The long-term part of the gradient and the loss's change fall like lambda^k, but dh_t/dw is taken at h_{t-1}, one
     step nearer to the cut than the text's proof says, so the short-term part falls like k lambda^(k-1).
     """
-    gap, lam = contraction_margin(system), system.lam
+    gap = contraction_margin(system)
+    lam = system.lam
     if k < 1:
         raise MnemoscopeError(f"a truncated model sees at least one input; got k = {k}")
     early = system.L_w * (loss.L_p + loss.beta_p * system.state_bound) / gap
@@ -89,7 +91,8 @@ def gradient_gap_as_printed(system: SystemConstants, loss: LossConstants, k: int
 
 def loss_smoothness(system: SystemConstants, loss: LossConstants) -> float:
     """Lemma 3: the Lipschitz constant of w -> grad_w p_T(w), of order (1 - lambda)^-3."""
-    gap, L_w = contraction_margin(system), system.L_w
+    gap = contraction_margin(system)
+    L_w = system.L_w
     return (
         loss.beta_p * L_w**2 / gap**2
         + loss.L_p * L_w * (system.beta_wh + system.beta_hw) / gap**2
@@ -161,7 +164,8 @@ def training_context_length(
     low = max(1, math.ceil(-1 / math.log(system.lam))) if system.lam else 1  # k lambda^(k-1) falls from here on
     high = low
     while not _is_met(system, loss, eps, alpha, steps, L_f, high):
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         if _is_met(system, loss, eps, alpha, steps, L_f, middle):
@@ -221,7 +225,10 @@ def lemma_2() -> Iterator[Row]:
 
 def _memoryless() -> Iterator[Row]:
     """h_t = 0 h_{t-1} + x_t with x = 1: the state forgets at once, its derivative in that zero does not."""
-    weights, x, C, y = (torch.ones(1, 1), torch.zeros(1, 1)), torch.ones(5, 1), torch.ones(1, 1), torch.zeros(1)
+    weights = (torch.ones(1, 1), torch.zeros(1, 1))
+    x = torch.ones(5, 1)
+    C = torch.ones(1, 1)
+    y = torch.zeros(1)
     system = rnn_constants(*weights, input_bound=1.0, nonlinearity="identity")
     loss = squared_loss(C, y, system)
     full, cut = (loss_gradient(x, weights, C, y, cut, "identity") for cut in (None, 1))
@@ -247,7 +254,8 @@ def lemma_3() -> Iterator[Row]:
             distance = float((flatten(weights) - flatten(other)).norm())
             bound = loss_smoothness(system, squared_loss(C, y, system)) * distance
             yield Row(f"{nonlinearity}, lambda={lam}", bound, float((here - there).norm()))
-    scalar, near = _scalar(0.75), 0.75 - 1e-5
+    scalar = _scalar(0.75)
+    near = 0.75 - 1e-5
     turned = abs(_scalar_slope(0.75) - _scalar_slope(near))
     yield Row("scalar, p=h_T, in a alone", loss_smoothness(scalar, LossConstants(1.0, 0.0)) * 1e-5, turned)
 
@@ -294,9 +302,12 @@ def lemma_4() -> Iterator[Row]:
 def proposition_2() -> Iterator[Row]:
     for nonlinearity, alpha in (("identity", 2e-3), ("tanh", 2e-4)):
         x, weights, C, y, system = _instance(0.5, 5, nonlinearity)
-        k, steps, loss = 12, 40, squared_loss(C, y, system)
+        k = 12
+        steps = 40
+        loss = squared_loss(C, y, system)
         full, cut = (descend(x, weights, C, y, cut, alpha, steps, nonlinearity) for cut in (None, k))
-        moved, gap = float((flatten(full) - flatten(cut)).norm()), gradient_gap(system, loss, k)
+        moved = float((flatten(full) - flatten(cut)).norm())
+        gap = gradient_gap(system, loss, k)
         b = loss_smoothness(system, loss)
         ab = f"ab={alpha * b:.2g}"
         yield Row(f"{nonlinearity}, k={k}, N={steps}, {ab}: recursion", weight_gap(gap, alpha, b, steps), moved)
@@ -318,10 +329,13 @@ def proposition_2() -> Iterator[Row]:
 def theorem_1() -> Iterator[Row]:
     for nonlinearity, alpha in (("identity", 2e-3), ("tanh", 2e-4)):
         x, weights, C, y, system = _instance(0.5, 6, nonlinearity)
-        steps, loss, L_f = 40, squared_loss(C, y, system), spectral_norm(C)
+        steps = 40
+        loss = squared_loss(C, y, system)
+        L_f = spectral_norm(C)
         k = training_context_length(system, loss, 1e-2, alpha, steps, L_f)
         full, cut = (descend(x, weights, C, y, cut, alpha, steps, nonlinearity) for cut in (None, k))
-        h, h_k = rnn_states(x, full, nonlinearity)[-1], rnn_states(x[-k:], cut, nonlinearity)[-1]
+        h = rnn_states(x, full, nonlinearity)[-1]
+        h_k = rnn_states(x[-k:], cut, nonlinearity)[-1]
         bound = trained_prediction_gap(system, loss, L_f, k, alpha, steps)
         yield Row(f"{nonlinearity}, eps=0.01: k={k}, N={steps}", bound, float((C @ (h - h_k)).norm()))
         yield Row(f"{nonlinearity}, eps=0.01: the promise", 1e-2, bound)

@@ -91,7 +91,9 @@ def gate_bounds(*weights: Tensor | None, input_bound: float, rounds: int = 8) ->
     h = torch.ones_like(b[0])
     for _ in range(rounds):
         a_i, a_f, _, a_o = b + driven + W.abs() @ h
-        i, f, o = torch.sigmoid(a_i), torch.sigmoid(a_f), torch.sigmoid(a_o)
+        i = torch.sigmoid(a_i)
+        f = torch.sigmoid(a_f)
+        o = torch.sigmoid(a_o)
         g = torch.tanh(b[2].abs() + driven[2] + W[2].abs() @ h)
         c = i * g * (1 + a_f.exp())
         h = o * torch.tanh(c)
@@ -100,7 +102,8 @@ def gate_bounds(*weights: Tensor | None, input_bound: float, rounds: int = 8) ->
 
 def comparison_matrix(*weights: Tensor | None, input_bound: float) -> Tensor:
     """A matrix (2n, 2n) that bounds every entry of the Jacobian of (c, h) -> (c_+, h_+) on the reachable box."""
-    W, at = gates(*weights)[0].abs(), gate_bounds(*weights, input_bound=input_bound)
+    W = gates(*weights)[0].abs()
+    at = gate_bounds(*weights, input_bound=input_bound)
     keep = at.f.diag()
     write = (at.g[:, None] * W[0] + at.c[:, None] * W[1]) / 4 + at.i[:, None] * W[2]
     show = at.o[:, None] * write + torch.tanh(at.c)[:, None] * W[3] / 4
@@ -166,7 +169,8 @@ def one_unit(**gate: tuple[float, float]) -> tuple[Tensor, ...]:
 )
 def lemma_5() -> Iterator[Row]:
     for scale, seed in ((1.0, 0), (3.0, 1)):
-        weights, x = random_lstm(16, 4, scale, seed), bounded_inputs(200, 4, 1.0, seed)
+        weights = random_lstm(16, 4, scale, seed)
+        x = bounded_inputs(200, 4, 1.0, seed)
         c, _ = lstm_states(x, weights)
         yield Row(f"n=16, scale {scale}", forget_bound(*weights, input_bound=1.0)[1], float(c.abs().max()))
         unit = gate_bounds(*weights, input_bound=1.0).c

@@ -25,7 +25,8 @@ from mnemoscope.theory.stability._descent import (
 from mnemoscope.theory.stability._instances import bounded_inputs, flatten, lstm_states, random_lstm, shrunk_lstm
 from mnemoscope.theory.stability._lstm import GateBounds, gate_bounds, gates
 
-SIGMA, TANH = NONLINEARITIES["sigmoid"], NONLINEARITIES["tanh"]
+SIGMA = NONLINEARITIES["sigmoid"]
+TANH = NONLINEARITIES["tanh"]
 
 
 def lstm_constants(*weights: Tensor | None, input_bound: float) -> SystemConstants:
@@ -37,12 +38,14 @@ def lstm_constants(*weights: Tensor | None, input_bound: float) -> SystemConstan
     A unit's next (c, h) is a function of its four preactivations and its c, whose first and second derivatives are
     bounded entry by entry on the reachable box; preactivations are bilinear in the weights and (h, x, 1).
     """
-    (W, U, b), at = gates(*weights), gate_bounds(*weights, input_bound=input_bound)
+    (W, U, b) = gates(*weights)
+    at = gate_bounds(*weights, input_bound=input_bound)
     slope, bend = _derivatives(at)  # (2, n, 5), (2, n, 5, 5)
     read = math.sqrt(float(at.h.square().sum()) + U.shape[2] * input_bound**2 + sum(w is not None for w in weights[2:]))
     state = torch.cat([W.abs().sum(2), torch.ones_like(b[:1])]).T  # what a unit move of (c, h) does to (a, c): (n, 5)
     bent = (bend @ state[..., None])[..., 0]  # (2, n, 5)
-    lam, L_x = float((slope * state).sum(-1).max()), float((slope[..., :4] * U.abs().sum(2).T).sum(-1).max())
+    lam = float((slope * state).sum(-1).max())
+    L_x = float((slope[..., :4] * U.abs().sum(2).T).sum(-1).max())
     mixed = float((read * bent + math.sqrt(len(at.h)) * slope)[..., :4].norm(dim=-1).max())
     rest = float(torch.tanh(b[2].abs()).max())  # >= ||phi(0, 0)||
     return SystemConstants(
@@ -65,13 +68,15 @@ def _derivatives(at: GateBounds) -> tuple[Tensor, Tensor]:
     """
     cell = torch.stack([at.g / 4, at.c / 4, at.i, torch.zeros_like(at.c), at.f], -1)
     bend = cell.new_zeros(*cell.shape, 5)
-    bend[:, 0, 0], bend[:, 1, 1] = SIGMA.smoothness * at.g, SIGMA.smoothness * at.c
+    bend[:, 0, 0] = SIGMA.smoothness * at.g
+    bend[:, 1, 1] = SIGMA.smoothness * at.c
     bend[:, 2, 2] = TANH.smoothness * at.i
     bend[:, 0, 2] = bend[:, 2, 0] = bend[:, 1, 4] = bend[:, 4, 1] = SIGMA.lipschitz
     hidden = at.o[:, None] * cell
     turn = at.o[:, None, None] * (bend + TANH.smoothness * cell[:, :, None] * cell[:, None, :])
     turn[:, 3, :] = turn[:, :, 3] = cell / 4
-    hidden[:, 3], turn[:, 3, 3] = torch.tanh(at.c) / 4, SIGMA.smoothness * torch.tanh(at.c)
+    hidden[:, 3] = torch.tanh(at.c) / 4
+    turn[:, 3, 3] = SIGMA.smoothness * torch.tanh(at.c)
     return torch.stack([cell, hidden]), torch.stack([bend, turn])
 
 

@@ -36,8 +36,11 @@ class Truncated(Recurrence):
             raise MnemoscopeError(f"Truncated needs k >= 1 inputs and rows >= 1; got k={k}, rows={rows}")
         if getattr(layer, "bidirectional", False):
             raise MnemoscopeError("Truncated needs a layer that runs forward in time; got a bidirectional one")
-        self.layer, self.k, self.rows = layer, k, rows
-        self.input_size, self.hidden_size = layer.input_size, layer.hidden_size
+        self.layer = layer
+        self.k = k
+        self.rows = rows
+        self.input_size = layer.input_size
+        self.hidden_size = layer.hidden_size
         self.batch_first = bool(getattr(layer, "batch_first", False))
 
     @property
