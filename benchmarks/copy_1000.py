@@ -48,7 +48,8 @@ def main() -> None:
     torch.manual_seed(options.seed)
     final_task = Copy(options.T)
     task = Copy(options.start or options.T)
-    network = NetworkConfig("RelRNN", options.n, readout_gain=options.readout_gain, recurrent_init=options.init)
+    layer_options = {"recurrent_init": options.init}
+    network = NetworkConfig("RelRNN", options.n, readout_gain=options.readout_gain, options=layer_options)
     model = SequenceModel.for_task(final_task, network).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
 

@@ -29,7 +29,7 @@ def other_format(folder: Path) -> None:
 
 
 def sequence_model(folder: Path) -> None:
-    SequenceModel(2, 2, NetworkConfig("RelRNN", 4, mix="max"))
+    SequenceModel(2, 2, NetworkConfig("GORU", 6))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def sequence_model(folder: Path) -> None:
         (lambda folder: read_parameters(folder / "none.safetensors"), r"^cannot read .*: No such file or directory$"),
         (lambda folder: read_tensors(folder / "none.safetensors"), r"^cannot read .*: No such file or directory$"),
         (other_format, r"^\S*findings.json is not a file of findings of format 1$"),
-        (sequence_model, r"^RelRNN: mix must be "),
+        (sequence_model, r"^GORU"),
     ],
     ids=["trajectory", "weights", "findings", "layer"],
 )

@@ -53,7 +53,10 @@ def fails(arguments: list[str], capsys: Any, code: int = 2) -> str:
         (["train", "copy", "--task.T", "0"], "T = 0 is not allowed"),
         (["train", "copy", "--modle", "LSTM"], "did you mean --model?"),
         (["train", "copy", "--model", "Lstm"], "model = 'Lstm' is not a layer; layers are LinearSystem, RNN"),
-        (["train", "copy", "--model", "GRU", "--buffer", "3"], "GRU has no option buffer"),
+        (
+            ["train", "copy", "--model", "GRU", "--buffer", "3"],
+            "GRU has no option 'buffer'; its options are",
+        ),
         (["train", "copy", "--model", "GRU", "--stable", "0.9"], "the stable sets are known for"),
         (["train", "--config", "nowhere.json"], "cannot read nowhere.json: No such file"),
         (["train", "--config"], "--config needs a value"),
@@ -118,7 +121,7 @@ def test_help_names_every_command_task_and_option(capsys) -> None:
     for option, help in [
         ("--task.T", "Steps between the symbols and their repetition."),
         ("--clip", "Largest norm of the gradient"),
-        ("--buffer", "nu: how many of the last states"),
+        ("--buffer", "nu, how many of the last states"),
         ("--no-stop-when-solved", "Whether to stop once the held-out metric"),
     ]:
         assert option in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from mnemoscope import MnemoscopeError
 from mnemoscope.tasks import TASKS, Copy
-from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
+from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, layer_options, models
 
 FIT = st.fixed_dictionaries(
     {
@@ -32,7 +33,9 @@ FIT = st.fixed_dictionaries(
 @settings(max_examples=20, deadline=None)
 @given(values=FIT)
 def test_json_round_trip(name: str, values: dict[str, Any]) -> None:
-    config = RunConfig(TASKS[name](), NetworkConfig("RelLSTM", 7, buffer=3, refresh=True), FitConfig(**values))
+    config = RunConfig(
+        TASKS[name](), NetworkConfig("RelLSTM", 7, options={"buffer": 3, "refresh": True}), FitConfig(**values)
+    )
     text = json.dumps(config.to_dict(), allow_nan=False)
     assert RunConfig.from_dict(json.loads(text)) == config
 
@@ -66,6 +69,10 @@ def test_wrong_values_are_refused_in_one_line(values: dict[str, Any], message: s
         (lambda c: c["fit"].update(lr="1"), "fit.lr = '1' is not allowed; it must be a finite number"),
         (lambda c: c["fit"].update(stable=[]), "must be a finite number or null"),
         (lambda c: c["network"].update(dropout=1), "dropout = 1.0 is not allowed"),
+        (lambda c: c["network"].update(buffer="5"), "network.buffer = '5' is not allowed; it must be a whole number"),
+        (lambda c: c["network"].update(bufer=5), "RelRNN has no option 'bufer'; did you mean 'buffer'?"),
+        (lambda c: c["network"].update(hidden=5), "RelRNN has no option 'hidden'; did you mean 'hidden_size'?"),
+        (lambda c: c["network"].update(options={"buffer": 5}), "RelRNN has no option 'options'; "),
         (lambda c: c["task"].update(name="x"), "task.name = 'x' is not a task; tasks are copy"),
         (lambda c: c["task"].update(T="5"), "task.T = '5' is not allowed; it must be a whole number"),
         (lambda c: c["task"].update(T=0), "T = 0 is not allowed"),
@@ -76,7 +83,7 @@ def test_wrong_values_are_refused_in_one_line(values: dict[str, Any], message: s
 def test_wrong_files_are_refused_in_one_line(change: Any, message: str) -> None:
     config = RunConfig(Copy()).to_dict()
     change(config)
-    with pytest.raises(MnemoscopeError, match=message.replace(".", r"\.")):
+    with pytest.raises(MnemoscopeError, match=re.escape(message)):
         RunConfig.from_dict(config)
 
 
@@ -87,3 +94,29 @@ def test_missing_fields_take_their_defaults(kind: type) -> None:
     found = getattr(RunConfig.from_dict(config), part)
     assert found == kind()
     assert all(field.default is not None or "None" in str(field.type) for field in fields(kind))
+
+
+def test_layer_options_lie_beside_the_other_fields_in_config_json() -> None:
+    network = NetworkConfig("RelRNN", 8, options={"buffer": 3, "relevant": None})
+    data = RunConfig(Copy(), network).to_dict()["network"]
+    common = {field.name for field in fields(NetworkConfig)} - {"options"}
+    assert set(data) == common | {"buffer"}
+    assert NetworkConfig.from_dict(data) == network
+
+
+def test_layer_options_do_not_share_a_name_with_a_field() -> None:
+    names = {field.name for field in fields(NetworkConfig)}
+    for model in models():
+        assert not names & set(layer_options(model))
+
+
+def test_old_config_json_with_null_options_is_read() -> None:
+    """The first run folders list the options of all layers, those that are not set as null."""
+    old = {
+        "model": "RelLSTM", "hidden_size": 8, "num_layers": 1, "embedding": 0, "tied": False, "skip": False,
+        "dropout": 0.0, "init": "xavier", "readout_gain": 1.0, "nonlinearity": None, "buffer": 3, "relevant": None,
+        "mix": None, "output": None, "decay": None, "refresh": True, "store_every": None, "top": None,
+        "truncation": None, "recurrent_init": None, "trivialization": None, "layout": None, "rotations": None,
+        "checkpoint": None, "preactivation": None,
+    }  # fmt: skip
+    assert NetworkConfig.from_dict(old) == NetworkConfig("RelLSTM", 8, options={"buffer": 3, "refresh": True})

@@ -37,7 +37,7 @@ FIT = FitConfig(
 def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     text = tmp_path_factory.mktemp("text") / "text.txt"
     text.write_text("".join("abcdefgh"[i * i * i % 7] for i in range(4000)))
-    network = NetworkConfig("RelRNN", 8, dropout=0.2, buffer=2, relevant=2)
+    network = NetworkConfig("RelRNN", 8, dropout=0.2, options={"buffer": 2, "relevant": 2})
     return RunConfig(Characters(data=str(text), bptt=5), network, FIT).to_dict()
 
 

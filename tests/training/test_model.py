@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import inspect
+import re
 
 import pytest
 import torch
 from torch import nn
 
 from mnemoscope import MnemoscopeError
+from mnemoscope.layers import LAYERS, RNN, RelRNN
 from mnemoscope.recurrence import leaves
 from mnemoscope.tasks import Copy
-from mnemoscope.training import NetworkConfig, SequenceModel, models
-from mnemoscope.training._model import options_of
+from mnemoscope.training import NetworkConfig, SequenceModel, layer_options, models
 
 
 @pytest.mark.parametrize("name", models())
@@ -41,21 +42,72 @@ def test_steps_are_the_sequence(name: str) -> None:
     torch.testing.assert_close(torch.stack(outputs), model(inputs)[0])
 
 
-def test_every_option_of_every_layer_can_be_configured() -> None:
-    mine = {field.name for field in fields(NetworkConfig)}
-    offered = set().union(*(options_of(kind) for kind in models().values()))
-    assert offered - {"device", "dtype", "feature"} <= mine  # a feature map is a Python function
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer_options_are_the_constructors_keywords(name: str) -> None:
+    signature = inspect.signature(LAYERS[name]).parameters.values()
+    keywords = {p.name: p.default for p in signature if p.kind is p.KEYWORD_ONLY}
+    for placement in ("device", "dtype"):
+        del keywords[placement]
+    keywords.pop("feature", None)  # a Python function
+    options = layer_options(name)
+    assert {option.name: option.default for option in options.values()} == keywords
+    assert all(option.help for option in options.values())
 
 
-def test_an_option_that_the_layer_has_not_is_refused() -> None:
-    with pytest.raises(MnemoscopeError, match="LSTM has no option buffer; its options are: checkpoint"):
-        SequenceModel(4, 3, NetworkConfig("LSTM", 8, buffer=3))
-    with pytest.raises(MnemoscopeError, match="'Lstm' is not a layer; layers are LinearSystem"):
-        SequenceModel(4, 3, NetworkConfig("Lstm", 8))
-    with pytest.raises(MnemoscopeError, match="nonlinearity"):
-        SequenceModel(4, 3, NetworkConfig("torch.RNN", 8, nonlinearity="sine"))
-    with pytest.raises(MnemoscopeError, match="LinearSystem"):
-        SequenceModel(4, 3, NetworkConfig("LinearSystem", 8, nonlinearity="tanh"))
+def test_layer_options_reach_the_layer() -> None:
+    for name in models():
+        defaults = {option.name: option.default for option in layer_options(name).values()}
+        SequenceModel(4, 3, NetworkConfig(name, 8, options=defaults))
+    layer = SequenceModel(4, 3, NetworkConfig("RelRNN", 8, options={"buffer": 3, "decay": 1, "mix": "mean"})).layer
+    assert isinstance(layer, RelRNN)
+    assert (layer.buffer, layer.relevant, layer.decay, layer.mix) == (3, 10, 1.0, "mean")
+
+
+def test_a_layer_added_to_the_table_needs_no_change_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Toy(RNN):
+        """A toy.
+
+        Args:
+            strength: how strong it is.
+        """
+
+        def __init__(
+            self, input_size: int, hidden_size: int, num_layers: int = 1, *, strength: int = 2, dropout: float = 0.0
+        ) -> None:
+            super().__init__(input_size, hidden_size, num_layers, dropout=dropout)
+            self.strength = strength
+
+    monkeypatch.setitem(LAYERS, "Toy", Toy)
+    config = NetworkConfig.from_dict({"model": "Toy", "hidden_size": 8, "strength": 5})
+    assert config.to_dict()["strength"] == 5
+    assert SequenceModel(4, 3, config).layer.strength == 5
+    with pytest.raises(MnemoscopeError, match=r"^Toy has no option 'strenght'; did you mean 'strength'\?$"):
+        NetworkConfig("Toy", options={"strenght": 5})
+    assert layer_options("Toy")["strength"].help == "how strong it is."
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("LSTM", {"buffer": 3}, "LSTM has no option 'buffer'; its options are: checkpoint"),
+        ("torch.LSTM", {"buffer": 3}, "torch.LSTM has no option 'buffer'; its options are: none"),
+        ("RelRNN", {"bufer": 3}, "RelRNN has no option 'bufer'; did you mean 'buffer'?"),
+        ("RelRNN", {"hiden_size": 3}, "RelRNN has no option 'hiden_size'; did you mean 'hidden_size'?"),
+        ("RelRNN", {"buffer": "3"}, "buffer = '3' is not allowed; it must be a whole number"),
+        ("RelRNN", {"buffer": True}, "buffer = True is not allowed; it must be a whole number"),
+        ("SAB", {"store_every": 1.5}, "store-every = 1.5 is not allowed; it must be a whole number"),
+        ("RelRNN", {"decay": float("nan")}, "decay = nan is not allowed; it must be a finite number"),
+        ("RelRNN", {"mix": "max"}, "mix = 'max' is not allowed; it must be one of 'sum', 'mean'"),
+        ("torch.RNN", {"nonlinearity": "sine"}, "nonlinearity = 'sine' is not allowed; it must be one of"),
+        ("RNN", {"nonlinearity": torch.tanh}, "is not allowed; it must be a string"),
+        ("LinearSystem", {"nonlinearity": "tanh"}, "LinearSystem has no option 'nonlinearity'; its options are:"),
+        ("Lstm", {}, "model = 'Lstm' is not a layer; layers are LinearSystem"),
+    ],
+)
+def test_wrong_layer_options_are_refused(model: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(MnemoscopeError, match=re.escape(message)) as error:
+        NetworkConfig(model, 8, options=options)
+    assert "\n" not in str(error.value)
 
 
 def test_ids_are_embedded_or_one_hot() -> None:

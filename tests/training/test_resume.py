@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mnemoscope.files import to_json
 from mnemoscope.tasks import Characters, Copy
 from mnemoscope.training import FitConfig, NetworkConfig, Run, RunConfig, Stop, resume, train
 
@@ -49,7 +51,7 @@ def variants(text: Path) -> dict[str, RunConfig]:
         "sgd, 1/t": RunConfig(copy, SMALL, replace(FIT, optimizer="sgd", momentum=0.9, schedule="inverse", lr=0.5)),
         "rmsprop, steps": RunConfig(copy, SMALL, replace(FIT, optimizer="rmsprop", schedule="step", step_every=6)),
         "plateau, carried": RunConfig(characters, SMALL, replace(FIT, schedule="plateau", lr=0.3)),
-        "carried memory": RunConfig(characters, NetworkConfig("RelLSTM", 8, buffer=3, relevant=2), FIT),
+        "carried memory": RunConfig(characters, NetworkConfig("RelLSTM", 8, options={"buffer": 3, "relevant": 2}), FIT),
         "groups": RunConfig(copy, NetworkConfig("ExpRNN", 8), FIT),
         "accumulated, recorded": RunConfig(copy, SMALL, replace(FIT, accumulate=3, record_every=5, bptt=6)),
         "bf16": RunConfig(copy, NetworkConfig("LSTM", 8), replace(FIT, precision="bf16-mixed")),
@@ -106,6 +108,41 @@ def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(tmp_path: Path, ca
     whole, parts = files(tmp_path / "whole"), files(tmp_path / "parts")
     assert whole["metrics.jsonl"] == parts["metrics.jsonl"]
     assert whole["checkpoints/00000024.safetensors"] == parts["checkpoints/00000024.safetensors"]
+
+
+OLD_OPTIONS = (
+    "nonlinearity buffer relevant mix output decay refresh store_every top truncation recurrent_init trivialization "
+    "layout rotations checkpoint preactivation"
+)
+
+
+def as_old_run_folder(folder: Path) -> None:
+    """Rewrite a run folder as the first version wrote it: null options, and another name in checkpoints."""
+    config = json.loads((folder / "config.json").read_text())
+    config["network"] |= {name: config["network"].get(name) for name in OLD_OPTIONS.split()}
+    (folder / "config.json").write_bytes(to_json(config, indent=2))
+    for path in folder.glob("checkpoints/0*.json"):
+        body = json.loads(path.read_text())
+        del body["sha256"]
+        body["numbers"]["standing"] = body["numbers"].pop("best_so_far")
+        body["numbers"]["config_sha256"] = hashlib.sha256(to_json(config)).hexdigest()
+        path.write_bytes(to_json({**body, "sha256": hashlib.sha256(to_json(body)).hexdigest()}, indent=1))
+
+
+def test_old_run_folder_is_loaded_and_resumed(tmp_path: Path) -> None:
+    network = NetworkConfig("RelLSTM", 8, options={"buffer": 3, "relevant": 2})
+    config = RunConfig(Copy(T=3), network, FIT)
+    train(config, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(config, tmp_path / "old", stop_at(9))
+    as_old_run_folder(tmp_path / "old")
+    before = (tmp_path / "old/config.json").read_bytes()
+    assert Run(tmp_path / "old").config == config
+    resume(tmp_path / "old")
+    whole, old = files(tmp_path / "whole"), files(tmp_path / "old")
+    for name in ("metrics.jsonl", "checkpoints/00000024.safetensors", "checkpoints/best.safetensors", "summary"):
+        assert whole[name] == old[name]
+    assert old["config.json"] == before
 
 
 def test_threads_are_written_down_so_that_resuming_uses_the_same(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +83,5 @@ def _unknown_target(spec: str) -> MnemoscopeError:
 
 def _built_in(name: str, task: Task | None, features: int, options: Mapping[str, Any]) -> nn.Module:
     """A fresh network for the task, or the bare layer if there is none."""
-    known = {field.name for field in fields(NetworkConfig)} - {"model"}
-    for option in options:
-        if option not in known:
-            raise MnemoscopeError(f"{name} has no option {option!r}; options are {', '.join(sorted(known))}")
     config = NetworkConfig.from_dict({"hidden_size": DEFAULT_HIDDEN_SIZE, **options, "model": name}, "--with")
     return make_layer(config, features) if task is None else SequenceModel.for_task(task, config)

@@ -4,8 +4,9 @@ from mnemoscope.training._checkpoint import check_tensors_match
 from mnemoscope.training._config import FitConfig, NetworkConfig, RunConfig
 from mnemoscope.training._evaluation import evaluate
 from mnemoscope.training._fit import fit
+from mnemoscope.training._layer_options import layer_options, models
 from mnemoscope.training._metrics import MetricsRecord
-from mnemoscope.training._model import SequenceModel, make_layer, models
+from mnemoscope.training._model import SequenceModel, make_layer
 from mnemoscope.training._progress import Diverged, Progress, ProgressCallback, Stop, Summary
 from mnemoscope.training._run import CheckpointName, Run, resume, train
 
@@ -25,6 +26,7 @@ __all__ = [
     "check_tensors_match",
     "evaluate",
     "fit",
+    "layer_options",
     "make_layer",
     "models",
     "resume",

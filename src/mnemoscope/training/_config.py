@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import TASKS, Task
-from mnemoscope.training._schema import check_fields, from_dict, to_dict
+from mnemoscope.training._layer_options import check_options
+from mnemoscope.training._schema import check_fields, check_object, from_dict, to_dict
 
 Optimizer = Literal["adam", "rmsprop", "sgd"]
 Schedule = Literal["constant", "inverse", "inverse-sqrt", "step", "plateau"]
@@ -34,45 +35,17 @@ class NetworkConfig:
     dropout: float = 0.0
     """Probability of dropping a feature of the embedding, between layers and before the read-out."""
     init: Literal["xavier", "torch"] = "xavier"
-    """How input and read-out weights start: normal by Xavier's rule, with which attentive layers learn faster, or as in
-    torch."""
+    """Initialization of input and read-out weights: normal by Xavier's rule, with which attentive layers learn faster,
+    or torch's."""
     readout_gain: float = 1.0
-    """Factor on the read-out's first weights; with 6 to 8, attentive layers learn Copy faster and from more seeds."""
-    nonlinearity: str | None = None
-    """Non-linearity of a layer that has a choice: tanh, relu, modrelu... By default the layer's own, here and below."""
-    buffer: int | None = None
-    """nu: how many of the last states are attended (Rel layers)."""
-    relevant: int | None = None
-    """rho: how many older states are kept for their relevance (Rel layers)."""
-    mix: str | None = None
-    """How state and attended state are joined: sum or mean (attentive layers)."""
-    output: str | None = None
-    """What the read-out sees: h or s (attentive layers)."""
-    decay: float | None = None
-    """Factor by which the relevance of a kept state fades a step (Rel layers)."""
-    refresh: bool | None = None
-    """Whether kept states gain relevance when they are attended (Rel layers)."""
-    store_every: int | None = None
-    """Steps between the states that are stored (SAB)."""
-    top: int | None = None
-    """How many stored states are attended at most (SAB)."""
-    truncation: int | None = None
-    """Steps after which the state is cut from the graph (SAB)."""
-    recurrent_init: str | None = None
-    """How the recurrent matrix starts: uniform, henaff, cayley or orthogonal (layers without gates)."""
-    trivialization: str | None = None
-    """How the orthogonal matrix is parametrized: static or dynamic (ExpRNN)."""
-    layout: str | None = None
-    """How the rotations are laid out: fft or tunable (GORU)."""
-    rotations: int | None = None
-    """How many layers of rotations there are in the tunable layout (GORU)."""
-    checkpoint: bool | None = None
-    """Whether activations are kept at about sqrt(T) steps only and the others made again: memory for time."""
-    preactivation: bool | None = None
-    """Whether the state is kept before the non-linearity (RNN)."""
+    """Factor on the read-out's initial weights; with 6 to 8, attentive layers learn Copy faster and from more seeds."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the recurrent layer by name, as its constructor takes them; those not given have its defaults."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        options = check_options(self.model, self.options, common=_COMMON_FIELDS)
+        object.__setattr__(self, "options", options)
         _require(self, "hidden_size", self.hidden_size >= 1, "at least 1")
         _require(self, "num_layers", 1 <= self.num_layers <= 1000, "between 1 and 1000")
         _require(self, "embedding", self.embedding >= 0, "0 (one-hot) or more")
@@ -85,10 +58,26 @@ class NetworkConfig:
                 f"hidden_size = {self.hidden_size}"
             )
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the configuration for JSON, with the layer's options beside the other fields."""
+        common = {name: getattr(self, name) for name in _COMMON_FIELDS}
+        return {**common, **self.options}
+
     @staticmethod
     def from_dict(data: Any, where: str = "network") -> NetworkConfig:
-        """Return the configuration in JSON data; anything wrong raises a one-line error that begins with `where`."""
-        return from_dict(NetworkConfig, data, where)
+        """Return the configuration in JSON data; anything wrong raises a one-line error.
+
+        Every name that is not a field is an option of the layer. An option that is null is not set: the first run
+        folders list the options of all layers.
+        """
+        check_object(data, where)
+        common = {name: value for name, value in data.items() if name in _COMMON_FIELDS}
+        options = {name: value for name, value in data.items() if name not in _COMMON_FIELDS}
+        config = from_dict(NetworkConfig, common, where)
+        return replace(config, options=check_options(config.model, options, where, common=_COMMON_FIELDS))
+
+
+_COMMON_FIELDS = tuple(field.name for field in fields(NetworkConfig) if field.name != "options")
 
 
 @dataclass(frozen=True)
@@ -183,7 +172,7 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the content of config.json."""
         task = {"name": self.task.name, **to_dict(self.task)}
-        return {"task": task, "network": to_dict(self.network), "fit": to_dict(self.fit)}
+        return {"task": task, "network": self.network.to_dict(), "fit": to_dict(self.fit)}
 
     @staticmethod
     def from_dict(data: Any, where: str = "config") -> RunConfig:

@@ -19,7 +19,7 @@ from mnemoscope.training._learner import Learner, select_device
 from mnemoscope.training._progress import ProgressCallback, Summary, read_summary
 from mnemoscope.training._projections import Projection
 from mnemoscope.training._reproducible import deterministic, reproducible
-from mnemoscope.training._run_description import describe_run, first_difference
+from mnemoscope.training._run_description import describe_run, first_difference, with_defaults
 from mnemoscope.training._session import Session
 
 
@@ -55,7 +55,7 @@ def fit(
 
         # Find whatever is wrong before the folder is created or changed: its content, the data, the configuration.
         if run is not None:
-            _check_folder(run, description, resume)
+            description = _check_folder(run, description, resume)
             if resume and run.summary.exists():
                 return read_summary(run.summary)
         task.batch(0, config.batch_size)
@@ -80,11 +80,16 @@ def _with_threads(config: FitConfig, run: RunFolder | None) -> FitConfig:
     return replace(config, threads=threads or torch.get_num_threads())
 
 
-def _check_folder(run: RunFolder, description: dict[str, Any], resume: bool) -> None:
-    """Refuse a folder that is not empty, or, to resume, one that holds another run."""
+def _check_folder(run: RunFolder, description: dict[str, Any], resume: bool) -> dict[str, Any]:
+    """Refuse a folder that is not empty or, to resume, one that holds another run. Return the run's description.
+
+    That of a resumed run is the recorded one, whose hash its checkpoints hold.
+    """
     if not resume:
         run.require_empty()
-        return
-    difference = first_difference(run.read_config(), description)
+        return description
+    recorded = run.read_config()
+    difference = first_difference(with_defaults(recorded, str(run.config)), description)
     if difference:
         raise MnemoscopeError(f"{run.config} is of another run: {difference}")
+    return recorded

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,13 +11,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Attention, Recurrence, Screening, State
 from mnemoscope.tasks import Task
 from mnemoscope.training._config import NetworkConfig
-
-_TORCH_LAYERS: dict[str, type[nn.Module]] = {"torch.RNN": nn.RNN, "torch.LSTM": nn.LSTM, "torch.GRU": nn.GRU}
-
-
-def models() -> dict[str, type[nn.Module]]:
-    """Return every recurrent layer by its name in a configuration: ours, and torch's for comparison."""
-    return {**layers.LAYERS, **_TORCH_LAYERS}
+from mnemoscope.training._layer_options import models
 
 
 class SequenceModel(Recurrence):
@@ -125,31 +117,13 @@ class SequenceModel(Recurrence):
         return y
 
 
-_COMMON = {"model", "hidden_size", "num_layers", "embedding", "tied", "skip", "dropout", "init", "readout_gain"}
-
-
 def make_layer(config: NetworkConfig, input_size: int) -> nn.Module:
     """Return the recurrent layer of a configuration, with the options that it sets."""
-    kind = models().get(config.model)
-    if kind is None:
-        raise MnemoscopeError(f"model = {config.model!r} is not a layer; layers are {', '.join(models())}")
-    names = [field.name for field in fields(config) if field.name not in _COMMON]
-    options = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
-    for name in options:
-        if name not in options_of(kind):
-            allowed = ", ".join(sorted(options_of(kind) & set(names))) or "none"
-            raise MnemoscopeError(f"{config.model} has no option {name}; its options are: {allowed}")
+    kind = models()[config.model]
     dropout = config.dropout if config.num_layers > 1 else 0.0  # the last layer's output is dropped before the read-out
     try:
-        return kind(input_size, config.hidden_size, config.num_layers, dropout=dropout, **options)
+        return kind(input_size, config.hidden_size, config.num_layers, dropout=dropout, **config.options)
     except MnemoscopeError:
         raise
-    except (TypeError, ValueError) as error:  # torch's own layers, and options that a layer fixes for itself
-        raise MnemoscopeError(f"{config.model} cannot be made with {options}: {error}") from error
-
-
-def options_of(kind: type[nn.Module]) -> set[str]:
-    """The names of a layer's own options."""
-    if issubclass(kind, nn.RNNBase):
-        return {"nonlinearity"} if kind is nn.RNN else set()
-    return set(layers.options(kind))
+    except (TypeError, ValueError) as error:  # torch's layers, and combinations of options that a layer refuses
+        raise MnemoscopeError(f"{config.model} cannot be made with {config.options}: {error}") from error

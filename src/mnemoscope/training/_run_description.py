@@ -8,7 +8,7 @@ from torch import nn
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import TASKS, Task
-from mnemoscope.training._config import FitConfig
+from mnemoscope.training._config import FitConfig, NetworkConfig
 from mnemoscope.training._model import SequenceModel
 from mnemoscope.training._schema import to_dict
 
@@ -20,10 +20,21 @@ def describe_run(model: nn.Module, task: Task, config: FitConfig) -> dict[str, A
     else:
         task_section = {"own": _class_name(task)}
     if isinstance(model, SequenceModel):
-        network_section = to_dict(model.config)
+        network_section = model.config.to_dict()
     else:
         network_section = {"own": _class_name(model)}
     return {"task": task_section, "network": network_section, "fit": to_dict(config)}
+
+
+def with_defaults(config: Any, where: str) -> Any:
+    """Return a recorded configuration as `describe_run` writes it today, with the defaults of fields added since."""
+    if not isinstance(config, dict):
+        return config
+    sections = dict(config)
+    network = config.get("network")
+    if isinstance(network, dict) and "own" not in network:
+        sections["network"] = NetworkConfig.from_dict(network, f"{where}: network").to_dict()
+    return sections
 
 
 def require_built_in(config: Any, where: str) -> None:

@@ -69,6 +69,8 @@ def _is_required(field: Field[Any]) -> bool:
 def _try_convert(kind: Any, value: Any, where: str) -> tuple[bool, Any]:
     """Return whether `value` fits the annotation `kind`, and the converted value."""
     origin = get_origin(kind)
+    if kind is Any:
+        return True, value
     if origin in (types.UnionType, Union):
         attempts = (_try_convert(option, value, where) for option in get_args(kind))
         return next((attempt for attempt in attempts if attempt[0]), (False, None))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
@@ -14,17 +14,26 @@ from mnemoscope.cli._follow import follow
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import read_json
 from mnemoscope.tasks import TASKS, Task
-from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, train
+from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, layer_options, models, train
 
 TaskType = TypeVar("TaskType")
+LayerType = TypeVar("LayerType")
 
 
 @dataclass(frozen=True)
-class Train(Generic[TaskType]):
+class Network(NetworkConfig):
+    """The network: an embedding if the inputs are ids, a recurrent layer, and a linear read-out at every step."""
+
+    options: tyro.conf.Suppress[dict[str, Any]] = field(default_factory=dict)  # `Train.layer` has them, one flag each
+
+
+@dataclass(frozen=True)
+class Train(Generic[TaskType, LayerType]):
     """Options of `mnemoscope train`."""
 
     task: TaskType
-    network: tyro.conf.OmitArgPrefixes[NetworkConfig] = field(default_factory=NetworkConfig)
+    layer: tyro.conf.OmitArgPrefixes[LayerType]
+    network: tyro.conf.OmitArgPrefixes[Network] = field(default_factory=Network)
     fit: tyro.conf.OmitArgPrefixes[FitConfig] = field(default_factory=FitConfig)
     out: Path | None = None
     """The run's folder; by default a new one under runs/."""
@@ -39,8 +48,7 @@ def main(arguments: list[str]) -> int:
         print(_usage())
         return 0
     task = _task(name, base)
-    options = _options(task, base, rest)
-    config = RunConfig(options.task, options.network, options.fit)
+    config, options = _parse(task, base, rest)
     folder = options.out or unused_folder("runs", f"{task.name}-{config.network.model}")
     return follow(lambda callback: train(config, folder, callback), config, folder, options.output)
 
@@ -62,12 +70,55 @@ def _task(name: str | None, base: RunConfig | None) -> Task:
     return TASKS[name]()
 
 
-def _options(task: Task, base: RunConfig | None, arguments: list[str]) -> Train[Task]:
-    default: Train[Task] = Train(task) if base is None else Train(task, base.network, base.fit)
-    about = f"{first_sentence(type(task))} --config RUN/config.json repeats a run; other options then change it."
-    kind: Any = Train[type(task)]  # type: ignore[misc]  # tyro needs this task's fields
-    options: Train[Task] = parse(kind, arguments, f"train {task.name}", about=about, default=default)
-    return options
+def _parse(task: Task, base: RunConfig | None, arguments: list[str]) -> tuple[RunConfig, Train[Task, Any]]:
+    """Return the configuration that the arguments give, and all options. The model decides which options there are."""
+    network = NetworkConfig() if base is None else base.network
+    model, arguments = pop_option(arguments, "--model")
+    network = replace(network, model=model or network.model)
+    _refuse_options_of_other_layers(network.model, arguments)
+
+    # tyro makes a flag of every field of the task and of the layer's options.
+    layer_type = _layer_options_type(network.model)
+    default: Train[Task, Any] = Train(
+        task,
+        layer_type(**network.options),
+        Network(**{name: value for name, value in vars(network).items() if name != "options"}),
+        FitConfig() if base is None else base.fit,
+    )
+    about = (
+        f"{first_sentence(type(task))} The layer options are those of {network.model}; --model NAME --help shows those "
+        "of another layer. --config RUN/config.json repeats a run; other options then change it."
+    )
+    kind: Any = Train[type(task), layer_type]  # type: ignore[misc]
+    options: Train[Task, Any] = parse(kind, arguments, f"train {task.name}", about=about, default=default)
+
+    # The configuration records the options that were given, not the layer's defaults.
+    defaults = asdict(layer_type())
+    given = {
+        name: value
+        for name, value in asdict(options.layer).items()
+        if value != defaults[name] or name in network.options
+    }
+    fields = {name: value for name, value in vars(options.network).items() if name != "options"}
+    return RunConfig(options.task, NetworkConfig(**fields, options=given), options.fit), options
+
+
+def _layer_options_type(model: str) -> Any:
+    """Return a dataclass with the options of a layer as its fields."""
+    options = [
+        (option.name, Annotated[option.annotation, tyro.conf.arg(help=option.help)], option.default)
+        for option in layer_options(model).values()
+    ]
+    return make_dataclass(f"{model} options", options, frozen=True, namespace={"__doc__": f"Options of {model}."})
+
+
+def _refuse_options_of_other_layers(model: str, arguments: list[str]) -> None:
+    """Refuse an option that only other layers have, with the error that the configuration gives."""
+    names = {name for other in models() for name in layer_options(other)} - set(layer_options(model))
+    for word in arguments:
+        name = word.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
+        if word.startswith("--") and name in names:
+            NetworkConfig(model, options={name: True})
 
 
 def _usage() -> str:

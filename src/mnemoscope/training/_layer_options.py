@@ -1,0 +1,87 @@
+"""The recurrent layers that a configuration can name, and the options of each, read from its constructor."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import reprlib
+import types
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any, Literal, Union, get_args, get_origin
+
+from torch import nn
+
+from mnemoscope import layers
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.layers import Option
+from mnemoscope.training._schema import convert
+
+_TORCH_LAYERS: dict[str, type[nn.Module]] = {"torch.RNN": nn.RNN, "torch.LSTM": nn.LSTM, "torch.GRU": nn.GRU}
+_TORCH_NONLINEARITY = Option("nonlinearity", Literal["tanh", "relu"], "tanh", '"tanh" or "relu".')
+
+
+def models() -> dict[str, type[nn.Module]]:
+    """Return every recurrent layer by its name in a configuration: ours, and torch's for comparison."""
+    return {**layers.LAYERS, **_TORCH_LAYERS}
+
+
+def layer_options(model: str) -> dict[str, Option]:
+    """Return the options of a layer that a configuration can set, by name.
+
+    They are the keyword arguments of its constructor. A function, such as a nonlinearity of the user's, can be passed
+    in Python only: annotations are returned without it.
+    """
+    kind = models().get(model)
+    if kind is None:
+        raise MnemoscopeError(f"model = {model!r} is not a layer; layers are {', '.join(models())}")
+    if kind in _TORCH_LAYERS.values():
+        return {"nonlinearity": _TORCH_NONLINEARITY} if kind is nn.RNN else {}
+    options = {}
+    for name, option in layers.options(kind).items():
+        annotation = _without_functions(option.annotation)
+        if annotation is not None:
+            options[name] = option._replace(annotation=annotation)
+    return options
+
+
+def check_options(
+    model: str, options: Mapping[str, Any], where: str = "", *, common: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the options as a dict, each converted to the type of the layer's argument; None counts as not set.
+
+    Args:
+        model: the layer's name.
+        options: values by the name of the argument.
+        where: what errors put before a name.
+        common: other names that a misspelled option may have meant.
+    """
+    known = layer_options(model)
+    checked = {}
+    for name, value in options.items():
+        if value is None:
+            continue
+        if name not in known:
+            raise _unknown_option(model, name, where, common)
+        label = f"{where}.{name}" if where else name.replace("_", "-")
+        checked[name] = convert(known[name].annotation, value, label)
+    return checked
+
+
+def _unknown_option(model: str, name: str, where: str, common: tuple[str, ...]) -> MnemoscopeError:
+    """Return the error for an option that a layer does not have. It names the nearest option, or all of them."""
+    known = list(layer_options(model))
+    nearest = difflib.get_close_matches(name, [*known, *common], 1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"its options are: {', '.join(known) or 'none'}"
+    prefix = f"{where}: " if where else ""
+    return MnemoscopeError(f"{prefix}{model} has no option {reprlib.repr(name)}; {hint}")
+
+
+def _without_functions(annotation: Any) -> Any:
+    """Return an annotation without its callable alternatives, or None if nothing but None is left."""
+    if get_origin(annotation) not in (types.UnionType, Union):
+        return None if get_origin(annotation) is Callable else annotation
+    kept = [kind for kind in get_args(annotation) if get_origin(kind) is not Callable]
+    if kept == [types.NoneType]:
+        return None
+    return reduce(operator.or_, kept)
