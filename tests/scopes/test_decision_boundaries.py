@@ -1,0 +1,317 @@
+"""What scopes say exactly at their limits: equality, order and ties."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from mnemoscope.finding import Finding
+from mnemoscope.scopes import SCOPES, _horizon, _lyapunov, _recurrence, _separation, _signal, _stability, _truncation
+from mnemoscope.scopes import scope as register
+from mnemoscope.scopes._frame.examine import _choose
+from mnemoscope.scopes._measures import decay
+
+# Order of an examination
+
+
+@pytest.fixture
+def ties():
+    """Two scopes of equal cost, registered against the order of their names."""
+    for name in ("zz_second", "aa_first"):
+        body = lambda subject: None  # noqa: E731
+        body.__name__ = name
+        register("What?", needs="outputs", cost=0.25)(body)
+    yield
+    for name in ("zz_second", "aa_first"):
+        del SCOPES[name]
+
+
+def test_scopes_run_recurrence_first_then_by_cost_then_by_name(ties):
+    names = [scope.name for scope in _choose(["landscape", "horizon", "zz_second", "recurrence", "aa_first"])]
+    assert names == ["recurrence", "aa_first", "zz_second", "horizon", "landscape"]
+
+
+def test_all_scopes_in_order_of_their_cost():
+    assert [scope.name for scope in _choose(None)] == [
+        "recurrence",
+        "attention",
+        "horizon",
+        "signal",
+        "stability",
+        "separation",
+        "truncation",
+        "entropy",
+        "lyapunov",
+        "smoothness",
+        "paths",
+        "attractors",
+        "landscape",
+    ]
+
+
+# Horizon
+
+
+def test_last_above_and_first_below_at_equality():
+    profile = np.array([4.0, 2.0, 1.0, 0.5])
+    assert decay.last_above(profile, 0.25) == 2
+    assert decay.first_below(profile, 0.25) == 3
+    assert decay.last_above(profile, 0.125) == 3
+    assert decay.first_below(profile, 0.125) == math.inf
+
+
+def test_last_above_is_the_last_of_several_crossings():
+    profile = np.array([1.0, 0.001, 0.5, 0.001])
+    assert decay.last_above(profile, 0.01) == 2
+    assert decay.first_below(profile, 0.01) == 1
+
+
+@pytest.mark.parametrize("start", [0.0, math.nan])
+def test_last_above_without_a_gradient_at_lag_0(start):
+    assert decay.last_above(np.array([start, 1.0, 1.0]), 0.01) == -1
+
+
+def horizon_figures(**changes):
+    figures = {"horizon": 8.0, "lags": 20.0, "horizon_beside_present": 8.0, "explodes_at": np.inf, "largest": 1.0}
+    return figures | {"largest_lag": 0.0} | changes
+
+
+NO_LAW = decay.Law("none", math.nan, math.nan, math.nan, math.nan)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"horizon": 20.0}, "Gradients reach back over all 20 steps that were looked at."),
+        ({"horizon": 19.0}, "Gradients reach 19 steps back, then fall under 1 % of their size."),
+        (
+            {"horizon": 0.0, "horizon_beside_present": 0.0},
+            "Gradients reach 0 steps back, then fall under 1 % of their size.",
+        ),
+        (
+            {"horizon": 0.0, "horizon_beside_present": 1.0},
+            "The present input outweighs every earlier one more than 100 times; beside it, gradients reach 1 steps "
+            "back.",
+        ),
+        ({"horizon": -1.0}, "No gradient reaches back even to the last step's own input."),
+        (
+            {"horizon": 20.0, "explodes_at": 3.0, "largest": 200.0, "largest_lag": 7.0},
+            "Gradients explode: 7 steps back they have grown to 2e+02 times their size.",
+        ),
+        (
+            {"explodes_at": 3.0, "largest": math.inf, "largest_lag": 7.0},
+            "Gradients explode: 7 steps back they have grown to infinity.",
+        ),
+    ],
+)
+def test_horizon_sentence(changes, sentence):
+    assert _horizon._sentence(horizon_figures(**changes), NO_LAW, SimpleNamespace(needs=None), 0.01) == sentence
+
+
+def test_horizon_sentence_with_needs_and_law():
+    law = decay.Law("exponential", 0.5, -1.0, 0.99, 3.0)
+    sentence = _horizon._sentence(horizon_figures(), law, SimpleNamespace(needs=12), 0.05)
+    assert sentence == (
+        "Gradients reach 8 steps back, then fall under 5 % of their size; the task needs 12 (exponential, times 0.5 "
+        "per step)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("needs", "warning"),
+    [
+        (None, ""),
+        (8, ""),
+        (9, "gradients do not reach"),
+        (20, "gradients do not reach"),
+        (21, "gradients do not reach"),
+    ],
+)
+def test_horizon_warning_at_equality_with_the_need(needs, warning):
+    said = _horizon._warnings(horizon_figures(), SimpleNamespace(needs=needs))
+    assert [text[: len(warning)] for text in said] == ([warning] if warning else [])
+
+
+@pytest.mark.parametrize(("needs", "count"), [(20, 0), (21, 1)])
+def test_horizon_warning_of_sequences_that_are_too_short(needs, count):
+    said = _horizon._warnings(horizon_figures(horizon=20.0), SimpleNamespace(needs=needs))
+    assert [text.split(":")[0] for text in said] == ["the sequences are shorter than what the task needs"] * count
+
+
+@pytest.mark.parametrize(("growth", "explodes_at"), [(100.0, math.inf), (101.0, 1.0)])
+def test_gradients_explode_above_100_times_lag_0(growth, explodes_at):
+    norms = SimpleNamespace(frobenius=np.array([[1.0], [growth], [50.0]]))
+    figures, _ = _horizon._figures(norms, 0.01, torch.float64)
+    assert (figures["explodes_at"], figures["largest"], figures["largest_lag"]) == (explodes_at, growth, 1.0)
+
+
+# Truncation
+
+
+def test_shortest_window_at_equality():
+    lengths = np.array([1, 2, 4, 8])
+    assert _truncation._shortest(lengths, np.array([0.5, 0.1, 0.01, 0.001]), 0.01) == 4
+    assert _truncation._shortest(lengths, np.array([0.01, 0.0, 0.0, 0.0]), 0.01) == 1
+    assert _truncation._shortest(lengths, np.array([0.0, 0.0, 0.0, 0.02]), 0.01) == math.inf
+
+
+def test_shortest_window_is_after_the_last_error_that_is_too_large():
+    lengths = np.array([1, 2, 4, 8])
+    assert _truncation._shortest(lengths, np.array([0.5, 0.001, 0.5, 0.001]), 0.01) == 8
+    assert _truncation._shortest(lengths, np.array([0.5, math.nan, 0.001, 0.001]), 0.01) == 4
+
+
+@pytest.mark.parametrize(
+    ("figures", "sentence"),
+    [
+        ({"window": 20.0}, "No window shorter than the 20 steps looked at gives its outputs to 1 %."),
+        (
+            {"window": 20.0, "bptt_window": 20.0},
+            "No window shorter than the 20 steps looked at gives its outputs to 1 %; backpropagation needs all of "
+            "them.",
+        ),
+        (
+            {"window": 20.0, "bptt_window": 19.0, "certified_window": math.inf},
+            "No window shorter than the 20 steps looked at gives its outputs to 1 %; backpropagation may be cut after "
+            "19 steps.",
+        ),
+        (
+            {"window": 19.0, "certified_window": 40.0},
+            "The last 19 inputs give its outputs to 1 %: a feed-forward network over so many inputs could replace it "
+            "(proved for 40).",
+        ),
+    ],
+)
+def test_truncation_sentence(figures, sentence):
+    assert _truncation._sentence({"steps": 20.0, **figures}, 0.01) == sentence
+
+
+@pytest.mark.parametrize(("needs", "count"), [(None, 0), (8, 0), (9, 1), (500, 1)])
+def test_truncation_warning_at_equality_with_the_need(needs, count):
+    assert len(_truncation._warnings(SimpleNamespace(needs=needs), {"window": 8.0, "steps": 20.0})) == count
+
+
+# Dynamics
+
+
+@pytest.mark.parametrize(
+    ("largest", "typical", "regime"),
+    [
+        (1.0, 1.0, "isometric"),
+        (1.0, 0.9, "contractive on average"),
+        (0.99, 0.99, "contractive on these sequences"),
+        (1.2, 1.0, "not contractive"),
+        (1.2, 0.9999, "contractive on average"),
+    ],
+)
+def test_stability_regimes(largest, typical, regime):
+    figures = {"largest_jacobian": largest, "typical_jacobian": typical}
+    assert _stability._regime(False, figures) == regime
+    assert _stability._regime(True, figures) == "contractive"
+
+
+@pytest.mark.parametrize(
+    ("largest", "error", "regime"),
+    [
+        (0.5, 0.125, "edge"),  # 2 * 0.125 + 1 / 4
+        (-0.5, 0.125, "edge"),
+        (0.5001, 0.125, "chaotic"),
+        (-0.5001, 0.125, "contractive"),
+        (0.25, math.nan, "edge"),
+        (0.2501, math.nan, "chaotic"),
+    ],
+)
+def test_lyapunov_regimes_at_two_standard_errors(largest, error, regime):
+    assert _lyapunov._regime(largest, error, steps=4) == regime
+
+
+def test_kaplan_yorke_where_a_sum_is_zero():
+    assert _lyapunov.kaplan_yorke(np.array([1.0, -1.0, -2.0]), 3) == 2.0
+    assert _lyapunov.kaplan_yorke(np.array([1.0, -1.0]), 2) == 2.0
+    assert math.isnan(_lyapunov.kaplan_yorke(np.array([1.0, -1.0]), 3))
+    assert _lyapunov.kaplan_yorke(np.array([-1.0, -2.0]), 2) == 0.0
+    assert _lyapunov.kaplan_yorke(np.array([1.0, -2.0]), 2) == 1.5
+
+
+@pytest.mark.parametrize(
+    ("figures", "starts"),
+    [
+        ({"saturated": 0.5, "silent": 0.5}, []),
+        ({"saturated": 0.51, "silent": 0.51}, ["most units are saturated", "most units are silent"]),
+    ],
+)
+def test_signal_warnings_at_one_half(figures, starts):
+    assert [said[: len(start)] for said, start in zip(_signal._warnings(figures), starts, strict=True)] == starts
+
+
+@pytest.mark.parametrize(("rank", "word"), [(1.0499, "separately"), (1.05, "about 1.1 independent ways, of 16")])
+def test_separation_sentence_at_rank_one(rank, word):
+    assert word in _separation._sentence({"effective_rank": rank, "full_rank": 16.0}, 8)
+
+
+# Recurrence
+
+
+def response(strength, step=2, sequence=1):
+    return _recurrence.Response(torch.tensor(strength), step, sequence)
+
+
+def test_response_before_after_and_others():
+    answer = response([[0.1, 0.4, 0.0], [0.0, 0.5, 0.0], [0.0, 1.0, 0.3], [0.0, 0.25, 0.0]])
+    assert (answer.before, answer.after) == (pytest.approx(0.5), pytest.approx(0.25))
+    assert answer.others.tolist() == pytest.approx([0.1, 0.0, 0.3])
+
+
+LIMIT = 0.125
+SILENT = [[0.0] * 3 for _ in range(4)]
+
+
+def kind(gradient, change, model=None):
+    subject = SimpleNamespace(steps=4, model=model)
+    return _recurrence._kind(subject, response(gradient), response(change), LIMIT)
+
+
+def probe(**at):
+    """A response of 1 at the probe, and of the given strengths at `t<step>s<sequence>`."""
+    strength = [row[:] for row in SILENT]
+    strength[2][1] = 1.0
+    for place, value in at.items():
+        strength[int(place[1])][int(place[3])] = value
+    return strength
+
+
+@pytest.mark.parametrize(
+    ("gradient", "change", "expected"),
+    [
+        ({}, {}, "memoryless"),
+        ({"t1s1": LIMIT}, {"t3s1": LIMIT}, "memoryless"),  # at the tolerance there is no response
+        ({"t1s1": 0.13}, {}, "recurrent"),
+        ({}, {"t3s1": 0.13}, "detached"),
+        ({"t1s1": 0.5, "t3s1": LIMIT}, {"t1s1": LIMIT}, "recurrent"),
+        ({"t1s1": 0.5, "t3s1": 0.13}, {}, "reads the future"),
+        ({"t1s1": 0.5}, {"t1s1": 0.13}, "reads the future"),
+        ({"t1s1": 0.5, "t2s0": LIMIT}, {"t2s2": LIMIT}, "recurrent"),
+        ({"t2s0": 0.13}, {}, "runs over the batch"),  # each sequence reads the one before it
+        ({}, {"t2s2": 0.13}, "runs over the batch"),
+        ({"t2s2": 0.13}, {}, "mixes sequences"),
+        ({}, {"t2s0": 0.13}, "mixes sequences"),
+        ({"t2s0": 0.13, "t1s1": 0.13}, {}, "mixes sequences"),
+        ({"t2s0": 0.13}, {"t3s1": 0.13}, "mixes sequences"),
+    ],
+)
+def test_kinds_at_the_tolerance(gradient, change, expected):
+    assert kind(probe(**gradient), probe(**change)) == expected
+
+
+def test_kind_of_a_bidirectional_layer():
+    model = torch.nn.LSTM(3, 4, bidirectional=True)
+    assert kind(probe(t1s1=0.5, t3s1=0.5), probe(), model) == "bidirectional"
+
+
+def test_finding_has_a_result_if_certified_or_estimated():
+    statuses = ["certified", "estimated", "not applicable", "skipped", "failed"]
+    assert [Finding("x", "X.", status).has_result for status in statuses] == [True, True, False, False, False]
