@@ -19,14 +19,7 @@ ARCHITECTURE = Path(__file__).parents[1] / "docs" / "architecture.md"
 PACKAGE = "mnemoscope"
 
 # Edges that are drawn but not there yet. This only shrinks.
-EDGES_COMING: set[tuple[str, str]] = {
-    ("adapters", "equations"),
-    ("kernels", "equations"),
-    ("layers", "equations"),
-    ("scopes", "equations"),
-    ("theory", "equations"),
-    ("kernels", "recurrence"),
-}
+EDGES_COMING: set[tuple[str, str]] = {("kernels", "equations")}
 
 
 class Import(NamedTuple):
@@ -153,8 +146,8 @@ def test_rooms_import_each_other_as_architecture_md_draws():
 def test_architecture_md_names_every_room():
     text = ARCHITECTURE.read_text()
     rooms = {room(module) for module in MODULES}
-    for name in rooms - {PACKAGE, "__main__"} - {imported for _, imported in EDGES_COMING}:
-        assert f"`{name}`" in text, name
+    for name in rooms - {PACKAGE, "__main__"}:
+        assert f"| `{name}` |" in text.split("## Who imports whom")[0], name
 
 
 @pytest.mark.parametrize("package", PUBLIC_PACKAGES)
