@@ -22,3 +22,9 @@ def test_a_layer_of_your_own() -> None:
     output, h = layer(packed)
     assert output.data.shape == (11, 12)
     assert h.shape == (4, 3, 6)
+
+
+def test_every_layer_has_a_row() -> None:
+    rows = [line for line in DOCS.read_text().splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert named == set(mnemoscope.layers.LAYERS)

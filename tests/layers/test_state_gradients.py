@@ -105,7 +105,7 @@ WAYS = {"noted": kernels.noted, "eager": lambda: kernels.backend("eager"), "as u
 @pytest.mark.parametrize("there", WAYS)
 @pytest.mark.parametrize("back", WAYS)
 def test_checkpoint_recomputes_with_the_same_backend(name, there, back):
-    """Whatever is open on the way back, which is gone twice."""
+    """Whatever backend is open in the backward pass, which runs twice."""
     torch.manual_seed(0)
     layer = getattr(mnemoscope, name)(INPUT, 5, checkpoint=True, dtype=torch.float64)
     x = torch.randn(10, BATCH, INPUT, dtype=torch.float64)

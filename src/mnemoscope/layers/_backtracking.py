@@ -22,7 +22,7 @@ class SAB(MemoryLayer, LSTM):
     """An LSTM, cut from its past every `truncation` steps, that reaches back through a few remembered states.
 
     h^, c_t = LSTM(x_t, (h_{t-1}, c_{t-1}));  a_i = w^T tanh([h^; m_i]) over the memory;  all but the largest are set to
-    zero, a_i <- relu(a_i - a_(k_top)), and normalised (a softmax while no more than k_top are stored);
+    zero, a_i <- relu(a_i - a_(k_top)), and normalized (a softmax while no more than k_top are stored);
     h_t = h^ + sum_i a_i m_i;  h_t is stored every `store_every` steps.
 
     Args:

@@ -28,7 +28,7 @@ Layout = Literal["fft", "tunable"]
 
 
 class OrthRNN(RNN):
-    """An `RNN` whose V is *initialised* orthogonal and then trained freely; modReLU by default (Kerg et al. 2020).
+    """An `RNN` whose V is *initialized* orthogonal and then trained freely; modReLU by default (Kerg et al. 2020).
 
     Args:
         nonlinearity: "tanh", "relu", "sigmoid", "identity", "modrelu" (with its own bias), or any pointwise function.

@@ -1,7 +1,7 @@
 """Recurrences kept stable while they are trained (Miller & Hardt 2018, sections 6 and 7.2).
 
 `project_` moves a layer's weights to the nearest ones of a convex set of contractive systems, after each step of the
-optimiser; `stable` makes the layer compute its weights that way, so that any optimiser stays inside. Within the set
+optimizer; `stable` makes the layer compute its weights that way, so that any optimizer stays inside. Within the set
 both change nothing, to the last bit. In contrast to the published code, the set is strictly contractive (lam < 1), rows
 are summed, not columns, weights are projected, not rescaled, and biases count.
 """
@@ -26,7 +26,7 @@ LIPSCHITZ = {"tanh": 1.0, "relu": 1.0, "identity": 1.0, "sigmoid": 0.25}
 def project_(
     layer: M, lam: float = 0.99, *, input_bound: float = 1.0, forget: float = 2 / 3, lipschitz: float | None = None
 ) -> M:
-    """Move the weights of `layer`, in place, to the nearest lam-contractive ones. Call it after each optimiser step.
+    """Move the weights of `layer`, in place, to the nearest lam-contractive ones. Call it after each optimizer step.
 
     Args:
         layer: a `LinearSystem`, `RNN` or `LSTM`, or torch's nn.RNN or nn.LSTM, of any depth and direction.
@@ -52,7 +52,7 @@ def project_(
 def stable(
     layer: M, lam: float = 0.99, *, input_bound: float = 1.0, forget: float = 2 / 3, lipschitz: float | None = None
 ) -> M:
-    """Parametrize the weights of `layer` so that it is lam-contractive whatever the optimiser does.
+    """Parametrize the weights of `layer` so that it is lam-contractive whatever the optimizer does.
 
     The arguments are `project_`'s. The trained parameters are those before projection; the gradient is that of the
     projection. torch's own nn.RNN and nn.LSTM read their weights past any parametrization: use `project_` for them.
@@ -66,7 +66,7 @@ def stable(
 
 
 class SpectralBall(nn.Module):
-    """The nearest matrix whose largest singular value is at most `radius`."""
+    """A parametrization by the nearest matrix whose largest singular value is at most `radius`."""
 
     def __init__(self, radius: float) -> None:
         super().__init__()
@@ -83,7 +83,11 @@ class SpectralBall(nn.Module):
 
 
 class RowBalls(nn.Module):
-    """The nearest weight whose rows have an l1 norm of at most `radii[gate]`; a radius of inf leaves the gate alone."""
+    """A parametrization by the nearest weight whose rows have an l1 norm of at most the radius of their gate.
+
+    Args:
+        radii: one for each gate; inf leaves the gate alone.
+    """
 
     def __init__(self, *radii: float) -> None:
         super().__init__()
@@ -91,8 +95,10 @@ class RowBalls(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         gates = weight.view(len(weight), -1).chunk(len(self.radii))
-        pairs = zip(gates, self.radii, strict=True)
-        return torch.cat([g if math.isinf(r) else project_rows(g, r) for g, r in pairs]).view_as(weight)
+        projected = []
+        for gate, radius in zip(gates, self.radii, strict=True):
+            projected.append(gate if math.isinf(radius) else project_rows(gate, radius))
+        return torch.cat(projected).view_as(weight)
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         return weight
@@ -102,30 +108,40 @@ class RowBalls(nn.Module):
 
 
 def project_rows(rows: Tensor, radius: float) -> Tensor:
-    """The Euclidean projection of each row (count, m) onto the l1 ball: shrink all moduli by one threshold."""
-    size = _wide(rows).abs()
-    ordered = size.sort(-1, descending=True).values
-    inside = _inside(radius, rows)
-    excess = (ordered.cumsum(-1) - inside) / torch.arange(1, rows.shape[-1] + 1, device=rows.device)
-    kept = (ordered > excess).sum(-1, keepdim=True).clamp(min=1)  # how many entries stay; none does where one is nan
-    shrunk = rows.sign() * (size - excess.gather(-1, kept - 1)).clamp(min=0)
-    over = shrunk.detach().abs().sum(-1, keepdim=True) / inside  # 1 but for rounding, which a long row adds up
-    return torch.where(size.sum(-1, keepdim=True) <= radius, rows, (shrunk / over.clamp(min=1)).to(rows.dtype))
+    """Return the Euclidean projection of each row (count, m) onto the l1 ball: all moduli shrink by one threshold."""
+    moduli = _upcast(rows).abs()
+    target = _radius_before_rounding(radius, rows)
+
+    # The threshold, from the sorted moduli: the largest k entries stay above zero.
+    ordered = moduli.sort(-1, descending=True).values
+    thresholds = (ordered.cumsum(-1) - target) / torch.arange(1, rows.shape[-1] + 1, device=rows.device)
+    k = (ordered > thresholds).sum(-1, keepdim=True).clamp(min=1)  # no entry stays in a row with a NaN
+    shrunk = rows.sign() * (moduli - thresholds.gather(-1, k - 1)).clamp(min=0)
+
+    # The sum of a long row may exceed the target by rounding.
+    excess = shrunk.detach().abs().sum(-1, keepdim=True) / target
+    projected = (shrunk / excess.clamp(min=1)).to(rows.dtype)
+    return torch.where(moduli.sum(-1, keepdim=True) <= radius, rows, projected)
 
 
-def _wide(weight: Tensor) -> Tensor:
-    """The weight in a precision that sums and torch's SVD can work with."""
+def _upcast(weight: Tensor) -> Tensor:
+    """Return the weight in a precision that sums and torch's SVD can work with."""
     return weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight
 
 
-def _inside(radius: float, weight: Tensor) -> float:
-    """A radius so little smaller that what is projected onto it stays within `radius` when it is rounded.
+def _radius_before_rounding(radius: float, weight: Tensor) -> float:
+    """Return a radius slightly smaller, so that what is projected onto it stays within `radius` after rounding.
 
-    Sums round once an entry; where the result is stored more coarsely, each entry is rounded by up to eps/2 of itself,
-    and a matrix of m columns of norm r by up to sqrt(m) r eps/2 in all.
+    Sums round once per entry. If the result is stored in a coarser type, each entry is rounded by up to eps/2 of
+    itself, and a matrix of m columns of norm r by up to sqrt(m) r eps/2 in all.
     """
-    m, wide, stored = weight.shape[-1], torch.finfo(_wide(weight[:0]).dtype).eps, torch.finfo(weight.dtype).eps
-    return radius * (1 - max(16, m) * wide - (math.sqrt(m) * stored / 2 if stored > wide else 0))
+    m = weight.shape[-1]
+    computed_eps = torch.finfo(_upcast(weight[:0]).dtype).eps
+    stored_eps = torch.finfo(weight.dtype).eps
+    margin = max(16, m) * computed_eps
+    if stored_eps > computed_eps:
+        margin = margin + math.sqrt(m) * stored_eps / 2
+    return radius * (1 - margin)
 
 
 class _ClipSpectrum(torch.autograd.Function):
@@ -139,8 +155,8 @@ class _ClipSpectrum(torch.autograd.Function):
 
     @staticmethod
     def forward(matrix: Tensor, radius: float) -> Tensor:
-        left, values, right = torch.linalg.svd(_wide(matrix))
-        clipped = (left * values.clamp(max=_inside(radius, matrix))[..., None, :]) @ right
+        left, values, right = torch.linalg.svd(_upcast(matrix))
+        clipped = (left * values.clamp(max=_radius_before_rounding(radius, matrix))[..., None, :]) @ right
         return torch.where((values[..., :1] <= radius)[..., None], matrix, clipped.to(matrix.dtype))
 
     @staticmethod
@@ -151,7 +167,8 @@ class _ClipSpectrum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _clip_derivative(ctx.saved_tensors[0], ctx.radius, grads[0]), None  # a symmetric map: its own transpose
+        # The derivative is a symmetric map, its own transpose.
+        return _clip_derivative(ctx.saved_tensors[0], ctx.radius, grads[0]), None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
@@ -159,35 +176,37 @@ class _ClipSpectrum(torch.autograd.Function):
 
 
 def _clip_derivative(matrix: Tensor, radius: float, tangent: Tensor) -> Tensor:
-    """The derivative of U g(S) V^T along `tangent`, with g = min(., radius).
+    """Return the derivative of U g(S) V^T along `tangent`, with g = min(., radius).
 
     In the bases U and V it is (g_i - g_j)/(s_i - s_j) on the symmetric part, (g_i + g_j)/(s_i + s_j) on the skew part.
     """
-    left, values, right = torch.linalg.svd(_wide(matrix))
-    turned = left.mT @ _wide(tangent) @ right.mT
-    high, low = torch.maximum(*_pairs(values)), torch.minimum(*_pairs(values))
-    across = (radius - low) / (high - low).clamp(min=torch.finfo(values.dtype).tiny)
-    symmetric = torch.where(high <= radius, 1.0, torch.where(low > radius, 0.0, across))
-    clipped = high.clamp(max=radius) + low.clamp(max=radius)
-    skew = torch.where(high <= radius, 1.0, clipped / (high + low).clamp(min=torch.finfo(values.dtype).tiny))
-    moved = (symmetric * (turned + turned.mT) + skew * (turned - turned.mT)) / 2
-    return torch.where((values[..., :1] <= radius)[..., None], tangent, (left @ moved @ right).to(tangent.dtype))
+    left, values, right = torch.linalg.svd(_upcast(matrix))
+    in_basis = left.mT @ _upcast(tangent) @ right.mT
+    tiny = torch.finfo(values.dtype).tiny
 
+    # The larger and the smaller of s_i and s_j, and the two quotients; both are 1 where nothing is clipped.
+    high = torch.maximum(values[..., :, None], values[..., None, :])
+    low = torch.minimum(values[..., :, None], values[..., None, :])
+    one_clipped = (radius - low) / (high - low).clamp(min=tiny)
+    symmetric = torch.where(high <= radius, 1.0, torch.where(low > radius, 0.0, one_clipped))
+    clipped_sum = high.clamp(max=radius) + low.clamp(max=radius)
+    skew = torch.where(high <= radius, 1.0, clipped_sum / (high + low).clamp(min=tiny))
 
-def _pairs(values: Tensor) -> tuple[Tensor, Tensor]:
-    one, other = torch.broadcast_tensors(values[..., :, None], values[..., None, :])
-    return one, other
+    moved = (symmetric * (in_basis + in_basis.mT) + skew * (in_basis - in_basis.mT)) / 2
+    derivative = (left @ moved @ right).to(tangent.dtype)
+    return torch.where((values[..., :1] <= radius)[..., None], tangent, derivative)
 
 
 def _balls(
     layer: nn.Module, lam: float, input_bound: float, forget: float, lipschitz: float | None
 ) -> dict[str, SpectralBall | RowBalls]:
-    """The set of each parameter that the layer's stability restricts, by the parameter's name."""
+    """Return the set of each parameter that the layer's stability restricts, by the parameter's name."""
     if not 0 < lam < 1:
         raise MnemoscopeError(f"lam must be between 0 and 1, both excluded; got {lam}")
     if _is_rnn(layer):
         radius = lam / _lipschitz(layer, lipschitz)
-        balls: dict[str, SpectralBall | RowBalls] = {name: SpectralBall(radius) for name in _named(layer, "weight_hh")}
+        names = _parameter_names(layer, "weight_hh")
+        balls: dict[str, SpectralBall | RowBalls] = {name: SpectralBall(radius) for name in names}
     elif _is_lstm(layer):
         balls = _lstm_balls(layer, lam, input_bound, forget)
     else:
@@ -200,27 +219,31 @@ def _balls(
 
 
 def _is_rnn(layer: nn.Module) -> bool:
-    """A plain recurrence: layers that attend or constrain their weights change its equations or are parametrized."""
-    return isinstance(layer, nn.RNN) or (isinstance(layer, RNN) and layer.unchanged_from(RNN, "cell", "advance", "phi"))
+    """True for a plain recurrence: layers that attend to past states or constrain weights change its equations."""
+    if isinstance(layer, nn.RNN):
+        return True
+    return isinstance(layer, RNN) and layer.unchanged_from(RNN, "cell", "advance", "phi")
 
 
 def _is_lstm(layer: nn.Module) -> bool:
-    return (isinstance(layer, nn.LSTM) and not layer.proj_size) or (
-        isinstance(layer, LSTM) and layer.unchanged_from(LSTM, "cell", "advance", "project")
-    )
+    if isinstance(layer, nn.LSTM):
+        return not layer.proj_size
+    return isinstance(layer, LSTM) and layer.unchanged_from(LSTM, "cell", "advance", "project")
 
 
-def _named(layer: nn.Module, start: str) -> list[str]:
-    """Names of parameters of the given kind, in every layer and direction."""
+def _parameter_names(layer: nn.Module, prefix: str) -> list[str]:
+    """Return the names of the parameters with this prefix, in every layer and direction."""
     names = {name.removeprefix("parametrizations.").split(".")[0] for name, _ in layer.named_parameters()}
-    return sorted(name for name in names if name.startswith(f"{start}_l"))
+    return sorted(name for name in names if name.startswith(f"{prefix}_l"))
 
 
-def _lipschitz(layer: Any, given: float | None) -> float:
-    known = LIPSCHITZ.get(layer.nonlinearity) if isinstance(layer.nonlinearity, str) else None
-    if given is None and known is None:
+def _lipschitz(layer: Any, lipschitz: float | None) -> float:
+    """Return the user's Lipschitz constant, or that of a known nonlinearity."""
+    if lipschitz is not None:
+        return lipschitz
+    if not isinstance(layer.nonlinearity, str) or layer.nonlinearity not in LIPSCHITZ:
         raise MnemoscopeError(f"say the Lipschitz constant of {layer.nonlinearity!r}: stable(layer, lipschitz=...)")
-    return known if given is None else given  # type: ignore[return-value]
+    return LIPSCHITZ[layer.nonlinearity]
 
 
 def _lstm_balls(layer: Any, lam: float, input_bound: float, forget: float) -> dict[str, SpectralBall | RowBalls]:
@@ -228,19 +251,30 @@ def _lstm_balls(layer: Any, lam: float, input_bound: float, forget: float) -> di
 
     Of sigmoid^-1(forget), W_f takes what its condition allows, U_f half of the rest and the two biases the other half.
     """
+    # What the recurrent weights may use, and what is left of sigmoid^-1(forget) for inputs and biases.
     room = lam - forget
-    rest = math.log(forget / (1 - forget)) - room * (1 - forget) if 0.5 < forget < lam else 0.0
+    rest = 0.0
+    if 0.5 < forget < lam:
+        rest = math.log(forget / (1 - forget)) - room * (1 - forget)
     if rest <= 0:
         raise MnemoscopeError(f"forget must lie between about 0.6 and lam = {lam}; got {forget:.6g}")
     if input_bound <= 0:
         raise MnemoscopeError(f"input_bound must be positive; got {input_bound}")
+
+    # All gates of the recurrent weights, in torch's order i, f, g, o.
     radii = (room, room * (1 - forget), room / 4, room)
-    balls: dict[str, SpectralBall | RowBalls] = {name: RowBalls(*radii) for name in _named(layer, "weight_hh")}
-    above = 1 / (1 - layer.dropout) if layer.dropout < 1 else 1.0  # |h| < 1, and what dropout keeps is scaled up
-    for name in _named(layer, "weight_ih"):
-        bound = input_bound if name.startswith("weight_ih_l0") else above
-        balls[name] = _forget_only(rest / (2 if layer.bias else 1) / bound)
-    for name in _named(layer, "bias_ih") + _named(layer, "bias_hh"):
+    names = _parameter_names(layer, "weight_hh")
+    balls: dict[str, SpectralBall | RowBalls] = {name: RowBalls(*radii) for name in names}
+
+    # The forget gate's inputs: of the first layer, and of those above, which read |h| < 1, scaled up by dropout.
+    hidden_bound = 1 / (1 - layer.dropout) if layer.dropout < 1 else 1.0
+    share = rest / 2 if layer.bias else rest
+    for name in _parameter_names(layer, "weight_ih"):
+        bound = input_bound if name.startswith("weight_ih_l0") else hidden_bound
+        balls[name] = _forget_only(share / bound)
+
+    # Its biases.
+    for name in _parameter_names(layer, "bias_ih") + _parameter_names(layer, "bias_hh"):
         balls[name] = _forget_only(rest / 4)
     return balls
 
