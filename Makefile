@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CPU := src/mnemoscope/kernels/csrc/cpu
+CSRC := src/mnemoscope/kernels/csrc
+CPU := $(CSRC)/cpu
 
 .PHONY: test test-faults sanitize demo lint clean
 
@@ -15,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard $(CPU)/*.cpp $(CPU)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check -q .
-	$(BIN)/clang-format --dry-run --Werror $(CPU)/*.h $(CPU)/*.cpp
+	$(BIN)/clang-format --dry-run --Werror $(wildcard $(addprefix $(CSRC)/*/*.,h cpp cu cuh))
 	$(BIN)/mypy
 
 test: lint
