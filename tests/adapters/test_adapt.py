@@ -207,10 +207,12 @@ def test_sequence_model_of_training(kind, tokens):
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
-        ([1, 2], "must be a tensor"), (torch.randn(3), "time and a batch dimension"),
-        (torch.randn(0, 2, 3), "no empty one"), (torch.full((4, 2, 3), torch.nan), "24 values that are NaN"),
+        ([1, 2], "must be a tensor"),
+        (torch.randn(3), "time and a batch dimension"),
+        (torch.randn(0, 2, 3), "no empty one"),
+        (torch.full((4, 2, 3), torch.nan), "24 values that are NaN"),
     ],
-)  # fmt: skip
+)
 def test_refuses_invalid_inputs(inputs, said):
     with pytest.raises(MnemoscopeError, match=said):
         adapt(nn.LSTM(3, 4), inputs)

@@ -18,14 +18,14 @@ def model(request):
     return getattr(transformers, name)(config).eval()
 
 
-def test_ids_go_through_the_models_own_embedding(model):
+def test_hugging_face_ids_are_embedded(model):
     ids = torch.randint(0, 20, (3, 12))
     found = adapt(model, ids)
     wanted = model(ids, use_cache=False).logits.transpose(0, 1)
     torch.testing.assert_close(found.run(found.features), wanted, atol=1e-5, rtol=1e-4)
 
 
-def test_what_needs_inputs_and_outputs_alone_is_measured(model):
+def test_hugging_face_scopes_of_outputs(model):
     found = examine(model, torch.randint(0, 20, (3, 12)), scopes=["recurrence", "horizon", "stability"])
     assert found["recurrence"].labels["kind"] == "recurrent"
     assert found["horizon"].status == "estimated"

@@ -18,7 +18,7 @@ def modules():
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("module", list(modules()), ids=str)
-def test_unrolled_layers_give_torchs_numbers(module):
+def test_from_torch_equals_torch(module):
     module.double()
     x = torch.randn(7, 4, 3, dtype=torch.float64)
     wanted, final = module(x)
@@ -31,13 +31,13 @@ def test_unrolled_layers_give_torchs_numbers(module):
         torch.testing.assert_close(found, expected)
 
 
-def test_parameters_are_the_very_same_objects():
+def test_from_torch_shares_parameters():
     module = nn.LSTM(3, 5, 2)
     layer = from_torch(module)
     assert {name: id(p) for name, p in layer.named_parameters()} == {n: id(p) for n, p in module.named_parameters()}
 
 
-def test_adapting_draws_no_random_numbers():
+def test_from_torch_draws_no_random_numbers():
     before = torch.get_rng_state()
     from_torch(nn_gru := nn.GRU(3, 5))
     assert not torch.equal(before, torch.get_rng_state())  # making nn.GRU itself draws
@@ -47,7 +47,7 @@ def test_adapting_draws_no_random_numbers():
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_direction_of_a_bidirectional_layer_is_a_recurrence(reverse):
+def test_from_torch_one_direction_of_a_bidirectional_layer(reverse):
     module = nn.GRU(3, 5, bidirectional=True).double()
     x = torch.randn(7, 2, 3, dtype=torch.float64)
     wanted = module(x)[0][..., 5:] if reverse else module(x)[0][..., :5]
@@ -55,7 +55,7 @@ def test_a_direction_of_a_bidirectional_layer_is_a_recurrence(reverse):
     torch.testing.assert_close(found.flip(0) if reverse else found, wanted)
 
 
-def test_a_bidirectional_layer_as_a_whole_has_no_step():
+def test_bidirectional_layer_has_no_step():
     with pytest.raises(MnemoscopeError, match="bidirectional LSTM has no step"):
         as_recurrence(nn.LSTM(3, 5, bidirectional=True))
     with pytest.raises(MnemoscopeError, match="second layer"):
@@ -73,7 +73,7 @@ class Summed(nn.RNN):
         return output.cumsum(0), state
 
 
-def test_a_subclass_with_a_forward_of_its_own_is_known_by_that_forward_alone():
+def test_subclass_with_other_outputs_has_no_step():
     found = examine(Summed(3, 5), torch.randn(30, 2, 3), scopes=["horizon", "stability", "truncation"])
     assert found["horizon"].figures["horizon"] == 29
     assert "changes what nn.RNN gives" in found["stability"].why
@@ -89,20 +89,20 @@ class Bare(nn.GRU):
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"num_layers": 2, "dropout": 0.5}])
-def test_a_subclass_that_gives_what_torchs_does_is_known_by_its_states(options):
+def test_subclass_with_the_same_outputs_has_a_step(options):
     module, x = Bare(3, 5, **options), torch.randn(6, 4, 3)
     assert examine(module, x, scopes=["stability"])["stability"].status == "estimated"
     assert examine(nn.Sequential(module, nn.Linear(5, 2)), x, scopes=["stability"])["stability"].status == "estimated"
     assert module.training
 
 
-def test_one_direction_alone_can_be_reversed_only_where_there_is_one():
+def test_from_torch_reverse_needs_a_bidirectional_layer():
     with pytest.raises(MnemoscopeError, match="bidirectional"):
         from_torch(nn.LSTM(3, 5), reverse=True)
 
 
 @pytest.mark.parametrize("kind", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
-def test_cells(kind):
+def test_torch_cells(kind):
     cell = kind(3, 5)
     recurrence = as_recurrence(cell)
     x = torch.randn(4, 2, 3)
@@ -113,7 +113,7 @@ def test_cells(kind):
     torch.testing.assert_close(recurrence(x)[0][-1], wanted)
 
 
-def test_a_batch_first_layer_is_read_time_first():
+def test_batch_first_layer_is_read_time_first():
     from mnemoscope import LSTM
 
     layer = LSTM(3, 5, batch_first=True)
@@ -122,7 +122,7 @@ def test_a_batch_first_layer_is_read_time_first():
     assert layer.batch_first
 
 
-def test_the_adapted_layer_sees_later_changes_of_the_weights():
+def test_adapted_layer_sees_weight_updates():
     module = nn.RNN(3, 5)
     layer = from_torch(module)
     x = torch.randn(4, 2, 3)

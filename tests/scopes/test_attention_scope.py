@@ -6,12 +6,16 @@ from mnemoscope import LSTM, SAB, MemLSTM, MemRNN, MnemoscopeError, RelLSTM, Rel
 from mnemoscope.scopes import attention
 
 LAYERS = [
-    MemRNN(3, 5), MemLSTM(3, 5), RelRNN(3, 5, buffer=3, relevant=4), RelLSTM(3, 5, buffer=4, relevant=2), SAB(3, 5),
-]  # fmt: skip
+    MemRNN(3, 5),
+    MemLSTM(3, 5),
+    RelRNN(3, 5, buffer=3, relevant=4),
+    RelLSTM(3, 5, buffer=4, relevant=2),
+    SAB(3, 5),
+]
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
-def test_the_map_is_the_traces(layer):
+def test_attention_map_equals_the_trace(layer):
     x = torch.randn(14, 3, 3)
     wanted = trace(layer, x).attention_by_origin().double()  # (B, T, steps)
     found = attention(layer, x, sequence=1)
@@ -27,7 +31,7 @@ def memories(layer, x):
     return [[set(row.tolist()) - {-1} for row in state.memory.origin[0]] for state in trace(layer, x).states[1:]]
 
 
-def test_what_is_kept_and_for_how_long():
+def test_kept_for_and_kept_at_end():
     layer, x = RelRNN(3, 5, buffer=3, relevant=2), torch.randn(20, 4, 3)
     found, held = attention(layer, x, sequence=2), memories(layer, x)
     wanted = [np.mean([sum(i in step[row] for step in held) for row in range(4)]) for i in range(20)]
@@ -37,7 +41,7 @@ def test_what_is_kept_and_for_how_long():
     assert set(found.series["kept_at_end"].tolist()) == held[-1][2]
 
 
-def test_relevance_is_the_score_with_which_a_state_was_last_seen():
+def test_relevance_is_the_last_score_in_memory():
     layer, x = RelRNN(3, 5, buffer=3, relevant=2), torch.randn(12, 2, 3)
     wanted = {}
     for state in trace(layer, x).states[1:]:
@@ -48,7 +52,7 @@ def test_relevance_is_the_score_with_which_a_state_was_last_seen():
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.9])
-def test_a_state_is_kept_for_its_relevance(decay):
+def test_relevance_needed_decides_who_is_kept(decay):
     """What leaves a full buffer stays exactly if its relevance exceeds what was needed at that step."""
     buffer, steps = 3, 40
     layer = RelRNN(3, 5, buffer=buffer, relevant=2, decay=decay).double()
@@ -65,7 +69,7 @@ def test_a_state_is_kept_for_its_relevance(decay):
     assert outcomes == {True, False}
 
 
-def test_uniform_attention_has_known_figures():
+def test_figures_of_uniform_attention():
     layer = MemRNN(3, 5)
     layer.weight_score_l0.data.zero_()
     found = attention(layer, torch.randn(16, 2, 3), needs=8)
@@ -78,14 +82,14 @@ def test_uniform_attention_has_known_figures():
     assert not found.warnings
 
 
-def test_attention_beyond_the_buffer():
+def test_beyond_buffer():
     layer = RelRNN(3, 5, buffer=2, relevant=6)
     layer.weight_score_l0.data.zero_()
     found = attention(layer, torch.randn(8, 2, 3))
     assert found.figures["beyond_buffer"] == pytest.approx(np.mean([max(t - 1, 0) / (t + 1) for t in range(8)]))
 
 
-def test_a_task_that_needs_more_than_is_looked_at_is_warned_of():
+def test_warning_if_attention_does_not_reach_the_need():
     found = attention(RelRNN(3, 5, buffer=3, relevant=0), torch.randn(20, 2, 3), needs=10)
     assert found.figures["needed"] == 0
     assert "as far back as the task needs" in found.warnings[0]
@@ -99,7 +103,7 @@ def test_layers_of_a_stack():
         attention(layer, x, layer=2)
 
 
-def test_not_for_a_model_without_attention():
+def test_not_applicable_without_attention():
     found = attention(LSTM(3, 5), torch.randn(10, 2, 3))
     assert found.status == "not applicable"
     assert "does not attend" in found.why

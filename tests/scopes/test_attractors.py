@@ -27,7 +27,7 @@ def scalar(weight: float) -> mnemoscope.RNN:
 SILENCE = torch.zeros(5, 2, 1, dtype=torch.float64)
 
 
-def test_a_pitchfork_has_two_stable_points_and_one_between() -> None:
+def test_pitchfork_has_two_stable_fixed_points_and_one_unstable() -> None:
     found = attractors(scalar(2.0), SILENCE, starts=20)
     root = next(h for h in np.linspace(0.95, 0.96, 100_001) if math.tanh(2 * h) <= h)
     assert found.figures["attractors"] == 2
@@ -40,7 +40,7 @@ def test_a_pitchfork_has_two_stable_points_and_one_between() -> None:
     np.testing.assert_allclose(stable, slope, atol=1e-5)
 
 
-def test_a_contraction_forgets_where_it_started() -> None:
+def test_contraction_has_one_fixed_point() -> None:
     found = attractors(scalar(0.5), SILENCE)
     assert found.figures["attractors"] == 1
     assert (found.series["period"] == 1).all()
@@ -48,21 +48,21 @@ def test_a_contraction_forgets_where_it_started() -> None:
     assert "keeps nothing" in found.sentence
 
 
-def test_a_negative_weight_alternates() -> None:
+def test_negative_weight_has_period_two() -> None:
     found = attractors(scalar(-2.0), SILENCE)
     assert (found.series["period"] == 2).all()
     assert found.figures["attractors"] == 1  # both phases of one cycle
     assert "one attractor, with a period of up to 2" in found.sentence
 
 
-def test_a_constant_input_can_take_an_attractor_away() -> None:
+def test_constant_input_removes_an_attractor() -> None:
     found = attractors(scalar(2.0), SILENCE, constants=torch.tensor([[0.0], [3.0]]), starts=20)
     assert len(set(found.series["basins"][0])) >= 1
     assert (found.series["basins"][1] == 1).all()
     assert (found.series["basins"][0] < 1).all()
 
 
-def test_shares_of_basins_add_up() -> None:
+def test_basins_add_up() -> None:
     found = attractors(scalar(2.0), SILENCE, starts=40)
     ends = np.sign(found.series["orbits"][0, :, -1])
     for sign in (-1, 1):
@@ -77,7 +77,7 @@ def chaotic() -> mnemoscope.LSTM:
     return layer
 
 
-def test_the_chaotic_lstm_doubles_its_period_on_the_way_to_chaos() -> None:
+def test_chaotic_lstm_period_doubling() -> None:
     """Ribeiro et al. 2019, fig. 3: the origin, then cycles, doublings, and chaos at s = 1 with periodic windows."""
     values = [0.5, stability_limit() - 0.05, 0.82, 0.86, 1.0]
     found = attractors(chaotic(), SILENCE, path="scale", values=values, steps=1500)
@@ -90,7 +90,7 @@ def test_the_chaotic_lstm_doubles_its_period_on_the_way_to_chaos() -> None:
     assert "have none" in found.sentence
 
 
-def test_a_path_of_parameters_is_run_as_each_alone() -> None:
+def test_path_equals_single_parameter_vectors() -> None:
     layer, weights = chaotic(), chaotic_lstm(1.0).weight_hh
     path = attractors(layer, SILENCE, path=lambda s: {"weight_hh_l0": s * weights}, values=[0.8, 1.2], steps=50)
     for k, s in enumerate((0.8, 1.2)):
@@ -99,7 +99,7 @@ def test_a_path_of_parameters_is_run_as_each_alone() -> None:
     torch.testing.assert_close(layer.weight_hh_l0.detach(), weights)
 
 
-def test_fixed_points_of_a_linear_map_are_solved_for() -> None:
+def test_fixed_point_of_a_linear_map() -> None:
     torch.manual_seed(0)
     layer = mnemoscope.LinearSystem(2, 5, dtype=torch.float64)
     x = torch.randn(2, dtype=torch.float64)
@@ -112,7 +112,7 @@ def test_fixed_points_of_a_linear_map_are_solved_for() -> None:
 
 
 @pytest.mark.parametrize("model", [nn.LSTM(3, 8), nn.GRU(3, 8, num_layers=2), mnemoscope.ExpRNN(3, 8)], ids=str)
-def test_any_recurrence_can_be_looked_at(model) -> None:
+def test_attractors_of_any_recurrence(model) -> None:
     found = attractors(model, torch.randn(10, 4, 3), steps=50, recorded=8)
     assert found.series["orbits"].shape == (4, 10, 8)
     assert np.isfinite(found.series["orbits"]).all()
@@ -120,7 +120,7 @@ def test_any_recurrence_can_be_looked_at(model) -> None:
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell])
-def test_steps_that_cannot_be_mapped_over_are_made_one_by_one(kind) -> None:
+def test_fallback_without_vmap(kind) -> None:
     torch.manual_seed(0)
     layer, x = (nn.LSTM if kind is nn.LSTMCell else nn.GRU)(3, 4), torch.randn(5, 2, 3)
     cell = kind(3, 4)
@@ -129,7 +129,7 @@ def test_steps_that_cannot_be_mapped_over_are_made_one_by_one(kind) -> None:
     np.testing.assert_allclose(one.series["orbits"], other.series["orbits"], atol=1e-5)
 
 
-def test_fixed_points_are_looked_for_from_where_there_are_numbers() -> None:
+def test_fixed_points_skip_nan_starts() -> None:
     layer = mnemoscope.LinearSystem(3, 6)
     with torch.no_grad():
         layer.weight_hh_l0.mul_(30)
@@ -139,20 +139,20 @@ def test_fixed_points_are_looked_for_from_where_there_are_numbers() -> None:
     np.testing.assert_allclose(found.series["fixed_points"][0], torch.linalg.solve(torch.eye(6) - V, b), rtol=1e-3)
 
 
-def test_a_memory_is_told_apart() -> None:
+def test_not_applicable_with_a_memory() -> None:
     found = attractors(mnemoscope.RelLSTM(3, 4), torch.randn(5, 2, 3))
     assert found.status == "not applicable"
     assert "carries past states" in found.why
 
 
 @pytest.mark.parametrize("period", [1, 2, 5, 32])
-def test_periods_are_found_and_noise_has_none(period: int) -> None:
+def test_find_period(period: int) -> None:
     wave = np.tile(np.random.default_rng(period).normal(size=(period, 3)), (80 // period + 1, 1))[:80]
     assert find_period(wave) == period
     assert find_period(np.random.default_rng(0).normal(size=(80, 3))) == 0
 
 
-def test_bad_options_are_named() -> None:
+def test_refuses_bad_options() -> None:
     with pytest.raises(mnemoscope.MnemoscopeError, match="unit must lie between 0 and 0; got 3"):
         attractors(scalar(1.0), SILENCE, unit=3)
     with pytest.raises(mnemoscope.MnemoscopeError, match=r"constants must be \(V, 1\); got \[2, 4\]"):

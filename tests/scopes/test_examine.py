@@ -29,7 +29,7 @@ def own_scope():
         del SCOPES[name]
 
 
-def test_a_whole_examination_comes_back_from_disk(tmp_path):
+def test_examination_round_trip(tmp_path):
     found = examine(LSTM(3, 5), torch.randn(12, 4, 3), scopes=QUICK, needs=40)
     assert next(iter(found)).scope == "recurrence"
     assert {finding.scope for finding in found} == set(QUICK)
@@ -42,24 +42,24 @@ def test_a_whole_examination_comes_back_from_disk(tmp_path):
 
 
 @pytest.mark.parametrize("model", [LSTM(3, 5), nn.Linear(3, 2), nn.LSTM(3, 5, bidirectional=True)])
-def test_the_verdict_has_three_sentences(model):
+def test_verdict_has_three_sentences(model):
     found = examine(model, torch.randn(6, 8, 3), scopes=QUICK)
     assert len([end for end in found.verdict.replace(". ", ".\n").splitlines() if end.endswith(".")]) == 3
 
 
-def test_the_verdict_begins_with_what_is_broken():
+def test_verdict_begins_with_what_is_broken():
     found = examine(nn.LSTM(3, 5), torch.randn(6, 9, 3), batch_first=True, scopes=["recurrence", "horizon"])
     assert found.verdict.startswith("LSTM(3, 5) runs over the batch")
     assert "batch_first=True" in found.verdict
 
 
-def test_the_verdict_names_what_could_not_be_measured():
+def test_verdict_names_failures_on_nan_outputs():
     found = examine(lambda x: x.cumsum(1) * float("nan"), torch.randn(2, 10, 3), scopes=["recurrence", "horizon"])
     assert "outputs are NaN or infinite from step 0" in found.verdict
     assert "What to do: fix" in found.verdict
 
 
-def test_every_scope_that_applies_runs_by_default(monkeypatch):
+def test_all_scopes_run_by_default(monkeypatch):
     asked = []
     for name, each in list(SCOPES.items()):
 
@@ -73,7 +73,7 @@ def test_every_scope_that_applies_runs_by_default(monkeypatch):
     assert set(QUICK) <= set(asked)
 
 
-def test_a_scope_that_fails_does_not_stop_the_others(own_scope):
+def test_failed_scope_does_not_stop_the_others(own_scope):
     def broken(subject):
         raise ZeroDivisionError("of the scope's own")
 
@@ -84,7 +84,7 @@ def test_a_scope_that_fails_does_not_stop_the_others(own_scope):
     assert found["recurrence"].status == "estimated"
 
 
-def test_memory_that_does_not_suffice_says_what_to_do(own_scope):
+def test_out_of_memory_hint(own_scope):
     def greedy(subject):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 TiB")
 
@@ -93,7 +93,7 @@ def test_memory_that_does_not_suffice_says_what_to_do(own_scope):
     assert "fewer or shorter sequences" in found["greedy"].why
 
 
-def test_an_interrupt_gives_what_there_is(own_scope):
+def test_keyboard_interrupt_returns_partial_findings(own_scope):
     def pressed(subject):
         raise KeyboardInterrupt
 
@@ -104,7 +104,7 @@ def test_an_interrupt_gives_what_there_is(own_scope):
     assert "Gradients reach" in found.verdict
 
 
-def test_a_spent_budget_skips_the_rest(own_scope):
+def test_spent_budget_skips_the_rest(own_scope):
     def endless(subject):
         for _ in iter(int, 1):
             subject.report(0.5)
@@ -117,7 +117,7 @@ def test_a_spent_budget_skips_the_rest(own_scope):
 
 
 @pytest.mark.parametrize("model", [RelRNN(3, 5), nn.Linear(3, 5)])
-def test_what_does_not_apply_says_so_however_little_time_is_left(model, own_scope):
+def test_not_applicable_even_without_budget_left(model, own_scope):
     def endless(subject):
         for _ in iter(int, 1):
             subject.report(0.5)
@@ -127,7 +127,7 @@ def test_what_does_not_apply_says_so_however_little_time_is_left(model, own_scop
     assert [finding.status for finding in found] == ["skipped", *["not applicable"] * 3]
 
 
-def test_progress_goes_from_scope_to_scope():
+def test_progress_is_reported_for_every_scope():
     seen = []
     examine(RelRNN(3, 5), torch.randn(6, 2, 3), scopes=QUICK, progress=lambda *said: seen.append(said))
     names = list(dict.fromkeys(name for name, _, _ in seen))
@@ -147,7 +147,7 @@ def test_options_reach_their_scope():
     assert "input_gradient_spectral" in found["horizon"].series
 
 
-def test_a_wrong_option_fails_its_scope_alone():
+def test_unknown_option_fails_its_scope_alone():
     found = examine(LSTM(3, 5), torch.randn(6, 2, 3), scopes=["horizon", "signal"], options={"horizon": {"lags": 3}})
     assert "no option 'lags'" in found["horizon"].why
     assert found["signal"].has_result
@@ -156,19 +156,22 @@ def test_a_wrong_option_fails_its_scope_alone():
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"scopes": ["horizons"]}, "no scope 'horizons'; there are"), ({"budget": 0}, "positive number of seconds"),
-        ({"options": {"horizons": {}}}, "'horizons', which is no scope"), ({"inputs": None}, "pass inputs"),
-        ({"inputs": torch.randn(6, 2, 4)}, "input_size=3"), ({"model": lambda: 1 / 0}, "ZeroDivisionError"),
+        ({"scopes": ["horizons"]}, "no scope 'horizons'; there are"),
+        ({"budget": 0}, "positive number of seconds"),
+        ({"options": {"horizons": {}}}, "'horizons', which is no scope"),
+        ({"inputs": None}, "pass inputs"),
+        ({"inputs": torch.randn(6, 2, 4)}, "input_size=3"),
+        ({"model": lambda: 1 / 0}, "ZeroDivisionError"),
         ({"needs": -3}, "number of steps back"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_examined_is_told_at_once(asked, said):
+)
+def test_examine_refuses_bad_arguments(asked, said):
     call = {"model": LSTM(3, 5), "inputs": torch.randn(6, 2, 3), **asked}
     with pytest.raises(MnemoscopeError, match=said):
         examine(**call)
 
 
-def test_a_model_that_does_not_run_on_its_inputs():
+def test_examine_refuses_a_model_that_does_not_run():
     with pytest.raises(MnemoscopeError, match="does the model run on these inputs"):
         examine(nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 2)), torch.randn(6, 2, 3))
 
@@ -219,20 +222,20 @@ def test_forward_passes_of_a_recurrence_before_the_first_scope(own_scope):
     assert examine(CountingLSTM(3, 4), torch.randn(6, 2, 3), scopes=["first"])["first"].has_result
 
 
-def test_examining_is_repeatable():
+def test_examine_is_deterministic():
     model, x = RelRNN(3, 5), torch.randn(8, 3, 3)
     one, other = (examine(model, x, scopes=["horizon", "signal"]) for _ in range(2))
     for a, b in zip(one, other, strict=True):
         assert a.figures == b.figures
 
 
-def test_names_are_public_and_light():
+def test_public_names():
     assert mnemoscope.examine is examine
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         mnemoscope.nonsense  # noqa: B018
 
 
-def test_another_seed_takes_another_direction():
+def test_seed_changes_the_random_direction():
     model, x = LSTM(3, 5), torch.randn(8, 3, 3)
     one, other = (SCOPES["horizon"].measure(model, x, seed=seed) for seed in (0, 1))
     assert one.series["input_gradient"].tolist() != other.series["input_gradient"].tolist()
@@ -283,7 +286,7 @@ def test_the_title_of_a_scope_is_its_name_by_default(own_scope):
 DOCUMENT = (pathlib.Path(__file__).parents[2] / "docs" / "scopes.md").read_text("utf-8")
 
 
-def test_every_scope_has_its_row_in_the_document():
+def test_docs_row_of_every_scope():
     lines = [line for line in DOCUMENT.splitlines() if line.startswith("| `")]
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in lines]
     documented = {row[0]: (row[1], float(row[4])) for row in rows}
@@ -291,7 +294,7 @@ def test_every_scope_has_its_row_in_the_document():
     assert documented == registered
 
 
-def test_the_documents_scope_of_ones_own_runs():
+def test_docs_example_of_a_new_scope():
     code = DOCUMENT.split("## A scope of your own")[1].split("```")[1].removeprefix("python")
     known = {"model": LSTM(3, 5), "inputs": torch.randn(6, 2, 3)}
     try:

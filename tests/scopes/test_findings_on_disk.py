@@ -13,11 +13,18 @@ from mnemoscope import Examination, Finding, MnemoscopeError
 
 def examination(**changes):
     finding = Finding(
-        "horizon", "Gradients reach 38 steps back.", "estimated", figures={"horizon": 38, "rate": float("nan")},
+        "horizon",
+        "Gradients reach 38 steps back.",
+        "estimated",
+        figures={"horizon": 38, "rate": float("nan")},
         series={"input_gradient": torch.linspace(1, 0, 5), "steps": np.arange(3)},
-        spread={"input_gradient": np.ones((2, 5))}, labels={"law": "exponential", "names": ["a", "b"]},
-        assumptions=("one",), warnings=("two",), method="m", seconds=0.5,
-    )  # fmt: skip
+        spread={"input_gradient": np.ones((2, 5))},
+        labels={"law": "exponential", "names": ["a", "b"]},
+        assumptions=("one",),
+        warnings=("two",),
+        method="m",
+        seconds=0.5,
+    )
     other = Finding("stability", "It is stable.", "certified", why="||V|| < 1")
     fields = dict(verdict="Good.", about={"model": "LSTM", "ünï": "<b>"}, partial=True, seconds=1.5)
     return Examination({"horizon": finding, "stability": other}, **{**fields, **changes})
@@ -35,10 +42,14 @@ def test_round_trip(tmp_path):
 
 @given(
     st.dictionaries(st.text(min_size=1), st.floats()),
-    st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), hnp.arrays(
-        st.sampled_from([np.float32, np.float64, np.int64, np.bool_]), hnp.array_shapes(min_dims=0, max_side=3))),
-)  # fmt: skip
-def test_whatever_is_found_comes_back(tmp_path_factory, figures, series):
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+        hnp.arrays(
+            st.sampled_from([np.float32, np.float64, np.int64, np.bool_]), hnp.array_shapes(min_dims=0, max_side=3)
+        ),
+    ),
+)
+def test_round_trip_of_any_figures_and_series(tmp_path_factory, figures, series):
     figures = {name.encode("utf-8", "replace").decode(): value for name, value in figures.items()}
     given = Examination({"x": Finding("x", "s", "estimated", figures=figures, series=series)}, "v")
     folder = tmp_path_factory.mktemp("findings")
@@ -56,20 +67,20 @@ def test_a_file_without_titles_loads(tmp_path):
     assert Examination.load(tmp_path) == examination()
 
 
-def test_the_file_is_plain_json(tmp_path):
+def test_file_is_strict_json_with_nan_as_text(tmp_path):
     path = examination().save(tmp_path)
     document = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert document["findings"][0]["figures"] == {"horizon": 38.0, "rate": "nan"}
 
 
-def test_a_difference_in_any_array_is_seen():
+def test_equality_compares_arrays():
     one, other = examination(), examination()
     other["horizon"].series["input_gradient"][2] += 1e-7
     assert one != other
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-def test_a_write_that_fails_leaves_the_old_examination(tmp_path, monkeypatch, failing):
+def test_failed_save_leaves_the_old_examination(tmp_path, monkeypatch, failing):
     old, new = examination(), examination(verdict="Better.")
     new["horizon"].series["steps"][0] = 99
     old.save(tmp_path)
@@ -95,13 +106,13 @@ def test_a_write_that_fails_leaves_the_old_examination(tmp_path, monkeypatch, fa
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"format": 1}', '{"format": 2}', '{"format": 1, "arrays": 3, "findings": []}', "[" * 9999]
 )
-def test_what_is_no_file_of_findings(tmp_path, text):
+def test_load_refuses_corrupt_files(tmp_path, text):
     (tmp_path / "findings.json").write_text(text)
     with pytest.raises(MnemoscopeError):
         Examination.load(tmp_path)
 
 
-def test_arrays_are_read_from_the_folder_alone(tmp_path):
+def test_load_reads_arrays_from_the_same_folder_only(tmp_path):
     inner = tmp_path / "inner"
     path = examination().save(inner)
     document = json.loads(path.read_text())
@@ -111,12 +122,12 @@ def test_arrays_are_read_from_the_folder_alone(tmp_path):
         Examination.load(inner)
 
 
-def test_a_missing_folder():
+def test_load_of_a_missing_folder():
     with pytest.raises(MnemoscopeError, match="cannot read findings"):
         Examination.load("no/such/folder")
 
 
-def test_a_finding_keeps_arrays_of_its_own():
+def test_finding_copies_its_arrays():
     tensor = torch.zeros(3, requires_grad=True)
     finding = Finding("x", "s", "estimated", series={"a": tensor})
     with torch.no_grad():
@@ -124,17 +135,17 @@ def test_a_finding_keeps_arrays_of_its_own():
     assert finding.series["a"].tolist() == [0, 0, 0]
 
 
-def test_numbers_that_numpy_does_not_know_become_those_that_it_does():
+def test_bfloat16_becomes_float32():
     kept = Finding("s", "S.", "estimated", series={"a": torch.tensor([0.5, 3.0], dtype=torch.bfloat16)}).series["a"]
     assert kept.dtype == np.float32
     assert kept.tolist() == [0.5, 3.0]
 
 
-def test_a_status_is_one_of_five():
+def test_refuses_unknown_status():
     with pytest.raises(MnemoscopeError, match="certified, estimated, not applicable, skipped, failed"):
         Finding("x", "s", "measured")
 
 
-def test_an_absent_finding_is_named():
+def test_getitem_of_a_missing_finding():
     with pytest.raises(MnemoscopeError, match="no finding 'paths'; there are horizon, stability"):
         examination()["paths"]

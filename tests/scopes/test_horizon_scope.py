@@ -14,7 +14,7 @@ def powers(V, steps):
 
 
 @pytest.mark.parametrize("scale", [0.6, 1.0, 1.1])
-def test_of_a_linear_system_it_is_the_norm_of_the_powers(scale):
+def test_linear_system_gives_norms_of_matrix_powers(scale):
     layer = LinearSystem(3, 5).double()
     layer.weight_hh_l0.data *= scale / torch.linalg.eigvals(layer.weight_hh_l0.detach()).abs().max()
     found = horizon(layer, torch.randn(30, 2, 3, dtype=torch.float64), directions=5)
@@ -46,7 +46,7 @@ def mem_rnn_by_equations(layer, x, nudge):
     return h
 
 
-def test_paths_through_attention_count():
+def test_gradients_through_attention():
     layer, x = MemRNN(3, 5).double(), torch.randn(9, 1, 3, dtype=torch.float64)
     for name in ("query", "key", "score"):
         getattr(layer, f"weight_{name}_l0").data *= 3
@@ -58,14 +58,14 @@ def test_paths_through_attention_count():
 
 
 @pytest.mark.parametrize("output", ["h", "s"])
-def test_states_are_found_whatever_the_layer_gives(output):
+def test_state_gradient_for_both_outputs(output):
     layer, x = RelRNN(3, 5, buffer=2, relevant=2, output=output), torch.randn(12, 2, 3)
     profile = horizon(layer, x, directions=5).series["state_gradient"]
     assert (profile > 0).all()
 
 
 @pytest.mark.parametrize("layer", [RNN(3, 4, 2), nn.GRU(3, 4, 2), LSTM(3, 4), nn.LSTMCell(3, 4)], ids=str)
-def test_inputs_gradients_are_autograds(layer):
+def test_input_gradient_equals_autograd(layer):
     layer = layer.double()
     x = torch.randn(6, 1, 3, dtype=torch.float64)
     found = horizon(layer, x, directions=4)
@@ -90,7 +90,7 @@ def scalar(a):
     return layer
 
 
-def test_where_it_ends_and_by_which_law():
+def test_horizon_and_law_of_an_exponential():
     found = horizon(scalar(0.9), torch.randn(80, 3, 1, dtype=torch.float64), needs=60)
     assert found.figures["horizon"] == 43  # 0.9^43 > 1 % > 0.9^44
     assert found.figures["first_below"] == 44
@@ -102,31 +102,31 @@ def test_where_it_ends_and_by_which_law():
     assert list(found.series["horizon_by_sequence"]) == [43, 43, 43]
 
 
-def test_by_behaviour():
+def test_agreement_after_two_prefixes():
     found = horizon(scalar(0.5), torch.randn(40, 3, 1, dtype=torch.float64))
     np.testing.assert_allclose(found.series["difference_after_prefix"], 0.5 ** np.arange(31), atol=1e-12)
     assert found.figures["agreement"] == 7  # 0.5^7 < 1 % < 0.5^6
 
 
-def test_explosion_is_seen():
+def test_exploding_gradients():
     found = horizon(scalar(1.2), torch.randn(60, 2, 1, dtype=torch.float64))
     assert found.figures["explodes_at"] == 26  # 1.2^26 > 100 > 1.2^25
     assert "explode" in found.sentence
     assert "clip" in found.warnings[0]
 
 
-def test_overflow_is_an_explosion():
+def test_overflow_counts_as_explosion():
     found = horizon(scalar(1e30).float(), torch.randn(20, 2, 1), behavior=False)
     assert found.figures["explodes_at"] == 1
     assert "infinity" in found.sentence
 
 
-def test_what_is_no_number_has_not_exploded():
+def test_nan_is_an_error_and_not_an_explosion():
     with pytest.raises(MnemoscopeError, match="NaN or infinite"):
         horizon(lambda x: x.cumsum(1) * float("nan"), torch.randn(2, 10, 3))
 
 
-def test_a_power_law_of_a_model_that_has_no_step():
+def test_power_law_of_a_forward_only_model():
     weights = torch.arange(64, dtype=torch.float64).clamp(min=1) ** -1.5
 
     def model(x):  # (B, T, d): y_t = x_t + sum_k x_{t-k} k^-1.5
@@ -139,14 +139,14 @@ def test_a_power_law_of_a_model_that_has_no_step():
     assert "state_gradient" not in found.series
 
 
-def test_a_model_without_memory():
+def test_horizon_of_a_memoryless_model():
     found = horizon(nn.Linear(3, 2), torch.randn(2, 10, 3))
     assert found.figures["horizon"] == 0
     assert found.figures["agreement"] == 1
     assert found.labels["law"] == "none"
 
 
-def test_the_present_input_may_outweigh_the_others():
+def test_horizon_beside_present():
     found = horizon(lambda x: 1000 * x + x.cumsum(1), torch.randn(2, 10, 3))
     assert found.figures["horizon"] == 0
     assert found.figures["horizon_beside_present"] == 9
@@ -172,14 +172,14 @@ class Counting(Recurrence):
 
 
 @pytest.mark.parametrize("length", [10, 40])
-def test_every_lag_comes_from_one_run(length):
+def test_every_lag_from_one_backward_pass(length):
     model = Counting()
     found = horizon(model, torch.randn(length, 3, 2), behavior=False)
     assert len(found.series["input_gradient"]) == len(found.series["state_gradient"]) == length
     assert model.steps == length
 
 
-def test_of_a_state_that_the_output_is_not_made_from():
+def test_state_gradient_if_the_output_skips_the_state():
     """Outputs of a user's step are read from an inner tensor: the lag 0 of states repeats lag 1."""
 
     class Inner(nn.Module):
@@ -197,7 +197,7 @@ def test_of_a_state_that_the_output_is_not_made_from():
     np.testing.assert_allclose(found.series["state_gradient"], wanted, rtol=1e-5)
 
 
-def test_the_gradient_of_the_loss_by_step():
+def test_loss_gradient_by_input():
     layer, x, y = LSTM(3, 4), torch.randn(7, 2, 3), torch.randn(7, 2, 4)
     found = horizon(layer, x, targets=y, loss=nn.functional.mse_loss)
     x = x.clone().requires_grad_()
@@ -205,7 +205,7 @@ def test_the_gradient_of_the_loss_by_step():
     np.testing.assert_allclose(found.series["loss_gradient"], wanted.flatten(1).norm(dim=1), rtol=1e-5)
 
 
-def test_the_gradient_of_the_loss_by_state():
+def test_loss_gradient_by_state():
     """For h_t = V h_{t-1} + U x_t and the loss sum_t 1/2 ||h_t||^2: g_t = h_t + V^T g_{t+1}."""
     layer, x = LinearSystem(3, 4).double(), torch.randn(7, 1, 3, dtype=torch.float64)
     found = horizon(layer, x, targets=torch.zeros(()), loss=lambda y, _: y.square().sum() / 2)
@@ -216,7 +216,7 @@ def test_the_gradient_of_the_loss_by_state():
     np.testing.assert_allclose(found.series["loss_gradient_by_state"], wanted[::-1], rtol=1e-9)
 
 
-def test_the_loss_gets_outputs_in_the_models_layout():
+def test_loss_gets_the_models_layout():
     layer, x, y = nn.LSTM(3, 4, batch_first=True), torch.randn(2, 7, 3), torch.randn(2, 7, 4)
 
     def loss(outputs, targets):
@@ -230,25 +230,25 @@ def test_the_loss_gets_outputs_in_the_models_layout():
     ("options", "said"),
     [({"fraction": 2}, "fraction"), ({"directions": 0}, "directions"), ({"lags": 3}, "no option 'lags'; it takes")],
 )
-def test_wrong_options(options, said):
+def test_refuses_wrong_options(options, said):
     with pytest.raises(MnemoscopeError, match=said):
         horizon(LSTM(3, 4), torch.randn(5, 2, 3), **options)
 
 
-def test_one_step_is_not_enough():
+def test_refuses_a_single_step():
     with pytest.raises(MnemoscopeError, match="at least 2 steps"):
         horizon(LSTM(3, 4), torch.randn(1, 2, 3))
 
 
 @pytest.mark.parametrize(("law", "exponent"), [("exponential", -0.3), ("power law", -0.8)])
-def test_the_right_law_is_chosen_in_noise(law, exponent):
+def test_fit_chooses_the_law_in_noise(law, exponent):
     k = np.arange(100)
     clean = np.exp(exponent * k / 5) if law == "exponential" else np.maximum(k, 1.0) ** exponent
     noisy = clean * np.exp(0.1 * np.random.default_rng(0).normal(size=100))
     assert fit(noisy, 1e-14).name == law
 
 
-def test_a_memory_of_one_lag_falls_by_no_law():
+def test_fit_finds_no_law_for_a_single_lag():
     profile = 0.5 ** np.arange(60.0)
     profile[50] = 1.0
     assert fit(profile, 1e-30).name == "none"

@@ -34,7 +34,7 @@ def setting(T: int = 12, n: int = 4) -> dict:
     ],
     ids=["LSTM", "RelRNN", "torch-GRU", "feed-forward"],
 )
-def test_every_point_of_a_line_is_the_model_with_those_parameters(make) -> None:
+def test_line_equals_the_model_at_each_point(make) -> None:
     torch.manual_seed(0)
     start, end, given = make().double(), make().double(), setting()
     before = copy.deepcopy(start.state_dict())
@@ -49,7 +49,7 @@ def test_every_point_of_a_line_is_the_model_with_those_parameters(make) -> None:
 
 
 @pytest.mark.parametrize("make", [mnemoscope.LSTM, mnemoscope.RelRNN, mnemoscope.GRU])
-def test_many_points_at_once_are_the_points_one_by_one(make, monkeypatch) -> None:
+def test_vmap_equals_the_loop(make, monkeypatch) -> None:
     torch.manual_seed(0)
     model, planes, calls = make(2, 4, dtype=torch.float64), [], []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
@@ -61,7 +61,7 @@ def test_many_points_at_once_are_the_points_one_by_one(make, monkeypatch) -> Non
     np.testing.assert_allclose(*planes, rtol=1e-9)
 
 
-def test_three_points_span_a_plane() -> None:
+def test_plane_through_three_points() -> None:
     torch.manual_seed(0)
     start, end, third = (mnemoscope.RNN(2, 4, dtype=torch.float64) for _ in range(3))
     given = setting()
@@ -73,7 +73,7 @@ def test_three_points_span_a_plane() -> None:
         assert cost == pytest.approx(mean_square(model(given["inputs"])[0], given["targets"]).item(), rel=1e-6)
 
 
-def test_a_read_out_that_is_linear_has_a_parabola() -> None:
+def test_linear_readout_gives_a_parabola() -> None:
     found = landscape(nn.Linear(2, 4).double(), **setting(), points=21)
     rows = found.series["cost"]
     np.testing.assert_allclose(np.diff(rows, 3, axis=1), 0, atol=1e-10)
@@ -81,7 +81,7 @@ def test_a_read_out_that_is_linear_has_a_parabola() -> None:
     assert "smooth" in found.sentence
 
 
-def test_a_chaotic_network_has_a_rough_cost() -> None:
+def test_chaotic_network_is_rough() -> None:
     """Ribeiro et al. 2019, section 3.1: around s = 1 the cost of the chaotic LSTM over 200 steps is full of bends."""
     weights = chaotic_lstm(1.0)
 
@@ -109,7 +109,7 @@ def test_a_chaotic_network_has_a_rough_cost() -> None:
     assert "smooth" in short.sentence
 
 
-def test_held_out_sequences_are_evaluated_at_the_same_points() -> None:
+def test_held_out_sequences() -> None:
     model, given = mnemoscope.GRU(2, 4, dtype=torch.float64), setting()
     other = (given["inputs"] + 1, given["targets"])
     found = landscape(model, **given, points=3, held_out=other)
@@ -118,7 +118,7 @@ def test_held_out_sequences_are_evaluated_at_the_same_points() -> None:
     assert found.figures["held_out"] == pytest.approx(alone.figures["cost"])
 
 
-def test_a_model_that_cannot_be_mapped_over_is_looped_over() -> None:
+def test_fallback_without_vmap() -> None:
     class Stubborn(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) * (1.0 if self.weight.sum().item() > 0 else -1.0)
@@ -129,14 +129,14 @@ def test_a_model_that_cannot_be_mapped_over_is_looped_over() -> None:
     assert found.series["cost"][2, 2] == pytest.approx(mean_square(model(given["inputs"]), given["targets"]).item())
 
 
-def test_random_directions_move_each_row_by_its_own_norm() -> None:
+def test_filter_normalized_directions() -> None:
     weight = torch.randn(5, 7, dtype=torch.float64) * torch.arange(1.0, 6.0)[:, None]
     direction = filter_normalized(weight, torch.Generator().manual_seed(0))
     torch.testing.assert_close(direction.norm(dim=1), weight.norm(dim=1))
     assert filter_normalized(torch.zeros(3), torch.Generator()).norm() == 0
 
 
-def test_bad_points_are_named() -> None:
+def test_refuses_bad_points() -> None:
     model, given = mnemoscope.GRU(2, 4, dtype=torch.float64), setting()
     with pytest.raises(mnemoscope.MnemoscopeError, match=r"to must have weight_ih_l0 \[12, 2\]; got nothing"):
         landscape(model, **given, to={})

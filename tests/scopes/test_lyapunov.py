@@ -15,7 +15,7 @@ from mnemoscope.scopes._lyapunov import kaplan_yorke, lyapunov
 from mnemoscope.theory.smoothness import chaotic_lstm
 
 
-def test_a_linear_systems_exponents_are_its_eigenvalues() -> None:
+def test_exponents_of_a_linear_system_are_its_eigenvalues() -> None:
     torch.manual_seed(0)
     layer = mnemoscope.LinearSystem(2, 6, dtype=torch.float64)
     with torch.no_grad():  # a turned diagonal: moduli well apart, a pair among them
@@ -28,7 +28,7 @@ def test_a_linear_systems_exponents_are_its_eigenvalues() -> None:
     assert found.labels["regime"] == "chaotic"
 
 
-def test_an_orthogonal_network_is_at_the_edge() -> None:
+def test_orthogonal_network_is_at_the_edge() -> None:
     torch.manual_seed(0)
     layer = mnemoscope.ExpRNN(2, 8, nonlinearity="identity", dtype=torch.float64)
     found = lyapunov(layer, torch.randn(60, 2, 2, dtype=torch.float64))
@@ -37,7 +37,7 @@ def test_an_orthogonal_network_is_at_the_edge() -> None:
 
 
 @pytest.mark.parametrize(("s", "low", "high"), [(1.0, 0.05, 0.5), (0.5, -0.62, -0.49)])
-def test_the_chaotic_lstm(s: float, low: float, high: float) -> None:
+def test_chaotic_lstm(s: float, low: float, high: float) -> None:
     """Ribeiro et al. 2019, A.1: positive at s = 1, ln(21/64)/2 = -0.557 at s = 0.5."""
     layer = mnemoscope.LSTM(1, 2, bias=False, dtype=torch.float64)
     with torch.no_grad():
@@ -60,7 +60,7 @@ def test_the_chaotic_lstm(s: float, low: float, high: float) -> None:
     assert found.labels["regime"] == ("chaotic" if s == 1 else "contractive")
 
 
-def test_single_precision_is_warned_of_when_its_digits_are_gone() -> None:
+def test_warning_if_float32_digits_are_used_up() -> None:
     layer = mnemoscope.LinearSystem(1, 2)
     with torch.no_grad():
         layer.weight_hh_l0.copy_(2 * torch.eye(2))
@@ -70,7 +70,7 @@ def test_single_precision_is_warned_of_when_its_digits_are_gone() -> None:
     assert not lyapunov(layer, torch.zeros(15, 1, 1)).warnings
 
 
-def test_the_sum_of_all_exponents_is_the_mean_log_determinant() -> None:
+def test_sum_of_exponents_is_the_mean_log_determinant() -> None:
     torch.manual_seed(0)
     layer, x = mnemoscope.GRU(2, 3, dtype=torch.float64), torch.randn(40, 1, 2, dtype=torch.float64)
     found = lyapunov(layer, x, discard=0)
@@ -103,7 +103,7 @@ def test_fewer_exponents_are_the_largest_ones() -> None:
         ([0.5, 0.1], 9, math.nan),
     ],
 )
-def test_kaplan_and_yorkes_dimension(exponents: list[float], size: int, dimension: float) -> None:
+def test_kaplan_yorke(exponents: list[float], size: int, dimension: float) -> None:
     assert kaplan_yorke(np.array(exponents), size) == pytest.approx(dimension, nan_ok=True)
 
 
@@ -114,7 +114,7 @@ class Cut(mnemoscope.LinearSystem):
         return super().cell(w, u, state.detach())
 
 
-def test_a_step_that_is_cut_from_the_graph_carries_its_state_on_all_the_same() -> None:
+def test_exponents_of_a_detached_step_by_differences() -> None:
     torch.manual_seed(0)
     layer, x = Cut(2, 3, dtype=torch.float64), torch.randn(200, 2, 2, dtype=torch.float64)
     with torch.no_grad():
@@ -123,7 +123,7 @@ def test_a_step_that_is_cut_from_the_graph_carries_its_state_on_all_the_same() -
     assert stability(layer, x).figures["lambda"] == pytest.approx(0.9, abs=1e-6)
 
 
-def test_truncated_gradients_are_not_forgotten_states() -> None:
+def test_detached_state_is_not_forgotten() -> None:
     torch.manual_seed(0)
     often, never = mnemoscope.SAB(3, 5, truncation=3), mnemoscope.SAB(3, 5, truncation=10**6)
     never.load_state_dict(often.state_dict())
@@ -132,7 +132,7 @@ def test_truncated_gradients_are_not_forgotten_states() -> None:
     np.testing.assert_allclose(one, other, rtol=1e-3)
 
 
-def test_a_memory_is_held_fixed_and_that_is_said() -> None:
+def test_memory_is_constant() -> None:
     found = lyapunov(mnemoscope.MemRNN(2, 4), torch.randn(20, 2, 2))
     assert found.figures["largest"] < 0
     assert any("memory" in assumption for assumption in found.assumptions)
@@ -141,7 +141,7 @@ def test_a_memory_is_held_fixed_and_that_is_said() -> None:
 
 
 @pytest.mark.parametrize("nonlinearity", ["identity", "relu"])
-def test_what_runs_away_is_not_contractive(nonlinearity: str) -> None:
+def test_diverging_state_is_not_contractive(nonlinearity: str) -> None:
     torch.manual_seed(0)
     layer = mnemoscope.RNN(3, 6, nonlinearity=nonlinearity)
     with torch.no_grad():
@@ -150,7 +150,7 @@ def test_what_runs_away_is_not_contractive(nonlinearity: str) -> None:
         lyapunov(layer, torch.randn(60, 4, 3))
 
 
-def test_bad_options_are_named() -> None:
+def test_refuses_bad_options() -> None:
     model, x = mnemoscope.RNN(2, 4), torch.randn(20, 2, 2)
     with pytest.raises(mnemoscope.MnemoscopeError, match="between 1 and the state's size 4; got 9"):
         lyapunov(model, x, exponents=9)

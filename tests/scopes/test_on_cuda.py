@@ -13,7 +13,7 @@ MODELS = [lambda: LSTM(3, 16), lambda: nn.GRU(3, 16, 2), lambda: RelRNN(3, 16), 
 
 
 @pytest.mark.parametrize("make", MODELS)
-def test_the_figures_are_those_of_the_cpu(make):
+def test_cuda_figures_equal_cpu(make):
     torch.manual_seed(0)
     model, x = make(), torch.randn(30, 4, 3)
     here = examine(model, x, scopes=SCOPES)
@@ -28,7 +28,7 @@ def test_the_figures_are_those_of_the_cpu(make):
 
 
 @pytest.mark.parametrize("make", [*MODELS, lambda: RAC(3, 4)])
-def test_what_can_be_measured_here_can_be_measured_there(make):
+def test_all_scopes_on_cuda(make):
     torch.manual_seed(0)
     model, x, y = make(), torch.randn(20, 4, 3), torch.zeros(())
     loss = lambda output, target: (output - target).square().mean()  # noqa: E731
@@ -37,7 +37,7 @@ def test_what_can_be_measured_here_can_be_measured_there(make):
     assert [(found.scope, found.status) for found in there] == [(found.scope, found.status) for found in here]
 
 
-def test_the_devices_random_state_stays():
+def test_cuda_random_state_is_restored():
     model, x = nn.LSTM(3, 8, 2, dropout=0.5).cuda(), torch.randn(30, 4, 3, device="cuda")
     before = torch.cuda.get_rng_state()
     examine(model, x, scopes=["recurrence", "horizon"])
@@ -45,6 +45,6 @@ def test_the_devices_random_state_stays():
     assert next(model.parameters()).is_cuda
 
 
-def test_a_model_elsewhere_is_told_where_to_go():
+def test_refuses_model_on_another_device():
     with pytest.raises(MnemoscopeError, match=r"is on cuda:0, the inputs are on cpu"):
         examine(nn.LSTM(3, 8).cuda(), torch.randn(30, 4, 3))

@@ -11,7 +11,7 @@ from mnemoscope.scopes import paths
 
 
 @pytest.mark.parametrize("kind", [mnemoscope.MemRNN, mnemoscope.RelRNN, mnemoscope.MemLSTM, mnemoscope.RelLSTM])
-def test_the_sum_over_hops_is_the_total_derivative(kind) -> None:
+def test_sum_over_hops_is_the_total_derivative(kind) -> None:
     torch.manual_seed(0)
     layer, x = kind(3, 5, dtype=torch.float64), torch.randn(20, 2, 3, dtype=torch.float64)
     found = paths(layer, x, hops=30)
@@ -20,7 +20,7 @@ def test_the_sum_over_hops_is_the_total_derivative(kind) -> None:
     assert found.series["share"][-1].max() < 1e-10  # no path of 20 steps has more than 30 hops
 
 
-def test_the_gradient_is_autograds() -> None:
+def test_gradient_equals_autograd() -> None:
     torch.manual_seed(0)
     layer = mnemoscope.MemRNN(3, 5, dtype=torch.float64)
     x = torch.randn(12, 1, 3, dtype=torch.float64)
@@ -43,7 +43,7 @@ def test_the_gradient_is_autograds() -> None:
     np.testing.assert_allclose(found.series["gradient"], gradient.norm(dim=-1).flip(0).numpy(), rtol=1e-10)
 
 
-def test_without_attention_to_the_past_every_step_is_a_hop() -> None:
+def test_hops_without_attention_to_the_past() -> None:
     """A buffer of one attends h_t alone: from lag k the only paths have k hops."""
     torch.manual_seed(0)
     layer = mnemoscope.RelRNN(3, 5, buffer=1, relevant=0, dtype=torch.float64)
@@ -53,13 +53,13 @@ def test_without_attention_to_the_past_every_step_is_a_hop() -> None:
     assert found.figures["kappa"] == pytest.approx(1)
 
 
-def test_another_attention_than_the_propositions_does_not_apply() -> None:
+def test_not_applicable_to_other_attention() -> None:
     found = paths(mnemoscope.SAB(3, 5), torch.randn(20, 2, 3))
     assert found.status == "not applicable"
     assert "v^T tanh(W_a s + U_a h)" in found.why
 
 
-def test_a_layer_without_attention_is_told_so() -> None:
+def test_not_applicable_without_attention() -> None:
     found = paths(mnemoscope.LSTM(3, 4), torch.randn(5, 2, 3))
     assert found.status == "not applicable"
     assert "does not attend" in found.why

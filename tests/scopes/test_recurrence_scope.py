@@ -52,57 +52,68 @@ class Blur(nn.Conv1d):
 
 
 TIME_FIRST = [
-    ("recurrent", nn.LSTM(4, 5)), ("recurrent", LSTM(4, 5)), ("recurrent", MemRNN(4, 5)), ("recurrent", SAB(4, 5)),
-    ("recurrent", RelLSTM(4, 5)), ("recurrent", nn.RNNCell(4, 5)), ("detached", Detached()),
-    ("bidirectional", nn.LSTM(4, 5, bidirectional=True)), ("bidirectional", nn.GRU(4, 5, 2, bidirectional=True)),
-]  # fmt: skip
+    ("recurrent", nn.LSTM(4, 5)),
+    ("recurrent", LSTM(4, 5)),
+    ("recurrent", MemRNN(4, 5)),
+    ("recurrent", SAB(4, 5)),
+    ("recurrent", RelLSTM(4, 5)),
+    ("recurrent", nn.RNNCell(4, 5)),
+    ("detached", Detached()),
+    ("bidirectional", nn.LSTM(4, 5, bidirectional=True)),
+    ("bidirectional", nn.GRU(4, 5, 2, bidirectional=True)),
+]
 BATCH_FIRST = [
-    ("recurrent", nn.GRU(4, 5, 2, batch_first=True)), ("recurrent", Causal()), ("recurrent", lambda x: x.cumsum(1)),
-    ("recurrent", Classifier(nn.LSTM(4, 5, batch_first=True))), ("memoryless", nn.Linear(4, 2)),
-    ("memoryless", torch.ones_like), ("reads the future", Causal(causal=False)),
-    ("reads the future", Blur(4, 4, 3, padding=1)), ("mixes sequences", lambda x: x.cumsum(1) - x.mean(0)),
+    ("recurrent", nn.GRU(4, 5, 2, batch_first=True)),
+    ("recurrent", Causal()),
+    ("recurrent", lambda x: x.cumsum(1)),
+    ("recurrent", Classifier(nn.LSTM(4, 5, batch_first=True))),
+    ("memoryless", nn.Linear(4, 2)),
+    ("memoryless", torch.ones_like),
+    ("reads the future", Causal(causal=False)),
+    ("reads the future", Blur(4, 4, 3, padding=1)),
+    ("mixes sequences", lambda x: x.cumsum(1) - x.mean(0)),
     ("mixes sequences", lambda x: x[:, -1].flip(0).cumsum(0).flip(0)),  # each reads the ones after it
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
     ("kind", "model", "shape"),
     [(*row, (9, 3, 4)) for row in TIME_FIRST] + [(*row, (3, 9, 4)) for row in BATCH_FIRST],
 )
-def test_what_a_model_is(kind, model, shape):
+def test_kind_of_model(kind, model, shape):
     found = recurrence(model, torch.randn(shape))
     assert found.labels["kind"] == kind
     assert bool(found.warnings) == (kind != "recurrent")
     assert "3 sequences of 9 steps" in found.sentence
 
 
-def test_a_forgotten_batch_first_is_caught():
+def test_forgotten_batch_first():
     """nn.LSTM made without batch_first, on inputs that are said to be (batch, time, features)."""
     found = recurrence(nn.LSTM(4, 5), torch.randn(6, 9, 4), batch_first=True)
     assert found.labels["kind"] == "runs over the batch"
     assert "batch_first=True" in found.warnings[0]
 
 
-def test_a_forgotten_batch_first_is_caught_by_the_outputs_alone():
+def test_forgotten_batch_first_is_found_by_the_outputs():
     found = recurrence(Classifier(nn.LSTM(4, 5)), torch.randn(6, 9, 4))
     assert found.labels["kind"] == "runs over the batch"
     assert "6 sequences of 9 steps" in found.sentence
 
 
-def test_by_the_targets_alone():
+def test_forgotten_batch_first_is_found_by_the_targets():
     layer, x = nn.LSTM(4, 5), torch.randn(6, 9, 4)
     found = recurrence(layer, x, targets=torch.randint(0, 5, (6,)))
     assert found.labels["kind"] == "runs over the batch"
 
 
-def test_gradients_and_changes_are_laid_out_by_step():
+def test_series_by_step():
     found = recurrence(lambda x: x + torch.roll(x, 3, 1), torch.randn(2, 12, 4))  # y_t = x_t + x_{t-3}, cyclic
     step, changed = int(found.figures["step"]), int(found.figures["changed_step"])
     assert [t for t, size in enumerate(found.series["gradient_by_step"]) if size > 0] == [step - 3, step]
     assert [t for t, size in enumerate(found.series["change_by_step"]) if size > 0] == [changed, changed + 3]
 
 
-def test_rounding_is_no_leak():
+def test_rounding_is_not_a_leak():
     """A causal convolution by FFT touches the future by rounding errors alone."""
 
     def model(x):
@@ -115,11 +126,11 @@ def test_rounding_is_no_leak():
     assert found.labels["kind"] == "recurrent"
 
 
-def test_outputs_that_are_no_numbers():
+def test_refuses_nan_outputs():
     with pytest.raises(MnemoscopeError, match="NaN or infinite from step 0"):
         recurrence(lambda x: x / 0, torch.randn(3, 9, 4))
 
 
-def test_one_step_is_not_enough():
+def test_refuses_a_single_step():
     with pytest.raises(MnemoscopeError, match="at least 2 steps"):
         recurrence(nn.LSTM(4, 5), torch.randn(1, 3, 4))

@@ -21,14 +21,14 @@ def symbols(M: int, T: int = 8) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("R", "M", "T"), [(1, 2, 4), (2, 2, 4), (3, 2, 6), (5, 3, 4), (12, 2, 6), (4, 4, 4)])
-def test_a_shallow_circuits_rank_is_theorem_1s(R: int, M: int, T: int) -> None:
+def test_rank_of_a_shallow_circuit_is_theorem_1(R: int, M: int, T: int) -> None:
     torch.manual_seed(R)
     found = separation(mnemoscope.RAC(M, R, dtype=torch.float64), symbols(M), templates=torch.eye(M), length=T)
     assert found.status == "certified"
     assert found.figures["exact_rank"] == found.figures["theorem_1"] == min(R, M ** (T // 2))
 
 
-def test_nothing_is_proved_of_equations_that_a_subclass_changed() -> None:
+def test_not_certified_if_a_subclass_changes_the_equations() -> None:
     class Doubled(mnemoscope.RAC):
         def project(self, w, x):
             return super().project(w, x) ** 2
@@ -37,7 +37,7 @@ def test_nothing_is_proved_of_equations_that_a_subclass_changed() -> None:
     assert found.status == "estimated"
 
 
-def test_depth_adds_ways_beyond_theorem_1s_guarantee() -> None:
+def test_rank_of_a_deep_circuit_exceeds_theorem_1() -> None:
     torch.manual_seed(0)
     shallow, deep = (mnemoscope.RAC(2, 2, num_layers=L, dtype=torch.float64) for L in (1, 2))
     one, two = (separation(layer, symbols(2), templates=torch.eye(2), length=8).figures for layer in (shallow, deep))
@@ -46,7 +46,7 @@ def test_depth_adds_ways_beyond_theorem_1s_guarantee() -> None:
     assert two["exact_rank"] > one["exact_rank"]
 
 
-def test_a_dependent_pair_of_weights_lowers_the_rank() -> None:
+def test_dependent_weights_lower_the_rank() -> None:
     """Exact means of these very weights: a circuit whose second state copies its first has rank one."""
     layer = mnemoscope.RAC(2, 2, dtype=torch.float64)
     with torch.no_grad():
@@ -55,7 +55,7 @@ def test_a_dependent_pair_of_weights_lowers_the_rank() -> None:
     assert separation(layer, symbols(2), templates=torch.eye(2), length=4).figures["exact_rank"] == 1
 
 
-def test_a_sum_of_halves_is_told_from_a_product() -> None:
+def test_sum_and_product_of_halves() -> None:
     class Summed(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.cumsum(0)
@@ -65,7 +65,7 @@ def test_a_sum_of_halves_is_told_from_a_product() -> None:
     assert found.status == "estimated"
 
 
-def test_a_memoryless_model_separates() -> None:
+def test_memoryless_model_has_rank_one() -> None:
     found = separation(torch.nn.Linear(2, 3).double(), symbols(2), templates=torch.eye(2), length=4)
     assert found.figures["effective_rank"] == pytest.approx(1)
     assert "separately" in found.sentence
@@ -79,12 +79,12 @@ def test_residues_are_exact(value: float, prime: int) -> None:
     assert (int(residue) * exact.denominator - exact.numerator) % prime == 0
 
 
-def test_bad_templates_are_named() -> None:
+def test_refuses_bad_templates() -> None:
     with pytest.raises(mnemoscope.MnemoscopeError, match=r"at least 2 inputs, \(M, 2\); got \[1, 2\]"):
         separation(torch.nn.LSTM(2, 3), symbols(2).float(), templates=torch.ones(1, 2))
 
 
-def test_singular_values_fall_from_one() -> None:
+def test_singular_values_are_relative_to_the_largest() -> None:
     values = separation(torch.nn.GRU(2, 3), symbols(2).float()).series["singular_values"]
     assert values[0] == 1
     assert (np.diff(values) <= 0).all()

@@ -8,14 +8,14 @@ from mnemoscope.layers import variance_preserving_
 from mnemoscope.scopes import signal
 
 
-def test_moments_of_the_states_are_those_of_the_outputs():
+def test_activation_moments_equal_those_of_the_outputs():
     layer, x = nn.GRU(3, 6), torch.randn(9, 5, 3)
     found, h = signal(layer, x), layer(x)[0].detach().double()
     np.testing.assert_allclose(found.series["activation_mean"][0], h.mean((1, 2)), atol=1e-6)
     np.testing.assert_allclose(found.series["activation_variance"][0], h.var((1, 2), correction=0), atol=1e-6)
 
 
-def test_by_depth():
+def test_variance_over_depth():
     layer, x = LSTM(3, 6, 3), torch.randn(9, 5, 3)
     found = signal(layer, x)
     top = layer(x)[0].detach().double()
@@ -27,7 +27,7 @@ def test_by_depth():
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 1.2])
-def test_an_orthogonal_linear_system_scales_gradients_by_its_factor(scale):
+def test_gradient_variance_of_a_scaled_orthogonal_system(scale):
     layer = LinearSystem(3, 6, bias=False).double()
     layer.weight_hh_l0.data = scale * torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64)).Q
     found = signal(layer, torch.randn(9, 50, 3, dtype=torch.float64))
@@ -35,7 +35,7 @@ def test_an_orthogonal_linear_system_scales_gradients_by_its_factor(scale):
     np.testing.assert_allclose(second[0] / second[-1], scale**16, rtol=1e-9)
 
 
-def test_gradients_through_attention_count():
+def test_gradients_through_attention():
     layer = MemRNN(3, 6)
     layer.weight_hh_l0.data *= 1e-3
     found = signal(layer, torch.randn(30, 5, 3))
@@ -43,7 +43,7 @@ def test_gradients_through_attention_count():
 
 
 @pytest.mark.parametrize(("unit", "phi", "gain"), [("linear", "tanh", 1.0), ("relu", "relu", 2.0)])
-def test_variance_preserving_weights_have_the_preserving_gain(unit, phi, gain):
+def test_weight_gain_of_variance_preserving_weights(unit, phi, gain):
     layer = RNN(60, 80, nonlinearity=phi)
     variance_preserving_(layer, unit, generator=torch.Generator().manual_seed(0))
     found = signal(layer, torch.randn(5, 4, 60))
@@ -52,7 +52,7 @@ def test_variance_preserving_weights_have_the_preserving_gain(unit, phi, gain):
     np.testing.assert_allclose(found.series["weight_gain"], gain, rtol=0.1)
 
 
-def test_a_parametrized_weight_counts_as_the_units_read_it():
+def test_weight_gain_of_a_parametrized_weight():
     layer = ExpRNN(8, 24)
     found = signal(layer, torch.randn(5, 4, 8))
     assert sorted(found.labels["weights"]) == ["weight_hh_l0", "weight_ih_l0"]
@@ -61,7 +61,7 @@ def test_a_parametrized_weight_counts_as_the_units_read_it():
         assert gains[name] == pytest.approx(32 * float(weight.detach().var(correction=0)), rel=1e-5)
 
 
-def test_saturated_and_silent_units_are_warned_of():
+def test_warnings_of_saturated_and_silent_units():
     layer = RNN(3, 6)
     layer.bias_ih_l0.data.fill_(9.0)
     found = signal(layer, torch.randn(9, 5, 3))
@@ -74,7 +74,7 @@ def test_saturated_and_silent_units_are_warned_of():
     assert "silent" in found.warnings[0]
 
 
-def test_units_without_an_end_to_their_range_do_not_saturate():
+def test_unbounded_units_do_not_saturate():
     layer = RNN(3, 6, nonlinearity="relu")
     layer.bias_ih_l0.data.fill_(9.0)
     found = signal(layer, torch.randn(9, 5, 3))
@@ -82,7 +82,7 @@ def test_units_without_an_end_to_their_range_do_not_saturate():
     assert not found.warnings
 
 
-def test_of_a_state_of_unknown_make():
+def test_signal_of_any_recurrence():
     class Inner(nn.Module):
         input_size = 2
 

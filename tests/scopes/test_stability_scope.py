@@ -42,10 +42,13 @@ def measured_ratios(layer, x, order):
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.sampled_from([LinearSystem, RNN, LSTM]), st.integers(1, 8), st.floats(0.05, 3.0), st.integers(0, 999),
+    st.sampled_from([LinearSystem, RNN, LSTM]),
+    st.integers(1, 8),
+    st.floats(0.05, 3.0),
+    st.integers(0, 999),
     st.sampled_from(["tanh", "relu", "sigmoid"]),
-)  # fmt: skip
-def test_the_certified_factor_is_never_below_a_measured_ratio(kind, n, scale, seed, phi):
+)
+def test_certified_factor_bounds_measured_ratios(kind, n, scale, seed, phi):
     layer = drawn(kind, n, scale, seed, **({"nonlinearity": phi} if kind is RNN else {}))
     x = torch.randn(12, 4, 3, dtype=torch.float64)
     found = stability(layer, x, points=12)
@@ -71,14 +74,14 @@ class OwnProjection(LSTM):
 
 
 @pytest.mark.parametrize("kind", [OwnAdvance, OwnPhi, OwnProjection])
-def test_nothing_is_proved_of_equations_that_a_subclass_changed(kind):
+def test_not_certified_if_a_subclass_changes_the_equations(kind):
     found = stability(drawn(kind, 4, 0.1, 0), 0.1 * torch.randn(12, 4, 3, dtype=torch.float64))
     assert found.status == "estimated"
     assert "bound" not in found.figures
 
 
 @pytest.mark.parametrize("nonlinearity", ["identity", "tanh"])
-def test_an_rnn_is_certified_by_its_spectral_norm(nonlinearity):
+def test_rnn_certificate_is_the_spectral_norm(nonlinearity):
     layer = drawn(RNN, 6, 0.5, 0, nonlinearity=nonlinearity)
     found = stability(layer, torch.randn(10, 4, 3, dtype=torch.float64))
     norm = float(torch.linalg.matrix_norm(layer.weight_hh_l0.detach(), ord=2))
@@ -90,7 +93,7 @@ def test_an_rnn_is_certified_by_its_spectral_norm(nonlinearity):
         assert found.figures["largest_jacobian"] < norm
 
 
-def test_an_unstable_linear_system():
+def test_unstable_linear_system():
     layer = drawn(LinearSystem, 4, 1.0, 0, bias=False)
     layer.weight_hh_l0.data = 2 * torch.eye(4, dtype=torch.float64)
     found = stability(layer, torch.randn(10, 4, 3, dtype=torch.float64))
@@ -102,7 +105,7 @@ def test_an_unstable_linear_system():
     assert found.figures["output_change"] > 0.1
 
 
-def test_a_projected_lstm_is_certified_and_nothing_is_left_to_change():
+def test_projected_lstm_is_certified():
     layer, x = drawn(LSTM, 6, 1.0, 0), torch.randn(10, 4, 3, dtype=torch.float64)
     assert stability(layer, x).status == "estimated"
     project_(layer, 0.9, input_bound=float(x.abs().max()))
@@ -112,7 +115,7 @@ def test_a_projected_lstm_is_certified_and_nothing_is_left_to_change():
     assert found.figures["distance"] == found.figures["output_change"] == 0
 
 
-def test_a_stack_is_certified_layer_by_layer():
+def test_stack_is_certified_by_layer():
     found = stability(drawn(RNN, 5, 0.5, 0, num_layers=3), torch.randn(10, 4, 3, dtype=torch.float64))
     assert found.status == "certified"
     assert len(found.series["factor"]) == 3
@@ -121,19 +124,19 @@ def test_a_stack_is_certified_layer_by_layer():
 
 
 @pytest.mark.parametrize("layer", [GRU(3, 4), nn.GRU(3, 4), MemRNN(3, 4), nn.RNNCell(3, 4)], ids=str)
-def test_other_models_are_measured(layer):
+def test_other_models_are_estimated(layer):
     found = stability(layer, torch.randn(10, 4, 3))
     assert found.status == "estimated"
     assert "proofs are known for" in found.why
     assert len(found.series["jacobian_norm"]) == len(found.series["step"]) > 8
 
 
-def test_an_orthogonal_recurrence_is_isometric():
+def test_orthogonal_recurrence_is_isometric():
     found = stability(ExpRNN(3, 6, nonlinearity="identity"), torch.randn(10, 4, 3))
     assert found.labels["regime"] == "isometric"
 
 
-def test_torchs_own_layer_gets_the_same_certificate():
+def test_torch_layer_has_the_same_certificate():
     ours = drawn(LSTM, 4, 0.1, 0)
     torchs = nn.LSTM(3, 4).double()
     torchs.load_state_dict(ours.state_dict())
@@ -143,7 +146,7 @@ def test_torchs_own_layer_gets_the_same_certificate():
     assert one.status == other.status == "certified"
 
 
-def test_modrelu_is_certified_only_where_it_does_not_jump():
+def test_modrelu_is_certified_only_if_continuous():
     layer = drawn(RNN, 4, 0.5, 0, nonlinearity="modrelu")
     x = torch.randn(10, 4, 3, dtype=torch.float64)
     layer.bias_modrelu_l0.data.fill_(-0.01)
@@ -153,7 +156,7 @@ def test_modrelu_is_certified_only_where_it_does_not_jump():
 
 
 @pytest.mark.parametrize("layer", [RNN(3, 4, 2), LSTM(3, 4), MemRNN(3, 4)], ids=str)
-def test_jacobians_are_autograds(layer):
+def test_jacobians_equal_autograd(layer):
     layer = layer.double()
     x = torch.randn(6, 3, 3, dtype=torch.float64)
     with torch.no_grad():
@@ -168,19 +171,19 @@ def test_jacobians_are_autograds(layer):
         torch.testing.assert_close(found[row], whole[row, :, row])
 
 
-def test_large_states_get_fewer_jacobians(monkeypatch):
+def test_fewer_jacobians_for_large_states(monkeypatch):
     monkeypatch.setattr(sys.modules["mnemoscope.scopes._stability"], "JACOBIAN_NUMBERS", 100)
     found = stability(nn.GRUCell(2, 5), torch.randn(40, 8, 2), points=30)
     assert len(found.series["jacobian_norm"]) == 4  # of 25 numbers each
 
 
-def test_flattening_goes_there_and_back():
+def test_flatten_and_unflatten():
     state = tuple(torch.randn(2, 3, 4) for _ in range(2))
     for a, b in zip(state, unflatten(flatten(state), state), strict=True):
         assert torch.equal(a, b)
 
 
-def test_large_spectral_norms_come_close_to_the_svds():
+def test_spectral_norms_by_iteration_are_close_to_svd():
     matrices = torch.randn(3, 90, 90, dtype=torch.float64)
     exact = torch.linalg.matrix_norm(matrices, ord=2)
     found = spectral_norms(matrices)

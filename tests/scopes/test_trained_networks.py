@@ -13,7 +13,7 @@ QUICK = {"attractors": dict(steps=10, recorded=8), "landscape": dict(points=3), 
 
 
 @pytest.mark.parametrize("name", ["LSTM", "RelRNN", "torch.GRU"])
-def test_all_scopes_one_after_the_other(name: str) -> None:
+def test_all_scopes_on_every_layer(name: str) -> None:
     torch.manual_seed(0)
     task = Copy(T=8)
     batch = task.batch(0, 4)

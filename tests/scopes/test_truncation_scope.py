@@ -17,7 +17,7 @@ def scalar(a):
     return layer
 
 
-def test_the_scalar_system_in_closed_form():
+def test_output_error_of_a_scalar_system():
     """With x = 1, y_T = (1 - a^T)/(1 - a), so the relative error of a window is a^k (1 - a^(T-k))/(1 - a^T)."""
     a, steps = 0.9, 100
     found = truncation(scalar(a), torch.ones(steps, 2, 1, dtype=torch.float64), windows=100)
@@ -31,7 +31,7 @@ def test_the_scalar_system_in_closed_form():
     assert found.figures["trained_window"] >= found.figures["certified_window"]
 
 
-def test_gradients_of_the_scalar_system_in_closed_form():
+def test_gradient_error_of_a_scalar_system():
     """dy_T/da = sum_j j a^(j-1) and dy_T/db = y_T, the sums over as many inputs as are seen."""
     a, steps = 0.8, 40
     found = truncation(scalar(a), torch.ones(steps, 1, 1, dtype=torch.float64), windows=40)
@@ -49,7 +49,7 @@ def test_gradients_of_the_scalar_system_in_closed_form():
     assert found.figures["gradient_window"] == within[0]
 
 
-def test_cut_backpropagation_is_that_of_a_detached_state():
+def test_bptt_error_equals_a_detached_state():
     layer, x = LSTM(3, 4).double(), torch.randn(30, 2, 3, dtype=torch.float64)
     found = truncation(layer, x, windows=5)
 
@@ -66,10 +66,13 @@ def test_cut_backpropagation_is_that_of_a_detached_state():
 
 @settings(deadline=None, max_examples=25)
 @given(
-    st.sampled_from(["LinearSystem", "RNN", "LSTM"]), st.integers(1, 6), st.floats(0.1, 0.9), st.integers(0, 999),
+    st.sampled_from(["LinearSystem", "RNN", "LSTM"]),
+    st.integers(1, 6),
+    st.floats(0.1, 0.9),
+    st.integers(0, 999),
     st.booleans(),
-)  # fmt: skip
-def test_bounds_are_never_below_what_is_measured(kind, n, scale, seed, read_out):
+)
+def test_bounds_are_above_measured_errors(kind, n, scale, seed, read_out):
     torch.manual_seed(seed)
     if read_out:
         model = SequenceModel(2, 3, NetworkConfig(model=kind, hidden_size=n)).double()
@@ -90,7 +93,7 @@ def test_bounds_are_never_below_what_is_measured(kind, n, scale, seed, read_out)
         assert (found.series["output_error"][found.series["window"] >= k] <= 0.01 + 1e-9).all()
 
 
-def test_some_lstm_is_certified():
+def test_lstm_is_certified():
     torch.manual_seed(0)
     layer = LSTM(2, 4).double()
     with torch.no_grad():
@@ -101,7 +104,7 @@ def test_some_lstm_is_certified():
     assert "Proposition 5" in found.why
 
 
-def test_a_net_that_sees_five_inputs_is_of_depth_five():
+def test_window_of_a_convolution():
     def model(x):  # (B, T, d)
         return nn.functional.avg_pool1d(nn.functional.pad(x.transpose(1, 2), (4, 0)), 5, 1).transpose(1, 2)
 
@@ -111,7 +114,7 @@ def test_a_net_that_sees_five_inputs_is_of_depth_five():
     assert "bptt_window" not in found.figures
 
 
-def test_a_sum_needs_everything():
+def test_no_window_for_a_sum():
     found = truncation(scalar(1.0), torch.ones(30, 2, 1, dtype=torch.float64), needs=20)
     assert found.figures["window"] == 30
     assert found.sentence.startswith("No window shorter than the 30 steps")
@@ -119,7 +122,7 @@ def test_a_sum_needs_everything():
     assert not found.warnings
 
 
-def test_of_a_layer_that_runs_over_the_batch_only_outputs_are_cut():
+def test_layer_that_runs_over_the_batch_has_no_gradient_window():
     class Forgotten(nn.Module):
         def __init__(self):
             super().__init__()
@@ -133,12 +136,12 @@ def test_of_a_layer_that_runs_over_the_batch_only_outputs_are_cut():
     assert "bptt_window" not in found.figures
 
 
-def test_less_than_the_task_needs():
+def test_warning_if_the_window_is_below_the_need():
     found = truncation(scalar(0.5), torch.ones(30, 2, 1, dtype=torch.float64), needs=20)
     assert "as far back as the task needs" in found.warnings[0]
 
 
-def test_the_fitted_lambda_of_a_contraction():
+def test_fitted_lambda():
     torch.manual_seed(0)
     layer = LinearSystem(4, 4, bias=False).double()
     layer.weight_hh_l0.data = 0.7 * torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64)).Q
@@ -146,7 +149,7 @@ def test_the_fitted_lambda_of_a_contraction():
     assert found.figures["lambda_fit"] == pytest.approx(0.7, abs=0.05)
 
 
-def test_a_memory_is_cut_as_well():
+def test_truncation_of_a_memory():
     found = truncation(RelRNN(3, 4, buffer=2, relevant=2), torch.randn(20, 2, 3), windows=5)
     assert found.series["output_error"][-1] == 0
     assert found.series["bptt_error"][-1] == 0
@@ -154,6 +157,6 @@ def test_a_memory_is_cut_as_well():
 
 
 @pytest.mark.parametrize("options", [{"error": 0}, {"error": 2}, {"windows": 1}])
-def test_wrong_options(options):
+def test_refuses_wrong_options(options):
     with pytest.raises(MnemoscopeError, match="0 < error < 1, at least 2 windows"):
         truncation(scalar(0.5), torch.ones(30, 2, 1, dtype=torch.float64), **options)

@@ -81,7 +81,7 @@ MODELS = [Restless, stacked, frozen_torch, screened]
 
 @pytest.mark.parametrize("name", MINE)
 @pytest.mark.parametrize("make", MODELS)
-def test_a_scope_leaves_the_model_as_it_was(make, name):
+def test_scopes_leave_the_model_unchanged(make, name):
     model = trained(make)
     before = snapshot(model)
     SCOPES[name].measure(model, torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0)))
@@ -91,7 +91,7 @@ def test_a_scope_leaves_the_model_as_it_was(make, name):
 
 @pytest.mark.parametrize("name", MINE)
 @pytest.mark.parametrize("make", MODELS)
-def test_also_when_it_is_interrupted(make, name):
+def test_model_is_unchanged_after_an_interrupt(make, name):
     model = trained(make)
     x = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0))
     if SCOPES[name].measure(model, x).status == "not applicable":
@@ -107,7 +107,7 @@ def test_also_when_it_is_interrupted(make, name):
 
 
 @pytest.mark.parametrize("call", [1, 2, 3, 5, 9])
-def test_also_when_the_model_raises_in_the_midst(call):
+def test_model_is_unchanged_after_an_error(call):
     model = trained(Restless)
     count = iter(range(1, 99))
 
@@ -129,7 +129,7 @@ def test_also_when_the_model_raises_in_the_midst(call):
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_scopes_work_where_gradients_are_off(context):
+def test_scopes_under_no_grad_and_inference_mode(context):
     model, x = LSTM(3, 4), torch.randn(6, 2, 3)
     with context():
         found = SCOPES["horizon"].measure(model, x)
@@ -138,7 +138,7 @@ def test_scopes_work_where_gradients_are_off(context):
     assert found.series["input_gradient"].tolist() == again.series["input_gradient"].tolist()
 
 
-def test_inside_dropout_is_off_and_parameters_have_no_gradients():
+def test_untouched_sets_eval_mode_and_no_requires_grad():
     model = trained(stacked)
     with untouched(model):
         assert not any(module.training for module in model.modules())

@@ -27,11 +27,11 @@ def training(watching):
     return watch, torch.cat([p.detach().flatten() for p in parameters])
 
 
-def test_a_watched_training_gives_the_very_same_weights():
+def test_watch_does_not_change_training():
     assert torch.equal(training(False)[1], training(True)[1])
 
 
-def test_a_watch_keeps_the_history():
+def test_watch_history_and_finding():
     watch, _ = training(True)
     assert [look["update"] for look in watch.history] == [2, 4, 6]
     found = watch.finding()
@@ -40,12 +40,12 @@ def test_a_watch_keeps_the_history():
     assert "update 2 to 6" in found.sentence
 
 
-def test_a_look_finds_what_the_scope_finds():
+def test_look_equals_the_horizon_scope():
     model, x = LSTM(3, 8), torch.randn(20, 4, 3)
     assert Watch(model, x).look()["horizon"] == horizon(model, x).figures["horizon"]
 
 
-def test_what_is_trained_below_the_layer_is_seen():
+def test_look_sees_a_trained_embedding():
     """The features that a layer reads are made anew at every look."""
     model = nn.Sequential(nn.Embedding(5, 3), LSTM(3, 8, batch_first=True))
     watch = Watch(model, torch.randint(0, 5, (4, 20)))
@@ -55,7 +55,7 @@ def test_what_is_trained_below_the_layer_is_seen():
     assert watch.look()["rate"] != one["rate"]
 
 
-def test_a_diverged_training_is_noted_and_goes_on():
+def test_diverged_training_is_recorded_as_nan():
     model = LSTM(3, 8)
     watch = Watch(model, torch.randn(20, 4, 3), every=1)
     model.weight_hh_l0.data.fill_(torch.nan)
@@ -63,7 +63,7 @@ def test_a_diverged_training_is_noted_and_goes_on():
     assert len(watch.history) == 1
 
 
-def test_figures_are_logged():
+def test_log_is_called():
     logged = []
     watch = Watch(nn.GRU(3, 4), torch.randn(9, 2, 3), every=2, log=logged.append)
     watch()
@@ -71,26 +71,26 @@ def test_figures_are_logged():
     assert [figures["update"] for figures in logged] == [2]
 
 
-def test_a_model_without_a_step_has_no_lambda():
+def test_lambda_is_nan_without_a_step():
     assert math.isnan(Watch(nn.Linear(3, 2), torch.randn(2, 9, 3)).look()["lambda"])
 
 
-def test_only_a_few_sequences_are_looked_at():
+def test_watch_uses_few_sequences():
     assert list(Watch(nn.GRU(3, 4, batch_first=True), torch.randn(9, 12, 3), sequences=2).inputs.shape) == [2, 12, 3]
     assert list(Watch(nn.GRU(3, 4), torch.randn(9, 12, 3), sequences=2).inputs.shape) == [9, 2, 3]
 
 
-def test_before_the_first_look():
+def test_finding_before_the_first_look():
     assert Watch(nn.GRU(3, 4), torch.randn(9, 2, 3)).finding().status == "not applicable"
 
 
 @pytest.mark.parametrize("options", [{"every": 0}, {"sequences": 0}, {"fraction": 1}])
-def test_wrong_options(options):
+def test_refuses_wrong_options(options):
     with pytest.raises(MnemoscopeError, match="every >= 1"):
         Watch(nn.GRU(3, 4), torch.randn(9, 2, 3), **options)
 
 
-def test_inputs_that_do_not_fit_are_told_before_training():
+def test_watch_refuses_inputs_that_do_not_fit():
     with pytest.raises(MnemoscopeError, match="must be a tensor"):
         Watch(nn.GRU(3, 4), None)
 
@@ -111,7 +111,7 @@ class Module(nn.Module):
         self.logged.append(figures)
 
 
-def test_the_callback_logs_through_the_module(monkeypatch):
+def test_lightning_callback_logs_through_the_module(monkeypatch):
     fake = types.ModuleType("lightning.pytorch")
     fake.Callback = type("Callback", (), {})
     monkeypatch.setitem(sys.modules, "lightning", types.ModuleType("lightning"))
@@ -124,14 +124,14 @@ def test_the_callback_logs_through_the_module(monkeypatch):
     assert [sorted(figures) for figures in module.logged] == [["memory/horizon", "memory/lambda", "memory/rate"]] * 2
 
 
-def test_without_lightning_the_callback_says_what_to_install(monkeypatch):
+def test_lightning_missing(monkeypatch):
     for name in ("lightning", "lightning.pytorch", "pytorch_lightning"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MnemoscopeError, match="pip install lightning"):
         lightning_callback(torch.randn(2, 9, 3))
 
 
-def test_in_lightnings_trainer():
+def test_lightning_trainer():
     pl = pytest.importorskip("pytorch_lightning", reason="Lightning is not installed")
 
     class Net(pl.LightningModule):

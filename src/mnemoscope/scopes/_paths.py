@@ -103,9 +103,9 @@ def _blocks(subject: Subject, row: int, steps: int, layer: int) -> AttentionBloc
     """Return the blocks of one sequence's run through one layer; a read-out has no part in it."""
     attentive = subject.layer
     x = subject.recurrence_inputs[:steps, row : row + 1]
-    if getattr(attentive, "batch_first", False):
+    if attentive.batch_first:
         x = x.transpose(0, 1)
-    return attention_blocks(attentive, x, layer=layer % getattr(attentive, "num_layers", 1))
+    return attention_blocks(attentive, x, layer=layer % attentive.num_layers)
 
 
 def _agreement(blocks: AttentionBlocks, seed: Tensor, total: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from mnemoscope.layers import AttentiveState
 from mnemoscope.recurrence import Recurrence, State, leaves, rebuild
 
 
@@ -32,7 +33,7 @@ def unflatten(vector: Tensor, like: State) -> State:
 
 def carries_memory(state: State) -> bool:
     """Return True if a state holds past states beside the present one; its Jacobian takes them as constant."""
-    return hasattr(state, "memory")
+    return isinstance(state, AttentiveState)
 
 
 def _present(state: State) -> list[int]:

@@ -33,7 +33,7 @@ def by_hand(model, x):
     return torch.stack(outputs), state
 
 
-def test_a_nested_state_of_batches_runs_as_by_hand():
+def test_nested_state_equals_a_loop_by_hand():
     model, x = Leaky(), torch.randn(6, 5, 3)
     recurrence = as_recurrence(model)
     outputs, state = recurrence(x)
@@ -43,12 +43,12 @@ def test_a_nested_state_of_batches_runs_as_by_hand():
     torch.testing.assert_close(state[1][0], final["slow"][0])
 
 
-def test_its_parameters_are_the_models():
+def test_stepped_shares_parameters():
     model = Leaky()
     assert {id(p) for p in as_recurrence(model).parameters()} == {id(p) for p in model.parameters()}
 
 
-def test_states_can_be_selected_by_sequence():
+def test_stepped_states_can_be_selected():
     recurrence, x = as_recurrence(Leaky()), torch.randn(6, 5, 3)
     some = select(recurrence(x)[1], [1, 3])
     torch.testing.assert_close(some[0], recurrence(x[:, [1, 3]])[1][0])
@@ -62,7 +62,7 @@ class Stacked(Leaky):
         return x, state + 1
 
 
-def test_a_state_with_layers_in_front_stays_as_it_is():
+def test_stepped_state_with_a_layer_dimension():
     assert list(Stepped(Stacked(), 3).initial_state(7)[0].shape) == [2, 7, 4]
 
 
@@ -79,12 +79,12 @@ class Forgetful(Leaky):
 @pytest.mark.parametrize(
     ("model", "said"), [(BatchLast(), r"\(batch, \.\.\.\) or \(layers, batch"), (Forgetful(), "same structure")]
 )
-def test_states_that_do_not_fit_are_told(model, said):
+def test_stepped_refuses_bad_states(model, said):
     with pytest.raises(MnemoscopeError, match=said):
         as_recurrence(model)(torch.randn(2, 3, 3))
 
 
-def test_an_object_that_does_not_know_its_input_size_must_be_told():
+def test_stepped_needs_an_input_size():
     class Bare:
         def initial_state(self, batch):
             return torch.zeros(batch, 2)
