@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import mnemoscope
 from mnemoscope.cli import COMMANDS
@@ -95,6 +96,16 @@ def test_readme_prints_a_verdict_and_saves_the_findings(tmp_path, monkeypatch, c
     assert re.match(r"Gradients reach \d+ steps back, .*; the task needs 80", capsys.readouterr().out)
     assert (tmp_path / "examined" / "findings.json").exists()
     assert names["out"].shape == (500, 32, 128)
+
+
+def test_layer_of_layers_md_has_the_whole_interface() -> None:
+    names = names_for(ROOT / "docs" / "layers.md")
+    code = next(code for code in blocks(ROOT / "docs" / "layers.md", "python") if "class Leaky" in code)
+    run(code, "layers.md", names)
+    packed = pack_padded_sequence(torch.randn(5, 3, 10), torch.tensor([5, 4, 2]))
+    output, h = names["Leaky"](10, 6, num_layers=2, bidirectional=True)(packed)
+    assert output.data.shape == (11, 12)
+    assert h.shape == (4, 3, 6)
 
 
 def tutorial() -> Iterator[tuple[str, str]]:
