@@ -111,23 +111,24 @@ def _parameter_path(
     subject: Subject, path: Callable[[float], dict[str, Tensor]] | str | None, values: Sequence[float] | None
 ) -> tuple[list[Parameters], np.ndarray]:
     """Return the parameter vectors along the path and its values; without a path the model's own, and no values."""
-    own = parameters_of(OneStep(subject.recurrence))
+    parameters = parameters_of(OneStep(subject.recurrence))
     if path is None:
-        return [own], np.zeros(0)
+        return [parameters], np.zeros(0)
     axis = np.linspace(0, 2, 101) if values is None else np.asarray(values, float)
     if not isinstance(path, str):
-        return [_replace_parameters(own, path(float(s))) for s in axis], axis
+        return [_replace_parameters(parameters, path(float(s))) for s in axis], axis
     if path != "scale":
         raise MnemoscopeError(f"path must be a function of s or 'scale'; got {path!r}")
-    points = [{name: p * (s if "weight_hh" in name else 1.0) for name, p in own.items()} for s in axis]
+    points = [{name: p * (s if "weight_hh" in name else 1.0) for name, p in parameters.items()} for s in axis]
     return points, axis
 
 
-def _replace_parameters(own: Parameters, changed: dict[str, Tensor]) -> Parameters:
-    unknown = [name for name in changed if name not in own]
+def _replace_parameters(parameters: Parameters, changed: dict[str, Tensor]) -> Parameters:
+    unknown = [name for name in changed if name not in parameters]
     if unknown:
-        raise MnemoscopeError(f"path(s) gives {unknown[0]}, which the model has not; it has {', '.join(own)}")
-    return {**own, **check_parameters(changed, {name: own[name] for name in changed}, "path(s)")}
+        known = ", ".join(parameters)
+        raise MnemoscopeError(f"path(s) gives {unknown[0]}, which the model has not; it has {known}")
+    return {**parameters, **check_parameters(changed, {name: parameters[name] for name in changed}, "path(s)")}
 
 
 def _constant_inputs(subject: Subject, constants: Tensor | None, only_one: bool) -> Tensor:

@@ -72,8 +72,8 @@ def landscape(
     if points < 3:
         raise MnemoscopeError(f"landscape needs at least 3 points per direction; got {points}")
     model = whole_model(subject)
-    own = parameters_of(model)
-    plane = _Plane(subject, model, own, _directions(subject, own, to, third, line))
+    parameters = parameters_of(model)
+    plane = _Plane(subject, model, parameters, _directions(subject, parameters, to, third, line))
 
     # The coordinates: around these parameters, or from them to the given ones and a quarter beyond.
     around = torch.linspace(-span, span, points, dtype=torch.float64)
@@ -110,7 +110,11 @@ def landscape(
 
 
 def _directions(
-    subject: Subject, own: Parameters, to: Mapping[str, Tensor] | None, third: Mapping[str, Tensor] | None, line: bool
+    subject: Subject,
+    parameters: Parameters,
+    to: Mapping[str, Tensor] | None,
+    third: Mapping[str, Tensor] | None,
+    line: bool,
 ) -> list[Parameters]:
     """Return one or two directions in parameter space: to given points, or random."""
     if third is not None and to is None:
@@ -118,12 +122,12 @@ def _directions(
     directions = []
     for point, what in ((to, "to"), (third, "third")):
         if point is not None:
-            target = check_parameters(point, own, what)
-            directions.append({name: target[name] - own[name] for name in own})
+            target = check_parameters(point, parameters, what)
+            directions.append({name: target[name] - parameters[name] for name in parameters})
     generator = subject.generator()
     needed = 1 if line and third is None else 2
     while len(directions) < needed:
-        directions.append({name: filter_normalized(p, generator) for name, p in own.items()})
+        directions.append({name: filter_normalized(p, generator) for name, p in parameters.items()})
     return directions
 
 
@@ -132,8 +136,9 @@ def filter_normalized(parameter: Tensor, generator: torch.Generator) -> Tensor:
     noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter)
     if parameter.dim() < 2:
         return noise * (parameter.norm() / noise.norm().clamp(min=1e-30))
-    rows, own = noise.flatten(1), parameter.flatten(1)
-    scale = own.norm(dim=1, keepdim=True) / rows.norm(dim=1, keepdim=True).clamp(min=1e-30)
+    rows = noise.flatten(1)
+    lengths = parameter.flatten(1).norm(dim=1, keepdim=True)
+    scale = lengths / rows.norm(dim=1, keepdim=True).clamp(min=1e-30)
     return (rows * scale).view_as(parameter)
 
 
@@ -143,26 +148,26 @@ class _Plane:
 
     subject: Subject
     model: WholeModel
-    own: Parameters
+    parameters: Parameters
     directions: list[Parameters]
 
     def costs(self, steps: Tensor, x: Tensor, targets: Tensor | None) -> np.ndarray:
-        """Return the cost at own + sum_k steps[:, k] directions[k], (P,), on sequences x and their targets."""
-        width = max((p.shape[0] for p in self.own.values() if p.dim() > 1), default=1)
-        numbers = x.shape[0] * x.shape[1] * 8 * width + sum(p.numel() for p in self.own.values())
+        """Return the cost at parameters + sum_k steps[:, k] directions[k], (P,), on sequences x and their targets."""
+        width = max((p.shape[0] for p in self.parameters.values() if p.dim() > 1), default=1)
+        numbers = x.shape[0] * x.shape[1] * 8 * width + sum(p.numel() for p in self.parameters.values())
         use_vmap = prefers_vmap(self.subject, numbers)
         parts = []
         for part in chunks(len(steps), numbers):
-            points = {name: p + self._move(name, steps[part]) for name, p in self.own.items()}
+            points = {name: p + self._move(name, steps[part]) for name, p in self.parameters.items()}
             parts.append(costs(self.model, points, x, lambda y: self.subject.loss_of(y, targets), use_vmap))
             self.subject.report(min(1.0, part.stop / len(steps)), f"{part.stop} of {len(steps)} points")
         return torch.cat(parts).double().cpu().numpy()
 
     def _move(self, name: str, steps: Tensor) -> Tensor | int:
         """Return how one parameter moves by steps (P, directions) along the directions: (P, ...)."""
-        own = self.own[name]
+        parameter = self.parameters[name]
         return sum(
-            torch.einsum("p,...->p...", steps[:, k].to(own), direction[name])
+            torch.einsum("p,...->p...", steps[:, k].to(parameter), direction[name])
             for k, direction in enumerate(self.directions)
         )
 

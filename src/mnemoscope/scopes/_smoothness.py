@@ -115,7 +115,7 @@ def _jacobian_norms(recurrence: Recurrence, x: Tensor, state: State) -> tuple[fl
 
     Of the first sequence in `state`, on the input x (1, d).
     """
-    own = {name: p.detach() for name, p in recurrence.named_parameters()}
+    parameters = {name: p.detach() for name, p in recurrence.named_parameters()}
     state = select(state, 0)
     stepper = _Stepper(recurrence)
 
@@ -124,7 +124,7 @@ def _jacobian_norms(recurrence: Recurrence, x: Tensor, state: State) -> tuple[fl
         output, after = functional_call(stepper, named, (x, vector, state))
         return flatten(after)[0], output[0]
 
-    jacobian: Any = torch.func.jacrev(step, argnums=(0, 1))(flatten(state), own)
+    jacobian: Any = torch.func.jacrev(step, argnums=(0, 1))(flatten(state), parameters)
     (state_by_state, state_by_theta), (output_by_state, output_by_theta) = jacobian
     state_by_state = state_by_state.flatten(1).double()
     output_by_state = output_by_state.flatten(1).double()
@@ -154,9 +154,9 @@ def _joint_norm(by_state: Tensor, by_theta: Parameters) -> float:
 
 def _slopes(subject: Subject, N: int, probes: int) -> tuple[float, float]:
     """Return ||dV/dtheta|| and the largest ||H v||, V the cost of the first N steps."""
-    own = {name: p.detach() for name, p in subject.recurrence.named_parameters()}
-    values = list(own.values())
-    gradient = torch.func.grad(_cost(subject, N, list(own)))
+    parameters = {name: p.detach() for name, p in subject.recurrence.named_parameters()}
+    values = list(parameters.values())
+    gradient = torch.func.grad(_cost(subject, N, list(parameters)))
     slope = _norm(gradient(values))
     generator = subject.generator()
     largest = 0.0
