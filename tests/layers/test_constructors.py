@@ -27,6 +27,7 @@ def test_signature_is_nn_lstms_and_own_options_by_keyword(layer: type[layers.Lay
     assert all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters[:8])
     assert all(p.kind is p.KEYWORD_ONLY for p in parameters[8:])
     assert [p.name for p in parameters[-3:]] == ["checkpoint", "device", "dtype"]
+    assert not any(isinstance(p.annotation, str) for p in parameters)  # help() shows the allowed values
     made = layer(3, 4, 2, False, True, 0.5, True)  # by position, as scripts for nn.LSTM call it
     torchs = nn.LSTM(3, 4, 2, False, True, 0.5, True)
     for name in TORCHS[:-1]:

@@ -1,7 +1,5 @@
 """The recurrent arithmetic circuit of Levine et al. 2018: products instead of a non-linearity."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

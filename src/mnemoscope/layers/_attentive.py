@@ -1,7 +1,5 @@
 """Recurrences that attend to all their past states (Kerg et al. 2020)."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch

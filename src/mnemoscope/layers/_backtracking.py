@@ -1,7 +1,5 @@
 """Sparse attentive backtracking (Ke et al. 2018), as run in the comparison of Kerg et al. 2020."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

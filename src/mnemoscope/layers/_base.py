@@ -4,8 +4,6 @@ A subclass of `Layer` states the mathematics of one layer in one direction. Stac
 and unbatched input, initial and final states and errors are here, once; the loop over time is in `_run.py`.
 """
 
-from __future__ import annotations
-
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 

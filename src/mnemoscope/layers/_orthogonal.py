@@ -1,7 +1,5 @@
 """Recurrences whose matrix starts, or stays, orthogonal: gradients neither vanish nor explode through it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any, Literal, get_args

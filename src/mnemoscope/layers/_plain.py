@@ -1,7 +1,5 @@
 """Linear system, plain RNN, LSTM and GRU. Parameters are torch's, by name and by layout."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar, get_args
 

@@ -1,7 +1,5 @@
 """Relevancy screening: attention over the last few states and the few older ones that mattered (Kerg et al. 2020)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
