@@ -231,6 +231,7 @@ def test_lyapunov_regimes_at_two_standard_errors(largest, error, regime):
 
 def test_kaplan_yorke_where_a_sum_is_zero():
     assert _lyapunov.kaplan_yorke(np.array([1.0, -1.0, -2.0]), 3) == 2.0
+    assert _lyapunov.kaplan_yorke(np.array([0.0, -1.0]), 2) == 1.0  # a limit cycle
     assert _lyapunov.kaplan_yorke(np.array([1.0, -1.0]), 2) == 2.0
     assert math.isnan(_lyapunov.kaplan_yorke(np.array([1.0, -1.0]), 3))
     assert _lyapunov.kaplan_yorke(np.array([-1.0, -2.0]), 2) == 0.0
