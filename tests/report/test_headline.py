@@ -50,9 +50,9 @@ def test_horizon_headline_of_an_exploding_gradient():
     ("status", "exponent", "regime", "shown"),
     [
         ("certified", -0.1, "contractive", ("expansive", "λ = 2, certified", "")),
-        ("estimated", -0.1, "contractive", ("contractive", "exponent -0.1 a step", "")),
-        ("estimated", 0.5, "chaotic", ("chaotic", "exponent 0.5 a step", "bad")),
-        ("estimated", 0.0, "edge beside a memory", ("edge", "exponent 0 a step, beside a memory", "")),
+        ("estimated", -0.1, "contractive", ("contractive", "exponent -0.1 per step", "")),
+        ("estimated", 0.5, "chaotic", ("chaotic", "exponent 0.5 per step", "bad")),
+        ("estimated", 0.0, "edge beside a memory", ("edge", "exponent 0 per step, beside a memory", "")),
         ("estimated", np.nan, "", ("expansive", "λ ≈ 2", "")),
     ],
 )
@@ -65,7 +65,7 @@ def test_dynamics_headline_takes_what_is_proved_then_the_exponent_then_the_norm(
 @pytest.mark.parametrize(
     ("window", "shown"),
     [
-        (63.0, ("63 steps", "keep the gradient to 1 %", "")),
+        (63.0, ("63 steps", "keep the gradient within 1 %", "")),
         (64.0, ("all 64 steps", "no shorter one keeps the gradient", "")),
         (np.inf, ("all 64 steps", "no shorter one keeps the gradient", "")),
     ],
@@ -78,14 +78,14 @@ def test_bptt_window_headline_at_equality(window, shown):
 @pytest.mark.parametrize(
     ("needs", "gradient", "shown"),
     [
-        (2, (4.0, 3.0, 2.0, 1.0), ("0.5", "of its size, 2 steps back", "good")),
-        (9, (4.0, 3.0, 2.0, 1.0), ("0.25", "of its size, 3 steps back", "good")),
-        (None, (4.0, 3.0, 2.0, 1.0), ("0.25", "of its size, 3 steps back", "")),
-        (1, (100.0, 1.0), ("0.01", "of its size, 1 steps back", "good")),
-        (1, (100.0, 0.99), ("0.0099", "of its size, 1 steps back", "bad")),
-        (1, (1.0, 100.0), ("100", "of its size, 1 steps back", "good")),
-        (1, (1.0, 101.0), ("101", "of its size, 1 steps back", "bad")),
-        (1, (1.0, np.nan), ("not known", "of its size, 1 steps back", "bad")),
+        (2, (4.0, 3.0, 2.0, 1.0), ("0.5", "of its size at lag 0, 2 steps back", "good")),
+        (9, (4.0, 3.0, 2.0, 1.0), ("0.25", "of its size at lag 0, 3 steps back", "good")),
+        (None, (4.0, 3.0, 2.0, 1.0), ("0.25", "of its size at lag 0, 3 steps back", "")),
+        (1, (100.0, 1.0), ("0.01", "of its size at lag 0, 1 steps back", "good")),
+        (1, (100.0, 0.99), ("0.0099", "of its size at lag 0, 1 steps back", "bad")),
+        (1, (1.0, 100.0), ("100", "of its size at lag 0, 1 steps back", "good")),
+        (1, (1.0, 101.0), ("101", "of its size at lag 0, 1 steps back", "bad")),
+        (1, (1.0, np.nan), ("not known", "of its size at lag 0, 1 steps back", "bad")),
         (1, (0.0, 1.0), ("–", "not measured", "")),
     ],
 )
@@ -152,7 +152,7 @@ def test_verdict_of_one_model_is_its_own_and_of_several_compares_in_order():
     two = {"z": one, "a": examined(30, horizon=horizon(30), truncation=window, lyapunov=lyapunov)}
     assert verdict(two) == [
         "How far back gradients reach, where the task needs 30: z 10 steps, which is not enough; a 30 steps.",
-        "Dynamics: z – (not measured); a contractive (exponent -0.5 a step).",
+        "Dynamics: z – (not measured); a contractive (exponent -0.5 per step).",
         "Backpropagation through time: z –; a 8 steps.",
     ]
 

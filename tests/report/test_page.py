@@ -135,7 +135,7 @@ def test_verdict_compares_horizons_with_the_need():
     ("status", "exponent", "said"),
     [
         ("certified", -0.1, "not contractive λ = 2, certified"),  # what is proved comes first
-        ("estimated", -0.1, "contractive exponent -0.1 a step"),  # a step may stretch what the long run shrinks
+        ("estimated", -0.1, "contractive exponent -0.1 per step"),  # a step may stretch what the long run shrinks
         ("estimated", np.nan, "not contractive λ ≈ 2"),
     ],
 )

@@ -170,7 +170,7 @@ def _regime(examination: Examination) -> tuple[str, str, str]:
         return _regime_label(examination, "stability"), f"λ = {format_number(factor)}, certified", ""
     if not math.isnan(exponent):
         regime, _, memory = _regime_label(examination, "lyapunov").partition(" beside ")
-        remark = f"exponent {format_number(exponent)} a step" + (f", beside {memory}" if memory else "")
+        remark = f"exponent {format_number(exponent)} per step" + (f", beside {memory}" if memory else "")
         return regime, remark, "bad" if regime == "chaotic" else ""
     if not math.isnan(factor):
         return _regime_label(examination, "stability"), f"λ ≈ {format_number(factor)}", ""
@@ -188,7 +188,7 @@ def _window(examination: Examination) -> tuple[str, str, str]:
         return _missing(examination, "truncation")
     if not window < steps:
         return f"all {format_number(steps)} steps", "no shorter one keeps the gradient", ""
-    return f"{format_number(window)} steps", "keep the gradient to 1 %", ""
+    return f"{format_number(window)} steps", "keep the gradient within 1 %", ""
 
 
 def _far_gradient(examination: Examination) -> tuple[str, str, str]:
@@ -200,7 +200,7 @@ def _far_gradient(examination: Examination) -> tuple[str, str, str]:
     last = len(gradient) - 1
     lag = last if needs is None else min(int(needs), last)
     relative = float(gradient[lag] / gradient[0])
-    value, remark = format_number(relative), f"of its size, {format_number(lag)} steps back"
+    value, remark = format_number(relative), f"of its size at lag 0, {format_number(lag)} steps back"
     if needs is None:
         return value, remark, ""
     return value, remark, "good" if VANISHED <= relative <= EXPLODED else "bad"

@@ -31,7 +31,8 @@ def main(arguments: list[str]) -> int:
         show_json(names)
         return 0
     for title, sentences in names.items():
-        table = Table("name", "what it is", title=title, title_justify="left", width=110)
+        heading = "the question it answers" if title == "scopes" else "what it is"
+        table = Table("name", heading, title=title, title_justify="left", width=110)
         for name, sentence in sentences.items():
             table.add_row(name, sentence)
         show(table)

@@ -35,7 +35,7 @@ def entropy(shown: Sequence[View]) -> list[Chart]:
         "entropy-change",
         "What a step does to the entropy",
         Axis("step"),
-        Axis("change of entropy a step (nats)"),
+        Axis("change of entropy per step (nats)"),
         lines_by_kind(shown, kinds, x="steps"),
         finite_markers([Marker("y", 0.0, "0: kept")]),
     )

@@ -57,7 +57,7 @@ def _sorted_ratios(view: View) -> Line:
 def lyapunov(shown: Sequence[View]) -> list[Chart]:
     """The spectrum, and whether its largest exponent has settled."""
     zero = finite_markers([Marker("y", 0.0, "0: neither meet nor part")])
-    y = Axis("exponent a step")
+    y = Axis("exponent per step")
     spectrum = Chart(
         "lyapunov-spectrum",
         "Lyapunov exponents",

@@ -54,7 +54,7 @@ def horizon(shown: Sequence[View]) -> list[Chart]:
         finite_markers([*need_markers(shown), Marker("y", ONE_PERCENT, "1 %: counted as gone")]),
     )
     difference = Chart(
-        "horizon-behaviour",
+        "horizon-behavior",
         "How long two beginnings can be told apart",
         Axis("steps after the prefix"),
         Axis("difference of the outputs, relative", log=True, switch=True),
