@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CSRC := src/mnemoscope/kernels/csrc
 CPU := $(CSRC)/cpu
 
-.PHONY: test test-faults sanitize demo lint clean
+.PHONY: test quick test-faults sanitize demo lint clean
 
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -21,6 +21,12 @@ lint: $(STAMP)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow'  # two processes, a thread each: more only wait for each other
+
+# A verdict on layers, scopes and CPU kernels in under a minute on two cores: every test, with every value of each of
+# its parameters once instead of all combinations. The emulated CUDA kernels, which g++ compiles, are left to `make test`.
+quick: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow' --quick tests/test_equations.py tests/layers tests/scopes \
+		tests/kernels --ignore-glob='*/test_cuda_*.py'
 
 # Training processes killed by SIGKILL at fifty moments, in the middle of a write included.
 test-faults: $(STAMP)

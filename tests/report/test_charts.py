@@ -150,5 +150,7 @@ def test_a_bound_far_above_does_not_hide_what_was_measured():
 
 def test_marker_labels_do_not_overlap():
     axes, level, upright = (Axis("x"), Axis("y")), Marker("y", 0.01, "gone"), Marker("x", 9.0, "needed")
-    assert Chart("a", "A", *axes, (), (level,)).level_label == (1, "right", "bottom")
-    assert Chart("b", "B", *axes, (), (level, upright)).level_label == (0, "left", "top")
+    left = Marker("y", 0.01, "gone", left=True)
+    assert Chart("a", "A", *axes, (), (level,)).level_label(level) == (1, "right", "bottom")
+    assert Chart("a", "A", *axes, (), (left,)).level_label(left) == (0, "left", "bottom")
+    assert Chart("b", "B", *axes, (), (level, upright)).level_label(level) == (0, "left", "top")

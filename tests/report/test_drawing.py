@@ -61,6 +61,7 @@ def test_heat_map_has_row_0_at_the_top_and_columns_across_in_matplotlib():
 @pytest.mark.parametrize(("largest", "limited"), [(2.0, False), (2.1, True)])
 def test_color_scale_of_a_heat_map_ends_at_the_99th_percentile_if_a_few_values_are_over_twice_it(largest, limited):
     z = np.ones((20, 20))
+    z[10:] = 0.5
     z[0, 0] = largest  # 1 of 400: the 99th percentile is 1
     (trace,) = plotly_chart(chart(HeatMap("h", np.arange(20.0), np.arange(20.0), z)))["data"]
     assert (trace.get("zmin"), trace.get("zmax")) == ((0.0, 1.0) if limited else (None, None))
@@ -197,6 +198,8 @@ def test_log_axis_of_a_figure_holds_its_line_and_its_markers():
     assert axes.get_yscale() == "log"
     np.testing.assert_allclose(axes.get_ylim(), [0.01, 125])
     assert axes.get_xscale() == "linear"
+    assert axes.get_yticks().tolist() == [0.01, 0.1, 1, 10, 100]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0.01", "0.1", "1", "10", "100"]
 
 
 def test_markers_are_upright_at_x_and_level_at_y():

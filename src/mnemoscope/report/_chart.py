@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 LOG_DECADES = 16  # orders of magnitude that a logarithmic axis shows at most
+MAX_TICKS = 8  # powers of ten on a logarithmic axis
 WORDS_FOR_BARS = 12  # bars that a summary spells out
 
 
@@ -93,6 +94,7 @@ class Marker:
     axis: str  # "x" or "y"
     at: float
     text: str
+    left: bool = False  # True if the label of a level line belongs to its left end
 
 
 class LabelPosition(NamedTuple):
@@ -122,15 +124,15 @@ class Chart:
         sentences += [f"Marked at {format_number(marker.at)}: {marker.text}." for marker in self.markers]
         return " ".join(sentences)
 
-    @property
-    def level_label(self) -> LabelPosition:
-        """Where the labels of level markers stand.
+    def level_label(self, level: Marker) -> LabelPosition:
+        """Return where the label of a level marker stands: above the line, on the right unless it says otherwise.
 
-        Above the line on the right. An upright marker has its label at the top right, so then below the line on the
-        left.
+        An upright marker has its label at the top right. Beside one, it stands below the line on the left.
         """
         if any(marker.axis == "x" for marker in self.markers):
             return LabelPosition(0, "left", "top")
+        if level.left:
+            return LabelPosition(0, "left", "bottom")
         return LabelPosition(1, "right", "bottom")
 
 
@@ -150,6 +152,30 @@ def log_range(arrays: Iterable[np.ndarray]) -> tuple[float, float] | None:
         return None
     top = float(values.max())
     return max(float(values.min()), top * 10.0**-LOG_DECADES, 1e-300), top
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return the ticks of a logarithmic axis from 10**low to 10**high.
+
+    Powers of ten, at most eight of them; 1, 2 and 5 times them, or 1 to 9 times, where the axis is short.
+    """
+    every = max(1, math.ceil((high - low) / MAX_TICKS))
+    multiples: tuple[int, ...] = (1,)
+    if high - low <= 0.6:
+        multiples = tuple(range(1, 10))
+    elif high - low <= 2.5:
+        multiples = (1, 2, 5)
+    powers = [power for power in range(math.floor(low), math.ceil(high) + 1) if power % every == 0]
+    values = [multiple * 10.0**power for power in powers for multiple in multiples]
+    return [value for value in values if low <= math.log10(value) <= high]
+
+
+def tick_label(value: float, power_of_ten: str) -> str:
+    """Return the label of a tick; `power_of_ten` is the pattern for large and small powers, as "10^{}"."""
+    power = round(math.log10(value))
+    if -3 <= math.log10(value) < 4 or not math.isclose(value, 10.0**power):
+        return f"{value:g}"
+    return power_of_ten.format(power)
 
 
 def format_number(value: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import warnings
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,20 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.files import write_atomic
-from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Mark, Marker, Plane, Points, log_range
+from mnemoscope.report._chart import (
+    Axis,
+    Bars,
+    Chart,
+    HeatMap,
+    Line,
+    Mark,
+    Marker,
+    Plane,
+    Points,
+    log_range,
+    log_ticks,
+    tick_label,
+)
 from mnemoscope.report._palette import COLOR_SCALE, LIGHT, MATPLOTLIB_DASHES, MATPLOTLIB_SYMBOLS, cycle
 
 PANEL = (7, 4.2)  # inches
@@ -131,7 +144,7 @@ def _draw_marker(axes: Any, marker: Marker, chart: Chart) -> None:
         axes.annotate(text, (marker.at, 1), fontsize=8, **label)
     else:
         axes.axhline(marker.at, **line)
-        end, horizontal, vertical = chart.level_label
+        end, horizontal, vertical = chart.level_label(marker)
         label = {"xycoords": ("axes fraction", "data"), "ha": horizontal, "va": vertical}
         axes.annotate(text, (end, marker.at), fontsize=8, **label)
 
@@ -143,10 +156,15 @@ def _set_axis(axes: Any, name: str, chart: Chart) -> None:
     if not axis.log or ends is None:
         return
     markers = [marker.at for marker in chart.markers if marker.axis == name and marker.at > 0]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about a range whose ends are the same
-        getattr(axes, f"set_{name}scale")("log")
-        getattr(axes, f"set_{name}lim")(min([ends[0] * 0.8, *markers]), max([ends[1] * 1.25, *markers]))
+    low = min([ends[0] * 0.8, *markers])
+    high = max([ends[1] * 1.25, *markers])
+    getattr(axes, f"set_{name}scale")("log")
+    getattr(axes, f"set_{name}lim")(low, high)
+
+    # The same ticks as on the page: matplotlib's would be labeled 2 x 10^0.
+    ticks = log_ticks(math.log10(low), math.log10(high))
+    getattr(axes, f"set_{name}ticks")(ticks, [tick_label(value, "$10^{{{}}}$") for value in ticks])
+    getattr(axes, f"{name}axis").minorticks_off()
 
 
 def _escape(text: str) -> str:

@@ -8,7 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Mark, Marker, Plane, Points, log_range
+from mnemoscope.report._chart import (
+    Axis,
+    Bars,
+    Chart,
+    HeatMap,
+    Line,
+    Mark,
+    Marker,
+    Plane,
+    Points,
+    log_range,
+    log_ticks,
+    tick_label,
+)
 from mnemoscope.report._downsampling import (
     MAX_CLOUD_POINTS,
     MAX_HEAT_CELLS,
@@ -22,7 +35,6 @@ from mnemoscope.report._palette import COLOR_SCALE, PLOTLY_DASHES, PLOTLY_SYMBOL
 Json = dict[str, Any]
 MANY_POINTS = 1000  # a larger cloud is drawn by the graphics card, with smaller dots
 MAX_SYMBOLS = 40  # a longer line is drawn without a symbol at each point
-MAX_TICKS = 8  # powers of ten on a logarithmic axis
 CLOUD_CELLS = 500  # across a chart: points in the same cell look like one
 
 
@@ -98,28 +110,13 @@ def _log_axis(chart: Chart, name: str) -> Json | None:
     low, high = min([low, *near]), max([high, *near])
 
     padding = max(0.05 * (high - low), 0.05)
-    return {"range": [low - padding, high + padding], **_ticks(low - padding, high + padding)}
-
-
-def _ticks(low: float, high: float) -> Json:
-    """Powers of ten, at most eight of them; 1, 2 and 5 times them, or 1 to 9 times, where the axis is short."""
-    every = max(1, math.ceil((high - low) / MAX_TICKS))
-    multiples: tuple[int, ...] = (1,)
-    if high - low <= 0.6:
-        multiples = tuple(range(1, 10))
-    elif high - low <= 2.5:
-        multiples = (1, 2, 5)
-    powers = [power for power in range(math.floor(low), math.ceil(high) + 1) if power % every == 0]
-    values = [multiple * 10.0**power for power in powers for multiple in multiples]
-    shown = [value for value in values if low <= math.log10(value) <= high]
-    return {"tickmode": "array", "tickvals": shown, "ticktext": [_tick_label(value) for value in shown]}
-
-
-def _tick_label(value: float) -> str:
-    power = round(math.log10(value))
-    if -3 <= math.log10(value) < 4 or not math.isclose(value, 10.0**power):
-        return f"{value:g}"
-    return f"10<sup>{power}</sup>"
+    ticks = log_ticks(low - padding, high + padding)
+    return {
+        "range": [low - padding, high + padding],
+        "tickmode": "array",
+        "tickvals": ticks,
+        "ticktext": [tick_label(value, "10<sup>{}</sup>") for value in ticks],
+    }
 
 
 def _marker_line(marker: Marker) -> Json:
@@ -136,7 +133,7 @@ def _marker_label(marker: Marker, chart: Chart) -> Json:
     label: Json = {"text": _escape(marker.text), "showarrow": False, "font": {"size": 12}}
     if marker.axis == "x":
         return label | {"x": at, "y": 1, "yref": "paper", "xanchor": "right", "yanchor": "top", "textangle": -90}
-    end, horizontal, vertical = chart.level_label
+    end, horizontal, vertical = chart.level_label(marker)
     return label | {"y": at, "x": end, "xref": "paper", "xanchor": horizontal, "yanchor": vertical}
 
 

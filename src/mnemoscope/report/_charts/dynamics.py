@@ -56,7 +56,7 @@ def _sorted_ratios(view: View) -> Line:
 @draws_scope
 def lyapunov(shown: Sequence[View]) -> list[Chart]:
     """The spectrum, and whether its largest exponent has settled."""
-    zero = finite_markers([Marker("y", 0.0, "0: neither meet nor part")])
+    zero = finite_markers([Marker("y", 0.0, "0: neither converge nor diverge")])
     y = Axis("exponent per step")
     spectrum = Chart(
         "lyapunov-spectrum",

@@ -25,7 +25,9 @@ def learning(shown: Sequence[View]) -> list[Chart]:
 def _loss(shown: Sequence[View]) -> Chart:
     figures = [view.finding.figures for view in shown]
     baselines = sorted({known["baseline"] for known in figures if "baseline" in known})
-    markers = finite_markers(Marker("y", value, "without memory") for value in baselines[:MAX_BASELINES])
+    shown_baselines = baselines[:MAX_BASELINES]
+    # On the left, because the curves come near the baseline later.
+    markers = finite_markers(Marker("y", value, "without memory", left=True) for value in shown_baselines)
     y = Axis("held-out loss", log=True, switch=True)
     lines = lines_of(shown, "loss", x="update")
     return Chart("learning-loss", "Loss while learning", Axis("updates"), y, lines, markers)
