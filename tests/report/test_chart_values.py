@@ -122,7 +122,7 @@ def test_attention_map_has_the_attending_step_down_and_the_attended_state_across
     found = charts("attention", {"attention": weights, "lag": np.arange(3.0)})
     chart = found["attention-map-0"]
     (heat,) = chart.marks
-    assert (chart.x.title, chart.y.title) == ("state made at step", "attended at step")
+    assert (chart.x.title, chart.y.title) == ("state made at step", "attending step")
     same(heat.z, [[np.nan] * 3, [1, np.nan, np.nan], [0.3, 0.7, np.nan]])
     same(heat.x, [0, 1, 2])
     same(heat.y, [0, 1, 2])

@@ -23,7 +23,7 @@ def attention(shown: Sequence[View]) -> list[Chart]:
     """Heat maps of who attends to whom, one per model; what each step's state receives and how long it is kept."""
     charts = []
     for view in shown:
-        x, y = Axis("state made at step"), Axis("attended at step")
+        x, y = Axis("state made at step"), Axis("attending step")
         charts.append(Chart(f"attention-map-{view.index}", f"Where {view.name} looks", x, y, (_attention_map(view),)))
     for key, title, unit in _BY_STEP:
         name = f"attention-{key.replace('_', '-')}"
