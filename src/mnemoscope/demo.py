@@ -10,7 +10,7 @@ import torch
 
 from mnemoscope.cli import main as mnemoscope
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.kernels import supported
+from mnemoscope.kernels import fused_dtype
 from mnemoscope.training import Run, evaluate
 
 MAX_UPDATES = 2000  # a network that solves the task stops earlier
@@ -38,7 +38,7 @@ def main() -> int:
 
 def choose_task() -> tuple[int, list[str]]:
     """Return T and options of `train`: T = 100 with the fused kernels, a shorter task and one thread without."""
-    if supported("attentive", torch.zeros(1, 1, 1), 128, buffer=10, relevant=10) is not None:
+    if fused_dtype("attentive", torch.zeros(1, 1, 1), 128, buffer=10, relevant=10) is not None:
         print("Copy at T = 100, with the fused kernels.")
         return 100, []
     print("Copy at T = 30 instead of 100: without the fused kernels even that takes some eight minutes.")

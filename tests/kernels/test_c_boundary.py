@@ -7,7 +7,9 @@ import ctypes
 import pytest
 import torch
 
+from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cpu import library
+from mnemoscope.kernels._cpu.run import Loop
 from mnemoscope.kernels._cpu.structures import STRUCTURES, Threads
 
 pytestmark = pytest.mark.skipif(not library.available(torch.float32), reason="no compiled CPU kernels here")
@@ -34,22 +36,17 @@ def test_both_sides_know_the_same_structures() -> None:
     assert set(STRUCTURES) == set(library.described())
 
 
-def rac() -> dict[str, object]:
-    """A call's fields: one step of one row of one unit, h = (V h0) * xp."""
-    tensors = {name: torch.full((1, 1), 2.0) for name in ("V", "h0")}
-    return dict(steps=1, batch=1, n=1, xp=torch.full((1, 1, 1), 3.0), **tensors, b=None, lengths=None, h=torch.zeros(1))
-
-
-def test_a_call_by_keywords_runs_the_loop() -> None:
-    fields = rac()
-    library.call("rac_forward", torch.float32, **fields)
-    assert fields["h"].item() == 12.0
+def test_a_loop_fills_the_fields_by_name() -> None:
+    """h = (V h0 + b) * xp, one step of one row of one unit: no two arguments may be exchanged."""
+    xp, V, h0, b = torch.full((1, 1, 1), 3.0), torch.full((1, 1), 5.0), torch.full((1, 1), 7.0), torch.tensor([2.0])
+    assert Loop(op.rac_forward)(xp, V, h0, b, None).item() == (5 * 7 + 2) * 3
 
 
 def test_an_unknown_or_missing_field_raises_at_once() -> None:
-    with pytest.raises(TypeError, match=r"rac_forward: missing or unknown fields h_0"):
-        library.call("rac_forward", torch.float32, **rac(), h_0=None)
-    fields = rac()
-    del fields["lengths"]
-    with pytest.raises(TypeError, match=r"missing or unknown fields lengths"):
-        library.call("rac_forward", torch.float32, **fields)
+    with pytest.raises(TypeError, match="rac_forward has no field dv_row"):
+        Loop(op.rac_forward, scratch=["dv_row"])
+    one = torch.ones(1, 1)
+    with pytest.raises(TypeError, match="rac_forward: missing or unknown fields dv_rows"):
+        Loop(op.rac_forward)(one[None], one, one, None, None, dv_rows=one)
+    with pytest.raises(TypeError, match="attentive_backward: missing or unknown fields dv_rows"):
+        Loop(op.attentive_backward, scratch=["dv_rows"])()

@@ -12,8 +12,9 @@ from fused_truth import calm, disagreement, opposed
 
 import mnemoscope as ms
 from mnemoscope import kernels
-from mnemoscope.kernels import _cuda, _dispatch, _operators
+from mnemoscope.kernels import _cuda, _dispatch
 from mnemoscope.kernels._cuda import compiler, layout
+from mnemoscope.kernels._operator import NAMESPACE, OPERATORS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
@@ -37,15 +38,18 @@ def emulated(monkeypatch):
     monkeypatch.setattr(compiler, "launch", launch)
     monkeypatch.setattr(layout, "limits", lambda device: EMULATED)
     monkeypatch.setattr(torch.cuda, "_compile_kernel", None, raising=False)
-    monkeypatch.setattr(_dispatch, "_covers", covers)
-    monkeypatch.setattr(kernels, "joins", lambda *_: False)  # the tensors are the CPU's, the kernels are not
-    library = torch.library.Library(_operators.NAMESPACE, "IMPL")
+    monkeypatch.setattr(_dispatch, "backend_supports", covers)
+    monkeypatch.setattr(
+        kernels, "should_fuse_projection", lambda *_: False
+    )  # the tensors are the CPU's, the kernels are not
+    library = torch.library.Library(NAMESPACE, "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for module in (_cuda.plain, _cuda.attentive, _cuda.sab):
-            for name in _operators.SCHEMAS:
+            for name, operator in OPERATORS.items():
                 if hasattr(module, name):
-                    library.impl(name, getattr(module, name), "CPU", allow_override=True)
+                    function = operator.taking_flat_arguments(getattr(module, name))
+                    library.impl(name, function, "CPU", allow_override=True)
     yield ran
     library._destroy()
 

@@ -9,6 +9,7 @@ import emulator
 import pytest
 import torch
 
+from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import compiler, full_attention, layout, plain, sab, screened
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the kernels are compiled by g++")
@@ -77,13 +78,13 @@ def run_full(cell: str, n: int, B: int) -> None:
 def run_sab(n: int, top: int) -> None:
     T, B, m0 = 3, 2, 4
     h, gates, V, w = torch.zeros(T, B, n), torch.zeros(T, B, 4 * n), torch.zeros(4 * n, n), torch.zeros(n)
-    memory, origin = torch.zeros(B, m0, n), torch.zeros(B, m0, dtype=torch.int64)
-    clock = torch.zeros(B, dtype=torch.int64)
-    sab.sab_forward(gates, V, w, h[0], h[0], memory, memory, origin, clock, 2, top, 5, None, True)
+    states, origin = torch.zeros(B, m0, n), torch.zeros(B, m0, dtype=torch.int64)
+    memory = op.CarriedMemory(states, states, origin, torch.zeros(B, m0), torch.zeros(B, dtype=torch.int64))
+    options = op.SabOptions(store_every=2, top=top, truncation=5)
+    sab.sab_forward(gates, V, w, h[0], h[0], memory, options, None, True)
     slots, attention = torch.zeros(T, B, top, dtype=torch.int32), torch.zeros(T, B, top)
-    sab.sab_backward(
-        h, h, None, V, w, h[0], memory, memory, origin, clock, h, h, gates, slots, attention, 2, top, 5, None
-    )
+    saved = op.SabSaved(h, h, gates, slots, attention)
+    sab.sab_backward(h, h, None, V, w, h[0], memory, options, saved, None)
 
 
 # Tiles of one block and of clusters of 2 to 16; slots that do and do not fill a lane; rows of one and of more pieces.

@@ -42,7 +42,7 @@ def backtracking(draw: st.DrawFn) -> dict[str, Any]:
 
 
 FAMILIES: dict[str, tuple[Callable[[st.DrawFn], dict[str, Any]], ...]] = {
-    "RNN": (phi,), "LSTM": (), "OrthRNN": (), "ExpRNN": (), "LinearSystem": (), "GORU": (), "RAC": (),
+    "RNN": (phi,), "LSTM": (), "GRU": (), "OrthRNN": (), "ExpRNN": (), "LinearSystem": (), "GORU": (), "RAC": (),
     "RelRNN": (screening, attention, phi), "RelLSTM": (screening, attention),
     "MemRNN": (attention, phi), "MemLSTM": (attention,), "SAB": (backtracking,),
 }  # fmt: skip

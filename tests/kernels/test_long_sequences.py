@@ -50,21 +50,21 @@ def test_chunks_of_a_linear_system_are_the_system(steps: int, batch: int, thread
 
 
 @compiled
-def test_few_rows_are_walked_by_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    walked: list[int] = []
-    walk = _scan._walk
+def test_few_rows_run_by_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[int] = []
+    run = _scan._run
 
     def counted(xp: Tensor, *rest: Tensor) -> Tensor:
-        walked.append(xp.shape[1])
-        return walk(xp, *rest)
+        batches.append(xp.shape[1])
+        return run(xp, *rest)
 
-    monkeypatch.setattr(_scan, "_walk", counted)
+    monkeypatch.setattr(_scan, "_run", counted)
     layers.LinearSystem(2, 3)(torch.randn(160, 1, 2))
-    assert walked == [min(8 * torch.get_num_threads(), 10)] * 2
+    assert batches == [min(8 * torch.get_num_threads(), 10)] * 2
 
 
 @compiled
-def test_an_explosive_system_is_walked_step_by_step() -> None:
+def test_an_explosive_system_runs_step_by_step() -> None:
     layer = layers.LinearSystem(1, 2)
     with torch.no_grad():
         layer.weight_hh_l0.copy_(torch.diag(torch.tensor([1e3, 0.5])))

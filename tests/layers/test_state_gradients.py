@@ -13,7 +13,7 @@ from mnemoscope.scopes import horizon
 
 
 def sequences(layer):
-    steps = 40 if isinstance(layer, mnemoscope.LinearSystem) else 12  # of three rows, 40 steps are walked by chunks
+    steps = 40 if isinstance(layer, mnemoscope.LinearSystem) else 12  # of three rows, 40 steps run by chunks
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(steps, BATCH, INPUT, dtype=torch.float64, generator=generator)
     outer = torch.randn(steps, BATCH, layer.output_size, dtype=torch.float64, generator=generator)
@@ -38,11 +38,11 @@ def nudged(layer, x, outer, monkeypatch):
 
 
 def totals(layer, x, outer):
-    with kernels.noted() as walks:
+    with kernels.recording() as runs:
         y, _ = layer(x)
-    by = [tensor for walk in walks for tensor in walk.by]
+    by = [tensor for run in runs for tensor in run.inputs]
     found = iter(torch.autograd.grad((outer * y).sum(), by, allow_unused=True, materialize_grads=True))
-    return torch.stack([walk.total(*(next(found) for _ in walk.by)) for walk in walks]), walks
+    return torch.stack([run.total_gradient(*(next(found) for _ in run.inputs)) for run in runs]), runs
 
 
 def error(found, wanted):
@@ -58,10 +58,10 @@ def test_total_gradient_equals_that_of_a_perturbation(row, num_layers, backend, 
     x, outer = sequences(layer)
     wanted = nudged(layer, x, outer, monkeypatch)
     with kernels.backend(backend):
-        found, walks = totals(layer, x, outer)
+        found, runs = totals(layer, x, outer)
     assert error(found, wanted) < 1e-9
-    assert len(walks) == num_layers
-    assert {len(walk.states) for walk in walks} == {len(x)}
+    assert len(runs) == num_layers
+    assert {len(run.states) for run in runs} == {len(x)}
 
 
 FUSED = ["LinearSystem", "RNN", "LSTM", "OrthRNN", "ExpRNN", "GORU", "MemRNN", "MemLSTM", "SAB", "RelRNN", "RelLSTM"]
@@ -72,16 +72,16 @@ FUSED = ["LinearSystem", "RNN", "LSTM", "OrthRNN", "ExpRNN", "GORU", "MemRNN", "
 def test_fused_run_asks_for_few_gradients(name):
     """Not for one a step: otherwise the comparison above would be one of the loop with itself."""
     layer = getattr(mnemoscope, name)(INPUT, 4, dtype=torch.float64)
-    _, (walk,) = totals(layer, *sequences(layer))
-    assert len(walk.by) <= 5
+    _, (run,) = totals(layer, *sequences(layer))
+    assert len(run.inputs) <= 5
 
 
 def test_dead_units_receive_a_gradient(monkeypatch):
     """Half of these units are shut: their state's gradient cannot be had from that of their input."""
     layer = mnemoscope.RNN(INPUT, 6, nonlinearity="relu", dtype=torch.float64)
     x, outer = sequences(layer)
-    found, (walk,) = totals(layer, x, outer)
-    shut = walk.states[None] == 0
+    found, (run,) = totals(layer, x, outer)
+    shut = run.states[None] == 0
     assert 0.2 < shut.double().mean() < 0.8
     assert bool((found[shut] != 0).all())
     assert error(found, nudged(layer, x, outer, monkeypatch)) < 1e-9
@@ -98,7 +98,7 @@ def test_total_gradient_with_checkpoint(name):
     torch.testing.assert_close(torch.tensor(other), torch.tensor(one), rtol=1e-9, atol=0)
 
 
-WAYS = {"noted": kernels.noted, "eager": lambda: kernels.backend("eager"), "as usual": nullcontext}
+WAYS = {"recording": kernels.recording, "eager": lambda: kernels.backend("eager"), "as usual": nullcontext}
 
 
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "RelRNN"])
@@ -121,17 +121,17 @@ def test_checkpoint_recomputes_with_the_same_backend(name, there, back):
 def test_nothing_is_recorded_outside_nor_of_packed_sequences():
     layer = mnemoscope.LSTM(INPUT, 4)
     packed = torch.nn.utils.rnn.pack_padded_sequence(torch.randn(6, 2, INPUT), [6, 4])
-    with kernels.noted() as walks:
+    with kernels.recording() as runs:
         layer(packed)
     layer(torch.randn(6, 2, INPUT))
-    assert not walks
-    assert not kernels.noting()
+    assert not runs
+    assert not kernels.is_recording()
 
 
 def test_recording_ends_with_an_error():
-    with pytest.raises(ZeroDivisionError), kernels.noted():
+    with pytest.raises(ZeroDivisionError), kernels.recording():
         1 / 0  # noqa: B018
-    assert not kernels.noting()
+    assert not kernels.is_recording()
 
 
 def test_total_gradient_of_a_subclass_with_its_own_equations(monkeypatch):

@@ -1,46 +1,73 @@
-"""The same mathematics fused over time, for the CPU and for CUDA. Layers choose by themselves; `backend` overrides."""
+"""The recurrences fused over time, for the CPU and for CUDA. Layers choose by themselves; `backend` overrides.
 
-from mnemoscope.kernels._again import AsNow
-from mnemoscope.kernels._dispatch import backend, followed, portably, supported
-from mnemoscope.kernels._fused import (
-    Attended,
-    Attention,
-    Backtracking,
-    Bank,
-    attentive,
-    final,
-    goru,
-    lstm,
-    rac,
-    rnn,
-    sab,
+A layer's equations live in its `step`, which any kernel must reproduce. Running a sequence through it takes five parts:
+
+Operators (`_operators.py`): each family (rnn, lstm, rac, goru, gru, attentive, sab) is a pair of torch operators,
+`*_forward` and `*_backward`, over whole sequences. An operator is declared once, by a function whose signature
+names its arguments and whose body allocates its results; its schema, the shapes that tracers see and the C
+structure of its compiled loop are derived from that (`_operator.py`).
+
+Autograd (`_autograd.py`): how torch differentiates an operator. The backward loop returns the gradients of what was
+added before each nonlinearity; one matrix product per weight does the rest, on every device. A gradient that must
+itself be differentiable is taken through the plain loops of `_naive.py`. `_final_memory.py` is the memory that
+attention leaves behind, and `_state_gradients.py` records what is needed for the total gradient of every state.
+
+Fused calls (`_fused.py`, `_scan.py`, `_input_projection.py`): what layers call. They bring tensors to one dtype and
+contiguous, call the operator and record the run if asked to.
+
+Dispatch (`_dispatch.py`, `_settings.py`): whether a layer may call them. `fused_dtype` gives the dtype to run in,
+or None if the eager loop must run: no kernel of that kind, a transform of torch.func, or the user's choice by
+`backend`.
+
+Backends: `_cpu` calls the C++ loops of `csrc/cpu` through a plain C boundary with named fields; `_cuda` compiles the
+kernels of `csrc/cuda` when first used; `_portable.py` runs attention in torch's own operations where neither applies.
+Private names of torch are in `_torch_internals.py`.
+"""
+
+from mnemoscope.kernels._dispatch import (
+    CapturedDispatch,
+    backend,
+    fused_dtype,
+    is_traced_or_transformed,
+    portable_dtype,
 )
-from mnemoscope.kernels._input_projection import join, joins
+from mnemoscope.kernels._fused import Attended, attentive, goru, gru, last_valid_state, lstm, rac, rnn, sab
+from mnemoscope.kernels._input_projection import pack_projection, should_fuse_projection
+from mnemoscope.kernels._operators import (
+    AttentionOptions,
+    AttentionState,
+    AttentionWeights,
+    CarriedMemory,
+    SabOptions,
+)
 from mnemoscope.kernels._scan import linear
-from mnemoscope.kernels._state_gradients import Walk, note, noted, noting
+from mnemoscope.kernels._state_gradients import RecordedRun, is_recording, record, recording
 
 __all__ = [
-    "AsNow",
     "Attended",
-    "Attention",
-    "Backtracking",
-    "Bank",
-    "Walk",
+    "AttentionOptions",
+    "AttentionState",
+    "AttentionWeights",
+    "CapturedDispatch",
+    "CarriedMemory",
+    "RecordedRun",
+    "SabOptions",
     "attentive",
     "backend",
-    "final",
-    "followed",
+    "fused_dtype",
     "goru",
-    "join",
-    "joins",
+    "gru",
+    "is_recording",
+    "is_traced_or_transformed",
+    "last_valid_state",
     "linear",
     "lstm",
-    "note",
-    "noted",
-    "noting",
-    "portably",
+    "pack_projection",
+    "portable_dtype",
     "rac",
+    "record",
+    "recording",
     "rnn",
     "sab",
-    "supported",
+    "should_fuse_projection",
 ]

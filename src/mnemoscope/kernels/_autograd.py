@@ -1,65 +1,140 @@
-"""How torch differentiates the fused operators: the backend's loop back through time, then one product a weight.
+"""How torch differentiates the fused operators: the backend's backward loop, then one matrix product per weight.
 
 Everything here is plain torch and the same on every device. When the gradient must itself be differentiable
-(`create_graph=True`), it is taken through the loops of `reference.py` instead.
+(`create_graph=True`), it is taken through the loops of `_naive.py` instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from itertools import compress
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from mnemoscope.kernels import _naive, _operators
-from mnemoscope.kernels._final_memory import through_memory
+from mnemoscope.kernels import _naive
+from mnemoscope.kernels import _operators as op
+from mnemoscope.kernels._final_memory import final_memory_backward
+from mnemoscope.kernels._operator import NAMESPACE, Operator
+from mnemoscope.kernels._torch_internals import below_autograd
 
 Gradients = tuple[Tensor | None, ...]
-_ops = torch.ops.mnemoscope
+
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")  # what it registers lasts as long as it does
 
 
-_library = torch.library.Library(_operators.NAMESPACE, "FRAGMENT")  # what it registers lasts as long as it does
+class SavedRun:
+    """What the forward pass of an operator left for its backward pass.
 
-
-def _register(family: str, save: Callable, backward: Callable) -> None:
-    """What torch.library.register_autograd does, less its search for default values, of which there are none.
-
-    That one asks for the operator's arguments twice an argument: 0.2 ms a call for attention's.
+    Attributes:
+        operator: the forward operator.
+        arguments: its arguments, by parameter.
+        results: its results by name, as far as they were saved.
     """
-    name = f"{family}_forward"
-    operator = getattr(_ops, name).default
 
-    class Walk(torch.autograd.Function):
+    def __init__(self, operator: Operator, ctx: Any) -> None:
+        self.operator = operator
+        self._needs_input_grad = ctx.needs_input_grad
+        tensors = iter(ctx.saved_tensors)  # once: a checkpoint gives them once
+        constants = iter(ctx.constants)
+        self._flat = [next(tensors if is_tensor else constants) for is_tensor in ctx.is_tensor]
+        self.arguments = dict(zip(operator.parameters, operator.unflatten(self._flat), strict=True))
+        self.results = dict(zip(ctx.saved_results, tensors, strict=True))
+
+    def needs(self, argument: str) -> bool:
+        """True if the gradient of this argument, of a group or not, is asked for."""
+        return self._needs_input_grad[self.operator.argument_index[argument]]
+
+    def gradients(self, **found: Tensor | None) -> Gradients:
+        """Return the gradients by name in the schema's order; an argument that is not named has none."""
+        names = self.operator.arguments
+        if not found.keys() <= names.keys():
+            raise TypeError(f"{self.operator.name} has no argument {', '.join(sorted(found.keys() - names.keys()))}")
+        return tuple([found.get(name) for name in names])
+
+    def gradients_of_naive(
+        self, loop: Callable[..., Sequence[Tensor]], grads: Sequence[Tensor | None], **extra: Tensor
+    ) -> Gradients:
+        """Return the gradients of a naive loop in the schema's order, with a graph of their own.
+
+        The loop runs on views: an argument may depend on another one through its history (a carried state on the
+        weights), and that path belongs to the caller, not to this operator.
+        """
+        views = [x.view_as(x) if isinstance(x, Tensor) and x.requires_grad else x for x in self._flat]
+        arguments = dict(zip(self.operator.parameters, self.operator.unflatten(views), strict=True))
+        arguments.pop("save", None)
+        outputs = loop(**arguments, **extra)
+        pairs = [(y, g) for y, g in zip(outputs, grads, strict=True) if g is not None and y.requires_grad]
+        wanted = [x for x in views if isinstance(x, Tensor) and x.requires_grad]
+        found = iter(
+            torch.autograd.grad(
+                [y for y, _ in pairs], wanted, [g for _, g in pairs], create_graph=True, allow_unused=True
+            )
+        )
+        return tuple(next(found) if isinstance(x, Tensor) and x.requires_grad else None for x in views)
+
+
+def _register(
+    operator: Operator, backward: Callable[..., Gradients], saves: Sequence[str], differentiable: Sequence[str]
+) -> None:
+    """Give an operator its derivative.
+
+    That is torch.library.register_autograd, less its search for default values, of which there are none: it asks for
+    the operator's arguments twice an argument, 0.2 ms a call for attention's.
+
+    Args:
+        backward: from the `SavedRun` and the gradients of the differentiable results to those of the arguments.
+        saves: the results that it reads, beside all arguments.
+        differentiable: the first results; the others are there for the backward pass alone.
+    """
+    overload = operator.overload
+    several = len(operator.results) > 1
+    is_tensor = [hint in (Tensor, Tensor | None) for hint in operator.arguments.values()]
+    is_constant = [not tensor for tensor in is_tensor]
+    saved_indices = [operator.results.index(name) for name in saves]
+    count = len(differentiable)
+    assert operator.results[:count] == tuple(differentiable)
+
+    class Run(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            with torch._C._AutoDispatchBelowAutograd():
-                output = operator(*inputs)
-            save(ctx, inputs, output)
-            return output
+            with below_autograd():
+                outputs = overload(*inputs)
+            results = outputs if several else (outputs,)
+            ctx.is_tensor = is_tensor
+            ctx.constants = list(compress(inputs, is_constant))
+            ctx.saved_results = saves
+            ctx.save_for_backward(*compress(inputs, is_tensor), *[results[i] for i in saved_indices])
+            if several:
+                ctx.mark_non_differentiable(*results[count:])
+                ctx.set_materialize_grads(False)
+            return outputs
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            return backward(ctx, *grads)
+            return backward(SavedRun(operator, ctx), *grads[:count])
 
-    Walk.__name__ = f"{family.capitalize()}Walk"  # of which torch names the node in a graph
-    _library.impl(name, Walk.apply, "Autograd")
+    family = operator.name.removesuffix("_forward")
+    Run.__name__ = f"{family.capitalize()}Run"  # torch names the node in the graph after it
+    _library.impl(operator.name, Run.apply, "Autograd")
 
 
-def _dense(grad: Tensor | None) -> Tensor | None:
+def _contiguous(grad: Tensor | None) -> Tensor | None:
     return None if grad is None else grad.contiguous()
 
 
 def _rows(t: Tensor) -> Tensor:
-    """All rows under each other; torch cannot batch a flatten (`is_grads_batched`)."""
+    """Return all rows below each other; torch cannot batch a flatten (`is_grads_batched`)."""
     return t.reshape(-1, t.shape[-1])
 
 
 def _weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
-    """sum_t dz_t^T state_{t-1}, without a copy of the shifted states; dz (T, B, G), first (B, n), states (T, B, n).
+    """Return sum_t dz_t^T state_{t-1}; dz (T, B, G), first (B, n), states (T, B, n).
 
-    The product is made as its transpose, which BLAS does faster for tall matrices.
+    The shifted states are not copied, and the product is made as its transpose, which BLAS does faster for tall
+    matrices.
     """
     grad = first.T @ dz[0]
     if dz.shape[0] > 1:
@@ -70,187 +145,234 @@ def _weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
 def attentive_weight_gradients(
     dxp: Tensor, dq: Tensor, dk: Tensor, s0: Tensor, s: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of V and W_a, which read s_{t-1}, and of U_a, which reads h_t."""
+    """Return the gradients of V and W_a, which read s_{t-1}, and of U_a, which reads h_t."""
     return _weight_gradient(dxp, s0, s), _weight_gradient(dq, s0, s), _rows(dk).T @ _rows(h)
 
 
 def _modrelu_gradient(dz: Tensor, h: Tensor) -> Tensor:
-    """Where modReLU is open, dh/db = sign(z) = sign(h); where it is shut, dz is already zero."""
+    """Return the gradient of modReLU's bias. Where it is open, dh/db = sign(z) = sign(h); where not, dz is zero."""
     return (dz * h.sign()).sum(0).sum(0)  # one after the other: on a GPU many columns are summed at once, not n
 
 
-def _through(loop: Callable[..., Sequence[Tensor]], inputs: Sequence[Any], grads: Sequence[Tensor | None]) -> Gradients:
-    """Gradients of `loop` with a graph of their own.
-
-    The loop runs on views: an input may depend on another one through its history (a carried state on the weights), and
-    that path belongs to the caller, not to this operator.
-    """
-    views = [x.view_as(x) if isinstance(x, Tensor) and x.requires_grad else x for x in inputs]
-    wanted = [x for x in views if isinstance(x, Tensor) and x.requires_grad]
-    pairs = [(out, g) for out, g in zip(loop(*views), grads, strict=True) if g is not None and out.requires_grad]
-    outs, outer = [p[0] for p in pairs], [p[1] for p in pairs]
-    found = iter(torch.autograd.grad(outs, wanted, outer, create_graph=True, allow_unused=True))
-    return tuple(next(found) if isinstance(x, Tensor) and x.requires_grad else None for x in views)
+def _makes_projection(V: Tensor, n: int) -> bool:
+    """True if V is [V, U, b]: the kernel made the projection of the inputs."""
+    return V.shape[1] > n
 
 
-def _save_rnn(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    xp, V, h0, b, ctx.phi, lengths = inputs
-    ctx.save_for_backward(xp, V, h0, b, lengths, output)
-
-
-def _rnn(ctx: Any, dh: Tensor) -> Gradients:
-    xp, V, h0, b, lengths, h = ctx.saved_tensors
+def _rnn(run: SavedRun, dh: Tensor) -> Gradients:
     if torch.is_grad_enabled():
-        return _through(_naive.rnn, (xp, V, h0, b, ctx.phi, lengths), (dh,))
-    if V.shape[1] > h0.shape[1]:
-        needs = ctx.needs_input_grad[0]
-        dx, dV, dh0 = _ops.rnn_backward_joined(dh.contiguous(), xp, V, h0, h, lengths, ctx.phi, needs)
-        return dx if needs else None, dV, dh0, None, None, None
-    dz, dh0 = _ops.rnn_backward(dh.contiguous(), V, h, lengths, ctx.phi)
-    dV = _weight_gradient(dz, h0, h) if ctx.needs_input_grad[1] else None
-    db = _modrelu_gradient(dz, h) if ctx.needs_input_grad[3] else None
-    return dz, dV, dh0, db, None, None
+        return run.gradients_of_naive(_naive.rnn, (dh,))
+    xp, V, h0, _, phi, lengths = run.arguments.values()
+    h = run.results["h"]
+    dh = dh.contiguous()
+    if _makes_projection(V, h0.shape[1]):
+        needs_dx = run.needs("xp")
+        by_inputs = op.rnn_backward_with_inputs(dh, xp, V, h0, h, lengths, phi, needs_dx)
+        return run.gradients(xp=by_inputs.dx if needs_dx else None, V=by_inputs.dV, h0=by_inputs.dh0)
+    found = op.rnn_backward(dh, V, h, lengths, phi)
+    return run.gradients(
+        xp=found.dxp,
+        V=_weight_gradient(found.dxp, h0, h) if run.needs("V") else None,
+        h0=found.dh0,
+        b=_modrelu_gradient(found.dxp, h) if run.needs("b") else None,
+    )
 
 
-def _save_lstm(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
-    xp, V, h0, c0, lengths, _ = inputs
-    h, _, cells, gates = output
-    ctx.mark_non_differentiable(cells, gates)
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(xp, V, h0, c0, lengths, h, cells, gates)
-
-
-def _lstm(ctx: Any, dh: Tensor | None, dc_T: Tensor | None, *_: None) -> Gradients:
-    xp, V, h0, c0, lengths, h, cells, gates = ctx.saved_tensors
+def _lstm(run: SavedRun, dh: Tensor | None, dc_T: Tensor | None) -> Gradients:
     if torch.is_grad_enabled():
-        return (*_through(_naive.lstm, (xp, V, h0, c0, lengths), (dh, dc_T)), None)
-    outer = _dense(dh), _dense(dc_T)
-    if V.shape[1] > h0.shape[1]:
-        needs = ctx.needs_input_grad[0]
-        dx, dV, dh0, dc0 = _ops.lstm_backward_joined(*outer, xp, V, h0, c0, h, cells, gates, lengths, needs)
-        return dx if needs else None, dV, dh0, dc0, None, None
-    dxp, dh0, dc0 = _ops.lstm_backward(*outer, V, c0, cells, gates, lengths)
-    dV = _weight_gradient(dxp, h0, h) if ctx.needs_input_grad[1] else None
-    return dxp, dV, dh0, dc0, None, None
+        return run.gradients_of_naive(_naive.lstm, (dh, dc_T))
+    xp, V, h0, c0, lengths, _ = run.arguments.values()
+    h, cells, gates = run.results.values()
+    dh, dc_T = _contiguous(dh), _contiguous(dc_T)
+    if _makes_projection(V, h0.shape[1]):
+        needs_dx = run.needs("xp")
+        by_inputs = op.lstm_backward_with_inputs(dh, dc_T, xp, V, h0, c0, h, cells, gates, lengths, needs_dx)
+        dx = by_inputs.dx if needs_dx else None
+        return run.gradients(xp=dx, V=by_inputs.dV, h0=by_inputs.dh0, c0=by_inputs.dc0)
+    found = op.lstm_backward(dh, dc_T, V, c0, cells, gates, lengths)
+    dV = _weight_gradient(found.dxp, h0, h) if run.needs("V") else None
+    return run.gradients(xp=found.dxp, V=dV, h0=found.dh0, c0=found.dc0)
 
 
-def _save_rac(ctx: Any, inputs: tuple, output: Tensor) -> None:
-    ctx.save_for_backward(*inputs, output)
-
-
-def _rac(ctx: Any, dh: Tensor) -> Gradients:
-    xp, V, h0, b, lengths, h = ctx.saved_tensors
+def _rac(run: SavedRun, dh: Tensor) -> Gradients:
     if torch.is_grad_enabled():
-        return _through(_naive.rac, (xp, V, h0, b, lengths), (dh,))
-    u = torch.nn.functional.linear(torch.cat([h0.unsqueeze(0), h[:-1]]), V, b)  # (T, B, n)
-    dxp, du, dh0 = _ops.rac_backward(dh.contiguous(), xp, V, u, lengths)
-    dV = _weight_gradient(du, h0, h) if ctx.needs_input_grad[1] else None
-    db = du.sum((0, 1)) if ctx.needs_input_grad[3] else None
-    return dxp, dV, dh0, db, None
+        return run.gradients_of_naive(_naive.rac, (dh,))
+    xp, V, h0, b, lengths = run.arguments.values()
+    h = run.results["h"]
+    u = F.linear(torch.cat([h0.unsqueeze(0), h[:-1]]), V, b)  # (T, B, n)
+    found = op.rac_backward(dh.contiguous(), xp, V, u, lengths)
+    return run.gradients(
+        xp=found.dxp,
+        V=_weight_gradient(found.du, h0, h) if run.needs("V") else None,
+        h0=found.dh0,
+        b=found.du.sum((0, 1)) if run.needs("b") else None,
+    )
 
 
-def _save_goru(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-    xp, W, h0, b, lengths, _ = inputs
-    h, gates = output
-    ctx.mark_non_differentiable(gates)
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(xp, W, h0, b, lengths, h, gates)
+def _gated_weight_gradient(found: op.StateProductGradients, h0: Tensor, h: Tensor) -> Tensor:
+    """Return the gradient of [V_1; V_2; V_u]: two gates read the state, and u is its product with V_u."""
+    gates = found.dxp[..., : 2 * h.shape[-1]]
+    return torch.cat([_weight_gradient(gates, h0, h), _weight_gradient(found.du, h0, h)])
 
 
-def _goru(ctx: Any, dh: Tensor | None, *_: None) -> Gradients:
-    xp, W, h0, b, lengths, h, gates = ctx.saved_tensors
+def _goru(run: SavedRun, dh: Tensor | None) -> Gradients:
     if dh is None:
-        return (None,) * 6
+        return run.gradients()
     if torch.is_grad_enabled():
-        return (*_through(_naive.goru, (xp, W, h0, b, lengths), (dh,)), None)
-    dxp, du, dh0 = _ops.goru_backward(dh.contiguous(), W, h0, h, gates, lengths)
+        return run.gradients_of_naive(_naive.goru, (dh,))
+    _, W, h0, _, lengths, _ = run.arguments.values()
+    h, gates = run.results.values()
     n = h.shape[-1]
-    dW = db = None
-    if ctx.needs_input_grad[1]:
-        dW = torch.cat([_weight_gradient(dxp[..., : 2 * n], h0, h), _weight_gradient(du, h0, h)])
-    if ctx.needs_input_grad[3]:
-        db = _modrelu_gradient(dxp[..., 2 * n :], gates[..., 2 * n : 3 * n])
-    return dxp, dW, dh0, db, None, None
+    found = op.goru_backward(dh.contiguous(), W, h0, h, gates, lengths)
+    candidate = gates[..., 2 * n : 3 * n]
+    return run.gradients(
+        xp=found.dxp,
+        W=_gated_weight_gradient(found, h0, h) if run.needs("W") else None,
+        h0=found.dh0,
+        b=_modrelu_gradient(found.dxp[..., 2 * n :], candidate) if run.needs("b") else None,
+    )
 
 
-def _save_attentive(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
-    tensors, ctx.options, lengths = inputs[:11], inputs[13:18], inputs[20]  # xp .. origin0; cell .. mix
-    h, s, _, _, _, final_slots, relevance, *kept = output
-    ctx.mark_non_differentiable(final_slots, relevance, *kept)
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, lengths, final_slots, h, s, *kept)
+def _gru(run: SavedRun, dh: Tensor | None) -> Gradients:
+    if dh is None:
+        return run.gradients()
+    if torch.is_grad_enabled():
+        return run.gradients_of_naive(_naive.gru, (dh,))
+    _, V, _, h0, lengths, _ = run.arguments.values()
+    h, gates = run.results.values()
+    found = op.gru_backward(dh.contiguous(), V, h0, h, gates, lengths)
+    return run.gradients(
+        xp=found.dxp,
+        V=_gated_weight_gradient(found, h0, h) if run.needs("V") else None,
+        b_hn=found.du.sum(0).sum(0) if run.needs("b_hn") else None,
+        h0=found.dh0,
+    )
+
+
+def _attentive_with(backward: Operator) -> Callable[..., Gradients]:
+    """Return the derivative of `attentive_forward` or `portable_forward` by its own backward operator."""
+
+    def derivative(
+        run: SavedRun,
+        dh: Tensor | None,
+        ds: Tensor | None,
+        dc_T: Tensor | None,
+        dvalues_T: Tensor | None,
+        dkeys_T: Tensor | None,
+    ) -> Gradients:
+        if dvalues_T is None and dkeys_T is None:
+            return run.gradients(**_attentive(run, dh, ds, dc_T, backward))
+
+        # Through the memory that the run leaves, to the states in it and to what was carried in.
+        weights, memory = run.arguments["weights"], run.arguments["memory"]
+        slots_T = run.results["slots_T"] if run.arguments["options"].buffer >= 0 else None
+        by_memory = final_memory_backward(
+            dvalues_T,
+            dkeys_T,
+            run.results["h"],
+            weights.U_a,
+            memory.values0,
+            memory.keys0,
+            slots_T,
+            run.arguments["lengths"],
+        )
+        dh = by_memory.dh if dh is None else dh + by_memory.dh
+        found = _attentive(run, dh, ds, dc_T, backward)
+        more = {"U_a": by_memory.dU_a, "values0": by_memory.dvalues0, "keys0": by_memory.dkeys0}
+        for name, gradient in more.items():
+            already = found.get(name)
+            found[name] = gradient if already is None else already + gradient
+        return run.gradients(**found)
+
+    return derivative
 
 
 def _attentive(
-    ctx: Any, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, dvalues_T: Tensor | None,
-    dkeys_T: Tensor | None, *_: None, backward: str = "attentive_backward",
-) -> Gradients:  # fmt: skip
-    saved = ctx.saved_tensors  # once: a checkpoint gives them once
-    if dvalues_T is None and dkeys_T is None:
-        return _attentive_walk(ctx, saved, dh, ds, dc_T, backward)
-    _, _, _, U_a, *_, values0, keys0, _, lengths, slots, h = saved[:14]
-    held = slots if ctx.options[2] >= 0 else None
-    by_h, by_U, *carried = through_memory(dvalues_T, dkeys_T, h, U_a, values0, keys0, held, lengths)
-    found = list(_attentive_walk(ctx, saved, by_h if dh is None else dh + by_h, ds, dc_T, backward))
-    for place, more in zip((3, 8, 9), (by_U, *carried), strict=True):  # U_a, values0, keys0
-        already = found[place]
-        found[place] = more if already is None else already + more
-    return tuple(found)
-
-
-def _attentive_walk(
-    ctx: Any, saved: tuple, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, backward: str
-) -> Gradients:
-    xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, lengths, _, h, s, *kept = saved
-    cell, phi, buffer, relevant, mix = ctx.options
-    undifferentiated = (None,) * 12
+    run: SavedRun, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, backward: Operator
+) -> dict[str, Tensor | None]:
+    """Return the gradients by name, of a run whose final memory nobody differentiates."""
+    arguments = dict(run.arguments)
+    results = dict(run.results)
     if torch.is_grad_enabled():
-        slots = kept[1]
-        inputs = (xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, slots, cell, phi, buffer < 0, mix, lengths)
-        return (*_through(_naive.attentive, inputs, (dh, ds, dc_T))[:10], *undifferentiated)
-    outer, needs = (_dense(dh), _dense(ds), _dense(dc_T)), ctx.needs_input_grad
-    walk = W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, *kept, cell, phi, buffer, relevant, mix, lengths
-    if V.shape[1] > s0.shape[1]:
-        dx, dV, dW_a, dU_a, dv, ds0, dc0, *carried = _ops.attentive_backward_joined(*outer, xp, V, *walk, needs[0])
-        dx, dc0 = dx if needs[0] else None, None if c0 is None else dc0
-        return dx, dV, dW_a, dU_a, dv, None, ds0, dc0, *carried, *undifferentiated
-    dxp, dq, dk, dv, ds0, dc0, dvalues0, dkeys0 = getattr(_ops, backward)(*outer, V, *walk)
-    dV = dW_a = dU_a = None
-    if any(needs[1:4]):
-        dV, dW_a, dU_a = attentive_weight_gradients(dxp, dq, dk, s0, s, h)
-    db = _modrelu_gradient(dxp, h) if needs[5] else None
-    return (
-        dxp, dV, dW_a, dU_a, dv, db, ds0, None if c0 is None else dc0, dvalues0, dkeys0, *undifferentiated
-    )  # fmt: skip
+        flat = run.gradients_of_naive(_naive.attentive, (dh, ds, dc_T), slots=results["slots"])
+        return dict(zip(run.operator.arguments, flat, strict=True))
+    xp, weights, state, memory, options, lengths, _ = arguments.values()
+    del results["slots_T"]
+    saved = op.AttentiveSaved(**results)
+    grads = op.AttentiveOutputGradients(_contiguous(dh), _contiguous(ds), _contiguous(dc_T))
+    common = dict(state=state, memory=memory, options=options, saved=saved, lengths=lengths)
+
+    # The kernel made the projection: it makes all gradients.
+    if _makes_projection(weights.V, state.s0.shape[1]):
+        needs_dx = run.needs("xp")
+        found = op.attentive_backward_with_inputs(grads=grads, x=xp, weights=weights, needs_dx=needs_dx, **common)
+        gradients = _by_argument(found, state)
+        gradients.update(xp=found.dx if needs_dx else None, V=found.dV, W_a=found.dW_a, U_a=found.dU_a)
+        return gradients
+
+    # Else those of the weights are made here.
+    found = backward(grads=grads, weights=weights, **common)
+    gradients = _by_argument(found, state)
+    gradients["xp"] = found.dxp
+    if any(run.needs(name) for name in ("V", "W_a", "U_a")):
+        by_weights = attentive_weight_gradients(found.dxp, found.dq, found.dk, state.s0, saved.s, saved.h)
+        gradients.update(zip(("V", "W_a", "U_a"), by_weights, strict=True))
+    if run.needs("b"):
+        gradients["b"] = _modrelu_gradient(found.dxp, saved.h)
+    return gradients
 
 
-def _save_sab(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
-    tensors, ctx.options, lengths = inputs[:9], inputs[9:12], inputs[12]  # xp .. clock0; store_every, top, truncation
-    h, _, _, cells, gates, slots, attention = output
-    ctx.mark_non_differentiable(cells, gates, slots, attention)
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, lengths, h, cells, gates, slots, attention)
+def _by_argument(
+    found: op.AttentiveGradients | op.AttentiveInputGradients, state: op.AttentionState
+) -> dict[str, Tensor | None]:
+    """Return the gradients that both backward operators make, by the name of their argument."""
+    return {
+        "v": found.dv,
+        "s0": found.ds0,
+        "c0": None if state.c0 is None else found.dc0,
+        "values0": found.dvalues0,
+        "keys0": found.dkeys0,
+    }
 
 
-def _sab(ctx: Any, dh: Tensor | None, dattended: Tensor | None, dc_T: Tensor | None, *_: None) -> Gradients:
-    *inputs, lengths, h, cells, gates, slots, attention = ctx.saved_tensors
-    _, V, w, h0, c0, values0, keys0, origin0, clock0 = inputs
+def _sab(run: SavedRun, dh: Tensor | None, dattended: Tensor | None, dc_T: Tensor | None) -> Gradients:
     if torch.is_grad_enabled():
-        arguments = (*inputs, *ctx.options, lengths)
-        return (*_through(_naive.sab, arguments, (dh, dattended, dc_T)), None)
-    outer = _dense(dh), _dense(dattended), _dense(dc_T)
-    dxp, dh0, dc0, dvalues0, dscores, dscores0 = _ops.sab_backward(
-        *outer, V, w, c0, values0, keys0, origin0, clock0, h, cells, gates, slots, attention, *ctx.options, lengths
+        return run.gradients_of_naive(_naive.sab, (dh, dattended, dc_T))
+    _, V, w, h0, c0, memory, options, lengths, _ = run.arguments.values()
+    saved = op.SabSaved(**run.results)
+    h = saved.h
+    found = op.sab_backward(
+        _contiguous(dh), _contiguous(dattended), _contiguous(dc_T), V, w, c0, memory, options, saved, lengths
     )
-    dV = _weight_gradient(dxp, h0, h) if ctx.needs_input_grad[1] else None
-    dw = dscores.reshape(-1) @ _rows(h.tanh()) + dscores0.reshape(-1) @ _rows(keys0)
-    return dxp, dV, dw, dh0, dc0, dvalues0, dscores0[..., None] * w, *(None,) * 7
+    return run.gradients(
+        xp=found.dxp,
+        V=_weight_gradient(found.dxp, h0, h) if run.needs("V") else None,
+        w=found.dscores.reshape(-1) @ _rows(h.tanh()) + found.dscores0.reshape(-1) @ _rows(memory.keys0),
+        h0=found.dh0,
+        c0=found.dc0,
+        values0=found.dvalues0,
+        keys0=found.dscores0[..., None] * w,
+    )
 
 
-_register("rnn", _save_rnn, _rnn)
-_register("sab", _save_sab, _sab)
-_register("lstm", _save_lstm, _lstm)
-_register("rac", _save_rac, _rac)
-_register("goru", _save_goru, _goru)
-_register("attentive", _save_attentive, _attentive)
-_register("portable", _save_attentive, partial(_attentive, backward="portable_backward"))
+_ATTENTIVE_SAVES = (*op.AttentiveSaved._fields, "slots_T")
+_ATTENTIVE_OUTPUTS = ("h", "s", "c_T", "values_T", "keys_T")
+
+_register(op.rnn_forward, _rnn, saves=("h",), differentiable=("h",))
+_register(op.lstm_forward, _lstm, saves=("h", "cells", "gates"), differentiable=("h", "c_T"))
+_register(op.rac_forward, _rac, saves=("h",), differentiable=("h",))
+_register(op.goru_forward, _goru, saves=("h", "gates"), differentiable=("h",))
+_register(op.gru_forward, _gru, saves=("h", "gates"), differentiable=("h",))
+_register(op.sab_forward, _sab, saves=op.SabSaved._fields, differentiable=("h", "attended", "c_T"))
+_register(
+    op.attentive_forward,
+    _attentive_with(op.attentive_backward),
+    saves=_ATTENTIVE_SAVES,
+    differentiable=_ATTENTIVE_OUTPUTS,
+)
+_register(
+    op.portable_forward,
+    _attentive_with(op.portable_backward),
+    saves=_ATTENTIVE_SAVES,
+    differentiable=_ATTENTIVE_OUTPUTS,
+)

@@ -1,7 +1,7 @@
-"""When a fused kernel may stand in for the readable loop.
+"""When a fused kernel runs instead of the eager loop.
 
-A backend is a module `kernels/<device>/` with `supports(family, n=..., dtype=..., device=..., cell=..., buffer=...,
-relevant=...) -> bool`; importing it registers its loops with the operators of `ops.py`.
+A backend is a package `kernels/_<device>/` with `supports(family, n=..., dtype=..., device=..., cell=..., buffer=...,
+relevant=...) -> bool`. Importing it registers its loops with the operators of `_operators.py`.
 """
 
 from __future__ import annotations
@@ -12,87 +12,107 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.kernels._settings import settings
+from mnemoscope.kernels._torch_internals import (
+    constant_when_compiled,
+    in_dispatch_mode,
+    in_forward_ad,
+    in_functorch,
+)
 
-_CHOICES = ("auto", "portable", "eager")
-_chosen = "auto"  # a plain global: torch.compile guards it, and would not trace a ContextVar
+_BACKENDS = ("auto", "portable", "eager")
 
 
 @contextmanager
 def backend(name: str) -> Iterator[None]:
-    """How layers run inside a ``with``, in all threads: "auto" is the usual choice, "eager" the readable loop.
+    """Choose how layers run inside a ``with``, in this thread.
 
-    "portable" passes the compiled kernels by, as on a machine that has none.
+    Args:
+        name: "auto" is the usual choice. "eager" is the readable loop over `step`. "portable" does without compiled
+            kernels, as on a machine that has none.
     """
-    if name not in _CHOICES:
-        raise MnemoscopeError(f"backend must be one of {', '.join(_CHOICES)}; got {name!r}")
-    global _chosen
-    before, _chosen = _chosen, name
+    if name not in _BACKENDS:
+        raise MnemoscopeError(f"backend must be one of {', '.join(_BACKENDS)}; got {name!r}")
+    before = settings.backend
+    settings.backend = name
     try:
         yield
     finally:
-        _chosen = before
+        settings.backend = before
 
 
-def chosen() -> str:
-    """The backend that is open now."""
-    return _chosen
+class CapturedDispatch:
+    """A context manager that restores the dispatch settings of the moment at which it was made.
+
+    Activation checkpointing runs the forward pass again in the backward pass, which may happen in another thread. It
+    must take the backend and the recording of the first run. It is entered once for each backward pass: a graph that is
+    retained has several.
+    """
+
+    def __init__(self) -> None:
+        self._captured = settings.backend, settings.recorded is not None
+
+    def __enter__(self) -> None:
+        backend, recording = self._captured
+        self._before = settings.backend, settings.recorded
+        settings.backend = backend
+        settings.recorded = [] if recording else None
+
+    def __exit__(self, *_: object) -> None:
+        settings.backend, settings.recorded = self._before
 
 
-def _covers(
+@constant_when_compiled
+def backend_supports(
     device: torch.device, dtype: torch.dtype, family: str, n: int, cell: str, buffer: int, relevant: int
 ) -> bool:
-    """Whether the backend of this device, imported when first asked for, has a kernel of this kind and size."""
+    """True if the backend of this device has a kernel of this kind and size. It is imported when first asked."""
     loops = importlib.import_module(f"mnemoscope.kernels._{device.type}")
     return loops.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
 
 
-# What torch.compiler.assume_constant_result does, which would import all of torch's compiler for it.
-_covers._dynamo_marked_constant = True  # type: ignore[attr-defined]
+def needs_eager_loop(x: Tensor) -> bool:
+    """True if the eager loop must run: empty input, unsupported device, or functorch / forward-mode AD."""
+    return 0 in x.shape[:2] or x.device.type not in ("cpu", "cuda") or in_functorch_or_forward_ad()
 
 
-def _left_to_the_loop(x: Tensor) -> bool:
-    """Nothing to run, a device that has no kernels, or a derivative that only torch's own operations have."""
-    return 0 in x.shape[:2] or x.device.type not in ("cpu", "cuda") or _differentiated_otherwise()
-
-
-def _differentiated_otherwise() -> bool:
-    """Inside torch.func or forward-mode differentiation, which follow torch's own operations and nothing else."""
+def in_functorch_or_forward_ad() -> bool:
+    """True inside torch.func or forward-mode AD, which see through torch's own operations and nothing else."""
     if torch.compiler.is_compiling():
         return False
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return in_functorch() or in_forward_ad()
 
 
-def followed() -> bool:
-    """Whether a tracer or a transform of torch follows what is done: a tensor's value may then decide nothing."""
+def is_traced_or_transformed() -> bool:
+    """True under tracing or transforms, where control flow must not depend on tensor values."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
-    modes = torch._C._len_torch_dispatch_stack() + torch._ops._len_torch_dispatch_stack_pre_dispatch()
-    return modes > 0 or _differentiated_otherwise()  # make_fx and FakeTensor are modes
+    return in_dispatch_mode() or in_functorch_or_forward_ad()  # make_fx and FakeTensor are modes
 
 
-def supported(
+def fused_dtype(
     family: str, x: Tensor, n: int, *, cell: str = "rnn", buffer: int = -1, relevant: int = 0
 ) -> torch.dtype | None:
-    """The type in which a fused kernel would run x (T, B, ...) with n units; None where the readable loop must.
+    """Return the dtype in which a compiled kernel would run x (T, B, ...) with n units; None if the eager loop must.
 
-    Under autocast that is autocast's type where the backend has kernels for it, else float32.
+    Under autocast that is autocast's dtype if the backend has kernels for it, else float32.
     """
-    if _chosen != "auto" or _left_to_the_loop(x):
+    if settings.backend != "auto" or needs_eager_loop(x):
         return None
-    autocast = torch.is_autocast_enabled(x.device.type)
-    wanted = (torch.get_autocast_dtype(x.device.type), torch.float32) if autocast else (x.dtype,)
-    for dtype in wanted:
-        if _covers(x.device, dtype, family, n, cell, buffer, relevant):
+    candidates = [x.dtype]
+    if torch.is_autocast_enabled(x.device.type):
+        candidates = [torch.get_autocast_dtype(x.device.type), torch.float32]
+    for dtype in candidates:
+        if backend_supports(x.device, dtype, family, n, cell, buffer, relevant):
             return dtype
     return None
 
 
-def portably(x: Tensor) -> torch.dtype | None:
-    """The type in which attention's recurrences run by `portable.py`, on any device; None where the loop must."""
-    if _chosen == "eager" or _left_to_the_loop(x):
+def portable_dtype(x: Tensor) -> torch.dtype | None:
+    """Return the dtype in which `_portable.py` would run attention on x; None if the eager loop must."""
+    if settings.backend == "eager" or needs_eager_loop(x):
         return None
     dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
     return dtype if dtype in (torch.float32, torch.float64) else None

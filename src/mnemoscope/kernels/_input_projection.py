@@ -1,4 +1,4 @@
-"""Inputs that a walk projects by itself, step by step, instead of a projection of the whole sequence made before it."""
+"""The kernel can compute U x_t + b per step instead of reading a precomputed projection."""
 
 from __future__ import annotations
 
@@ -8,19 +8,24 @@ from torch.nn import functional as F
 
 from mnemoscope.kernels import _state_gradients
 
-# [V, U, b], its gradient and some gathered rows must stay in a core's own cache.
-_LARGEST = 1 << 20  # bytes of [V, U, b]
+# [V, U, b], its gradient and a few gathered rows must stay in a core's own cache.
+_MOST_BYTES = 1 << 20
 
 
-def joins(x: Tensor, V: Tensor, lengths: Tensor | None) -> bool:
-    """Whether x (T, B, D) is better projected within the walk: on the CPU, where that saves two long tensors."""
+def should_fuse_projection(x: Tensor, V: Tensor, lengths: Tensor | None) -> bool:
+    """True if the kernel should project x (T, B, D) itself: on the CPU, where that saves two long tensors.
+
+    Not while runs are recorded: the gradients of the projections are what is recorded.
+    """
+    if x.device.type != "cpu" or _state_gradients.is_recording(lengths):
+        return False
     rows, n = V.shape
-    small = rows * (n + x.shape[2] + 1) * x.element_size() <= _LARGEST
-    return x.device.type == "cpu" and small and x.shape[2] <= n and not _state_gradients.noting(lengths)
+    size = rows * (n + x.shape[2] + 1) * x.element_size()
+    return x.shape[2] <= n and size <= _MOST_BYTES
 
 
-def join(x: Tensor, U: Tensor, bias: Tensor | None, V: Tensor) -> tuple[Tensor, Tensor]:
-    """[x, 1] (T, B, D + 1) and [V, U, b] (G, n + D + 1); without a bias the one and b are left out."""
+def pack_projection(x: Tensor, U: Tensor, bias: Tensor | None, V: Tensor) -> tuple[Tensor, Tensor]:
+    """Return [x, 1] (T, B, D + 1) and [V, U, b] (G, n + D + 1); without a bias the one and b are left out."""
     if bias is None:
         return x, torch.cat([V, U], 1)
     return F.pad(x, (0, 1), value=1.0), torch.cat([V, U, bias[:, None]], 1)

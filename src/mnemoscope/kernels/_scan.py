@@ -1,7 +1,7 @@
-"""A linear recurrence h_t = V h_{t-1} + xp_t of few rows as one of many: its chunks of time are walked side by side.
+"""A linear recurrence h_t = V h_{t-1} + xp_t of few rows as one of many: its chunks of time run side by side.
 
 A chunk that starts from zero ends in e_c; from its true start h_c it ends in e_c + V^L h_c, with L steps a chunk. The
-true starts are then a recurrence over chunks, solved by doubling in log2(chunks) products, and a second walk from them
+true starts are then a recurrence over chunks, solved by doubling in log2(chunks) products, and a second run from them
 gives every state. That is twice the arithmetic, spread over rows that would otherwise be missing.
 """
 
@@ -13,56 +13,64 @@ from torch.nn import functional as F
 
 from mnemoscope.kernels import _state_gradients
 from mnemoscope.kernels._fused import rnn
+from mnemoscope.kernels._operators import rnn_forward
 
-SHORTEST = 16  # steps a chunk must have to be worth its two walks
+SHORTEST_CHUNK = 16  # steps that a chunk must have to be worth its two runs
 
 
 def linear(dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, lengths: Tensor | None) -> Tensor:
-    """xp (T, B, n), V (n, n), h0 (B, n) -> h (T, B, n)."""
+    """Return h (T, B, n); xp (T, B, n), V (n, n), h0 (B, n)."""
     xp, V, h0 = (t.to(dtype) for t in (xp, V, h0))
-    chunks = _chunks(xp) if lengths is None else 1
-    power = torch.linalg.matrix_power(V, -(-xp.shape[0] // chunks)) if chunks > 1 else V
-    if chunks == 1 or not bool(power.isfinite().all()):  # of an explosive V, step by step goes further
+    chunks = _number_of_chunks(xp) if lengths is None else 1
+    if chunks == 1:
+        return rnn(dtype, xp, V, h0, None, "identity", lengths)
+    power = torch.linalg.matrix_power(V, -(-xp.shape[0] // chunks))
+    if not bool(power.isfinite().all()):  # an explosive V: step by step goes further
         return rnn(dtype, xp, V, h0, None, "identity", lengths)
     h = _by_chunks(xp, V.contiguous(), h0, power, chunks)
-    if _state_gradients.noting():
-        _state_gradients.note(h, (xp,), lambda dxp: dxp)  # what is added to a linear state is a part of it
+    if _state_gradients.is_recording():
+        _state_gradients.record(h, (xp,), lambda dxp: dxp)  # what is added to a linear state is a part of it
     return h
 
 
-def _chunks(xp: Tensor) -> int:
-    """As many as make rows for every thread or multiprocessor."""
+def _number_of_chunks(xp: Tensor) -> int:
+    """Return as many chunks as make rows for every thread or multiprocessor."""
     T, B, _ = xp.shape
-    if torch.compiler.is_compiling():  # whether V is explosive cannot be asked of a tensor that is not there yet
+    if torch.compiler.is_compiling():  # whether V is explosive cannot be asked of a traced tensor
         return 1
     if xp.is_cuda:
-        wanted = torch.cuda.get_device_properties(xp.device).multi_processor_count
+        rows = torch.cuda.get_device_properties(xp.device).multi_processor_count
     else:
-        wanted = 8 * torch.get_num_threads()  # rows that use each weight once it is in a register
-    return max(1, min(wanted // B, T // SHORTEST))
+        rows = 8 * torch.get_num_threads()  # rows that use each weight once it is in a register
+    return max(1, min(rows // B, T // SHORTEST_CHUNK))
 
 
 def _by_chunks(xp: Tensor, V: Tensor, h0: Tensor, power: Tensor, chunks: int) -> Tensor:
     T, B, n = xp.shape
     L = -(-T // chunks)
+
+    # (T, B, n) -> (L, chunks * B, n): every chunk of a row becomes a row.
     side_by_side = F.pad(xp, (0, 0, 0, 0, 0, chunks * L - T)).view(chunks, L, B, n).transpose(0, 1)
     side_by_side = side_by_side.reshape(L, chunks * B, n)
+
+    # Every chunk from zero, then from its true start.
     zeros = xp.new_zeros(chunks * B, n)
-    ends = _walk(side_by_side, V, zeros)[-1].view(chunks, B, n)
+    ends = _run(side_by_side, V, zeros)[-1].view(chunks, B, n)
     starts = _starts(ends, power, h0).view(chunks * B, n)
-    h = _walk(side_by_side, V, starts)  # (L, chunks * B, n)
+    h = _run(side_by_side, V, starts)  # (L, chunks * B, n)
     return h.view(L, chunks, B, n).transpose(0, 1).reshape(chunks * L, B, n)[:T]
 
 
-def _walk(xp: Tensor, V: Tensor, h0: Tensor) -> Tensor:
-    return torch.ops.mnemoscope.rnn_forward(xp.contiguous(), V, h0.contiguous(), None, "identity", None)
+def _run(xp: Tensor, V: Tensor, h0: Tensor) -> Tensor:
+    return rnn_forward(xp.contiguous(), V, h0.contiguous(), None, "identity", None)
 
 
 def _starts(ends: Tensor, power: Tensor, h0: Tensor) -> Tensor:
-    """The state before each chunk: s_0 = h0, s_{c+1} = ends_c + power s_c, by doubling; (chunks, B, n)."""
+    """Return the state before each chunk (chunks, B, n): s_0 = h0, s_{c+1} = ends_c + power s_c, by doubling."""
     states = torch.cat([h0.unsqueeze(0), ends[:-1]])
-    reach = 1
-    while reach < len(states):
-        states = torch.cat([states[:reach], states[reach:] + states[:-reach] @ power.T])
-        power, reach = power @ power, 2 * reach
+    distance = 1
+    while distance < len(states):
+        states = torch.cat([states[:distance], states[distance:] + states[:-distance] @ power.T])
+        power = power @ power
+        distance *= 2
     return states

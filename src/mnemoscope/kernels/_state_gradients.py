@@ -1,15 +1,15 @@
 """The total gradient of every state, from the one backward pass that all other gradients come from.
 
-What autograd gives for the states h (T, B, n) of a fused walk is the direct gradient, of whatever reads them outside of
-it; what comes back through the recurrence stays within the loop. But the loop returns the gradients of what was added
-before each non-linearity, and h_t enters those of step t + 1 by a matrix: one more product, with no division by a slope
+What autograd gives for the states h (T, B, n) of a fused run is the direct gradient, of whatever reads them outside of
+it; what comes back through the recurrence stays inside the loop. But the loop returns the gradients of what was added
+before each nonlinearity, and h_t enters those of step t + 1 by a matrix: one more product, with no division by a slope
 that may be zero.
 
-    with noted() as walks:
+    with recording() as runs:
         y, _ = layer(x)
-    (walk,) = walks  # one a layer
-    found = torch.autograd.grad(loss(y), walk.by, allow_unused=True, materialize_grads=True)
-    walk.total(*found)  # d loss / d h_t, (T, B, n)
+    (run,) = runs  # one per layer and direction
+    found = torch.autograd.grad(loss(y), run.inputs, allow_unused=True, materialize_grads=True)
+    run.total_gradient(*found)  # d loss / d h_t, (T, B, n)
 """
 
 from __future__ import annotations
@@ -21,157 +21,171 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from mnemoscope.kernels._final_memory import through_memory
-
-_ops = torch.ops.mnemoscope
+from mnemoscope.kernels import _operators as op
+from mnemoscope.kernels._final_memory import final_memory_backward
+from mnemoscope.kernels._operator import Operator
+from mnemoscope.kernels._settings import settings
 
 
 @dataclass(frozen=True)
-class Walk:
+class RecordedRun:
     """A layer's run over T steps without padding.
 
     Attributes:
         states: h (T, B, n).
-        by: the tensors whose gradients autograd must be asked for.
-        total: those gradients, in that order -> the total one of every state (T, B, n).
+        inputs: the tensors whose gradients autograd must be asked for.
+        total_gradient: from those gradients, in that order, to the total gradient of every state (T, B, n).
     """
 
     states: Tensor
-    by: tuple[Tensor, ...]
-    total: Callable[..., Tensor]
-
-
-_noted: list[Walk] | None = None  # a plain global, for torch.compile's sake
+    inputs: tuple[Tensor, ...]
+    total_gradient: Callable[..., Tensor]
 
 
 @contextmanager
-def noted() -> Iterator[list[Walk]]:
-    """While open, notes every layer's walk, in the order in which they are made."""
-    global _noted
-    before, _noted = _noted, []
+def recording() -> Iterator[list[RecordedRun]]:
+    """Record every layer's run inside a ``with``, in the order in which they are made, in this thread."""
+    before = settings.recorded
+    runs: list[RecordedRun] = []
+    settings.recorded = runs
     try:
-        yield _noted
+        yield runs
     finally:
-        _noted = before
+        settings.recorded = before
 
 
-@contextmanager
-def unnoted() -> Iterator[None]:
-    """While open, notes nothing, whatever is open around it."""
-    global _noted
-    before, _noted = _noted, None
-    try:
-        yield
-    finally:
-        _noted = before
+def is_recording(lengths: Tensor | None = None) -> bool:
+    """True if a run is to be recorded; never one of padded rows."""
+    return settings.recorded is not None and lengths is None
 
 
-def noting(lengths: Tensor | None = None) -> bool:
-    """Whether a walk is to be noted: never one of padded rows."""
-    return _noted is not None and lengths is None
+def record(states: Tensor, inputs: tuple[Tensor, ...], total_gradient: Callable[..., Tensor]) -> None:
+    """Add a `RecordedRun` to what the innermost `recording()` holds."""
+    if settings.recorded is not None:
+        settings.recorded.append(RecordedRun(states, inputs, total_gradient))
 
 
-def note(states: Tensor, by: tuple[Tensor, ...], total: Callable[..., Tensor]) -> None:
-    if _noted is not None:
-        _noted.append(Walk(states, by, total))
+_SCALE = 2.0**40  # lifts products out of the subnormal range, in which a CPU is ten times slower
 
 
-LIFT = 2.0**40  # out of the smallest numbers, at which a CPU's product is ten times slower
+def _add_from_next_step(direct: Tensor, later: Tensor, V: Tensor) -> Tensor:
+    """Return direct_t + V^T later_{t+1}: direct (T, B, n), later (T, B, G), V (G, n) -> (T, B, n).
 
-
-def _and_from_next(direct: Tensor, later: Tensor, V: Tensor) -> Tensor:
-    """direct_t + V^T later_{t+1}: direct (T, B, n), later (T, B, G), V (G, n) -> (T, B, n).
-
-    Going back, gradients often vanish: some steps have them at the edge of underflow, and all those before have none.
+    Backwards in time gradients often vanish: some steps have them at the edge of underflow, and all those before have
+    none. The product leaves those out and is made on a larger scale.
     """
     total = direct.clone(memory_format=torch.contiguous_format)
-    size = torch.maximum(later.flatten(1).amax(1), -later.flatten(1).amin(1))  # (T,); torch.aminmax is slower than both
-    begin = max(1, int((size != 0).int().argmax()))
-    lift = LIFT if V.device.type == "cpu" and bool(size.max() < 1e15) else 1.0
-    total[begin - 1 : -1].add_(later[begin:] @ (V * lift), alpha=1 / lift)  # addmm_ might scale the factors first
+    largest = torch.maximum(later.flatten(1).amax(1), -later.flatten(1).amin(1))  # (T,); torch.aminmax is slower
+    begin = max(1, int((largest != 0).int().argmax()))
+    scale = _SCALE if V.device.type == "cpu" and bool(largest.max() < 1e15) else 1.0
+    total[begin - 1 : -1].add_(later[begin:] @ (V * scale), alpha=1 / scale)  # addmm_ might scale the factors first
     return total
 
 
 def through_matrix(V: Tensor) -> Callable[..., Tensor]:
-    """States that are read by V alone: dh_t + V^T dxp_{t+1}. Of an LSTM too, whose c_t is another state."""
+    """States that only V reads: dh_t + V^T dxp_{t+1}. An LSTM's too, whose c_t is another state."""
 
     @torch.no_grad()
-    def total(dxp: Tensor, dh: Tensor) -> Tensor:
-        return _and_from_next(dh, dxp, V)
+    def total_gradient(dxp: Tensor, dh: Tensor) -> Tensor:
+        return _add_from_next_step(dh, dxp, V)
 
-    return total
+    return total_gradient
 
 
 def through_product(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, h: Tensor) -> Callable[..., Tensor]:
-    """h_t = u_t * xp_t with u_t = V h_{t-1} + b: dh_t + V^T du_{t+1}, for which the loop is walked back again."""
+    """h_t = u_t * xp_t with u_t = V h_{t-1} + b: dh_t + V^T du_{t+1}. A second backward pass gives du."""
 
     @torch.no_grad()
-    def total(dh: Tensor) -> Tensor:
-        u = torch.nn.functional.linear(torch.cat([h0.unsqueeze(0), h[:-1]]), V, b)
-        du = _ops.rac_backward(dh.contiguous(), xp, V, u, None)[1]
-        return _and_from_next(dh, du, V)
+    def total_gradient(dh: Tensor) -> Tensor:
+        u = F.linear(torch.cat([h0.unsqueeze(0), h[:-1]]), V, b)
+        du = op.rac_backward(dh.contiguous(), xp, V, u, None).du
+        return _add_from_next_step(dh, du, V)
 
-    return total
+    return total_gradient
 
 
-def through_rotation(W: Tensor, gates: Tensor) -> Callable[..., Tensor]:
-    """GORU: h_t is read by W_r, W_g and Q, whose product is multiplied by r, and is kept in h_{t+1} by the share g."""
-    n = W.shape[1]
+def through_gates(V: Tensor, gates: Tensor) -> Callable[..., Tensor]:
+    """GORU and GRU. gates (T, B, 4n) begin with the reset gate r and the update gate z.
+
+    h_t is read by both gates and, times r, by the candidate; and h_{t+1} keeps z_{t+1} of it.
+    """
+    n = V.shape[1]
 
     @torch.no_grad()
-    def total(dxp: Tensor, dh: Tensor) -> Tensor:
-        r, g = gates[..., :n], gates[..., n : 2 * n]
-        found = _and_from_next(dh, torch.cat([dxp[..., : 2 * n], r * dxp[..., 2 * n :]], -1), W)
-        for t in reversed(range(len(found) - 1)):
-            found[t].addcmul_(g[t + 1], found[t + 1])
-        return found
+    def total_gradient(dxp: Tensor, dh: Tensor) -> Tensor:
+        r, z = gates[..., :n], gates[..., n : 2 * n]
+        d_products = torch.cat([dxp[..., : 2 * n], r * dxp[..., 2 * n :]], -1)
+        total = _add_from_next_step(dh, d_products, V)
+        for t in reversed(range(len(total) - 1)):
+            total[t].addcmul_(z[t + 1], total[t + 1])
+        return total
 
-    return total
+    return total_gradient
 
 
 def through_attention(
-    backward: Callable[..., tuple[Tensor, ...]], V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor, s0: Tensor,
-    values0: Tensor, keys0: Tensor, origin0: Tensor, held: Tensor | None, h: Tensor, s: Tensor, activations: Tensor,
-    slots: Tensor, attention: Tensor, buffer: int, relevant: int, mix: str,
-) -> Callable[..., Tensor]:  # fmt: skip
-    """h_t is read by s_t, by every later step that attends to it, and by whoever reads the memory that is left.
+    backward: Operator,
+    weights: op.AttentionWeights,
+    state: op.AttentionState,
+    memory: op.CarriedMemory,
+    options: op.AttentionOptions,
+    run: op.AttentiveRun,
+) -> Callable[..., Tensor]:
+    """The self-attentive recurrences. h_t is read by s_t, by all later steps that attend to it, and in the final
+    memory.
 
-    What comes to s_t through V is known from the first way back. Given from outside, it needs no cell within: a second
-    way back, of a cell that does nothing (V = 0, phi the identity), returns as its dz what arrives at h_t.
+    The backward pass computes the total gradient of h_t on its way to dxp_t, but returns only dxp_t = phi'(z_t) *
+    total. So it is run a second time on the same states with another cell, through which dxp_t is the total itself:
+    phi = the identity, whose slope is 1, and V = 0, so that nothing passes from step to step through the cell. What
+    the true V carried back to s_t is known from the first backward pass, V^T dxp_{t+1}, and is given as a part of
+    ds. Queries, keys and attention weights are as they were: their gradients pass as in the first.
     """
+    saved = op.AttentiveSaved(*[getattr(run, name) for name in op.AttentiveSaved._fields])
+    identity_cell = options._replace(cell="rnn", phi="identity")
+    without_cell = weights._replace(V=torch.zeros_like(weights.W_a), b=None)
+    slots_T = None if options.buffer < 0 else run.slots_T
 
     @torch.no_grad()
-    def total(dxp: Tensor, dh: Tensor, ds: Tensor, dvalues: Tensor, dkeys: Tensor) -> Tensor:
-        ds = _and_from_next(ds, dxp, V)
-        dh = dh + through_memory(dvalues, dkeys, h, U_a, values0, keys0, held, None)[0]
-        return backward(
-            dh.contiguous(), ds, None, torch.zeros_like(W_a), W_a, U_a, v, s0, None, values0, keys0, origin0, h, s,
-            activations, slots, attention, "rnn", "identity", buffer, relevant, mix, None,
-        )[0]  # fmt: skip
+    def total_gradient(dxp: Tensor, dh: Tensor, ds: Tensor, dvalues: Tensor, dkeys: Tensor) -> Tensor:
+        ds = _add_from_next_step(ds, dxp, weights.V)
+        by_memory = final_memory_backward(
+            dvalues, dkeys, run.h, weights.U_a, memory.values0, memory.keys0, slots_T, None
+        )
+        grads = op.AttentiveOutputGradients(dh=(dh + by_memory.dh).contiguous(), ds=ds, dc_T=None)
+        initial = op.AttentionState(s0=state.s0, c0=None)
+        return backward(grads, without_cell, initial, memory, identity_cell, saved, None).dxp
 
-    return total
+    return total_gradient
 
 
 def through_backtracking(
-    V: Tensor, w: Tensor, values0: Tensor, keys0: Tensor, origin0: Tensor, clock0: Tensor, h: Tensor, slots: Tensor,
-    attention: Tensor, store_every: int, top: int, truncation: int,
-) -> Callable[..., Tensor]:  # fmt: skip
-    """The same for SAB, whose walk knows one cell only: an LSTM with nothing but an output gate o = 1/2 over c = 1.
+    V: Tensor, w: Tensor, memory: op.CarriedMemory, options: op.SabOptions, run: op.SabRun
+) -> Callable[..., Tensor]:
+    """SAB, by the same second backward pass. Its loop knows only one cell, so the identity is built from an LSTM.
 
-    Its dz of that gate is dh * tanh(c) o (1 - o).
+    With V = 0, c_t = 1 and gates i = f = g = 0, o = 1/2, the gradient of the output gate before its sigmoid is
+    dz_o = dh_t tanh(c_t) o (1 - o) = dh_t tanh(1) / 4; so dh_t = dz_o * 4 / tanh(1).
     """
+    h = run.h
 
     @torch.no_grad()
-    def total(dxp: Tensor, dh: Tensor, dattended: Tensor) -> Tensor:
-        clock = clock0 + torch.arange(len(h), device=h.device)[:, None]  # (T, B)
-        cut = (clock > 0) & (clock % truncation == 0)
-        dh = _and_from_next(dh, dxp.masked_fill(cut[..., None], 0), V)
-        gates = torch.cat([h.new_zeros(*h.shape[:2], 3 * h.shape[2]), torch.full_like(h, 0.5)], -1)
-        dz = _ops.sab_backward(
-            dh, dattended.contiguous(), None, torch.zeros_like(V), w, torch.zeros_like(h[0]), values0, keys0, origin0,
-            clock0, h, torch.ones_like(h), gates, slots, attention, store_every, top, truncation, None,
-        )[0]  # fmt: skip
-        return dz[..., -h.shape[2] :] * (4 / math.tanh(1))
+    def total_gradient(dxp: Tensor, dh: Tensor, dattended: Tensor) -> Tensor:
+        # What V carried back to h_t, except where the gradient is cut.
+        clock = memory.clock0 + torch.arange(len(h), device=h.device)[:, None]  # (T, B)
+        cut = (clock > 0) & (clock % options.truncation == 0)
+        dh = _add_from_next_step(dh, dxp.masked_fill(cut[..., None], 0), V)
 
-    return total
+        # The second backward pass, with the cell that passes gradients on as they are.
+        closed_gates = h.new_zeros(*h.shape[:2], 3 * h.shape[2])
+        gates = torch.cat([closed_gates, torch.full_like(h, 0.5)], -1)
+        saved = op.SabSaved(h, torch.ones_like(h), gates, run.slots, run.attention)
+        c0 = torch.zeros_like(h[0])
+        found = op.sab_backward(
+            dh, dattended.contiguous(), None, torch.zeros_like(V), w, c0, memory, options, saved, None
+        )
+        dz_o = found.dxp[..., -h.shape[2] :]
+        return dz_o * (4 / math.tanh(1))
+
+    return total_gradient

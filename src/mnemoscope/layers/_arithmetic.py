@@ -104,7 +104,7 @@ class RAC(Gated):
     ) -> tuple[Tensor, State]:
         b = w.bias_hh if self.bias else None
         h = kernels.rac(choice.dtype, self.project(w, x), w.weight_hh, state, b, lengths)
-        return h, kernels.final(h, state, lengths)
+        return h, kernels.last_valid_state(h, state, lengths)
 
     def initial_cell_state(self, w: Weights, batch: int) -> State:
         """Solve W_H h_0 + b = 1."""

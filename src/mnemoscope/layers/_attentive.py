@@ -80,7 +80,7 @@ class AdditiveAttention(MemoryLayer):
         """Return buffer, relevant, decay and refresh for the kernels; a buffer of -1 attends to every state."""
         return -1, 0, 1.0, False
 
-    def kernel_attention(self) -> kernels.Attention | None:
+    def kernel_attention(self) -> kernels.AttentionOptions | None:
         """Return the equations as the kernels know them; None if they do not."""
         # The kernels know the rules of the class that states their options, not those of its subclasses.
         owner = next(c for c in type(self).__mro__ if "kernel_options" in vars(c))
@@ -97,7 +97,7 @@ class AdditiveAttention(MemoryLayer):
         if phi is None:
             return None
         buffer, relevant, decay, refresh = self.kernel_options()
-        return kernels.Attention(cell, phi, buffer, relevant, self.mix, decay, refresh)
+        return kernels.AttentionOptions(cell, phi, buffer, relevant, self.mix, decay, refresh)
 
     def kernel_spec(self) -> KernelSpec | None:
         attention = self.kernel_attention()
@@ -121,20 +121,15 @@ class AdditiveAttention(MemoryLayer):
             choice.dtype,
             attention,
             u,
-            V,
-            w.weight_query,
-            w.weight_key,
-            w.weight_score,
-            bias,
-            state.s,
-            c0,
-            kernels.Bank(*state.memory),
+            kernels.AttentionWeights(V, w.weight_query, w.weight_key, w.weight_score, bias),
+            kernels.AttentionState(state.s, c0),
+            kernels.CarriedMemory(*state.memory),
             lengths,
             compiled=choice.compiled,
         )
 
-        h = kernels.final(done.h, state.h, lengths)
-        s = kernels.final(done.s, state.s, lengths)
+        h = kernels.last_valid_state(done.h, state.h, lengths)
+        s = kernels.last_valid_state(done.s, state.s, lengths)
         visible = (h,) if c0 is None else (h, done.c)
         memory = memory_after_kernel(state.memory, done, lengths)
         output = done.h if self.output == "h" else done.s

@@ -125,14 +125,14 @@ class SAB(MemoryLayer, LSTM):
     def run_kernel(
         self, choice: KernelChoice, w: Weights, x: Tensor, state: AttentiveState, lengths: Tensor | None
     ) -> tuple[Tensor, AttentiveState]:
-        options = kernels.Backtracking(self.store_every, self.top, self.truncation)
+        options = kernels.SabOptions(self.store_every, self.top, self.truncation)
         _, key = w.weight_score.chunk(2)  # the other half shifts all scores alike
         h0, c0 = state
-        bank = kernels.Bank(*state.memory)
+        carried = kernels.CarriedMemory(*state.memory)
         u = self.project(w, x)
-        h, attended, c = kernels.sab(choice.dtype, options, u, w.weight_hh, key, h0, c0, bank, lengths)
+        h, attended, c = kernels.sab(choice.dtype, options, u, w.weight_hh, key, h0, c0, carried, lengths)
         output = self._output(h, attended)
-        last = kernels.final(h, h0, lengths)
+        last = kernels.last_valid_state(h, h0, lengths)
         memory = self._memory_after(h, state.memory, lengths)
         return output, AttentiveState((last, c), last, memory, self.memory_layout)
 

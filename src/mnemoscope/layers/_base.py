@@ -152,9 +152,9 @@ class Layer(Recurrence):
 
     def kernel_inputs(self, w: Weights, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return what a kernel reads: U x + b and V, or [x, 1] and [V, U, b] if it computes the projection itself."""
-        if not self.unchanged_from(Layer, "project") or not kernels.joins(x, w.weight_hh, lengths):
+        if not self.unchanged_from(Layer, "project") or not kernels.should_fuse_projection(x, w.weight_hh, lengths):
             return self.project(w, x), w.weight_hh
-        return kernels.join(x, w.weight_ih, w.bias_ih + w.bias_hh if self.bias else None, w.weight_hh)
+        return kernels.pack_projection(x, w.weight_ih, w.bias_ih + w.bias_hh if self.bias else None, w.weight_hh)
 
     def unchanged_from(self, owner: type, *methods: str) -> bool:
         """True if these methods are still the owner's: no kernel may stand in for equations that a subclass changed."""

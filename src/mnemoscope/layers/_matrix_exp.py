@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.kernels import followed
+from mnemoscope.kernels import is_traced_or_transformed
 
 _TAYLOR_NORM = 0.65  # up to this norm the first term that degree 8 omits, x^9 / 9!, is below float32's precision
 
@@ -19,7 +19,7 @@ def matrix_exp(matrix: Tensor) -> Tensor:
     of a matrix twice as large, and it waits for the device several times; here that happens once, and autograd does the
     rest. torch's still serves float64, and tracers and transforms, where no value may decide what is computed.
     """
-    if matrix.dtype != torch.float32 or followed():
+    if matrix.dtype != torch.float32 or is_traced_or_transformed():
         return torch.linalg.matrix_exp(matrix)
     norm = float(matrix.detach().abs().sum(0).max()) if matrix.numel() else 0.0
     if not math.isfinite(norm):

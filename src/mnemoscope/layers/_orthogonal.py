@@ -261,7 +261,7 @@ class GORU(Layer):
     ) -> tuple[Tensor, State]:
         W = torch.cat([w.weight_hh, w.rotation])
         h = kernels.goru(choice.dtype, self.project(w, x), W, state, w.bias_modrelu, lengths)
-        return h, kernels.final(h, state, lengths)
+        return h, kernels.last_valid_state(h, state, lengths)
 
     def options_repr(self) -> list[str]:
         return [f"layout={self.layout!r}", f"rotations={self.rotations}"]

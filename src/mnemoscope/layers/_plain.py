@@ -13,6 +13,7 @@ from mnemoscope.layers import _init
 from mnemoscope.layers._base import Layer, Weights
 from mnemoscope.layers._checks import check_bool, check_choice
 from mnemoscope.layers._init import RecurrentInit
+from mnemoscope.layers._projection import project_sequence
 from mnemoscope.layers._run import KernelChoice, KernelSpec
 from mnemoscope.recurrence import State
 
@@ -137,7 +138,7 @@ class RNN(Gated):
         else:
             u, V = self.kernel_inputs(w, x, lengths)
             h = kernels.rnn(choice.dtype, u, V, state, None, phi, lengths)
-        return h, kernels.final(h, state, lengths)
+        return h, kernels.last_valid_state(h, state, lengths)
 
     def options_repr(self) -> list[str]:
         shown = [f"nonlinearity={self.nonlinearity!r}"]
@@ -219,7 +220,7 @@ class LSTM(Gated):
         h0, c0 = state
         u, V = self.kernel_inputs(w, x, lengths)
         h, c = kernels.lstm(choice.dtype, u, V, h0, c0, lengths)
-        return h, (kernels.final(h, h0, lengths), c)
+        return h, (kernels.last_valid_state(h, h0, lengths), c)
 
 
 class GRU(Gated):
@@ -239,6 +240,21 @@ class GRU(Gated):
         v = F.linear(state, w.weight_hh, w.bias_hh if self.bias else None)
         h = equations.gru_cell(u, v, state)
         return h, h
+
+    def kernel_spec(self) -> KernelSpec | None:
+        return KernelSpec("gru") if self.unchanged_from(GRU, "cell", "project") else None
+
+    def run_kernel(
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: State, lengths: Tensor | None
+    ) -> tuple[Tensor, State]:
+        bias = b_hn = None
+        if self.bias:  # the reset gate multiplies b_hn; the other biases are added to the input's projection
+            n = self.hidden_size
+            b_gates, b_hn = w.bias_hh.split([2 * n, n])
+            bias = w.bias_ih + F.pad(b_gates, (0, n))
+        u = project_sequence(x, w.weight_ih, bias)
+        h = kernels.gru(choice.dtype, u, w.weight_hh, b_hn, state, lengths)
+        return h, kernels.last_valid_state(h, state, lengths)
 
 
 def identity(z: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ class KernelSpec(NamedTuple):
     """Which fused kernel computes a layer's equations.
 
     Attributes:
-        family: the kernel's name, as `kernels.supported` knows it.
+        family: the kernel's name, as `kernels.fused_dtype` knows it.
         cell, buffer, relevant: what attention's kernels must know to say whether they fit.
         portable: whether torch's own operations can run the kernel where none is compiled.
     """
@@ -61,12 +61,12 @@ def _choose_kernel(layer: Layer, x: Tensor) -> KernelChoice | None:
     spec = layer.kernel_spec()
     if spec is None:
         return None
-    dtype = kernels.supported(
+    dtype = kernels.fused_dtype(
         spec.family, x, layer.hidden_size, cell=spec.cell, buffer=spec.buffer, relevant=spec.relevant
     )
     if dtype is not None:
         return KernelChoice(dtype, compiled=True)
-    dtype = kernels.portably(x) if spec.portable else None
+    dtype = kernels.portable_dtype(x) if spec.portable else None
     return None if dtype is None else KernelChoice(dtype, compiled=False)
 
 
@@ -77,7 +77,7 @@ def _run_checkpointed(
     size = math.isqrt(len(x) - 1) + 1
     # The segments that the backward pass runs again must make the choices of the first run. torch.compile runs again
     # only what it has traced, and cannot trace the context.
-    context: dict[str, Any] = {"context_fn": lambda: (nullcontext(), kernels.AsNow())}
+    context: dict[str, Any] = {"context_fn": lambda: (nullcontext(), kernels.CapturedDispatch())}
     if torch.compiler.is_compiling():
         context = {}
     outputs = []
@@ -100,7 +100,7 @@ def _run_checkpointed(
 
 def run_eager(layer: Layer, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
     """Run the readable equations, one step after the other: what every kernel is measured against."""
-    if not kernels.noting(lengths):
+    if not kernels.is_recording(lengths):
         return _loop(layer, layer.cell, w, x, state, lengths)
     hidden: list[Tensor] = []
 
@@ -110,7 +110,7 @@ def run_eager(layer: Layer, w: Weights, x: Tensor, state: State, lengths: Tensor
         return output, new
 
     result = _loop(layer, recorded_cell, w, x, state, lengths)
-    kernels.note(torch.stack(hidden), tuple(hidden), lambda *gradients: torch.stack(gradients))
+    kernels.record(torch.stack(hidden), tuple(hidden), lambda *gradients: torch.stack(gradients))
     return result
 
 

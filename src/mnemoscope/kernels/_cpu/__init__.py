@@ -1,4 +1,4 @@
-"""Fused recurrences for the CPU: C++ loops, a few rows of the batch at a time, each row by one thread throughout."""
+"""Fused recurrences for the CPU: C++ loops, a few rows of the batch at a time, each row by one thread."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from typing import Any
 
 import torch
 
-from mnemoscope.kernels._cpu import attentive, plain
-from mnemoscope.kernels._cpu.library import available
+from mnemoscope.kernels._cpu import attentive, cells
+from mnemoscope.kernels._cpu.library import available, has_loop
 
-__all__ = ["attentive", "plain", "supports"]
-
-FAMILIES = ("rnn", "lstm", "rac", "goru", "attentive", "sab")
+__all__ = ["attentive", "cells", "supports"]
 
 
 def supports(family: str, *, dtype: torch.dtype, **sizes: Any) -> bool:
-    """Every size, in float32 and float64."""
-    return family in FAMILIES and available(dtype)
+    """True for every family and size, in float32 and float64, if the loops were compiled."""
+    return available(dtype) and has_loop(f"{family}_forward")

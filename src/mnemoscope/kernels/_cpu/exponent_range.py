@@ -1,7 +1,7 @@
-"""Whether attention's loops may take tanh(q + k) apart into e^{2q} e^{2k}.
+"""Whether attention's loops may compute tanh(q + k) from e^{2q} e^{2k}.
 
-Beyond the range of its type an exponential is cut off. Where q is cut off and k is as large with the other sign, their
-sum is lost; such a walk is left to `portable.py`, which bends q + k itself.
+An exponential is clamped at the limits of its dtype. Where that of q is clamped and k is as large with the other sign,
+their sum is lost. Such a run is left to `_portable.py`, which adds q + k first.
 """
 
 from __future__ import annotations
@@ -10,30 +10,38 @@ import torch
 from torch import Tensor
 
 LARGEST = {torch.float32: 43.0, torch.float64: 350.0}  # e^{2q} and e^{-2q} are then normal numbers
-BENT = 20.0  # |tanh| is 1 to any precision from here on
+TANH_SATURATED = 20.0  # |tanh| is 1 to any precision from here on
 
 
-def lost(reached: Tensor, h: Tensor, s: Tensor, s0: Tensor, keys0: Tensor, W_a: Tensor, U_a: Tensor) -> bool:
-    """Whether a walk lost some sum q + k, by its states: h, s (T, B, n), s0 (B, n), carried keys (B, m, n).
+def overflowed(
+    largest_magnitude: Tensor, h: Tensor, s: Tensor, s0: Tensor, keys0: Tensor, W_a: Tensor, U_a: Tensor
+) -> bool:
+    """True if a run lost some sum q + k.
 
-    reached (B,) is the largest modulus of each row's queries and keys. The first wrong step has right ones.
+    Args:
+        largest_magnitude: (B,), the largest |query| or |key| of each row.
+        h, s, s0, keys0: the states (T, B, n) and (B, n) and the carried keys (B, m, n). The queries and keys of the
+            first wrong step are still right.
+        W_a, U_a: (n, n).
     """
     largest = LARGEST[h.dtype]
-    if not reached.numel() or float(reached.max()) < largest:
+    if not largest_magnitude.numel() or float(largest_magnitude.max()) < largest:
         return False
-    return _opposed(_reach(s0 @ W_a.T, s @ W_a.T), _reach(keys0, h @ U_a.T), largest)
+    queries = _range(s0 @ W_a.T, s @ W_a.T)
+    keys = _range(keys0, h @ U_a.T)
+    return _cancels(queries, keys, largest) or _cancels(keys, queries, largest)
 
 
-def _reach(*tensors: Tensor) -> tuple[Tensor, Tensor]:
-    """The least and the largest value of each unit (n,)."""
-    rows = torch.cat([t.reshape(-1, t.shape[-1]) for t in tensors]).nan_to_num()  # a lost row hides no other
+def _range(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the least and the largest value of each unit, (n,); a row of NaN does not hide the others."""
+    rows = torch.cat([t.reshape(-1, t.shape[-1]) for t in tensors]).nan_to_num()
     return rows.amin(0), rows.amax(0)
 
 
-def _opposed(queries: tuple[Tensor, Tensor], keys: tuple[Tensor, Tensor], largest: float) -> bool:
-    """Whether, in some unit, one is cut off and the other may bring the sum back to where tanh still bends."""
-    found = False
-    for (low, high), (other_low, other_high) in ((queries, keys), (keys, queries)):
-        found |= bool(((high > largest) & (other_low < BENT - largest)).any())
-        found |= bool(((low < -largest) & (other_high > largest - BENT)).any())
-    return found
+def _cancels(clamped: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], largest: float) -> bool:
+    """True if, in some unit, one is clamped and the other may bring the sum back to where tanh is not saturated."""
+    low, high = clamped
+    other_low, other_high = other
+    positive = (high > largest) & (other_low < TANH_SATURATED - largest)
+    negative = (low < -largest) & (other_high > largest - TANH_SATURATED)
+    return bool((positive | negative).any())

@@ -1,4 +1,4 @@
-"""The compiled loops: which of them this machine can run, and how they are called.
+"""The compiled loops: which build this machine can run, and how a loop is called.
 
 They are plain C functions over raw memory, so one build serves every version of torch. A function takes one structure,
 whose fields are the operator's arguments and results by name (`structures.py`).
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels._cpu import huge_pages
-from mnemoscope.kernels._cpu.structures import STRUCTURES
+from mnemoscope.kernels._cpu.structures import ENUMERATIONS, STRUCTURES
 
 _SUPPORTED = {"AVX512": ("avx512", "avx2", "generic"), "AVX2": ("avx2", "generic")}
 _FALLBACK = ("generic",)
@@ -24,16 +25,17 @@ _NAMES = {torch.float32: "float", torch.float64: "double"}
 
 
 def builds(name: str) -> list[Path]:
-    """The shared objects compiled for one instruction set; MNEMOSCOPE_CPU_KERNELS names one to take instead."""
-    if named := os.environ.get("MNEMOSCOPE_CPU_KERNELS"):
-        return [Path(named)]
+    """Return the shared objects compiled for one instruction set; MNEMOSCOPE_CPU_KERNELS names one to take instead."""
+    path = os.environ.get("MNEMOSCOPE_CPU_KERNELS")
+    if path:
+        return [Path(path)]
     folder = Path(__file__).parent
     return sorted([*folder.glob(f"_{name}.*so"), *folder.glob(f"_{name}.*pyd")])
 
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
-    """The fastest build that this CPU can run, or None where none was compiled."""
+    """Return the fastest build that this CPU can run; None if none was compiled."""
     for name in _SUPPORTED.get(torch.backends.cpu.get_cpu_capability(), _FALLBACK):
         for path in builds(name):
             try:
@@ -50,11 +52,17 @@ def library() -> ctypes.CDLL | None:
 
 
 def available(dtype: torch.dtype) -> bool:
+    """True if there are compiled loops for this dtype."""
     return dtype in _NAMES and library() is not None
 
 
+def has_loop(name: str) -> bool:
+    """True if the library has the loop of this operator."""
+    return hasattr(library(), f"{name}_float")
+
+
 def described() -> dict[str, list[tuple[str, int, int, str]]]:
-    """What the compiled library says of its structures: (name, offset, size in bytes, kind) of each field."""
+    """Return what the compiled library says of its structures: (name, offset, bytes, kind) of each field."""
     loops = library()
     assert loops is not None
     loops.describe_structures.restype = ctypes.c_char_p
@@ -66,8 +74,8 @@ def described() -> dict[str, list[tuple[str, int, int, str]]]:
 
 
 @lru_cache(maxsize=1)
-def _borrowed_threads() -> int:
-    """The address of GOMP_parallel in torch's own OpenMP runtime; 0 where it cannot be found.
+def _gomp_parallel() -> int:
+    """Return the address of GOMP_parallel in torch's own OpenMP runtime; 0 if it is not found.
 
     There may be other runtimes in the process. A name is looked up in a library and in those that it was linked with.
     """
@@ -79,28 +87,27 @@ def _borrowed_threads() -> int:
         return 0
 
 
-def call(name: str, dtype: torch.dtype, **fields: Tensor | int | float | None) -> None:
+def call(name: str, dtype: torch.dtype, values: Sequence[Tensor | int | float | str | None]) -> None:
     """Run one compiled loop with torch's number of threads.
 
     Args:
-        name: the operator, whose structure is STRUCTURES[name].
+        name: the loop, whose structure is STRUCTURES[name].
         dtype: the type of its floating-point tensors.
-        fields: every field of the structure by its name, `threads` excepted; a tensor by its address.
+        values: one for each field of `STRUCTURES[name].order` (`run.Loop` puts them in order by name). A tensor becomes
+            its address, which is null for one without elements, a string its value in ENUMERATIONS.
     """
     loops = library()
     assert loops is not None
     structure = STRUCTURES[name]
-    if fields.keys() != structure.names:
-        wrong = sorted(fields.keys() ^ structure.names)
-        raise TypeError(f"{name}: missing or unknown fields {', '.join(wrong)}")
     words: list[int | float] = []
-    for field in structure.order:
-        value = fields[field]
+    for field, value in zip(structure.order, values, strict=True):
         if isinstance(value, Tensor):
             if value.nbytes >= huge_pages.PAGE:
-                huge_pages.ask_for(value)
+                huge_pages.advise(value)
             value = value.data_ptr()
+        elif isinstance(value, str):
+            value = ENUMERATIONS[field][value]
         words.append(value or 0)
-    packed = structure.packer.pack(*words, torch.get_num_threads(), _borrowed_threads())
+    packed = structure.packer.pack(*words, torch.get_num_threads(), _gomp_parallel())
     if getattr(loops, f"{name}_{_NAMES[dtype]}")(packed):
         raise MemoryError(f"{name} could not allocate its working memory")

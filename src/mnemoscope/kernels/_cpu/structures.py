@@ -1,10 +1,26 @@
-"""The structures of the C boundary, field by field as `csrc/cpu/arguments.h` declares them."""
+"""The structures of the C boundary, derived from the operators' arguments and results.
+
+`csrc/cpu/arguments.h` declares the same fields in the same order. `tests/kernels/test_c_boundary.py` compares the two.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from mnemoscope.kernels import _operators as op
+from mnemoscope.kernels._operator import Operator
+
+# Values of arguments that are strings: the enumerations of the same names in C++.
+ENUMERATIONS: dict[str, dict[str, int]] = {
+    "phi": {"tanh": 0, "relu": 1, "modrelu": 2, "identity": 3},
+    "cell": {"rnn": 0, "lstm": 1},
+    "mix": {"sum": 0, "mean": 1},
+}
 
 
 class Threads(ctypes.Structure):
@@ -13,23 +29,8 @@ class Threads(ctypes.Structure):
     _fields_ = [("count", ctypes.c_int64), ("gomp_parallel", ctypes.c_void_p)]
 
 
-_INTEGERS = {
-    "steps", "batch", "n", "n_inputs", "carried", "activation_width", "save", "phi", "cell", "buffer", "relevant",
-    "mix", "refresh", "store_every", "top", "truncation",
-}  # fmt: skip
-_DOUBLES = {"decay"}
-
-
-def _type(field: str) -> type:
-    if field == "threads":
-        return Threads
-    if field in _DOUBLES:
-        return ctypes.c_double
-    return ctypes.c_int64 if field in _INTEGERS else ctypes.c_void_p
-
-
 class Arguments(ctypes.Structure):
-    """The arguments and results of one operator.
+    """The sizes, arguments and results of one compiled loop.
 
     Attributes:
         order: the fields that a call must give, which are all but `threads`.
@@ -42,38 +43,65 @@ class Arguments(ctypes.Structure):
     packer: ClassVar[struct.Struct]
 
 
-def _structure(name: str, fields: str) -> type[Arguments]:
-    order = tuple(fields.split())
-    members = [(field, _type(field)) for field in (*order, "threads")]
-    layout = "".join("d" if _type(field) is ctypes.c_double else "q" for field in order)
-    extra = {"order": order, "names": frozenset(order), "packer": struct.Struct(f"@{layout}qq")}
-    return type(name, (Arguments,), {"_fields_": members, **extra})
+def _type(hint: Any) -> type:
+    if hint in (Tensor, Tensor | None):
+        return ctypes.c_void_p
+    return ctypes.c_double if hint is float else ctypes.c_int64
 
 
-_MEMORY = "values0 keys0 origin0 relevance0 clock0"
-_SAB_OPTIONS = "store_every top truncation"
-_ATTENTION = f"V W_a U_a v b s0 c0 {_MEMORY} cell phi buffer relevant mix decay refresh"
-_ATTENTION_SIZES = "steps batch n n_inputs carried activation_width"
+def _structure(
+    *operators: Operator, sizes: Sequence[str] = (), omit: Sequence[str] = (), scratch: Sequence[str] = ()
+) -> type[Arguments]:
+    """Return the structure of one compiled loop.
 
-_FIELDS = {
-    "rnn_forward": "steps batch n n_inputs xp V h0 b phi lengths h",
-    "rnn_backward": "steps batch n n_inputs dh x V h0 h lengths phi dxp dx dV dh0",
-    "lstm_forward": "steps batch n n_inputs xp V h0 c0 lengths save h c_T cells gates",
-    "lstm_backward": "steps batch n n_inputs dh dc_T x V h0 c0 h cells gates lengths dxp dx dV dh0 dc0",
-    "rac_forward": "steps batch n xp V h0 b lengths h",
-    "rac_backward": "steps batch n dh xp V u lengths dxp du dh0",
-    "goru_forward": "steps batch n xp W h0 b lengths save h gates",
-    "goru_backward": "steps batch n dh W h0 h gates lengths dxp du dh0",
-    "gru_forward": "steps batch n xp V b_hn h0 lengths save h gates",
-    "gru_backward": "steps batch n dh V h0 h gates lengths dxp du dh0",
-    "sab_forward": f"steps batch n carried xp V w h0 c0 {_MEMORY} {_SAB_OPTIONS} lengths save"
-    " h attended c_T cells gates slots attention",
-    "sab_backward": f"steps batch n carried dh dattended dc_T V w c0 {_MEMORY} {_SAB_OPTIONS}"
-    " h cells gates slots attention lengths dxp dh0 dc0 dvalues0 dscores dscores0",
-    "attentive_forward": f"{_ATTENTION_SIZES} xp {_ATTENTION} lengths save"
-    " h s c_T values_T keys_T slots_T relevance_T activations slots attention largest_magnitude",
-    "attentive_backward": f"{_ATTENTION_SIZES} dh ds dc_T x {_ATTENTION} h s activations slots attention lengths"
-    " dxp dq dk dx dV dW_a dU_a dv_rows ds0 dc0 dvalues0 dkeys0",
+    Args:
+        operators: the operators that it serves; of two, the one with more arguments first.
+        sizes: integers beside steps, batch and n.
+        omit: arguments and results that stay in Python.
+        scratch: tensors that are no results.
+    """
+    types: dict[str, type] = dict.fromkeys(("steps", "batch", "n", *sizes), ctypes.c_int64)
+    for operator in operators:
+        types |= {name: _type(hint) for name, hint in operator.arguments.items() if name not in types}
+    for operator in operators:
+        types |= {name: ctypes.c_void_p for name in operator.results if name not in types}
+    types |= dict.fromkeys(scratch, ctypes.c_void_p)
+    for name in omit:
+        del types[name]
+    layout = "".join("d" if kind is ctypes.c_double else "q" for kind in types.values())
+    members = {
+        "_fields_": [*types.items(), ("threads", Threads)],
+        "order": tuple(types),
+        "names": frozenset(types),
+        "packer": struct.Struct(f"@{layout}qq"),
+    }
+    return type(operators[-1].name, (Arguments,), members)
+
+
+STRUCTURES: dict[str, type[Arguments]] = {
+    "rnn_forward": _structure(op.rnn_forward, sizes=["n_inputs"]),
+    "rnn_backward": _structure(op.rnn_backward_with_inputs, op.rnn_backward, sizes=["n_inputs"], omit=["needs_dx"]),
+    "lstm_forward": _structure(op.lstm_forward, sizes=["n_inputs"]),
+    "lstm_backward": _structure(op.lstm_backward_with_inputs, op.lstm_backward, sizes=["n_inputs"], omit=["needs_dx"]),
+    "rac_forward": _structure(op.rac_forward),
+    "rac_backward": _structure(op.rac_backward),
+    "goru_forward": _structure(op.goru_forward),
+    "goru_backward": _structure(op.goru_backward),
+    "gru_forward": _structure(op.gru_forward),
+    "gru_backward": _structure(op.gru_backward),
+    "sab_forward": _structure(op.sab_forward, sizes=["carried"]),
+    "sab_backward": _structure(op.sab_backward, sizes=["carried"]),
+    "attentive_forward": _structure(
+        op.attentive_forward,
+        sizes=["n_inputs", "carried", "activation_width"],
+        omit=["overflowed"],
+        scratch=["largest_magnitude"],
+    ),
+    "attentive_backward": _structure(
+        op.attentive_backward_with_inputs,
+        op.attentive_backward,
+        sizes=["n_inputs", "carried", "activation_width"],
+        omit=["overflowed", "needs_dx", "dv"],
+        scratch=["dv_rows"],
+    ),
 }
-
-STRUCTURES = {name: _structure(name, fields) for name, fields in _FIELDS.items()}

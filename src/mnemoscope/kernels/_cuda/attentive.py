@@ -1,45 +1,66 @@
-"""The self-attentive recurrences on CUDA: which kernel walks which."""
+"""The self-attentive recurrences on CUDA: which kernel runs which."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import full_attention, screened
-from mnemoscope.kernels._final_memory import remembered
+from mnemoscope.kernels._final_memory import final_memory
 from mnemoscope.kernels._operators import implement
 
 
 @implement("attentive_forward", "cuda")
 def attentive_forward(
-    xp: Tensor, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor, b: Tensor | None, s0: Tensor, c0: Tensor | None,
-    values0: Tensor, keys0: Tensor, origin0: Tensor, relevance0: Tensor, clock0: Tensor, cell: str, phi: str,
-    buffer: int, relevant: int, mix: str, decay: float, refresh: bool, lengths: Tensor | None, save: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    if buffer < 0:
-        h, s, c_T, *rest = full_attention.forward(
-            xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, cell, phi, mix, lengths, save
+    xp: Tensor,
+    weights: op.AttentionWeights,
+    state: op.AttentionState,
+    memory: op.CarriedMemory,
+    options: op.AttentionOptions,
+    lengths: Tensor | None,
+    save: bool,
+) -> op.AttentiveRun:
+    values0, keys0, origin0 = memory.values0, memory.keys0, memory.origin0
+    if options.buffer < 0:
+        h, s, c_T, slots, *rest = full_attention.forward(
+            xp, *weights, *state, values0, keys0, origin0, options.cell, options.phi, options.mix, lengths, save
         )
-        return h, s, c_T, *remembered(h, U_a, values0, keys0, None), *rest
-    h, s, c_T, slots, *rest = screened.forward(
-        xp, V, W_a, U_a, v, b, s0, c0, values0, keys0, origin0, relevance0, clock0, cell, phi, buffer, relevant, mix,
-        decay, refresh, lengths, save,
-    )  # fmt: skip
-    return h, s, c_T, *remembered(h, U_a, values0, keys0, slots), slots, *rest
+        slots_T = None
+    else:
+        cell, phi, buffer, relevant, mix, decay, refresh = options
+        h, s, c_T, slots, *rest = screened.forward(
+            xp, *weights, *state, *memory, cell, phi, buffer, relevant, mix, decay, refresh, lengths, save
+        )
+        slots_T = slots
+    values_T, keys_T = final_memory(h, weights.U_a, values0, keys0, slots_T)
+    relevance_T, activations, attended_slots, attention = rest
+    overflowed = xp.new_empty(0, dtype=torch.bool)  # these kernels add q + k first
+    return op.AttentiveRun(
+        h, s, c_T, values_T, keys_T, slots, relevance_T, activations, attended_slots, attention, overflowed
+    )
 
 
 @implement("attentive_backward", "cuda")
 def attentive_backward(
-    dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor,
-    s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, origin0: Tensor, h: Tensor, s: Tensor,
-    activations: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int, mix: str,
+    grads: op.AttentiveOutputGradients,
+    weights: op.AttentionWeights,
+    state: op.AttentionState,
+    memory: op.CarriedMemory,
+    options: op.AttentionOptions,
+    saved: op.AttentiveSaved,
     lengths: Tensor | None,
-) -> tuple[Tensor, ...]:  # fmt: skip
+) -> tuple[Tensor, ...]:
+    V, W_a, U_a, v, _ = weights
+    values0, keys0, origin0, _, _ = memory
+    cell, phi, buffer, relevant, mix, _, _ = options
+    h, s, activations, slots, attention, _ = saved
     if buffer < 0:
         return full_attention.backward(
-            dh, ds, dc_T, V, W_a, U_a, v, s0, c0, values0, keys0, origin0, h, s, activations, attention, cell, phi,
-            mix, lengths,
+            *grads, V, W_a, U_a, v, *state, values0, keys0, origin0, h, s, activations, attention, cell, phi, mix,
+            lengths,
         )  # fmt: skip
     return screened.backward(
-        dh, ds, dc_T, V, W_a, U_a, v, s0, c0, values0, keys0, h, s, activations, origin0, slots, attention, cell, phi,
+        *grads, V, W_a, U_a, v, *state, values0, keys0, h, s, activations, origin0, slots, attention, cell, phi,
         buffer, relevant, mix, lengths,
     )  # fmt: skip

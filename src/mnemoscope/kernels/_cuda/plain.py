@@ -204,6 +204,7 @@ def goru_backward(
     return grads.dxp, grads.du, grads.dh0
 
 
+@implement("gru_forward", "cuda")
 def gru_forward(
     xp: Tensor, V: Tensor, b_hn: Tensor | None, h0: Tensor, lengths: Tensor | None, save: bool
 ) -> tuple[Tensor, Tensor]:
@@ -211,6 +212,7 @@ def gru_forward(
     return out.h, out.gates
 
 
+@implement("gru_backward", "cuda")
 def gru_backward(
     dh: Tensor, V: Tensor, h0: Tensor, h: Tensor, gates: Tensor, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from mnemoscope.kernels._cuda import compiler, layout
 from mnemoscope.kernels._cuda.arguments import as_float32, to_device, to_dtype
 from mnemoscope.kernels._cuda.layout import Tile
-from mnemoscope.kernels._operators import implement
+from mnemoscope.kernels._operators import CarriedMemory, SabOptions, SabSaved, implement
 
 MAX_TOP = 32  # lane i of a warp has the record of slot i
 ROWS = 4
@@ -39,9 +39,18 @@ def _top_states(scores0: Tensor, origin0: Tensor, top: int) -> tuple[Tensor, Ten
 
 @implement("sab_forward", "cuda")
 def sab_forward(
-    xp: Tensor, V: Tensor, w: Tensor, h0: Tensor, c0: Tensor, values0: Tensor, keys0: Tensor, origin0: Tensor,
-    clock0: Tensor, store_every: int, top: int, truncation: int, lengths: Tensor | None, save: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    xp: Tensor,
+    V: Tensor,
+    w: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    memory: CarriedMemory,
+    options: SabOptions,
+    lengths: Tensor | None,
+    save: bool,
+) -> tuple[Tensor, ...]:
+    values0, keys0, origin0, _, clock0 = memory
+    store_every, top, _ = options
     T = xp.shape[0]
     B, n = h0.shape
     tile = layout.require_tile(ROWS, n, xp.device)
@@ -90,10 +99,20 @@ def sab_forward(
 
 @implement("sab_backward", "cuda")
 def sab_backward(
-    dh: Tensor | None, dattended: Tensor | None, dc_T: Tensor | None, V: Tensor, w: Tensor, c0: Tensor, values0: Tensor,
-    keys0: Tensor, origin0: Tensor, clock0: Tensor, h: Tensor, cells: Tensor, gates: Tensor, slots: Tensor,
-    attention: Tensor, store_every: int, top: int, truncation: int, lengths: Tensor | None,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    dh: Tensor | None,
+    dattended: Tensor | None,
+    dc_T: Tensor | None,
+    V: Tensor,
+    w: Tensor,
+    c0: Tensor,
+    memory: CarriedMemory,
+    options: SabOptions,
+    saved: SabSaved,
+    lengths: Tensor | None,
+) -> tuple[Tensor, ...]:
+    values0, keys0, origin0, _, clock0 = memory
+    store_every, top, truncation = options
+    h, cells, gates, slots, attention = saved
     T, B, n = h.shape
     m0 = values0.shape[1]
     tile = layout.require_tile(ROWS, n, h.device)

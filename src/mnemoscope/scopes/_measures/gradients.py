@@ -83,14 +83,14 @@ class RunStates:
 def run_with_states(subject: Subject, x: Tensor) -> tuple[Tensor, RunStates]:
     """Run over x (T, B, d), by a fused kernel if there is one; return outputs (T, B, m) and the states."""
     if isinstance(subject.layer, Layer):
-        with kernels.noted() as runs:
+        with kernels.recording() as runs:
             outputs, _ = subject.recurrence(x)
         if sum(len(run.states) for run in runs) == subject.layer.num_layers * len(x):
             return outputs, _states_of_kernels(runs, len(x))
     return _run_step_by_step(subject.recurrence, x)
 
 
-def _states_of_kernels(runs: list[kernels.Walk], steps: int) -> RunStates:
+def _states_of_kernels(runs: list[kernels.RecordedRun], steps: int) -> RunStates:
     """The runs are one layer after the other; with ``checkpoint=True`` a layer is several runs, pieces of its time."""
 
     def side_by_side(pieces: list[Tensor]) -> Tensor:
@@ -99,9 +99,9 @@ def _states_of_kernels(runs: list[kernels.Walk], steps: int) -> RunStates:
 
     def total_gradient(gradients: Sequence[Tensor]) -> Tensor:
         remaining = iter(gradients)
-        return side_by_side([run.total(*(next(remaining) for _ in run.by)) for run in runs])
+        return side_by_side([run.total_gradient(*(next(remaining) for _ in run.inputs)) for run in runs])
 
-    sources = [tensor for run in runs for tensor in run.by]
+    sources = [tensor for run in runs for tensor in run.inputs]
     values = [run.states for run in runs]
     layers = sum(map(len, values)) // steps
     return RunStates(lambda: side_by_side(values), sources, total_gradient, (layers, values[0].shape[-1]))

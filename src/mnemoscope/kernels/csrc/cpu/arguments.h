@@ -1,8 +1,8 @@
 // The C boundary: one structure of arguments and results for each operator.
 //
 // A structure is a list of FIELD(type, name). From it come its members and its description
-// (describe.cpp), which a test compares with Python's structure of the same name (structures.py).
-// Every field has eight bytes: a pointer, an integer, an enumeration or a double.
+// (describe.cpp), which a test compares with the structure that Python derives from the operator
+// (structures.py). Every field has eight bytes: a pointer, an integer, an enumeration or a double.
 //
 // Shapes are those of _operators.py: T = steps, B = batch, n units; a null pointer stands for None.
 #pragma once
@@ -49,10 +49,10 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(const T*, h)                  \
     FIELD(const std::int64_t*, lengths) \
     FIELD(Phi, phi)                     \
-    FIELD(T*, dxp)                      \
     FIELD(T*, dx)                       \
     FIELD(T*, dV)                       \
     FIELD(T*, dh0)                      \
+    FIELD(T*, dxp)                      \
     FIELD(ThreadPool, threads)
 
 #define LSTM_FORWARD(FIELD)             \
@@ -83,11 +83,11 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(const T*, cells)              \
     FIELD(const T*, gates)              \
     FIELD(const std::int64_t*, lengths) \
-    FIELD(T*, dxp)                      \
     FIELD(T*, dx)                       \
     FIELD(T*, dV)                       \
     FIELD(T*, dh0)                      \
     FIELD(T*, dc0)                      \
+    FIELD(T*, dxp)                      \
     FIELD(ThreadPool, threads)
 
 #define RAC_FORWARD(FIELD)              \
@@ -289,18 +289,18 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(const std::int32_t*, slots)   \
     FIELD(const T*, attention)          \
     FIELD(const std::int64_t*, lengths) \
-    FIELD(T*, dxp)                      \
-    FIELD(T*, dq)                       \
-    FIELD(T*, dk)                       \
     FIELD(T*, dx)                       \
     FIELD(T*, dV)                       \
     FIELD(T*, dW_a)                     \
     FIELD(T*, dU_a)                     \
-    FIELD(T*, dv_rows)                  \
     FIELD(T*, ds0)                      \
     FIELD(T*, dc0)                      \
     FIELD(T*, dvalues0)                 \
     FIELD(T*, dkeys0)                   \
+    FIELD(T*, dxp)                      \
+    FIELD(T*, dq)                       \
+    FIELD(T*, dk)                       \
+    FIELD(T*, dv_rows)                  \
     FIELD(ThreadPool, threads)
 
 template <class T>

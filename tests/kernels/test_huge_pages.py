@@ -1,4 +1,4 @@
-"""Large pages are asked for where they fit, and only there."""
+"""Huge pages are asked for where they fit, and only there."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ from mnemoscope.kernels._cpu.library import available
 
 @settings(deadline=None)
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 30))
-def test_whole_pages_are_all_that_lie_within(start, size):
+def test_huge_pages_lie_within_the_tensor(start, size):
     first, length = huge_pages.whole_pages(start, size)
     assert first % huge_pages.PAGE == length % huge_pages.PAGE == 0
     if length:
@@ -39,27 +39,27 @@ def flags(address: int) -> set[str]:
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a system without large pages")
 @pytest.mark.skipif(not available(torch.float32), reason="no compiled kernels")
-def test_a_long_walk_asks_for_them():
+def test_a_long_run_gets_huge_pages():
     with torch.no_grad():
         y, _ = mnemoscope.RNN(2, 64)(torch.zeros(1024, 64, 2))
     assert "hg" in flags(huge_pages.whole_pages(y.data_ptr(), y.nbytes)[0])
 
 
-def test_what_a_tensor_holds_stays_as_it_is():
+def test_huge_pages_leave_the_tensor_unchanged():
     x = torch.arange(3 * huge_pages.PAGE // 8)
-    huge_pages.ask_for(x)
+    huge_pages.advise(x)
     assert torch.equal(x, torch.arange(len(x)))
 
 
-def test_where_there_is_nothing_to_ask_nobody_is_asked(monkeypatch):
-    monkeypatch.setattr(huge_pages, "_advise", lambda: pytest.fail("asked"))
-    huge_pages.ask_for(torch.zeros(0))
-    huge_pages.ask_for(torch.zeros(10))
+def test_no_huge_pages_for_small_tensors_or_other_systems(monkeypatch):
+    monkeypatch.setattr(huge_pages, "_madvise", lambda: pytest.fail("asked"))
+    huge_pages.advise(torch.zeros(0))
+    huge_pages.advise(torch.zeros(10))
     monkeypatch.setattr(huge_pages, "_HUGEPAGE", None)  # as anywhere but on Linux
-    huge_pages.ask_for(torch.zeros(2 * huge_pages.PAGE))
+    huge_pages.advise(torch.zeros(2 * huge_pages.PAGE))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has this advice")
-def test_a_refusal_is_no_error(monkeypatch):
+def test_refused_huge_pages_are_no_error(monkeypatch):
     monkeypatch.setattr(huge_pages, "_HUGEPAGE", 12345)  # advice that no system knows
-    huge_pages.ask_for(torch.zeros(huge_pages.PAGE))
+    huge_pages.advise(torch.zeros(huge_pages.PAGE))

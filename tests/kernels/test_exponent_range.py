@@ -1,4 +1,4 @@
-"""Queries and keys too large for their exponentials: the walk must still see q + k."""
+"""Queries and keys too large for their exponentials: the kernel must still see q + k."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 
 import mnemoscope as ms
 from mnemoscope import kernels
+from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cpu import exponent_range
-from mnemoscope.kernels._cpu.attentive import BEYOND
 from mnemoscope.kernels._cpu.library import available
 
 LAYERS = [
@@ -45,7 +45,7 @@ def test_states_and_attention_of_any_size(make, scale: float) -> None:
 
 
 @pytest.mark.parametrize("make", LAYERS)
-def test_a_row_without_numbers_hides_no_other(make) -> None:
+def test_a_row_of_nan_does_not_hide_an_overflow(make) -> None:
     torch.manual_seed(0)
     layer = make(dtype=torch.float64)
     with torch.no_grad():
@@ -72,33 +72,42 @@ def test_a_row_without_numbers_hides_no_other(make) -> None:
         (42.0, -42.0, True),  # on either side of each border
     ],
 )
-def test_only_sums_that_would_be_lost_are_kept_whole(query: float, key: float, apart: bool) -> None:
+def test_overflow_is_seen_where_a_sum_would_be_lost(query: float, key: float, apart: bool) -> None:
     """A cut-off query beside a small key is no loss: tanh of their sum is 1 all the same."""
     h, eye = torch.zeros(1, 1, 2), torch.eye(2)
     s0, keys0 = torch.full((1, 2), query), torch.full((1, 1, 2), key)
-    reached = torch.maximum(s0.abs().amax(1), keys0.abs().amax((1, 2)))
-    assert exponent_range.lost(reached, h, h, s0, keys0, eye, eye) != apart
+    largest = torch.maximum(s0.abs().amax(1), keys0.abs().amax((1, 2)))
+    assert exponent_range.overflowed(largest, h, h, s0, keys0, eye, eye) != apart
 
 
 @pytest.mark.skipif(not available(torch.float64), reason="no compiled CPU kernels here")
 @pytest.mark.parametrize("cell", ["rnn", "lstm"])
 @pytest.mark.parametrize("large", [False, True], ids=["taken apart", "kept whole"])
-def test_the_way_back_has_the_shapes_and_strides_that_compilers_are_told(cell: str, large: bool) -> None:
+def test_backward_has_the_shapes_and_strides_of_its_fake(cell: str, large: bool) -> None:
     """By torch's own checker: inductor reads memory by them."""
     torch.manual_seed(0)
-    T, B, n, extra, slots = 5, 3, 4, 2, 3
+    T, B, n, n_inputs, slots = 5, 3, 4, 2, 3
 
     def some(*shape: int) -> torch.Tensor:
         return torch.randn(shape, dtype=torch.float64)
 
-    x, V, W_a = some(T, B, extra), some(n if cell == "rnn" else 4 * n, n + extra), some(n, n) * (1e4 if large else 1)
-    c0, memory = None if cell == "rnn" else some(B, n), (some(B, slots, n), some(B, slots, n))
-    origin, clock = torch.zeros(B, slots, dtype=torch.int64), torch.zeros(B, dtype=torch.int64)
-    given, how = (x, V, W_a, -W_a, some(n)), (cell, "tanh", 2, 1, "sum")
-    begun = some(B, n), c0, *memory, origin
-    walk = torch.ops.mnemoscope.attentive_forward
-    h, s, _, _, _, _, _, *kept = walk(*given, None, *begun, some(B, slots), clock, *how, 1.0, False, None, True)
-    back = some(T, B, n), None, None, *given, *begun, h, s, *kept, *how, None, True
-    assert (kept[0][0, 0, 0] == BEYOND) == large
-    walk_back = torch.ops.mnemoscope.attentive_backward_joined.default
-    torch.library.opcheck(walk_back, back, test_utils=("test_schema", "test_faketensor"))
+    gate_rows = n if cell == "rnn" else 4 * n
+    W_a = some(n, n) * (1e4 if large else 1)
+    x = some(T, B, n_inputs)
+    weights = op.AttentionWeights(V=some(gate_rows, n + n_inputs), W_a=W_a, U_a=-W_a, v=some(n), b=None)
+    state = op.AttentionState(s0=some(B, n), c0=None if cell == "rnn" else some(B, n))
+    memory = op.CarriedMemory(
+        values0=some(B, slots, n),
+        keys0=some(B, slots, n),
+        origin0=torch.zeros(B, slots, dtype=torch.int64),
+        relevance0=some(B, slots),
+        clock0=torch.zeros(B, dtype=torch.int64),
+    )
+    options = op.AttentionOptions(cell, "tanh", buffer=2, relevant=1, mix="sum", decay=1.0, refresh=False)
+    run = op.attentive_forward(x, weights, state, memory, options, lengths=None, save=True)
+    assert bool(run.overflowed) == large
+    saved = op.AttentiveSaved(*[getattr(run, name) for name in op.AttentiveSaved._fields])
+    grads = op.AttentiveOutputGradients(dh=some(T, B, n), ds=None, dc_T=None)
+    backward = op.attentive_backward_with_inputs
+    flat = backward.flatten(grads, x, weights, state, memory, options, saved, None, True)
+    torch.library.opcheck(backward.overload, tuple(flat), test_utils=("test_schema", "test_faketensor"))

@@ -1,4 +1,4 @@
-"""Inputs projected within the walk, beside inputs projected before it."""
+"""Inputs projected by the kernel, beside inputs projected before it."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ def agree(a: list[torch.Tensor], b: list[torch.Tensor], within: float) -> bool:
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"num_layers": 2, "bidirectional": True}], ids=str)
 @pytest.mark.parametrize("lengths", [None, [4, 11, 1, 7, 11]], ids=["whole", "packed"])
 @pytest.mark.parametrize("wanted", [True, False], ids=["by x", "not by x"])
-def test_the_same_as_apart(name, options, lengths, wanted, monkeypatch) -> None:
+def test_projection_in_the_kernel_gives_the_same_results(name, options, lengths, wanted, monkeypatch) -> None:
     torch.manual_seed(0)
     layer = getattr(ms, name)(3, 7, dtype=torch.float64, **options)
     x = torch.randn(11, 5, 3, dtype=torch.float64)
-    joined = gradients(layer, x, lengths, wanted)
-    monkeypatch.setattr(kernels, "joins", lambda *_: False)
-    assert agree(joined, gradients(layer, x, lengths, wanted), 1e-12)
+    fused = gradients(layer, x, lengths, wanted)
+    monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)
+    assert agree(fused, gradients(layer, x, lengths, wanted), 1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_are_gathered_over_more_rows_than_are_kept(name, monkeypatch) -> None:
+def test_weight_gradients_over_more_rows_than_are_gathered(name, monkeypatch) -> None:
     """150 steps of 5 rows: more than the rows that are gathered before they are summed, and not a multiple of them."""
     torch.manual_seed(0)
     layer = getattr(ms, name)(2, 20, dtype=torch.float64)
     x = torch.randn(150, 5, 2, dtype=torch.float64)
-    joined = gradients(layer, x, None, True)
-    monkeypatch.setattr(kernels, "joins", lambda *_: False)
-    assert agree(joined, gradients(layer, x, None, True), 1e-11)
+    fused = gradients(layer, x, None, True)
+    monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)
+    assert agree(fused, gradients(layer, x, None, True), 1e-11)
 
 
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "RelRNN"])
-def test_a_gradient_of_a_gradient(name) -> None:
+def test_second_derivative(name) -> None:
     torch.manual_seed(0)
     layer = getattr(ms, name)(2, 3, dtype=torch.float64)
     x = torch.randn(4, 2, 2, dtype=torch.float64, requires_grad=True)
@@ -62,17 +62,17 @@ def test_a_gradient_of_a_gradient(name) -> None:
     assert torch.autograd.gradgradcheck(lambda x, _: layer(x)[0], (x, weight))
 
 
-def test_wide_inputs_and_large_layers_are_projected_before() -> None:
+def test_wide_inputs_and_large_layers_are_projected_before_the_kernel() -> None:
     x, V = torch.randn(4, 2, 10), torch.randn(64, 16)
-    assert kernels.joins(x, V, None)
-    assert not kernels.joins(torch.randn(4, 2, 17), V, None)  # wider than the state
-    assert not kernels.joins(x, torch.randn(4096, 1024), None)  # its gradient would not stay in cache
-    assert not kernels.joins(x.to("meta"), V, None)
-    with kernels.noted():
-        assert not kernels.joins(x, V, None)  # the projections' gradients are what is asked for
+    assert kernels.should_fuse_projection(x, V, None)
+    assert not kernels.should_fuse_projection(torch.randn(4, 2, 17), V, None)  # wider than the state
+    assert not kernels.should_fuse_projection(x, torch.randn(4096, 1024), None)  # its gradient would not stay in cache
+    assert not kernels.should_fuse_projection(x.to("meta"), V, None)
+    with kernels.recording():
+        assert not kernels.should_fuse_projection(x, V, None)  # the projections' gradients are what is asked for
 
 
-def test_the_same_bits_twice() -> None:
+def test_gradients_are_the_same_bits_twice() -> None:
     torch.manual_seed(0)
     layer, x = ms.RelLSTM(3, 20), torch.randn(90, 50, 3)
     first, second = gradients(layer, x, None, True), gradients(layer, x, None, True)

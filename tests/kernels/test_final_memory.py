@@ -1,4 +1,4 @@
-"""What a walk leaves in memory, against the states it made, and its gradients against autograd's and the loop's."""
+"""What a run leaves in memory, against the states it made, and its gradients against autograd's and the loop's."""
 
 import pytest
 import torch
@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 import mnemoscope
 from mnemoscope import kernels
-from mnemoscope.kernels._final_memory import remembered, through_memory
+from mnemoscope.kernels._final_memory import final_memory, final_memory_backward
 
 
-def walk(seed: int, T: int, B: int, m: int, full: bool) -> tuple[torch.Tensor, ...]:
+def random_run(seed: int, T: int, B: int, m: int, full: bool) -> tuple[torch.Tensor, ...]:
     """States, U_a, a carried memory, and slots that hold carried states, new ones and none, each state at most once."""
     random = torch.Generator().manual_seed(seed)
 
@@ -26,8 +26,8 @@ def walk(seed: int, T: int, B: int, m: int, full: bool) -> tuple[torch.Tensor, .
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 4), st.integers(0, 4), st.booleans())
 def test_every_slot_holds_the_state_it_names(seed, T, B, m, full):
-    h, U_a, values0, keys0, slots = walk(seed, T, B, m, full)
-    values, keys = remembered(h, U_a, values0, keys0, slots)
+    h, U_a, values0, keys0, slots = random_run(seed, T, B, m, full)
+    values, keys = final_memory(h, U_a, values0, keys0, slots)
     for b in range(B):
         for j in range(m + T if full else m):
             index = j if full else int(slots[b, j])
@@ -40,15 +40,15 @@ def test_every_slot_holds_the_state_it_names(seed, T, B, m, full):
 
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 4), st.integers(0, 4), st.booleans())
-def test_the_way_back_is_autograds(seed, T, B, m, full):
-    *tensors, slots = walk(seed, T, B, m, full)
-    both = remembered(*tensors, slots)
+def test_backward_is_autograds(seed, T, B, m, full):
+    *tensors, slots = random_run(seed, T, B, m, full)
+    both = final_memory(*tensors, slots)
     outer = [torch.randn_like(t) for t in both]
     wanted = torch.autograd.grad(both, tensors, outer, True, materialize_grads=True, allow_unused=True)
-    for found, right in zip(through_memory(*outer, *tensors, slots, None), wanted, strict=True):
+    for found, right in zip(final_memory_backward(*outer, *tensors, slots, None), wanted, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
     by_keys = torch.autograd.grad(both[1], tensors, outer[1], materialize_grads=True, allow_unused=True)
-    for found, right in zip(through_memory(None, outer[1], *tensors, slots, None), by_keys, strict=True):
+    for found, right in zip(final_memory_backward(None, outer[1], *tensors, slots, None), by_keys, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
 
 
@@ -105,8 +105,8 @@ def test_gradients_of_the_memory_for_several_vectors_at_once(name):
 
 
 @pytest.mark.parametrize("name", ["MemRNN", "MemLSTM"])
-def test_where_a_sequence_has_ended_no_gradient_counts(name):
-    """The norm of a key that is zero has no gradient, and zero times that is no number."""
+def test_no_nan_gradient_past_a_rows_length(name):
+    """The norm of a key that is zero has no gradient, and zero times that is NaN."""
     layer = getattr(mnemoscope, name)(2, 4, dtype=torch.float64)
     x = torch.nn.utils.rnn.pack_padded_sequence(torch.randn(6, 2, 2, dtype=torch.float64), torch.tensor([6, 3]))
     layer(x)[1].memory.keys.square().sum(-1).sqrt().sum().backward()

@@ -1,0 +1,64 @@
+"""One operator by its compiled loop: results allocated, the structure's fields filled by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mnemoscope.kernels._cpu.library import call
+from mnemoscope.kernels._cpu.structures import STRUCTURES
+from mnemoscope.kernels._operator import Operator
+
+_SIZES = ("steps", "batch", "n", "n_inputs", "carried", "activation_width")
+_STATES = ("h", "cells", "dxp")  # the first of these that an operator has is (T, B, n)
+
+
+class Loop:
+    """The compiled loop of an operator, called with the operator's arguments.
+
+    Which argument or result fills which field is found here once, by name; a call only follows it.
+
+    Args:
+        operator: the operator.
+        scratch: tensors that the loop needs beside its arguments and results. A call gives them by name.
+    """
+
+    def __init__(self, operator: Operator, scratch: Sequence[str] = ()) -> None:
+        self.operator = operator
+        self.scratch = tuple(scratch)
+        self.name = operator.name.removesuffix("_with_inputs")  # one loop serves both
+        self._single = len(operator.results) == 1
+        available = ["absent", *_SIZES, *operator.arguments, *operator.results, *self.scratch]
+        unknown = set(self.scratch) - STRUCTURES[self.name].names
+        if unknown:
+            raise TypeError(f"{self.name} has no field {', '.join(sorted(unknown))}")
+        # What only the loop's other operator has is absent: a null pointer.
+        self._sources = [available.index(f) if f in available else 0 for f in STRUCTURES[self.name].order]
+        self._states = next(available.index(name) for name in _STATES if name in available)
+        self._V, self._values0, self._activations = (
+            available.index(name) if name in available else None for name in ("V", "values0", "activations")
+        )
+
+    def __call__(self, *arguments: Any, **scratch: Any) -> Any:
+        if scratch.keys() != set(self.scratch):
+            wrong = ", ".join(sorted(scratch.keys() ^ set(self.scratch)))
+            raise TypeError(f"{self.operator.name}: missing or unknown fields {wrong}")
+        results = self.operator.allocate(*arguments)
+        values = [None, 0, 0, 0, 0, 0, 0, *self.operator.flatten(*arguments)]
+        if self._single:
+            values.append(results)
+        else:
+            values.extend(results)
+        values.extend([scratch[name] for name in self.scratch])
+
+        # The sizes, in the order of _SIZES.
+        states = values[self._states]
+        _, _, n = values[1:4] = states.shape
+        if self._V is not None:
+            values[4] = values[self._V].shape[1] - n
+        if self._values0 is not None:
+            values[5] = values[self._values0].shape[1]
+        if self._activations is not None:
+            values[6] = values[self._activations].shape[2]
+        call(self.name, states.dtype, [values[source] for source in self._sources])
+        return results

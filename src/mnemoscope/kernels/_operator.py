@@ -1,0 +1,135 @@
+"""One fused recurrence as an operator of torch, declared once by a function that allocates its results.
+
+    @operator
+    def lstm_forward(xp: Tensor, V: Tensor, ..., save: bool) -> LstmRun:
+        return LstmRun(h=xp.new_empty(...), ...)
+
+From the signature come the operator's schema, the keyword call, and on the CPU the structure of its compiled loop. From
+the body come the shapes that torch's tracers see and the tensors that a backend fills. A parameter may be a group, a
+NamedTuple of several arguments: torch sees its fields one by one, everybody else the group.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints
+
+import torch
+from torch import Tensor
+
+NAMESPACE = "mnemoscope"
+OPERATORS: dict[str, Operator[Any, Any]] = {}
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _fields(group: Any) -> tuple[str, ...] | None:
+    """The fields of a NamedTuple type; None for any other annotation."""
+    return getattr(group, "_fields", None)
+
+
+class Operator(Generic[Parameters, Result]):
+    """An operator `mnemoscope::<name>`, called with its parameters by position or by keyword.
+
+    Attributes:
+        name: the name of the function that declares it.
+        allocate: that function: from the arguments to the results, new tensors with nothing in them (zeros where a
+            loop adds to them).
+        parameters: the names of its parameters, groups among them.
+        arguments: name and type of each argument, groups taken apart.
+        argument_index: the position of each argument in the schema.
+        results: the names of its results. One that is alone is called h.
+        overload: what torch calls.
+    """
+
+    def __init__(self, allocate: Callable[Parameters, Result]) -> None:
+        hints = get_type_hints(allocate)
+        self.result = hints.pop("return")
+        self.name = allocate.__name__
+        self.__doc__ = allocate.__doc__
+        self.allocate = allocate
+        self.parameters = tuple(hints)
+        self._groups = tuple(hint if _fields(hint) else None for hint in hints.values())
+        self._has_groups = any(self._groups)
+        self._layout: list[tuple[Any, int | slice]] = []  # where each parameter's arguments are in the schema's order
+        self.arguments: dict[str, Any] = {}
+        for name, hint in hints.items():
+            start = len(self.arguments)
+            if _fields(hint):
+                self.arguments.update(get_type_hints(hint))
+                self._layout.append((hint, slice(start, len(self.arguments))))
+            else:
+                self.arguments[name] = hint
+                self._layout.append((None, start))
+        self.argument_index = {name: index for index, name in enumerate(self.arguments)}
+        self._several = _fields(self.result) is not None
+        self.results = _fields(self.result) or ("h",)
+        self.qualified_name = f"{NAMESPACE}::{self.name}"
+        torch.library.define(self.qualified_name, self._schema())
+        torch.library.register_fake(self.qualified_name, self.taking_flat_arguments(allocate))
+        self.overload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
+        OPERATORS[self.name] = self
+
+    def _schema(self) -> str:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        flat = [inspect.Parameter(name, kind, annotation=hint) for name, hint in self.arguments.items()]
+        returned = tuple[(Tensor,) * len(self.results)] if self._several else Tensor  # type: ignore[misc]
+
+        def prototype() -> None: ...
+
+        prototype.__signature__ = inspect.Signature(flat, return_annotation=returned)  # type: ignore[attr-defined]
+        return torch.library.infer_schema(prototype, mutates_args=())
+
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        outputs = self.overload(*self.flatten(*args, **kwargs))
+        return self.result(*outputs) if self._several else outputs
+
+    def flatten(self, *args: Any, **kwargs: Any) -> Sequence[Any]:
+        """The arguments in the schema's order, groups taken apart."""
+        if kwargs:
+            rest = self.parameters[len(args) :]
+            if kwargs.keys() != set(rest):
+                wrong = ", ".join(sorted(kwargs.keys() ^ set(rest)))
+                raise TypeError(f"{self.name}: missing or unknown arguments {wrong}")
+            args = (*args, *[kwargs[name] for name in rest])
+        if not self._has_groups:
+            return args
+        flat: list[Any] = []
+        for group, value in zip(self._groups, args, strict=True):
+            if group is None:
+                flat.append(value)
+            else:
+                flat.extend(value)
+        return flat
+
+    def unflatten(self, flat: Sequence[Any]) -> Sequence[Any]:
+        """The arguments by parameter: the inverse of `flatten`."""
+        if not self._has_groups:
+            return flat
+        new = tuple.__new__  # a NamedTuple's own constructor takes three times as long
+        return [flat[where] if group is None else new(group, flat[where]) for group, where in self._layout]
+
+    def taking_flat_arguments(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the parameters as one of the arguments in the schema's order, which is how torch calls it."""
+        if not self._has_groups:
+            return function
+        return lambda *flat: function(*self.unflatten(flat))
+
+    def implement(self, device: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+        """Register a backend's function, of this operator's parameters: `@lstm_forward.implement("cpu")`."""
+
+        def register(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+            torch.library.impl(self.qualified_name, device, self.taking_flat_arguments(function))
+            return function
+
+        return register
+
+
+operator = Operator
+
+
+def implement(name: str, device: str) -> Callable[[Callable], Callable]:
+    """Register a backend's function for the operator of this name: `@implement("lstm_forward", "cuda")`."""
+    return OPERATORS[name].implement(device)

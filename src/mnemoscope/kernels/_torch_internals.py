@@ -1,0 +1,65 @@
+"""Every private name of torch that the kernels need, one small function each.
+
+`tests/kernels/test_torch_internals.py` has a test for each of them, which fails when torch changes what they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch.autograd import forward_ad
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def in_functorch() -> bool:
+    """True inside a transform of torch.func, such as vmap or jacrev."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def in_forward_ad() -> bool:
+    """True inside `torch.autograd.forward_ad.dual_level()`."""
+    return forward_ad._current_level >= 0
+
+
+def in_dispatch_mode() -> bool:
+    """True inside a TorchDispatchMode, such as FakeTensorMode or make_fx."""
+    return torch._C._len_torch_dispatch_stack() + torch._ops._len_torch_dispatch_stack_pre_dispatch() > 0
+
+
+def below_autograd() -> AbstractContextManager[None]:
+    """Inside, an operator runs its backend's kernel without recording a derivative."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
+def constant_when_compiled(function: Function) -> Function:
+    """Let torch.compile call this function while it traces, and take the result for a constant.
+
+    That is torch.compiler.assume_constant_result, which imports all of torch's compiler to set one attribute.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def cuda_compiler() -> Callable[..., Any] | None:
+    """torch's runtime compiler for CUDA; None in a torch that has none."""
+    return getattr(torch.cuda, "_compile_kernel", None)
+
+
+@contextmanager
+def assumed_cuda_toolkit(folder: str) -> Iterator[None]:
+    """Let torch take `folder` for the CUDA toolkit where none is installed.
+
+    It looks for the toolkit's headers before it compiles, though a kernel may include none of them.
+    """
+    from torch.utils import cpp_extension
+
+    before = cpp_extension.CUDA_HOME
+    cpp_extension.CUDA_HOME = before or folder
+    try:
+        yield
+    finally:
+        cpp_extension.CUDA_HOME = before
