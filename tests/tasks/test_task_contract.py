@@ -12,6 +12,7 @@ import torch
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import TASKS, Adding, Batch, Copy, Denoise, Digits, Gaussian, StartEnd, Symbols
+from mnemoscope.tasks._classification import batch_indices
 
 SMALL = [Copy(7), Denoise(7), Adding(9), Symbols(), Gaussian(6), StartEnd(T=9, span=3)]
 FROM_FILES = {"digits", "characters", "words", "chorales"}
@@ -176,3 +177,32 @@ def test_the_command_line_reads_every_field(name):
 def test_baselines():
     assert Copy(100).baseline == pytest.approx(10 * math.log(8) / 120)
     assert {task.name for task in SYNTHETIC if task.baseline is None} == set()
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "train", "held_out"),
+    [(10, 4, 2, 3), (12, 4, 3, 3), (4, 4, 1, 1), (5, 4, 1, 2), (1, 1, 1, 1)],
+)
+def test_batches_per_epoch_are_rounded_down_for_training_else_up(count, size, train, held_out) -> None:
+    task = Symbols(sequences=count)
+    assert [task.steps_per_epoch(size, split) for split in ("train", "valid", "test")] == [train, held_out, held_out]
+
+
+def test_batches_larger_than_the_training_set_are_refused() -> None:
+    task = Symbols(sequences=3)
+    with pytest.raises(MnemoscopeError, match="size = 4 is not allowed: size must be at most the 3 training sequences"):
+        task.steps_per_epoch(4)
+    assert task.steps_per_epoch(3) == 1
+    assert task.steps_per_epoch(4, "valid") == 1
+    assert task.batch(0, 4, "valid").targets.shape == (3,)
+
+
+def test_an_epoch_has_every_sequence_once_in_a_new_order() -> None:
+    task = Symbols(sequences=10)
+    epochs = [[batch_indices(task, 10, step, 3, "train").tolist() for step in (e, e + 1, e + 2)] for e in (0, 3)]
+    for epoch in epochs:
+        assert [len(batch) for batch in epoch] == [3, 3, 3]
+        assert len({index for batch in epoch for index in batch}) == 9
+    assert epochs[0] != epochs[1]
+    held_out = [batch_indices(task, 10, step, 4, "valid").tolist() for step in range(4)]
+    assert held_out == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [0, 1, 2, 3]]
