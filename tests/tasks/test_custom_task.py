@@ -22,21 +22,21 @@ def numbered(source, **options):
     return Custom(source, input_size=3, output_size=4, length=5, **options)
 
 
-def test_a_function_serves_every_split():
+def test_function_source_serves_every_split():
     task = Custom(parity, input_size=1, output_size=2, length=6)
     assert torch.equal(task.batch(3, 4).inputs, task.batch(3, 4).inputs)
     assert not torch.equal(task.batch(3, 8).inputs, task.batch(3, 8, "test").inputs)
     assert (task.needs, task.steps_per_epoch(4), task.metric) == (5, None, "accuracy")
 
 
-def test_a_list_is_gone_through_in_any_order_and_again():
+def test_list_source_in_any_order_and_again():
     task = numbered(PAIRS)
     for step in (0, 1, 3, 2, 2, 7, 4):
         assert torch.equal(task.batch(step, 2).inputs, PAIRS[step % 4][0])
     assert task.steps_per_epoch(2) == 4
 
 
-def test_a_loader_is_gone_through():
+def test_data_loader_source():
     inputs, targets = torch.randn(10, 5, 3), torch.randint(0, 4, (10,))
 
     def time_first(rows):
@@ -49,7 +49,7 @@ def test_a_loader_is_gone_through():
     assert torch.equal(task.batch(0, 5, "valid").inputs, PAIRS[0][0])
 
 
-def test_an_iterator_goes_forward_only():
+def test_iterator_source_goes_forward_only():
     task = numbered(iter(PAIRS))
     assert torch.equal(task.batch(0, 2).inputs, PAIRS[0][0])
     assert torch.equal(task.batch(2, 2).inputs, PAIRS[2][0])
@@ -59,18 +59,18 @@ def test_an_iterator_goes_forward_only():
         task.batch(9, 2)
 
 
-def test_an_empty_list_is_named():
+def test_empty_list_source_is_refused():
     with pytest.raises(MnemoscopeError, match="number of train batches = 0"):
         numbered([]).batch(0, 2)
 
 
-def test_a_missing_split_is_named():
+def test_missing_split_is_refused():
     with pytest.raises(MnemoscopeError, match="no valid batches"):
         numbered(PAIRS).batch(0, 2, "valid")
 
 
 @pytest.mark.parametrize("every_step", [True, False])
-def test_classes(every_step):
+def test_custom_classes(every_step):
     targets = torch.randint(0, 4, (5, 6) if every_step else (6,))
     outputs = torch.randn(5, 6, 4)
     task = numbered([(torch.zeros(5, 6, 3), targets)])
@@ -81,7 +81,7 @@ def test_classes(every_step):
     assert task.metrics(outputs, targets)["accuracy"] == pytest.approx(right)
 
 
-def test_ignored_classes_count_for_nothing():
+def test_ignored_classes_do_not_count():
     task, outputs = numbered(PAIRS), torch.randn(5, 2, 4)
     targets = torch.full((5, 2), -100)
     targets[3] = outputs[3].argmax(-1)
@@ -90,7 +90,7 @@ def test_ignored_classes_count_for_nothing():
 
 
 @pytest.mark.parametrize("every_step", [True, False])
-def test_numbers(every_step):
+def test_custom_numbers(every_step):
     task = numbered(PAIRS, answer="numbers")
     outputs = torch.randn(5, 2, 4)
     targets = torch.randn(5, 2, 4) if every_step else torch.randn(2, 4)
@@ -100,7 +100,7 @@ def test_numbers(every_step):
     assert task.metrics(outputs, targets)["mse"] == task.loss(outputs, targets).item()
 
 
-def test_options_are_the_users():
+def test_fields_are_set_by_the_user():
     task = numbered(PAIRS, needs=3, solved=0.9, baseline=1.5)
     assert (task.needs, task.solved, task.baseline) == (3, 0.9, 1.5)
     assert replace(task, seed=4).seed == 4
@@ -114,12 +114,12 @@ def test_options_are_the_users():
         ((torch.zeros(5, 2, 3), torch.zeros(5, 2, 1)), "dimensions of targets = 3"),
     ],
 )
-def test_wrong_batches_are_named(pair, words):
+def test_wrong_batch_shapes_are_refused(pair, words):
     with pytest.raises(MnemoscopeError, match=words):
         numbered([pair]).batch(0, 2)
 
 
-def test_ids():
+def test_token_input_of_custom_task():
     pairs = [(torch.zeros(5, 2, dtype=torch.int64), PAIRS[0][1])]
     task = Custom(pairs, input_size=9, output_size=4, length=5, token_input=True)
     assert task.token_input

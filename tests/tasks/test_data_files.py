@@ -72,7 +72,7 @@ def put(folder: Path, name: str, content: bytes) -> Path:
     return path
 
 
-def test_the_users_folder_comes_before_the_cache(folders, monkeypatch):
+def test_data_folder_comes_before_the_cache(folders, monkeypatch):
     own, cache = folders
     name = listed(monkeypatch)
     put(cache, name, b"never read")
@@ -81,7 +81,7 @@ def test_the_users_folder_comes_before_the_cache(folders, monkeypatch):
 
 
 @pytest.mark.parametrize("unpacked", [True, False])
-def test_the_cache_serves_where_the_users_folder_has_nothing(folders, monkeypatch, unpacked):
+def test_cache_is_used_if_the_data_folder_lacks_a_file(folders, monkeypatch, unpacked):
     name = listed(monkeypatch)
     if unpacked:
         put(folders[1], name.removesuffix(".gz"), CONTENT)
@@ -105,7 +105,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", list(WRONG))
-def test_a_wrong_file_is_named_and_never_used(folders, monkeypatch, server, what):
+def test_wrong_file_is_refused_and_never_used(folders, monkeypatch, server, what):
     """Nor is it quietly replaced: the network would have had the right one."""
     url, pages, asked = server
     pages["/f"] = CONTENT
@@ -117,14 +117,14 @@ def test_a_wrong_file_is_named_and_never_used(folders, monkeypatch, server, what
     assert asked == []
 
 
-def test_a_folder_in_place_of_a_file(folders, monkeypatch):
+def test_folder_in_place_of_a_file_is_refused(folders, monkeypatch):
     name = listed(monkeypatch)
     (folders[0] / name).mkdir(parents=True)
     with one_line(match="is a folder, not a file"):
         _data.read_data_file(name)
 
 
-def test_a_data_folder_that_is_none(folders, monkeypatch, tmp_path):
+def test_missing_data_folder_is_refused(folders, monkeypatch, tmp_path):
     monkeypatch.setenv("MNEMOSCOPE_DATA", str(tmp_path / "nowhere"))
     with one_line(match="MNEMOSCOPE_DATA = '.*nowhere' is not a folder"):
         _data.read_data_file(listed(monkeypatch))
@@ -134,7 +134,7 @@ def sha(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-def test_a_download_is_checked_kept_and_not_repeated(folders, monkeypatch, server):
+def test_download_is_verified_cached_and_not_repeated(folders, monkeypatch, server):
     url, pages, asked = server
     pages["/small.txt"] = CONTENT
     name = listed(monkeypatch, Mirror(f"{url}/small.txt", sha(CONTENT)))
@@ -145,7 +145,7 @@ def test_a_download_is_checked_kept_and_not_repeated(folders, monkeypatch, serve
     assert list(folders[0].iterdir()) == []
 
 
-def test_an_archive_is_downloaded_once_for_all_its_files(folders, monkeypatch, server):
+def test_archive_is_downloaded_once_for_all_its_files(folders, monkeypatch, server):
     url, pages, asked = server
     pages["/all.zip"] = zipped({"corpus/one.txt": CONTENT, "corpus/two.txt": CONTENT})
     mirror = partial(Mirror, f"{url}/all.zip", sha(pages["/all.zip"]))
@@ -155,7 +155,7 @@ def test_an_archive_is_downloaded_once_for_all_its_files(folders, monkeypatch, s
     assert asked == ["/all.zip"]
 
 
-def test_the_next_home_serves_where_one_is_gone_or_lies(folders, monkeypatch, server):
+def test_next_mirror_is_used_if_one_is_gone_or_wrong(folders, monkeypatch, server):
     url, pages, asked = server
     pages |= {"/lies.txt": CONTENT[::-1], "/good.txt": CONTENT}
     mirrors = [Mirror(f"{url}/{page}.txt", sha(CONTENT)) for page in ("gone", "lies", "good")]
@@ -163,7 +163,7 @@ def test_the_next_home_serves_where_one_is_gone_or_lies(folders, monkeypatch, se
     assert asked == ["/gone.txt", "/lies.txt", "/good.txt"]
 
 
-def test_a_download_with_wrong_contents_is_never_kept(folders, monkeypatch, server):
+def test_download_with_wrong_content_is_never_cached(folders, monkeypatch, server):
     """Even where the archive itself is the published one."""
     url, pages, _ = server
     pages |= {"/lies.txt": CONTENT[::-1], "/other.zip": zipped({"small.txt": CONTENT[::-1]})}
@@ -173,13 +173,13 @@ def test_a_download_with_wrong_contents_is_never_kept(folders, monkeypatch, serv
     assert not (folders[1] / "ptb").exists()
 
 
-def test_no_network_says_what_to_do(folders, monkeypatch):
+def test_no_network(folders, monkeypatch):
     name = listed(monkeypatch, Mirror("http://127.0.0.1:9/small.txt", sha(CONTENT)))
     with one_line(match=r"^ptb/small.txt.gz is neither in the folder MNEMOSCOPE_DATA names .*[^\n]*$"):
         _data.read_data_file(name)
 
 
-def test_a_cache_that_cannot_be_written(folders, monkeypatch, server, tmp_path):
+def test_cache_that_cannot_be_written(folders, monkeypatch, server, tmp_path):
     url, pages, _ = server
     pages["/small.txt"] = CONTENT
     put(folders[1], "ptb", b"a file where a folder should be")
@@ -187,7 +187,7 @@ def test_a_cache_that_cannot_be_written(folders, monkeypatch, server, tmp_path):
         _data.read_data_file(listed(monkeypatch, Mirror(f"{url}/small.txt", sha(CONTENT))))
 
 
-def test_the_licence_is_noted_once_and_not_on_stdout(folders, monkeypatch, capsys):
+def test_license_is_printed_once_and_not_on_stdout(folders, monkeypatch, capsys):
     name = listed(monkeypatch)
     put(folders[0], name, gzip.compress(CONTENT))
     _data._print_license.cache_clear()
@@ -198,7 +198,7 @@ def test_the_licence_is_noted_once_and_not_on_stdout(folders, monkeypatch, capsy
     assert printed.err.count(LICENSES["ptb"]) == 1
 
 
-def test_the_catalogue_is_whole():
+def test_registry_is_complete():
     for file in FILES.values():
         assert file.dataset in LICENSES
         assert len(file.sha256) == 64
@@ -230,7 +230,7 @@ packed = pytest.mark.parametrize("suffix", list(ARCHIVES))
 
 
 @packed
-def test_a_member_is_read_from_whatever_folder(tmp_path, suffix):
+def test_archive_member_is_read_from_any_folder(tmp_path, suffix):
     path = put(tmp_path, f"a{suffix}", ARCHIVES[suffix]({"./deep/x.txt": b"no", "./deep/y.txt": CONTENT}))
     assert read_member(path, "y.txt", len(CONTENT)) == CONTENT
     with one_line(match="holds no file called z.txt"):
@@ -239,7 +239,7 @@ def test_a_member_is_read_from_whatever_folder(tmp_path, suffix):
 
 @packed
 @pytest.mark.parametrize("name", ["../y.txt", "/etc/y.txt", "a/../../y.txt", "..\\y.txt", "C:/y.txt"])
-def test_an_archive_that_leads_outside_is_refused_whole(tmp_path, suffix, name):
+def test_archive_with_path_traversal_is_refused(tmp_path, suffix, name):
     path = put(tmp_path, f"a{suffix}", ARCHIVES[suffix]({"y.txt": CONTENT, name: b"out"}))
     before = sorted(tmp_path.rglob("*"))
     with one_line(match=f"^{path} is not safe: its entry .* leads outside"):
@@ -248,13 +248,13 @@ def test_an_archive_that_leads_outside_is_refused_whole(tmp_path, suffix, name):
 
 
 @packed
-def test_a_member_that_is_a_bomb_is_refused(tmp_path, suffix):
+def test_decompression_bomb_in_a_member_is_refused(tmp_path, suffix):
     path = put(tmp_path, f"a{suffix}", ARCHIVES[suffix]({"y.txt": bytes(10**7)}))
     with one_line(match="unpacks to more than the 1000 bytes"):
         read_member(path, "y.txt", 1000)
 
 
-def test_a_tar_that_is_a_bomb_around_its_member_is_refused(tmp_path, monkeypatch):
+def test_decompression_bomb_around_a_member_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(_archives, "MAX_UNPACKED", 10**6)
     path = put(tmp_path, "a.tgz", tarred({"filler": bytes(10**7), "y.txt": CONTENT}))
     with one_line(match="unpacks to more than 1000000 bytes"):
@@ -262,7 +262,7 @@ def test_a_tar_that_is_a_bomb_around_its_member_is_refused(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
-def test_links_and_devices_are_not_followed(tmp_path, kind):
+def test_symlinks_and_devices_in_a_tar_are_not_followed(tmp_path, kind):
     put(tmp_path, "secret", b"secret")
     path = put(tmp_path, "a.tgz", tarred({"y.txt": b""}, kind, str(tmp_path / "secret")))
     with one_line(match="holds no file called y.txt"):
@@ -281,7 +281,7 @@ def answer_or_complaint(reading, *arguments):
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from([".zip", ".tgz", ".gz", ".tar"]), st.binary(max_size=60), st.data())
-def test_damaged_archives_end_in_one_line(tmp_path_factory, suffix, noise, drawn):
+def test_damaged_archives_are_refused_in_one_line(tmp_path_factory, suffix, noise, drawn):
     """Cut anywhere, overwritten anywhere, or noise altogether: an answer or a MnemoscopeError, nothing else."""
     whole = {".zip": zipped, ".tgz": tarred}.get(suffix, lambda files: gzip.compress(CONTENT))({"y.txt": CONTENT})
     start = drawn.draw(st.integers(0, len(whole)))
@@ -313,7 +313,7 @@ def test_idx():
         (b"\0\0\x08\x04" + b"\xff" * 16, "is cut: 0 values"),
     ],
 )
-def test_idx_of_another_kind(content, words):
+def test_idx_of_another_type_is_refused(content, words):
     with one_line(match=f"^digits.gz {words}|^digits.gz is {words}"):
         parse_idx(content, "digits.gz")
 

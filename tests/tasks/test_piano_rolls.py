@@ -52,7 +52,7 @@ def test_pieces_are_padded_at_their_end_and_predicted_from_silence(publish):
     assert inputs.min() == 0
 
 
-def test_scores(publish):
+def test_chorales_loss_and_metrics(publish):
     """Certain and right costs nothing; undecided costs ln 2 a note."""
     publish(ROLLS)
     task = Chorales()
@@ -75,13 +75,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", list(WRONG))
-def test_what_is_no_roll_is_refused(publish, what):
+def test_wrong_piano_rolls_are_refused(publish, what):
     publish([*ROLLS, WRONG[what]])
     with pytest.raises(MnemoscopeError, match=r"JSB_Chorales\.mat holds something other than piano rolls"):
         Chorales().batch(0, 1)
 
 
-def test_without_scipy_one_is_told(publish, monkeypatch):
+def test_without_scipy_the_error_names_it(publish, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "scipy.io", None)
     with pytest.raises(MnemoscopeError, match="need scipy"):
         Chorales().batch(0, 1)

@@ -65,7 +65,7 @@ def test_grouped_digits_are_the_same_pixels(pixels, steps):
     assert torch.equal(grouped.targets, single.targets)
 
 
-def test_every_training_digit_is_seen_once_an_epoch():
+def test_every_training_digit_is_seen_once_per_epoch():
     task = Digits(pixels=784)
     seen = torch.cat([task.batch(step, 5000).inputs.sum((0, 2)) for step in range(10)])
     again = torch.cat([task.batch(10 + step, 5000).inputs.sum((0, 2)) for step in range(10)])
@@ -181,5 +181,5 @@ def test_a_short_training_beats_the_baseline(task: Task, updates: int):
 
 
 @pytest.mark.parametrize("name", list(FILES))
-def test_every_file_has_its_checksum(name):
+def test_every_data_file_has_its_checksum(name):
     assert len(read_data_file(name)) == FILES[name].size

@@ -54,7 +54,7 @@ def test_copy(T, step, size):
 
 @quickly
 @given(T=lengths, step=steps, size=sizes)
-def test_denoise_places_are_distinct_and_in_order(T, step, size):
+def test_denoise_steps_are_distinct_and_in_order(T, step, size):
     inputs, targets = Denoise(T).batch(step, size)
     said = symbols_of(inputs)
     for column in range(size):
@@ -66,14 +66,14 @@ def test_denoise_places_are_distinct_and_in_order(T, step, size):
     assert (targets[: T + 10] == 0).all()
 
 
-def test_denoise_uses_every_place():
+def test_denoise_uses_every_step():
     inputs = Denoise(5).batch(0, 400).inputs
     often = (symbols_of(inputs)[:14] > 0).float().mean(1)
     assert torch.allclose(often, torch.full((14,), 10 / 14), atol=0.1)
 
 
 @pytest.mark.parametrize("task", [Copy(13), Denoise(13)])
-def test_recall_baseline_is_what_a_guesser_pays(task):
+def test_copy_and_denoise_baseline_is_the_loss_of_a_guess(task):
     """Certain of the blanks, undecided among the eight symbols."""
     targets = task.batch(0, 50).targets
     outputs = torch.full((task.length, 50, 9), -1e4)
@@ -86,11 +86,11 @@ def test_recall_baseline_is_what_a_guesser_pays(task):
     ("task", "count"),
     [(Copy(1), 400), (Symbols(sequences=9000), 9000), (StartEnd(), 9000), (Gaussian(3), 9000), (Adding(4), 9000)],
 )
-def test_no_constant_answer_beats_the_baseline(task, count):
+def test_no_constant_prediction_beats_the_baseline(task, count):
     assert best_constant_loss(task, count) == pytest.approx(task.baseline, rel=0.03)
 
 
-def test_recall_accuracy_counts_the_last_ten_steps_only():
+def test_copy_accuracy_counts_the_last_ten_steps_only():
     task = Copy(20)
     targets = task.batch(0, 8).targets
     outputs = F.one_hot(targets, 9).float()
@@ -119,13 +119,13 @@ def test_adding_baseline_is_the_variance_of_two_uniforms():
     assert targets.double().var().item() == pytest.approx(1 / 6, rel=0.03)
 
 
-def test_adding_counts_answers_within_a_twenty_fifth():
+def test_adding_accuracy_within_0_04():
     targets = torch.zeros(4, 1)
     outputs = torch.tensor([0.0, 0.039, 0.041, -0.5]).view(1, 4, 1)
     assert Adding(2).metrics(outputs, targets)["accuracy"] == 0.5
 
 
-def test_symbols_are_those_of_the_paper():
+def test_symbols_match_the_paper():
     task = Symbols()
     assert (task.length, task.input_size, task.output_size, task.needs) == (150, 6, 4, 139)
     inputs, classes = task.batch(0, 1000, "valid")
@@ -173,7 +173,7 @@ def test_start_end(data):
     assert repeats.sum() in (size // 2, size - size // 2)
 
 
-def test_start_end_single_symbols_say_nothing():
+def test_start_end_single_symbols_are_uninformative():
     """No step alone tells the answer: each symbol is as likely after either."""
     task = StartEnd(T=10, span=4, symbols=3, changes=2)
     inputs, repeats = task.batch(0, 20_000)
@@ -181,7 +181,7 @@ def test_start_end_single_symbols_say_nothing():
     assert gap.abs().max() < 0.03
 
 
-def test_start_end_of_an_odd_number_is_fair():
+def test_start_end_of_odd_batch_size_is_balanced():
     answers = [StartEnd().batch(step, 1).targets.item() for step in range(200)]
     assert 70 < sum(answers) < 130
 
@@ -200,7 +200,7 @@ def test_gaussian_instances(scaling, std):
 
 
 @pytest.mark.parametrize(("scaling", "u", "c"), [("balanced", 0.5 / 32, 1 / 32), ("literal", 0.5, 1.0)])
-def test_gaussian_system_is_stable_and_scaled_as_said(scaling, u, c):
+def test_gaussian_system_is_stable_and_scaled(scaling, u, c):
     task = Gaussian(scaling=scaling)
     systems = [task.system(instance) for instance in range(20)]
     assert all(torch.linalg.matrix_norm(s.W, 2) <= 0.75 + 1e-12 for s in systems)
@@ -219,7 +219,7 @@ def test_literal_scaling_saturates_a_tanh_and_the_balanced_one_does_not():
         assert least * 0.9 <= saturated <= most
 
 
-def test_the_loss_of_a_recall_is_the_cross_entropy():
+def test_copy_loss_is_the_cross_entropy():
     task = Copy(T=3)
     outputs, (_, targets) = 3 * torch.randn(task.length, 4, task.output_size), task.batch(0, 4)
     wanted = F.cross_entropy(outputs.flatten(0, 1), targets.flatten())

@@ -43,7 +43,7 @@ def test_shapes(task):
 
 
 @named
-def test_a_batch_is_made_again_from_its_number(task):
+def test_batch_depends_on_its_step_only(task):
     late = task.batch(11, 4)
     task.batch(3, 4)
     torch.manual_seed(1)
@@ -51,7 +51,7 @@ def test_a_batch_is_made_again_from_its_number(task):
 
 
 @named
-def test_global_random_state_is_left_alone(task):
+def test_global_random_state_is_unchanged(task):
     before = torch.get_rng_state()
     task.batch(0, 3)
     assert torch.equal(before, torch.get_rng_state())
@@ -67,7 +67,7 @@ def test_steps_seeds_and_splits_differ(task):
 
 
 @named
-def test_loss_reaches_outputs_and_metrics_name_the_headline(task):
+def test_loss_is_differentiable_and_metrics_have_the_headline(task):
     targets = task.batch(0, 4).targets
     outputs = torch.randn(task.length, 4, task.output_size, requires_grad=True)
     loss = task.loss(outputs, targets)
@@ -94,7 +94,7 @@ def test_default_device_and_dtype_do_not_change_a_batch(task):
 
 
 @pytest.mark.parametrize(("arguments", "word"), [((-1, 4), "step"), ((0, 0), "size"), ((0, 4, "tset"), "split")])
-def test_wrong_arguments_are_named(arguments, word):
+def test_wrong_batch_arguments_are_refused(arguments, word):
     with pytest.raises(MnemoscopeError, match=f"^{word} = .* is not allowed"):
         Copy(5).batch(*arguments)
 
@@ -116,19 +116,19 @@ def test_wrong_arguments_are_named(arguments, word):
         (lambda: Digits(order="random"), "order"),  # type: ignore[arg-type]
     ],
 )
-def test_wrong_configurations_are_named_in_one_line(make, word):
+def test_wrong_fields_are_refused_in_one_line(make, word):
     with pytest.raises(MnemoscopeError, match=f"^{word} = .* is not allowed: {word} must be [^\n]*$"):
         make()
 
 
-def test_transfer_keeps_everything_but_the_length():
+def test_with_length_changes_the_length_only():
     task = Denoise(10, seed=3).with_length(40)
     assert (task.T, task.seed, task.length) == (40, 3, 60)
     with pytest.raises(MnemoscopeError, match="digits has one length, 784 steps"):
         Digits().with_length(10)
 
 
-def test_batches_combine_as_one():
+def test_combine_weights_batches():
     """Sizes differ, so an unweighted mean would be wrong."""
     task, rows = Adding(6), (3, 7)
     batches = [task.batch(step, size) for step, size in enumerate(rows)]
@@ -141,7 +141,7 @@ def test_batches_combine_as_one():
     assert together["mse"] != pytest.approx(sum(m["mse"] for m in apart) / 2)
 
 
-def test_independent_sequences_always_start_anew():
+def test_independent_sequences_always_reset_the_state():
     assert Copy(5).resets_state(17, 4)
     assert Copy(5).steps_per_epoch(4) is None
 
@@ -151,7 +151,7 @@ def fingerprint() -> str:
     return hashlib.sha256(b"".join(p.numpy().tobytes() for batch in parts for p in batch)).hexdigest()[:16]
 
 
-def test_batches_are_the_same_in_another_process_whatever_its_hash_seed():
+def test_batches_are_the_same_in_another_process_and_hash_seed():
     code = "from test_task_contract import fingerprint; print(fingerprint())"
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
     env = os.environ | {"PYTHONHASHSEED": "99", "PYTHONPATH": path}
@@ -159,7 +159,7 @@ def test_batches_are_the_same_in_another_process_whatever_its_hash_seed():
     assert done.stdout.strip() == fingerprint()
 
 
-def test_batches_stay_what_they_were():
+def test_batches_match_recorded_hashes():
     """A saved run resumes on the batches it would have had: a change here breaks every run that exists."""
     symbols = Copy(5, seed=1).batch(3, 2).targets[-10:].T.tolist()
     assert symbols[0] == [4, 6, 5, 5, 6, 3, 8, 6, 1, 8]
@@ -167,7 +167,7 @@ def test_batches_stay_what_they_were():
 
 
 @pytest.mark.parametrize("name", list(TASKS))
-def test_the_command_line_reads_every_field(name):
+def test_command_line_reads_every_field(name):
     tyro = pytest.importorskip("tyro")
     assert isinstance(tyro.cli(TASKS[name], args=["--seed", "5"]), TASKS[name])
     for option in fields(TASKS[name]):

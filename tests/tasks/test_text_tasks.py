@@ -56,7 +56,7 @@ def test_a_smaller_vocabulary_keeps_the_most_frequent_words(text):
     assert "<unk>" in corpus.symbols
 
 
-def test_text_may_be_packed(text, tmp_path):
+def test_text_may_be_gzipped(text, tmp_path):
     packed = tmp_path / "own.txt.gz"
     packed.write_bytes(gzip.compress(TEXT.encode()))
     assert torch.equal(characters(str(packed)).train, characters(text).train)
@@ -105,7 +105,7 @@ def test_perplexity_of_many_batches_is_that_of_the_mean_loss(text):
     assert together == pytest.approx(whole, rel=1e-5)
 
 
-def test_an_absurd_loss_has_an_infinite_perplexity(text):
+def test_huge_loss_has_infinite_perplexity(text):
     task = Words(text, bptt=3)
     targets = task.batch(0, 1).targets
     outputs = torch.zeros(3, 1, task.output_size).scatter(-1, (targets.unsqueeze(-1) + 1) % task.output_size, 1e4)
@@ -122,7 +122,7 @@ def test_baseline_is_what_symbol_frequencies_score(task, text):
     assert task.loss(outputs, targets).item() == pytest.approx(task.baseline, rel=1e-2)
 
 
-def test_wrong_texts_are_named(tmp_path):
+def test_wrong_texts_are_refused(tmp_path):
     (tmp_path / "short.txt").write_text("short")
     (tmp_path / "bytes.txt").write_bytes(b"\xff" * 200)
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(TEXT.encode())[:-5])
@@ -133,6 +133,6 @@ def test_wrong_texts_are_named(tmp_path):
         Words("wikitext-3").batch(0, 1)
 
 
-def test_more_streams_than_text_is_refused(text):
+def test_batch_size_larger_than_the_text_is_refused(text):
     with pytest.raises(MnemoscopeError, match="size = 5000 is not allowed"):
         Characters(text).batch(0, 5000)

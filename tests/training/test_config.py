@@ -112,11 +112,24 @@ def test_layer_options_do_not_share_a_name_with_a_field() -> None:
 
 def test_old_config_json_with_null_options_is_read() -> None:
     """The first run folders list the options of all layers, those that are not set as null."""
-    old = {
-        "model": "RelLSTM", "hidden_size": 8, "num_layers": 1, "embedding": 0, "tied": False, "skip": False,
-        "dropout": 0.0, "init": "xavier", "readout_gain": 1.0, "nonlinearity": None, "buffer": 3, "relevant": None,
-        "mix": None, "output": None, "decay": None, "refresh": True, "store_every": None, "top": None,
-        "truncation": None, "recurrent_init": None, "trivialization": None, "layout": None, "rotations": None,
-        "checkpoint": None, "preactivation": None,
-    }  # fmt: skip
+    common = NetworkConfig("RelLSTM", 8).to_dict()
+    unset = dict.fromkeys(
+        [
+            "nonlinearity",
+            "relevant",
+            "mix",
+            "output",
+            "decay",
+            "store_every",
+            "top",
+            "truncation",
+            "recurrent_init",
+            "trivialization",
+            "layout",
+            "rotations",
+            "checkpoint",
+            "preactivation",
+        ]
+    )
+    old = {**common, **unset, "buffer": 3, "refresh": True}
     assert NetworkConfig.from_dict(old) == NetworkConfig("RelLSTM", 8, options={"buffer": 3, "refresh": True})

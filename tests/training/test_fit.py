@@ -77,7 +77,7 @@ def by_hand(updates: int, rate, *, clip: float = math.inf, pieces=None, batches:
     ],
     ids=["constant", "inverse", "inverse-sqrt", "step", "clip", "bptt", "accumulate"],
 )
-def test_updates_are_those_made_by_hand(options, expected) -> None:
+def test_updates_match_gradient_descent_by_hand(options, expected) -> None:
     net = model()
     config = FitConfig(5, optimizer="sgd", lr=0.05, **{**QUIET, "clip": 0.0, **options})
     fit(net, TASK, config)
@@ -102,12 +102,12 @@ def records(net: nn.Module, config: FitConfig, folder: Path, name: str = "lr") -
     return [json.loads(line)[name] for line in lines if "split" not in line]
 
 
-def test_the_norm_is_told_before_clipping(tmp_path: Path) -> None:
+def test_gradient_norm_is_recorded_before_clipping(tmp_path: Path) -> None:
     norms = records(model(), FitConfig(3, optimizer="sgd", clip=1e-3, log_every=1, **QUIET), tmp_path, "gradient_norm")
     assert min(norms) > 0.01
 
 
-def test_expm_parameters_learn_at_a_tenth() -> None:
+def test_slow_parameters_have_a_tenth_of_the_learning_rate() -> None:
     net = SequenceModel(2, 1, NetworkConfig("ExpRNN", 4))
     slow = set(net.layer.slow_parameters())
     before = [p.detach().clone() for p in net.parameters()]
@@ -168,7 +168,7 @@ class Stream(Custom):
         return step % 3 == 0
 
 
-def test_the_state_is_carried_until_the_task_starts_anew() -> None:
+def test_state_is_carried_until_the_task_resets_it() -> None:
     net = Counting()
     task = Stream(regression, input_size=2, output_size=1, length=4, answer="numbers")
     fit(net, task, FitConfig(5, **{**QUIET, "accumulate": 1, "bptt": 2}))
@@ -177,7 +177,7 @@ def test_the_state_is_carried_until_the_task_starts_anew() -> None:
     assert held_out == [0]
 
 
-def test_it_stops_when_the_task_is_solved(tmp_path: Path) -> None:
+def test_stop_when_solved(tmp_path: Path) -> None:
     task = Custom(regression, input_size=2, output_size=1, length=4, answer="numbers", solved=1e-3)
     config = FitConfig(3000, lr=0.02, evaluate_every=50, evaluate_batches=2, threads=1)
     summary = fit(model(), task, config, tmp_path / "run")
@@ -212,7 +212,7 @@ def test_divergence_names_the_update_and_keeps_the_last_good_checkpoint(tmp_path
         fit(model(), TASK, FitConfig(50, optimizer="sgd", lr=1e3, diverged=1e5, **{**QUIET, "clip": 0.0}))
 
 
-def test_torch_is_left_as_it_was_found(tmp_path: Path) -> None:
+def test_global_torch_state_is_restored(tmp_path: Path) -> None:
     net = model()
     torch.manual_seed(5)
     before = (torch.get_rng_state(), torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
@@ -222,7 +222,7 @@ def test_torch_is_left_as_it_was_found(tmp_path: Path) -> None:
     assert before[1:] == after[1:]
 
 
-def test_evaluation_leaves_the_mode_and_weighs_batches() -> None:
+def test_evaluate_restores_the_mode_and_weights_batches() -> None:
     net = SequenceModel(2, 1, NetworkConfig("LSTM", 4, dropout=0.5))
     together = evaluate(net, TASK, batch_size=4, batches=2, split="test")
     assert net.training
@@ -231,7 +231,7 @@ def test_evaluation_leaves_the_mode_and_weighs_batches() -> None:
     assert together["mse"] == pytest.approx(sum(each) / 2)
 
 
-def test_a_model_and_a_task_of_ones_own_can_be_resumed(tmp_path: Path) -> None:
+def test_user_model_and_user_task_can_be_resumed(tmp_path: Path) -> None:
     whole, parts = Counting(), Counting()
     config = FitConfig(6, checkpoint_every=2, **QUIET)
     fit(whole, TASK, config, tmp_path / "whole")
@@ -252,19 +252,19 @@ def test_a_model_and_a_task_of_ones_own_can_be_resumed(tmp_path: Path) -> None:
 
 
 class Stateless(nn.Linear):
-    """Has no state to give, and tells in which mode it was taught."""
+    """Has no state, and records in which mode it was called."""
 
     def forward(self, x: Tensor, state: None = None) -> tuple[Tensor, None]:
         assert self.training == torch.is_grad_enabled()
         return super().forward(x), None
 
 
-def test_a_model_may_have_no_state_and_is_taught_in_training_mode() -> None:
+def test_model_without_state_is_trained_in_train_mode() -> None:
     task = Stream(regression, input_size=2, output_size=1, length=4, answer="numbers")
     assert fit(Stateless(2, 1).eval(), task, FitConfig(4, bptt=2, **QUIET)).updates == 4
 
 
-def test_epochs_are_passes_over_the_data() -> None:
+def test_epochs() -> None:
     data = [regression(step, 3, "train") for step in range(5)]
     task = Custom(data, valid=data[:1], input_size=2, output_size=1, length=4, answer="numbers")
     assert fit(model(), task, FitConfig(epochs=3, accumulate=2, **QUIET)).updates == 8
@@ -273,14 +273,14 @@ def test_epochs_are_passes_over_the_data() -> None:
 
 
 @pytest.mark.parametrize("precision", ["32-true", "64-true"])
-def test_precision_is_that_of_weights_and_arithmetic(precision) -> None:
+def test_precision(precision) -> None:
     net = model()
     summary = fit(net, TASK, FitConfig(2, precision=precision, **QUIET))
     assert {p.dtype for p in net.parameters()} == {torch.float64 if precision == "64-true" else torch.float32}
     assert summary.held_out["loss"]
 
 
-def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_folder_that_is_not_empty_is_refused_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     config = RunConfig(Copy(T=2), NetworkConfig("torch.RNN", 2), FitConfig(1, **QUIET))
     with pytest.raises(MnemoscopeError, match="is not empty and holds no run; choose another folder"):
@@ -295,16 +295,16 @@ def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path: Path) 
         Run(tmp_path)
 
 
-def test_two_processes_do_not_write_to_one_run(tmp_path: Path) -> None:
+def test_lock_keeps_a_second_process_out(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run").locked(), pytest.raises(MnemoscopeError, match="is in use by another process"):
         fit(model(), TASK, FitConfig(1, **QUIET), tmp_path / "run")
 
 
-def test_tensorboard_hears_what_the_metrics_say(tmp_path: Path) -> None:
+def test_tensorboard_log_has_the_metrics(tmp_path: Path) -> None:
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     fit(model(), TASK, FitConfig(4, log_every=2, tensorboard=True, **QUIET), tmp_path / "run")
     board = reading.EventAccumulator(str(tmp_path / "run/tensorboard")).Reload()
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    told = [(event.step, event.value) for event in board.Scalars("train/loss")]
-    assert told == [(r["update"], pytest.approx(r["loss"])) for r in lines if "split" not in r]
+    logged = [(event.step, event.value) for event in board.Scalars("train/loss")]
+    assert logged == [(r["update"], pytest.approx(r["loss"])) for r in lines if "split" not in r]
     assert [event.step for event in board.Scalars("valid/mse")] == [4]

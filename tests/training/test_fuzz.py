@@ -92,7 +92,7 @@ FILES = ["config.json", "metrics.jsonl", "checkpoints/00000004.json", "checkpoin
 @pytest.mark.parametrize("name", FILES)
 @quickly
 @given(edit=edits)
-def test_a_damaged_file_never_changes_a_resumed_run(name: str, edit, template: Path, capfd) -> None:
+def test_damaged_file_never_changes_a_resumed_run(name: str, edit, template: Path, capfd) -> None:
     folder = copy_of(template)
     expected = (template.parent / "resumed").with_suffix(".jsonl")
     original = (folder / name).read_bytes()
@@ -108,7 +108,7 @@ def test_a_damaged_file_never_changes_a_resumed_run(name: str, edit, template: P
 
 @quickly
 @given(edit=edits)
-def test_a_damaged_configuration_is_refused_or_valid(edit, template: Path, capfd) -> None:
+def test_damaged_config_is_refused_or_valid(edit, template: Path, capfd) -> None:
     folder = copy_of(template)
     path = template.parent / "config.json"
     path.write_bytes(edited((folder / "config.json").read_bytes(), edit))
@@ -126,7 +126,7 @@ places = [(part, name) for part, section in CONFIG.to_dict().items() for name in
 
 @settings(quickly, max_examples=80)
 @given(place=st.sampled_from(places), value=values)
-def test_wrong_values_in_a_configuration(place: tuple[str, str], value: Any, template: Path, capfd) -> None:
+def test_wrong_values_in_config(place: tuple[str, str], value: Any, template: Path, capfd) -> None:
     folder = copy_of(template)
     config = json.loads((folder / "config.json").read_text())
     config[place[0]][place[1]] = value
@@ -136,7 +136,7 @@ def test_wrong_values_in_a_configuration(place: tuple[str, str], value: Any, tem
 
 @quickly
 @given(edit=edits)
-def test_a_damaged_record_does_not_break_a_comparison(edit, template: Path, capfd) -> None:
+def test_damaged_metrics_record_does_not_break_compare(edit, template: Path, capfd) -> None:
     folder = copy_of(template)
     (folder / "metrics.jsonl").write_bytes(edited((folder / "metrics.jsonl").read_bytes(), edit))
     one_line(["compare", str(folder), "--quiet", "--figure", str(folder / "figure.png")], capfd, folder)
@@ -158,7 +158,7 @@ def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder / "checkpoints/00000004.safetensors")
 
 
-def test_another_models_checkpoint_is_named(template: Path, capfd) -> None:
+def test_checkpoint_of_another_model_is_refused(template: Path, capfd) -> None:
     folder = copy_of(template)
     tensors = tensors_of(folder)
     other = {name.replace("layer.", "lstm."): tensor for name, tensor in tensors.items()}
@@ -171,7 +171,7 @@ def test_another_models_checkpoint_is_named(template: Path, capfd) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.readout.weight", "optimizer.0.exp_avg", "random.cpu", "pending.values"])
-def test_wrong_shapes_are_named(name: str, template: Path, capfd) -> None:
+def test_wrong_shapes_in_a_checkpoint_are_refused(name: str, template: Path, capfd) -> None:
     folder = copy_of(template)
     before = (folder / "metrics.jsonl").read_bytes()
     signed(folder, {**tensors_of(folder), name: torch.zeros(3, 5, 7)})
@@ -181,7 +181,7 @@ def test_wrong_shapes_are_named(name: str, template: Path, capfd) -> None:
     assert (folder / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_checkpoint_with_nothing_right_in_it(template: Path, capfd) -> None:
+def test_checkpoint_without_content_is_refused(template: Path, capfd) -> None:
     folder = copy_of(template)
     for path in folder.glob("checkpoints/0*.json"):
         path.write_text("{}")
@@ -190,7 +190,7 @@ def test_a_checkpoint_with_nothing_right_in_it(template: Path, capfd) -> None:
     assert "is damaged" in error
 
 
-def test_a_link_out_of_the_folder_is_refused(template: Path, capfd, tmp_path: Path) -> None:
+def test_symlink_out_of_the_run_folder_is_refused(template: Path, capfd, tmp_path: Path) -> None:
     for name in ("metrics.jsonl", "checkpoints", "summary.json"):
         folder = copy_of(template)
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink(missing_ok=True)

@@ -64,7 +64,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return found
 
 
-def test_killed_at_random_moments(config, undisturbed, tmp_path: Path) -> None:
+def test_kill_at_random_moments(config, undisturbed, tmp_path: Path) -> None:
     expected, duration = undisturbed
     random.seed(0)
     killed = runs = 0
@@ -81,7 +81,7 @@ def test_killed_at_random_moments(config, undisturbed, tmp_path: Path) -> None:
         runs += 1
 
 
-def test_killed_in_the_middle_of_a_write(config, undisturbed, tmp_path: Path) -> None:
+def test_kill_in_the_middle_of_a_write(config, undisturbed, tmp_path: Path) -> None:
     random.seed(1)
     folder, killed = tmp_path / "run", 0
     moments = [4, *(random.randint(1, 60) for _ in range(KILLS - KILLS // 2 - 1))]  # the 4th is in config.json

@@ -18,7 +18,7 @@ from mnemoscope.training import NetworkConfig, SequenceModel, layer_options, mod
 
 @pytest.mark.parametrize("name", models())
 @torch.no_grad()
-def test_a_sequence_in_pieces_is_the_whole(name: str) -> None:
+def test_sequence_in_pieces_equals_the_whole(name: str) -> None:
     model = SequenceModel.for_task(Copy(T=3), NetworkConfig(name, 8, num_layers=2))
     inputs, _ = Copy(T=3).batch(0, 5)
     whole, last = model(inputs)
@@ -32,7 +32,7 @@ def test_a_sequence_in_pieces_is_the_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", models())
 @torch.no_grad()
-def test_steps_are_the_sequence(name: str) -> None:
+def test_step_equals_forward(name: str) -> None:
     model = SequenceModel(4, 3, NetworkConfig(name, 8, skip=True))
     inputs = torch.randn(6, 2, 4)
     state, outputs = model.initial_state(2), []
@@ -134,7 +134,7 @@ def test_tied_weights_are_one_parameter() -> None:
         SequenceModel(7, 6, NetworkConfig("LSTM", 8, embedding=8, tied=True), token_input=True)
 
 
-def test_skip_adds_the_inputs_share() -> None:
+def test_skip_adds_the_inputs_to_the_readout() -> None:
     model = SequenceModel(4, 2, NetworkConfig("LinearSystem", 3, skip=True))
     x = torch.randn(5, 1, 4)
     h, _ = model.layer(x)
@@ -143,7 +143,7 @@ def test_skip_adds_the_inputs_share() -> None:
     torch.testing.assert_close(model(x)[0], expected)
 
 
-def test_dropout_acts_in_training_only() -> None:
+def test_dropout_in_train_mode_only() -> None:
     model = SequenceModel(4, 2, NetworkConfig("LSTM", 64, dropout=0.5))
     x = torch.randn(5, 1, 4)
     assert not torch.equal(model(x)[0], model(x)[0])
@@ -152,7 +152,7 @@ def test_dropout_acts_in_training_only() -> None:
 
 
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "torch.GRU"])
-def test_input_and_readout_weights_start_by_xaviers_rule(name: str) -> None:
+def test_xavier_initialization_of_input_and_readout_weights(name: str) -> None:
     torch.manual_seed(0)
     model = SequenceModel(40, 30, NetworkConfig(name, 200))
     for gate in model.layer.weight_ih_l0.split(200):

@@ -62,7 +62,7 @@ NAMES = list(variants(Path()))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_stopped_and_resumed_gives_the_same_bytes(name: str, tmp_path: Path, text: Path, request) -> None:
+def test_resume_is_bit_for_bit(name: str, tmp_path: Path, text: Path, request) -> None:
     config = variants(text)[name]
     if name == "bf16":  # some virtual machines announce the tiles that oneDNN then uses, and do not have them
         torch.backends.mkldnn.set_flags(False)
@@ -78,7 +78,7 @@ def test_stopped_and_resumed_gives_the_same_bytes(name: str, tmp_path: Path, tex
     assert {name: whole[name] for name in kept} == {name: parts[name] for name in kept}
 
 
-def test_resuming_a_finished_run_gives_its_summary(tmp_path: Path) -> None:
+def test_resume_of_a_finished_run_returns_its_summary(tmp_path: Path) -> None:
     config = RunConfig(Copy(T=3), SMALL, FIT)
     summary = train(config, tmp_path / "run")
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.*")}
@@ -86,14 +86,14 @@ def test_resuming_a_finished_run_gives_its_summary(tmp_path: Path) -> None:
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.*")} == before
 
 
-def test_the_last_three_checkpoints_are_kept(tmp_path: Path) -> None:
+def test_last_three_checkpoints_are_kept(tmp_path: Path) -> None:
     train(RunConfig(Copy(T=3), SMALL, FIT), tmp_path / "run")
     kept = sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir())
     numbers = ["00000014", "00000021", "00000024", "best"]
     assert kept == [f"{n}{suffix}" for n in numbers for suffix in (".json", ".safetensors")]
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(tmp_path: Path, caplog) -> None:
+def test_damaged_checkpoint_is_skipped_for_an_older_one(tmp_path: Path, caplog) -> None:
     config = RunConfig(Copy(T=3), SMALL, FIT)
     train(config, tmp_path / "whole")
     with pytest.raises(Stop):
@@ -145,6 +145,6 @@ def test_old_run_folder_is_loaded_and_resumed(tmp_path: Path) -> None:
     assert old["config.json"] == before
 
 
-def test_threads_are_written_down_so_that_resuming_uses_the_same(tmp_path: Path) -> None:
+def test_threads_are_recorded_for_resume(tmp_path: Path) -> None:
     train(RunConfig(Copy(T=3), SMALL, replace(FIT, threads=0, updates=2)), tmp_path / "run")
     assert Run(tmp_path / "run").config.fit.threads >= 1
