@@ -44,7 +44,8 @@ sanitize: $(STAMP) build/sanitized-native.so build/sanitized-x86-64.so
 		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2 \
 		MNEMOSCOPE_CPU_KERNELS=$(CURDIR)/build/sanitized-$$build.so \
 		$(BIN)/pytest -q tests/kernels/test_fused_layers.py tests/kernels/test_long_sequences.py \
-			tests/kernels/test_joined.py tests/kernels/test_reach.py tests/kernels/test_remembered.py || exit 1; \
+			tests/kernels/test_input_projection.py tests/kernels/test_exponent_range.py \
+			tests/kernels/test_final_memory.py tests/kernels/test_gru.py || exit 1; \
 	done
 
 demo: $(STAMP)
