@@ -37,7 +37,7 @@ def test_ctrl_c_in_a_terminal_saves_and_says_how_to_resume(tmp_path: Path) -> No
     process = subprocess.Popen(train(folder, "--updates", "1000000"), stderr=theirs, env=environment)
     os.close(theirs)
     shown = b""
-    while b"accuracy" not in shown:  # the bar has told of an evaluation
+    while b"accuracy" not in shown:  # the bar shows an evaluation
         shown += os.read(ours, 4096)
     process.send_signal(signal.SIGINT)
     while True:

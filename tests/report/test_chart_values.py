@@ -231,7 +231,7 @@ def test_learning_finding_has_the_curve_and_the_figures_of_its_run():
 
 def test_learning_finding_of_a_run_that_goes_on():
     finding = learning_finding(row(outcome="unfinished", best=None, best_update=None, baseline=None, parameters=None))
-    assert finding.sentence == "Training has not ended, and stands after 20 updates."
+    assert finding.sentence == "Training is unfinished after 20 updates."
     assert finding.figures == {"updates": 20}
     assert learning_finding(row(curve=())) is None
 

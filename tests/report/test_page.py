@@ -224,6 +224,19 @@ def test_figures_are_in_tables(both):
     assert f"{value:.4g}" in both.text
 
 
+def test_table_of_figures_keeps_their_order_and_rounds_them():
+    first = Finding("own", "F.", "estimated", figures={"zeta": 0.123456, "alpha": 1234.6})
+    second = Finding("own", "F.", "estimated", figures={"alpha": np.inf, "new_one": 2.0})
+    text = Reader(render({"b": made(own=first), "a": made(own=second)})).text
+    assert "figure b a zeta 0.1235 – alpha 1,235 ∞ new one – 2" in text
+
+
+@pytest.mark.parametrize(("models", "title"), [("ab", "a and b"), ("abc", "a and b and c"), ("abcd", "4 models")])
+def test_title_names_up_to_three_models(models, title):
+    page = Reader(render({name: made(own=Finding("own", "F.", "estimated")) for name in models}))
+    assert page.headings[0] == [1, title]
+
+
 def test_configuration_versions_and_cost_are_at_the_end():
     examination = made(horizon=horizon_of())
     examination.about.update({"configuration/fit.lr": "0.001", "versions/torch": "2.13.0"})

@@ -118,8 +118,8 @@ def test_figures_are_whole_files_in_both_formats(tmp_path):
     assert not list((tmp_path / "figures").glob(".*"))
 
 
-def _linear(colour):
-    c = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+def _linear(color):
+    c = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
 
 
@@ -130,7 +130,7 @@ def _contrast(one, other):
 
 @pytest.mark.parametrize(("palette", "ground"), [(LIGHT, "#ffffff"), (DARK, "#14171b")])
 def test_colors_have_contrast_to_the_background(palette, ground):
-    assert min(_contrast(colour, ground) for colour in palette) >= 3  # WCAG 2.1, 1.4.11
+    assert min(_contrast(color, ground) for color in palette) >= 3  # WCAG 2.1, 1.4.11
 
 
 # Simulation of dichromats in linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
@@ -143,6 +143,6 @@ BLIND = {
 @pytest.mark.parametrize("palette", [LIGHT, DARK])
 @pytest.mark.parametrize("eye", BLIND)
 def test_color_blind_readers_can_tell_the_first_four_models_apart(palette, eye):
-    seen = [np.clip(np.array(BLIND[eye]) @ _linear(colour), 0, 1) ** (1 / 2.2) for colour in palette[:4]]
+    seen = [np.clip(np.array(BLIND[eye]) @ _linear(color), 0, 1) ** (1 / 2.2) for color in palette[:4]]
     distances = [np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]]
     assert min(distances) > 0.15

@@ -98,7 +98,7 @@ class Marker:
 
 
 class LabelPosition(NamedTuple):
-    """Where the label of a level marker stands."""
+    """Where the label of a level marker is written."""
 
     end: int  # of the line: 0 left, 1 right
     horizontal: str  # which edge of the label is at that end
@@ -125,9 +125,9 @@ class Chart:
         return " ".join(sentences)
 
     def level_label(self, level: Marker) -> LabelPosition:
-        """Return where the label of a level marker stands: above the line, on the right unless it says otherwise.
+        """Return where the label of a level marker is written: above the line, on the right unless it says otherwise.
 
-        An upright marker has its label at the top right. Beside one, it stands below the line on the left.
+        An upright marker has its label at the top right. Beside one, this is written below the line on the left.
         """
         if any(marker.axis == "x" for marker in self.markers):
             return LabelPosition(0, "left", "top")

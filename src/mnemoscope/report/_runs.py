@@ -13,8 +13,8 @@ from mnemoscope.report._charts import charts_of
 
 _OUTCOMES = {
     "solved": "Training solved the task",
-    "budget spent": "Training had spent its budget",
-    "unfinished": "Training has not ended, and stands",
+    "budget spent": "Training spent its budget",
+    "unfinished": "Training is unfinished",
 }
 _HELP = (
     "Both curves are of held-out data. A loss that stays on the line “without memory” means that the network has "
