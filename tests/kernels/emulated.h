@@ -10,9 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <memory>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -50,8 +48,15 @@ static std::vector<Thread*> ready;
 static Barrier cluster;
 static Thread* current;
 static ucontext_t outside;
-static std::function<void()> body;
-static std::mt19937 dice{0};
+static void (*body)(void** args);
+static void** body_args;
+
+// Pseudo-random numbers (xorshift); a header less to compile than std::mt19937.
+inline unsigned random_number() {
+    static unsigned state = 2463534242u;
+    state ^= state << 13, state ^= state >> 17, state ^= state << 5;
+    return state;
+}
 
 constexpr int GUARD = 1024;  // float4 behind the shared memory of a block
 inline bool touched(const float4& x) { return !(std::isnan(x.x) && std::isnan(x.y) && std::isnan(x.z) && std::isnan(x.w)); }
@@ -69,7 +74,7 @@ inline void resume_another(ucontext_t* from) {
         std::fprintf(stderr, "deadlock: every thread waits\n");
         std::abort();
     }
-    std::swap(ready[dice() % ready.size()], ready.back());
+    std::swap(ready[random_number() % ready.size()], ready.back());
     current = ready.back();
     ready.pop_back();
     threadIdx.x = current->thread;
@@ -101,14 +106,15 @@ inline const int* exchange(int x) {
 
 static int alive;
 inline void run_thread() {
-    body();
+    body(body_args);
     ucontext_t finished;
     if (--alive == 0) setcontext(&outside);
     resume_another(&finished);
 }
 
-inline void launch(int grid, int threads_per_block, int shared_bytes, std::function<void()> kernel) {
-    body = std::move(kernel);
+inline void launch(int grid, int threads_per_block, int shared_bytes, void (*kernel)(void**), void** args) {
+    body = kernel;
+    body_args = args;
     for (int first = 0; first < grid; first += CLUSTER_BLOCKS) {
         blocks.assign(CLUSTER_BLOCKS, {});
         threads.clear();
@@ -142,8 +148,12 @@ void call(void (*kernel)(A...), void** args, std::index_sequence<I...>) {
     kernel(*static_cast<A*>(args[I])...);
 }
 template <class... A>
-void launch(void (*kernel)(A...), int grid, int threads_per_block, int shared_bytes, void** args) {
-    launch(grid, threads_per_block, shared_bytes, [=] { call(kernel, args, std::index_sequence_for<A...>{}); });
+void call(void (*kernel)(A...), void** args) {
+    call(kernel, args, std::index_sequence_for<A...>{});
+}
+template <auto kernel>
+void launch(int grid, int threads_per_block, int shared_bytes, void** args) {
+    launch(grid, threads_per_block, shared_bytes, [](void** each) { call(kernel, each); }, args);
 }
 }  // namespace emulated
 
@@ -153,7 +163,7 @@ inline float* shared_memory() { return &emulated::here().memory[0].x; }
 inline int shuffle(int x, int source) { return emulated::exchange(x)[source & 31]; }
 inline float shuffle(float x, int source) { return bits_float(shuffle(float_bits(x), source)); }
 inline float shuffle_xor(float x, int mask) { return shuffle(x, (threadIdx.x % 32) ^ mask); }
-inline unsigned ballot(bool x) {
+inline unsigned warp_ballot(bool x) {
     const int* all = emulated::exchange(x);
     unsigned bits = 0;
     for (int lane = 0; lane < 32; ++lane) bits |= (unsigned)all[lane] << lane;

@@ -21,7 +21,7 @@ def compile_kernel(name: str, defines: dict[str, int | str], *flags: str) -> Pat
         compiler.source(name)
         + f"""
         extern "C" void run(int grid, int threads, int shared_bytes, void** args) {{
-            emulated::launch({name}, grid, threads, shared_bytes, args);
+            emulated::launch<{name}>(grid, threads, shared_bytes, args);
         }}"""
     )
     stem = Path(_FOLDER.name) / f"{name}-{abs(hash(frozenset(defines.items())))}"

@@ -1,28 +1,49 @@
-"""Layers on a CUDA device: the fused kernels against the readable loop in float64, and what else they promise."""
+"""Layers on a CUDA device: the fused kernels against the eager loop in float64, and against torch's own layers.
+
+    pytest -q tests/kernels -k cuda
+
+runs these and the tests that need no GPU.
+"""
 
 from __future__ import annotations
 
-import copy
+import random
 
 import pytest
 import torch
-from fused_truth import calm, disagreement, opposed, relative
+from fused_truth import Packed, assert_fused_equals_eager, calm, opposed, relative
 
 import mnemoscope as ms
 from mnemoscope import kernels
-from mnemoscope.recurrence import leaves
 
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none here"),
 ]
 DEVICE = "cuda"
-MOST = 2e-5
+TOLERANCE = 2e-5
+
+LAYERS = {
+    "RNN": ms.RNN,
+    "OrthRNN": ms.OrthRNN,
+    "ExpRNN": ms.ExpRNN,
+    "LinearSystem": ms.LinearSystem,
+    "RAC": ms.RAC,
+    "LSTM": ms.LSTM,
+    "GRU": ms.GRU,
+    "GORU": ms.GORU,
+    "RelRNN": ms.RelRNN,
+    "RelLSTM": ms.RelLSTM,
+    "MemRNN": ms.MemRNN,
+    "MemLSTM": ms.MemLSTM,
+    "SAB": ms.SAB,
+}
 
 
 @pytest.fixture(autouse=True)
 def full_precision(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     torch.manual_seed(0)
 
 
@@ -42,27 +63,84 @@ def launched(monkeypatch):
     return names
 
 
-def check(layer, launched, T, B, state=None, most=MOST):
-    x = 2 * torch.randn(T, B, layer.input_size, device=DEVICE)
-    errors = disagreement(calm(layer), x, state)
+def check(layer, launched, T, B, state=None, tolerance=TOLERANCE, inputs=5):
+    x = 2 * torch.randn(T, B, inputs, device=DEVICE)
+    launched.clear()
+    assert_fused_equals_eager(calm(layer), x, state, tolerance)
     assert launched, "the layer took its eager path"
-    assert max(errors.values()) < most, errors
+
+
+def steps_for(name: str, T: int) -> int:
+    """RAC starts from W_H^+ 1: its first step does not depend on W_H."""
+    return max(T, 2) if name == "RAC" else T
+
+
+def size_for(name: str, n: int) -> int:
+    """GORU's rotations need a power of two."""
+    return 1 << max(1, n.bit_length() - 1) if name == "GORU" else n
 
 
 SIZES = [(1, 3, 1), (7, 20, 3), (64, 1, 5), (100, 50, 4), (128, 40, 140), (200, 15, 3), (256, 9, 2)]
 
 
-@pytest.mark.parametrize(("n", "T", "B"), [*SIZES, (511, 8, 2)])
-@pytest.mark.parametrize("layer", [ms.RNN, ms.OrthRNN, ms.RAC, ms.RelRNN, ms.MemRNN])
-def test_one_gate(launched, layer, n, T, B):
-    T = max(T, 2) if layer is ms.RAC else T  # it starts from W_H^+ 1: its first step does not depend on W_H
-    check(layer(5, n, device=DEVICE), launched, T, B)
-
-
 @pytest.mark.parametrize(("n", "T", "B"), SIZES)
-@pytest.mark.parametrize("layer", [ms.LSTM, ms.RelLSTM, ms.MemLSTM, ms.SAB])
-def test_four_gates(launched, layer, n, T, B):
-    check(layer(5, n, device=DEVICE), launched, T, B)
+@pytest.mark.parametrize("name", [name for name in LAYERS if name not in ("ExpRNN", "LinearSystem")])
+def test_sizes(launched, name, n, T, B):
+    check(LAYERS[name](5, size_for(name, n), device=DEVICE), launched, steps_for(name, T), B)
+
+
+@pytest.mark.parametrize("name", ["RNN", "OrthRNN", "RAC", "GRU", "RelRNN", "MemRNN"])
+def test_more_than_256_units(launched, name):
+    check(LAYERS[name](5, 511, device=DEVICE), launched, 8, 2)
+
+
+@pytest.mark.parametrize("n", [1, 64, 128, 200])
+@pytest.mark.parametrize("name", ["ExpRNN", "LinearSystem"])
+def test_layers_on_the_plain_kernel(launched, name, n):
+    check(LAYERS[name](5, n, device=DEVICE), launched, 12, 3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", [name for name in LAYERS if name not in ("ExpRNN", "GORU")])
+def test_random_shapes(launched, name, seed):
+    """Without the layers of modReLU: where a unit rounds to the other side of its kink, the gradient is another."""
+    dice = random.Random(f"{name} {seed}")
+    n = dice.randint(1, 256)
+    T = steps_for(name, dice.randint(1, 40))
+    B = dice.randint(1, 20)
+    check(LAYERS[name](5, n, device=DEVICE), launched, T, B)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_carried_state(launched, name):
+    layer = calm(LAYERS[name](5, size_for(name, 48), device=DEVICE))
+    state = ms.detach(layer(2 * torch.randn(25, 3, 5, device=DEVICE))[1])
+    check(layer, launched, 30, 3, state)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_packed_sequences_in_both_directions(launched, name):
+    layer = calm(LAYERS[name](5, size_for(name, 24), num_layers=2, bidirectional=True, device=DEVICE))
+    packed = Packed(layer, torch.tensor([9, 1, 4, 7]))
+    assert_fused_equals_eager(packed, torch.randn(9, 4, 5, device=DEVICE))
+    assert launched
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_equals_torchs_layer(launched, name):
+    ours = LAYERS[name](5, 100, num_layers=2, bidirectional=True, device=DEVICE)
+    theirs = getattr(torch.nn, name)(5, 100, num_layers=2, bidirectional=True, device=DEVICE)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(30, 4, 5, device=DEVICE)
+    outer = torch.randn(30, 4, 200, device=DEVICE)
+    found = []
+    for layer in (ours, theirs):
+        output, state = layer(x)
+        grads = torch.autograd.grad(output, list(layer.parameters()), outer)
+        found.append([output, *(state if name == "LSTM" else [state]), *grads])
+    assert launched
+    for a, b in zip(*found, strict=True):
+        assert relative(a, b) < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -77,9 +155,8 @@ def test_goru(launched, n):
     check(ms.GORU(5, n, device=DEVICE), launched, 12, 3)
 
 
-@pytest.mark.parametrize("n", [1, 64, 128, 200])
-def test_exprnn(launched, n):
-    check(ms.ExpRNN(5, n, device=DEVICE), launched, 12, 3)
+def test_gru_without_bias(launched):
+    check(ms.GRU(5, 48, bias=False, device=DEVICE), launched, 12, 3)
 
 
 @pytest.mark.parametrize("nonlinearity", ["tanh", "relu", "identity", "modrelu"])
@@ -98,30 +175,9 @@ def test_screening(launched, layer, buffer, relevant, options):
     check(layer(5, 48, buffer=buffer, relevant=relevant, device=DEVICE, **options), launched, 60, 3)
 
 
-@pytest.mark.parametrize("layer", [ms.RNN, ms.LSTM, ms.RelRNN, ms.RelLSTM, ms.MemRNN, ms.MemLSTM, ms.SAB])
-def test_a_carried_state(launched, layer):
-    layer = calm(layer(5, 48, device=DEVICE))
-    state = ms.detach(layer(2 * torch.randn(25, 3, 5, device=DEVICE))[1])
-    check(layer, launched, 30, 3, state)
-
-
-@pytest.mark.parametrize("layer", [ms.LSTM, ms.RAC, ms.RelRNN, ms.RelLSTM, ms.MemRNN, ms.SAB])
-def test_sequences_of_different_lengths_both_ways(launched, layer):
-    layer = calm(layer(5, 24, num_layers=2, bidirectional=True, device=DEVICE))
-    x, lengths = torch.randn(9, 4, 5, device=DEVICE), torch.tensor([9, 1, 4, 7])
-    packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
-    fused, state = layer(packed)
-    assert launched
-    with kernels.backend("eager"):
-        truth, true_state = copy.deepcopy(layer).double()(packed.to(torch.float64))
-    assert relative(fused.data, truth.data) < MOST
-    for a, b in zip(leaves(state), leaves(true_state), strict=True):
-        assert relative(a, b) < MOST if a.is_floating_point() else torch.equal(a, b)
-
-
-@pytest.mark.parametrize("layer", [ms.LSTM, ms.RelRNN, ms.RelLSTM, ms.MemRNN])
-def test_the_same_twice_bit_for_bit(layer):
-    layer = layer(5, 128, device=DEVICE)
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RelRNN", "RelLSTM", "MemRNN"])
+def test_two_runs_are_bitwise_equal(name):
+    layer = LAYERS[name](5, 128, device=DEVICE)
     x, outer = torch.randn(50, 40, 5, device=DEVICE), torch.randn(50, 40, 128, device=DEVICE)
 
     def gradients():
@@ -132,9 +188,9 @@ def test_the_same_twice_bit_for_bit(layer):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("layer", [ms.RNN, ms.LSTM, ms.RelRNN, ms.RelLSTM])
-def test_bfloat16_stays_near_float32(launched, layer):
-    layer = calm(layer(5, 64, device=DEVICE))
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU", "RelRNN", "RelLSTM"])
+def test_bfloat16_is_close_to_float32(launched, name):
+    layer = calm(LAYERS[name](5, 64, device=DEVICE))
     x = torch.randn(20, 3, 5, device=DEVICE)
     truth, _ = layer(x)
     launched.clear()
@@ -148,7 +204,7 @@ def test_bfloat16_stays_near_float32(launched, layer):
 @pytest.mark.parametrize("layer", [ms.RelRNN, ms.RelLSTM, ms.MemRNN, ms.MemLSTM])
 def test_queries_and_keys_of_any_size(launched, layer):
     """float32 has lost some digits of a small sum of large numbers."""
-    check(opposed(layer(5, 24, device=DEVICE)), launched, 9, 3, most=1e-3)
+    check(opposed(layer(5, 24, device=DEVICE)), launched, 9, 3, tolerance=1e-3)
 
 
 def test_five_thousand_steps(launched):
@@ -161,12 +217,17 @@ def test_what_does_not_fit_is_refused():
     fits = dict(n=128, dtype=torch.float32, device=torch.device(DEVICE))
     assert supports("attentive", **fits, buffer=10, relevant=10)
     assert not supports("attentive", **fits, buffer=20, relevant=20)
+    assert supports("gru", **fits)
     assert not supports("rnn", **{**fits, "n": 1025})
     assert not supports("rnn", **{**fits, "dtype": torch.float64})
     assert not supports("elman", **fits)
 
 
-def test_a_size_that_no_kernel_has_takes_the_eager_path(launched):
-    output, _ = ms.RelRNN(3, 16, buffer=30, relevant=10, device=DEVICE)(torch.randn(4, 2, 3, device=DEVICE))
-    assert output.shape == (4, 2, 16)
+def test_a_size_without_a_kernel_takes_the_portable_path(launched):
+    layer = ms.RelRNN(3, 16, buffer=30, relevant=10, device=DEVICE)
+    x = torch.randn(4, 2, 3, device=DEVICE)
+    output, _ = layer(x)
     assert not launched
+    with kernels.backend("eager"):
+        truth, _ = layer(x)
+    assert relative(output, truth) < TOLERANCE

@@ -1,4 +1,4 @@
-"""The shared memory that Python allocates is the one that the CUDA kernels divide: checked by their static_asserts."""
+"""Python and the CUDA kernels agree on shared memory, threads and arguments; and the kernels compile for a GPU."""
 
 from __future__ import annotations
 
@@ -36,54 +36,42 @@ def run_cells(cell: plain.Cell, n: int) -> None:
     h = torch.zeros(T, B, n)
     xp = torch.zeros(T, B, cell.rows * n)
     V = torch.zeros(cell.rows * n, n)
-    plain._forward(cell, xp, V, h[0], c0=h[0], b=h[0, 0], lengths=None, save=True)
-    plain._backward(cell, h, V, xp=xp if cell.rows == 1 else None, h0=h[0], c0=h[0], h=h, cells=h, lengths=None)
+    plain.run_forward(cell, xp=xp, V=V, h0=h[0], lengths=None, h=h)
+    plain.run_backward(cell, dh=h, V=V, lengths=None, dxp=xp, dh0=h[0])
 
 
-def run_screened(cell: str, n: int, buffer: int, relevant: int, with_ds: bool) -> None:
-    T, B, gates, m0 = 3, 2, 4 if cell == "lstm" else 1, buffer + relevant
-    h, square, v = torch.zeros(T, B, n), torch.zeros(n, n), torch.zeros(n)
-    xp, V = torch.zeros(T, B, gates * n), torch.zeros(gates * n, n)
-    memory = torch.zeros(B, m0, n)
-    origin, clock = torch.zeros(B, m0, dtype=torch.int64), torch.zeros(B, dtype=torch.int64)
-    c0 = h[0] if cell == "lstm" else None
-    screened.forward(
-        xp, V, square, square, v, None, h[0], c0, memory, memory, origin, torch.zeros(B, m0), clock, cell, "tanh",
-        buffer, relevant, "sum", 1.0, False, None, True,
-    )  # fmt: skip
-    slots, attention = torch.zeros(T, B, m0, dtype=torch.int32), torch.zeros(T, B, m0)
-    activations = torch.zeros(T, B, 5 * n if cell == "lstm" else 0)
-    screened.backward(
-        h, h if with_ds else None, None, V, square, square, v, h[0], c0, memory, memory, h, h, activations, origin,
-        slots, attention, cell, "tanh", buffer, relevant, "sum", None,
-    )  # fmt: skip
-
-
-def run_full(cell: str, n: int, B: int) -> None:
-    T, m0, gates = 3, 2, 4 if cell == "lstm" else 1
-    h, square, v = torch.zeros(T, B, n), torch.zeros(n, n), torch.zeros(n)
-    xp, V = torch.zeros(T, B, gates * n), torch.zeros(gates * n, n)
-    memory, origin = torch.zeros(B, m0, n), torch.zeros(B, m0, dtype=torch.int64)
-    c0 = h[0] if cell == "lstm" else None
-    full_attention.forward(
-        xp, V, square, square, v, None, h[0], c0, memory, memory, origin, cell, "tanh", "sum", None, True
+def carried(B: int, m0: int, n: int) -> op.CarriedMemory:
+    return op.CarriedMemory(
+        values0=torch.zeros(B, m0, n),
+        keys0=torch.zeros(B, m0, n),
+        origin0=torch.zeros(B, m0, dtype=torch.int64),
+        relevance0=torch.zeros(B, m0),
+        clock0=torch.zeros(B, dtype=torch.int64),
     )
-    activations, log_sums = torch.zeros(T, B, 5 * n if cell == "lstm" else 0), torch.zeros(T, B)
-    full_attention.backward(
-        h, h, None, V, square, square, v, h[0], c0, memory, memory, origin, h, h, activations, log_sums, cell, "tanh",
-        "sum", None,
-    )  # fmt: skip
+
+
+def run_attention(cell: str, n: int, B: int, buffer: int = -1, relevant: int = 0, with_ds: bool = True) -> None:
+    T, m0 = 3, 2 if buffer < 0 else buffer + relevant
+    gates = 4 if cell == "lstm" else 1
+    h, square = torch.zeros(T, B, n), torch.zeros(n, n)
+    weights = op.AttentionWeights(torch.zeros(gates * n, n), square, square, torch.zeros(n), None)
+    state = op.AttentionState(h[0], h[0] if cell == "lstm" else None)
+    options = op.AttentionOptions(cell, "tanh", buffer, relevant, "sum", 1.0, False)
+    inputs = weights, state, carried(B, m0, n), options
+    xp = torch.zeros(T, B, gates * n)
+    run = op.portable_forward.allocate(xp, *inputs, None, True)
+    kernels = full_attention if buffer < 0 else screened
+    kernels.forward(run, xp, *inputs, None, True)
+    saved = op.AttentiveSaved(*[getattr(run, name) for name in op.AttentiveSaved._fields])
+    kernels.backward(op.AttentiveOutputGradients(h, h if with_ds else None, None), *inputs, saved, None)
 
 
 def run_sab(n: int, top: int) -> None:
-    T, B, m0 = 3, 2, 4
+    T, B = 3, 2
     h, gates, V, w = torch.zeros(T, B, n), torch.zeros(T, B, 4 * n), torch.zeros(4 * n, n), torch.zeros(n)
-    states, origin = torch.zeros(B, m0, n), torch.zeros(B, m0, dtype=torch.int64)
-    memory = op.CarriedMemory(states, states, origin, torch.zeros(B, m0), torch.zeros(B, dtype=torch.int64))
-    options = op.SabOptions(store_every=2, top=top, truncation=5)
-    sab.sab_forward(gates, V, w, h[0], h[0], memory, options, None, True)
-    slots, attention = torch.zeros(T, B, top, dtype=torch.int32), torch.zeros(T, B, top)
-    saved = op.SabSaved(h, h, gates, slots, attention)
+    memory, options = carried(B, 4, n), op.SabOptions(2, top, 5)
+    run = sab.sab_forward(gates, V, w, h[0], h[0], memory, options, None, True)
+    saved = op.SabSaved(*[getattr(run, name) for name in op.SabSaved._fields])
     sab.sab_backward(h, h, None, V, w, h[0], memory, options, saved, None)
 
 
@@ -93,14 +81,14 @@ RUNS = {
     "rnn-512": (run_cells, (plain.RNN, 512)),
     "gru-200": (run_cells, (plain.GRU, 200)),
     "lstm-256": (run_cells, (plain.LSTM, 256)),
-    "screened-rnn-100": (run_screened, ("rnn", 100, 10, 10, False)),
-    "screened-rnn-256": (run_screened, ("rnn", 256, 3, 2, True)),
-    "screened-lstm-20": (run_screened, ("lstm", 20, 0, 7, True)),
-    "screened-lstm-200": (run_screened, ("lstm", 200, 8, 0, False)),
-    "full-rnn-100": (run_full, ("rnn", 100, 2)),
-    "full-lstm-128": (run_full, ("lstm", 128, 60)),
-    "full-rnn-500": (run_full, ("rnn", 500, 200)),
-    "full-lstm-1000": (run_full, ("lstm", 1000, 300)),
+    "screened-rnn-100": (run_attention, ("rnn", 100, 2, 10, 10, False)),
+    "screened-rnn-256": (run_attention, ("rnn", 256, 2, 3, 2, True)),
+    "screened-lstm-20": (run_attention, ("lstm", 20, 2, 0, 7, True)),
+    "screened-lstm-200": (run_attention, ("lstm", 200, 2, 8, 0, False)),
+    "full-rnn-100": (run_attention, ("rnn", 100, 2)),
+    "full-lstm-128": (run_attention, ("lstm", 128, 60)),
+    "full-rnn-500": (run_attention, ("rnn", 500, 200)),
+    "full-lstm-1000": (run_attention, ("lstm", 1000, 300)),
     "sab-20": (run_sab, (20, 5)),
     "sab-256": (run_sab, (256, 32)),
 }
@@ -127,6 +115,19 @@ def test_a_disagreement_does_not_compile(launches, run, define, message):
             emulator.compile_kernel(name, wrong, "-fsyntax-only")
         assert message in refused.value.stderr
         assert "disagree" in refused.value.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs the CUDA toolkit's compiler")
+@pytest.mark.parametrize("run", ["rnn-20", "gru-200", "lstm-256", "screened-lstm-200", "full-lstm-128", "sab-256"])
+def test_the_kernels_compile_for_a_gpu(launches, run, tmp_path):
+    function, arguments = RUNS[run]
+    function(*arguments)
+    for name, defines in launches:
+        command = ["nvcc", "-std=c++17", "-arch=sm_90", "-cubin", "--resource-usage", *compiler.options(defines)]
+        command += ["-o", str(tmp_path / "kernel.cubin"), str(compiler.FOLDER / f"{name}.cu")]
+        report = subprocess.run(command, check=True, capture_output=True, text=True)
+        assert " 0 bytes spill stores, 0 bytes spill loads" in report.stderr
 
 
 def test_an_argument_of_another_name_or_type_is_refused():

@@ -1,13 +1,15 @@
-"""Tensors and flags as the kernels take them."""
+"""Tensors as the kernels take and return them: contiguous, and float32 in the place of a lower precision."""
 
 from __future__ import annotations
 
-from typing import overload
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 PHI = {"tanh": "TANH", "relu": "RELU", "identity": "IDENTITY", "modrelu": "MODRELU"}
+
+Group = TypeVar("Group", bound=tuple[Any, ...])  # a NamedTuple of arguments or results
 
 
 @overload
@@ -15,14 +17,21 @@ def as_float32(tensor: Tensor) -> Tensor: ...
 @overload
 def as_float32(tensor: None) -> None: ...
 def as_float32(tensor: Tensor | None) -> Tensor | None:
-    """Return the tensor as contiguous float32, in which lower precisions are computed; None stays None."""
-    return None if tensor is None else tensor.float().contiguous()
+    """Return the tensor contiguous, and float32 if it is of floating point; None stays None."""
+    if tensor is None:
+        return None
+    return (tensor.float() if tensor.is_floating_point() else tensor).contiguous()
+
+
+def group_as_float32(group: Group) -> Group:
+    """Return the group with `as_float32` of every tensor; options stay as they are."""
+    return type(group)(*[as_float32(x) if isinstance(x, Tensor) else x for x in group])
+
+
+def group_to_dtype(group: Group, dtype: torch.dtype) -> Group:
+    """Return the group with all floating-point tensors in `dtype`."""
+    return type(group)(*[x.to(dtype) if x.is_floating_point() else x for x in group])
 
 
 def to_device(lengths: Tensor | None, device: torch.device) -> Tensor | None:
     return None if lengths is None else lengths.to(device).contiguous()
-
-
-def to_dtype(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Return the tensors with all floating-point ones in `dtype`."""
-    return tuple(t.to(dtype) if t.is_floating_point() else t for t in tensors)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import full_attention, screened
+from mnemoscope.kernels._cuda.arguments import as_float32, group_as_float32, group_to_dtype
 from mnemoscope.kernels._final_memory import final_memory
-from mnemoscope.kernels._operators import implement
 
 
-@implement("attentive_forward", "cuda")
+@op.attentive_forward.implement("cuda")
 def attentive_forward(
     xp: Tensor,
     weights: op.AttentionWeights,
@@ -21,27 +20,23 @@ def attentive_forward(
     lengths: Tensor | None,
     save: bool,
 ) -> op.AttentiveRun:
-    values0, keys0, origin0 = memory.values0, memory.keys0, memory.origin0
-    if options.buffer < 0:
-        h, s, c_T, slots, *rest = full_attention.forward(
-            xp, *weights, *state, values0, keys0, origin0, options.cell, options.phi, options.mix, lengths, save
-        )
-        slots_T = None
-    else:
-        cell, phi, buffer, relevant, mix, decay, refresh = options
-        h, s, c_T, slots, *rest = screened.forward(
-            xp, *weights, *state, *memory, cell, phi, buffer, relevant, mix, decay, refresh, lengths, save
-        )
-        slots_T = slots
-    values_T, keys_T = final_memory(h, weights.U_a, values0, keys0, slots_T)
-    relevance_T, activations, attended_slots, attention = rest
-    overflowed = xp.new_empty(0, dtype=torch.bool)  # these kernels add q + k first
-    return op.AttentiveRun(
-        h, s, c_T, values_T, keys_T, slots, relevance_T, activations, attended_slots, attention, overflowed
-    )
+    wide_xp = as_float32(xp)
+    wide = group_as_float32(weights), group_as_float32(state), group_as_float32(memory)
+    # The results have the portable operator's shapes: e^{2q} is never saved, and cannot overflow.
+    run = op.portable_forward.allocate(wide_xp, *wide, options, lengths, save)
+    # The final memory is gathered behind the kernel: until then, its tensors need no room.
+    run = run._replace(values_T=xp.new_empty(0), keys_T=xp.new_empty(0))
+    full = options.buffer < 0
+    forward = full_attention.forward if full else screened.forward
+    forward(run, wide_xp, *wide, options, lengths, save)
+
+    run = group_to_dtype(run, xp.dtype)
+    slots_T = None if full else run.slots_T
+    values_T, keys_T = final_memory(run.h, weights.U_a, memory.values0, memory.keys0, slots_T)
+    return run._replace(values_T=values_T, keys_T=keys_T)
 
 
-@implement("attentive_backward", "cuda")
+@op.attentive_backward.implement("cuda")
 def attentive_backward(
     grads: op.AttentiveOutputGradients,
     weights: op.AttentionWeights,
@@ -50,17 +45,15 @@ def attentive_backward(
     options: op.AttentionOptions,
     saved: op.AttentiveSaved,
     lengths: Tensor | None,
-) -> tuple[Tensor, ...]:
-    V, W_a, U_a, v, _ = weights
-    values0, keys0, origin0, _, _ = memory
-    cell, phi, buffer, relevant, mix, _, _ = options
-    h, s, activations, slots, attention, _ = saved
-    if buffer < 0:
-        return full_attention.backward(
-            *grads, V, W_a, U_a, v, *state, values0, keys0, origin0, h, s, activations, attention, cell, phi, mix,
-            lengths,
-        )  # fmt: skip
-    return screened.backward(
-        *grads, V, W_a, U_a, v, *state, values0, keys0, h, s, activations, origin0, slots, attention, cell, phi,
-        buffer, relevant, mix, lengths,
-    )  # fmt: skip
+) -> op.AttentiveGradients:
+    backward = full_attention.backward if options.buffer < 0 else screened.backward
+    found = backward(
+        group_as_float32(grads),
+        group_as_float32(weights),
+        group_as_float32(state),
+        group_as_float32(memory),
+        options,
+        group_as_float32(saved),
+        lengths,
+    )
+    return group_to_dtype(found, saved.h.dtype)

@@ -7,26 +7,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import compiler, layout
-from mnemoscope.kernels._cuda.arguments import PHI, as_float32, to_device
-from mnemoscope.kernels._operators import implement
+from mnemoscope.kernels._cuda.arguments import PHI, as_float32, group_to_dtype, to_device
 
 
 class Cell(NamedTuple):
-    """A struct of cells.cuh, by its name, and what of it decides sizes here."""
+    """A struct of cells.cuh by its name, and the rows of weights per unit that it has."""
 
     name: str
-    rows: int  # of weights per unit
-    saved: int = 0  # numbers per unit and step that the forward pass saves
-    has_cell_state: bool = False
-    has_du: bool = False
+    rows: int
 
 
 RNN = Cell("RNN", rows=1)
-RAC = Cell("RAC", rows=1, has_du=True)
-GORU = Cell("GORU", rows=3, saved=4, has_du=True)
-GRU = Cell("GRU", rows=3, saved=4, has_du=True)
-LSTM = Cell("LSTM", rows=4, saved=4, has_cell_state=True)
+RAC = Cell("RAC", rows=1)
+GORU = Cell("GORU", rows=3)
+GRU = Cell("GRU", rows=3)
+LSTM = Cell("LSTM", rows=4)
 CELLS = {"rnn": RNN, "rac": RAC, "goru": GORU, "gru": GRU, "lstm": LSTM}
 
 
@@ -35,36 +32,25 @@ def supports(cell: Cell, n: int, device: torch.device) -> bool:
     return layout.tile(cell.rows, n, device) is not None
 
 
-class Forward(NamedTuple):
-    """h (T, B, n), c_T (B, n), cells (T, B, n), gates (T, B, 4n); empty if the cell has no such thing."""
-
-    h: Tensor
-    c_T: Tensor
-    cells: Tensor
-    gates: Tensor
-
-
-def _forward(
+def run_forward(
     cell: Cell,
+    *,
     xp: Tensor,
     V: Tensor,
     h0: Tensor,
-    *,
     c0: Tensor | None = None,
     b: Tensor | None = None,
     phi: str = "tanh",
     lengths: Tensor | None,
     save: bool = False,
-) -> Forward:
-    T = xp.shape[0]
-    B, n = h0.shape
-    tile = layout.require_tile(cell.rows, n, xp.device)
-
-    h = xp.new_empty(T, B, n, dtype=torch.float32)
-    saved_steps = T if save else 0
-    c_T = h.new_empty(B, n) if cell.has_cell_state else h.new_empty(0)
-    cells = h.new_empty(saved_steps, B, n) if cell.has_cell_state else h.new_empty(0)
-    gates = h.new_empty(saved_steps, B, cell.saved * n) if cell.saved else h.new_empty(0)
+    h: Tensor,
+    c_T: Tensor | None = None,
+    cells: Tensor | None = None,
+    gates: Tensor | None = None,
+) -> None:
+    """Fill h, and c_T, cells and gates if the cell has them; all tensors float32."""
+    T, B, n = h.shape
+    tile = layout.require_tile(cell.rows, n, h.device)
     compiler.launch(
         "cells_forward",
         {
@@ -79,12 +65,12 @@ def _forward(
         threads=tile.threads,
         shared_floats=2 * tile.padded_n,
         args={
-            "xp": as_float32(xp),
-            "V": as_float32(V),
-            "h0": as_float32(h0),
-            "c0": as_float32(c0),
-            "b": as_float32(b),
-            "lengths": to_device(lengths, xp.device),
+            "xp": xp,
+            "V": V,
+            "h0": h0,
+            "c0": c0,
+            "b": b,
+            "lengths": to_device(lengths, h.device),
             "h": h,
             "c_T": c_T,
             "cells": cells,
@@ -94,25 +80,15 @@ def _forward(
             "B": B,
         },
     )
-    return Forward(h.to(xp.dtype), c_T.to(xp.dtype), cells.to(xp.dtype), gates.to(xp.dtype))
 
 
-class Backward(NamedTuple):
-    """dxp (T, B, rows n), du (T, B, n), dh0, dc0 (B, n); empty if the cell has no such thing."""
-
-    dxp: Tensor
-    du: Tensor
-    dh0: Tensor
-    dc0: Tensor
-
-
-def _backward(
+def run_backward(
     cell: Cell,
-    dh: Tensor | None,
-    V: Tensor,
     *,
+    dh: Tensor | None,
     dc_T: Tensor | None = None,
     xp: Tensor | None = None,
+    V: Tensor,
     h0: Tensor | None = None,
     c0: Tensor | None = None,
     h: Tensor | None = None,
@@ -120,15 +96,15 @@ def _backward(
     saved: Tensor | None = None,
     phi: str = "tanh",
     lengths: Tensor | None,
-) -> Backward:
-    states = next(t for t in (h, cells, xp) if t is not None)  # (T, B, n)
-    T, B, n = states.shape
-    tile = layout.require_tile(cell.rows, n, states.device)
-
-    dxp = states.new_empty(T, B, cell.rows * n, dtype=torch.float32)
-    du = dxp.new_empty(T, B, n) if cell.has_du else dxp.new_empty(0)
-    dh0 = dxp.new_empty(B, n)
-    dc0 = dxp.new_empty(B, n) if cell.has_cell_state else dxp.new_empty(0)
+    dxp: Tensor,
+    du: Tensor | None = None,
+    dh0: Tensor,
+    dc0: Tensor | None = None,
+) -> None:
+    """Fill dxp and dh0, and du and dc0 if the cell has them; all tensors float32."""
+    T = dxp.shape[0]
+    B, n = dh0.shape
+    tile = layout.require_tile(cell.rows, n, dxp.device)
     compiler.launch(
         "cells_backward",
         {
@@ -143,16 +119,16 @@ def _backward(
         threads=tile.threads,
         shared_floats=2 * cell.rows * tile.padded_n,
         args={
-            "dh": as_float32(dh),
-            "dc_T": as_float32(dc_T),
-            "xp": as_float32(xp),
-            "V": as_float32(V),
-            "h0": as_float32(h0),
-            "c0": as_float32(c0),
-            "h": as_float32(h),
-            "cells": as_float32(cells),
-            "saved": as_float32(saved),
-            "lengths": to_device(lengths, states.device),
+            "dh": dh,
+            "dc_T": dc_T,
+            "xp": xp,
+            "V": V,
+            "h0": h0,
+            "c0": c0,
+            "h": h,
+            "cells": cells,
+            "saved": saved,
+            "lengths": to_device(lengths, dxp.device),
             "dxp": dxp,
             "du": du,
             "dh0": dh0,
@@ -162,74 +138,102 @@ def _backward(
             "B": B,
         },
     )
-    dtype = states.dtype
-    return Backward(dxp.to(dtype), du.to(dtype), dh0.to(dtype), dc0.to(dtype))
 
 
-@implement("rnn_forward", "cuda")
+@op.rnn_forward.implement("cuda")
 def rnn_forward(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, phi: str, lengths: Tensor | None) -> Tensor:
-    return _forward(RNN, xp, V, h0, b=b, phi=phi, lengths=lengths).h
+    dtype = xp.dtype
+    xp, V, h0, b = as_float32(xp), as_float32(V), as_float32(h0), as_float32(b)
+    h = op.rnn_forward.allocate(xp, V, h0, b, phi, lengths)
+    run_forward(RNN, xp=xp, V=V, h0=h0, b=b, phi=phi, lengths=lengths, h=h)
+    return h.to(dtype)
 
 
-@implement("rnn_backward", "cuda")
-def rnn_backward(dh: Tensor, V: Tensor, h: Tensor, lengths: Tensor | None, phi: str) -> tuple[Tensor, Tensor]:
-    grads = _backward(RNN, dh, V, h=h, phi=phi, lengths=lengths)
-    return grads.dxp, grads.dh0
+@op.rnn_backward.implement("cuda")
+def rnn_backward(dh: Tensor, V: Tensor, h: Tensor, lengths: Tensor | None, phi: str) -> op.RnnGradients:
+    dtype = h.dtype
+    dh, V, h = as_float32(dh), as_float32(V), as_float32(h)
+    grads = op.rnn_backward.allocate(dh, V, h, lengths, phi)
+    run_backward(RNN, dh=dh, V=V, h=h, phi=phi, lengths=lengths, **grads._asdict())
+    return group_to_dtype(grads, dtype)
 
 
-@implement("rac_forward", "cuda")
+@op.rac_forward.implement("cuda")
 def rac_forward(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, lengths: Tensor | None) -> Tensor:
-    return _forward(RAC, xp, V, h0, b=b, lengths=lengths).h
+    dtype = xp.dtype
+    xp, V, h0, b = as_float32(xp), as_float32(V), as_float32(h0), as_float32(b)
+    h = op.rac_forward.allocate(xp, V, h0, b, lengths)
+    run_forward(RAC, xp=xp, V=V, h0=h0, b=b, lengths=lengths, h=h)
+    return h.to(dtype)
 
 
-@implement("rac_backward", "cuda")
-def rac_backward(dh: Tensor, xp: Tensor, V: Tensor, u: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    grads = _backward(RAC, dh, V, xp=xp, saved=u, lengths=lengths)
-    return grads.dxp, grads.du, grads.dh0
+@op.rac_backward.implement("cuda")
+def rac_backward(dh: Tensor, xp: Tensor, V: Tensor, u: Tensor, lengths: Tensor | None) -> op.StateProductGradients:
+    dtype = xp.dtype
+    dh, xp, V, u = as_float32(dh), as_float32(xp), as_float32(V), as_float32(u)
+    grads = op.rac_backward.allocate(dh, xp, V, u, lengths)
+    run_backward(RAC, dh=dh, xp=xp, V=V, saved=u, lengths=lengths, **grads._asdict())
+    return group_to_dtype(grads, dtype)
 
 
-@implement("goru_forward", "cuda")
-def goru_forward(
-    xp: Tensor, W: Tensor, h0: Tensor, b: Tensor, lengths: Tensor | None, save: bool
-) -> tuple[Tensor, Tensor]:
-    out = _forward(GORU, xp, W, h0, b=b, phi="modrelu", lengths=lengths, save=save)
-    return out.h, out.gates
+@op.goru_forward.implement("cuda")
+def goru_forward(xp: Tensor, W: Tensor, h0: Tensor, b: Tensor, lengths: Tensor | None, save: bool) -> op.GatedRun:
+    dtype = xp.dtype
+    xp, W, h0, b = as_float32(xp), as_float32(W), as_float32(h0), as_float32(b)
+    run = op.goru_forward.allocate(xp, W, h0, b, lengths, save)
+    run_forward(GORU, xp=xp, V=W, h0=h0, b=b, phi="modrelu", lengths=lengths, save=save, **run._asdict())
+    return group_to_dtype(run, dtype)
 
 
-@implement("goru_backward", "cuda")
+@op.goru_backward.implement("cuda")
 def goru_backward(
     dh: Tensor, W: Tensor, h0: Tensor, h: Tensor, gates: Tensor, lengths: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    grads = _backward(GORU, dh, W, h0=h0, h=h, saved=gates, phi="modrelu", lengths=lengths)
-    return grads.dxp, grads.du, grads.dh0
+) -> op.StateProductGradients:
+    dtype = h.dtype
+    dh, W, h0, h, gates = as_float32(dh), as_float32(W), as_float32(h0), as_float32(h), as_float32(gates)
+    grads = op.goru_backward.allocate(dh, W, h0, h, gates, lengths)
+    run_backward(GORU, dh=dh, V=W, h0=h0, h=h, saved=gates, phi="modrelu", lengths=lengths, **grads._asdict())
+    return group_to_dtype(grads, dtype)
 
 
-@implement("gru_forward", "cuda")
+@op.gru_forward.implement("cuda")
 def gru_forward(
     xp: Tensor, V: Tensor, b_hn: Tensor | None, h0: Tensor, lengths: Tensor | None, save: bool
-) -> tuple[Tensor, Tensor]:
-    out = _forward(GRU, xp, V, h0, b=b_hn, lengths=lengths, save=save)
-    return out.h, out.gates
+) -> op.GatedRun:
+    dtype = xp.dtype
+    xp, V, b_hn, h0 = as_float32(xp), as_float32(V), as_float32(b_hn), as_float32(h0)
+    run = op.gru_forward.allocate(xp, V, b_hn, h0, lengths, save)
+    run_forward(GRU, xp=xp, V=V, h0=h0, b=b_hn, lengths=lengths, save=save, **run._asdict())
+    return group_to_dtype(run, dtype)
 
 
-@implement("gru_backward", "cuda")
+@op.gru_backward.implement("cuda")
 def gru_backward(
     dh: Tensor, V: Tensor, h0: Tensor, h: Tensor, gates: Tensor, lengths: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    grads = _backward(GRU, dh, V, h0=h0, h=h, saved=gates, lengths=lengths)
-    return grads.dxp, grads.du, grads.dh0
+) -> op.StateProductGradients:
+    dtype = h.dtype
+    dh, V, h0, h, gates = as_float32(dh), as_float32(V), as_float32(h0), as_float32(h), as_float32(gates)
+    grads = op.gru_backward.allocate(dh, V, h0, h, gates, lengths)
+    run_backward(GRU, dh=dh, V=V, h0=h0, h=h, saved=gates, lengths=lengths, **grads._asdict())
+    return group_to_dtype(grads, dtype)
 
 
-@implement("lstm_forward", "cuda")
-def lstm_forward(
-    xp: Tensor, V: Tensor, h0: Tensor, c0: Tensor, lengths: Tensor | None, save: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _forward(LSTM, xp, V, h0, c0=c0, lengths=lengths, save=save)
+@op.lstm_forward.implement("cuda")
+def lstm_forward(xp: Tensor, V: Tensor, h0: Tensor, c0: Tensor, lengths: Tensor | None, save: bool) -> op.LstmRun:
+    dtype = xp.dtype
+    xp, V, h0, c0 = as_float32(xp), as_float32(V), as_float32(h0), as_float32(c0)
+    run = op.lstm_forward.allocate(xp, V, h0, c0, lengths, save)
+    run_forward(LSTM, xp=xp, V=V, h0=h0, c0=c0, lengths=lengths, save=save, **run._asdict())
+    return group_to_dtype(run, dtype)
 
 
-@implement("lstm_backward", "cuda")
+@op.lstm_backward.implement("cuda")
 def lstm_backward(
     dh: Tensor | None, dc_T: Tensor | None, V: Tensor, c0: Tensor, cells: Tensor, gates: Tensor, lengths: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    grads = _backward(LSTM, dh, V, dc_T=dc_T, c0=c0, cells=cells, saved=gates, lengths=lengths)
-    return grads.dxp, grads.dh0, grads.dc0
+) -> op.LstmGradients:
+    dtype = cells.dtype
+    dh, dc_T = as_float32(dh), as_float32(dc_T)
+    V, c0, cells, gates = as_float32(V), as_float32(c0), as_float32(cells), as_float32(gates)
+    grads = op.lstm_backward.allocate(dh, dc_T, V, c0, cells, gates, lengths)
+    run_backward(LSTM, dh=dh, dc_T=dc_T, V=V, c0=c0, cells=cells, saved=gates, lengths=lengths, **grads._asdict())
+    return group_to_dtype(grads, dtype)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import compiler, layout
-from mnemoscope.kernels._cuda.arguments import as_float32, to_device, to_dtype
+from mnemoscope.kernels._cuda.arguments import as_float32, group_as_float32, group_to_dtype, to_device
 from mnemoscope.kernels._cuda.layout import Tile
-from mnemoscope.kernels._operators import CarriedMemory, SabOptions, SabSaved, implement
 
 MAX_TOP = 32  # lane i of a warp has the record of slot i
 ROWS = 4
@@ -37,67 +37,56 @@ def _top_states(scores0: Tensor, origin0: Tensor, top: int) -> tuple[Tensor, Ten
     return padded.int(), filled.sum(1).int()
 
 
-@implement("sab_forward", "cuda")
+@op.sab_forward.implement("cuda")
 def sab_forward(
     xp: Tensor,
     V: Tensor,
     w: Tensor,
     h0: Tensor,
     c0: Tensor,
-    memory: CarriedMemory,
-    options: SabOptions,
+    memory: op.CarriedMemory,
+    options: op.SabOptions,
     lengths: Tensor | None,
     save: bool,
-) -> tuple[Tensor, ...]:
-    values0, keys0, origin0, _, clock0 = memory
-    store_every, top, _ = options
-    T = xp.shape[0]
-    B, n = h0.shape
+) -> op.SabRun:
+    dtype = xp.dtype
+    xp, V, w, h0, c0 = as_float32(xp), as_float32(V), as_float32(w), as_float32(h0), as_float32(c0)
+    memory = group_as_float32(memory)
+    run = op.sab_forward.allocate(xp, V, w, h0, c0, memory, options, lengths, save)
+    T, B, n = run.h.shape
     tile = layout.require_tile(ROWS, n, xp.device)
-    scores0 = keys0.float() @ w.float()
-    top0, stored0 = _top_states(scores0, origin0, top)
-
-    saved_steps = T if save else 0
-    h = xp.new_empty(T, B, n, dtype=torch.float32)
-    outputs = {
-        "h": h,
-        "attended": torch.empty_like(h),
-        "c_T": h.new_empty(B, n),
-        "cells": h.new_empty(saved_steps, B, n),
-        "gates": h.new_empty(saved_steps, B, 4 * n),
-        "slots": h.new_empty(saved_steps, B, top, dtype=torch.int32),
-        "attention": h.new_empty(saved_steps, B, top),
-    }
+    scores0 = memory.keys0 @ w
+    top0, stored0 = _top_states(scores0, memory.origin0, options.top)
     compiler.launch(
         "sab_forward",
-        {**tile.defines(), "TOP": top, "PHI": "TANH", "SAVE": save, "HAS_LENGTHS": lengths is not None},
+        {**tile.defines(), "TOP": options.top, "PHI": "TANH", "SAVE": save, "HAS_LENGTHS": lengths is not None},
         blocks=B * tile.cluster_blocks,
         threads=tile.threads,
-        shared_floats=forward_floats(tile, top),
+        shared_floats=forward_floats(tile, options.top),
         args={
-            "xp": as_float32(xp),
-            "V": as_float32(V),
-            "w": as_float32(w),
-            "h0": as_float32(h0),
-            "c0": as_float32(c0),
-            "values0": as_float32(values0),
+            "xp": xp,
+            "V": V,
+            "w": w,
+            "h0": h0,
+            "c0": c0,
+            "values0": memory.values0,
             "top0": top0,
             "scores0": scores0,
             "stored0": stored0,
-            "clock0": clock0.contiguous(),
+            "clock0": memory.clock0,
             "lengths": to_device(lengths, xp.device),
-            **outputs,
+            **run._asdict(),
             "n": n,
             "T": T,
             "B": B,
-            "m0": values0.shape[1],
-            "store_every": store_every,
+            "m0": memory.values0.shape[1],
+            "store_every": options.store_every,
         },
     )
-    return to_dtype(tuple(outputs.values()), xp.dtype)
+    return group_to_dtype(run, dtype)
 
 
-@implement("sab_backward", "cuda")
+@op.sab_backward.implement("cuda")
 def sab_backward(
     dh: Tensor | None,
     dattended: Tensor | None,
@@ -105,35 +94,29 @@ def sab_backward(
     V: Tensor,
     w: Tensor,
     c0: Tensor,
-    memory: CarriedMemory,
-    options: SabOptions,
-    saved: SabSaved,
+    memory: op.CarriedMemory,
+    options: op.SabOptions,
+    saved: op.SabSaved,
     lengths: Tensor | None,
-) -> tuple[Tensor, ...]:
-    values0, keys0, origin0, _, clock0 = memory
-    store_every, top, truncation = options
-    h, cells, gates, slots, attention = saved
-    T, B, n = h.shape
-    m0 = values0.shape[1]
-    tile = layout.require_tile(ROWS, n, h.device)
-    scores = torch.tanh(h.float()) @ w.float()
-    scores0 = keys0.float() @ w.float()
-    top0, stored0 = _top_states(scores0, origin0, top)
-
+) -> op.SabGradients:
+    dtype = saved.h.dtype
+    dh, dattended, dc_T = as_float32(dh), as_float32(dattended), as_float32(dc_T)
+    V, w, c0 = as_float32(V), as_float32(w), as_float32(c0)
+    memory, saved = group_as_float32(memory), group_as_float32(saved)
+    found = op.sab_backward.allocate(dh, dattended, dc_T, V, w, c0, memory, options, saved, lengths)
     # The kernel writes the gradients of the memory only where there are any.
-    outputs = {
-        "dxp": scores.new_empty(T, B, 4 * n),
-        "dh0": scores.new_empty(B, n),
-        "dc0": scores.new_empty(B, n),
-        "dvalues0": scores.new_zeros(B, m0, n),
-        "dscores": torch.zeros_like(scores),
-        "dscores0": torch.zeros_like(scores0),
-    }
+    for grad in (found.dvalues0, found.dscores, found.dscores0):
+        grad.zero_()
+
+    T, B, n = saved.h.shape
+    tile = layout.require_tile(ROWS, n, saved.h.device)
+    scores0 = memory.keys0 @ w
+    top0, stored0 = _top_states(scores0, memory.origin0, options.top)
     compiler.launch(
         "sab_backward",
         {
             **tile.defines(),
-            "TOP": top,
+            "TOP": options.top,
             "PHI": "TANH",
             "HAS_DH": dh is not None,
             "HAS_DATTENDED": dattended is not None,
@@ -142,33 +125,29 @@ def sab_backward(
         },
         blocks=B * tile.cluster_blocks,
         threads=tile.threads,
-        shared_floats=backward_floats(tile, top),
+        shared_floats=backward_floats(tile, options.top),
         args={
-            "dh": as_float32(dh),
-            "dattended": as_float32(dattended),
-            "dc_T": as_float32(dc_T),
-            "V": as_float32(V),
-            "w": as_float32(w),
-            "c0": as_float32(c0),
-            "values0": as_float32(values0),
+            "dh": dh,
+            "dattended": dattended,
+            "dc_T": dc_T,
+            "V": V,
+            "w": w,
+            "c0": c0,
+            "values0": memory.values0,
             "top0": top0,
             "stored0": stored0,
-            "clock0": clock0.contiguous(),
-            "h": as_float32(h),
-            "cells": as_float32(cells),
-            "gates": as_float32(gates),
-            "slots": slots,
-            "attention": as_float32(attention),
-            "scores": scores,
+            "clock0": memory.clock0,
+            **saved._asdict(),
+            "scores": torch.tanh(saved.h) @ w,
             "scores0": scores0,
-            "lengths": to_device(lengths, h.device),
-            **outputs,
+            "lengths": to_device(lengths, saved.h.device),
+            **found._asdict(),
             "n": n,
             "T": T,
             "B": B,
-            "m0": m0,
-            "store_every": store_every,
-            "truncation": truncation,
+            "m0": memory.values0.shape[1],
+            "store_every": options.store_every,
+            "truncation": options.truncation,
         },
     )
-    return to_dtype(tuple(outputs.values()), h.dtype)
+    return group_to_dtype(found, dtype)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import compiler, layout
-from mnemoscope.kernels._cuda.arguments import PHI, as_float32, to_device, to_dtype
+from mnemoscope.kernels._cuda.arguments import PHI, to_device
 from mnemoscope.kernels._cuda.layout import Tile
 
 MAX_SLOTS = 32  # lane i of a warp has the record of slot i
@@ -34,143 +35,126 @@ def backward_floats(tile: Tile, slots: int, has_ds: bool) -> int:
     return tile.rows * tile.padded_n + tile.unit_sum_floats + tile.slot_floats(2 * fields, slots)
 
 
-def _defines(tile: Tile, phi: str, buffer: int, relevant: int, mix: str) -> dict[str, int | str]:
+def _defines(tile: Tile, options: op.AttentionOptions) -> dict[str, int | str]:
     return {
         **tile.defines(),
-        "PHI": PHI[phi],
-        "BUFFER": buffer,
-        "RELEVANT": relevant,
-        "MIX_MEAN": mix == "mean",
+        "PHI": PHI[options.phi],
+        "BUFFER": options.buffer,
+        "RELEVANT": options.relevant,
+        "MIX_MEAN": options.mix == "mean",
     }
 
 
 def forward(
-    xp: Tensor, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor, b: Tensor | None, s0: Tensor, c0: Tensor | None,
-    values0: Tensor, keys0: Tensor, origin0: Tensor, relevance0: Tensor, clock0: Tensor, cell: str, phi: str,
-    buffer: int, relevant: int, mix: str, decay: float, refresh: bool, lengths: Tensor | None, save: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    T = xp.shape[0]
-    B, n = s0.shape
-    lstm = cell == "lstm"
-    slots = buffer + relevant
-    tile = layout.require_tile(_rows(lstm), n, xp.device)
-    VW_a = torch.cat([V, W_a]).float()  # ((G + 1)n, n): what reads s
-
-    saved_steps = T if save else 0
-    h = xp.new_empty(T, B, n, dtype=torch.float32)
-    outputs = {
-        "h": h,
-        "s": torch.empty_like(h),
-        "c_T": h.new_empty(B, n) if lstm else h.new_empty(0),
-        "final_slots": h.new_empty(B, slots, dtype=torch.int64),
-        "final_relevance": h.new_empty(B, slots),
-        "activations": h.new_empty(saved_steps, B, 5 * n if lstm else 0),
-        "slots": h.new_empty(saved_steps, B, slots, dtype=torch.int32),
-        "attention": h.new_empty(saved_steps, B, slots),
-    }
+    run: op.AttentiveRun,
+    xp: Tensor,
+    weights: op.AttentionWeights,
+    state: op.AttentionState,
+    memory: op.CarriedMemory,
+    options: op.AttentionOptions,
+    lengths: Tensor | None,
+    save: bool,
+) -> None:
+    """Fill `run`, but for the final memory; all tensors float32."""
+    T, B, n = run.h.shape
+    tile = layout.require_tile(_rows(options.cell == "lstm"), n, xp.device)
+    VW_a = torch.cat([weights.V, weights.W_a])  # ((G + 1)n, n): what reads s
     compiler.launch(
         "screened_forward",
         {
-            **_defines(tile, phi, buffer, relevant, mix),
-            "REFRESH": refresh,
+            **_defines(tile, options),
+            "REFRESH": options.refresh,
             "SAVE": save,
-            "HAS_BIAS": b is not None,
+            "HAS_BIAS": weights.b is not None,
             "HAS_LENGTHS": lengths is not None,
         },
         blocks=B * tile.cluster_blocks,
         threads=tile.threads,
-        shared_floats=forward_floats(tile, slots),
+        shared_floats=forward_floats(tile, options.buffer + options.relevant),
         args={
-            "xp": as_float32(xp),
-            "V": as_float32(V),
-            "W_a": as_float32(W_a),
-            "U_a": as_float32(U_a),
-            "v": as_float32(v),
-            "b": as_float32(b),
-            "query0": s0.float() @ VW_a.T,
-            "c0": as_float32(c0),
-            "projected0": values0.float() @ VW_a.T,
-            "values0": as_float32(values0),
-            "keys0": as_float32(keys0),
-            "origin0": origin0.contiguous(),
-            "relevance0": as_float32(relevance0),
-            "clock0": clock0.contiguous(),
+            "xp": xp,
+            **weights._asdict(),
+            "query0": state.s0 @ VW_a.T,
+            "c0": state.c0,
+            "projected0": memory.values0 @ VW_a.T,
+            **memory._asdict(),
             "lengths": to_device(lengths, xp.device),
-            **outputs,
+            "h": run.h,
+            "s": run.s,
+            "c_T": run.c_T,
+            "slots_T": run.slots_T,
+            "relevance_T": run.relevance_T,
+            "activations": run.activations,
+            "slots": run.slots,
+            "attention": run.attention,
             "n": n,
             "T": T,
             "B": B,
-            "decay": float(decay),
+            "decay": float(options.decay),
         },
     )
-    return to_dtype(tuple(outputs.values()), xp.dtype)
 
 
 def backward(
-    dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, V: Tensor, W_a: Tensor, U_a: Tensor, v: Tensor,
-    s0: Tensor, c0: Tensor | None, values0: Tensor, keys0: Tensor, h: Tensor, s: Tensor, activations: Tensor,
-    origin0: Tensor, slots: Tensor, attention: Tensor, cell: str, phi: str, buffer: int, relevant: int, mix: str,
+    grads: op.AttentiveOutputGradients,
+    weights: op.AttentionWeights,
+    state: op.AttentionState,
+    memory: op.CarriedMemory,
+    options: op.AttentionOptions,
+    saved: op.AttentiveSaved,
     lengths: Tensor | None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    T, B, n = h.shape
-    dtype = h.dtype
-    lstm = cell == "lstm"
-    m0 = buffer + relevant
-    tile = layout.require_tile(_rows(lstm), n, h.device)
-    V, W_a, U_a, h, s, s0, values0 = (t.float() for t in (V, W_a, U_a, h, s, s0, values0))
+) -> op.AttentiveGradients:
+    """Return the gradients; all tensors float32."""
+    T, B, n = saved.h.shape
+    m0 = options.buffer + options.relevant
+    tile = layout.require_tile(_rows(options.cell == "lstm"), n, saved.h.device)
 
     # What every state was to each matrix, and every step's query.
-    VW_a = torch.cat([V, W_a])
-    projected = h @ torch.cat([VW_a, U_a]).T  # (T, B, rows n)
-    projected0 = torch.cat([values0 @ VW_a.T, keys0.float()], -1)  # (B, m0, rows n)
-    queries = torch.empty_like(h)
-    torch.mm(s0, W_a.T, out=queries[0])
-    torch.matmul(s[:-1], W_a.T, out=queries[1:])
+    VW_a = torch.cat([weights.V, weights.W_a])
+    projected = saved.h @ torch.cat([VW_a, weights.U_a]).T  # (T, B, rows n)
+    projected0 = torch.cat([memory.values0 @ VW_a.T, memory.keys0], -1)  # (B, m0, rows n)
+    queries = torch.empty_like(saved.h)
+    torch.mm(state.s0, weights.W_a.T, out=queries[0])
+    torch.matmul(saved.s[:-1], weights.W_a.T, out=queries[1:])
 
-    has_ds = ds is not None
-    gates_n = V.shape[0]
-    gathered0 = h.new_empty(B, m0, (tile.rows + has_ds) * n)
-    dxp = h.new_empty(T, B, gates_n)
-    dq = torch.empty_like(h)
-    dk = torch.empty_like(h)
-    dv_rows = h.new_empty(B, n)
-    dc0 = h.new_empty(B, n) if lstm else h.new_empty(0)
+    has_ds = grads.ds is not None
+    found = op.attentive_backward.allocate(grads, weights, state, memory, options, saved, lengths)
+    dv_rows = found.dv.new_empty(B, n)
+    gathered0 = found.dv.new_empty(B, m0, (tile.rows + has_ds) * n)
     compiler.launch(
         "screened_backward",
         {
-            **_defines(tile, phi, buffer, relevant, mix),
-            "HAS_DH": dh is not None,
+            **_defines(tile, options),
+            "HAS_DH": grads.dh is not None,
             "HAS_DS": has_ds,
-            "HAS_DC": dc_T is not None,
+            "HAS_DC": grads.dc_T is not None,
             "HAS_LENGTHS": lengths is not None,
         },
         blocks=B * tile.cluster_blocks,
         threads=tile.threads,
         shared_floats=backward_floats(tile, m0, has_ds),
         args={
-            "dh": as_float32(dh),
-            "ds": as_float32(ds),
-            "dc_T": as_float32(dc_T),
-            "V": as_float32(V),
-            "W_a": as_float32(W_a),
-            "U_a": as_float32(U_a),
-            "v": as_float32(v),
+            **grads._asdict(),
+            "V": weights.V,
+            "W_a": weights.W_a,
+            "U_a": weights.U_a,
+            "v": weights.v,
             "projected": projected,
             "projected0": projected0,
             "queries": queries,
-            "c0": as_float32(c0),
-            "values0": as_float32(values0),
-            "origin0": origin0.contiguous(),
-            "h": as_float32(h),
-            "activations": as_float32(activations),
-            "slots": slots,
-            "attention": as_float32(attention),
-            "lengths": to_device(lengths, h.device),
-            "dxp": dxp,
-            "dq": dq,
-            "dk": dk,
+            "c0": state.c0,
+            "values0": memory.values0,
+            "origin0": memory.origin0,
+            "h": saved.h,
+            "activations": saved.activations,
+            "slots": saved.slots,
+            "attention": saved.attention,
+            "lengths": to_device(lengths, saved.h.device),
+            "dxp": found.dxp,
+            "dq": found.dq,
+            "dk": found.dk,
             "dv_rows": dv_rows,
-            "dc0": dc0,
+            "dc0": found.dc0,
             "gathered0": gathered0,
             "n": n,
             "T": T,
@@ -179,10 +163,11 @@ def backward(
     )
 
     # Gradients of the carried memory: of its products with [V; W_a], of its keys, of its values.
+    gates_n = weights.V.shape[0]
     dprojected0 = gathered0[..., : gates_n + n]
     dkeys0 = gathered0[..., gates_n + n : gates_n + 2 * n].contiguous()
     dvalues0 = dprojected0 @ VW_a
     if has_ds:
         dvalues0 = dvalues0 + gathered0[..., gates_n + 2 * n :]
-    ds0 = dxp[0] @ V + dq[0] @ W_a
-    return to_dtype((dxp, dq, dk, dv_rows.sum(0), ds0, dc0, dvalues0, dkeys0), dtype)
+    ds0 = found.dxp[0] @ weights.V + found.dq[0] @ weights.W_a
+    return found._replace(dv=dv_rows.sum(0), ds0=ds0, dvalues0=dvalues0, dkeys0=dkeys0)

@@ -24,7 +24,7 @@ DEVICE float* shared_memory() { return reinterpret_cast<float*>(dynamic_shared);
 DEVICE float shuffle(float x, int source) { return __shfl_sync(FULL_WARP, x, source); }
 DEVICE int shuffle(int x, int source) { return __shfl_sync(FULL_WARP, x, source); }
 DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(FULL_WARP, x, mask); }
-DEVICE unsigned ballot(bool x) { return __ballot_sync(FULL_WARP, x); }
+DEVICE unsigned warp_ballot(bool x) { return __ballot_sync(FULL_WARP, x); }
 DEVICE int warp_max(int x) { return __reduce_max_sync(FULL_WARP, x); }
 DEVICE int warp_min(int x) { return __reduce_min_sync(FULL_WARP, x); }
 DEVICE void sync_warp() { __syncwarp(); }

@@ -200,6 +200,15 @@ KERNEL full_attention_backward(const float* dh, const float* ds, const float* dc
     }
     sync_cluster();  // also: before a block stores into another, that one must have begun
 
+    // No gradient past the sequence's length: zeros, by the blocks in turn.
+    for (int t = steps + rank; t < T; t += CLUSTER_BLOCKS) {
+        const long long row = (long long)t * B + sequence;
+        for (int j = threadIdx.x; j < n; j += THREADS) {
+            for (int r = 0; r < GATES; ++r) dxp[row * GATES * n + r * n + j] = 0.f;
+            dq[row * n + j] = dk[row * n + j] = 0.f;
+        }
+    }
+
     // The softmax of step t.
     const auto softmax_of_step = [&](int t, float& log_sum, float& mean) {
         log_sum = log_sums[(long long)t * B + sequence];

@@ -210,8 +210,18 @@ KERNEL full_attention_forward(const float* xp, const float* VW_a_T, const float*
         sync_block();
     }
 
+    // The final cell state; zeros past the sequence's length, by the blocks in turn.
     if (GATES == 4 && rank == 0)
         for (int j = threadIdx.x; j < n; j += THREADS)
             c_T[(long long)sequence * n + j] = shared_c[j];
+    for (int t = steps + rank; t < T; t += CLUSTER_BLOCKS) {
+        const long long row = (long long)t * B + sequence;
+        for (int j = threadIdx.x; j < n; j += THREADS) {
+            h[row * n + j] = s[row * n + j] = 0.f;
+            for (int r = 0; SAVE && GATES == 4 && r < 5; ++r)
+                activations[(row * 5 + r) * n + j] = 0.f;
+        }
+        if (SAVE && threadIdx.x == 0) log_sums[row] = 0.f;
+    }
     sync_cluster();  // no block ends before the others are done with its shared memory
 }

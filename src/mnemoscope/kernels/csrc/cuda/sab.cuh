@@ -44,7 +44,7 @@ struct TopStates {
         int slot = stored;
         if (stored++ >= TOP) {
             const int least = lowest();
-            slot = first_bit(ballot(state >= 0 && sortable(score) == least));
+            slot = first_bit(warp_ballot(state >= 0 && sortable(score) == least));
             if (!(new_score > from_sortable(least))) return -1;
         }
         if (lane == slot) state = new_state, score = new_score;

@@ -159,7 +159,7 @@ KERNEL sab_backward(const float* dh, const float* dattended, const float* dc_T, 
             const float total = warp_sum(dweight);
             const int least = top.lowest();
             const int least_slot =
-                first_bit(ballot(top.state >= 0 && sortable(top.score) == least));
+                first_bit(warp_ballot(top.state >= 0 && sortable(top.score) == least));
             dscore += dweight - (lane == least_slot ? total : 0.f);
         } else {
             dscore += alpha * (dalpha - mean);
@@ -174,7 +174,7 @@ KERNEL sab_backward(const float* dh, const float* dattended, const float* dc_T, 
         // received; the one that it replaced comes back.
         if (stored) {
             top.stored -= 1;
-            const int slot = first_bit(ballot(lane < TOP && top.state == m0 + t - 1));
+            const int slot = first_bit(warp_ballot(lane < TOP && top.state == m0 + t - 1));
             float received = 0.f;  // by its score
             if (slot >= 0) {
                 received = shuffle(dscore, slot);

@@ -34,12 +34,12 @@ struct SlotChange {
     // after, before: the state in the lane's slot at steps t and t - 1.
     DEVICE void find(int lane, int after, int before) {
         moved_to = moved_from = evicted_from = evicted = -1;
-        unsigned changed = ballot(lane < SLOTS && after != before);
+        unsigned changed = warp_ballot(lane < SLOTS && after != before);
         for (; changed; changed &= changed - 1) {
             const int slot = first_bit(changed);
             const int state = shuffle(before, slot);
             if (state < 0) continue;
-            const int now = first_bit(ballot(lane < SLOTS && after == state));
+            const int now = first_bit(warp_ballot(lane < SLOTS && after == state));
             if (now >= 0)
                 moved_to = now, moved_from = slot;
             else
@@ -176,7 +176,7 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         // Gradients of the weights, dalpha_i = sum_r g_r . field_r(i). A constant in all of them
         // leaves the softmax's gradient as it is: subtracting h_t's first leaves small numbers
         // where states resemble each other, and no cancellation.
-        const int newest_slot = first_bit(ballot(state == SLOTS + t));
+        const int newest_slot = first_bit(warp_ballot(state == SLOTS + t));
         float part[SLOTS_PER_LANE][1], newest[FIELDS];
 #pragma unroll
         for (int r = 0; r < FIELDS; ++r)

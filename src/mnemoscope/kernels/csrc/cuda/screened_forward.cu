@@ -41,7 +41,7 @@ struct SlotTable {
                 const bool in_R = lane >= BUFFER && lane < SLOTS;
                 const int order = sortable(state >= 0 ? relevance : NEGATIVE_INFINITY);
                 const int least = warp_min(in_R ? order : 0x7fffffff);
-                const int candidate = first_bit(ballot(in_R && order == least));
+                const int candidate = first_bit(warp_ballot(in_R && order == least));
                 if (leaving_relevance > from_sortable(least)) promoted = candidate;
                 if (lane == promoted) state = leaving, relevance = leaving_relevance;
             }
@@ -60,8 +60,8 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
                         const float* projected0, const float* values0, const float* keys0,
                         const long long* origin0, const float* relevance0, const long long* clock0,
                         const long long* lengths, float* h, float* s, float* c_T,
-                        long long* final_slots, float* final_relevance, float* activations,
-                        int* slots, float* attention, int n, int T, int B, double decay) {
+                        long long* slots_T, float* relevance_T, float* activations, int* slots,
+                        float* attention, int n, int T, int B, double decay) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit, lane = pos.lane;
     const int steps = HAS_LENGTHS ? (int)lengths[pos.sequence] : T;
@@ -223,8 +223,8 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
 
     // The final memory and cell state; zeros past the sequence's length.
     if (writes_slots) {
-        final_slots[(long long)pos.sequence * SLOTS + lane] = table.state;
-        final_relevance[(long long)pos.sequence * SLOTS + lane] = table.relevance;
+        slots_T[(long long)pos.sequence * SLOTS + lane] = table.state;
+        relevance_T[(long long)pos.sequence * SLOTS + lane] = table.relevance;
     }
     if (GATES == 4 && writes) c_T[first] = c_t;
     for (int t = steps; t < T; ++t, offset += step_stride) {
