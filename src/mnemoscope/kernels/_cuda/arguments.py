@@ -29,7 +29,9 @@ def group_as_float32(group: Group) -> Group:
 
 
 def group_to_dtype(group: Group, dtype: torch.dtype) -> Group:
-    """Return the group with all floating-point tensors in `dtype`."""
+    """Return a group of float32 and integer tensors with the float32 ones in `dtype`."""
+    if dtype is torch.float32:
+        return group
     return type(group)(*[x.to(dtype) if x.is_floating_point() else x for x in group])
 
 

@@ -80,16 +80,23 @@ def parameters(name: str) -> tuple[Parameter, ...]:
 def order_arguments(name: str, args: Mapping[str, Argument]) -> list[Argument]:
     """Return the arguments in the order of the kernel's parameters; their names and types must agree."""
     expected = parameters(name)
-    names = {parameter.name for parameter in expected}
+    names = _names(name)
     assert args.keys() == names, f"{name}: {sorted(args.keys() ^ names)} are not in both"
-    for parameter in expected:
-        arg = args[parameter.name]
+    ordered = []
+    for parameter_name, dtype in expected:
+        arg = args[parameter_name]
         if isinstance(arg, Tensor):
-            fits = arg.dtype == parameter.dtype and arg.is_contiguous()
+            fits = arg.dtype is dtype and arg.is_contiguous()
         else:
-            fits = arg is None or parameter.dtype is None
-        assert fits, f"{name}: {parameter.name} must be contiguous and {parameter.dtype or 'a number'}"
-    return [args[parameter.name] for parameter in expected]
+            fits = arg is None or dtype is None
+        assert fits, f"{name}: {parameter_name} must be contiguous and {dtype or 'a number'}"
+        ordered.append(arg)
+    return ordered
+
+
+@cache
+def _names(name: str) -> frozenset[str]:
+    return frozenset(parameter.name for parameter in parameters(name))
 
 
 def _create_context(device: torch.device) -> None:
