@@ -20,7 +20,7 @@ from mnemoscope.files import write_atomic
 
 Status = Literal["certified", "estimated", "not applicable", "skipped", "failed"]
 FILE = "findings.json"
-FORMAT = 1
+FORMAT = 2  # 1 had no status for each figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +30,15 @@ class Finding:
     Attributes:
         scope: the name of the scope that made it.
         sentence: the result in one sentence.
-        status: how far to trust it. `certified`: the conditions of a theorem were checked; `estimated`: measured on
+        status: how far to trust the sentence. `certified`: every figure in it is proved; `estimated`: measured on
             these inputs; `not applicable` to this model; `skipped`: the time was up; `failed`.
         why: the condition that was checked, or the reason why there is no result.
         figures: the few numbers that matter, ``{"horizon": 38.0}``.
         series: the arrays that charts are drawn from; numpy arrays on the CPU.
         spread: the variation of figures and series over sequences or seeds, under the same names.
         labels: results that are words: the name of a regime, the names of rows.
+        certified: the names of the figures that are proved: the conditions of a theorem were checked. All others are
+            estimated; see `status_of`.
         assumptions: what the result takes for granted.
         warnings: what is wrong with the model, and how to fix it.
         method: how it was measured, in one line.
@@ -53,6 +55,7 @@ class Finding:
     series: dict[str, np.ndarray] = field(default_factory=dict)
     spread: dict[str, np.ndarray] = field(default_factory=dict)
     labels: dict[str, str | list[str]] = field(default_factory=dict)
+    certified: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     method: str = ""
@@ -68,8 +71,22 @@ class Finding:
             arrays = {key: _array(value) for key, value in getattr(self, name).items()}
             object.__setattr__(self, name, arrays)
         object.__setattr__(self, "figures", {key: float(value) for key, value in self.figures.items()})
+        self._check_certified()
         if not self.title:
             object.__setattr__(self, "title", self.scope.replace("_", " ").capitalize())
+
+    def _check_certified(self) -> None:
+        unknown = [name for name in self.certified if name not in self.figures]
+        if unknown:
+            raise MnemoscopeError(f"{self.scope} certifies {', '.join(unknown)}, which are not among its figures")
+        if self.status == "certified" and self.figures and not self.certified:
+            raise MnemoscopeError(f"{self.scope} is certified, but names no figure that is")
+
+    def status_of(self, figure: str) -> Status:
+        """Return the status of one figure: certified, estimated, or the finding's own if there is no result."""
+        if not self.has_result:
+            return self.status
+        return "certified" if figure in self.certified else "estimated"
 
     @property
     def has_result(self) -> bool:
@@ -163,7 +180,7 @@ def _split(finding: Finding) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return document, series | spread
 
 
-_TUPLES = ("assumptions", "warnings", "help")  # which JSON gives back as lists
+_TUPLES = ("certified", "assumptions", "warnings", "help")  # which JSON gives back as lists
 
 
 def _json_number(value: float) -> float | str:
@@ -199,10 +216,13 @@ def _load(folder: Path) -> Examination:
     path = folder / FILE if folder.is_dir() else folder
     try:
         document = json.loads(path.read_text("utf-8"))
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
+        if not isinstance(document, dict) or document.get("format") not in (1, FORMAT):
             raise MnemoscopeError(f"{path} is not a file of findings of format {FORMAT}")
         arrays = load_arrays((path.parent / Path(document["arrays"]).name).read_bytes())
-        findings = [_join(part, f"{i}/", arrays) for i, part in enumerate(document["findings"])]
+        parts = document["findings"]
+        if document["format"] == 1:
+            parts = [_from_format_1(part) for part in parts]
+        findings = [_join(part, f"{i}/", arrays) for i, part in enumerate(parts)]
         about = {f.name: document[f.name] for f in fields(Examination) if f.name != "findings"}
     except MnemoscopeError:
         raise
@@ -211,6 +231,12 @@ def _load(folder: Path) -> Examination:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise MnemoscopeError(f"{path} does not hold findings: {type(error).__name__}: {error}") from error
     return Examination({finding.scope: finding for finding in findings}, **about)
+
+
+def _from_format_1(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Call certified findings of format 1 estimated: they marked figures that were measured, or proved too little."""
+    status = document["status"]
+    return {**document, "status": "estimated" if status == "certified" else status}
 
 
 def _join(document: Mapping[str, Any], prefix: str, arrays: Mapping[str, np.ndarray]) -> Finding:

@@ -222,6 +222,7 @@ def test_json_output(here, capsys):
     assert said["report"] == str(Path("o/report.html"))
     assert said["models"]["GRU"]["findings"]["horizon"]["figures"]["lags"] == 8
     assert said["models"]["GRU"]["findings"]["horizon"]["figures"]["explodes_at"] == "inf"
+    assert said["models"]["GRU"]["findings"]["horizon"]["certified"] == []
 
 
 @pytest.mark.parametrize(
@@ -233,12 +234,20 @@ def test_json_output(here, capsys):
         ("lags>15", 0),
         ("lyapunov.largest>0", 4),
         ("explodes_at>=inf", 4),
+        ("horizon<0:certified", 4),  # it is estimated
     ],
 )
 def test_fail_if_conditions(here, capsys, condition, code):
     arguments = ["GRU", "--with", "hidden_size=4", "--scopes", "horizon", "--out", "o", "--fail-if", condition]
     assert main(["examine", *arguments, *SMALL]) == code
     assert bool(capsys.readouterr().err) == (code == 4)
+
+
+@pytest.mark.parametrize(("condition", "code"), [("stability.lambda>2:certified", 0), ("largest_ratio>2:certified", 4)])
+def test_fail_if_asks_for_the_status_of_the_figure(here, capsys, condition, code):
+    arguments = ["LinearSystem", "--with", "hidden_size=1", "--scopes", "stability", "--out", "o"]
+    assert main(["examine", *arguments, "--seed", "0", "--fail-if", condition, *SMALL]) == code
+    assert ("estimated, not certified" in capsys.readouterr().err) == (code == 4)
 
 
 def test_fail_if_on_a_scope_that_does_not_apply(here, capsys):

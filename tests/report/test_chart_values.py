@@ -12,10 +12,17 @@ from mnemoscope.report._charts import charts_of, scopes_of
 same = np.testing.assert_array_equal
 
 
-def charts(scope, series, figures=None, labels=None, status="estimated", models=1, spread=None):
+def charts(scope, series, figures=None, labels=None, certified=(), models=1, spread=None):
     """The charts of a scope by key, of `models` models with the same finding."""
     finding = Finding(
-        scope, "S.", status, figures=figures or {}, series=series, labels=labels or {}, spread=spread or {}
+        scope,
+        "S.",
+        "estimated",
+        figures=figures or {},
+        certified=certified,
+        series=series,
+        labels=labels or {},
+        spread=spread or {},
     )
     examinations = {f"m{i}": made(**{scope: finding}) for i in range(models)}
     return {chart.key: chart for chart in charts_of(examinations, scope)}
@@ -69,7 +76,7 @@ def test_truncation_draws_errors_and_bounds_over_the_window():
 
 def test_stability_draws_norms_over_steps_and_sorted_ratios():
     series = {"step": np.array([5, 6]), "jacobian_norm": np.array([0.5, 2.0]), "ratio": np.array([0.9, 0.1, 0.5])}
-    found = charts("stability", series, {"lambda": 0.7}, status="certified")
+    found = charts("stability", series, {"lambda": 0.7}, certified=("lambda",))
     (cloud,) = found["stability-jacobian"].marks
     assert isinstance(cloud, Points)
     same(cloud.x, [5, 6])

@@ -134,16 +134,26 @@ def test_verdict_compares_horizons_with_the_need():
 @pytest.mark.parametrize(
     ("status", "exponent", "said"),
     [
-        ("certified", -0.1, "not contractive λ = 2, certified"),  # what is proved comes first
+        ("certified", -0.1, "not contractive λ = 2 certified"),  # what is proved comes first
         ("estimated", -0.1, "contractive exponent -0.1 per step"),  # a step may stretch what the long run shrinks
         ("estimated", np.nan, "not contractive λ ≈ 2"),
     ],
 )
 def test_dynamics_on_the_page(status, exponent, said):
-    stability = Finding("stability", "S.", status, figures={"lambda": 2.0}, labels={"regime": "not contractive"})
+    certified = ("lambda",) if status == "certified" else ()
+    labels = {"regime": "not contractive"}
+    stability = Finding("stability", "S.", status, figures={"lambda": 2.0}, certified=certified, labels=labels)
     lyapunov = Finding("lyapunov", "L.", "estimated", figures={"largest": exponent}, labels={"regime": "contractive"})
     page = Reader(render(made(stability=stability, lyapunov=lyapunov)))
     assert said in " ".join(page.text.split())
+
+
+def test_each_figure_is_marked_certified_or_estimated():
+    figures = {"window": 9.0, "certified_window": 40.0}
+    truncation = Finding("truncation", "T.", "estimated", figures=figures, certified=("certified_window",))
+    words = " ".join(Reader(render(made(truncation=truncation))).text.split())
+    assert "window 9 estimated" in words
+    assert "certified window 40 certified" in words
 
 
 def test_needs_that_differ_are_shown_for_each_model():

@@ -25,7 +25,8 @@ def examination(**changes):
         method="m",
         seconds=0.5,
     )
-    other = Finding("stability", "It is stable.", "certified", why="||V|| < 1")
+    figures = {"lambda": 0.5, "seen": 0.4}
+    other = Finding("stability", "It is stable.", "certified", "||V|| < 1", figures, certified=("lambda",))
     fields = dict(verdict="Good.", about={"model": "LSTM", "ünï": "<b>"}, partial=True, seconds=1.5)
     return Examination({"horizon": finding, "stability": other}, **{**fields, **changes})
 
@@ -65,6 +66,34 @@ def test_a_file_without_titles_loads(tmp_path):
             del finding[name]
     path.write_text(json.dumps(document))
     assert Examination.load(tmp_path) == examination()
+
+
+def test_status_belongs_to_a_figure(tmp_path):
+    examination().save(tmp_path)
+    stability = Examination.load(tmp_path)["stability"]
+    assert stability.status_of("lambda") == "certified"
+    assert stability.status_of("seen") == "estimated"
+    assert Finding("x", "s", "skipped").status_of("lambda") == "skipped"
+
+
+def test_certified_names_a_figure():
+    with pytest.raises(MnemoscopeError, match="certifies mu, which are not among its figures"):
+        Finding("x", "s", "estimated", figures={"lambda": 1.0}, certified=("mu",))
+    with pytest.raises(MnemoscopeError, match="is certified, but names no figure"):
+        Finding("x", "s", "certified", figures={"lambda": 1.0})
+
+
+def test_format_1_loads_and_certifies_nothing(tmp_path):
+    """Certificates of that format covered figures that were measured, and ignored stacks and start states."""
+    path = examination().save(tmp_path)
+    document = json.loads(path.read_text())
+    document["format"] = 1
+    for finding in document["findings"]:
+        del finding["certified"]
+    path.write_text(json.dumps(document))
+    loaded = Examination.load(tmp_path)
+    assert loaded["horizon"] == examination()["horizon"]
+    assert loaded["stability"].status == loaded["stability"].status_of("lambda") == "estimated"
 
 
 def test_file_is_strict_json_with_nan_as_text(tmp_path):

@@ -1,4 +1,7 @@
-"""--fail-if "horizon<100": conditions on the figures of findings, for continuous integration."""
+"""--fail-if "horizon<100": conditions on the figures of findings, for continuous integration.
+
+"stability.lambda>0.9:certified" also fails if the figure is only estimated.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.finding import Examination
+from mnemoscope.finding import Examination, Status
 from mnemoscope.scopes import SCOPES
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -24,30 +27,42 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """``NAME < NUMBER``. NAME is ``scope.figure``, a scope whose figure has its name, or a figure of any scope."""
+    """``NAME < NUMBER``. NAME is ``scope.figure``, a scope whose figure has its name, or a figure of any scope.
+
+    With ``:certified`` after the number, a figure that is not proved cannot pass.
+    """
 
     text: str
     name: str
     operator: str
     bound: float
+    certified: bool = False
 
     def failure(self, model: str, examination: Examination) -> str:
         """Return why the model fails, or "" if it passes. A figure that was not measured cannot pass."""
-        value = self._value(examination)
-        if value is None:
+        found = self._figure(examination)
+        if found is None:
             return f"{model}: {self.text} cannot be decided: {self._missing(examination)}"
+        value, status = found
+        if self.certified and status != "certified":
+            return f"{model}: {self.text} cannot be decided: {self.name} is {status}, not certified"
         if math.isnan(value):
             return f"{model}: {self.text} cannot be decided: {self.name} is NaN here"
         if _OPERATORS[self.operator](value, self.bound):
             return f"{model}: {self.text} ({self.name} is {value:.6g})"
         return ""
 
-    def _value(self, examination: Examination) -> float | None:
-        figures = {f"{finding.scope}.{key}": value for finding in examination for key, value in finding.figures.items()}
+    def _figure(self, examination: Examination) -> tuple[float, Status] | None:
+        """Return the value and the status of the figure that is meant; None if there is none."""
+        figures = {
+            f"{finding.scope}.{key}": (value, finding.status_of(key))
+            for finding in examination
+            for key, value in finding.figures.items()
+        }
         for name in (self.name, f"{self.name}.{self.name}"):
             if name in figures:
                 return figures[name]
-        return next((value for name, value in figures.items() if name.partition(".")[2] == self.name), None)
+        return next((figure for name, figure in figures.items() if name.partition(".")[2] == self.name), None)
 
     def _missing(self, examination: Examination) -> str:
         """Why there is no such figure; a name that no scope could have is a user error."""
@@ -63,18 +78,20 @@ class Condition:
 
 
 def read_conditions(texts: Sequence[str]) -> list[Condition]:
-    """Parse conditions as users write them: ``NAME<NUMBER``, with <, <=, >, >=, == or !=."""
+    """Parse conditions as users write them: ``NAME<NUMBER[:certified]``, with <, <=, >, >=, == or !=."""
     return [_read_condition(text) for text in texts]
 
 
 def _read_condition(text: str) -> Condition:
-    match = re.fullmatch(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*", text)
+    match = re.fullmatch(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|!=|<|>)\s*([^\s:]+)(:certified)?\s*", text)
     try:
         if match is None:
             raise ValueError
-        return Condition(text.strip(), match[1], match[2], float(match[3]))
+        return Condition(text.strip(), match[1], match[2], float(match[3]), certified=match[4] is not None)
     except ValueError:
-        allowed = "a figure, one of < <= > >= == !=, and a number, as in 'horizon<100'"
+        allowed = (
+            "a figure, one of < <= > >= == !=, and a number, as in 'horizon<100'; ':certified' may follow the number"
+        )
         raise MnemoscopeError(f"fail-if = {text!r} is not allowed; it must be {allowed}") from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from mnemoscope.finding import Examination
 from mnemoscope.report._chart import format_number
@@ -38,13 +39,19 @@ class ScopeWarning:
 
 @dataclass(frozen=True)
 class HeadlineValue:
-    """One model's value under a headline: the value, a remark, and whether it is good or bad news."""
+    """One model's value under a headline: the value, a remark, whether it is good or bad news, and its status."""
 
     model: str
     index: int  # of the model among all on the page
     value: str
     remark: str
     tone: str = ""  # "good", "bad" or neither
+    status: str = ""  # "certified" or "estimated"; empty if there is no value
+
+    @property
+    def note(self) -> str:
+        """The remark and the status, as lists and tables say them after the value."""
+        return ", ".join(text for text in (self.remark, self.status) if text)
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,10 @@ class Headline:
     title: str
     scope: str
     values: tuple[HeadlineValue, ...]
+
+
+HeadlineParts: TypeAlias = tuple[str, str, str, str]
+"""Value, remark, tone and status of a `HeadlineValue`."""
 
 
 def alarms(examinations: Mapping[str, Examination]) -> list[Alarm]:
@@ -87,7 +98,7 @@ def verdict(examinations: Mapping[str, Examination]) -> list[str]:
     if len(examinations) == 1:
         return [examination.verdict for examination in examinations.values()]
     horizon, dynamics, window, _ = headlines(examinations)
-    regimes = "; ".join(f"{value.model} {value.value} ({value.remark})" for value in dynamics.values)
+    regimes = "; ".join(f"{value.model} {value.value} ({value.note})" for value in dynamics.values)
     windows = "; ".join(f"{value.model} {value.value}" for value in window.values)
     return [_compare_horizons(horizon.values), f"Dynamics: {regimes}.", f"Backpropagation through time: {windows}."]
 
@@ -120,15 +131,15 @@ def headlines(examinations: Mapping[str, Examination]) -> list[Headline]:
 def _headline(
     title: str,
     scopes: tuple[str, ...],
-    read: Callable[[Examination], tuple[str, str, str]],
+    read: Callable[[Examination], HeadlineParts],
     examinations: Mapping[str, Examination],
 ) -> Headline:
     """A headline links to the first of `scopes` that any model has a finding of."""
     found = [scope for scope in scopes if any(_has(examination, scope) for examination in examinations.values())]
     values = []
     for index, (name, examination) in enumerate(examinations.items()):
-        value, remark, tone = read(examination)
-        values.append(HeadlineValue(name, index, value, remark, tone))
+        value, remark, tone, status = read(examination)
+        values.append(HeadlineValue(name, index, value, remark, tone, status))
     return Headline(title, found[0] if found else scopes[0], tuple(values))
 
 
@@ -143,37 +154,43 @@ def _figure(examination: Examination, scope: str, name: str) -> float:
     return examination.findings[scope].figures.get(name, math.nan)
 
 
-def _horizon(examination: Examination) -> tuple[str, str, str]:
+def _status(examination: Examination, scope: str, figure: str) -> str:
+    """The status of a figure of a scope's finding."""
+    return examination.findings[scope].status_of(figure)
+
+
+def _horizon(examination: Examination) -> HeadlineParts:
     horizon = _figure(examination, "horizon", "horizon")
     lags = _figure(examination, "horizon", "lags")
     explodes_at = _figure(examination, "horizon", "explodes_at")
     if math.isnan(horizon):
         return _missing(examination, "horizon")
+    status = _status(examination, "horizon", "horizon")
     if math.isfinite(explodes_at):
-        return "explodes", f"from {format_number(explodes_at)} steps back", "bad"
+        return "explodes", f"from {format_number(explodes_at)} steps back", "bad", status
 
     # A horizon at the last lag means that the gradient was still there where the sequences began.
     to_the_start = not horizon < lags
     value = f"all {format_number(lags)} steps" if to_the_start else f"{format_number(max(horizon, 0))} steps"
     needs = needs_of(examination)
     if needs is None:
-        return value, "" if to_the_start else f"of {format_number(lags)} looked at", ""
+        return value, "" if to_the_start else f"of {format_number(lags)} looked at", "", status
     enough = horizon >= min(needs, lags)
-    return value, f"{NEEDS} {format_number(needs)}", "good" if enough else "bad"
+    return value, f"{NEEDS} {format_number(needs)}", "good" if enough else "bad", status
 
 
-def _regime(examination: Examination) -> tuple[str, str, str]:
+def _regime(examination: Examination) -> HeadlineParts:
     """What was proved; else how states move in the long run; else the largest stretch that was seen in one step."""
     factor = _figure(examination, "stability", "lambda")
     exponent = _figure(examination, "lyapunov", "largest")
-    if not math.isnan(factor) and examination.findings["stability"].status == "certified":
-        return _regime_label(examination, "stability"), f"λ = {format_number(factor)}, certified", ""
+    if not math.isnan(factor) and examination.findings["stability"].status_of("lambda") == "certified":
+        return _regime_label(examination, "stability"), f"λ = {format_number(factor)}", "", "certified"
     if not math.isnan(exponent):
         regime, _, memory = _regime_label(examination, "lyapunov").partition(" beside ")
         remark = f"exponent {format_number(exponent)} per step" + (f", beside {memory}" if memory else "")
-        return regime, remark, "bad" if regime == "chaotic" else ""
+        return regime, remark, "bad" if regime == "chaotic" else "", _status(examination, "lyapunov", "largest")
     if not math.isnan(factor):
-        return _regime_label(examination, "stability"), f"λ ≈ {format_number(factor)}", ""
+        return _regime_label(examination, "stability"), f"λ ≈ {format_number(factor)}", "", "estimated"
     return _missing(examination, "lyapunov")
 
 
@@ -181,17 +198,18 @@ def _regime_label(examination: Examination, scope: str) -> str:
     return str(examination.findings[scope].labels.get("regime", ""))
 
 
-def _window(examination: Examination) -> tuple[str, str, str]:
+def _window(examination: Examination) -> HeadlineParts:
     window = _figure(examination, "truncation", "bptt_window")
     steps = _figure(examination, "truncation", "steps")
     if math.isnan(window):
         return _missing(examination, "truncation")
+    status = _status(examination, "truncation", "bptt_window")
     if not window < steps:
-        return f"all {format_number(steps)} steps", "no shorter one keeps the gradient", ""
-    return f"{format_number(window)} steps", "keep the gradient within 1 %", ""
+        return f"all {format_number(steps)} steps", "no shorter one keeps the gradient", "", status
+    return f"{format_number(window)} steps", "keep the gradient within 1 %", "", status
 
 
-def _far_gradient(examination: Examination) -> tuple[str, str, str]:
+def _far_gradient(examination: Examination) -> HeadlineParts:
     """The gradient at the lag that the task needs, or at the last lag, relative to lag 0."""
     gradient = examination.findings["horizon"].series.get("input_gradient") if _has(examination, "horizon") else None
     if gradient is None or not len(gradient) or not gradient[0] > 0:
@@ -202,10 +220,10 @@ def _far_gradient(examination: Examination) -> tuple[str, str, str]:
     relative = float(gradient[lag] / gradient[0])
     value, remark = format_number(relative), f"of its size at lag 0, {format_number(lag)} steps back"
     if needs is None:
-        return value, remark, ""
-    return value, remark, "good" if VANISHED <= relative <= EXPLODED else "bad"
+        return value, remark, "", "estimated"
+    return value, remark, "good" if VANISHED <= relative <= EXPLODED else "bad", "estimated"
 
 
-def _missing(examination: Examination, scope: str) -> tuple[str, str, str]:
+def _missing(examination: Examination, scope: str) -> HeadlineParts:
     finding = examination.findings.get(scope)
-    return "–", "not measured" if finding is None or finding.has_result else finding.status, ""
+    return "–", "not measured" if finding is None or finding.has_result else finding.status, "", ""

@@ -41,6 +41,11 @@ class Section:
     def has_result(self) -> bool:
         return bool(self.charts) or any(finding.has_result for finding in self.findings.values())
 
+    def status(self, model: str, figure: str) -> str:
+        """Return whether a figure of a model is certified or estimated; empty if the model has no such figure."""
+        finding = self.findings[model]
+        return finding.status_of(figure) if figure in finding.figures else ""
+
     def cell(self, model: str, figure: str) -> str:
         """Return a figure of a model as the table shows it."""
         value = self.findings[model].figures.get(figure)

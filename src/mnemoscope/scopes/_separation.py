@@ -90,6 +90,7 @@ def separation(
         "certified" if certified else "estimated",
         why=f"rank modulo {PRIMES[0]} of the circuit's own weights, with a random read-out" if certified else "",
         figures={name: float(value) for name, value in figures.items()},
+        certified=tuple(name for name in ("exact_rank", "ceiling", "theorem_1") if name in figures),
         series=arrays(singular_values=singular_values / max(singular_values[0], 1e-300)),
         assumptions=(f"sequences of {length} steps over {len(templates)} inputs show how longer ones are joined",),
         method="outputs on {} Starts by {} Ends, singular values after equilibration".format(*spectrum.shape),

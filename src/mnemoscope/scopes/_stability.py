@@ -70,6 +70,7 @@ def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Findi
         "certified" if certified else "estimated",
         why=_why(certified, certificates),
         figures=figures,
+        certified=("lambda", "bound") if certified else (),
         series=arrays(
             jacobian_norm=norms,
             step=[sample.step for sample in samples for _ in sample.x],

@@ -86,9 +86,10 @@ def truncation(
     return Finding(
         "truncation",
         _sentence(figures, error),
-        "estimated" if bounds is None else "certified",
-        why="" if bounds is None else bounds.condition,
+        "estimated",  # the windows of the sentence are measured; those that are proved are marked
+        why="" if bounds is None else f"bounds: {bounds.condition}",
         figures=figures,
+        certified=tuple(name for name in ("certified_window", "trained_window") if name in figures),
         series=series,
         warnings=_warnings(subject, figures),
         assumptions=("these sequences are typical" if bounds is None else "inputs are no larger than these",),

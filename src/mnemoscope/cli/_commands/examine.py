@@ -254,7 +254,7 @@ def _show_headlines(examinations: Mapping[str, Examination]) -> None:
         print(f"{name}: {examination.verdict}")
     table = Table("", *examinations)
     for headline in headlines(examinations):
-        cells = [f"{entry.value} ({entry.remark})" if entry.remark else entry.value for entry in headline.values]
+        cells = [f"{entry.value} ({entry.note})" if entry.note else entry.value for entry in headline.values]
         table.add_row(headline.title, *cells)
     show(table)
 
@@ -270,6 +270,7 @@ def _plain(examination: Examination) -> dict[str, Any]:
             "labels": finding.labels,
             "warnings": list(finding.warnings),
             "figures": {key: v if math.isfinite(v) else str(v) for key, v in finding.figures.items()},
+            "certified": list(finding.certified),
             "seconds": finding.seconds,
         }
     return {

@@ -20,7 +20,7 @@ def stability(shown: Sequence[View]) -> list[Chart]:
     certified = [
         Marker("y", view.finding.figures["lambda"], f"certified: {view.name}")
         for view in shown
-        if view.finding.status == "certified"
+        if view.finding.status_of("lambda") == "certified"
     ]
     stretch = Chart(
         "stability-jacobian",
