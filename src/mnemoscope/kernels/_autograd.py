@@ -76,7 +76,7 @@ class SavedRun:
         return tuple(next(found) if isinstance(x, Tensor) and x.requires_grad else None for x in views)
 
 
-def _register(
+def register_derivative(
     operator: Operator, backward: Callable[..., Gradients], saves: Sequence[str], differentiable: Sequence[str]
 ) -> None:
     """Give an operator its derivative.
@@ -130,7 +130,7 @@ def _rows(t: Tensor) -> Tensor:
     return t.reshape(-1, t.shape[-1])
 
 
-def _weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
+def weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
     """Return sum_t dz_t^T state_{t-1}; dz (T, B, G), first (B, n), states (T, B, n).
 
     The shifted states are not copied, and the product is made as its transpose, which BLAS does faster for tall
@@ -146,7 +146,7 @@ def attentive_weight_gradients(
     dxp: Tensor, dq: Tensor, dk: Tensor, s0: Tensor, s: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of V and W_a, which read s_{t-1}, and of U_a, which reads h_t."""
-    return _weight_gradient(dxp, s0, s), _weight_gradient(dq, s0, s), _rows(dk).T @ _rows(h)
+    return weight_gradient(dxp, s0, s), weight_gradient(dq, s0, s), _rows(dk).T @ _rows(h)
 
 
 def _modrelu_gradient(dz: Tensor, h: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def _rnn(run: SavedRun, dh: Tensor) -> Gradients:
     found = op.rnn_backward(dh, V, h, lengths, phi)
     return run.gradients(
         xp=found.dxp,
-        V=_weight_gradient(found.dxp, h0, h) if run.needs("V") else None,
+        V=weight_gradient(found.dxp, h0, h) if run.needs("V") else None,
         h0=found.dh0,
         b=_modrelu_gradient(found.dxp, h) if run.needs("b") else None,
     )
@@ -190,7 +190,7 @@ def _lstm(run: SavedRun, dh: Tensor | None, dc_T: Tensor | None) -> Gradients:
         dx = by_inputs.dx if needs_dx else None
         return run.gradients(xp=dx, V=by_inputs.dV, h0=by_inputs.dh0, c0=by_inputs.dc0)
     found = op.lstm_backward(dh, dc_T, V, c0, cells, gates, lengths)
-    dV = _weight_gradient(found.dxp, h0, h) if run.needs("V") else None
+    dV = weight_gradient(found.dxp, h0, h) if run.needs("V") else None
     return run.gradients(xp=found.dxp, V=dV, h0=found.dh0, c0=found.dc0)
 
 
@@ -203,7 +203,7 @@ def _rac(run: SavedRun, dh: Tensor) -> Gradients:
     found = op.rac_backward(dh.contiguous(), xp, V, u, lengths)
     return run.gradients(
         xp=found.dxp,
-        V=_weight_gradient(found.du, h0, h) if run.needs("V") else None,
+        V=weight_gradient(found.du, h0, h) if run.needs("V") else None,
         h0=found.dh0,
         b=found.du.sum((0, 1)) if run.needs("b") else None,
     )
@@ -212,7 +212,7 @@ def _rac(run: SavedRun, dh: Tensor) -> Gradients:
 def _gated_weight_gradient(found: op.StateProductGradients, h0: Tensor, h: Tensor) -> Tensor:
     """Return the gradient of [V_1; V_2; V_u]: two gates read the state, and u is its product with V_u."""
     gates = found.dxp[..., : 2 * h.shape[-1]]
-    return torch.cat([_weight_gradient(gates, h0, h), _weight_gradient(found.du, h0, h)])
+    return torch.cat([weight_gradient(gates, h0, h), weight_gradient(found.du, h0, h)])
 
 
 def _goru(run: SavedRun, dh: Tensor | None) -> Gradients:
@@ -346,7 +346,7 @@ def _sab(run: SavedRun, dh: Tensor | None, dattended: Tensor | None, dc_T: Tenso
     )
     return run.gradients(
         xp=found.dxp,
-        V=_weight_gradient(found.dxp, h0, h) if run.needs("V") else None,
+        V=weight_gradient(found.dxp, h0, h) if run.needs("V") else None,
         w=found.dscores.reshape(-1) @ _rows(h.tanh()) + found.dscores0.reshape(-1) @ _rows(memory.keys0),
         h0=found.dh0,
         c0=found.dc0,
@@ -358,19 +358,19 @@ def _sab(run: SavedRun, dh: Tensor | None, dattended: Tensor | None, dc_T: Tenso
 _ATTENTIVE_SAVES = (*op.AttentiveSaved._fields, "slots_T")
 _ATTENTIVE_OUTPUTS = ("h", "s", "c_T", "values_T", "keys_T")
 
-_register(op.rnn_forward, _rnn, saves=("h",), differentiable=("h",))
-_register(op.lstm_forward, _lstm, saves=("h", "cells", "gates"), differentiable=("h", "c_T"))
-_register(op.rac_forward, _rac, saves=("h",), differentiable=("h",))
-_register(op.goru_forward, _goru, saves=("h", "gates"), differentiable=("h",))
-_register(op.gru_forward, _gru, saves=("h", "gates"), differentiable=("h",))
-_register(op.sab_forward, _sab, saves=op.SabSaved._fields, differentiable=("h", "attended", "c_T"))
-_register(
+register_derivative(op.rnn_forward, _rnn, saves=("h",), differentiable=("h",))
+register_derivative(op.lstm_forward, _lstm, saves=("h", "cells", "gates"), differentiable=("h", "c_T"))
+register_derivative(op.rac_forward, _rac, saves=("h",), differentiable=("h",))
+register_derivative(op.goru_forward, _goru, saves=("h", "gates"), differentiable=("h",))
+register_derivative(op.gru_forward, _gru, saves=("h", "gates"), differentiable=("h",))
+register_derivative(op.sab_forward, _sab, saves=op.SabSaved._fields, differentiable=("h", "attended", "c_T"))
+register_derivative(
     op.attentive_forward,
     _attentive_with(op.attentive_backward),
     saves=_ATTENTIVE_SAVES,
     differentiable=_ATTENTIVE_OUTPUTS,
 )
-_register(
+register_derivative(
     op.portable_forward,
     _attentive_with(op.portable_backward),
     saves=_ATTENTIVE_SAVES,

@@ -16,7 +16,7 @@ from mnemoscope.kernels import _portable as _portable
 from mnemoscope.kernels import _state_gradients
 
 
-def _contiguous(dtype: torch.dtype, *tensors: Tensor | None) -> list[Any]:
+def contiguous(dtype: torch.dtype, *tensors: Tensor | None) -> list[Any]:
     """Return the tensors contiguous and in the one dtype in which the loop runs; None stays None."""
     return [None if t is None else t.to(dtype).contiguous() for t in tensors]
 
@@ -33,7 +33,7 @@ def _contiguous_memory(dtype: torch.dtype, memory: op.CarriedMemory) -> op.Carri
     )
 
 
-def _needs_grad(*tensors: Tensor | None) -> bool:
+def needs_grad(*tensors: Tensor | None) -> bool:
     """True if a backward pass may come: some tensor requires a gradient and gradients are enabled."""
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
@@ -50,7 +50,7 @@ def rnn(
     dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, phi: str, lengths: Tensor | None
 ) -> Tensor:
     """Return h (T, B, n), h_t = phi(xp_t + V h_{t-1})."""
-    xp, V, h0, b = _contiguous(dtype, xp, V, h0, b)
+    xp, V, h0, b = contiguous(dtype, xp, V, h0, b)
     h = op.rnn_forward(xp, V, h0, b, phi, lengths)
     if _state_gradients.is_recording(lengths):
         _state_gradients.record(h, (xp, h), _state_gradients.through_matrix(V))
@@ -61,8 +61,8 @@ def lstm(
     dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, c0: Tensor, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return h (T, B, n) and c_T (B, n)."""
-    xp, V, h0, c0 = _contiguous(dtype, xp, V, h0, c0)
-    run = op.lstm_forward(xp, V, h0, c0, lengths, _needs_grad(xp, V, h0, c0))
+    xp, V, h0, c0 = contiguous(dtype, xp, V, h0, c0)
+    run = op.lstm_forward(xp, V, h0, c0, lengths, needs_grad(xp, V, h0, c0))
     if _state_gradients.is_recording(lengths):
         _state_gradients.record(run.h, (xp, run.h), _state_gradients.through_matrix(V))
     return run.h, run.c_T
@@ -70,7 +70,7 @@ def lstm(
 
 def rac(dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, lengths: Tensor | None) -> Tensor:
     """Return h (T, B, n), h_t = (V h_{t-1} + b) * xp_t."""
-    xp, V, h0, b = _contiguous(dtype, xp, V, h0, b)
+    xp, V, h0, b = contiguous(dtype, xp, V, h0, b)
     h = op.rac_forward(xp, V, h0, b, lengths)
     if _state_gradients.is_recording(lengths):
         _state_gradients.record(h, (h,), _state_gradients.through_product(xp, V, h0, b, h))
@@ -79,8 +79,8 @@ def rac(dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None,
 
 def goru(dtype: torch.dtype, xp: Tensor, W: Tensor, h0: Tensor, b: Tensor, lengths: Tensor | None) -> Tensor:
     """Return h (T, B, n); W = [W_r; W_g; Q]."""
-    xp, W, h0, b = _contiguous(dtype, xp, W, h0, b)
-    run = op.goru_forward(xp, W, h0, b, lengths, _needs_grad(xp, W, h0, b))
+    xp, W, h0, b = contiguous(dtype, xp, W, h0, b)
+    run = op.goru_forward(xp, W, h0, b, lengths, needs_grad(xp, W, h0, b))
     if _state_gradients.is_recording(lengths):
         _state_gradients.record(run.h, (xp, run.h), _state_gradients.through_gates(W, run.gates))
     return run.h
@@ -88,8 +88,8 @@ def goru(dtype: torch.dtype, xp: Tensor, W: Tensor, h0: Tensor, b: Tensor, lengt
 
 def gru(dtype: torch.dtype, xp: Tensor, V: Tensor, b_hn: Tensor | None, h0: Tensor, lengths: Tensor | None) -> Tensor:
     """Return h (T, B, n); xp has b_ih and the part of b_hh that belongs to the gates r and z."""
-    xp, V, b_hn, h0 = _contiguous(dtype, xp, V, b_hn, h0)
-    run = op.gru_forward(xp, V, b_hn, h0, lengths, _needs_grad(xp, V, b_hn, h0))
+    xp, V, b_hn, h0 = contiguous(dtype, xp, V, b_hn, h0)
+    run = op.gru_forward(xp, V, b_hn, h0, lengths, needs_grad(xp, V, b_hn, h0))
     if _state_gradients.is_recording(lengths):
         _state_gradients.record(run.h, (xp, run.h), _state_gradients.through_gates(V, run.gates))
     return run.h
@@ -127,11 +127,11 @@ def attentive(
     Args:
         compiled: by the device's compiled kernels; else by torch's operations (`_portable.py`).
     """
-    (xp,) = _contiguous(dtype, xp)
-    weights = op.AttentionWeights(*_contiguous(dtype, *weights))
-    state = op.AttentionState(*_contiguous(dtype, *state))
+    (xp,) = contiguous(dtype, xp)
+    weights = op.AttentionWeights(*contiguous(dtype, *weights))
+    state = op.AttentionState(*contiguous(dtype, *state))
     memory = _contiguous_memory(dtype, memory)
-    save = _needs_grad(xp, *weights, *state, memory.values0, memory.keys0)
+    save = needs_grad(xp, *weights, *state, memory.values0, memory.keys0)
     forward = op.attentive_forward if compiled else op.portable_forward
     run = forward(xp, weights, state, memory, options, lengths, save)
     if _state_gradients.is_recording(lengths):
@@ -161,9 +161,9 @@ def sab(
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return h and attended (T, B, n) and c_T (B, n)."""
-    xp, V, w, h0, c0 = _contiguous(dtype, xp, V, w, h0, c0)
+    xp, V, w, h0, c0 = contiguous(dtype, xp, V, w, h0, c0)
     memory = _contiguous_memory(dtype, memory)
-    save = _needs_grad(xp, V, w, h0, c0, memory.values0, memory.keys0)
+    save = needs_grad(xp, V, w, h0, c0, memory.values0, memory.keys0)
     run = op.sab_forward(xp, V, w, h0, c0, memory, options, lengths, save)
     if _state_gradients.is_recording(lengths):
         total_gradient = _state_gradients.through_backtracking(V, w, memory, options, run)

@@ -1,24 +1,12 @@
-"""The operators whose compiled loop needs nothing beside their arguments and results."""
+"""The operators whose compiled loop needs nothing beside their arguments and results: all but attention's."""
 
 from __future__ import annotations
 
-from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cpu.run import Loop
+from mnemoscope.kernels._cpu.structures import STRUCTURES
+from mnemoscope.kernels._operator import OPERATORS
 
-for operator in (
-    op.rnn_forward,
-    op.rnn_backward,
-    op.rnn_backward_with_inputs,
-    op.lstm_forward,
-    op.lstm_backward,
-    op.lstm_backward_with_inputs,
-    op.rac_forward,
-    op.rac_backward,
-    op.goru_forward,
-    op.goru_backward,
-    op.gru_forward,
-    op.gru_backward,
-    op.sab_forward,
-    op.sab_backward,
-):
-    operator.implement("cpu")(Loop(operator))
+for operator in OPERATORS.values():
+    loop = operator.name.removesuffix("_with_inputs")  # one loop serves both
+    if loop in STRUCTURES and not loop.startswith("attentive_"):
+        operator.implement("cpu")(Loop(operator))

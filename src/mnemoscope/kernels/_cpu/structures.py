@@ -1,6 +1,7 @@
 """The structures of the C boundary, derived from the operators' arguments and results.
 
-`csrc/cpu/arguments.h` declares the same fields in the same order. `tests/kernels/test_c_boundary.py` compares the two.
+The C++ source of each loop declares the same fields in the same order. `tests/kernels/test_c_boundary.py` compares the
+two.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from mnemoscope.kernels import _operators as op
-from mnemoscope.kernels._operator import Operator
+from mnemoscope.kernels._operator import OPERATORS, Operator
 
 # Values of arguments that are strings: the enumerations of the same names in C++.
 ENUMERATIONS: dict[str, dict[str, int]] = {
@@ -83,12 +84,6 @@ STRUCTURES: dict[str, type[Arguments]] = {
     "rnn_backward": _structure(op.rnn_backward_with_inputs, op.rnn_backward, sizes=["n_inputs"], omit=["needs_dx"]),
     "lstm_forward": _structure(op.lstm_forward, sizes=["n_inputs"]),
     "lstm_backward": _structure(op.lstm_backward_with_inputs, op.lstm_backward, sizes=["n_inputs"], omit=["needs_dx"]),
-    "rac_forward": _structure(op.rac_forward),
-    "rac_backward": _structure(op.rac_backward),
-    "goru_forward": _structure(op.goru_forward),
-    "goru_backward": _structure(op.goru_backward),
-    "gru_forward": _structure(op.gru_forward),
-    "gru_backward": _structure(op.gru_backward),
     "sab_forward": _structure(op.sab_forward, sizes=["carried"]),
     "sab_backward": _structure(op.sab_backward, sizes=["carried"]),
     "attentive_forward": _structure(
@@ -105,3 +100,8 @@ STRUCTURES: dict[str, type[Arguments]] = {
         scratch=["dv_rows"],
     ),
 }
+
+for operator in OPERATORS.values():
+    has_own_loop = not operator.name.startswith("portable_") and not operator.name.endswith("_with_inputs")
+    if has_own_loop and operator.name not in STRUCTURES:
+        STRUCTURES[operator.name] = _structure(operator)

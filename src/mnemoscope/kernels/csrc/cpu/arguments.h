@@ -1,11 +1,20 @@
 // The C boundary: one structure of arguments and results for each operator.
 //
-// A structure is a list of FIELD(type, name). From it come its members and its description
-// (describe.cpp), which a test compares with the structure that Python derives from the operator
-// (structures.py). Every field has eight bytes: a pointer, an integer, an enumeration or a double.
+// A structure is a list of FIELD(type, name), beside the loop that takes it. From the list come the
+// members (MNEMOSCOPE_STRUCTURE) and, with the exported functions (MNEMOSCOPE_EXPORT), a
+// description, which a test compares with Python's structure of the same name (structures.py).
+// Every field has eight bytes: a pointer, an integer, an enumeration or a double.
 //
 // Shapes are those of _operators.py: T = steps, B = batch, n units; a null pointer stands for None.
+//
+// Where a structure has n_inputs: n_inputs = E > 0 means that the loop computes the projection
+// itself. Then xp is [x, 1] (T, B, E) and V is [V, U, b] (Gn, n + E); the backward reads x and
+// writes dV and dx, which may be null. With n_inputs = 0 the backward writes dxp.
 #pragma once
+
+#include <cstddef>
+#include <string>
+#include <type_traits>
 
 #include "cells.h"
 #include "product.h"
@@ -18,149 +27,53 @@ enum class Cell : std::int64_t { rnn = 0, lstm = 1 };
 enum class Mix : std::int64_t { sum = 0, mean = 1 };
 
 #define MNEMOSCOPE_MEMBER(type, name) type name;
+#define MNEMOSCOPE_STRUCTURE(NAME, FIELDS) \
+    template <class T>                     \
+    struct NAME {                          \
+        FIELDS(MNEMOSCOPE_MEMBER)          \
+    };
+
+// One line "structure field offset size kind" for each field of each structure (describe.cpp).
+std::string& descriptions();
+
+template <class Field>
+constexpr const char* kind() {
+    if (std::is_pointer_v<Field>) return "pointer";
+    if (std::is_floating_point_v<Field>) return "double";
+    return std::is_class_v<Field> ? "structure" : "integer";
+}
+
+template <class Field>
+std::string description(const char* structure, const char* field, std::size_t offset) {
+    return std::string(structure) + ' ' + field + ' ' + std::to_string(offset) + ' ' +
+           std::to_string(sizeof(Field)) + ' ' + kind<Field>() + '\n';
+}
+
+#define MNEMOSCOPE_DESCRIBE(type, name) \
+    descriptions() += description<type>(structure, #name, offsetof(Structure, name));
+
+// The C functions NAME_float and NAME_double, which call run(STRUCTURE<T>), and the description.
+#define MNEMOSCOPE_EXPORT(NAME, STRUCTURE, FIELDS)                             \
+    MNEMOSCOPE_API int NAME##_float(const mnemoscope::STRUCTURE<float>* a) {   \
+        return mnemoscope::run(*a);                                            \
+    }                                                                          \
+    MNEMOSCOPE_API int NAME##_double(const mnemoscope::STRUCTURE<double>* a) { \
+        return mnemoscope::run(*a);                                            \
+    }                                                                          \
+    namespace mnemoscope {                                                     \
+    static const bool NAME##_is_described = [] {                               \
+        using T = double;                                                      \
+        using Structure = STRUCTURE<T>;                                        \
+        constexpr const char* structure = #NAME;                               \
+        FIELDS(MNEMOSCOPE_DESCRIBE)                                            \
+        return true;                                                           \
+    }();                                                                       \
+    }
 
 #define SIZES(FIELD)           \
     FIELD(std::int64_t, steps) \
     FIELD(std::int64_t, batch) \
     FIELD(std::int64_t, n)
-
-// n_inputs = E > 0: the loop computes the projection itself. Then xp is [x, 1] (T, B, E) and V is
-// [V, U, b] (Gn, n + E); the backward reads x and writes dV and dx, which may be null.
-// n_inputs = 0: the backward writes dxp.
-#define RNN_FORWARD(FIELD)              \
-    SIZES(FIELD)                        \
-    FIELD(std::int64_t, n_inputs)       \
-    FIELD(const T*, xp)                 \
-    FIELD(const T*, V)                  \
-    FIELD(const T*, h0)                 \
-    FIELD(const T*, b)                  \
-    FIELD(Phi, phi)                     \
-    FIELD(const std::int64_t*, lengths) \
-    FIELD(T*, h)                        \
-    FIELD(ThreadPool, threads)
-
-#define RNN_BACKWARD(FIELD)             \
-    SIZES(FIELD)                        \
-    FIELD(std::int64_t, n_inputs)       \
-    FIELD(const T*, dh)                 \
-    FIELD(const T*, x)                  \
-    FIELD(const T*, V)                  \
-    FIELD(const T*, h0)                 \
-    FIELD(const T*, h)                  \
-    FIELD(const std::int64_t*, lengths) \
-    FIELD(Phi, phi)                     \
-    FIELD(T*, dx)                       \
-    FIELD(T*, dV)                       \
-    FIELD(T*, dh0)                      \
-    FIELD(T*, dxp)                      \
-    FIELD(ThreadPool, threads)
-
-#define LSTM_FORWARD(FIELD)             \
-    SIZES(FIELD)                        \
-    FIELD(std::int64_t, n_inputs)       \
-    FIELD(const T*, xp)                 \
-    FIELD(const T*, V)                  \
-    FIELD(const T*, h0)                 \
-    FIELD(const T*, c0)                 \
-    FIELD(const std::int64_t*, lengths) \
-    FIELD(std::int64_t, save)           \
-    FIELD(T*, h)                        \
-    FIELD(T*, c_T)                      \
-    FIELD(T*, cells)                    \
-    FIELD(T*, gates)                    \
-    FIELD(ThreadPool, threads)
-
-#define LSTM_BACKWARD(FIELD)            \
-    SIZES(FIELD)                        \
-    FIELD(std::int64_t, n_inputs)       \
-    FIELD(const T*, dh)                 \
-    FIELD(const T*, dc_T)               \
-    FIELD(const T*, x)                  \
-    FIELD(const T*, V)                  \
-    FIELD(const T*, h0)                 \
-    FIELD(const T*, c0)                 \
-    FIELD(const T*, h)                  \
-    FIELD(const T*, cells)              \
-    FIELD(const T*, gates)              \
-    FIELD(const std::int64_t*, lengths) \
-    FIELD(T*, dx)                       \
-    FIELD(T*, dV)                       \
-    FIELD(T*, dh0)                      \
-    FIELD(T*, dc0)                      \
-    FIELD(T*, dxp)                      \
-    FIELD(ThreadPool, threads)
-
-#define RAC_FORWARD(FIELD)              \
-    SIZES(FIELD)                        \
-    FIELD(const T*, xp)                 \
-    FIELD(const T*, V)                  \
-    FIELD(const T*, h0)                 \
-    FIELD(const T*, b)                  \
-    FIELD(const std::int64_t*, lengths) \
-    FIELD(T*, h)                        \
-    FIELD(ThreadPool, threads)
-
-#define RAC_BACKWARD(FIELD)             \
-    SIZES(FIELD)                        \
-    FIELD(const T*, dh)                 \
-    FIELD(const T*, xp)                 \
-    FIELD(const T*, V)                  \
-    FIELD(const T*, u)                  \
-    FIELD(const std::int64_t*, lengths) \
-    FIELD(T*, dxp)                      \
-    FIELD(T*, du)                       \
-    FIELD(T*, dh0)                      \
-    FIELD(ThreadPool, threads)
-
-#define GORU_FORWARD(FIELD)             \
-    SIZES(FIELD)                        \
-    FIELD(const T*, xp)                 \
-    FIELD(const T*, W)                  \
-    FIELD(const T*, h0)                 \
-    FIELD(const T*, b)                  \
-    FIELD(const std::int64_t*, lengths) \
-    FIELD(std::int64_t, save)           \
-    FIELD(T*, h)                        \
-    FIELD(T*, gates)                    \
-    FIELD(ThreadPool, threads)
-
-#define GORU_BACKWARD(FIELD)            \
-    SIZES(FIELD)                        \
-    FIELD(const T*, dh)                 \
-    FIELD(const T*, W)                  \
-    FIELD(const T*, h0)                 \
-    FIELD(const T*, h)                  \
-    FIELD(const T*, gates)              \
-    FIELD(const std::int64_t*, lengths) \
-    FIELD(T*, dxp)                      \
-    FIELD(T*, du)                       \
-    FIELD(T*, dh0)                      \
-    FIELD(ThreadPool, threads)
-
-#define GRU_FORWARD(FIELD)              \
-    SIZES(FIELD)                        \
-    FIELD(const T*, xp)                 \
-    FIELD(const T*, V)                  \
-    FIELD(const T*, b_hn)               \
-    FIELD(const T*, h0)                 \
-    FIELD(const std::int64_t*, lengths) \
-    FIELD(std::int64_t, save)           \
-    FIELD(T*, h)                        \
-    FIELD(T*, gates)                    \
-    FIELD(ThreadPool, threads)
-
-#define GRU_BACKWARD(FIELD)             \
-    SIZES(FIELD)                        \
-    FIELD(const T*, dh)                 \
-    FIELD(const T*, V)                  \
-    FIELD(const T*, h0)                 \
-    FIELD(const T*, h)                  \
-    FIELD(const T*, gates)              \
-    FIELD(const std::int64_t*, lengths) \
-    FIELD(T*, dxp)                      \
-    FIELD(T*, du)                       \
-    FIELD(T*, dh0)                      \
-    FIELD(ThreadPool, threads)
 
 // The memory that is carried in: `carried` slots a row.
 #define CARRIED_MEMORY(FIELD)           \
@@ -169,58 +82,6 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(const std::int64_t*, origin0) \
     FIELD(const T*, relevance0)         \
     FIELD(const std::int64_t*, clock0)
-
-#define SAB_OPTIONS(FIELD)           \
-    FIELD(std::int64_t, store_every) \
-    FIELD(std::int64_t, top)         \
-    FIELD(std::int64_t, truncation)
-
-#define SAB_FORWARD(FIELD)              \
-    SIZES(FIELD)                        \
-    FIELD(std::int64_t, carried)        \
-    FIELD(const T*, xp)                 \
-    FIELD(const T*, V)                  \
-    FIELD(const T*, w)                  \
-    FIELD(const T*, h0)                 \
-    FIELD(const T*, c0)                 \
-    CARRIED_MEMORY(FIELD)               \
-    SAB_OPTIONS(FIELD)                  \
-    FIELD(const std::int64_t*, lengths) \
-    FIELD(std::int64_t, save)           \
-    FIELD(T*, h)                        \
-    FIELD(T*, attended)                 \
-    FIELD(T*, c_T)                      \
-    FIELD(T*, cells)                    \
-    FIELD(T*, gates)                    \
-    FIELD(std::int32_t*, slots)         \
-    FIELD(T*, attention)                \
-    FIELD(ThreadPool, threads)
-
-// dscores and dscores0 come in as zeros.
-#define SAB_BACKWARD(FIELD)             \
-    SIZES(FIELD)                        \
-    FIELD(std::int64_t, carried)        \
-    FIELD(const T*, dh)                 \
-    FIELD(const T*, dattended)          \
-    FIELD(const T*, dc_T)               \
-    FIELD(const T*, V)                  \
-    FIELD(const T*, w)                  \
-    FIELD(const T*, c0)                 \
-    CARRIED_MEMORY(FIELD)               \
-    SAB_OPTIONS(FIELD)                  \
-    FIELD(const T*, h)                  \
-    FIELD(const T*, cells)              \
-    FIELD(const T*, gates)              \
-    FIELD(const std::int32_t*, slots)   \
-    FIELD(const T*, attention)          \
-    FIELD(const std::int64_t*, lengths) \
-    FIELD(T*, dxp)                      \
-    FIELD(T*, dh0)                      \
-    FIELD(T*, dc0)                      \
-    FIELD(T*, dvalues0)                 \
-    FIELD(T*, dscores)                  \
-    FIELD(T*, dscores0)                 \
-    FIELD(ThreadPool, threads)
 
 #define ATTENTION_SIZES(FIELD)    \
     SIZES(FIELD)                  \
@@ -302,55 +163,6 @@ enum class Mix : std::int64_t { sum = 0, mean = 1 };
     FIELD(T*, dk)                       \
     FIELD(T*, dv_rows)                  \
     FIELD(ThreadPool, threads)
-
-template <class T>
-struct RnnForward {
-    RNN_FORWARD(MNEMOSCOPE_MEMBER)
-};
-template <class T>
-struct RnnBackward {
-    RNN_BACKWARD(MNEMOSCOPE_MEMBER)
-};
-template <class T>
-struct LstmForward {
-    LSTM_FORWARD(MNEMOSCOPE_MEMBER)
-};
-template <class T>
-struct LstmBackward {
-    LSTM_BACKWARD(MNEMOSCOPE_MEMBER)
-};
-template <class T>
-struct RacForward {
-    RAC_FORWARD(MNEMOSCOPE_MEMBER)
-};
-template <class T>
-struct RacBackward {
-    RAC_BACKWARD(MNEMOSCOPE_MEMBER)
-};
-template <class T>
-struct GoruForward {
-    GORU_FORWARD(MNEMOSCOPE_MEMBER)
-};
-template <class T>
-struct GoruBackward {
-    GORU_BACKWARD(MNEMOSCOPE_MEMBER)
-};
-template <class T>
-struct GruForward {
-    GRU_FORWARD(MNEMOSCOPE_MEMBER)
-};
-template <class T>
-struct GruBackward {
-    GRU_BACKWARD(MNEMOSCOPE_MEMBER)
-};
-template <class T>
-struct SabForward {
-    SAB_FORWARD(MNEMOSCOPE_MEMBER)
-};
-template <class T>
-struct SabBackward {
-    SAB_BACKWARD(MNEMOSCOPE_MEMBER)
-};
 
 // What is saved of one step of one row: e^{2q} and e^{2k} of its query and key, then an LSTM's
 // gates and c_t.

@@ -190,4 +190,4 @@ int run(const AttentiveBackward<T>& a) {
 
 }  // namespace mnemoscope
 
-MNEMOSCOPE_EXPORT(attentive_backward, AttentiveBackward)
+MNEMOSCOPE_EXPORT(attentive_backward, AttentiveBackward, ATTENTIVE_BACKWARD)

@@ -150,4 +150,4 @@ int run(const AttentiveForward<T>& a) {
 
 }  // namespace mnemoscope
 
-MNEMOSCOPE_EXPORT(attentive_forward, AttentiveForward)
+MNEMOSCOPE_EXPORT(attentive_forward, AttentiveForward, ATTENTIVE_FORWARD)

@@ -7,6 +7,34 @@
 
 namespace mnemoscope {
 
+#define GORU_FORWARD(FIELD)             \
+    SIZES(FIELD)                        \
+    FIELD(const T*, xp)                 \
+    FIELD(const T*, W)                  \
+    FIELD(const T*, h0)                 \
+    FIELD(const T*, b)                  \
+    FIELD(const std::int64_t*, lengths) \
+    FIELD(std::int64_t, save)           \
+    FIELD(T*, h)                        \
+    FIELD(T*, gates)                    \
+    FIELD(ThreadPool, threads)
+
+#define GORU_BACKWARD(FIELD)            \
+    SIZES(FIELD)                        \
+    FIELD(const T*, dh)                 \
+    FIELD(const T*, W)                  \
+    FIELD(const T*, h0)                 \
+    FIELD(const T*, h)                  \
+    FIELD(const T*, gates)              \
+    FIELD(const std::int64_t*, lengths) \
+    FIELD(T*, dxp)                      \
+    FIELD(T*, du)                       \
+    FIELD(T*, dh0)                      \
+    FIELD(ThreadPool, threads)
+
+MNEMOSCOPE_STRUCTURE(GoruForward, GORU_FORWARD)
+MNEMOSCOPE_STRUCTURE(GoruBackward, GORU_BACKWARD)
+
 template <class T>
 struct GoruForwardCell {
     const GoruForward<T>& a;
@@ -95,5 +123,5 @@ int run(const GoruBackward<T>& a) {
 
 }  // namespace mnemoscope
 
-MNEMOSCOPE_EXPORT(goru_forward, GoruForward)
-MNEMOSCOPE_EXPORT(goru_backward, GoruBackward)
+MNEMOSCOPE_EXPORT(goru_forward, GoruForward, GORU_FORWARD)
+MNEMOSCOPE_EXPORT(goru_backward, GoruBackward, GORU_BACKWARD)

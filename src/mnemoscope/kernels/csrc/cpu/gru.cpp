@@ -7,6 +7,34 @@
 
 namespace mnemoscope {
 
+#define GRU_FORWARD(FIELD)              \
+    SIZES(FIELD)                        \
+    FIELD(const T*, xp)                 \
+    FIELD(const T*, V)                  \
+    FIELD(const T*, b_hn)               \
+    FIELD(const T*, h0)                 \
+    FIELD(const std::int64_t*, lengths) \
+    FIELD(std::int64_t, save)           \
+    FIELD(T*, h)                        \
+    FIELD(T*, gates)                    \
+    FIELD(ThreadPool, threads)
+
+#define GRU_BACKWARD(FIELD)             \
+    SIZES(FIELD)                        \
+    FIELD(const T*, dh)                 \
+    FIELD(const T*, V)                  \
+    FIELD(const T*, h0)                 \
+    FIELD(const T*, h)                  \
+    FIELD(const T*, gates)              \
+    FIELD(const std::int64_t*, lengths) \
+    FIELD(T*, dxp)                      \
+    FIELD(T*, du)                       \
+    FIELD(T*, dh0)                      \
+    FIELD(ThreadPool, threads)
+
+MNEMOSCOPE_STRUCTURE(GruForward, GRU_FORWARD)
+MNEMOSCOPE_STRUCTURE(GruBackward, GRU_BACKWARD)
+
 template <class T>
 struct GruForwardCell {
     const GruForward<T>& a;
@@ -97,5 +125,5 @@ int run(const GruBackward<T>& a) {
 
 }  // namespace mnemoscope
 
-MNEMOSCOPE_EXPORT(gru_forward, GruForward)
-MNEMOSCOPE_EXPORT(gru_backward, GruBackward)
+MNEMOSCOPE_EXPORT(gru_forward, GruForward, GRU_FORWARD)
+MNEMOSCOPE_EXPORT(gru_backward, GruBackward, GRU_BACKWARD)

@@ -4,6 +4,44 @@
 
 namespace mnemoscope {
 
+#define LSTM_FORWARD(FIELD)             \
+    SIZES(FIELD)                        \
+    FIELD(std::int64_t, n_inputs)       \
+    FIELD(const T*, xp)                 \
+    FIELD(const T*, V)                  \
+    FIELD(const T*, h0)                 \
+    FIELD(const T*, c0)                 \
+    FIELD(const std::int64_t*, lengths) \
+    FIELD(std::int64_t, save)           \
+    FIELD(T*, h)                        \
+    FIELD(T*, c_T)                      \
+    FIELD(T*, cells)                    \
+    FIELD(T*, gates)                    \
+    FIELD(ThreadPool, threads)
+
+#define LSTM_BACKWARD(FIELD)            \
+    SIZES(FIELD)                        \
+    FIELD(std::int64_t, n_inputs)       \
+    FIELD(const T*, dh)                 \
+    FIELD(const T*, dc_T)               \
+    FIELD(const T*, x)                  \
+    FIELD(const T*, V)                  \
+    FIELD(const T*, h0)                 \
+    FIELD(const T*, c0)                 \
+    FIELD(const T*, h)                  \
+    FIELD(const T*, cells)              \
+    FIELD(const T*, gates)              \
+    FIELD(const std::int64_t*, lengths) \
+    FIELD(T*, dx)                       \
+    FIELD(T*, dV)                       \
+    FIELD(T*, dh0)                      \
+    FIELD(T*, dc0)                      \
+    FIELD(T*, dxp)                      \
+    FIELD(ThreadPool, threads)
+
+MNEMOSCOPE_STRUCTURE(LstmForward, LSTM_FORWARD)
+MNEMOSCOPE_STRUCTURE(LstmBackward, LSTM_BACKWARD)
+
 template <class T>
 struct LstmForwardCell {
     const LstmForward<T>& a;
@@ -66,5 +104,5 @@ int run(const LstmBackward<T>& a) {
 
 }  // namespace mnemoscope
 
-MNEMOSCOPE_EXPORT(lstm_forward, LstmForward)
-MNEMOSCOPE_EXPORT(lstm_backward, LstmBackward)
+MNEMOSCOPE_EXPORT(lstm_forward, LstmForward, LSTM_FORWARD)
+MNEMOSCOPE_EXPORT(lstm_backward, LstmBackward, LSTM_BACKWARD)

@@ -4,6 +4,31 @@
 
 namespace mnemoscope {
 
+#define RAC_FORWARD(FIELD)              \
+    SIZES(FIELD)                        \
+    FIELD(const T*, xp)                 \
+    FIELD(const T*, V)                  \
+    FIELD(const T*, h0)                 \
+    FIELD(const T*, b)                  \
+    FIELD(const std::int64_t*, lengths) \
+    FIELD(T*, h)                        \
+    FIELD(ThreadPool, threads)
+
+#define RAC_BACKWARD(FIELD)             \
+    SIZES(FIELD)                        \
+    FIELD(const T*, dh)                 \
+    FIELD(const T*, xp)                 \
+    FIELD(const T*, V)                  \
+    FIELD(const T*, u)                  \
+    FIELD(const std::int64_t*, lengths) \
+    FIELD(T*, dxp)                      \
+    FIELD(T*, du)                       \
+    FIELD(T*, dh0)                      \
+    FIELD(ThreadPool, threads)
+
+MNEMOSCOPE_STRUCTURE(RacForward, RAC_FORWARD)
+MNEMOSCOPE_STRUCTURE(RacBackward, RAC_BACKWARD)
+
 template <class T>
 struct RacForwardCell {
     const RacForward<T>& a;
@@ -61,5 +86,5 @@ int run(const RacBackward<T>& a) {
 
 }  // namespace mnemoscope
 
-MNEMOSCOPE_EXPORT(rac_forward, RacForward)
-MNEMOSCOPE_EXPORT(rac_backward, RacBackward)
+MNEMOSCOPE_EXPORT(rac_forward, RacForward, RAC_FORWARD)
+MNEMOSCOPE_EXPORT(rac_backward, RacBackward, RAC_BACKWARD)

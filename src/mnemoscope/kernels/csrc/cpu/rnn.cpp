@@ -4,6 +4,37 @@
 
 namespace mnemoscope {
 
+#define RNN_FORWARD(FIELD)              \
+    SIZES(FIELD)                        \
+    FIELD(std::int64_t, n_inputs)       \
+    FIELD(const T*, xp)                 \
+    FIELD(const T*, V)                  \
+    FIELD(const T*, h0)                 \
+    FIELD(const T*, b)                  \
+    FIELD(Phi, phi)                     \
+    FIELD(const std::int64_t*, lengths) \
+    FIELD(T*, h)                        \
+    FIELD(ThreadPool, threads)
+
+#define RNN_BACKWARD(FIELD)             \
+    SIZES(FIELD)                        \
+    FIELD(std::int64_t, n_inputs)       \
+    FIELD(const T*, dh)                 \
+    FIELD(const T*, x)                  \
+    FIELD(const T*, V)                  \
+    FIELD(const T*, h0)                 \
+    FIELD(const T*, h)                  \
+    FIELD(const std::int64_t*, lengths) \
+    FIELD(Phi, phi)                     \
+    FIELD(T*, dx)                       \
+    FIELD(T*, dV)                       \
+    FIELD(T*, dh0)                      \
+    FIELD(T*, dxp)                      \
+    FIELD(ThreadPool, threads)
+
+MNEMOSCOPE_STRUCTURE(RnnForward, RNN_FORWARD)
+MNEMOSCOPE_STRUCTURE(RnnBackward, RNN_BACKWARD)
+
 template <class T, Phi phi>
 struct RnnForwardCell {
     const RnnForward<T>& a;
@@ -48,5 +79,5 @@ int run(const RnnBackward<T>& a) {
 
 }  // namespace mnemoscope
 
-MNEMOSCOPE_EXPORT(rnn_forward, RnnForward)
-MNEMOSCOPE_EXPORT(rnn_backward, RnnBackward)
+MNEMOSCOPE_EXPORT(rnn_forward, RnnForward, RNN_FORWARD)
+MNEMOSCOPE_EXPORT(rnn_backward, RnnBackward, RNN_BACKWARD)

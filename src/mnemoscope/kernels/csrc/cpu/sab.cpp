@@ -13,6 +13,61 @@
 
 namespace mnemoscope {
 
+#define SAB_OPTIONS(FIELD)           \
+    FIELD(std::int64_t, store_every) \
+    FIELD(std::int64_t, top)         \
+    FIELD(std::int64_t, truncation)
+
+#define SAB_FORWARD(FIELD)              \
+    SIZES(FIELD)                        \
+    FIELD(std::int64_t, carried)        \
+    FIELD(const T*, xp)                 \
+    FIELD(const T*, V)                  \
+    FIELD(const T*, w)                  \
+    FIELD(const T*, h0)                 \
+    FIELD(const T*, c0)                 \
+    CARRIED_MEMORY(FIELD)               \
+    SAB_OPTIONS(FIELD)                  \
+    FIELD(const std::int64_t*, lengths) \
+    FIELD(std::int64_t, save)           \
+    FIELD(T*, h)                        \
+    FIELD(T*, attended)                 \
+    FIELD(T*, c_T)                      \
+    FIELD(T*, cells)                    \
+    FIELD(T*, gates)                    \
+    FIELD(std::int32_t*, slots)         \
+    FIELD(T*, attention)                \
+    FIELD(ThreadPool, threads)
+
+// dscores and dscores0 come in as zeros.
+#define SAB_BACKWARD(FIELD)             \
+    SIZES(FIELD)                        \
+    FIELD(std::int64_t, carried)        \
+    FIELD(const T*, dh)                 \
+    FIELD(const T*, dattended)          \
+    FIELD(const T*, dc_T)               \
+    FIELD(const T*, V)                  \
+    FIELD(const T*, w)                  \
+    FIELD(const T*, c0)                 \
+    CARRIED_MEMORY(FIELD)               \
+    SAB_OPTIONS(FIELD)                  \
+    FIELD(const T*, h)                  \
+    FIELD(const T*, cells)              \
+    FIELD(const T*, gates)              \
+    FIELD(const std::int32_t*, slots)   \
+    FIELD(const T*, attention)          \
+    FIELD(const std::int64_t*, lengths) \
+    FIELD(T*, dxp)                      \
+    FIELD(T*, dh0)                      \
+    FIELD(T*, dc0)                      \
+    FIELD(T*, dvalues0)                 \
+    FIELD(T*, dscores)                  \
+    FIELD(T*, dscores0)                 \
+    FIELD(ThreadPool, threads)
+
+MNEMOSCOPE_STRUCTURE(SabForward, SAB_FORWARD)
+MNEMOSCOPE_STRUCTURE(SabBackward, SAB_BACKWARD)
+
 template <class T>
 constexpr T margin = T(1e-7);
 
@@ -325,5 +380,5 @@ int run(const SabBackward<T>& a) {
 
 }  // namespace mnemoscope
 
-MNEMOSCOPE_EXPORT(sab_forward, SabForward)
-MNEMOSCOPE_EXPORT(sab_backward, SabBackward)
+MNEMOSCOPE_EXPORT(sab_forward, SabForward, SAB_FORWARD)
+MNEMOSCOPE_EXPORT(sab_backward, SabBackward, SAB_BACKWARD)

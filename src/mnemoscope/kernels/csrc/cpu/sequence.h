@@ -16,15 +16,6 @@
 #define MNEMOSCOPE_API extern "C" __attribute__((visibility("default")))
 #endif
 
-// The C functions NAME_float and NAME_double, which call run(ARGUMENTS<T>).
-#define MNEMOSCOPE_EXPORT(NAME, ARGUMENTS)                                     \
-    MNEMOSCOPE_API int NAME##_float(const mnemoscope::ARGUMENTS<float>* a) {   \
-        return mnemoscope::run(*a);                                            \
-    }                                                                          \
-    MNEMOSCOPE_API int NAME##_double(const mnemoscope::ARGUMENTS<double>* a) { \
-        return mnemoscope::run(*a);                                            \
-    }
-
 namespace mnemoscope {
 
 // Step t of sequence b.
