@@ -46,6 +46,7 @@ FAMILIES: dict[str, tuple[Callable[[st.DrawFn], dict[str, Any]], ...]] = {
     "RelRNN": (screening, attention, phi), "RelLSTM": (screening, attention),
     "MemRNN": (attention, phi), "MemLSTM": (attention,), "SAB": (backtracking,),
 }  # fmt: skip
+FAMILIES |= {name: () for name in layers.LAYERS if name not in FAMILIES}  # a new layer, with its defaults
 
 
 @st.composite

@@ -30,14 +30,14 @@ def nonlinearity(phi: str, z: Tensor, b: Tensor | None) -> Tensor:
     return _NONLINEARITIES[phi](z)
 
 
-def _active(lengths: Tensor | None, t: int, like: Tensor) -> Tensor:
+def active_rows(lengths: Tensor | None, t: int, like: Tensor) -> Tensor:
     """True for the rows that are not past their length at step t, (B, 1)."""
     if lengths is None:
         return torch.ones(like.shape[0], 1, dtype=torch.bool, device=like.device)
     return (lengths.to(like.device) > t).unsqueeze(1)
 
 
-def _masked(active: Tensor, new: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
+def masked(active: Tensor, new: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
     """Return the output, zero past a row's length, and the state, which stays as it was at its length."""
     return torch.where(active, new, 0), torch.where(active, new, old)
 
@@ -56,7 +56,7 @@ def rnn(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, phi: str, lengths: 
     outputs = []
     for t, x in enumerate(xp.unbind(0)):
         new = nonlinearity(phi, x + h @ V.T, b)
-        output, h = _masked(_active(lengths, t, h0), new, h)
+        output, h = masked(active_rows(lengths, t, h0), new, h)
         outputs.append(output)
     return (torch.stack(outputs),)
 
@@ -67,9 +67,9 @@ def lstm(xp: Tensor, V: Tensor, h0: Tensor, c0: Tensor, lengths: Tensor | None) 
     h, c = h0, c0
     outputs = []
     for t, x in enumerate(xp.unbind(0)):
-        active = _active(lengths, t, h0)
+        active = active_rows(lengths, t, h0)
         h_new, c_new = equations.lstm_cell(x + h @ V.T, c)
-        output, h = _masked(active, h_new, h)
+        output, h = masked(active, h_new, h)
         c = torch.where(active, c_new, c)
         outputs.append(output)
     return torch.stack(outputs), c
@@ -80,7 +80,7 @@ def rac(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, lengths: Tensor | N
     h = h0
     outputs = []
     for t, x in enumerate(xp.unbind(0)):
-        output, h = _masked(_active(lengths, t, h0), F.linear(h, V, b) * x, h)
+        output, h = masked(active_rows(lengths, t, h0), F.linear(h, V, b) * x, h)
         outputs.append(output)
     return (torch.stack(outputs),)
 
@@ -94,7 +94,7 @@ def goru(xp: Tensor, W: Tensor, h0: Tensor, b: Tensor, lengths: Tensor | None) -
         product = h @ W.T
         gates = x[:, : 2 * n] + product[:, : 2 * n]
         new = equations.goru_cell(gates, product[:, 2 * n :], x[:, 2 * n :], h, b)
-        output, h = _masked(_active(lengths, t, h0), new, h)
+        output, h = masked(active_rows(lengths, t, h0), new, h)
         outputs.append(output)
     return (torch.stack(outputs),)
 
@@ -106,7 +106,7 @@ def gru(xp: Tensor, V: Tensor, b_hn: Tensor | None, h0: Tensor, lengths: Tensor 
     outputs = []
     for t, x in enumerate(xp.unbind(0)):
         new = equations.gru_cell(x, F.linear(h, V, bias), h)
-        output, h = _masked(_active(lengths, t, h0), new, h)
+        output, h = masked(active_rows(lengths, t, h0), new, h)
         outputs.append(output)
     return (torch.stack(outputs),)
 
@@ -131,7 +131,7 @@ def attentive(
     held = torch.arange(m0, device=xp.device).expand(memory.origin0.shape).where(memory.origin0 >= 0, -1)  # (B, m)
     hs, ss = [], []
     for t, x in enumerate(xp.unbind(0)):
-        active = _active(lengths, t, s)
+        active = active_rows(lengths, t, s)
         z = x + s @ V.T
         query = s @ weights.W_a.T
 
@@ -158,7 +158,7 @@ def attentive(
         s_new = h_new + context
         if options.mix == "mean":
             s_new = s_new / 2
-        output, s = _masked(active, s_new, s)
+        output, s = masked(active, s_new, s)
         c = torch.where(active, c_new, c)
         hs.append(torch.where(active, h_new, 0))
         ss.append(output)
@@ -189,7 +189,7 @@ def sab(
     values, scores, filled = memory.values0, memory.keys0 @ w, memory.origin0 >= 0
     hs, contexts = [], []
     for t, x in enumerate(xp.unbind(0)):
-        active = _active(lengths, t, h0)
+        active = active_rows(lengths, t, h0)
         clock = memory.clock0 + t
 
         # The LSTM, cut from its past every `truncation` steps.
@@ -201,7 +201,7 @@ def sab(
         # What it attends to.
         weights = equations.sparse_attention_weights(scores, filled, options.top)
         attended = equations.attention_context(weights, values)
-        output, h = _masked(active, h_new + attended, h)
+        output, h = masked(active, h_new + attended, h)
         c = torch.where(active, c_new, c)
 
         # What it stores.
