@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Container, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from mnemoscope.cli._names import folder_name, unused_name
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import FILE, Examination
 
@@ -53,23 +52,3 @@ def write_report(examinations: Mapping[str, Examination], folder: Path, figures:
     if figures:
         write_figures(all_charts(examinations), folder / "figures", figures)
     return page
-
-
-def unused_name(name: str, taken: Container[str]) -> str:
-    """Return the name, or the first of name (2), name (3), ... that is not taken."""
-    if name not in taken:
-        return name
-    return next(candidate for i in count(2) if (candidate := f"{name} ({i})") not in taken)
-
-
-def unused_folder(parent: str, name: str) -> Path:
-    """Return the first of parent/name, parent/name-2, ... that does not exist."""
-    path = Path(parent, name)
-    if not path.exists():
-        return path
-    return next(other for i in count(2) if not (other := Path(parent, f"{name}-{i}")).exists())
-
-
-def folder_name(name: str) -> str:
-    """Return a name without the characters that a folder's name cannot or should not have."""
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model"

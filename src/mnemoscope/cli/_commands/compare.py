@@ -10,7 +10,7 @@ import tyro
 from rich.table import Table
 
 from mnemoscope.cli._console import OutputOptions, format_value, parse, show, show_json
-from mnemoscope.cli._examination_files import unused_name
+from mnemoscope.cli._names import unused_name
 from mnemoscope.cli._run_row import run_row
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.report import RunRow, learning_charts, write_panels

@@ -14,16 +14,9 @@ from rich.table import Table
 
 from mnemoscope.cli._conditions import failures, read_conditions
 from mnemoscope.cli._console import OutputOptions, parse, pop_option, show, show_json, terminal
-from mnemoscope.cli._examination_files import (
-    IN_RUN,
-    Format,
-    folder_name,
-    save_examinations,
-    unused_folder,
-    unused_name,
-    write_report,
-)
+from mnemoscope.cli._examination_files import IN_RUN, Format, save_examinations, write_report
 from mnemoscope.cli._measure import ScopeProgress, measure, num_threads, stoppable
+from mnemoscope.cli._names import folder_name, unused_folder, unused_name
 from mnemoscope.cli._sequences import Sequences, file_sequences, fit_to_model, random_sequences, task_sequences
 from mnemoscope.cli._targets import Target, is_run, load_target, read_options
 from mnemoscope.errors import MnemoscopeError

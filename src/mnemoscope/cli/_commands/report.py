@@ -9,7 +9,8 @@ from pathlib import Path
 import tyro
 
 from mnemoscope.cli._console import OutputOptions, parse, show_json, terminal
-from mnemoscope.cli._examination_files import IN_RUN, PAGE, Format, load_examinations, unused_name, write_report
+from mnemoscope.cli._examination_files import IN_RUN, PAGE, Format, load_examinations, write_report
+from mnemoscope.cli._names import unused_name
 from mnemoscope.cli._run_row import run_row
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination

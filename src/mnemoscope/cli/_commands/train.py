@@ -9,8 +9,8 @@ from typing import Annotated, Any, Generic, TypeVar
 import tyro
 
 from mnemoscope.cli._console import OutputOptions, first_sentence, parse, pop_option
-from mnemoscope.cli._examination_files import unused_folder
 from mnemoscope.cli._follow import follow
+from mnemoscope.cli._names import unused_folder
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import read_json
 from mnemoscope.tasks import TASKS, Task
