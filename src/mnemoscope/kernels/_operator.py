@@ -128,8 +128,3 @@ class Operator(Generic[Parameters, Result]):
 
 
 operator = Operator
-
-
-def implement(name: str, device: str) -> Callable[[Callable], Callable]:
-    """Register a backend's function for the operator of this name: `@implement("lstm_forward", "cuda")`."""
-    return OPERATORS[name].implement(device)

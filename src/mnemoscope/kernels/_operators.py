@@ -22,9 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mnemoscope.kernels._operator import implement, operator
-
-__all__ = ["implement"]
+from mnemoscope.kernels._operator import operator
 
 
 def _input_gradient(x: Tensor, needs_dx: bool) -> Tensor:
