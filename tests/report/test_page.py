@@ -238,7 +238,7 @@ def test_table_of_figures_keeps_their_order_and_rounds_them():
     first = Finding("own", "F.", "estimated", figures={"zeta": 0.123456, "alpha": 1234.6})
     second = Finding("own", "F.", "estimated", figures={"alpha": np.inf, "new_one": 2.0})
     text = Reader(render({"b": made(own=first), "a": made(own=second)})).text
-    assert "figure b a zeta 0.1235 – alpha 1,235 ∞ new one – 2" in text
+    assert "zeta 0.1235 estimated – alpha 1,235 estimated ∞ estimated new one – 2 estimated" in text
 
 
 @pytest.mark.parametrize(("models", "title"), [("ab", "a and b"), ("abc", "a and b and c"), ("abcd", "4 models")])

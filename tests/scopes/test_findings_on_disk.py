@@ -4,7 +4,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -41,6 +41,7 @@ def test_round_trip(tmp_path):
     assert [finding.scope for finding in found] == ["horizon", "stability"]
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.text(min_size=1), st.floats()),
     st.dictionaries(
