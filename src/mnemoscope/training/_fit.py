@@ -19,7 +19,7 @@ from mnemoscope.training._learner import Learner, select_device
 from mnemoscope.training._progress import ProgressCallback, Summary, read_summary
 from mnemoscope.training._projections import Projection
 from mnemoscope.training._reproducible import deterministic, reproducible
-from mnemoscope.training._run_description import describe_run, first_difference, with_defaults
+from mnemoscope.training._run_description import describe_run, first_difference, with_network_as_written_now
 from mnemoscope.training._session import Session
 
 
@@ -89,7 +89,7 @@ def _check_folder(run: RunFolder, description: dict[str, Any], resume: bool) -> 
         run.require_empty()
         return description
     recorded = run.read_config()
-    difference = first_difference(with_defaults(recorded, str(run.config)), description)
+    difference = first_difference(with_network_as_written_now(recorded, str(run.config)), description)
     if difference:
         raise MnemoscopeError(f"{run.config} is of another run: {difference}")
     return recorded

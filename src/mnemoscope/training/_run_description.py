@@ -26,8 +26,8 @@ def describe_run(model: nn.Module, task: Task, config: FitConfig) -> dict[str, A
     return {"task": task_section, "network": network_section, "fit": to_dict(config)}
 
 
-def with_defaults(config: Any, where: str) -> Any:
-    """Return a recorded configuration as `describe_run` writes it today, with the defaults of fields added since."""
+def with_network_as_written_now(config: Any, where: str) -> Any:
+    """Return a recorded configuration with its network as `describe_run` writes it: without null options."""
     if not isinstance(config, dict):
         return config
     sections = dict(config)
