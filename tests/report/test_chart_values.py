@@ -32,20 +32,20 @@ def described(markers):
     return [(marker.axis, marker.at, marker.text) for marker in markers]
 
 
-def test_horizon_is_relative_to_lag_0_of_inputs_and_states_each():
-    series = {"input_gradient": np.array([4.0, 2.0]), "state_gradient": np.array([10.0, 1.0])}
+def test_horizon_is_relative_to_the_largest_of_the_past_of_inputs_and_states_each():
+    series = {"input_gradient": np.array([8.0, 2.0, 4.0]), "state_gradient": np.array([0.0, 10.0, 1.0])}
     chart = charts("horizon", series)["horizon-gradient"]
     inputs, states = chart.marks
     assert (inputs.name, states.name) == ("by inputs", "by states")
-    same(inputs.y, [1, 0.5])
-    same(states.y, [1, 0.1])
-    same(inputs.x, [0, 1])
+    same(inputs.y, [2, 0.5, 1])
+    same(states.y, [0, 1, 0.1])
+    same(inputs.x, [0, 1, 2])
     assert described(chart.markers) == [("y", 0.01, "1 %: counted as gone")]
 
 
 def test_horizon_band_holds_the_middle_half():
     spread = {"input_gradient": np.array([[2.0, 1.0], [8.0, 3.0]])}
-    (line,) = charts("horizon", {"input_gradient": np.array([4.0, 2.0])}, spread=spread)["horizon-gradient"].marks
+    (line,) = charts("horizon", {"input_gradient": np.array([2.0, 4.0])}, spread=spread)["horizon-gradient"].marks
     same(line.low, [0.5, 0.25])
     same(line.high, [2, 0.75])
 

@@ -80,15 +80,12 @@ def test_bptt_window_headline_at_equality(window, shown):
 @pytest.mark.parametrize(
     ("needs", "gradient", "shown"),
     [
-        (2, (4.0, 3.0, 2.0, 1.0), ("0.5", "of its size at lag 0, 2 steps back", "good")),
-        (9, (4.0, 3.0, 2.0, 1.0), ("0.25", "of its size at lag 0, 3 steps back", "good")),
-        (None, (4.0, 3.0, 2.0, 1.0), ("0.25", "of its size at lag 0, 3 steps back", "")),
-        (1, (100.0, 1.0), ("0.01", "of its size at lag 0, 1 steps back", "good")),
-        (1, (100.0, 0.99), ("0.0099", "of its size at lag 0, 1 steps back", "bad")),
-        (1, (1.0, 100.0), ("100", "of its size at lag 0, 1 steps back", "good")),
-        (1, (1.0, 101.0), ("101", "of its size at lag 0, 1 steps back", "bad")),
-        (1, (1.0, np.nan), ("not known", "of its size at lag 0, 1 steps back", "bad")),
-        (1, (0.0, 1.0), ("–", "not measured", "")),
+        (2, (40.0, 4.0, 2.0, 1.0), ("0.5", "of the largest, 2 steps back", "good")),
+        (9, (40.0, 4.0, 2.0, 1.0), ("0.25", "of the largest, 3 steps back", "good")),
+        (None, (0.0, 4.0, 2.0, 1.0), ("0.25", "of the largest, 3 steps back", "")),
+        (2, (1.0, 100.0, 1.0), ("0.01", "of the largest, 2 steps back", "good")),
+        (2, (1.0, 100.0, 0.99), ("0.0099", "of the largest, 2 steps back", "bad")),
+        (2, (1.0, 1.0, np.nan), ("not known", "of the largest, 2 steps back", "bad")),
     ],
 )
 def test_far_gradient_headline_at_the_needed_lag_and_at_equality(needs, gradient, shown):

@@ -56,68 +56,101 @@ def test_all_scopes_in_order_of_their_cost():
 # Horizon
 
 
-def test_last_above_and_first_below_at_equality():
-    profile = np.array([4.0, 2.0, 1.0, 0.5])
-    assert decay.last_above(profile, 0.25) == 2
-    assert decay.first_below(profile, 0.25) == 3
-    assert decay.last_above(profile, 0.125) == 3
+def test_horizon_and_first_below_at_equality():
+    profile = np.array([9.0, 4.0, 2.0, 1.0, 0.5])
+    assert decay.horizon(profile, 0.25) == 3
+    assert decay.first_below(profile, 0.25) == 4
+    assert decay.horizon(profile, 0.125) == 4
     assert decay.first_below(profile, 0.125) == math.inf
 
 
-def test_last_above_is_the_last_of_several_crossings():
-    profile = np.array([1.0, 0.001, 0.5, 0.001])
-    assert decay.last_above(profile, 0.01) == 2
-    assert decay.first_below(profile, 0.01) == 1
+def test_horizon_is_the_last_of_several_crossings():
+    profile = np.array([0.0, 1.0, 0.001, 0.5, 0.001])
+    assert decay.horizon(profile, 0.01) == 3
+    assert decay.first_below(profile, 0.01) == 2
 
 
-@pytest.mark.parametrize("start", [0.0, math.nan])
-def test_last_above_without_a_gradient_at_lag_0(start):
-    assert decay.last_above(np.array([start, 1.0, 1.0]), 0.01) == -1
+def test_first_below_begins_at_the_largest():
+    assert decay.first_below(np.array([1.0, 0.001, 1.0, 0.001]), 0.01) == 3
+
+
+@pytest.mark.parametrize(
+    ("profile", "rounding", "horizon"),
+    [([0.0, 0.0], 0.0, -1), ([1.0, 0.0], 0.0, 0), ([1.0, 1e-3], 1e-3, 0), ([1.0, 1.1e-3], 1e-3, 1), ([0.0, 1.0], 0.1, 1)],
+)
+def test_horizon_of_no_past_gradient(profile, rounding, horizon):
+    assert decay.horizon(np.array(profile), 0.01, rounding) == horizon
+
+
+@pytest.mark.parametrize(
+    ("profile", "lag"),
+    [
+        ([1.0, 100.0, 50.0], math.inf),
+        ([1.0, 101.0, 101.0], 1.0),
+        ([1.0, 101.0, 100.0], math.inf),  # it comes back
+        ([1.0, 101.0, 1.0, 101.0], 3.0),
+        ([0.0, 0.0, 1.0, 200.0], 3.0),
+        ([1.0, math.inf, math.inf], 1.0),
+        ([0.0, 0.0], math.inf),
+        ([1.0] * 18 + [101.0] * 2, 18.0),
+        ([1.0] * 19 + [101.0], math.inf),  # less than the last tenth
+    ],
+)
+def test_explosion_is_growth_that_does_not_come_back(profile, lag):
+    assert decay.explodes_at(np.array(profile), 100.0) == lag
 
 
 def horizon_figures(**changes):
-    figures = {"horizon": 8.0, "lags": 20.0, "horizon_beside_present": 8.0, "explodes_at": np.inf, "largest": 1.0}
-    return figures | {"largest_lag": 0.0} | changes
+    figures = {"horizon": 8.0, "lags": 20.0, "present": 1.0, "explodes_at": np.inf, "growth": 1.0}
+    return figures | {"strongest_lag": 1.0} | changes
 
 
 NO_LAW = decay.Law("none", math.nan, math.nan, math.nan, math.nan)
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "horizons", "sentence"),
     [
-        ({"horizon": 20.0}, "Gradients reach back over all 20 steps that were looked at."),
-        ({"horizon": 19.0}, "Gradients reach 19 steps back, then fall under 1 % of their size."),
+        ({"horizon": 20.0}, (20, 20), "Gradients reach back over all 20 steps that were looked at."),
+        ({"horizon": 19.0}, (19, 19), "Gradients reach 19 steps back, then fall under 1 % of their largest."),
+        ({"horizon": 1.0}, (1, 1), "Gradients reach 1 step back, then fall under 1 % of their largest."),
         (
-            {"horizon": 0.0, "horizon_beside_present": 0.0},
-            "Gradients reach 0 steps back, then fall under 1 % of their size.",
+            {},
+            (6, 11),
+            "Gradients reach 8 steps back (6 to 11 over sequences and output steps), then fall under 1 % of their "
+            "largest.",
         ),
         (
-            {"horizon": 0.0, "horizon_beside_present": 1.0},
-            "The present input outweighs every earlier one more than 100 times; beside it, gradients reach 1 steps "
-            "back.",
+            {"present": 101.0},
+            (8, 8),
+            "Gradients reach 8 steps back, then fall under 1 % of their largest; the present input weighs 1e+02 times "
+            "the strongest earlier one.",
         ),
-        ({"horizon": -1.0}, "No gradient reaches back even to the last step's own input."),
+        ({"horizon": 0.0, "present": np.inf}, (0, 0), "Gradients reach the present input only, none earlier."),
+        ({"horizon": -1.0}, (-1, -1), "No gradient reaches any input."),
         (
-            {"horizon": 20.0, "explodes_at": 3.0, "largest": 200.0, "largest_lag": 7.0},
+            {"horizon": 20.0, "explodes_at": 3.0, "growth": 200.0, "strongest_lag": 7.0},
+            (20, 20),
             "Gradients explode: 7 steps back they have grown to 2e+02 times their size.",
         ),
         (
-            {"explodes_at": 3.0, "largest": math.inf, "largest_lag": 7.0},
+            {"explodes_at": 3.0, "growth": math.inf, "strongest_lag": 7.0},
+            (8, 8),
             "Gradients explode: 7 steps back they have grown to infinity.",
         ),
     ],
 )
-def test_horizon_sentence(changes, sentence):
-    assert _horizon._sentence(horizon_figures(**changes), NO_LAW, SimpleNamespace(needs=None), 0.01) == sentence
+def test_horizon_sentence(changes, horizons, sentence):
+    subject = SimpleNamespace(needs=None)
+    assert _horizon._sentence(horizon_figures(**changes), NO_LAW, np.array(horizons), subject, 0.01) == sentence
 
 
 def test_horizon_sentence_with_needs_and_law():
     law = decay.Law("exponential", 0.5, -1.0, 0.99, 3.0)
-    sentence = _horizon._sentence(horizon_figures(), law, SimpleNamespace(needs=12), 0.05)
+    sentence = _horizon._sentence(horizon_figures(), law, np.array([8, 8]), SimpleNamespace(needs=12), 0.05)
     assert sentence == (
-        "Gradients reach 8 steps back, then fall under 5 % of their size; the task needs 12 (exponential, times 0.5 "
-        "per step)."
+        "Gradients reach 8 steps back, then fall under 5 % of their largest; the task needs 12 (exponential, times "
+        "0.5 per step)."
     )
 
 
@@ -140,13 +173,6 @@ def test_horizon_warning_at_equality_with_the_need(needs, warning):
 def test_horizon_warning_of_sequences_that_are_too_short(needs, count):
     said = _horizon._warnings(horizon_figures(horizon=20.0), SimpleNamespace(needs=needs))
     assert [text.split(":")[0] for text in said] == ["the sequences are shorter than what the task needs"] * count
-
-
-@pytest.mark.parametrize(("growth", "explodes_at"), [(100.0, math.inf), (101.0, 1.0)])
-def test_gradients_explode_above_100_times_lag_0(growth, explodes_at):
-    norms = SimpleNamespace(frobenius=np.array([[1.0], [growth], [50.0]]))
-    figures, _ = _horizon._figures(norms, 0.01, torch.float64)
-    assert (figures["explodes_at"], figures["largest"], figures["largest_lag"]) == (explodes_at, growth, 1.0)
 
 
 # Truncation

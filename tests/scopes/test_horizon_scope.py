@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from mnemoscope import LSTM, RNN, LinearSystem, MemRNN, MnemoscopeError, RelRNN
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes import horizon
 from mnemoscope.scopes._measures.decay import fit
+from mnemoscope.systems import DelayLine, LeakySum
 
 
 def powers(V, steps):
@@ -50,7 +53,7 @@ def test_gradients_through_attention():
     layer, x = MemRNN(3, 5).double(), torch.randn(9, 1, 3, dtype=torch.float64)
     for name in ("query", "key", "score"):
         getattr(layer, f"weight_{name}_l0").data *= 3
-    found = horizon(layer, x, directions=5)
+    found = horizon(layer, x, directions=5, ends=1)
     zero = torch.zeros(9, 5, dtype=torch.float64)
     jacobian = torch.autograd.functional.jacobian(lambda nudge: mem_rnn_by_equations(layer, x[:, 0], nudge), zero)
     wanted = [float(torch.linalg.matrix_norm(jacobian[:, 8 - k], ord=2)) for k in range(9)]
@@ -68,7 +71,7 @@ def test_state_gradient_for_both_outputs(output):
 def test_input_gradient_equals_autograd(layer):
     layer = layer.double()
     x = torch.randn(6, 1, 3, dtype=torch.float64)
-    found = horizon(layer, x, directions=4)
+    found = horizon(layer, x, directions=4, ends=1)
 
     def last(x):
         if isinstance(layer, nn.LSTMCell):
@@ -92,14 +95,14 @@ def scalar(a):
 
 def test_horizon_and_law_of_an_exponential():
     found = horizon(scalar(0.9), torch.randn(80, 3, 1, dtype=torch.float64), needs=60)
-    assert found.figures["horizon"] == 43  # 0.9^43 > 1 % > 0.9^44
-    assert found.figures["first_below"] == 44
+    assert found.figures["horizon"] == 44  # 0.9^43 > 1 % > 0.9^44, relative to the input one step ago
+    assert found.figures["first_below"] == 45
     assert found.labels["law"] == "exponential"
     assert found.figures["rate"] == pytest.approx(0.9)
-    assert "43 steps back" in found.sentence
+    assert "44 steps back," in found.sentence
     assert "the task needs 60" in found.sentence
     assert found.warnings
-    assert list(found.series["horizon_by_sequence"]) == [43, 43, 43]
+    assert list(found.series["horizon_by_sequence"]) == [44, 44, 44]
 
 
 def test_agreement_after_two_prefixes():
@@ -146,13 +149,93 @@ def test_horizon_of_a_memoryless_model():
     assert found.labels["law"] == "none"
 
 
-def test_horizon_beside_present():
+def test_a_large_present_input_does_not_shorten_the_horizon():
     found = horizon(lambda x: 1000 * x + x.cumsum(1), torch.randn(2, 10, 3))
-    assert found.figures["horizon"] == 0
-    assert found.figures["horizon_beside_present"] == 9
-    assert "more than 100 times; beside it, gradients reach 9 steps back" in found.sentence
-    found = horizon(lambda x: 30 * x + x.cumsum(1), torch.randn(2, 10, 3), fraction=0.05)
-    assert "more than 20 times" in found.sentence
+    assert found.figures["horizon"] == 9
+    assert found.figures["present"] == pytest.approx(1001)
+    assert "the present input weighs 1e+03 times the strongest earlier one" in found.sentence
+
+
+@pytest.mark.parametrize("present", [0.0, 1.0, 10.0, 100.0, -1.0])
+def test_horizon_of_a_leaky_sum_whatever_the_present_weighs(present):
+    system = LeakySum(0.95, present)
+    found = horizon(system, system.inputs())
+    assert found.figures["horizon"] == 90  # 0.95^89 > 1 % > 0.95^90, relative to the input one step ago
+    assert found.figures["present"] == pytest.approx(abs(1 + present) / 0.95)
+
+
+@pytest.mark.parametrize("delay", [1, 10, 60, 98])
+def test_horizon_of_a_delay_line_is_its_delay(delay):
+    line = DelayLine(delay)
+    found = horizon(line, line.inputs(batch=1))
+    assert found.figures["horizon"] == delay
+    assert list(found.spread["horizon"])[-1] == delay
+    assert found.figures["explodes_at"] == math.inf
+
+
+def test_horizon_of_a_shift_register_is_its_last_tap():
+    taps = torch.tensor([0.0, 0.5, 0.0, 0.0, 2.0, 0.0, 0.3, 0.01], dtype=torch.float64)
+
+    def model(x):  # (B, T, 1)
+        return sum(tap * nn.functional.pad(x, (0, 0, k, 0))[:, : x.shape[1]] for k, tap in enumerate(taps))
+
+    found = horizon(model, torch.randn(3, 50, 1, dtype=torch.float64))
+    assert found.figures["horizon"] == 6  # the tap of 0.01 is under 1 % of 2
+    np.testing.assert_allclose(found.series["input_gradient"][:8], taps)
+
+
+class Resettable(Recurrence):
+    """h' = 0.9 (1 - r) h + x for the input (x, r)."""
+
+    input_size = 2
+    hidden_size = 1
+
+    def initial_state(self, batch):
+        return torch.zeros(1, batch, 1, dtype=torch.float64)
+
+    def step(self, x, state):
+        state = 0.9 * (1 - x[:, 1:]) * state + x[:, :1]
+        return state[0], state
+
+
+def test_a_reset_at_the_last_step_does_not_hide_the_memory():
+    x = torch.randn(100, 1, 2, dtype=torch.float64)
+    x[..., 1] = 0
+    x[-1, :, 1] = 1
+    found = horizon(Resettable(), x)
+    # The gradient by r at the step before is 0.9 h: only its size varies.
+    assert 35 <= found.figures["horizon"] <= 55
+    assert horizon(Resettable(), x, ends=1).figures["horizon"] <= 1
+
+
+def test_transient_growth_is_no_explosion():
+    layer = LinearSystem(1, 2, bias=False).double()
+    layer.weight_hh_l0.data = torch.tensor([[0.8, 1000.0], [0.0, 0.8]], dtype=torch.float64)
+    layer.weight_ih_l0.data.fill_(1.0)
+    x = torch.randn(100, 2, 1, dtype=torch.float64)
+    found = horizon(layer, x)
+    assert found.figures["growth"] > 100
+    assert found.figures["explodes_at"] == math.inf
+    assert "explode" not in found.sentence
+    sizes = np.array([np.hypot(0.8**k + 1000 * k * 0.8 ** (k - 1), 0.8**k) for k in range(1, 100)])
+    assert found.figures["horizon"] == 1 + np.nonzero(sizes >= 0.01 * sizes.max())[0][-1]
+
+
+@pytest.mark.parametrize("units", [4, 32])
+def test_the_true_horizon_lies_within_the_spread_for_every_seed(units):
+    generator = torch.Generator().manual_seed(0)
+    layer = LinearSystem(3, units, bias=False).double()
+    V = torch.randn(units, units, generator=generator, dtype=torch.float64)
+    layer.weight_hh_l0.data = 0.9 * V / torch.linalg.eigvals(V).abs().max()
+    U = layer.weight_ih_l0.detach().numpy()
+    sizes = np.array([np.linalg.norm(v @ U) for v in powers(layer.weight_hh_l0, 100)])
+    true = np.nonzero(sizes >= 0.01 * sizes[1:].max())[0][-1]
+    x = torch.randn(100, 1, 3, dtype=torch.float64)
+    for seed in range(8):
+        found = horizon(layer, x, seed=seed)
+        low, high = found.spread["horizon"]
+        assert low <= true <= high
+        assert abs(found.figures["horizon"] - true) <= 3
 
 
 class Counting(Recurrence):
@@ -176,7 +259,7 @@ def test_every_lag_from_one_backward_pass(length):
     model = Counting()
     found = horizon(model, torch.randn(length, 3, 2), behavior=False)
     assert len(found.series["input_gradient"]) == len(found.series["state_gradient"]) == length
-    assert model.steps == length
+    assert model.steps == length + 1  # and one for the number of outputs
 
 
 def test_state_gradient_if_the_output_skips_the_state():
@@ -254,5 +337,6 @@ def test_fit_finds_no_law_for_a_single_lag():
     assert fit(profile, 1e-30).name == "none"
     found = horizon(lambda x: x.cumsum(1) + 5 * x.roll(30, 1), torch.randn(2, 40, 1))
     assert found.figures["horizon"] == 39
+    assert found.figures["present"] < 1
     assert "law" not in found.sentence
     assert "exponential" not in found.sentence

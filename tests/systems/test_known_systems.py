@@ -22,6 +22,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("cat-map", {}),
     ("lorenz", {}),
     ("leaky-sum", {}),
+    ("leaky-sum", {"present": 10.0}),
+    ("delay-line", {}),
     ("circuit", {}),
 ]
 

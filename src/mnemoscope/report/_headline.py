@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from mnemoscope.finding import Examination
 from mnemoscope.report._chart import format_number
 from mnemoscope.report._view import needs_of
@@ -15,8 +17,7 @@ ALARMING_KINDS = ("runs over the batch", "mixes sequences", "memoryless", "detac
 """Kinds of recurrence that are hardly ever intended, worst first: they make all other findings meaningless."""
 
 NEEDS = "the task needs"
-VANISHED = 1e-2  # gradient at the far end, relative to lag 0, below which it counts as vanished
-EXPLODED = 1e2  # and above which it counts as exploded
+VANISHED = 1e-2  # gradient at the far end, relative to the largest of the past, below which it counts as vanished
 
 
 @dataclass(frozen=True)
@@ -210,18 +211,19 @@ def _window(examination: Examination) -> HeadlineParts:
 
 
 def _far_gradient(examination: Examination) -> HeadlineParts:
-    """The gradient at the lag that the task needs, or at the last lag, relative to lag 0."""
+    """The gradient at the lag that the task needs, or at the last lag, relative to the largest of the past."""
     gradient = examination.findings["horizon"].series.get("input_gradient") if _has(examination, "horizon") else None
-    if gradient is None or not len(gradient) or not gradient[0] > 0:
+    if gradient is None or len(gradient) < 2 or not np.nanmax(gradient[1:]) > 0:
         return _missing(examination, "horizon")
     needs = needs_of(examination)
     last = len(gradient) - 1
     lag = last if needs is None else min(int(needs), last)
-    relative = float(gradient[lag] / gradient[0])
-    value, remark = format_number(relative), f"of its size at lag 0, {format_number(lag)} steps back"
+    relative = float(gradient[lag] / np.nanmax(gradient[1:]))
+    value, remark = format_number(relative), f"of the largest, {format_number(lag)} steps back"
     if needs is None:
         return value, remark, "", "estimated"
-    return value, remark, "good" if VANISHED <= relative <= EXPLODED else "bad", "estimated"
+    explodes = math.isfinite(_figure(examination, "horizon", "explodes_at"))
+    return value, remark, "bad" if explodes or not relative >= VANISHED else "good", "estimated"
 
 
 def _missing(examination: Examination, scope: str) -> HeadlineParts:

@@ -10,21 +10,24 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures import decay
-from mnemoscope.scopes._measures.gradients import JacobianNorms, by_inputs, by_inputs_and_states, of_loss
+from mnemoscope.scopes._measures.gradients import ENDS, JacobianNorms, by_inputs, by_inputs_and_states, of_loss
 
-EXPLOSION = 100.0  # times the size at lag 0
+EXPLOSION = 100.0  # times the size at the start of the curve, and it does not come back
 
 HELP = """
-The curve is the size of the derivative of the last output by what came k steps before it, relative
-to k = 0. Where it lies under 1 % the network is hardly taught about anything that long ago.
+The curve is the size of the derivative of an output by what came k steps before it, relative to the
+largest of the past (k ≥ 1). Where it lies under 1 % the network is hardly taught about anything
+that long ago. The point at k = 0 is the present input: it may lie far above without shortening the
+memory beside it.
 
 On a logarithmic axis a straight line down means exponential forgetting, the fate of stable
 networks; a curve that levels off is a power law or a memory. The band holds the middle half of the
-sequences.
+sequences and output steps.
 
 If the curve is under 1 % from the line “the task needs” on, training cannot find the dependency by
 gradients. A network that looks something up may lie low in between and rise where the thing is. A
-curve that climbs past 100 times its start means exploding gradients.
+curve that climbs past 100 times its start and stays there means exploding gradients; one that
+comes back is transient growth.
 
 “By states” leaves the input weights out: it shows the recurrence alone.
 """
@@ -38,45 +41,58 @@ curve that climbs past 100 times its start means exploding gradients.
     cost=6,
 )
 def horizon(
-    subject: Subject, *, fraction: float = 0.01, directions: int = 1, states: bool = True, behavior: bool = True
+    subject: Subject,
+    *,
+    fraction: float = 0.01,
+    directions: int | None = None,
+    ends: int = ENDS,
+    states: bool = True,
+    behavior: bool = True,
 ) -> Finding:
-    """Measure the size of d output_T / d input_{T-k} and of d output_T / d h_{T-k} against the lag k, all lags at once.
+    """Measure the size of d output_t / d input_{t-k} and of d output_t / d h_{t-k} against the lag k, all lags at once.
 
-    Gradients are total: paths through attention count. The output at the last step is differentiated in `directions`
+    Gradients are total: paths through attention count. Outputs at `ends` steps are differentiated in `directions`
     random orthonormal directions per sequence, which estimates the Frobenius norm of the Jacobian. With as many
     directions as outputs the norms are exact, and the spectral ones are given too.
 
-    Series by lag 0 .. T-1, medians over sequences (spread: quartiles (2, T)): `input_gradient`; `state_gradient`, if
-    there is a step: by h of all layers of one of our layers, by the whole state of any other recurrence;
-    `input_gradient_spectral` and `state_gradient_spectral`, if exact. By steps after a prefix in which two sequences
-    differ: `difference_after_prefix`, relative to the last step of that prefix. By step, if targets and loss are
-    given: `loss_gradient`, ||d loss / d input_t||, and `loss_gradient_by_state`, ||d loss / d h_t||.
+    Series by lag 0 .. T-1, medians over sequences and end steps (spread: quartiles (2, T)): `input_gradient`;
+    `state_gradient`, if there is a step: by h of all layers of one of our layers, by the whole state of any other
+    recurrence; `input_gradient_spectral` and `state_gradient_spectral`, if exact. By steps after a prefix in which two
+    sequences differ: `difference_after_prefix`, relative to the last step of that prefix. By step, if targets and loss
+    are given: `loss_gradient`, ||d loss / d input_t||, and `loss_gradient_by_state`, ||d loss / d h_t||.
     `horizon_by_sequence` (B,).
 
-    Figures: `horizon`, the last lag with at least `fraction` of the size at lag 0; `first_below`, the first with less;
-    `horizon_beside_present`, relative to lag 1 instead; `horizon_of_states`; `lags`, how many were looked at; `rate`
-    per step and `exponent` of the two laws, `fit_quality`; `largest` size relative to lag 0, and `largest_lag`;
-    `explodes_at`, where it exceeds 100 times that of lag 0; `agreement`, steps after which outputs of different
-    prefixes differ by less than `fraction`. Labels: `law`.
+    Figures: `horizon`, the last lag with at least `fraction` of the largest size at lags >= 1 (spread: 5 % and 95 %
+    quantiles over sequences and end steps); `first_below`, the first lag after the largest with less; `present`, the
+    size at lag 0 relative to that largest one; `strongest_lag`, where it is; `horizon_of_states`; `lags`, how many were
+    looked at; `rate` per step and `exponent` of the two laws, `fit_quality`; `growth`, the largest size relative to the
+    start of the curve; `explodes_at`, from where on it stays above 100 times its start; `agreement`, steps after which
+    outputs of different prefixes differ by less than `fraction`. Labels: `law`.
 
     Args:
-        fraction: of the size at lag 0, under which a gradient counts as gone.
-        directions: output directions per sequence; each costs one more batch.
+        fraction: of the largest gradient by an earlier input, under which a gradient counts as gone.
+        directions: output directions per sequence and end step; each costs one more batch. By default as many as give
+            64 rows, at least one.
+        ends: output steps, from the last one backwards over a third of the sequence; one if the model gives one output.
         states: measure gradients by states too. For one of our layers this costs one more product, or, with attention,
             one more backward pass; any other recurrence then runs step by step.
         behavior: compare outputs after two prefixes.
     """
-    # Gradients of the last output by every input, and by every state.
-    by_input, by_state = _gradients(subject, fraction, directions, states)
+    # Gradients of outputs by every earlier input, and by every earlier state.
+    by_input, by_state = _gradients(subject, fraction, directions, ends, states)
     subject.report(0.6)
     figures, law = _figures(by_input, fraction, subject.dtype)
     series, spread = _series("input_gradient", by_input)
-    series["horizon_by_sequence"] = np.array([decay.last_above(row, fraction) for row in by_input.frobenius.T])
+    single = _horizons(by_input, fraction, subject.dtype)
+    series["horizon_by_sequence"] = np.median(single, 0)
+    spread["horizon"] = _horizon_range(by_input, single, figures["horizon"])
     if by_state is not None:
         state_series, state_spread = _series("state_gradient", by_state)
         series |= state_series
         spread |= state_spread
-        figures["horizon_of_states"] = decay.last_above(series["state_gradient"], fraction)
+        figures["horizon_of_states"] = decay.horizon(
+            series["state_gradient"], fraction, torch.finfo(subject.dtype).eps
+        )
 
     # The gradient of the loss, by step.
     if not subject.missing("loss"):
@@ -88,45 +104,46 @@ def horizon(
     # Behavior: how long outputs differ after different beginnings.
     difference = _difference_after_prefix(subject) if behavior else None
     if difference is not None:
-        figures["agreement"] = decay.last_above(difference, fraction) + 1.0
+        figures["agreement"] = decay.last_above(difference, fraction * difference[0]) + 1.0
         series["difference_after_prefix"] = difference
     return Finding(
         "horizon",
-        _sentence(figures, law, subject, fraction),
+        _sentence(figures, law, spread["horizon"], subject, fraction),
         "estimated",
         figures=figures,
         series=series,
         spread=spread,
         labels={"law": law.name},
         warnings=_warnings(figures, subject),
-        assumptions=("the last step is typical of the others", "these sequences are typical of the data"),
-        method=f"one backward pass from the last output in {directions} random direction(s) per sequence",
+        assumptions=("these output steps are typical of the others", "these sequences are typical of the data"),
+        method=_method(by_input, subject.batch),
     )
 
 
 def _gradients(
-    subject: Subject, fraction: float, directions: int, states: bool
+    subject: Subject, fraction: float, directions: int | None, ends: int, states: bool
 ) -> tuple[JacobianNorms, JacobianNorms | None]:
     """Return the norms by inputs of the whole model and, if asked for and there is a step, by states."""
     if subject.steps < 2:
         raise MnemoscopeError("horizon needs sequences of at least 2 steps; got 1")
     if not 0 < fraction < 1:
         raise MnemoscopeError(f"fraction must lie between 0 and 1; got {fraction!r}")
-    if not isinstance(directions, int) or directions < 1:
-        raise MnemoscopeError(f"directions must be a whole number of at least 1; got {directions!r}")
+    for name, value in (("directions", 1 if directions is None else directions), ("ends", ends)):
+        if not isinstance(value, int) or value < 1:
+            raise MnemoscopeError(f"{name} must be a whole number of at least 1; got {value!r}")
     if not states or subject.missing("step"):
-        return by_inputs(subject, directions), None
+        return by_inputs(subject, directions, ends), None
     if subject.adapted.recurrence_is_model:
-        return by_inputs_and_states(subject, directions)
-    return by_inputs(subject, directions), by_inputs_and_states(subject, directions)[1]
+        return by_inputs_and_states(subject, directions, ends)
+    return by_inputs(subject, directions, ends), by_inputs_and_states(subject, directions, ends)[1]
 
 
 def _series(name: str, norms: JacobianNorms) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return medians over sequences, and their quartiles, by series name."""
+    """Return medians over sequences and end steps, and their quartiles, by series name."""
     series = {name: decay.typical(norms.frobenius)}
     if norms.spectral is not None:
         series[f"{name}_spectral"] = decay.typical(norms.spectral)
-    quartiles = np.quantile(norms.frobenius, [0.25, 0.75], axis=-1, method="nearest")
+    quartiles = np.nanquantile(norms.frobenius, [0.25, 0.75], axis=-1, method="nearest")
     return series, {name: quartiles}
 
 
@@ -134,25 +151,47 @@ def _figures(norms: JacobianNorms, fraction: float, dtype: torch.dtype) -> tuple
     profile = decay.typical(norms.frobenius)
     if not np.isfinite(profile[0]):  # NaN at lag 0 is not an explosion on the way back
         raise MnemoscopeError(
-            "the last output's gradient by its own input is NaN or infinite: give shorter or smaller inputs, or an "
+            "an output's gradient by its own input is NaN or infinite: give shorter or smaller inputs, or an "
             "earlier checkpoint"
         )
     law = decay.fit(profile, floor=torch.finfo(dtype).eps ** 2)
-    relative = profile / profile[0] if profile[0] > 0 else np.zeros_like(profile)
-    exploded = np.nonzero(~(relative <= EXPLOSION))[0]
+    strongest = decay.strongest_past(profile)
+    positive = profile[profile > 0]
     figures = {
-        "horizon": decay.last_above(profile, fraction),
+        "horizon": decay.horizon(profile, fraction, torch.finfo(dtype).eps),
         "first_below": decay.first_below(profile, fraction),
-        "horizon_beside_present": decay.last_above(profile[1:], fraction) + 1,
+        "present": profile[0] / strongest if strongest > 0 else np.inf,
+        "strongest_lag": 1 + profile[1:].argmax(),
         "lags": len(profile) - 1,
         "rate": law.rate,
         "exponent": law.exponent,
         "fit_quality": law.quality,
-        "largest": relative.max(),
-        "largest_lag": relative.argmax(),
-        "explodes_at": exploded[0] if len(exploded) else np.inf,
+        "growth": profile.max() / positive[0] if len(positive) else np.nan,
+        "explodes_at": decay.explodes_at(profile, EXPLOSION),
     }
     return {name: float(value) for name, value in figures.items()}, law
+
+
+def _horizons(norms: JacobianNorms, fraction: float, dtype: torch.dtype) -> np.ndarray:
+    """Return the horizon of every sequence seen from each of its end steps, (end steps, B)."""
+    profiles = [column[: end + 1] for column, end in zip(norms.frobenius.T, norms.ends.flat, strict=True)]
+    horizons = [decay.horizon(profile, fraction, torch.finfo(dtype).eps) for profile in profiles]
+    return np.array(horizons).reshape(norms.ends.shape)
+
+
+def _horizon_range(norms: JacobianNorms, single: np.ndarray, horizon: float) -> np.ndarray:
+    """Return the 5 % and 95 % quantiles of the samples' horizons, widened to hold the horizon itself.
+
+    A sample whose gradient reaches the first step from an early end says only "at least", and is left out.
+    """
+    complete = (single < norms.ends) | (norms.ends == norms.ends.max())
+    low, high = np.quantile(single[complete], [0.05, 0.95], method="nearest")
+    return np.array([min(low, horizon), max(high, horizon)])
+
+
+def _method(norms: JacobianNorms, batch: int) -> str:
+    ends = ", ".join(str(end + 1) for end in sorted(set(norms.ends.flat)))
+    return f"one backward pass from the outputs of {batch} sequences at step {ends}, in random directions"
 
 
 @torch.no_grad()
@@ -177,25 +216,33 @@ def _difference_after_prefix(subject: Subject) -> np.ndarray | None:
     return difference / difference[0] if difference[0] > 0 else None
 
 
-def _sentence(figures: dict[str, float], law: decay.Law, subject: Subject, fraction: float) -> str:
+def _sentence(
+    figures: dict[str, float], law: decay.Law, horizons: np.ndarray, subject: Subject, fraction: float
+) -> str:
     horizon, lags = int(figures["horizon"]), int(figures["lags"])
-    beside_present = int(figures["horizon_beside_present"])
     if figures["explodes_at"] < np.inf:
-        grown = f"{figures['largest']:.2g} times their size" if np.isfinite(figures["largest"]) else "infinity"
-        result = f"Gradients explode: {int(figures['largest_lag'])} steps back they have grown to {grown}"
+        grown = f"{figures['growth']:.2g} times their size" if np.isfinite(figures["growth"]) else "infinity"
+        result = f"Gradients explode: {int(figures['strongest_lag'])} steps back they have grown to {grown}"
     elif horizon < 0:
-        result = "No gradient reaches back even to the last step's own input"
-    elif horizon == 0 and beside_present > 0:
-        result = (
-            f"The present input outweighs every earlier one more than {1 / fraction:.3g} times; beside it, gradients "
-            f"reach {beside_present} steps back"
-        )
+        result = "No gradient reaches any input"
+    elif horizon == 0:
+        result = "Gradients reach the present input only, none earlier"
     elif horizon == lags:
-        result = f"Gradients reach back over all {lags} steps that were looked at"
+        result = f"Gradients reach back over all {lags} steps that were looked at{_range(horizons)}"
     else:
-        result = f"Gradients reach {horizon} steps back, then fall under {100 * fraction:g} % of their size"
+        result = (
+            f"Gradients reach {horizon} {'step' if horizon == 1 else 'steps'} back{_range(horizons)}, then fall under "
+            f"{100 * fraction:g} % of their largest"
+        )
+    if horizon > 0 and figures["present"] > 1 / fraction:
+        result += f"; the present input weighs {figures['present']:.2g} times the strongest earlier one"
     need = f"; the task needs {subject.needs:g}" if subject.needs is not None else ""
     return f"{result}{need}{_law_in_words(law)}."
+
+
+def _range(horizons: np.ndarray) -> str:
+    low, high = horizons
+    return f" ({low:.0f} to {high:.0f} over sequences and output steps)" if low < high else ""
 
 
 def _law_in_words(law: decay.Law) -> str:

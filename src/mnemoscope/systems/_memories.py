@@ -70,9 +70,8 @@ class LeakySum(RandomlyDriven):
 
     def known(self) -> tuple[Known, ...]:
         decay = self.decay.item()
-        last = math.floor(math.log(0.01) / math.log(decay))
+        last = 1 + math.floor(math.log(0.01) / math.log(decay))
         known = [Known("lyapunov", "largest", math.log(decay), 1e-6, "ln decay")]
         known += [Known("entropy", "change", math.log(decay), 1e-9, "ln decay")]
-        if self.present == 0:
-            known += [Known("horizon", "horizon", float(last), 0.0, "the last k with decay^k >= 0.01")]
+        known += [Known("horizon", "horizon", float(last), 0.0, "the last k with decay^(k - 1) >= 0.01")]
         return tuple(known)

@@ -44,12 +44,12 @@ def _by_sequence(view: View) -> Bars:
 
 @draws_scope
 def horizon(shown: Sequence[View]) -> list[Chart]:
-    """The size of gradients by lag, relative to lag 0, and how long two prefixes can be told apart."""
+    """The size of gradients by lag, relative to the largest of the past, and how long two prefixes can be told apart."""
     gradients = Chart(
         "horizon-gradient",
         "How far back gradients reach",
         Axis("steps back (lag)", switch=True),
-        Axis("size of the gradient, relative to lag 0", log=True, switch=True),
+        Axis("gradient, relative to the largest at lags ≥ 1", log=True, switch=True),
         tuple(line for view in shown for line in _gradients(view)),
         finite_markers([*need_markers(shown), Marker("y", ONE_PERCENT, "1 %: counted as gone")]),
     )
@@ -73,8 +73,9 @@ def horizon(shown: Sequence[View]) -> list[Chart]:
 def _gradients(view: View) -> list[Line]:
     lines: list[Line] = []
     for number, (key, kind) in enumerate((("input_gradient", "by inputs"), ("state_gradient", "by states"))):
-        at_lag_0 = view.finding.series.get(key, np.zeros(1))[0]
-        scale = 1 / at_lag_0 if at_lag_0 > 0 else 1.0
+        past = view.finding.series.get(key, np.zeros(1))[1:]
+        largest = np.max(past[np.isfinite(past)], initial=0.0)
+        scale = 1 / largest if largest > 0 else 1.0
         lines += view.line(key, kind, number, scale=scale)
     return lines
 

@@ -40,12 +40,12 @@ class Watch:
         model, inputs, batch_first: as for `mnemoscope.examine`.
         every: updates between two looks.
         sequences: how many of the given ones are used.
-        fraction: of the size at lag 0, under which a gradient counts as gone.
+        fraction: of the largest gradient by an earlier input, under which a gradient counts as gone.
         log: called at every look with its figures, e.g. ``wandb.log``.
 
     Attributes:
-        history: the figures of every look: `update`, `horizon` (the last lag with at least `fraction` of the gradient
-            at lag 0), `rate` (of the gradient per step), `lambda` (the median spectral norm of the one-step Jacobian at
+        history: the figures of every look: `update`, `horizon` (the last lag with at least `fraction` of the largest
+            gradient by an earlier input), `rate` (of the gradient per step), `lambda` (the median spectral norm of the one-step Jacobian at
             the last state; NaN without a step).
     """
 
@@ -97,7 +97,7 @@ class Watch:
     def _measure(self, subject: Subject) -> dict[str, float]:
         profile = decay.typical(by_inputs(subject).frobenius)
         figures = {
-            "horizon": float(decay.last_above(profile, self.fraction)),
+            "horizon": float(decay.horizon(profile, self.fraction, torch.finfo(subject.dtype).eps)),
             "rate": decay.fit(profile, torch.finfo(subject.dtype).eps ** 2).rate,
         }
         if not subject.missing("step"):

@@ -65,21 +65,58 @@ def _fit_line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     return float(slope), float(((y - slope * x - offset) ** 2).sum())
 
 
-def last_above(profile: np.ndarray, fraction: float) -> int:
-    """Return the last lag at which a profile is at least `fraction` of its value at lag 0; -1 if there is none."""
-    if not profile[0] > 0:
-        return -1
-    above = np.nonzero(profile >= fraction * profile[0])[0]
+def strongest_past(profile: np.ndarray) -> float:
+    """Return the largest value at lags >= 1; 0 if there are none."""
+    return float(np.max(profile[1:], initial=0.0))
+
+
+def horizon(profile: np.ndarray, fraction: float, rounding: float = 0.0) -> int:
+    """Return the last lag k >= 1 at which a profile is at least `fraction` of its largest value at lags >= 1.
+
+    The present, lag 0, takes no part: a large direct path from input to output does not shorten the memory beside it.
+    0 if nothing of the past is larger than `rounding` times the present; -1 if there is nothing at lag 0 either.
+    """
+    strongest = strongest_past(profile)
+    if not strongest > rounding * profile[0]:
+        return 0 if profile[0] > 0 else -1
+    return last_above(profile, fraction * strongest)
+
+
+def last_above(profile: np.ndarray, level: float) -> int:
+    """Return the last lag at which a profile is at least `level`; -1 if there is none."""
+    above = np.nonzero(profile >= level)[0]
     return int(above[-1]) if len(above) else -1
 
 
 def first_below(profile: np.ndarray, fraction: float) -> float:
-    """Return the first lag at which a profile is under `fraction` of its value at lag 0; infinity if there is none."""
-    below = np.nonzero(~(profile >= fraction * profile[0]))[0]
-    return float(below[0]) if len(below) else math.inf
+    """Return the first lag after the largest past value that is under `fraction` of it; infinity if there is none."""
+    if len(profile) < 2:
+        return math.inf
+    begin = 1 + int(np.argmax(profile[1:]))
+    below = np.nonzero(~(profile[begin:] >= fraction * profile[begin]))[0]
+    return float(begin + below[0]) if len(below) else math.inf
+
+
+def explodes_at(profile: np.ndarray, times: float) -> float:
+    """Return the lag from which on a profile stays above `times` its start; infinity if it does not.
+
+    Its start is its value at lag 0, or the first above 0. A rise that comes back is transient growth, not an explosion:
+    the whole last tenth of the lags must lie above. NaN counts as above.
+    """
+    positive = np.nonzero(profile > 0)[0]
+    if not len(positive):
+        return math.inf
+    first = int(positive[0])
+    returned = np.nonzero(profile <= times * profile[first])[0]
+    begin = int(returned[-1]) + 1
+    tail = max(1, len(profile) // 10)
+    return float(begin) if begin <= len(profile) - tail else math.inf
 
 
 def typical(profiles: np.ndarray) -> np.ndarray:
-    """Return the median over sequences, the last axis: sizes differ by orders of magnitude, or are 0 or infinite."""
+    """Return the median over samples, the last axis: sizes differ by orders of magnitude, or are 0 or infinite.
+
+    Samples are NaN at lags that they do not have.
+    """
     with np.errstate(over="ignore"):
-        return np.median(profiles, axis=-1)
+        return np.nanmedian(profiles, axis=-1)

@@ -1,4 +1,4 @@
-"""Jacobians of a model's last output by all inputs and states before it: every lag in one backward pass."""
+"""Jacobians of a model's outputs by all inputs and states before them: every lag in one backward pass."""
 
 from __future__ import annotations
 
@@ -17,34 +17,84 @@ from mnemoscope.recurrence import Recurrence, leaves
 from mnemoscope.scopes._frame.subject import Subject
 
 
+ENDS = 4  # output steps that are differentiated
+ROWS = 64  # copies of sequences that run at once, if the batch is smaller: more of them, more directions
+
+
 @dataclass(frozen=True)
 class JacobianNorms:
-    """Norms of a Jacobian by lag, (T, B), lag 0 first. `spectral` only if all output directions were used."""
+    """Norms of Jacobians by lag, (T, samples), lag 0 first; NaN at lags before the sequence begins.
+
+    Samples are the pairs of an output step and a sequence. `spectral` only if all output directions were used.
+
+    Attributes:
+        ends: (end steps per sequence, B), the output step of each sample.
+    """
 
     frobenius: np.ndarray
-    spectral: np.ndarray | None = None
+    spectral: np.ndarray | None
+    ends: np.ndarray
 
 
-def by_inputs(subject: Subject, directions: int = 1) -> JacobianNorms:
-    """Return ||d output_T / d input_{T-k}||: total, through whatever the model does in between."""
-    directions = _limit_directions(directions, subject.run, subject.features)
-    x = _repeat_batch(subject.features, directions).requires_grad_()
-    y = subject.run(x)[-1]  # (directions * B, m)
-    (gradient,) = _pull_back(subject, y, [x], directions)
-    return _norms(gradient.flatten(2), subject.batch, y.shape[-1])
+@dataclass(frozen=True)
+class Probes:
+    """Which outputs are differentiated: copies of the batch, each with its output steps and its directions.
+
+    Rows of a run are (pairs, directions, batch), flattened; row (i, j, b) looks at the output of sequence b at the step
+    ends[(i + b) % len(ends)], so that a large batch sees every end step without being copied.
+
+    Attributes:
+        ends: output steps, the last first.
+        pairs: end steps per sequence.
+        directions: orthonormal output directions per end step and sequence.
+    """
+
+    ends: tuple[int, ...]
+    pairs: int
+    directions: int
+    batch: int
+
+    @property
+    def copies(self) -> int:
+        return self.pairs * self.directions
+
+    def end_of_sample(self) -> Tensor:
+        """(pairs, batch): the output step of every sample."""
+        numbers = torch.arange(self.pairs)[:, None] + torch.arange(self.batch)
+        return torch.tensor(self.ends)[numbers % len(self.ends)]
 
 
-def by_inputs_and_states(subject: Subject, directions: int = 1) -> tuple[JacobianNorms, JacobianNorms]:
-    """Return the same of the recurrence, and ||d output_T / d h_{T-k}||, from one graph."""
+def by_inputs(subject: Subject, directions: int | None = None, ends: int = ENDS) -> JacobianNorms:
+    """Return ||d output_t / d input_{t-k}||: total, through whatever the model does in between."""
+    with torch.no_grad():
+        outputs = subject.run(subject.features[:, :1])  # for its shape
+    every_step = len(outputs) == subject.steps
+    probes = _probes(subject.features, outputs.shape[-1], directions, ends if every_step else 1)
+    x = _repeat_batch(subject.features, probes.copies).requires_grad_()
+    y = subject.run(x)  # (T, copies * B, m)
+    (gradient,) = _pull_back(subject, y, [x], probes)
+    return _norms(gradient.flatten(2), probes, y.shape[-1])
+
+
+def by_inputs_and_states(
+    subject: Subject, directions: int | None = None, ends: int = ENDS
+) -> tuple[JacobianNorms, JacobianNorms]:
+    """Return the same of the recurrence, and ||d output_t / d h_{t-k}||, from one graph.
+
+    Where outputs are not made from the state, the gradient by h_t is zero: lag 0 then repeats lag 1.
+    """
     inputs = subject.recurrence_inputs
-    directions = _limit_directions(directions, lambda x: subject.recurrence(x)[0], inputs)
-    x = _repeat_batch(inputs, directions).requires_grad_()
-    outputs, states = run_with_states(subject, x)
-    y = outputs[-1]
-    by_input, *by_sources = _pull_back(subject, y, [x, *states.sources], directions)
-    by_state = fill_last_step(states.total_gradient(by_sources))
-    batch, m = inputs.shape[1], y.shape[-1]
-    return _norms(by_input.flatten(2), batch, m), _norms(by_state, batch, m)
+    with torch.no_grad():
+        outputs = subject.recurrence(inputs[:1, :1])[0].shape[-1]
+    probes = _probes(inputs, outputs, directions, ends)
+    x = _repeat_batch(inputs, probes.copies).requires_grad_()
+    y, states = run_with_states(subject, x)
+    by_input, *by_sources = _pull_back(subject, y, [x, *states.sources], probes)
+    by_state = _norms(states.total_gradient(by_sources), probes, outputs)
+    for norms in (by_state.frobenius, by_state.spectral):
+        if norms is not None and len(norms) > 1 and not norms[0].any():
+            norms[0] = norms[1]
+    return _norms(by_input.flatten(2), probes, outputs), by_state
 
 
 def of_loss(subject: Subject) -> tuple[Tensor, Tensor | None]:
@@ -134,39 +184,54 @@ def fill_last_step(gradient: Tensor) -> Tensor:
     return torch.cat([gradient[:-1], gradient[-2:-1]])
 
 
-def _limit_directions(directions: int, run: Callable[[Tensor], Tensor], x: Tensor) -> int:
-    """Return the number of directions, but no more than there are outputs."""
-    if directions == 1:
-        return 1
-    with torch.no_grad():
-        return min(directions, run(x[:, :1]).shape[-1])
+def _probes(x: Tensor, outputs: int, directions: int | None, ends: int) -> Probes:
+    """Choose output steps, over the last third of the sequence, and directions enough for a steady median."""
+    steps, batch = x.shape[:2]
+    chosen = sorted({steps - 1 - round(i * steps / 10) for i in range(ends)}, reverse=True)
+    if directions is None:
+        directions = max(1, ROWS // (batch * len(chosen)))
+    directions = min(directions, outputs)
+    pairs = len(chosen)
+    if batch >= len(chosen):  # the sequences share the end steps between them
+        pairs = min(pairs, max(1, ROWS // (batch * directions)))
+    return Probes(tuple(chosen), pairs, directions, batch)
 
 
 def _repeat_batch(x: Tensor, times: int) -> Tensor:
     return x.repeat(1, times, *[1] * (x.dim() - 2))
 
 
-def _pull_back(subject: Subject, y: Tensor, sources: list[Tensor], directions: int) -> tuple[Tensor, ...]:
-    """Make one backward pass from y (directions * B, m), each copy of a sequence in a direction of its own."""
+def _pull_back(subject: Subject, y: Tensor, sources: list[Tensor], probes: Probes) -> tuple[Tensor, ...]:
+    """Make one backward pass from y (T, rows, m), each row from its own step and in a direction of its own."""
     if not y.requires_grad:
         raise MnemoscopeError(f"no gradient leads from the outputs of {subject.name} to its inputs")
     outputs = y.shape[-1]
-    gauss = torch.randn(len(y) // directions, outputs, directions, generator=subject.generator(), dtype=torch.float64)
-    basis = torch.linalg.qr(gauss).Q  # (B, m, directions), orthonormal: m of them give the whole Jacobian
-    vectors = basis.permute(2, 0, 1).reshape(-1, outputs).to(y)
+    shape = (probes.pairs, probes.batch, outputs, probes.directions)
+    gauss = torch.randn(shape, generator=subject.generator(), dtype=torch.float64)
+    basis = torch.linalg.qr(gauss).Q  # orthonormal: as many as outputs give the whole Jacobian
+    directions = basis.permute(0, 3, 1, 2).reshape(-1, outputs).to(y)
+
+    # One output per sequence is that of the last step; else every row has its own.
+    rows = torch.arange(y.shape[1], device=y.device)
+    ends = probes.end_of_sample()[:, None].expand(-1, probes.directions, -1).flatten().to(y.device)
+    vectors = torch.zeros_like(y)
+    vectors[ends.clamp(max=len(y) - 1), rows] = directions
     return torch.autograd.grad(y, sources, vectors, allow_unused=True, materialize_grads=True)
 
 
-def _norms(gradient: Tensor, batch: int, outputs: int) -> JacobianNorms:
-    """Return norms by lag from gradient (T, directions * B, d), rows of the Jacobians."""
+def _norms(gradient: Tensor, probes: Probes, outputs: int) -> JacobianNorms:
+    """Return norms by lag from gradient (T, rows, d), rows of the Jacobians."""
     gradient = gradient.detach()
-    directions = gradient.shape[1] // batch
-    rows = _row_norms(gradient).unflatten(1, (directions, batch))
-    frobenius = rows.norm(dim=1) * math.sqrt(outputs / directions)  # (T, B)
-    if directions < outputs:
-        return JacobianNorms(_by_lag(frobenius))
-    jacobians = torch.nan_to_num(gradient.double()).unflatten(1, (directions, batch)).transpose(1, 2)  # (T, B, m, d)
-    return JacobianNorms(_by_lag(frobenius), _by_lag(torch.linalg.matrix_norm(jacobians, ord=2)))
+    shape = (probes.pairs, probes.directions, probes.batch)
+    rows = _row_norms(gradient).unflatten(1, shape)
+    frobenius = rows.norm(dim=2) * math.sqrt(outputs / probes.directions)  # (T, pairs, B)
+    ends = probes.end_of_sample()
+    by_lag = _by_lag(frobenius, ends)
+    if probes.directions < outputs:
+        return JacobianNorms(by_lag, None, ends.numpy())
+    jacobians = torch.nan_to_num(gradient.double()).unflatten(1, shape).transpose(2, 3)  # (T, pairs, B, m, d)
+    spectral = torch.linalg.matrix_norm(jacobians, ord=2)
+    return JacobianNorms(by_lag, _by_lag(spectral, ends), ends.numpy())
 
 
 def _row_norms(gradient: Tensor) -> Tensor:
@@ -185,6 +250,9 @@ def _all_zero(gradient: Tensor) -> Tensor:
     return (flat.amax(1) == 0) & (flat.amin(1) == 0)
 
 
-def _by_lag(norms: Tensor) -> np.ndarray:
-    """Reverse the steps into lags; NaN becomes infinity."""
-    return torch.nan_to_num(norms, nan=torch.inf, posinf=torch.inf).flip(0).cpu().numpy()
+def _by_lag(norms: Tensor, ends: Tensor) -> np.ndarray:
+    """Turn steps (T, pairs, B) into lags before each end (T, samples). NaN becomes infinity; NaN marks no such lag."""
+    known = torch.nan_to_num(norms, nan=torch.inf, posinf=torch.inf).flatten(1).cpu()
+    steps = ends.flatten() - torch.arange(len(known))[:, None]  # (T, samples)
+    by_lag = known.gather(0, steps.clamp(min=0))
+    return by_lag.masked_fill(steps < 0, torch.nan).numpy()
