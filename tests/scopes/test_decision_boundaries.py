@@ -76,7 +76,13 @@ def test_first_below_begins_at_the_largest():
 
 @pytest.mark.parametrize(
     ("profile", "rounding", "horizon"),
-    [([0.0, 0.0], 0.0, -1), ([1.0, 0.0], 0.0, 0), ([1.0, 1e-3], 1e-3, 0), ([1.0, 1.1e-3], 1e-3, 1), ([0.0, 1.0], 0.1, 1)],
+    [
+        ([0.0, 0.0], 0.0, -1),
+        ([1.0, 0.0], 0.0, 0),
+        ([1.0, 1e-3], 1e-3, 0),
+        ([1.0, 1.1e-3], 1e-3, 1),
+        ([0.0, 1.0], 0.1, 1),
+    ],
 )
 def test_horizon_of_no_past_gradient(profile, rounding, horizon):
     assert decay.horizon(np.array(profile), 0.01, rounding) == horizon

@@ -90,9 +90,7 @@ def horizon(
         state_series, state_spread = _series("state_gradient", by_state)
         series |= state_series
         spread |= state_spread
-        figures["horizon_of_states"] = decay.horizon(
-            series["state_gradient"], fraction, torch.finfo(subject.dtype).eps
-        )
+        figures["horizon_of_states"] = decay.horizon(series["state_gradient"], fraction, torch.finfo(subject.dtype).eps)
 
     # The gradient of the loss, by step.
     if not subject.missing("loss"):
