@@ -44,7 +44,7 @@ def _by_sequence(view: View) -> Bars:
 
 @draws_scope
 def horizon(shown: Sequence[View]) -> list[Chart]:
-    """The size of gradients by lag, relative to the largest of the past, and how long two prefixes can be told apart."""
+    """Gradients by lag, relative to the largest of the past, and how long two prefixes can be told apart."""
     gradients = Chart(
         "horizon-gradient",
         "How far back gradients reach",

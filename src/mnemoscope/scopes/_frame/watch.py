@@ -45,8 +45,8 @@ class Watch:
 
     Attributes:
         history: the figures of every look: `update`, `horizon` (the last lag with at least `fraction` of the largest
-            gradient by an earlier input), `rate` (of the gradient per step), `lambda` (the median spectral norm of the one-step Jacobian at
-            the last state; NaN without a step).
+            gradient by an earlier input), `rate` (of the gradient per step), `lambda` (the median spectral norm of the
+            one-step Jacobian at the last state; NaN without a step).
     """
 
     def __init__(

@@ -16,7 +16,6 @@ from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Recurrence, leaves
 from mnemoscope.scopes._frame.subject import Subject
 
-
 ENDS = 4  # output steps that are differentiated
 ROWS = 64  # copies of sequences that run at once, if the batch is smaller: more of them, more directions
 
