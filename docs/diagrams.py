@@ -90,8 +90,8 @@ def layer_call() -> None:
     boxes = [
         Box(10, 20, 190, 96, "user", "layer(x, state)", "tensor or PackedSequence,|time or batch first,|batched or not"),
         Box(240, 20, 220, 96, "layers", "Layer.forward", "checks, layout, initial state;|then, for each layer|and direction, one run"),
-        Box(500, 20, 220, 96, "layers", "Layer.run", "one layer, one direction;|in pieces of √T steps|with checkpoint=True"),
-        Box(760, 20, 230, 96, "kernels", "dispatch", "device, dtype, size, transforms,|changed equations: which of|the three may run?"),
+        Box(500, 20, 220, 96, "layers", "run", "one layer, one direction;|in segments of √T steps|with checkpoint=True"),
+        Box(760, 20, 230, 96, "kernels", "dispatch", "kernel, device, dtype, size,|transforms, changed equations:|which of the three may run?"),
         Box(10, 190, 310, 118, "kernels", "compiled kernel", "one operator for the whole sequence,|forward and backward:|C++ (AVX2, AVX-512, NEON) on the CPU,|CUDA C++ compiled at run time"),
         Box(345, 190, 310, 118, "kernels", "portable", "attention on a machine without|compiled kernels: torch operations|with a backward pass of their own"),
         Box(680, 190, 310, 118, "layers", "eager loop", "cell(w, u, state) at every step:|the equations beside the paper;|every kernel is compared with it"),

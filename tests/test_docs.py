@@ -16,7 +16,9 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import mnemoscope
 from mnemoscope.cli import COMMANDS
+from mnemoscope.kernels._cpu import library
 from mnemoscope.layers import LAYERS
+from mnemoscope.layers._run import _choose_kernel
 from mnemoscope.report._charts.registry import CHARTS
 from mnemoscope.scopes import SCOPES
 from mnemoscope.tasks import TASKS
@@ -96,6 +98,15 @@ def test_readme_prints_a_verdict_and_saves_the_findings(tmp_path, monkeypatch, c
     assert re.match(r"Gradients reach \d+ steps back.*; the task needs 80", capsys.readouterr().out)
     assert (tmp_path / "examined" / "findings.json").exists()
     assert names["out"].shape == (500, 32, 128)
+
+
+@pytest.mark.skipif(not library.available(torch.float32), reason="no compiled CPU kernels here")
+def test_all_layers_have_fused_kernels_but_for_what_the_readme_names() -> None:
+    x = torch.randn(5, 2, 4)
+    for name, layer in LAYERS.items():
+        assert _choose_kernel(layer(4, 8), x), name
+    for options in ({"preactivation": True}, {"nonlinearity": "sigmoid"}):
+        assert _choose_kernel(mnemoscope.RNN(4, 8, **options), x) is None
 
 
 def test_layer_of_layers_md_has_the_whole_interface() -> None:
