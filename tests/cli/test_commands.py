@@ -14,6 +14,7 @@ import tyro
 from mnemoscope import MnemoscopeError
 from mnemoscope.cli import COMMANDS, main
 from mnemoscope.cli._console import error_line, parse
+from mnemoscope.systems import SYSTEMS
 from mnemoscope.tasks import TASKS
 from mnemoscope.theory import Row, Statement
 
@@ -200,12 +201,14 @@ def test_compare_writes_figure_table_and_json(run: Path, tmp_path: Path, capsys,
     assert "must end in .png, .svg, .pdf" in fails(["compare", str(run), "--figure", "x.gif"], capsys)
 
 
-def test_list_names_models_tasks_and_scopes(capsys) -> None:
+def test_list_names_models_tasks_scopes_and_systems(capsys) -> None:
     assert main(["list", "--json"]) == 0
     rooms = json.loads(capsys.readouterr().out)
     assert {"RelRNN", "LSTM", "torch.LSTM"} <= set(rooms["models"])
     assert set(rooms["tasks"]) == set(TASKS)
     assert "horizon" in rooms["scopes"]
+    assert set(rooms["systems"]) == {f"system:{name}" for name in SYSTEMS}
+    assert rooms["systems"]["system:chaotic-lstm"].endswith("chaotic at s = 1. (--with s=1)")
     assert all(rooms["models"].values())
     assert main(["list"]) == 0
     assert "[s_{t-1}, x_t]" in capsys.readouterr().out.replace("\n", " ")  # brackets are not markup

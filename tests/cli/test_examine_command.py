@@ -288,3 +288,19 @@ def test_ctrl_c_and_sigterm_leave_a_partial_page(here, number, code):
     assert "recurrence" in found.findings
     assert "Partial:" in (here / "o" / "report.html").read_text()
     assert "stopped" in out
+
+
+def test_known_system_is_examined_on_its_own_inputs(here):
+    words = ["system:delay-line", "--with", "delay=7", "--scopes", "recurrence", "--out", "o", "--quiet"]
+    assert main(["examine", *words]) == 0
+    found = Examination.load("o")
+    assert found.about["model"] == "DelayLine(1, 7)"
+    assert found.about["inputs"] == "4 sequences of 100 steps"
+    assert found.about["known answers/horizon.horizon"].startswith("7, ")
+
+
+def test_steps_and_batch_of_a_known_system(here):
+    found = examine("system:leaky-sum", "--with", "decay=0.9", "--out", "o", "--scopes", "entropy")
+    assert found.about["inputs"] == "3 sequences of 16 steps"
+    assert found["entropy"].figures["change"] == pytest.approx(np.log(0.9), abs=1e-14)  # in float64
+    assert not [key for key in found.about if key.startswith("known answers")]  # they hold for its own length

@@ -87,6 +87,15 @@ REFUSED = {
     "GRU --batch-first --time-first": "contradict each other",
     "GRU --figures gif": "gif",
     "GRU --nosuch": "nosuch",
+    "system:chaotic-ltsm": "'chaotic-ltsm' is not a known system; did you mean chaotic-lstm?",
+    "system:": "systems are chaotic-lstm, henon",
+    "system:lorenz --with sigmma=1": "system:lorenz has no option 'sigmma'; did you mean sigma?",
+    "system:cat-map --with s=1": "system:cat-map has no option 's'; it takes none",
+    "system:logistic --with r=5": "0 < r <= 4",
+    "system:logistic --with r=four": "system:logistic: r must be a number; got 'four'",
+    "system:delay-line --with delay=2.5": "delay must be a whole number; got 2.5",
+    "system:henon --steps 0": "steps = 0 is not allowed",
+    "GRU --features 0": "features = 0 is not allowed",
 }
 
 

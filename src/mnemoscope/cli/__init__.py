@@ -33,7 +33,7 @@ COMMANDS: dict[str, Command] = {
     "examine": Command("examine", "show how far back models remember: a page of findings"),
     "report": Command("report", "write the page again, or an index over a folder of runs"),
     "theory": Command("theory", "check the papers' statements against numbers"),
-    "list": Command("list", "list the models, tasks and scopes"),
+    "list": Command("list", "list the models, tasks, scopes and known systems"),
 }
 
 

@@ -138,6 +138,7 @@ def measure(
         **examination.about,
         "source of the inputs": sequences.description,
         "random seed": str(seed),
+        **_known_answers(sequences),
         **_configuration(target),
         **_versions(),
         **_machine(target),
@@ -147,6 +148,14 @@ def measure(
     if learning is not None:
         findings["learning"] = learning
     return replace(examination, about=about, findings=findings)
+
+
+def _known_answers(sequences: Sequences) -> dict[str, str]:
+    """What is known of a system, beside which its findings are read."""
+    return {
+        f"known answers/{answer.scope}.{answer.figure}": f"{answer.value:.6g}, {answer.source}"
+        for answer in sequences.known
+    }
 
 
 def _configuration(target: Target) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a model is examined on: a task's sequences, those in a file, or random ones."""
+"""What a model is examined on: a task's sequences, those in a file, a known system's own, or random ones."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from mnemoscope.adapters import adapt
 from mnemoscope.cli._weights import read_inputs
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.scopes import untouched
+from mnemoscope.systems import Known, KnownSystem
 from mnemoscope.tasks import Task
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -29,6 +30,7 @@ class Sequences:
     loss: Loss | None = None
     needs: float | None = None  # how many steps back the task needs
     output_size: int | None = None  # that the loss is defined for
+    known: tuple[Known, ...] = ()  # figures whose true values on these inputs are known
     time_first: bool = False  # True if we made them, as (time, batch, ...); a file's layout is the user's
 
     @property
@@ -57,11 +59,18 @@ def file_sequences(path: Path) -> Sequences:
 
 def random_sequences(steps: int, batch_size: int, features: int, seed: int) -> Sequences:
     """Return standard normal noise, (steps, batch_size, features)."""
-    for name, value in (("steps", steps), ("batch", batch_size), ("features", features)):
-        if value < 1:
-            raise MnemoscopeError(f"{name} = {value} is not allowed; it must be at least 1")
     inputs = torch.randn(steps, batch_size, features, generator=torch.Generator().manual_seed(seed))
     return Sequences(inputs, "random", time_first=True)
+
+
+def system_sequences(system: KnownSystem, steps: int | None, batch_size: int | None, seed: int) -> Sequences:
+    """Return a known system's own inputs, with its known answers unless another length was asked for."""
+    options: dict[str, int] = {}
+    if batch_size is not None:
+        options["batch"] = batch_size
+    inputs = system.inputs(steps, seed=seed, **options)
+    known = system.known() if steps in (None, system.steps) else ()
+    return Sequences(inputs, "the system's own", known=known, time_first=True)
 
 
 def fit_to_model(sequences: Sequences, model: Any, batch_first: bool | None) -> Sequences:

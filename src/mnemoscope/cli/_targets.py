@@ -1,4 +1,4 @@
-"""What `mnemoscope examine` examines: a run's folder, a built-in model's name, or a factory in Python."""
+"""What `mnemoscope examine` examines: a run's folder, a built-in model, a known system, or a factory in Python."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from typing import Any
 from torch import nn
 
 from mnemoscope.cli._factories import DEFAULT_HIDDEN_SIZE, make_model
+from mnemoscope.cli._systems import PREFIX, is_system, make_system
 from mnemoscope.cli._weights import load_weights
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.systems import KnownSystem
 from mnemoscope.tasks import Task
 from mnemoscope.training import CheckpointName, NetworkConfig, Run, SequenceModel, make_layer, models
 
 
 @dataclass(frozen=True)
 class Target:
-    """A model ready to be examined: its name, how the user named it, and the run that it comes from, if any."""
+    """A model ready to be examined: its name, how the user named it, and the run or known system that it is, if any."""
 
     name: str
     spec: str
     model: Any
     run: Run | None = None
+    system: KnownSystem | None = None
 
 
 def is_run(spec: str) -> bool:
@@ -50,6 +53,9 @@ def load_target(
         return Target(run.path.resolve().name, spec, run.model(which), run)
     if spec in models():
         target = Target(spec, spec, _built_in(spec, task, features, options))
+    elif is_system(spec):
+        system = make_system(spec, options)
+        target = Target(spec.removeprefix(PREFIX), spec, system, system=system)
     elif ":" in spec:
         target = Target(spec.rpartition(":")[2], spec, make_model(spec, features, options))
     else:
@@ -78,7 +84,9 @@ def _unknown_target(spec: str) -> MnemoscopeError:
         return MnemoscopeError(f"there is no folder {spec}; a target is a run's folder, a model or module:factory")
     close = difflib.get_close_matches(spec, models(), 1)
     hint = f"did you mean {close[0]}?" if close else f"models are {', '.join(models())}"
-    return MnemoscopeError(f"{spec!r} is neither a run's folder, nor a model, nor package.module:factory; {hint}")
+    return MnemoscopeError(
+        f"{spec!r} is neither a run's folder, nor a model, nor system:NAME, nor package.module:factory; {hint}"
+    )
 
 
 def _built_in(name: str, task: Task | None, features: int, options: Mapping[str, Any]) -> nn.Module:

@@ -17,7 +17,14 @@ from mnemoscope.cli._console import OutputOptions, parse, pop_option, show, show
 from mnemoscope.cli._examination_files import IN_RUN, Format, save_examinations, write_report
 from mnemoscope.cli._measure import ScopeProgress, measure, num_threads, stoppable
 from mnemoscope.cli._names import folder_name, unused_folder, unused_name
-from mnemoscope.cli._sequences import Sequences, file_sequences, fit_to_model, random_sequences, task_sequences
+from mnemoscope.cli._sequences import (
+    Sequences,
+    file_sequences,
+    fit_to_model,
+    random_sequences,
+    system_sequences,
+    task_sequences,
+)
 from mnemoscope.cli._targets import Target, is_run, load_target, read_options
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination
@@ -28,11 +35,14 @@ from mnemoscope.training import CheckpointName, Run
 
 TaskType = TypeVar("TaskType")
 CONDITION_HOLDS = 4  # exit code
+DEFAULT_STEPS = 100
+DEFAULT_BATCH = 8
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 ABOUT = """Examine models through every scope and write the page. A target is a run's folder, a built-in model's name,
-package.module:factory or path/to/file.py:factory; several are compared. --task NAME, with its options as --task.T 200,
-makes the sequences; by default they come from a run's own task, else they are random."""
+system:NAME for a system with known answers, package.module:factory or path/to/file.py:factory; several are compared.
+--task NAME, with its options as --task.T 200, makes the sequences; by default they come from a run's own task or are a
+system's own, else they are random."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +57,19 @@ class Examine(Generic[TaskType]):
     which: CheckpointName = "last"
     """A run's last weights, or its best on held-out batches."""
     options: Annotated[tuple[str, ...], tyro.conf.arg(name="with")] = ()
-    """Options of a built-in model or arguments of a factory, as name=value: hidden_size=128 bidirectional=True."""
+    """Options of a built-in model or system, or a factory's arguments: hidden_size=128 bidirectional=True."""
     inputs: Path | None = None
     """Sequences from an .npy, .pt or .safetensors file, (time, batch, features) or as --batch-first says."""
     batch_first: tyro.conf.FlagCreatePairsOff[bool] = False
     """The model reads (batch, time, features). By default its layers' batch_first decides."""
     time_first: tyro.conf.FlagCreatePairsOff[bool] = False
     """The model reads (time, batch, features)."""
-    steps: int = 100
-    """Steps of random sequences."""
+    steps: int | None = None
+    """Steps of random sequences, 100 by default, or of a system's own, which has its default."""
     features: int = 8
     """Features of random sequences."""
-    batch: int = 8
-    """How many sequences."""
+    batch: int | None = None
+    """How many sequences: 8 by default; a system has its default."""
     needs: float | None = None
     """How many steps back the task needs; by default what the task itself says."""
     scopes: tuple[str, ...] = ()
@@ -68,8 +78,8 @@ class Examine(Generic[TaskType]):
     """Seconds that one target may take; scopes that do not fit into them are skipped."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to measure."""
-    dtype: Literal["float32", "float64"] = "float32"
-    """Number format of weights and inputs."""
+    dtype: Literal["float32", "float64"] | None = None
+    """Number format of weights and inputs: float32 by default, float64 for a system."""
     threads: int = 1
     """CPU threads; more rarely help, because the steps of a recurrence are small."""
     seed: int = 0
@@ -90,9 +100,10 @@ class Examine(Generic[TaskType]):
             raise MnemoscopeError(f"budget = {self.budget} is not allowed; it must be a positive number of seconds")
         if self.batch_first and self.time_first:
             raise MnemoscopeError("--batch-first and --time-first contradict each other; give one of them")
-        for name in ("batch", "threads"):
-            if getattr(self, name) < 1:
-                raise MnemoscopeError(f"{name} = {getattr(self, name)} is not allowed; it must be at least 1")
+        for name in ("steps", "features", "batch", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise MnemoscopeError(f"{name} = {value} is not allowed; it must be at least 1")
 
     @property
     def layout(self) -> bool | None:
@@ -171,9 +182,14 @@ def _targets(options: Examine[Any], task: Task | None, device: torch.device) -> 
                 which=options.which,
             )
         if isinstance(target.model, torch.nn.Module):
-            target.model.to(device, _DTYPES[options.dtype])
+            target.model.to(device, _dtype(options, target))
         targets.append(replace(target, name=unused_name(target.name, [other.name for other in targets])))
     return targets
+
+
+def _dtype(options: Examine[Any], target: Target) -> torch.dtype:
+    default = "float32" if target.system is None else "float64"
+    return _DTYPES[options.dtype or default]
 
 
 def _features(options: Examine[Any], task: Task | None) -> int:
@@ -191,13 +207,16 @@ def _sequences(options: Examine[Any], task: Task | None, target: Target, device:
     if options.inputs is not None:
         sequences = file_sequences(options.inputs)
     elif task is not None:
-        sequences = task_sequences(task, options.batch)
+        sequences = task_sequences(task, options.batch or DEFAULT_BATCH)
+    elif target.system is not None:
+        sequences = system_sequences(target.system, options.steps, options.batch, options.seed)
     else:
-        sequences = random_sequences(options.steps, options.batch, options.features, options.seed)
+        steps = options.steps or DEFAULT_STEPS
+        sequences = random_sequences(steps, options.batch or DEFAULT_BATCH, options.features, options.seed)
 
     inputs = sequences.inputs.to(device)
     if inputs.is_floating_point():
-        inputs = inputs.to(_DTYPES[options.dtype])
+        inputs = inputs.to(_dtype(options, target))
     targets = None if sequences.targets is None else sequences.targets.to(device)
     needs = sequences.needs if options.needs is None else options.needs
     return fit_to_model(replace(sequences, inputs=inputs, targets=targets, needs=needs), target.model, options.layout)

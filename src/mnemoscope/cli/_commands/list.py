@@ -1,4 +1,4 @@
-"""mnemoscope list: the models, tasks and scopes there are."""
+"""mnemoscope list: the models, tasks, scopes and known systems there are."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from mnemoscope.cli._console import first_sentence, parse, show, show_json
+from mnemoscope.cli._systems import PREFIX, system_options
 from mnemoscope.scopes import SCOPES
+from mnemoscope.systems import SYSTEMS
 from mnemoscope.tasks import TASKS
 from mnemoscope.training import models
 
 
 @dataclass(frozen=True)
 class List:
-    """List the models, tasks and scopes."""
+    """List the models, tasks, scopes and known systems."""
 
     json: bool = False
     """Print the names as JSON on standard output."""
@@ -26,6 +28,7 @@ def main(arguments: list[str]) -> int:
         "models": {name: _model_sentence(name, kind) for name, kind in models().items()},
         "tasks": {name: first_sentence(kind) for name, kind in TASKS.items()},
         "scopes": {name: scope.question for name, scope in SCOPES.items()},
+        "systems": {PREFIX + name: _system_sentence(name) for name in SYSTEMS},
     }
     if options.json:
         show_json(names)
@@ -41,3 +44,8 @@ def main(arguments: list[str]) -> int:
 
 def _model_sentence(name: str, kind: type) -> str:
     return f"PyTorch's own nn.{kind.__name__}" if name.startswith("torch.") else first_sentence(kind)
+
+
+def _system_sentence(name: str) -> str:
+    options = " ".join(f"{option}={default:.4g}" for option, default in system_options(name).items())
+    return f"{first_sentence(SYSTEMS[name])}{f' (--with {options})' if options else ''}"
