@@ -67,7 +67,7 @@ def test_truncation_draws_errors_and_bounds_over_the_window():
     assert [(line.name, line.y[0], line.style.dash) for line in chart.marks] == [
         ("outputs, worst sequence", 1.0, 0),
         ("gradients, last k inputs alone", 2.0, 1),
-        ("gradients, backpropagation cut", 3.0, 2),
+        ("gradients, backpropagation in chunks", 3.0, 2),
         ("outputs, proved bound", 4.0, 3),
         ("gradients, proved bound", 5.0, 4),
     ]

@@ -197,29 +197,48 @@ def test_shortest_window_is_after_the_last_error_that_is_too_large():
     assert _truncation._shortest(lengths, np.array([0.5, math.nan, 0.001, 0.001]), 0.01) == 4
 
 
+@pytest.mark.parametrize("shortest", [5, 6, 8])
+def test_shortest_window_is_found_by_bisection(shortest):
+    lengths = np.array([1, 2, 4, 8])
+    errors = np.where(lengths >= shortest, 0.0, 1.0)
+    assert _truncation._shortest(lengths, errors, 0.01, lambda k: float(k < shortest)) == shortest
+
+
 @pytest.mark.parametrize(
-    ("figures", "sentence"),
+    ("figures", "needs", "sentence"),
     [
-        ({"window": 20.0}, "No window shorter than the 20 steps looked at gives its outputs to 1 %."),
+        ({"window": 20.0}, None, "No window shorter than the 20 steps looked at gives its last output to 1 %."),
         (
-            {"window": 20.0, "bptt_window": 20.0},
-            "No window shorter than the 20 steps looked at gives its outputs to 1 %; backpropagation needs all of "
-            "them.",
+            {"window": 20.0, "bptt_window": 20.0, "bptt_window_measured": 20.0},
+            None,
+            "No window shorter than the 20 steps looked at gives its last output to 1 %; backpropagation needs all 20 "
+            "steps.",
         ),
         (
-            {"window": 20.0, "bptt_window": 19.0, "certified_window": math.inf},
-            "No window shorter than the 20 steps looked at gives its outputs to 1 %; backpropagation may be cut after "
-            "19 steps.",
+            {"window": 20.0, "bptt_window": 19.0, "bptt_window_measured": 19.0, "certified_window": math.inf},
+            18,
+            "No window shorter than the 20 steps looked at gives its last output to 1 %; backpropagation in chunks of "
+            "19 steps gives the gradient to 1 %.",
         ),
         (
-            {"window": 19.0, "certified_window": 40.0},
-            "The last 19 inputs give its outputs to 1 %: a feed-forward network over so many inputs could replace it "
-            "(proved for 40).",
+            {"window": 19.0, "bptt_window": 16.0, "bptt_window_measured": 4.0, "certified_window": 40.0},
+            15,
+            "The last 19 inputs give its last output to 1 %: a feed-forward network over so many inputs could replace "
+            "it (proved for 40); chunks of 4 steps give the gradient to 1 %, but the task needs 15 steps back: "
+            "backpropagate through at least 16.",
         ),
     ],
 )
-def test_truncation_sentence(figures, sentence):
-    assert _truncation._sentence({"steps": 20.0, **figures}, 0.01) == sentence
+def test_truncation_sentence(figures, needs, sentence):
+    assert _truncation._sentence({"steps": 20.0, **figures}, 0.01, needs, False) == sentence
+
+
+def test_truncation_sentence_of_a_model_that_reads_both_directions():
+    said = _truncation._sentence({"steps": 20.0, "window": 6.0}, 0.01, None, True)
+    assert said == (
+        "The 6 inputs nearest to them give its first and last output to 1 %; those between, which read both "
+        "directions, were not looked at."
+    )
 
 
 @pytest.mark.parametrize(("needs", "count"), [(None, 0), (8, 0), (9, 1), (500, 1)])

@@ -43,7 +43,7 @@ def test_sentences_are_in_the_order_memory_dynamics_advice():
         assert sentences(*order) == [
             "The horizon sentence.",
             "The lyapunov sentence.",
-            "Backpropagation may be cut after 7 steps.",
+            "Backpropagation may run in chunks of 7 steps.",
         ]
 
 
@@ -131,7 +131,7 @@ def test_a_warning_comes_before_the_truncation_window():
 @pytest.mark.parametrize(
     ("window", "advice"),
     [
-        (19.0, "Backpropagation may be cut after 19 steps."),
+        (19.0, "Backpropagation may run in chunks of 19 steps."),
         (20.0, "Nothing calls for a change."),  # the whole sequence: nothing is cut
         (21.0, "Nothing calls for a change."),
         (float("inf"), "Nothing calls for a change."),

@@ -83,7 +83,7 @@ def _gradients(view: View) -> list[Line]:
 _ERRORS = (
     ("output_error", "outputs, worst sequence"),
     ("gradient_error", "gradients, last k inputs alone"),
-    ("bptt_error", "gradients, backpropagation cut"),
+    ("bptt_error", "gradients, backpropagation in chunks"),
 )
 _BOUNDS = (("output_bound", "outputs, proved bound"), ("gradient_bound", "gradients, proved bound"))
 
