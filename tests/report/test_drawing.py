@@ -93,14 +93,11 @@ def test_band_is_filled_between_low_and_high_in_matplotlib():
 def test_colors_dashes_and_symbols_are_the_same_in_both():
     lengths = map(len, (PLOTLY_DASHES, MATPLOTLIB_DASHES, PLOTLY_SYMBOLS, MATPLOTLIB_SYMBOLS))
     assert len(set(lengths)) == 1
-    (line,) = axes_of(chart(Line("l", np.arange(3.0), np.arange(3.0), style=Style(8, 8)))).lines
-    assert (line.get_color(), line.get_linestyle(), line.get_marker()) == (LIGHT[1], ":", "s")
-    (trace,) = plotly_chart(chart(Line("l", np.arange(3.0), np.arange(3.0), style=Style(8, 8))))["data"]
-    assert (trace["meta"]["color"] % len(LIGHT), trace["line"]["dash"], trace["marker"]["symbol"]) == (
-        1,
-        "dot",
-        "square",
-    )
+    (line,) = axes_of(chart(Line("l", np.arange(3.0), np.arange(3.0), style=Style(8, 9)))).lines
+    assert (line.get_color(), line.get_linestyle(), line.get_marker()) == (LIGHT[1], "-.", "^")
+    (trace,) = plotly_chart(chart(Line("l", np.arange(3.0), np.arange(3.0), style=Style(8, 9))))["data"]
+    assert trace["meta"]["color"] % len(LIGHT) == 1
+    assert (trace["line"]["dash"], trace["marker"]["symbol"]) == ("dashdot", "triangle-up")
     assert [cycle("abc", i) for i in (0, 2, 3)] == ["a", "c", "a"]
 
 
