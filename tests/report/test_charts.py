@@ -44,11 +44,11 @@ def test_models_are_overlaid_in_one_chart_each_in_its_own_color():
     assert [(mark.name, mark.style.color) for mark in chart.marks] == [("a: by inputs", 0), ("b: by inputs", 1)]
 
 
-def test_gradients_are_relative_to_lag_zero_and_keep_their_band():
+def test_gradients_are_relative_to_the_largest_of_the_past_and_keep_their_band():
     (chart,) = charts_of({"a": made(horizon=horizon_of(10))}, "horizon")
     (line,) = chart.marks
-    assert line.y[0] == pytest.approx(1)
-    assert line.y[10] == pytest.approx(0.01)
+    assert line.y[1] == pytest.approx(1)
+    assert line.y[11] == pytest.approx(0.01)
     np.testing.assert_allclose(line.low, line.y / 2)
     np.testing.assert_allclose(line.high, line.y * 2)
 
@@ -101,7 +101,7 @@ def test_keys_are_unique_on_a_page():
 def test_summary_of_a_horizon_chart():
     (chart,) = charts_of({"a": made(horizon=horizon_of(10))}, "horizon")
     assert isinstance(chart, Chart)
-    assert "from 1 at 0 to" in chart.summary
+    assert "from 1.585 at 0 to" in chart.summary  # relative to lag 1
     assert "Marked at 0.01: 1 %" in chart.summary
 
 
