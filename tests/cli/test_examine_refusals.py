@@ -1,6 +1,7 @@
 """Wrong targets, weights and inputs: one line that says what to do, exit code 2, no traceback, nothing written."""
 
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,60 @@ def test_examine_errors_are_one_line(here, capsys, words):
     assert REFUSED[words] in said.err
     assert not (here / "o").exists()
     assert not (here / "owned").exists()
+
+
+EXITS = """
+import sys
+from torch import nn
+
+class Exits(nn.Module):
+    def __init__(self, calls):
+        super().__init__()
+        self.net = nn.RNN(8, 4)
+        self.calls = calls
+
+    def forward(self, *inputs):
+        self.calls -= 1
+        if self.calls < 0:
+            sys.exit(0)
+        return self.net(*inputs)
+
+def factory(): sys.exit(0)
+def at_once(): return Exits(0)
+def in_a_scope(): return Exits(3)
+"""
+
+
+@pytest.mark.parametrize(
+    "target", ["exits_at_import.py:net", "exits.py:factory", "exits.py:at_once", "exits.py:in_a_scope"]
+)
+def test_target_that_calls_sys_exit_fails_the_gate(here, capsys, target):
+    Path("exits.py").write_text(EXITS)
+    Path("exits_at_import.py").write_text("raise SystemExit(0)")
+    words = [
+        "examine",
+        target,
+        "--fail-if",
+        "horizon<0",
+        "--scopes",
+        "horizon",
+        "--steps",
+        "9",
+        "--quiet",
+        "--out",
+        "o",
+    ]
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1
+    assert "a target's own code called sys.exit(0)" in said.err
+    assert not (here / "o").exists()
+
+
+def test_current_folder_does_not_stay_on_the_path(here):
+    before = list(sys.path)
+    assert main(["examine", "nets_of_mine:raises", "--out", "o"]) == 2
+    assert sys.path == before
 
 
 def test_fail_if_on_an_unknown_figure_is_refused(here, capsys):

@@ -7,7 +7,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,11 +20,24 @@ from mnemoscope.errors import MnemoscopeError
 DEFAULT_HIDDEN_SIZE = 64  # for a factory that requires a hidden_size when none was given
 
 
+@contextmanager
+def exits_are_errors() -> Iterator[None]:
+    """Turn sys.exit in the code of a target into a MnemoscopeError: with exit code 0 it would pass --fail-if."""
+    try:
+        yield
+    except SystemExit as end:
+        raise MnemoscopeError(
+            f"a target's own code called sys.exit({end.code!r}) before it was examined; a target must not end the process"
+        ) from end
+
+
 def make_model(spec: str, features: int, options: Mapping[str, Any]) -> Any:
     """Return the model that a factory makes; input and hidden sizes that it requires are filled in."""
     module, _, name = spec.rpartition(":")
-    factory = _attribute(_import(module), name, spec)
-    model = factory if isinstance(factory, nn.Module) else _call(factory, spec, features, options)
+    folder = Path(module).parent if module.endswith(".py") else Path()  # the current folder, as `python -m` has it
+    with _importable(folder):
+        factory = _attribute(_import(module), name, spec)
+        model = factory if isinstance(factory, nn.Module) else _call(factory, spec, features, options)
     if not isinstance(model, nn.Module) and not callable(getattr(model, "step", None)):
         given = type(model).__name__
         raise MnemoscopeError(f"{spec} gave a {given}; it must give a torch module or an object with a step")
@@ -56,13 +70,23 @@ def _required_arguments(factory: Any) -> set[str]:
     return {p.name for p in parameters if p.default is p.empty and p.kind in by_name}
 
 
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """Let modules in `folder` be imported; afterwards sys.path is as it was, so that no later import finds them."""
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        if entry in sys.path:  # unless the target's own code removed it
+            sys.path.remove(entry)
+
+
 def _import(module: str) -> ModuleType:
     """Import a module by its dotted name, or from a .py file."""
     try:
         if module.endswith(".py"):
             return _import_file(Path(module))
-        if "" not in sys.path:
-            sys.path.insert(0, "")  # the current folder, as `python -m` has it
         return importlib.import_module(module)
     except MnemoscopeError:
         raise
@@ -81,11 +105,7 @@ def _import_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module  # dataclasses and pickle look a module up by its name
-    sys.path.insert(0, str(path.resolve().parent))  # so that it can import its neighbors
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(path.resolve().parent))
+    spec.loader.exec_module(module)
     return module
 
 

@@ -12,9 +12,10 @@ import torch
 import tyro
 from rich.table import Table
 
-from mnemoscope.cli._conditions import failures, read_conditions
+from mnemoscope.cli._conditions import Condition, failures, read_conditions
 from mnemoscope.cli._console import OutputOptions, parse, pop_option, show, show_json, terminal
 from mnemoscope.cli._examination_files import IN_RUN, Format, save_examinations, write_report
+from mnemoscope.cli._factories import exits_are_errors
 from mnemoscope.cli._measure import ScopeProgress, measure, num_threads, stoppable
 from mnemoscope.cli._names import folder_name, unused_folder, unused_name
 from mnemoscope.cli._sequences import (
@@ -114,6 +115,12 @@ class Examine(Generic[TaskType]):
 def main(arguments: list[str]) -> int:
     options, task = _options(arguments)
     conditions = read_conditions(options.fail_if)
+    with exits_are_errors():
+        return _run(options, task, conditions)
+
+
+def _run(options: Examine[Any], task: Task | None, conditions: Sequence[Condition]) -> int:
+    """Make the targets, measure them, write the page, and return the exit code."""
     device = _device(options.device)
     targets = _targets(options, task, device)
     folder = options.out or _default_folder(targets)
