@@ -220,15 +220,15 @@ def test_scopes_come_in_the_order_of_a_page_with_learning_last():
 
 
 def row(run="a", metric="accuracy", baseline=0.9, curve=((10, 1.0, 0.2), (20, 0.5, 0.8)), **changes):
-    known = dict(task="copy", model="LSTM", parameters=500, updates=20, outcome="solved", best=0.8125, best_update=20)
+    known = dict(task="copy", model="LSTM", parameters=500, updates=20, outcome="solved", best=0.8125, best_update=10)
     records = [{"update": update, "loss": loss, metric: value} for update, loss, value in curve]
     return RunRow(run=run, metric=metric, baseline=baseline, curve=records, **known | changes)
 
 
 def test_learning_finding_has_the_curve_and_the_figures_of_its_run():
     finding = learning_finding(row())
-    assert finding.sentence == "Training solved the task after 20 updates; best held-out accuracy 0.8125 at update 20."
-    assert finding.figures == {"best": 0.8125, "best_update": 20, "baseline": 0.9, "updates": 20, "parameters": 500}
+    assert finding.sentence == "Training solved the task after 20 updates; best held-out accuracy 0.8125 at update 10."
+    assert finding.figures == {"best": 0.8125, "best_update": 10, "baseline": 0.9, "updates": 20, "parameters": 500}
     assert {name: values.tolist() for name, values in finding.series.items()} == {
         "update": [10, 20],
         "loss": [1.0, 0.5],
