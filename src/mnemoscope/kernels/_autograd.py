@@ -6,8 +6,10 @@ Everything here is plain torch and the same on every device. When the gradient m
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Sequence
 from itertools import compress
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -29,30 +31,26 @@ class SavedRun:
     """What the forward pass of an operator left for its backward pass.
 
     Attributes:
-        operator: the forward operator.
-        arguments: its arguments, by parameter.
-        results: its results by name, as far as they were saved.
+        derivative: that of the forward operator.
+        arguments: the operator's arguments, by parameter.
+        results: the operator's results, as far as they were saved.
     """
 
-    def __init__(self, operator: Operator, ctx: Any) -> None:
-        self.operator = operator
+    def __init__(self, derivative: Derivative, ctx: Any) -> None:
+        self.derivative = derivative
         self._needs_input_grad = ctx.needs_input_grad
-        tensors = iter(ctx.saved_tensors)  # once: a checkpoint gives them once
-        constants = iter(ctx.constants)
-        self._flat = [next(tensors if is_tensor else constants) for is_tensor in ctx.is_tensor]
-        self.arguments = dict(zip(operator.parameters, operator.unflatten(self._flat), strict=True))
-        self.results = dict(zip(ctx.saved_results, tensors, strict=True))
+        saved = (*ctx.constants, *ctx.saved_tensors)  # asked for once: a checkpoint gives them once
+        self._flat = derivative.pick_arguments(saved)
+        self.arguments = derivative.Arguments(*derivative.operator.unflatten(self._flat))
+        self.results = derivative.Results(*saved[len(self._flat) :])
 
     def needs(self, argument: str) -> bool:
         """True if the gradient of this argument, of a group or not, is asked for."""
-        return self._needs_input_grad[self.operator.argument_index[argument]]
+        return self._needs_input_grad[self.derivative.operator.argument_index[argument]]
 
     def gradients(self, **found: Tensor | None) -> Gradients:
         """Return the gradients by name in the schema's order; an argument that is not named has none."""
-        names = self.operator.arguments
-        if not found.keys() <= names.keys():
-            raise TypeError(f"{self.operator.name} has no argument {', '.join(sorted(found.keys() - names.keys()))}")
-        return tuple([found.get(name) for name in names])
+        return self.derivative.Gradients(**found)
 
     def gradients_of_naive(
         self, loop: Callable[..., Sequence[Tensor]], grads: Sequence[Tensor | None], **extra: Tensor
@@ -63,7 +61,7 @@ class SavedRun:
         weights), and that path belongs to the caller, not to this operator.
         """
         views = [x.view_as(x) if isinstance(x, Tensor) and x.requires_grad else x for x in self._flat]
-        arguments = dict(zip(self.operator.parameters, self.operator.unflatten(views), strict=True))
+        arguments = self.derivative.Arguments(*self.derivative.operator.unflatten(views))._asdict()
         arguments.pop("save", None)
         outputs = loop(**arguments, **extra)
         pairs = [(y, g) for y, g in zip(outputs, grads, strict=True) if g is not None and y.requires_grad]
@@ -76,49 +74,85 @@ class SavedRun:
         return tuple(next(found) if isinstance(x, Tensor) and x.requires_grad else None for x in views)
 
 
-def register_derivative(
-    operator: Operator, backward: Callable[..., Gradients], saves: Sequence[str], differentiable: Sequence[str]
-) -> None:
-    """Give an operator its derivative.
+def _named_tuple(name: str, fields: Sequence[str]) -> Any:
+    """Return a named tuple type whose fields are None unless given."""
+    return namedtuple(name, fields, defaults=(None,) * len(fields))
+
+
+class Derivative:
+    """The derivative of an operator, registered with torch when it is made.
 
     That is torch.library.register_autograd, less its search for default values, of which there are none: it asks for
     the operator's arguments twice an argument, 0.2 ms a call for attention's.
 
     Args:
+        operator: the forward operator.
         backward: from the `SavedRun` and the gradients of the differentiable results to those of the arguments.
         saves: the results that it reads, beside all arguments.
         differentiable: the first results; the others are there for the backward pass alone.
     """
-    overload = operator.overload
-    several = len(operator.results) > 1
-    is_tensor = [hint in (Tensor, Tensor | None) for hint in operator.arguments.values()]
-    is_constant = [not tensor for tensor in is_tensor]
-    saved_indices = [operator.results.index(name) for name in saves]
-    count = len(differentiable)
-    assert operator.results[:count] == tuple(differentiable)
 
-    class Run(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Any:
-            with below_autograd():
-                outputs = overload(*inputs)
-            results = outputs if several else (outputs,)
-            ctx.is_tensor = is_tensor
-            ctx.constants = list(compress(inputs, is_constant))
-            ctx.saved_results = saves
-            ctx.save_for_backward(*compress(inputs, is_tensor), *[results[i] for i in saved_indices])
-            if several:
-                ctx.mark_non_differentiable(*results[count:])
-                ctx.set_materialize_grads(False)
-            return outputs
+    def __init__(
+        self,
+        operator: Operator,
+        backward: Callable[..., Gradients],
+        saves: Sequence[str],
+        differentiable: Sequence[str],
+    ) -> None:
+        self.operator = operator
+        self.backward = backward
+        self._count = len(differentiable)
+        assert operator.results[: self._count] == tuple(differentiable)
+        self._saved_indices = [operator.results.index(name) for name in saves]
 
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            return backward(SavedRun(operator, ctx), *grads[:count])
+        # Arguments are saved as constants, then tensors: where each of them is then.
+        self._is_tensor = [hint in (Tensor, Tensor | None) for hint in operator.arguments.values()]
+        self._is_constant = [not tensor for tensor in self._is_tensor]
+        order = list(compress(operator.arguments, self._is_constant)) + list(
+            compress(operator.arguments, self._is_tensor)
+        )
+        self.pick_arguments = itemgetter(*[order.index(name) for name in operator.arguments])
 
-    family = operator.name.removesuffix("_forward")
-    Run.__name__ = f"{family.capitalize()}Run"  # torch names the node in the graph after it
-    _library.impl(operator.name, Run.apply, "Autograd")
+        self.Arguments = _named_tuple("Arguments", operator.parameters)
+        self.Results = _named_tuple("Results", saves)
+        self.Gradients = _named_tuple("Gradients", tuple(operator.arguments))
+        _library.impl(operator.name, self._function().apply, "Autograd")
+
+    def save(self, ctx: Any, inputs: tuple[Any, ...], outputs: Any) -> None:
+        """Save what the backward pass reads."""
+        several = len(self.operator.results) > 1
+        results = outputs if several else (outputs,)
+        ctx.constants = tuple(compress(inputs, self._is_constant))
+        ctx.save_for_backward(*compress(inputs, self._is_tensor), *[results[i] for i in self._saved_indices])
+        if several:
+            ctx.mark_non_differentiable(*results[self._count :])
+            ctx.set_materialize_grads(False)
+
+    def _function(self) -> type[torch.autograd.Function]:
+        overload = self.operator.overload
+
+        class Run(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, *inputs: Any) -> Any:
+                with below_autograd():
+                    outputs = overload(*inputs)
+                self.save(ctx, inputs, outputs)
+                return outputs
+
+            @staticmethod
+            def backward(ctx: Any, *grads: Any) -> Any:
+                return self.backward(SavedRun(self, ctx), *grads[: self._count])
+
+        family = self.operator.name.removesuffix("_forward")
+        Run.__name__ = f"{family.capitalize()}Run"  # torch names the node in the graph after it
+        return Run
+
+
+def register_derivative(
+    operator: Operator, backward: Callable[..., Gradients], saves: Sequence[str], differentiable: Sequence[str]
+) -> None:
+    """Give an operator its derivative; see `Derivative`."""
+    Derivative(operator, backward, saves, differentiable)
 
 
 def _contiguous(grad: Tensor | None) -> Tensor | None:
@@ -162,8 +196,8 @@ def _makes_projection(V: Tensor, n: int) -> bool:
 def _rnn(run: SavedRun, dh: Tensor) -> Gradients:
     if torch.is_grad_enabled():
         return run.gradients_of_naive(_naive.rnn, (dh,))
-    xp, V, h0, _, phi, lengths = run.arguments.values()
-    h = run.results["h"]
+    xp, V, h0, _, phi, lengths = run.arguments
+    h = run.results.h
     dh = dh.contiguous()
     if _makes_projection(V, h0.shape[1]):
         needs_dx = run.needs("xp")
@@ -181,8 +215,8 @@ def _rnn(run: SavedRun, dh: Tensor) -> Gradients:
 def _lstm(run: SavedRun, dh: Tensor | None, dc_T: Tensor | None) -> Gradients:
     if torch.is_grad_enabled():
         return run.gradients_of_naive(_naive.lstm, (dh, dc_T))
-    xp, V, h0, c0, lengths, _ = run.arguments.values()
-    h, cells, gates = run.results.values()
+    xp, V, h0, c0, lengths, _ = run.arguments
+    h, cells, gates = run.results
     dh, dc_T = _contiguous(dh), _contiguous(dc_T)
     if _makes_projection(V, h0.shape[1]):
         needs_dx = run.needs("xp")
@@ -197,8 +231,8 @@ def _lstm(run: SavedRun, dh: Tensor | None, dc_T: Tensor | None) -> Gradients:
 def _rac(run: SavedRun, dh: Tensor) -> Gradients:
     if torch.is_grad_enabled():
         return run.gradients_of_naive(_naive.rac, (dh,))
-    xp, V, h0, b, lengths = run.arguments.values()
-    h = run.results["h"]
+    xp, V, h0, b, lengths = run.arguments
+    h = run.results.h
     u = F.linear(torch.cat([h0.unsqueeze(0), h[:-1]]), V, b)  # (T, B, n)
     found = op.rac_backward(dh.contiguous(), xp, V, u, lengths)
     return run.gradients(
@@ -220,8 +254,8 @@ def _goru(run: SavedRun, dh: Tensor | None) -> Gradients:
         return run.gradients()
     if torch.is_grad_enabled():
         return run.gradients_of_naive(_naive.goru, (dh,))
-    _, W, h0, _, lengths, _ = run.arguments.values()
-    h, gates = run.results.values()
+    _, W, h0, _, lengths, _ = run.arguments
+    h, gates = run.results
     n = h.shape[-1]
     found = op.goru_backward(dh.contiguous(), W, h0, h, gates, lengths)
     candidate = gates[..., 2 * n : 3 * n]
@@ -238,8 +272,8 @@ def _gru(run: SavedRun, dh: Tensor | None) -> Gradients:
         return run.gradients()
     if torch.is_grad_enabled():
         return run.gradients_of_naive(_naive.gru, (dh,))
-    _, V, _, h0, lengths, _ = run.arguments.values()
-    h, gates = run.results.values()
+    _, V, _, h0, lengths, _ = run.arguments
+    h, gates = run.results
     found = op.gru_backward(dh.contiguous(), V, h0, h, gates, lengths)
     return run.gradients(
         xp=found.dxp,
@@ -264,17 +298,17 @@ def _attentive_with(backward: Operator) -> Callable[..., Gradients]:
             return run.gradients(**_attentive(run, dh, ds, dc_T, backward))
 
         # Through the memory that the run leaves, to the states in it and to what was carried in.
-        weights, memory = run.arguments["weights"], run.arguments["memory"]
-        slots_T = run.results["slots_T"] if run.arguments["options"].buffer >= 0 else None
+        weights, memory = run.arguments.weights, run.arguments.memory
+        slots_T = run.results.slots_T if run.arguments.options.buffer >= 0 else None
         by_memory = final_memory_backward(
             dvalues_T,
             dkeys_T,
-            run.results["h"],
+            run.results.h,
             weights.U_a,
             memory.values0,
             memory.keys0,
             slots_T,
-            run.arguments["lengths"],
+            run.arguments.lengths,
         )
         dh = by_memory.dh if dh is None else dh + by_memory.dh
         found = _attentive(run, dh, ds, dc_T, backward)
@@ -291,27 +325,24 @@ def _attentive(
     run: SavedRun, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, backward: Operator
 ) -> dict[str, Tensor | None]:
     """Return the gradients by name, of a run whose final memory nobody differentiates."""
-    arguments = dict(run.arguments)
-    results = dict(run.results)
     if torch.is_grad_enabled():
-        flat = run.gradients_of_naive(_naive.attentive, (dh, ds, dc_T), slots=results["slots"])
-        return dict(zip(run.operator.arguments, flat, strict=True))
-    xp, weights, state, memory, options, lengths, _ = arguments.values()
-    del results["slots_T"]
-    saved = op.AttentiveSaved(**results)
+        flat = run.gradients_of_naive(_naive.attentive, (dh, ds, dc_T), slots=run.results.slots)
+        return dict(zip(run.derivative.operator.arguments, flat, strict=True))
+    xp, weights, state, memory, options, lengths, _ = run.arguments
+    *first, _ = run.results  # all but slots_T
+    saved = op.AttentiveSaved(*first)
     grads = op.AttentiveOutputGradients(_contiguous(dh), _contiguous(ds), _contiguous(dc_T))
-    common = dict(state=state, memory=memory, options=options, saved=saved, lengths=lengths)
 
     # The kernel made the projection: it makes all gradients.
     if _makes_projection(weights.V, state.s0.shape[1]):
         needs_dx = run.needs("xp")
-        found = op.attentive_backward_with_inputs(grads=grads, x=xp, weights=weights, needs_dx=needs_dx, **common)
+        found = op.attentive_backward_with_inputs(grads, xp, weights, state, memory, options, saved, lengths, needs_dx)
         gradients = _by_argument(found, state)
         gradients.update(xp=found.dx if needs_dx else None, V=found.dV, W_a=found.dW_a, U_a=found.dU_a)
         return gradients
 
     # Else those of the weights are made here.
-    found = backward(grads=grads, weights=weights, **common)
+    found = backward(grads, weights, state, memory, options, saved, lengths)
     gradients = _by_argument(found, state)
     gradients["xp"] = found.dxp
     if any(run.needs(name) for name in ("V", "W_a", "U_a")):
@@ -338,8 +369,8 @@ def _by_argument(
 def _sab(run: SavedRun, dh: Tensor | None, dattended: Tensor | None, dc_T: Tensor | None) -> Gradients:
     if torch.is_grad_enabled():
         return run.gradients_of_naive(_naive.sab, (dh, dattended, dc_T))
-    _, V, w, h0, c0, memory, options, lengths, _ = run.arguments.values()
-    saved = op.SabSaved(**run.results)
+    _, V, w, h0, c0, memory, options, lengths, _ = run.arguments
+    saved = op.SabSaved(*run.results)
     h = saved.h
     found = op.sab_backward(
         _contiguous(dh), _contiguous(dattended), _contiguous(dc_T), V, w, c0, memory, options, saved, lengths

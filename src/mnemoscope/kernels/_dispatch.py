@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -69,8 +71,13 @@ def backend_supports(
     device: torch.device, dtype: torch.dtype, family: str, n: int, cell: str, buffer: int, relevant: int
 ) -> bool:
     """True if the backend of this device has a kernel of this kind and size. It is imported when first asked."""
-    loops = importlib.import_module(f"mnemoscope.kernels._{device.type}")
+    loops = _backend_package(device.type)
     return loops.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
+
+
+@cache
+def _backend_package(device_type: str) -> ModuleType:
+    return importlib.import_module(f"mnemoscope.kernels._{device_type}")
 
 
 def needs_eager_loop(x: Tensor) -> bool:

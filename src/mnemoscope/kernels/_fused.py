@@ -18,19 +18,19 @@ from mnemoscope.kernels import _state_gradients
 
 def contiguous(dtype: torch.dtype, *tensors: Tensor | None) -> list[Any]:
     """Return the tensors contiguous and in the one dtype in which the loop runs; None stays None."""
-    return [None if t is None else t.to(dtype).contiguous() for t in tensors]
+    ready: list[Tensor | None] = []
+    for tensor in tensors:
+        if tensor is None or (tensor.dtype is dtype and tensor.is_contiguous()):
+            ready.append(tensor)
+        else:
+            ready.append(tensor.to(dtype).contiguous())
+    return ready
 
 
 def _contiguous_memory(dtype: torch.dtype, memory: op.CarriedMemory) -> op.CarriedMemory:
     """The same for a memory. Its relevance is counted and never differentiated; origin and clock are integers."""
-    values, keys, origin, relevance, clock = memory
-    return op.CarriedMemory(
-        values0=values.to(dtype).contiguous(),
-        keys0=keys.to(dtype).contiguous(),
-        origin0=origin.contiguous(),
-        relevance0=relevance.detach().to(dtype).contiguous(),
-        clock0=clock.contiguous(),
-    )
+    values, keys, relevance = contiguous(dtype, memory.values0, memory.keys0, memory.relevance0.detach())
+    return op.CarriedMemory(values, keys, memory.origin0.contiguous(), relevance, memory.clock0.contiguous())
 
 
 def needs_grad(*tensors: Tensor | None) -> bool:

@@ -83,7 +83,10 @@ class Operator(Generic[Parameters, Result]):
         return torch.library.infer_schema(prototype, mutates_args=())
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        outputs = self.overload(*self.flatten(*args, **kwargs))
+        if self._has_groups or kwargs:
+            outputs = self.overload(*self.flatten(*args, **kwargs))
+        else:
+            outputs = self.overload(*args)
         return self.result(*outputs) if self._several else outputs
 
     def flatten(self, *args: Any, **kwargs: Any) -> Sequence[Any]:

@@ -359,17 +359,18 @@ def _attentive_run(
     full = options.buffer < 0
     slots = 0 if full else options.buffer + options.relevant
     capacity = memory.values0.shape[1] + steps if full else slots
+    new = xp.new_empty
     return AttentiveRun(
-        h=xp.new_empty(steps, batch, n),
-        s=xp.new_empty(steps, batch, n),
-        c_T=xp.new_empty(batch, n) if lstm else xp.new_empty(0),
-        values_T=xp.new_empty(batch, capacity, n),
-        keys_T=xp.new_empty(batch, capacity, n),
-        slots_T=xp.new_empty(batch, slots, dtype=torch.int64),
+        h=new(steps, batch, n),
+        s=new(steps, batch, n),
+        c_T=new(batch, n) if lstm else new(0),
+        values_T=new(batch, capacity, n),
+        keys_T=new(batch, capacity, n),
+        slots_T=new(batch, slots, dtype=torch.int64),
         relevance_T=memory.relevance0.new_empty(batch, slots),
-        activations=xp.new_empty(saved, batch, kernel_width + (5 * n if lstm else 0)),
-        slots=xp.new_empty(0 if full else (saved, batch, slots), dtype=torch.int32),
-        attention=xp.new_empty((saved, batch) if full else (saved, batch, slots)),
+        activations=new(saved, batch, kernel_width + (5 * n if lstm else 0)),
+        slots=new(0 if full else (saved, batch, slots), dtype=torch.int32),
+        attention=new((saved, batch) if full else (saved, batch, slots)),
         overflowed=xp.new_zeros(flags, dtype=torch.bool),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from mnemoscope.kernels._cpu.library import call
@@ -25,23 +26,24 @@ class Loop:
 
     def __init__(self, operator: Operator, scratch: Sequence[str] = ()) -> None:
         self.operator = operator
-        self.scratch = tuple(scratch)
+        self._scratch = dict.fromkeys(scratch).keys()
         self.name = operator.name.removesuffix("_with_inputs")  # one loop serves both
         self._single = len(operator.results) == 1
-        available = ["absent", *_SIZES, *operator.arguments, *operator.results, *self.scratch]
-        unknown = set(self.scratch) - STRUCTURES[self.name].names
+        available = ["absent", *_SIZES, *operator.arguments, *operator.results, *scratch]
+        unknown = self._scratch - STRUCTURES[self.name].names
         if unknown:
             raise TypeError(f"{self.name} has no field {', '.join(sorted(unknown))}")
         # What only the loop's other operator has is absent: a null pointer.
-        self._sources = [available.index(f) if f in available else 0 for f in STRUCTURES[self.name].order]
+        sources = [available.index(f) if f in available else 0 for f in STRUCTURES[self.name].order]
+        self._in_order = itemgetter(*sources)
         self._states = next(available.index(name) for name in _STATES if name in available)
         self._V, self._values0, self._activations = (
             available.index(name) if name in available else None for name in ("V", "values0", "activations")
         )
 
     def __call__(self, *arguments: Any, **scratch: Any) -> Any:
-        if scratch.keys() != set(self.scratch):
-            wrong = ", ".join(sorted(scratch.keys() ^ set(self.scratch)))
+        if scratch.keys() != self._scratch:
+            wrong = ", ".join(sorted(scratch.keys() ^ self._scratch))
             raise TypeError(f"{self.operator.name}: missing or unknown fields {wrong}")
         results = self.operator.allocate(*arguments)
         values = [None, 0, 0, 0, 0, 0, 0, *self.operator.flatten(*arguments)]
@@ -49,7 +51,7 @@ class Loop:
             values.append(results)
         else:
             values.extend(results)
-        values.extend([scratch[name] for name in self.scratch])
+        values.extend([scratch[name] for name in self._scratch])
 
         # The sizes, in the order of _SIZES.
         states = values[self._states]
@@ -60,5 +62,5 @@ class Loop:
             values[5] = values[self._values0].shape[1]
         if self._activations is not None:
             values[6] = values[self._activations].shape[2]
-        call(self.name, states.dtype, [values[source] for source in self._sources])
+        call(self.name, states.dtype, self._in_order(values))
         return results

@@ -8,8 +8,7 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.kernels._torch_internals import assumed_cuda_toolkit, cuda_compiler
 
 FOLDER = Path(__file__).parents[1] / "csrc" / "cuda"
 _NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14  # CUfunction_attribute
@@ -124,14 +124,13 @@ def options(defines: Defines) -> list[str]:
 
 def build(name: str, defines: Defines) -> Any:
     """Compile one kernel for the current device."""
-    # The only place that knows torch's private name for the compiler.
-    compile_kernel = getattr(torch.cuda, "_compile_kernel", None)
+    compile_kernel = cuda_compiler()
     if compile_kernel is None:
         raise MnemoscopeError(
             f"torch {torch.__version__} has no runtime compiler for CUDA; torch 2.11 to 2.13 have: use one of them, or"
             " the eager path (mnemoscope.kernels.backend('eager'))"
         )
-    with _no_toolkit_needed():
+    with assumed_cuda_toolkit(str(FOLDER)):  # the kernels include nothing from it
         kernel = compile_kernel(source(name), name, cuda_include_dirs=[str(FOLDER)], nvcc_options=options(defines))
     kernel.set_shared_memory_config(4 * int(defines["SHARED_FLOATS"]))
 
@@ -142,16 +141,3 @@ def build(name: str, defines: Defines) -> Any:
         if driver.cuFuncSetAttribute(kernel.func, _NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1):
             raise MnemoscopeError(f"this GPU refuses clusters of {blocks} blocks; use the eager path")
     return kernel
-
-
-@contextmanager
-def _no_toolkit_needed() -> Iterator[None]:
-    """Give torch a toolkit's folder: it asks for one before it compiles, but these kernels include nothing from it."""
-    from torch.utils import cpp_extension
-
-    found = cpp_extension.CUDA_HOME
-    cpp_extension.CUDA_HOME = found or str(FOLDER)
-    try:
-        yield
-    finally:
-        cpp_extension.CUDA_HOME = found

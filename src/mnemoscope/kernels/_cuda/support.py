@@ -7,6 +7,7 @@ from functools import cache
 import torch
 
 from mnemoscope.kernels._cuda import full_attention, plain, sab, screened
+from mnemoscope.kernels._torch_internals import cuda_compiler
 
 
 def supports(
@@ -24,7 +25,7 @@ def supports(
     float32, and bfloat16, which is computed in float32. Attention over the whole past saves the logarithms of the
     softmax's sums, for which bfloat16 is not precise enough.
     """
-    if not hasattr(torch.cuda, "_compile_kernel") or torch.version.hip is not None:
+    if cuda_compiler() is None or torch.version.hip is not None:
         return False
     full = family == "attentive" and buffer < 0
     if dtype is not torch.float32 and (dtype is not torch.bfloat16 or full):

@@ -1,0 +1,102 @@
+"""The private names of torch that the kernels use still do what they are used for: one test each."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+from torch.autograd import forward_ad
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mnemoscope.kernels import _torch_internals as internals
+
+
+def test_in_functorch_is_true_inside_vmap_alone() -> None:
+    seen = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(internals.in_functorch())
+        return x
+
+    torch.func.vmap(function)(torch.ones(2))
+    assert seen == [True]
+    assert not internals.in_functorch()
+
+
+def test_in_forward_ad_is_true_inside_a_dual_level_alone() -> None:
+    with forward_ad.dual_level():
+        assert internals.in_forward_ad()
+    assert not internals.in_forward_ad()
+
+
+class _Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def test_in_dispatch_mode_is_true_inside_a_mode_alone() -> None:
+    assert not internals.in_dispatch_mode()
+    with _Mode():
+        assert internals.in_dispatch_mode()
+    assert not internals.in_dispatch_mode()
+
+
+def test_in_dispatch_mode_is_true_while_make_fx_traces_before_dispatch() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    seen = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(internals.in_dispatch_mode())
+        return x + 1
+
+    make_fx(function, pre_dispatch=True)(torch.ones(2))
+    assert seen == [True]
+
+
+def test_below_autograd_records_no_derivative() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with internals.below_autograd():
+        assert not (2 * x).requires_grad
+    assert (2 * x).requires_grad
+
+
+def test_torch_compile_takes_a_constant_function_for_a_constant() -> None:
+    calls = []
+
+    @internals.constant_when_compiled
+    def three() -> int:
+        calls.append(1)
+        return len([1, 2, 3])
+
+    compiled = torch.compile(lambda x: x * three(), backend="eager", fullgraph=True)
+    for _ in range(3):
+        assert compiled(torch.ones(1)).item() == 3
+    assert len(calls) == 1
+
+
+def test_torch_has_a_runtime_compiler_for_cuda() -> None:
+    compile_kernel = internals.cuda_compiler()
+    assert compile_kernel is not None
+    parameters = inspect.signature(compile_kernel).parameters
+    assert {"kernel_source", "kernel_name", "cuda_include_dirs", "nvcc_options"} <= parameters.keys()
+
+
+def test_an_assumed_cuda_toolkit_is_seen_by_torch_and_forgotten() -> None:
+    from torch.utils import cpp_extension
+
+    before = cpp_extension.CUDA_HOME
+    with internals.assumed_cuda_toolkit("/some/folder"):
+        assert (before or "/some/folder") == cpp_extension.CUDA_HOME
+    assert before == cpp_extension.CUDA_HOME
+
+
+def test_pytree_takes_registered_classes_apart() -> None:
+    class Pair:
+        def __init__(self, a: int, b: int) -> None:
+            self.a, self.b = a, b
+
+    pytree.register_pytree_node(Pair, lambda pair: ([pair.a, pair.b], None), lambda leaves, _: Pair(*leaves))
+    doubled = pytree.tree_map(lambda leaf: 2 * leaf, Pair(1, 2))
+    assert (doubled.a, doubled.b) == (2, 4)
