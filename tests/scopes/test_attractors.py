@@ -12,6 +12,7 @@ from torch import nn
 import mnemoscope
 from mnemoscope.scopes._attractors import attractors, find_period
 from mnemoscope.scopes._measures.fixed_points import fixed_points
+from mnemoscope.systems import ChaoticLSTM
 from mnemoscope.theory.smoothness import chaotic_lstm, stability_limit
 
 
@@ -137,6 +138,55 @@ def test_fixed_points_skip_nan_starts() -> None:
     V, b = layer.weight_hh_l0.detach(), (layer.bias_ih_l0 + layer.bias_hh_l0).detach()
     assert found.figures["aperiodic"] == 1
     np.testing.assert_allclose(found.series["fixed_points"][0], torch.linalg.solve(torch.eye(6) - V, b), rtol=1e-3)
+
+
+def linear(factor: float) -> mnemoscope.LinearSystem:
+    """h -> factor h + x, in three dimensions."""
+    layer = mnemoscope.LinearSystem(3, 3, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(factor * torch.eye(3))
+    return layer
+
+
+@pytest.mark.parametrize("factor", [0.9, 0.99, 0.9999])
+def test_slow_contraction_has_one_attractor(factor: float) -> None:
+    found = attractors(linear(factor), torch.randn(5, 2, 3, dtype=torch.float64))
+    assert found.figures["attractors"] == 1
+    assert (found.series["period"] == 1).all()
+    assert "every start ends in one fixed point" in found.sentence
+
+
+def test_sums_keep_a_continuous_value() -> None:
+    found = attractors(linear(1.0), torch.randn(5, 2, 3, dtype=torch.float64), starts=6)
+    assert "each of 6 starts ends in a fixed point of its own" in found.sentence
+
+
+def test_diverging_orbits_are_no_attractor() -> None:
+    found = attractors(linear(1.1), torch.randn(5, 2, 3, dtype=torch.float64))
+    assert found.figures["attractors"] == 0
+    assert found.figures["diverged"] == 1
+    assert "diverges" in found.sentence
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_stable_fixed_point_that_no_start_reached_is_an_attractor(seed: int) -> None:
+    """At s = 0.78 the chaotic LSTM has a cycle of three and, with a small basin, the origin."""
+    system = ChaoticLSTM(s=0.78)
+    found = attractors(system, system.inputs(), seed=seed)
+    assert found.figures["attractors"] == 2
+    assert found.figures["starts"] == 40  # more of them, as there are several attractors
+
+
+def test_a_wandering_orbit_does_not_belong_to_a_fixed_point() -> None:
+    found = attractors(chaotic(), SILENCE)
+    assert found.figures["aperiodic"] == 1
+    assert "no orbit settles within 2400 steps" in found.sentence
+
+
+def test_find_period_waits_for_a_slow_approach() -> None:
+    slow = 0.9999 ** np.arange(64.0)[:, None]
+    assert find_period(slow) == 0
+    assert find_period(1 + 1e-6 * 0.5 ** np.arange(64.0)[:, None]) == 1
 
 
 def test_not_applicable_with_a_memory() -> None:

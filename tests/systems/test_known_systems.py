@@ -24,6 +24,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("leaky-sum", {}),
     ("leaky-sum", {"present": 10.0}),
     ("delay-line", {}),
+    ("random-tanh", {}),
     ("circuit", {}),
 ]
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.recurrence import State, leaves, rebuild
+from mnemoscope.recurrence import Recurrence, State, leaves, rebuild
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._measures.fixed_points import fixed_points
+from mnemoscope.scopes._measures.fixed_points import FixedPoints, distinct, fixed_points, near_linear
 from mnemoscope.scopes._measures.parameter_batches import (
     OneStep,
     Parameters,
@@ -27,6 +27,10 @@ from mnemoscope.scopes._measures.parameter_batches import (
 from mnemoscope.scopes._measures.state_vectors import flatten, unflatten
 
 LONGEST_PERIOD = 32
+STARTS = 10  # random states; four times as many if they end on different attractors
+EXTENSIONS = 3  # times that the transient is doubled while orbits still come nearer to where they end
+LINEAR = 0.1  # how far a step may differ from the linear one for a state to belong to a stable fixed point
+DIVERGED = 1e8
 SAME = 1e-4  # states nearer than this, relative to their size, are one
 SMALL = 0.01  # the smallest size for that: an orbit that decays to zero has ended in a fixed point
 
@@ -51,7 +55,7 @@ def attractors(
     path: Callable[[float], dict[str, Tensor]] | str | None = None,
     values: Sequence[float] | None = None,
     constants: Tensor | None = None,
-    starts: int = 10,
+    starts: int | None = None,
     steps: int = 300,
     recorded: int = 64,
     unit: int = 0,
@@ -68,20 +72,26 @@ def attractors(
     fraction of starts that end on the same attractor. For the model's own parameters and the first input, if fixed
     points were looked for: `fixed_points` (P, N), their `eigenvalues` (P, N, 2) as real and imaginary parts, largest
     first, and `stable` (P,).
-    Figures: `attractors`, the most different ones found at one value; `periods`, the largest period; `aperiodic`, the
-    fraction of orbits without one; `fixed_points` and `stable_fixed_points`, how many.
+    Figures: `attractors`, the most different ones found at one value, stable fixed points that no start reached among
+    them; `periods`, the largest period; `aperiodic`, the fraction of orbits without one; `diverged`, the fraction that
+    leaves all bounds; `fixed_points` and `stable_fixed_points`, how many; `transient`, the steps before recording.
+
+    An orbit has a period if what is left of its approach, at the rate at which it goes on, is less than 1e-4 of its
+    size. While orbits still approach, the transient is doubled, three times at most. One that then is still on its way
+    belongs to a stable fixed point if its step there is the linear one up to a tenth.
 
     Args:
         path: s -> parameters by name; "scale" multiplies the recurrent weights by s.
         values: of s; by default 101 from 0 to 2.
         constants: (V, input_size), the constant inputs.
-        starts: random states, normal with standard deviation `spread`; the first is near the model's initial one.
-        steps: of the transient.
+        starts: random states, normal with standard deviation `spread`; the first is near the model's initial one. By
+            default 10, and 40 if those end on different attractors.
+        steps: of the transient; it is doubled up to three times while orbits still come nearer to where they end.
         recorded: steps that are recorded after it.
         unit: which number of the state vector is shown.
         fixed: look for fixed points.
     """
-    if starts < 1 or steps < 1 or recorded < 2:
+    if (starts is not None and starts < 1) or steps < 1 or recorded < 2:
         raise MnemoscopeError(
             f"attractors needs starts, steps >= 1 and recorded >= 2; got {starts}, {steps}, {recorded}"
         )
@@ -91,20 +101,32 @@ def attractors(
     if path is None:
         axis = np.arange(len(x), dtype=float)
 
-    states = _orbits(subject, points, x, _starts(subject, starts, spread), steps, recorded)  # (V, recorded, starts, N)
-    if not 0 <= unit < states.shape[-1]:
-        raise MnemoscopeError(f"unit must lie between 0 and {states.shape[-1] - 1}; got {unit}")
-    orbits = states.transpose(1, 2).double()  # (V, starts, recorded, N)
-    period = np.array([[find_period(orbit) for orbit in value] for value in orbits.numpy()])
+    # A few starts, and more if basins differ.
+    for count in (STARTS, 4 * STARTS) if starts is None else (starts,):
+        start = _starts(subject, count, spread)
+        states, transient = _orbits(subject, points, x, start, steps, recorded)  # (V, recorded, starts, N)
+        if not 0 <= unit < states.shape[-1]:
+            raise MnemoscopeError(f"unit must lie between 0 and {states.shape[-1] - 1}; got {unit}")
+        ends = [_Ends(orbits, states.dtype) for orbits in states.transpose(1, 2).double()]  # one per value
+        if fixed and path is None:
+            for constant, end in zip(x, ends, strict=True):
+                end.assign_to_fixed_points(subject.recurrence, constant)
+        if max(end.count for end in ends) <= 1:
+            break
+
     series = arrays(
         values=axis,
         orbits=states[..., unit].transpose(1, 2),
-        period=period,
-        basins=_basins(orbits, period),
+        period=np.stack([end.period for end in ends]),
+        basins=np.stack([end.basins for end in ends]),
     )
-    if fixed and path is None:
-        series |= _fixed_points(subject, x[0], states[0])
-    return _finding(series, states, path is not None)
+    if ends[0].fixed is not None:
+        series |= arrays(
+            fixed_points=ends[0].fixed.points,
+            eigenvalues=torch.view_as_real(ends[0].fixed.eigenvalues),
+            stable=ends[0].fixed.stable,
+        )
+    return _finding(series, ends, transient, path is not None)
 
 
 def _parameter_path(
@@ -156,13 +178,19 @@ def _starts(subject: Subject, starts: int, spread: float) -> State:
 
 
 @torch.no_grad()
-def _orbits(subject: Subject, points: list[Parameters], x: Tensor, start: State, steps: int, recorded: int) -> Tensor:
-    """Return the states after the transient, (V, recorded, starts, N), V over parameters or over inputs."""
+def _orbits(
+    subject: Subject, points: list[Parameters], x: Tensor, start: State, steps: int, recorded: int
+) -> tuple[Tensor, int]:
+    """Return the states after the transient, (V, recorded, starts, N), V over parameters or over inputs.
+
+    And the longest transient, which is doubled while orbits still approach.
+    """
     step = OneStep(subject.recurrence)
     starts, size = flatten(start).shape
     values = max(len(points), len(x))
     numbers = starts * size * 16 + sum(p.numel() for p in points[0].values())
     parts = []
+    longest = steps
     for part in chunks(values, numbers):
         # One parameter vector and one constant input per value, all starts for each.
         count = part.stop - part.start
@@ -170,36 +198,147 @@ def _orbits(subject: Subject, points: list[Parameters], x: Tensor, start: State,
         constants = x[part] if len(x) > 1 else x.expand(count, -1)
         inputs = constants[:, None].expand(-1, starts, -1)
         states = [t.expand(count, *t.shape) for t in leaves(start)]
-        orbit = []
-        for t in range(steps + recorded):
-            states = step_all(step, parameters, inputs, states, start)
-            if t >= steps:
-                orbit.append(torch.stack([flatten(rebuild(start, [s[v] for s in states])) for v in range(count)]))
-            done = (part.start + count * (t + 1) / (steps + recorded)) / values
-            subject.report(done, f"step {t + 1} of {steps + recorded}")
-        parts.append(torch.stack(orbit, 1).cpu())
-    return torch.cat(parts)
+
+        # Values whose orbits still approach go on, for as many steps as were made so far.
+        recordings: list[Tensor] = [torch.empty(0)] * count
+        going_on = list(range(count))
+        done = 0
+        for extension in range(EXTENSIONS + 1):
+            orbit = []
+            end = max(steps * 2**extension, done) + recorded
+            for t in range(done, end):
+                states = step_all(step, parameters, inputs, states, start)
+                if t >= end - recorded:
+                    orbit.append(
+                        torch.stack([flatten(rebuild(start, list(each))) for each in zip(*states, strict=True)])
+                    )
+                subject.report((part.start + count * extension / (EXTENSIONS + 1)) / values, f"step {t + 1}")
+            done = end
+            longest = max(longest, end - recorded)
+            for v, recording in zip(going_on, torch.stack(orbit, 1).cpu(), strict=True):
+                recordings[v] = recording
+            keep = [i for i, v in enumerate(going_on) if _any_approaching(recordings[v])]
+            if not keep:
+                break
+            going_on = [going_on[i] for i in keep]
+            states = [s[keep] for s in states]
+            parameters = {name: p[keep] for name, p in parameters.items()}
+            inputs = inputs[keep]
+        parts += recordings
+    return torch.stack(parts), longest
 
 
-def find_period(orbit: np.ndarray, longest: int = LONGEST_PERIOD) -> int:
-    """Return the least p for which states (steps, N) repeat after p steps; 0 if there is none up to `longest`."""
+def _any_approaching(states: Tensor) -> bool:
+    """True if some orbit of (recorded, starts, N) has no period yet and still comes nearer to where it ends."""
+    noise = _noise(states.dtype)
+    orbits = states.transpose(0, 1).double().numpy()
+    return any(not find_period(orbit, noise=noise) and _is_approaching(orbit) for orbit in orbits)
+
+
+def _is_approaching(orbit: np.ndarray) -> bool:
+    """True if the displacement over the period at which (steps, N) repeats best has shrunk by a twentieth."""
+    if not np.isfinite(orbit).all():
+        return False
+    best = min((_displacements(orbit, p) for p in range(1, _longest(orbit) + 1)), key=max)
+    return best[1] < 0.95 * best[0]
+
+
+def _longest(orbit: np.ndarray) -> int:
+    return max(1, min(LONGEST_PERIOD, len(orbit) // 2))
+
+
+def _displacements(orbit: np.ndarray, period: int) -> tuple[float, float]:
+    """Return how far states (steps, N) are from where they were a period before: in the first and the second half."""
+    distance = np.abs(orbit[period:] - orbit[:-period]).max(1)
+    half = (len(distance) + 1) // 2
+    return float(distance[:half].max()), float(distance[len(distance) - half :].max())
+
+
+def _noise(dtype: torch.dtype) -> float:
+    """Return the relative change that counts as rounding."""
+    return 100 * torch.finfo(dtype).eps
+
+
+def find_period(orbit: np.ndarray, longest: int = LONGEST_PERIOD, noise: float = 1e-13) -> int:
+    """Return the least p for which states (steps, N) repeat after p steps; 0 if there is none up to `longest`.
+
+    They must repeat up to 1e-4 of their size now, and at the end of their approach, extrapolated from both halves of
+    the recording: a slow approach is no fixed point yet.
+    """
+    if not np.isfinite(orbit).all():
+        return 0
     size = max(np.abs(orbit).max(), SMALL)
     for period in range(1, min(longest, len(orbit) // 2) + 1):
-        if np.abs(orbit[period:] - orbit[:-period]).max() < SAME * size:
+        first, second = _displacements(orbit, period)
+        if max(first, second) < noise * size:
             return period
+        if max(first, second) < SAME * size and second < first:
+            steps_between = max(1, (len(orbit) - period) // 2)
+            per_period = (second / first) ** (period / steps_between)
+            if second / (1 - per_period) < SAME * size:
+                return period
     return 0
 
 
-def _basins(orbits: Tensor, period: np.ndarray) -> np.ndarray:
-    """Return the fraction of starts that end on the same attractor as each, (V, starts). Aperiodic orbits are one."""
-    fractions = np.zeros(period.shape)
-    for v, (orbits_at_value, periods) in enumerate(zip(orbits, period, strict=True)):
-        attractors: list[tuple[int, Tensor]] = []  # period and one cycle of each
-        numbers = []
-        for orbit, p in zip(orbits_at_value, periods, strict=True):
-            numbers.append(1 + _attractor_number(attractors, int(p), orbit) if p else 0)
-        fractions[v] = [numbers.count(number) / len(numbers) for number in numbers]
-    return fractions
+class _Ends:
+    """Where the orbits of one value end.
+
+    Attributes:
+        orbits: (starts, recorded, N).
+        period: (starts,), 0 for none.
+        fixed: the fixed points, if they were looked for.
+        diverged: (starts,), which orbits left all bounds.
+    """
+
+    def __init__(self, orbits: Tensor, dtype: torch.dtype) -> None:
+        self.orbits = orbits
+        self.period = np.array([find_period(orbit, noise=_noise(dtype)) for orbit in orbits.numpy()])
+        self.diverged = ~(orbits.abs().flatten(1).amax(1) < DIVERGED).numpy()
+        self.fixed: FixedPoints | None = None
+        self._attractors: list[tuple[int, Tensor]] = []  # period and one cycle of each
+        self._number(np.full(len(orbits), -1))
+
+    def assign_to_fixed_points(self, recurrence: Recurrence, x: Tensor) -> None:
+        """Find fixed points, and give orbits that are on their way to a stable one to it.
+
+        Searched from where orbits ended, and from halfway between: unstable fixed points lie between attractors.
+        """
+        last = self.orbits[:, -1].to(x)  # (starts, N)
+        last = distinct(last[last.isfinite().all(1)])
+        middle = (last + last.roll(1, 0)) / 2
+        zero = x.new_zeros(1, self.orbits.shape[-1])
+        self.fixed = fixed_points(recurrence, x, distinct(torch.cat([last, middle, zero])))
+        stable = self.fixed.points[self.fixed.stable.to(x.device)]
+        self._attractors = [(1, point[None].double().cpu()) for point in stable]
+        target = np.full(len(self.orbits), -1)
+        on_the_way = np.nonzero((self.period == 0) & ~self.diverged)[0]
+        if len(stable) and len(on_the_way):
+            nearest, belongs = near_linear(recurrence, x, self.orbits[on_the_way].to(x), stable, LINEAR)
+            target[on_the_way[belongs]] = nearest[belongs]
+            self.period[on_the_way[belongs]] = 1
+        self._number(target)
+
+    def _number(self, target: np.ndarray) -> None:
+        """Number the attractor of each start; 0 is for the orbits without one. `target` names known fixed points."""
+        self.numbers = []
+        for orbit, period, known in zip(self.orbits, self.period, target, strict=True):
+            if known >= 0:
+                self.numbers.append(1 + int(known))
+            elif period:
+                self.numbers.append(1 + _attractor_number(self._attractors, int(period), orbit))
+            else:
+                self.numbers.append(0)
+
+    @property
+    def count(self) -> int:
+        """How many attractors there are; bounded orbits without a period count as one."""
+        wandering = (self.period == 0) & ~self.diverged
+        return len(self._attractors) + bool(wandering.any())
+
+    @property
+    def basins(self) -> np.ndarray:
+        """(starts,): the fraction of starts that end on the same attractor as each."""
+        return np.array([self.numbers.count(number) / len(self.numbers) for number in self.numbers])
 
 
 def _attractor_number(attractors: list[tuple[int, Tensor]], period: int, orbit: Tensor) -> int:
@@ -212,23 +351,15 @@ def _attractor_number(attractors: list[tuple[int, Tensor]], period: int, orbit: 
     return len(attractors) - 1
 
 
-def _fixed_points(subject: Subject, x: Tensor, ends: Tensor) -> dict[str, np.ndarray]:
-    """Search from where orbits ended, and from halfway between: unstable fixed points lie between attractors."""
-    last = ends[-1].to(subject.recurrence_inputs)  # (starts, N)
-    middle = (last + last.roll(1, 0)) / 2
-    result = fixed_points(subject.recurrence, x, torch.cat([last, middle, torch.zeros_like(last[:1])]))
-    return arrays(
-        fixed_points=result.points,
-        eigenvalues=torch.view_as_real(result.eigenvalues),
-        stable=result.eigenvalues.abs().amax(-1) < 1,
-    )
-
-
-def _finding(series: dict[str, Any], states: Tensor, over_parameters: bool) -> Finding:
+def _finding(series: dict[str, Any], ends: list[_Ends], transient: int, over_parameters: bool) -> Finding:
+    starts, recorded = ends[0].orbits.shape[:2]
     figures = {
-        "attractors": float(max(_count_attractors(row) for row in series["basins"])),
+        "attractors": float(max(end.count for end in ends)),
         "periods": float(series["period"].max()),
         "aperiodic": float((series["period"] == 0).mean()),
+        "diverged": float(np.mean([end.diverged.mean() for end in ends])),
+        "starts": float(starts),
+        "transient": float(transient),
     }
     if "stable" in series:
         figures["fixed_points"] = float(len(series["stable"]))
@@ -241,16 +372,11 @@ def _finding(series: dict[str, Any], states: Tensor, over_parameters: bool) -> F
         series=series,
         labels={"axis": "parameter" if over_parameters else "constant input"},
         assumptions=(
-            "the transient is over when orbits are recorded",
-            "these starts find the attractors that matter",
+            f"{starts} starts find the attractors that matter",
+            f"what has no period of up to {LONGEST_PERIOD} after {transient} steps has none",
         ),
-        method=f"{states.shape[2]} starts, {states.shape[1]} steps recorded after the transient, all values at once",
+        method=f"{starts} starts, {recorded} steps recorded after {transient} steps, all values at once",
     )
-
-
-def _count_attractors(fractions: np.ndarray) -> int:
-    """Return how many attractors there are, from the fraction of starts that end on the attractor of each start."""
-    return round(sum(1 / (fraction * len(fractions)) for fraction in fractions))
 
 
 def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters: bool) -> str:
@@ -260,16 +386,29 @@ def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters
         periods = ", ".join(map(str, seen[:6])) or "none"
         chaotic = f", and {100 * aperiodic:.0f} % of the orbits have none" if aperiodic else ""
         return f"Along the path orbits have the periods {periods}{chaotic}."
+    if figures["diverged"] == 1:
+        return "Under constant inputs every orbit leaves all bounds: the state diverges."
     if aperiodic == 1:
-        return "Under constant inputs no orbit settles: none has a period of up to 32 steps."
+        return (
+            f"Under constant inputs no orbit settles within {figures['transient']:.0f} steps: none has a period of up "
+            f"to {LONGEST_PERIOD} steps."
+        )
+    if attractors >= figures["starts"] > 1 and longest == 1:
+        return (
+            f"Under a constant input each of {figures['starts']:.0f} starts ends in a fixed point of its own: the "
+            "state can keep a continuous value."
+        )
     if attractors == 1 and longest == 1:
-        return "Under each constant input every start ends in one fixed point: the state keeps nothing of the past."
+        return (
+            "Under each constant input every start ends in one fixed point: in the long run the state keeps nothing of "
+            "the past."
+        )
     if attractors == 1:
         return (
             f"Under each constant input every start ends on one attractor, with a period of up to {longest:.0f}: all "
             "that the state keeps of the past is its phase on the cycle."
         )
     return (
-        f"Under a constant input up to {attractors:.0f} attractors were found, with periods of up to {longest:.0f}: "
-        "the state can remember which of them it is on."
+        f"Under a constant input up to {attractors:.0f} attractors were found from {figures['starts']:.0f} starts, "
+        f"with periods of up to {longest:.0f}: the state can remember which of them it is on."
     )

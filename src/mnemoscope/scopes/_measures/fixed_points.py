@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,11 @@ class FixedPoints(NamedTuple):
 
     points: Tensor  # (P, N)
     eigenvalues: Tensor  # (P, N), complex
+
+    @property
+    def stable(self) -> Tensor:
+        """(P,): True where every eigenvalue lies inside the unit circle."""
+        return self.eigenvalues.abs().amax(-1) < 1 if len(self.points) else torch.zeros(0, dtype=torch.bool)
 
 
 def fixed_points(recurrence: Recurrence, x: Tensor, starts: Tensor, rounds: int = 40) -> FixedPoints:
@@ -50,7 +56,7 @@ def fixed_points(recurrence: Recurrence, x: Tensor, starts: Tensor, rounds: int 
 
     # Those that converged, each once, with the eigenvalues there.
     converged = residual(z).norm(dim=1) < tolerance * (1 + z.norm(dim=1))
-    points = _distinct(z[converged & z.isfinite().all(1)])
+    points = distinct(z[converged & z.isfinite().all(1)])
     if not len(points):
         return FixedPoints(points, torch.zeros(points.shape, dtype=torch.complex128))
     states = unflatten(points, recurrence.initial_state(len(points)))
@@ -72,9 +78,35 @@ def _damped_step(z: Tensor, move: Tensor, off: Tensor, residual: Callable[[Tenso
     return best
 
 
-def _distinct(points: Tensor) -> Tensor:
+def distinct(points: Tensor) -> Tensor:
+    """Return the rows of (S, N) that are not near an earlier one."""
     distinct: list[Tensor] = []
     for point in points:
         if all((point - other).norm() > NEAR * (1 + point.norm()) for other in distinct):
             distinct.append(point)
     return torch.stack(distinct) if distinct else points[:0]
+
+
+@torch.no_grad()
+def near_linear(
+    recurrence: Recurrence, x: Tensor, orbits: Tensor, points: Tensor, allowed: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Say which orbits (S, steps, N) are on their way to one of the stable fixed points (P, N).
+
+    Returns the number of the nearest one (S,), and (S,) True if the last step is J (z - point) up to the fraction
+    `allowed` of |z - point|, and the orbit has come nearer to it from the first half of its steps to the second.
+    """
+    last = orbits[:, -1]
+    nearest = torch.cdist(last, points).argmin(1)  # (S,)
+    target = points[nearest]
+    matrices = jacobians(
+        recurrence, x.expand(len(points), -1), unflatten(points, recurrence.initial_state(len(points)))
+    )
+    offset = last - target
+    following = advance(recurrence, x.expand(len(last), -1), last, recurrence.initial_state(len(last))) - target
+    linear = (matrices[nearest] @ offset.unsqueeze(2)).squeeze(2)
+    is_linear = (following - linear).norm(dim=1) <= allowed * offset.norm(dim=1)
+    distance = (orbits - target[:, None]).norm(dim=2)  # (S, steps)
+    half = distance.shape[1] // 2
+    nearer = distance[:, half:].amax(1) < distance[:, :half].amax(1)
+    return nearest.cpu().numpy(), (is_linear & nearer).cpu().numpy()
