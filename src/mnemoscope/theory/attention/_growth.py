@@ -148,7 +148,11 @@ def theorem_1() -> Iterator[Row]:
         late = T * float(norms[T - 1])
         case = f"eigenvalues {eigenvalues}: T ||ds_T/dh_1|| at T=10^5, against 0.99 of 10^3's"
         yield Row(case, 0.99 * early, late, ">=")
+        yield Row(
+            f"eigenvalues {eigenvalues}: some meet the condition", 1, any(map(keeps_inverse_rate, eigenvalues)), ">="
+        )
     for eigenvalue in (-0.5, -0.9, 0.6 + 0.6j):
+        yield Row(f"V={eigenvalue} I: the condition is not met", 0, keeps_inverse_rate(eigenvalue), "==")
         late = float(uniform_norm([eigenvalue], 1, T - 1)[-1])
         rate = growth_exponent(eigenvalue).real
         case = f"V={eigenvalue} I: ||ds_T/dh_1|| at T=10^5 is c T^{rate:.3f}"
@@ -170,3 +174,8 @@ def remark_17() -> Iterator[Row]:
         measured = torch.einsum("s,sij->ij", uniform_chi(2, 40)[40], powers).norm()
         bound = uniform_norm(torch.linalg.eigvals(V).tolist(), 2, 40)[-1]
         yield Row(f"random 5 x 5 V, radius 0.8, t=2, T=42, draw {seed}", float(bound), float(measured), ">=")
+    scales = torch.tensor([0.8, -0.3, 0.5], dtype=torch.float64)
+    powers = torch.stack([scales**s for s in range(41)])
+    measured = (uniform_chi(2, 40)[40] @ powers).norm()
+    bound = uniform_norm(scales.tolist(), 2, 40)[-1]
+    yield Row("diagonal V, which is normal: the norm itself", float(bound), float(measured), "==")

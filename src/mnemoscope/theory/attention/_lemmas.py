@@ -163,7 +163,13 @@ def remark_5() -> Iterator[Row]:
         h = standard_normal(4, n, seed=n + 1)
         s = standard_normal(n, seed=n + 2)
         scores = additive_scores(net.W_a, net.U_a, net.v, s, h)
-        by_h, by_s = jacrev(_score, (2, 1))(net, s, h)
+        by_h, by_s = jacrev(_written_out, (2, 1))(net, s, h)
         by_h = torch.einsum("jjn->jn", by_h)  # e_j depends on h_j alone
+        yield relative_error_row(f"n={n}, e", scores.score, _written_out(net, s, h))
         yield relative_error_row(f"n={n}, de/dh", scores.by_hidden, by_h)
         yield relative_error_row(f"n={n}, de/ds", scores.by_macro, by_s)
+
+
+def _written_out(net: SelfAttentiveNet, s: Tensor, h: Tensor) -> Tensor:
+    """v^T tanh(W_a s + U_a h_j), eq. 95, for every j."""
+    return torch.stack([net.v @ torch.tanh(net.W_a @ s + net.U_a @ h_j) for h_j in h.unbind(0)])

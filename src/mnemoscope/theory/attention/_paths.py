@@ -106,10 +106,28 @@ def lemma_2() -> Iterator[Row]:
 )
 def lemma_3() -> Iterator[Row]:
     for k in (1, 4, 12):
-        E = standard_normal(k + 1, 5, 5, seed=k)
-        F = standard_normal(k + 1, k + 1, 5, 5, seed=100 + k) / 5
-        computed = sum(transfers(F, r)[-1] @ E[r] for r in range(k + 1))  # C_0 = E_0
-        yield relative_error_row(f"random E and F, k={k}", computed, total_derivatives(E, F)[-1])  # type: ignore[arg-type]
+        E, F = _random_factors(k)
+        # All C and all xi at once, as the solution of the linear system C - F C = E in blocks.
+        inverse = torch.linalg.inv(torch.eye(5 * (k + 1)).to(F) - _block_matrix(F))
+        solution = (inverse @ E.flatten(0, 1)).unflatten(0, (k + 1, 5))
+        by_start = [transfers(F, r)[-1] for r in range(k + 1)]
+        xi = inverse[-5:].unflatten(1, (k + 1, 5)).transpose(0, 1)  # xi_{r:k} for every r
+        yield relative_error_row(f"random E and F, k={k}: xi", torch.stack(by_start), xi)
+        computed = torch.stack([part @ E[r] for r, part in enumerate(by_start)]).sum(0)  # C_0 = E_0
+        yield relative_error_row(f"random E and F, k={k}: C by xi", computed, solution[-1])
+        yield relative_error_row(f"random E and F, k={k}: C by the recursion", total_derivatives(E, F), solution)
+
+
+def _random_factors(k: int) -> tuple[Tensor, Tensor]:
+    """Random E (k + 1, 5, 5) and F (k + 1, k + 1, 5, 5)."""
+    return standard_normal(k + 1, 5, 5, seed=k), standard_normal(k + 1, k + 1, 5, 5, seed=100 + k) / 5
+
+
+def _block_matrix(F: Tensor) -> Tensor:
+    """F_{i,j} with j < i as the blocks of one matrix, ((k + 1) N, (k + 1) N)."""
+    steps = len(F)
+    below = torch.ones(steps, steps, dtype=F.dtype).tril(-1)[:, :, None, None]
+    return (below * F).transpose(1, 2).flatten(2, 3).flatten(0, 1)
 
 
 @statement(
@@ -121,9 +139,12 @@ def lemma_3() -> Iterator[Row]:
 )
 def lemma_4() -> Iterator[Row]:
     for k in (1, 4, 12):
-        E = standard_normal(k + 1, 5, 5, seed=k)
-        F = standard_normal(k + 1, k + 1, 5, 5, seed=100 + k) / 5
-        yield relative_error_row(f"random E and F, k={k}", by_hops(E, F).sum(1), total_derivatives(E, F))
+        E, F = _random_factors(k)
+        terms = by_hops(E, F)
+        yield relative_error_row(f"random E and F, k={k}", terms.sum(1), total_derivatives(E, F))
+        for s in (1, k):  # s factors F: the power s of the block matrix
+            power = torch.linalg.matrix_power(_block_matrix(F), s) @ E.flatten(0, 1)
+            yield relative_error_row(f"k={k}: terms of {s} hops", terms[:, s], power.unflatten(0, (k + 1, 5)))
 
 
 @statement(

@@ -190,6 +190,17 @@ def theorem_2() -> Iterator[Row]:
             k = int((p / bounds).argmin())  # the pair for which the bound is tightest
             yield Row(f"kappa={kappa}, lambda={eigenvalue}: k={k}, d={depth[k]}", float(bounds[k]), float(p[k]), ">=")
 
+    # A single path of skip connections and a small lambda: s_10 reads h_2, s_20 reads h_11, s_29 reads h_21.
+    pattern = torch.zeros(30, 30, dtype=torch.bool)
+    pattern[:, 0] = True
+    pattern[1:, 1] = True  # two old states that h_2 does not influence
+    for step, attended in ((10, 2), (20, 11), (29, 21)):
+        pattern[step, 1] = False
+        pattern[step, attended] = True
+    bound = depth_bound(1e-4, 2, int(dependency_depth(pattern, 2)[-1]))
+    reached = float(gain(uniform_weights(pattern), 2, 1e-4)[-1].real)
+    yield Row("kappa=2, lambda=1e-4, one path of three skip connections", bound, reached, "==", tolerance=1e-3)
+
 
 @statement(
     "kerg-remark-21",

@@ -83,6 +83,10 @@ def question_1() -> Iterator[Row]:
     for unit in units:
         for distribution in distributions:
             found = variances_through_layers(unit, distribution)
+            start = float(found[0].mean())
+            yield Row(
+                f"{unit}, {distribution}: variance of what the first layer reads", 1.0, start, "==", tolerance=0.1
+            )
             gain = float((found[1:] / found[:-1]).mean())
             yield Row(f"{unit}, {distribution}: variance gained a layer, over 50", 1.0, gain, "==", tolerance=0.02)
             error = float(found[-1].std()) / math.sqrt(found.shape[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -93,3 +94,5 @@ def _explosion() -> Iterator[Row]:
     yield Row("||W||=0.95 > delta/gamma=0.9: ||dh_100/dh_0|| vanishes", 0.01, sizes[0])
     yield Row("||W||=50, nilpotent: ||dh_100/dh_0||", 0.0, sizes[1], "==")
     yield Row("||W||=1.1, a rotation: ||dh_100/dh_0|| explodes", 1e4, sizes[2], ">=")
+    spectral = sizes[2] / math.sqrt(2)  # of a multiple of a rotation, whose two singular values are equal
+    yield Row("||W||=1.1, a rotation: the bound is reached", gradient_bound(expanding, 1.0, 100), spectral, "==")

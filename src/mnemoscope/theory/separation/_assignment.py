@@ -206,7 +206,9 @@ def lemma_2() -> Iterator[Row]:
         vectors = rng.random((count, size))
         others = list(permutations(range(count)))[1:]
         largest = max(permuted_products(vectors, permutation) for permutation in others)
-        yield Row(f"{count} vectors of R^{size}", permuted_products(vectors, range(count)), largest)
+        squares = permuted_products(vectors, range(count))
+        yield Row(f"{count} vectors of R^{size}", squares, largest)
+        yield Row(f"{count} vectors of R^{size}: sum |v_i|^2", float((vectors**2).sum()), squares, "==")
 
 
 @statement(

@@ -50,6 +50,9 @@ def gaussian_entropy(covariance: Tensor) -> float:
     "must fall for L_f < 1 and may, but need not, grow for L_f > 1; a contractive system's tends to -inf, not to 0.",
 )
 def equation_9() -> Iterator[Row]:
+    half = 0.5 * _rotation(1.0)
+    yield Row("half a rotation: N_x log L_f is reached", entropy_bound(0.5, 2), float(entropy_change(half)), "==")
+    yield Row("half a rotation: Hadamard's bound is reached", float(hadamard_bound(half)), 2 * math.log(0.5), "==")
     for name, A in (("rotation by 1 rad", _rotation(1.0)), ("diag(2, 0.1)", torch.tensor([2.0, 0.1]).diag().double())):
         before = torch.tensor([[1.0, 0.3], [0.3, 2.0]], dtype=torch.float64)
         change = gaussian_entropy(A @ before @ A.T) - gaussian_entropy(before)

@@ -89,6 +89,17 @@ def lemma_1() -> Iterator[Row]:
     yield Row("tanh sin sigma", product_lipschitz(constants, bounds), float(product))
     yield Row("tanh + sin + sigma", sum_lipschitz(constants), float(total))
 
+    # Straight lines that rise together to their bounds at x = 1 lose nothing there.
+    constants = [1.0, 0.5, 0.25]
+    one = torch.ones((), dtype=torch.float64, requires_grad=True)
+    lines = torch.stack([1 + L * one for L in constants])
+    for name, value, bound in (
+        ("product", lines.prod(), product_lipschitz(constants, lines.tolist())),
+        ("sum", lines.sum(), sum_lipschitz(constants)),
+    ):
+        (slope,) = torch.autograd.grad(value, one, retain_graph=True)
+        yield Row(f"{name} of three lines, at the bounds of all", bound, float(slope), "==")
+
 
 @statement(
     "ribeiro-lemma-2",
@@ -117,3 +128,16 @@ def lemma_2() -> Iterator[Row]:
     printed = 1.0 * 0.0 + 1.0 * float(near.abs().max())  # any K1, K2: here 1
     yield Row("cross-entropy, y=0, p=0: more than K1 ||y|| + K2 max", printed, float(slope), ">=")
     yield Row("cross-entropy, y=0, p=0", cross_entropy(1).K0, float(slope))
+    yield from _steepest()
+
+
+def _steepest() -> Iterator[Row]:
+    """Predictions where property 1 is reached: far from a target of 0, and opposite to the target."""
+    for name, loss, value, at, y in (
+        ("cross-entropy, y=0, p=40", cross_entropy(1), cross_entropy_value, 40.0, 0.0),
+        ("squared error, y=-1, p=3", squared_error(), squared_loss_value, 3.0, -1.0),
+    ):
+        p = torch.full((1,), at, dtype=torch.float64, requires_grad=True)
+        (slope,) = torch.autograd.grad(value(p, torch.full((1,), y, dtype=torch.float64)), p)
+        allowed = loss.steepness(abs(y), torch.tensor(abs(at), dtype=torch.float64))
+        yield Row(f"{name}: slope", float(allowed), abs(float(slope)), "==")

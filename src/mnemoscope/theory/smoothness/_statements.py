@@ -159,3 +159,8 @@ def _contractive_in_x() -> Iterator[Row]:
     whole, half = (cost_lipschitz(constants, squared_error(), 0.0, outputs) for constants in (joint, halved))
     yield Row("x/2 + theta: L_V at N=100 with the joint L_f, against 1,000 times that", 1e3 * long, whole, ">=")
     yield Row("x/2 + theta: L_V at N=100, theta in half units", half, long / 2)
+
+    # Without a state nothing is lost: y = theta, |theta| <= 2, V = theta^2.
+    memoryless = JointConstants(0.0, 1.0)
+    for name, function, slope in (("dV/dtheta", cost_lipschitz, 4.0), ("d2V/dtheta2", gradient_lipschitz, 2.0)):
+        yield Row(f"y = theta: {name}", function(memoryless, squared_error(), 0.0, outputs), slope, "==")

@@ -189,6 +189,8 @@ def lemma_1() -> Iterator[Row]:
     scalar = linear_constants(torch.ones(1, 1), torch.tensor([[0.9]]), input_bound=1.0)
     k = context_length(scalar, 1e-3)
     yield Row(f"scalar, lambda=0.9, constant input, eps=1e-3: k={k}", 1e-3, 0.9**k * 10 * (1 - 0.9**2000))
+    yield Row(f"the same, k={k - 1}: not enough", 1e-3, 0.9 ** (k - 1) * 10 * (1 - 0.9**2000), relation=">=")
+    yield Row("the same, k=10: the bound is reached", state_gap(scalar, 10), 0.9**10 * 10 * (1 - 0.9**2000), "==")
     hidden = math.ceil(math.log(10 / 1e-3))
     yield Row(f"the same, k={hidden} as the text without its O(.)", 1e-3, 0.9**hidden * 10, relation=">=")
 
@@ -211,6 +213,9 @@ def proposition_1() -> Iterator[Row]:
         bound = prediction_gap(system, spectral_norm(readout), k)
         yield Row(f"{nonlinearity}, eps=1e-3: k={k}", bound, float((readout @ gap).norm()))
         yield Row(f"{nonlinearity}, eps=1e-3: the promise", 1e-3, bound)
+    scalar = linear_constants(torch.ones(1, 1), torch.tensor([[0.9]]), input_bound=1.0)
+    reached = 3 * 0.9**10 * 10  # the read-out 3 h of a scalar system under the constant input 1
+    yield Row("scalar, lambda=0.9, k=10: the bound is reached", prediction_gap(scalar, 3.0, 10), reached, "==", 1e-7)
 
 
 @statement(
@@ -227,11 +232,12 @@ def section_6() -> Iterator[Row]:
     half = torch.full((1, 1), 0.5, dtype=torch.float64)
     linear = linear_constants(2 * one, half, input_bound=3.0)
     h = float(rnn_states(torch.full((80, 1), 3.0, dtype=torch.float64), (2 * one, half), "identity")[-1])
-    yield Row("linear unit: sup|h|", linear.state_bound, h)
-    yield Row("linear unit: |dphi/d(V, U)|", linear.L_w, math.hypot(h, 3.0))
+    yield Row("linear unit: sup|h|", linear.state_bound, h, "==")
+    yield Row("linear unit: |dphi/d(V, U)|", linear.L_w, math.hypot(h, 3.0), "==")
     steepest = math.atanh(1 / math.sqrt(3))  # where tanh^2 = 1/3
     eps = torch.tensor([-1e-5, 1e-5], dtype=torch.float64)
     slope = half * (1 - torch.tanh(half * eps + steepest).square())  # dphi/dh around h = 0, U x = atanh(1/sqrt 3)
     bend = float(slope.diff().abs() / 2e-5)
-    yield Row("tanh unit: |d2 phi/dh2|", rnn_constants(one, half, input_bound=steepest).beta_hh, bend, tolerance=1e-6)
+    tanh = rnn_constants(one, half, input_bound=steepest)
+    yield Row("tanh unit: |d2 phi/dh2|", tanh.beta_hh, bend, "==", tolerance=1e-6)
     yield Row("tanh unit: less than half of the printed 2 lambda^2", 0.25, bend)

@@ -236,6 +236,9 @@ def _memoryless() -> Iterator[Row]:
     yield Row("lambda=0, k=1, scalar", gradient_gap(system, loss, 1), moved)
     printed = gradient_gap_as_printed(system, loss, 1)
     yield Row("lambda=0, k=1: more than the printed gamma k lambda^k", printed, moved, ">=")
+    whole, seen = (_scalar_slope(0.75, T) for T in (400, 10))
+    reached = gradient_gap(_scalar(0.75), LossConstants(1.0, 0.0), 10)
+    yield Row("scalar, p=h_T, in a alone, k=10: the bound is reached", reached, whole - seen, "==")
 
 
 @statement(
@@ -257,7 +260,8 @@ def lemma_3() -> Iterator[Row]:
     scalar = _scalar(0.75)
     near = 0.75 - 1e-5
     turned = abs(_scalar_slope(0.75) - _scalar_slope(near))
-    yield Row("scalar, p=h_T, in a alone", loss_smoothness(scalar, LossConstants(1.0, 0.0)) * 1e-5, turned)
+    bound = loss_smoothness(scalar, LossConstants(1.0, 0.0)) * 1e-5
+    yield Row("scalar, p=h_T, in a alone: the bound is reached", bound, turned, "==", tolerance=1e-3)
 
 
 def _scalar(lam: float) -> SystemConstants:
@@ -287,7 +291,8 @@ def lemma_4() -> Iterator[Row]:
             distance = float((flatten(weights) - flatten(other)).norm())
             yield Row(f"{nonlinearity}, lambda={lam}", trajectory_gap(system, distance), float(gaps.max()))
     moved = 1 / (1 - 0.75) - 1 / (1 - 0.75 + 1e-5)
-    yield Row("scalar, in a alone", trajectory_gap(_scalar(0.75), 1e-5), moved)
+    bound = trajectory_gap(_scalar(0.75), 1e-5)
+    yield Row("scalar, in a alone: the bound is reached", bound, moved, "==", tolerance=1e-3)
 
 
 @statement(
@@ -315,6 +320,21 @@ def proposition_2() -> Iterator[Row]:
         yield Row(f"{nonlinearity}, {ab}: tightened form over recursion", closed, weight_gap(gap, alpha, b, steps))
         printed = weight_gap_as_printed(gap, alpha, b, steps)
         yield Row(f"{nonlinearity}, {ab}: printed form over tightened", printed, closed)
+    for steps in (1, 40):
+        apart = _concave_descents(gap=0.1, alpha=0.5, smoothness=3.0, steps=steps)
+        recursion = weight_gap(0.1, 0.5, 3.0, steps)
+        yield Row(f"descents on -3 w^2/2, N={steps}: the recursion is reached", recursion, apart, "==")
+    once = weight_gap_closed(0.1, 0.5, 3.0, 1)
+    yield Row("descents on -3 w^2/2, N=1: the tightened form is reached", once, 0.5 * 0.1, "==")
+
+
+def _concave_descents(gap: float, alpha: float, smoothness: float, steps: int) -> float:
+    """How far two descents on -smoothness w^2/2 part from w = 1, one with gradients off by `gap`, steps of alpha/i."""
+    w = off = 1.0
+    for i in range(1, steps + 1):
+        w += alpha / i * smoothness * w
+        off += alpha / i * (smoothness * off + gap)
+    return off - w
 
 
 @statement(

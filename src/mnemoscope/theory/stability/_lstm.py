@@ -178,7 +178,7 @@ def lemma_5() -> Iterator[Row]:
     open_gates = one_unit(i=(0.0, 20.0), f=(0.0, 3.0), g=(0.0, 20.0))
     c, _ = lstm_states(torch.zeros(400, 1, dtype=torch.float64), open_gates)
     bound, printed = (forget_bound(*w, input_bound=0.0)[1] for w in (open_gates, open_gates[:2]))
-    yield Row("one unit, b_f=3, i = g = 1", bound, float(c.max()))
+    yield Row("one unit, b_f=3, i = g = 1: the bound is reached", bound, float(c.max()), "==", tolerance=1e-6)
     yield Row("the same, above the bound without bias", printed, float(c.max()), ">=")
 
 
@@ -236,6 +236,7 @@ def _euclidean() -> Iterator[Row]:
     once = float(moved[1].norm() / at.norm())
     yield Row(f"one unit, lambda={lam:.3f}: one step in the Euclidean norm", 1.0, once, ">=")
     yield Row(f"one unit: r={r} steps", math.sqrt(2) * lam**r, float(moved[r].norm() / at.norm()))
+    yield Row(f"one unit: r={r - 1} steps need not contract", 1.0, math.sqrt(2) * lam ** (r - 1), ">=")
 
 
 def _columns(n: int = 64) -> Iterator[Row]:
