@@ -24,6 +24,8 @@ class Adapted:
         recurrence: the part with a step, if there is one.
         recurrence_inputs: (T, B, input_size), what that recurrence reads; equal to `features` if it is the whole model.
         recurrence_is_model: True if the outputs of the recurrence are those of the model.
+        starts_itself: True if the recurrence runs from its own start over all of its inputs at once; False if the
+            model hands it a state or calls it more than once, so that it may reach states that it does not reach alone.
         no_step: why there is no recurrence, and what to do.
         batch_first: the layout of the inputs as they were given.
         has_run: True if adapting ran the model on these inputs and its outputs had a known layout.
@@ -35,6 +37,7 @@ class Adapted:
     recurrence: Recurrence | None = None
     recurrence_inputs: Tensor | None = None
     recurrence_is_model: bool = True
+    starts_itself: bool = True
     no_step: str = ""
     batch_first: bool = False
     has_run: bool = False

@@ -64,6 +64,7 @@ def adapt_forward_only(model: Any, inputs: Tensor, batch_first: bool | None) -> 
         name=f"{adapted.name}, by its {model_name(layer)} `{name}`",
         recurrence=recurrence,
         recurrence_inputs=time_first(layer_inputs.detach(), bool(getattr(layer, "batch_first", False))),
+        starts_itself=layer_call.count == 1 and all(argument is None for argument in layer_call.arguments[1:]),
     )
 
 
@@ -181,10 +182,10 @@ class _Call:
 
     arguments: tuple[Any, ...] = ()
     result: Any = None
-    was_made: bool = False
+    count: int = 0  # of all calls
 
     def check(self, model: Any, module: nn.Module) -> None:
-        if not self.was_made:
+        if not self.count:
             names = f"{model_name(model)} never calls its {model_name(module)}"
             raise MnemoscopeError(f"{names}; examine the part that it uses")
 
@@ -198,10 +199,10 @@ def _record_call(module: nn.Module | None) -> Iterator[_Call]:
         return
 
     def record(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
-        if not call.was_made:
+        call.count += 1
+        if call.count == 1:
             call.arguments = (*arguments, *keywords.values())
             call.result = result
-            call.was_made = True
 
     handle = module.register_forward_hook(record, with_kwargs=True)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,19 +13,28 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._measures.certificates import Certificate, certify, nearest_stable
+from mnemoscope.scopes._measures.certificates import (
+    EUCLIDEAN,
+    Certificate,
+    StateNorm,
+    certify,
+    nearest_stable,
+    rounding,
+)
 from mnemoscope.scopes._measures.state_samples import StateSample, sample_states, stack_samples
 from mnemoscope.scopes._measures.state_vectors import advance, carries_memory, flatten, jacobians, spectral_norms
 
 JACOBIAN_NUMBERS = 2**24  # in all Jacobians together
 
 HELP = """
-Each point is the largest factor by which one step stretches a small difference of state. Below 1
-everywhere: the network is contractive, and forgets at least that fast. Above 1: differences can
-grow.
+Each point is the largest factor by which one step stretches a small difference of state: the
+spectral norm of its Jacobian. Below 1 everywhere: the network is contractive, and forgets at least
+that fast. Above 1: differences can grow. The other chart shows how much pairs of sampled states
+came nearer, or parted, in one step.
 
 “Certified” means that a theorem's conditions were checked on the weights themselves, so that it
-holds for every input of that size; “estimated” speaks of these sequences only.
+holds for every input of that size; “estimated” speaks of these sequences only. A certified factor
+holds in the norm that the sentence names. In a weighted norm, Euclidean distances may grow at first.
 """
 
 
@@ -39,47 +49,55 @@ def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Findi
     """Measure the contraction factor lambda: ||phi(s, x) - phi(s', x)|| <= lambda ||s - s'||, and prove it if possible.
 
     Proved from the weights for LinearSystem, RNN (||V|| L_phi, Euclidean norm) and LSTM (Proposition 5, infinity norm
-    of (c, h)), layer by layer. Measured, for all models, by the one-step Jacobians at states that the model reaches on
-    the given sequences, and by the ratios of pairs of such states.
+    of (c, h)), for a stack as one system; where the plain norm gives no factor below 1, in a weighted one. Measured,
+    for all models, by the ratios of pairs of states that the model reaches on the given sequences, and by the one-step
+    Jacobians there. Every proved bound is compared with every measurement in the same norm.
 
     Series: `jacobian_norm` (points,), spectral norms before the steps in `step` (points,); `ratio` (pairs,),
-    ||phi(s, x) - phi(s', x)|| / ||s - s'|| in the certificate's norm; `factor` (layers,), the certified factors, if
-    there are any. Labels: `regime`, `norm`.
+    ||phi(s, x) - phi(s', x)|| / ||s - s'|| in the norm of the label; `factor` (layers,), each layer's own factor, if
+    known. Labels: `regime`, `norm`.
 
-    Figures: `lambda`, certified, or else the largest measured; `largest_jacobian`, `typical_jacobian` (median),
-    `largest_ratio`; `bound`, the certificate's factor in its unweighted norm, which bounds every ratio, be it below 1
-    or not; `distance` of the weights to the nearest `lam`-contractive ones, and `output_change` on these inputs if they
-    were moved there, both relative.
+    Figures: `lambda`, certified in the norm of the label, or else the largest spectral norm; `euclidean_constant`
+    kappa, where lambda is certified: t steps leave at most kappa lambda^t of two states' Euclidean distance; `bound`,
+    the proved factor in the norm without weights (Euclidean, for an LSTM infinity), be it below 1 or not;
+    `typical_ratio` (median), `largest_ratio`; `typical_jacobian` (median), `largest_jacobian`; `distance` of the
+    weights to the nearest `lam`-contractive ones, and `output_change` on these inputs if they were moved there, both
+    relative.
 
     Args:
         points: at how many states the Jacobian is computed; fewer if the state is large.
         lam: the contraction factor of the nearest stable weights.
     """
     # What is proved, and what is measured at sampled states.
-    certificates = certify(subject.layer, subject.recurrence_inputs)
+    certificate = certify(subject.layer, subject.recurrence_inputs, subject.adapted.starts_itself)
     samples = list(sample_states(subject, min(points, _affordable_points(subject))))
-    norms = spectral_norms(_jacobians(subject, samples))
-    ratios = _ratios(subject.recurrence, samples, certificates)
-    figures = _figures(norms, ratios, certificates) | _distance_to_stable(subject, lam)
+    matrices = _jacobians(subject, samples)
+    norms = spectral_norms(_of_read_numbers(matrices))
+    pairs = _pairs(subject.recurrence, samples)
+    if certificate is not None:
+        _check(subject, certificate, samples, pairs, matrices)
+    norm = certificate.norm if certificate is not None and certificate.stable else EUCLIDEAN
+    ratios = pairs.ratios(norm)
+    figures = _figures(norms, ratios, certificate) | _distance_to_stable(subject, lam)
 
-    certified = bool(certificates) and all(certificate.lam < 1 for certificate in certificates)
+    certified = certificate is not None and certificate.stable
     regime = _regime(certified, figures)
     return Finding(
         "stability",
-        _sentence(certified, figures, certificates, regime),
+        _sentence(figures, certificate, regime),
         "certified" if certified else "estimated",
-        why=_why(certified, certificates),
+        why=_why(certificate),
         figures=figures,
-        certified=("lambda", "bound") if certified else (),
+        certified=_proved(certificate),
         series=arrays(
             jacobian_norm=norms,
             step=[sample.step for sample in samples for _ in sample.x],
             ratio=ratios,
-            factor=[certificate.lam for certificate in certificates],
+            factor=() if certificate is None else certificate.factors,
         ),
-        labels={"regime": regime, "norm": certificates[0].norm if certificates else "Euclidean"},
-        assumptions=_assumptions(certified, samples, certificates),
-        method=f"the weights, and one-step Jacobians at {len(norms)} states on the given sequences",
+        labels={"regime": regime, "norm": norm.name},
+        assumptions=_assumptions(certified, samples, norm),
+        method=f"the weights, and pairs of states and one-step Jacobians at {len(norms)} states on the given sequences",
     )
 
 
@@ -90,43 +108,81 @@ def _affordable_points(subject: Subject) -> int:
 
 
 def _jacobians(subject: Subject, samples: list[StateSample]) -> Tensor:
-    """Return the one-step Jacobians (points, D, D) of those numbers of the state that the next step reads."""
+    """Return the one-step Jacobians (points, D, D)."""
     parts = []
     for i, sample in enumerate(samples):
         subject.report(i / len(samples))
         parts.append(jacobians(subject.recurrence, sample.x, sample.state).double())
-    matrices = torch.cat(parts)
+    return torch.cat(parts)
+
+
+def _of_read_numbers(matrices: Tensor) -> Tensor:
+    """Return the Jacobians of those numbers of the state that the next step reads."""
     is_read = matrices.abs().sum((0, 1)) > 0  # an attentive layer carries h along, but reads s
     return matrices[:, is_read][:, :, is_read] if bool(is_read.any()) else matrices
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """Differences of pairs of states (pairs, D) before a step and after it, on the same input."""
+
+    before: Tensor
+    after: Tensor
+
+    def ratios(self, norm: StateNorm) -> Tensor:
+        """Return by which factor the step changes the distance of each pair of different states."""
+        before = norm.of(self.before)
+        different = before > 0
+        return norm.of(self.after)[different] / before[different]
+
+
 @torch.no_grad()
-def _ratios(recurrence: Recurrence, samples: list[StateSample], certificates: list[Certificate]) -> Tensor:
-    """Return by which factor one step changes the distance of each sampled state to the next, on the same input."""
+def _pairs(recurrence: Recurrence, samples: list[StateSample]) -> Pairs:
+    """Return each sampled state beside the next one; none for a model that carries past states along."""
     if carries_memory(samples[0].state):
-        return torch.empty(0)
+        return Pairs(torch.empty(0, 1), torch.empty(0, 1))
     state, x = stack_samples(samples)
     one = flatten(state)
     other = one.roll(1, 0)
-    infinity_norm = len(certificates) == 1 and certificates[0].norm != "Euclidean"
-    order = math.inf if infinity_norm else 2
-    before = torch.linalg.vector_norm(one - other, ord=order, dim=1)
-    change = advance(recurrence, x, one, state) - advance(recurrence, x, other, state)
-    after = torch.linalg.vector_norm(change, ord=order, dim=1)
-    different = before > 0
-    return (after[different] / before[different]).double()
+    return Pairs(one - other, advance(recurrence, x, one, state) - advance(recurrence, x, other, state))
 
 
-def _figures(norms: Tensor, ratios: Tensor, certificates: list[Certificate]) -> dict[str, float]:
+def _check(
+    subject: Subject, certificate: Certificate, samples: list[StateSample], pairs: Pairs, matrices: Tensor
+) -> None:
+    """Compare both proved factors with every ratio and every Jacobian, each in its own norm."""
+    states, x = stack_samples(samples)
+    error = rounding(subject.layer, x, flatten(states))
+    eps = torch.finfo(subject.dtype).eps
+    size = pairs.before.shape[1]
+    for norm, factor in ((certificate.norm, certificate.lam), (certificate.plain, certificate.bound)):
+        before = norm.of(pairs.before)
+        before = before[before > 0]
+        loose = eps**0.5 * factor
+        error_of_norm = error * size**0.5 / float(norm.weights.min())
+        subject.check_bound(f"a pair's ratio in the {norm.name}", pairs.ratios(norm), factor, error_of_norm / before)
+        subject.check_bound(f"a Jacobian in the {norm.name}", norm.stretch(matrices), factor, loose + eps**0.5 * error)
+
+
+def _figures(norms: Tensor, ratios: Tensor, certificate: Certificate | None) -> dict[str, float]:
     largest = float(norms.max())
     figures = {"lambda": largest, "largest_jacobian": largest, "typical_jacobian": float(norms.median())}
     if len(ratios):
         figures["largest_ratio"] = float(ratios.max())
-    if certificates:
-        figures["bound"] = max(certificate.unweighted for certificate in certificates)
-        if all(certificate.lam < 1 for certificate in certificates):
-            figures["lambda"] = max(certificate.lam for certificate in certificates)
+        figures["typical_ratio"] = float(ratios.median())
+    if certificate is not None:
+        figures["bound"] = certificate.bound
+        if certificate.stable:
+            figures["lambda"] = certificate.lam
+            figures["euclidean_constant"] = certificate.norm.euclidean
     return figures
+
+
+def _proved(certificate: Certificate | None) -> tuple[str, ...]:
+    """Return the names of the figures that are proved."""
+    if certificate is None:
+        return ()
+    return ("lambda", "euclidean_constant", "bound") if certificate.stable else ("bound",)
 
 
 @torch.no_grad()
@@ -165,30 +221,51 @@ def _regime(certified: bool, figures: dict[str, float]) -> str:
     return "not contractive"
 
 
-def _sentence(certified: bool, figures: dict[str, float], certificates: list[Certificate], regime: str) -> str:
-    if certified:
-        return f"It is stable, and so forgets: a step leaves at most {figures['lambda']:.3g} of two states' distance."
-    measured = (
-        f"a step multiplies the distance of two states by {figures['typical_jacobian']:.3g} typically, by "
-        f"{figures['largest_jacobian']:.3g} at most"
+def _sentence(figures: dict[str, float], certificate: Certificate | None, regime: str) -> str:
+    if certificate is not None and certificate.stable:
+        return _certified_sentence(certificate)
+    stretched = (
+        f"small differences were stretched {figures['typical_jacobian']:.3g} times in the median, "
+        f"{figures['largest_jacobian']:.3g} times at most (spectral norm of the Jacobian)"
     )
-    proof = "its weights allow no proof of stability" if certificates else "no proof is known for such a model"
-    return f"It is {regime}: {measured}; {proof}."
+    if "largest_ratio" in figures:
+        stretched = (
+            f"a step multiplied the distance of sampled pairs of states by {figures['typical_ratio']:.3g} in the "
+            f"median, by {figures['largest_ratio']:.3g} at most; {stretched}"
+        )
+    proof = "no proof is known for such a model" if certificate is None else "its weights allow no proof of stability"
+    return f"It is {regime}: {stretched}; {proof}."
 
 
-def _why(certified: bool, certificates: list[Certificate]) -> str:
-    if not certificates:
-        return "proofs are known for LinearSystem, RNN (tanh, relu, sigmoid, identity) and LSTM"
-    worst = max(certificates, key=lambda certificate: certificate.lam)
-    return worst.condition if certified else f"not below 1: {worst.condition}"
+def _certified_sentence(certificate: Certificate) -> str:
+    lam = round_up(certificate.lam)
+    if len(certificate.norm.weights) == 1:
+        return f"It is stable, and so forgets: a step leaves at most {lam} of two states' Euclidean distance."
+    return (
+        f"It is stable, and so forgets: a step leaves at most {lam} of two states' distance in the "
+        f"{certificate.norm.name}; t steps leave at most {round_up(certificate.norm.euclidean)} x {lam}^t of their "
+        "Euclidean distance."
+    )
 
 
-def _assumptions(certified: bool, samples: list[StateSample], certificates: list[Certificate]) -> tuple[str, ...]:
+def round_up(value: float, digits: int = 3) -> str:
+    """Return a positive number with so many digits, never below itself, as "at most" needs it."""
+    text = f"{value:.{digits}g}"
+    if float(text) >= value:
+        return text
+    return f"{value + 10.0 ** (math.floor(math.log10(value)) - digits + 1):.{digits}g}"
+
+
+def _why(certificate: Certificate | None) -> str:
+    if certificate is None:
+        return "proofs are known for LinearSystem, RNN (tanh, relu, sigmoid, identity) and LSTM from a known start"
+    return certificate.condition if certificate.stable else f"not below 1: {certificate.condition}"
+
+
+def _assumptions(certified: bool, samples: list[StateSample], norm: StateNorm) -> tuple[str, ...]:
     assumptions = [] if certified else ["these sequences lead through typical states"]
     if carries_memory(samples[0].state):
         assumptions.append("the memory is constant: Jacobians are those of the present state")
-    if len(certificates) > 1:
-        assumptions.append("each layer on its own: the stack contracts in a norm that weighs lower layers more")
-    if certified and certificates[0].norm != "Euclidean":
-        assumptions.append("inputs are no larger than these")
+    if certified and "infinity" in norm.name:
+        assumptions.append("inputs are no larger than these, and states begin at the model's own start")
     return tuple(assumptions)

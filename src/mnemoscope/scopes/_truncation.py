@@ -91,6 +91,7 @@ def truncation(
     # What is proved, on the same scales.
     if bounds is not None:
         series |= bounds.bounds(lengths, outputs.size, gradient_size)
+        bounds.check(subject, series, outputs.size)
         figures |= bounds.windows(error * outputs.size, rate, updates)
     return Finding(
         "truncation",

@@ -109,6 +109,13 @@ class SequenceModel(Recurrence):
             return F.one_hot(x, self.input_size).to(self.readout.weight.dtype)
         return self.drop(self.embedding(x))
 
+    @property
+    def affine_readout(self) -> bool:
+        """True if `read` is affine in h, as bounds on a model's truncations need it."""
+        modules = [module for module in (self.readout, self.direct) if module is not None]
+        linear = all(type(module).forward is nn.Linear.forward for module in modules)
+        return linear and type(self).read is SequenceModel.read
+
     def read(self, h: Tensor, x: Tensor) -> Tensor:
         """Return y = C h + c, with `skip` also + D x (Miller & Hardt, A.5)."""
         y = self.readout(self.drop(h))

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding
-from mnemoscope.scopes._frame.subject import OutOfTime, Subject, subject_of
+from mnemoscope.scopes._frame.subject import BoundExceeded, OutOfTime, Subject, subject_of
 from mnemoscope.scopes._frame.untouched import untouched
 
 Need = Literal["outputs", "step", "map", "attention", "loss"]
@@ -127,7 +127,16 @@ def _measure(scope: Scope, body: Callable[..., Finding], subject: Subject, optio
         if reason:
             return Finding(scope.name, f"{scope.name} does not apply: {reason}.", "not applicable", why=reason)
     subject.check_time_for(scope.cost)
-    finding = body(subject, **options)
+    try:
+        finding = body(subject, **options)
+    except BoundExceeded as error:
+        return Finding(
+            scope.name,
+            f"{scope.name} failed: {error}. This is an error in mnemoscope: please report it with the model.",
+            "failed",
+            why=str(error),
+            warnings=(f"the certificate of {scope.name} is wrong: please report it, and trust none of its bounds",),
+        )
     subject.report(1.0)
     return finding
 
@@ -143,7 +152,7 @@ def one_line_errors(name: str) -> Iterator[None]:
     """Turn whatever a model or torch raises into a `MnemoscopeError` of one line that says what to do."""
     try:
         yield
-    except (MnemoscopeError, OutOfTime):
+    except (MnemoscopeError, OutOfTime, BoundExceeded):
         raise
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]

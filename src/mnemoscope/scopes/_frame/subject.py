@@ -28,6 +28,10 @@ class OutOfTime(Exception):
     """Raised when the time budget is spent."""
 
 
+class BoundExceeded(Exception):
+    """Raised when a measurement exceeds a bound that was to be certified: the proof, or its code, is wrong."""
+
+
 @dataclass
 class Subject:
     """A model that is ready to be measured; time comes first everywhere.
@@ -125,6 +129,19 @@ class Subject:
             self.progress(self.scope, done, note)
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise OutOfTime
+
+    def check_bound(self, what: str, measured: Tensor | float, bound: Tensor | float, rounding: Tensor | float) -> None:
+        """Compare measurements with a certified bound; raises `BoundExceeded` where one lies above bound + rounding.
+
+        Every scope that certifies a figure compares it with all that it measured of the same thing.
+        """
+        excess = torch.as_tensor(measured, dtype=torch.float64) - bound - rounding
+        if not bool((excess > 0).any()):
+            return
+        worst = int(excess.flatten().nan_to_num(-math.inf).argmax())
+        seen = float(torch.as_tensor(measured, dtype=torch.float64).flatten()[worst])
+        allowed = float(torch.as_tensor(bound, dtype=torch.float64).expand(excess.shape).flatten()[worst])
+        raise BoundExceeded(f"{what} is certified to be at most {allowed:.6g}, but {seen:.6g} was measured")
 
     def missing(self, need: str) -> str:
         """Return why the model cannot give what a scope needs; empty if it can."""

@@ -6,12 +6,14 @@ feed-forward net that reads no more. `lstm_certificate` tells how strongly an LS
 """
 
 from mnemoscope.theory.stability._constants import (
+    NONLINEARITIES,
     Nonlinearity,
     SystemConstants,
     context_length,
     linear_constants,
     prediction_gap,
     rnn_constants,
+    spectral_norm,
     state_gap,
 )
 from mnemoscope.theory.stability._counterexamples import (
@@ -36,9 +38,11 @@ from mnemoscope.theory.stability._lstm import (
     Certificate,
     GateBounds,
     comparison_matrix,
+    comparison_weights,
     euclidean_iterations,
     forget_bound,
     gate_bounds,
+    input_comparison,
     lstm_certificate,
     satisfies_proposition_5,
     weighted_rate,
@@ -47,6 +51,7 @@ from mnemoscope.theory.stability._lstm_smoothness import lstm_constants
 from mnemoscope.theory.stability._truncation import Truncated, Window
 
 __all__ = [
+    "NONLINEARITIES",
     "Certificate",
     "GateBounds",
     "LossConstants",
@@ -56,6 +61,7 @@ __all__ = [
     "Truncated",
     "Window",
     "comparison_matrix",
+    "comparison_weights",
     "context_length",
     "euclidean_iterations",
     "forget_bound",
@@ -63,6 +69,7 @@ __all__ = [
     "gradient_gap",
     "identity_descent",
     "identity_gradient",
+    "input_comparison",
     "linear_constants",
     "loss_smoothness",
     "lstm_certificate",
@@ -70,6 +77,7 @@ __all__ = [
     "prediction_gap",
     "rnn_constants",
     "satisfies_proposition_5",
+    "spectral_norm",
     "squared_loss",
     "state_gap",
     "trained_prediction_gap",

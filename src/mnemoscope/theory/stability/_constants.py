@@ -43,8 +43,9 @@ class SystemConstants:
     """What the lemmas ask of a system (sections 2-4 and the list in A.2).
 
     `norm` is the norm of the state in which they hold; weights are measured by the Euclidean norm of the flat vector
-    of all parameters, Jacobians by the induced norms. `state_bound` bounds every ||h_t|| reached from h_0 = 0; without
-    biases it is at most the paper's L_x B_x / (1 - lambda).
+    of all parameters, Jacobians by the induced norms. `start` bounds ||h_0||, which the paper sets to 0; `state_bound`
+    bounds every ||h_t||, h_0 included. From h_0 = 0 and without biases it is at most the paper's
+    L_x B_x / (1 - lambda).
     """
 
     lam: float
@@ -56,10 +57,16 @@ class SystemConstants:
     beta_hh: float
     state_bound: float
     norm: Literal["l2", "linf"] = "l2"
+    start: float = 0.0
 
     @property
     def stable(self) -> bool:
         return self.lam < 1
+
+    @property
+    def start_gap(self) -> float:
+        """A bound of ||h_t - h_0||: what a truncated model, which starts at h_0, is off by before its first input."""
+        return self.state_bound + self.start
 
 
 def contraction_margin(system: SystemConstants) -> float:
@@ -77,11 +84,12 @@ def rnn_constants(
     *,
     input_bound: float,
     nonlinearity: str | Nonlinearity = "tanh",
+    start: float = 0.0,
 ) -> SystemConstants:
     """The constants of h_t = rho(V h_{t-1} + U x_t + b) in the Euclidean norm (6.2, A.3.1, corrected).
 
-    weight_ih is U (n, d), weight_hh is V (n, n); `input_bound` is B_x >= ||x_t||_2. The text takes tanh' to be
-    1-Lipschitz in one place and 2-Lipschitz in another; it is 4/(3 sqrt 3)-Lipschitz.
+    weight_ih is U (n, d), weight_hh is V (n, n); `input_bound` is B_x >= ||x_t||_2, `start` is at least ||h_0||_2. The
+    text takes tanh' to be 1-Lipschitz in one place and 2-Lipschitz in another; it is 4/(3 sqrt 3)-Lipschitz.
     """
     rho = _nonlinearity(nonlinearity)
     biases = [b.detach().cpu().double() for b in (bias_ih, bias_hh) if b is not None]
@@ -91,7 +99,7 @@ def rnn_constants(
     lam = rho.lipschitz * V
     L_x = rho.lipschitz * U
     rest = rho.at_zero * math.sqrt(len(weight_hh)) + rho.lipschitz * offset  # >= ||phi(0, 0)||
-    state_bound = state_norm_bound(lam, L_x * input_bound + rest, rho.bound * math.sqrt(len(weight_hh)))
+    state_bound = state_norm_bound(lam, L_x * input_bound + rest, rho.bound * math.sqrt(len(weight_hh)), start)
     # every row of weights multiplies (h, x, 1, 1), whose norm is at most this
     read = math.sqrt(state_bound**2 + input_bound**2 + len(biases))
     mixed = _product(rho.smoothness, V, read) + rho.lipschitz
@@ -104,6 +112,7 @@ def rnn_constants(
         beta_hw=mixed,
         beta_hh=_product(rho.smoothness, V, V),
         state_bound=state_bound,
+        start=start,
     )
 
 
@@ -119,9 +128,13 @@ def linear_constants(
     return rnn_constants(weight_ih, weight_hh, bias_ih, bias_hh, input_bound=input_bound, nonlinearity="identity")
 
 
-def state_norm_bound(lam: float, drive: float, bound: float = math.inf) -> float:
-    """The largest norm of a state reached from zero, ||h_t|| <= lam ||h_{t-1}|| + drive (A.1), or `bound` if less."""
-    return min(drive / (1 - lam) if lam < 1 else math.inf, bound)
+def state_norm_bound(lam: float, drive: float, bound: float = math.inf, start: float = 0.0) -> float:
+    """The largest norm of a state, ||h_t|| <= lam ||h_{t-1}|| + drive (A.1), or `bound` if less; `start` is ||h_0||.
+
+    A start beyond drive / (1 - lam) is never exceeded: lam start + drive <= start.
+    """
+    limit = drive / (1 - lam) if lam < 1 else math.inf
+    return max(start, min(limit, bound))
 
 
 def spectral_norm(matrix: Tensor) -> float:
@@ -130,9 +143,12 @@ def spectral_norm(matrix: Tensor) -> float:
 
 
 def state_gap(system: SystemConstants, k: int) -> float:
-    """Lemma 1: ||h_t - h_t^k|| <= lambda^k sup ||h||, with a truncated model that sees k inputs, x_{t-k+1} to x_t."""
+    """Lemma 1: ||h_t - h_t^k|| <= lambda^k sup ||h||, with a truncated model that sees k inputs, x_{t-k+1} to x_t.
+
+    From another start than 0, sup ||h|| + ||h_0|| takes the place of sup ||h||.
+    """
     contraction_margin(system)
-    return system.lam**k * system.state_bound
+    return system.lam**k * system.start_gap
 
 
 def prediction_gap(system: SystemConstants, L_f: float, k: int) -> float:
@@ -148,11 +164,11 @@ def context_length(system: SystemConstants, eps: float, L_f: float = 1.0) -> int
     contraction_margin(system)
     if eps <= 0:
         raise MnemoscopeError(f"eps must be positive; got {eps}")
-    if L_f * system.state_bound <= eps:
+    if L_f * system.start_gap <= eps:
         return 0
     if system.lam == 0:
         return 1
-    return math.ceil(math.log(L_f * system.state_bound / eps) / -math.log(system.lam) - 1e-12)
+    return math.ceil(math.log(L_f * system.start_gap / eps) / -math.log(system.lam) - 1e-12)
 
 
 def _nonlinearity(name: str | Nonlinearity) -> Nonlinearity:

@@ -71,8 +71,8 @@ def gradient_gap(system: SystemConstants, loss: LossConstants, k: int) -> float:
     lam = system.lam
     if k < 1:
         raise MnemoscopeError(f"a truncated model sees at least one input; got k = {k}")
-    early = system.L_w * (loss.L_p + loss.beta_p * system.state_bound) / gap
-    late = loss.L_p * system.state_bound * (system.beta_wh + system.L_w * system.beta_hh / gap)
+    early = system.L_w * (loss.L_p + loss.beta_p * system.start_gap) / gap
+    late = loss.L_p * system.start_gap * (system.beta_wh + system.L_w * system.beta_hh / gap)
     return lam**k * early + k * lam ** (k - 1) * late
 
 

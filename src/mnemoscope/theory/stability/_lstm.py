@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from torch import Tensor
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.theory._statement import PAPERS, Row, statement
 from mnemoscope.theory.stability._instances import bounded_inputs, lstm_states, lstm_step, random_lstm
+
+Start: TypeAlias = tuple[Tensor, Tensor]
+"""Bounds of |c_0| and |h_0|, each (n,): where the states begin; without it at zero."""
 
 
 @dataclass(frozen=True)
@@ -80,47 +84,66 @@ def lstm_certificate(*weights: Tensor | None, input_bound: float) -> Certificate
     return Certificate(forget, cell, comparison, float(comparison.sum(1).max()), lam, min(lam, weighted_rate(entries)))
 
 
-def gate_bounds(*weights: Tensor | None, input_bound: float, rounds: int = 8) -> GateBounds:
-    """What each unit's gates and states can reach from zero: Lemma 5 for one unit at a time, used on itself.
+def gate_bounds(*weights: Tensor | None, input_bound: float, start: Start | None = None, rounds: int = 8) -> GateBounds:
+    """What each unit's gates and states can reach from their start: Lemma 5 for one unit at a time, used on itself.
 
     |h| <= 1 bounds the gates, the gates bound |c| by i g/(1 - f) and so |h| by o tanh |c|, which is the next round's
-    bound; every round holds for all reachable states, so `rounds` only tightens.
+    bound; every round holds for all reachable states, so `rounds` only tightens. A start beyond these bounds takes
+    their place: f |c_0| + i g <= |c_0| if |c_0| >= i g/(1 - f).
     """
     W, U, b = gates(*weights)
     driven = U.abs().sum(2) * input_bound  # (4, n)
-    h = torch.ones_like(b[0])
+    c_0, h_0 = start if start is not None else (torch.zeros_like(b[0]), torch.zeros_like(b[0]))
+    h = torch.maximum(torch.ones_like(b[0]), h_0)
     for _ in range(rounds):
         a_i, a_f, _, a_o = b + driven + W.abs() @ h
         i = torch.sigmoid(a_i)
         f = torch.sigmoid(a_f)
         o = torch.sigmoid(a_o)
         g = torch.tanh(b[2].abs() + driven[2] + W[2].abs() @ h)
-        c = i * g * (1 + a_f.exp())
-        h = o * torch.tanh(c)
+        c = torch.maximum(i * g * (1 + a_f.exp()), c_0)
+        h = torch.maximum(o * torch.tanh(c), h_0)
     return GateBounds(i, f, g, o, c, h)
 
 
-def comparison_matrix(*weights: Tensor | None, input_bound: float) -> Tensor:
+def comparison_matrix(*weights: Tensor | None, input_bound: float, start: Start | None = None) -> Tensor:
     """A matrix (2n, 2n) that bounds every entry of the Jacobian of (c, h) -> (c_+, h_+) on the reachable box."""
     W = gates(*weights)[0].abs()
-    at = gate_bounds(*weights, input_bound=input_bound)
-    keep = at.f.diag()
+    at = gate_bounds(*weights, input_bound=input_bound, start=start)
+    keep = torch.cat([at.f.diag(), at.o[:, None] * at.f.diag()])
+    return torch.cat([keep, _through_gates(W, at)], 1)
+
+
+def input_comparison(*weights: Tensor | None, input_bound: float, start: Start | None = None) -> Tensor:
+    """A matrix (2n, d) that bounds every entry of the Jacobian of x -> (c_+, h_+) on the reachable box."""
+    U = gates(*weights)[1].abs()
+    return _through_gates(U, gate_bounds(*weights, input_bound=input_bound, start=start))
+
+
+def _through_gates(W: Tensor, at: GateBounds) -> Tensor:
+    """What moves of the vector that the moduli W (4, n, k) of weights multiply do to (c_+, h_+): (2n, k)."""
     write = (at.g[:, None] * W[0] + at.c[:, None] * W[1]) / 4 + at.i[:, None] * W[2]
     show = at.o[:, None] * write + torch.tanh(at.c)[:, None] * W[3] / 4
-    return torch.cat([torch.cat([keep, write], 1), torch.cat([at.o[:, None] * keep, show], 1)])
+    return torch.cat([write, show])
 
 
 def weighted_rate(comparison: Tensor) -> float:
-    """max_i (M v)_i / v_i for a positive v close to the best one: the contraction factor in max_i |s_i| / v_i.
+    """max_i (M v)_i / v_i for a positive v close to the best one: the contraction factor in max_i |s_i| / v_i."""
+    v = comparison_weights(comparison)
+    return math.inf if v is None else float((comparison @ v / v).max())
 
-    v = (I - M/r)^-1 1 with r a little above the spectral radius is positive, and M v = r (v - 1) < r v.
+
+def comparison_weights(comparison: Tensor) -> Tensor | None:
+    """A positive v with M v < r v, r a little above the spectral radius of a comparison matrix M; None if not found.
+
+    v = (I - M/r)^-1 1 is positive, and M v = r (v - 1) < r v.
     """
     if not torch.isfinite(comparison).all():
-        return math.inf
+        return None
     radius = max(float(torch.linalg.eigvals(comparison).abs().max()), 1e-3) * (1 + 1e-6)
     one = torch.ones_like(comparison[0])
     v = torch.linalg.solve(torch.eye(len(one), dtype=one.dtype) - comparison / radius, one)
-    return float((comparison @ v / v).max()) if bool((v > 0).all()) else math.inf
+    return v if bool((v > 0).all()) and bool(torch.isfinite(v).all()) else None
 
 
 def euclidean_iterations(lam: float, hidden_size: int) -> int:

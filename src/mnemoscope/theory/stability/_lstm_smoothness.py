@@ -23,13 +23,13 @@ from mnemoscope.theory.stability._descent import (
     trajectory_gap,
 )
 from mnemoscope.theory.stability._instances import bounded_inputs, flatten, lstm_states, random_lstm, shrunk_lstm
-from mnemoscope.theory.stability._lstm import GateBounds, gate_bounds, gates
+from mnemoscope.theory.stability._lstm import GateBounds, Start, gate_bounds, gates
 
 SIGMA = NONLINEARITIES["sigmoid"]
 TANH = NONLINEARITIES["tanh"]
 
 
-def lstm_constants(*weights: Tensor | None, input_bound: float) -> SystemConstants:
+def lstm_constants(*weights: Tensor | None, input_bound: float, start: Start | None = None) -> SystemConstants:
     """lambda, L_x, L_w and the betas of an LSTM with the given weights (as in `lstm_certificate`).
 
     They hold for every w' with |W'| <= |W| and |U'| <= |U| entry by entry, |b'_g| <= |b_g|, and b' <= b in the other
@@ -39,7 +39,7 @@ def lstm_constants(*weights: Tensor | None, input_bound: float) -> SystemConstan
     bounded entry by entry on the reachable box; preactivations are bilinear in the weights and (h, x, 1).
     """
     (W, U, b) = gates(*weights)
-    at = gate_bounds(*weights, input_bound=input_bound)
+    at = gate_bounds(*weights, input_bound=input_bound, start=start)
     slope, bend = _derivatives(at)  # (2, n, 5), (2, n, 5, 5)
     read = math.sqrt(float(at.h.square().sum()) + U.shape[2] * input_bound**2 + sum(w is not None for w in weights[2:]))
     state = torch.cat([W.abs().sum(2), torch.ones_like(b[:1])]).T  # what a unit move of (c, h) does to (a, c): (n, 5)
@@ -48,6 +48,8 @@ def lstm_constants(*weights: Tensor | None, input_bound: float) -> SystemConstan
     L_x = float((slope[..., :4] * U.abs().sum(2).T).sum(-1).max())
     mixed = float((read * bent + math.sqrt(len(at.h)) * slope)[..., :4].norm(dim=-1).max())
     rest = float(torch.tanh(b[2].abs()).max())  # >= ||phi(0, 0)||
+    begin = 0.0 if start is None else max(float(part.max()) for part in start)
+    box = float(torch.maximum(at.c, at.h).max())
     return SystemConstants(
         lam=lam,
         L_x=L_x,
@@ -56,8 +58,9 @@ def lstm_constants(*weights: Tensor | None, input_bound: float) -> SystemConstan
         beta_wh=mixed,
         beta_hw=mixed,
         beta_hh=float((bent * state).sum(-1).max()),
-        state_bound=state_norm_bound(lam, L_x * input_bound + rest, float(torch.maximum(at.c, at.h).max())),
+        state_bound=state_norm_bound(lam, L_x * input_bound + rest, box, begin),
         norm="linf",
+        start=begin,
     )
 
 
