@@ -51,6 +51,17 @@ def test_outputs_states_and_gradients_are_the_loops(name: str, packed: bool, car
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("weight", ["weight_query_l0", "weight_key_l0", "weight_score_l0"])
+@pytest.mark.parametrize("kind", [mnemoscope.MemRNN, mnemoscope.RelLSTM])
+def test_nan_in_the_attention_weights_reaches_the_outputs(kind: type, weight: str) -> None:
+    layer = kind(3, 4)
+    with torch.no_grad():
+        layer.get_parameter(weight).fill_(torch.nan)
+        with kernels.backend("portable"):
+            output, _ = layer(torch.randn(4, 2, 3))
+    assert output[1:].isnan().all()  # h_0 was made before the first attention
+
+
 @pytest.mark.parametrize("slots", [dict(buffer=2, relevant=1), dict(buffer=0, relevant=0)], ids=str)
 def test_gradients_of_gradients_fall_back_to_the_loop(slots: dict) -> None:
     torch.manual_seed(0)

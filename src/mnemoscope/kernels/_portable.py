@@ -162,7 +162,8 @@ def attentive_forward(
         scores = equations.additive_scores(s @ weights.W_a.T, _gather(keys[:, seen], held), weights.v)  # (B, m)
         scores = scores.masked_fill(held < 0, -torch.inf)
         log_sum = torch.logsumexp(scores, 1) if held.shape[1] else scores.sum(1)
-        alpha = torch.exp(scores - log_sum[:, None]).nan_to_num(0.0)  # a row with no state in memory attends to nothing
+        # A row with no state in memory attends to nothing. Other NaNs are the model's, and must be seen.
+        alpha = torch.exp(scores - log_sum[:, None]).masked_fill(held < 0, 0)
         screening.accumulate_relevance(alpha, active)
 
         # s_t = h_t + c_t, or their mean.
