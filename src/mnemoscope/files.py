@@ -1,67 +1,140 @@
-"""Files that are written atomically, and JSON that is checked as it is read."""
+"""Files of runs and findings: regular, of a bounded size, written atomically; JSON that is checked as it is read.
+
+A run or a folder of findings may come from somebody else. So no link in one is followed, nothing but a regular file is
+opened (a FIFO or a device would block or never end), and a name that a file holds is made safe before it is a path.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import math
 import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mnemoscope.errors import MnemoscopeError
 
+MAX_BYTES = 4 << 30  # of any file: tensors are the largest
+MAX_JSON_BYTES = 64 << 20  # of one JSON document, which takes several times as much in memory
+MAX_DIGITS = 20  # of a whole number in JSON: seeds have up to 64 bits, and a float holds it without overflow
+MAX_NAME_BYTES = 200  # file systems allow 255, suffixes included
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # a link planted in a run folder must not redirect a write out of it
+NO_BLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO returns at once, so that it can be refused
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` to `path`. If the process or the machine stops, the file is the old one or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    """Write `data` to `path`. If the process or the machine stops, the file is the old one or the new one.
+
+    The temporary file has a name of its own: two processes that write the same path cannot mix their bytes.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         _write_and_sync(temporary, data)
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         _discard(temporary)
-        raise MnemoscopeError(f"cannot write {path}: {error.strerror}") from error
+        raise _os_error("write", path, error) from error
 
 
 def append(path: Path, data: bytes) -> None:
     """Add `data` to the end of a file."""
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_FOLLOW, 0o666), "wb") as file:
-            file.write(data)
-    except OSError as error:
-        raise MnemoscopeError(f"cannot write {path}: {error.strerror}") from error
+    with (
+        _opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, "write") as descriptor,
+        os.fdopen(descriptor, "wb", closefd=False) as file,
+    ):
+        file.write(data)
+
+
+def truncate(path: Path, length: int) -> None:
+    """Shorten a file to its first `length` bytes."""
+    with _opened(path, os.O_WRONLY, "write") as descriptor:
+        os.ftruncate(descriptor, length)
 
 
 def sync(path: Path) -> None:
-    """Wait until what was written to a file is on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    """Wait until what was written to a file or a folder is on disk."""
+    if path.is_dir():
+        if os.name == "posix":  # other systems cannot open a folder
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        return
+    with _opened(path, os.O_RDONLY, "write") as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file."""
+def remove(path: Path) -> None:
+    """Delete a file, if there is one; a link is deleted, not what it leads to."""
     try:
-        return path.read_bytes()
+        path.unlink(missing_ok=True)
     except OSError as error:
-        raise MnemoscopeError(f"cannot read {path}: {error.strerror}") from error
+        raise _os_error("delete", path, error) from error
 
 
-def read_json(path: Path) -> Any:
+def make_folder(path: Path, *, follow: bool = False) -> Path:
+    """Create a folder unless there is one. A link to a folder is refused, unless the user named it: `follow`."""
+    if not follow:
+        refuse_link(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _os_error("write to", path, error) from error
+    return path
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse a path that is a link."""
+    if path.is_symlink():
+        raise MnemoscopeError(f"{path} is a link; runs and findings keep their files in their own folder")
+
+
+def read_bytes(path: Path, *, limit: int = MAX_BYTES, follow: bool = False) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes.
+
+    A link is refused, unless `follow` is set: for a file that the user named, not one in a run or among findings.
+    """
+    with (
+        _opened(path, os.O_RDONLY, "read", limit, follow) as descriptor,
+        open(descriptor, "rb", closefd=False) as file,
+    ):
+        data = file.read(limit + 1)
+    if len(data) > limit:  # it has grown since its size was looked at
+        raise MnemoscopeError(f"cannot read {path}: it is larger than {limit:,} bytes")
+    return data
+
+
+def require_regular_file(path: Path) -> None:
+    """Refuse what is not a regular file, or too large; for readers of a user's own file that open it by themselves."""
+    with _opened(path, os.O_RDONLY, "read", MAX_BYTES, follow=True):
+        pass
+
+
+def safe_name(name: str, default: str = "model") -> str:
+    """Return `name` as one part of a path: no separators or control characters, no leading dot, not too long."""
+    safe = re.sub(r"[^\w.-]+", "-", name).strip("-.")
+    return safe.encode()[:MAX_NAME_BYTES].decode(errors="ignore") or default
+
+
+def read_json(path: Path, *, follow: bool = False) -> Any:
     """Return the JSON value in a file. NaN and Infinity are not JSON and are refused."""
-    return parse_json(read_bytes(path), str(path))
+    return parse_json(read_bytes(path, limit=MAX_JSON_BYTES, follow=follow), str(path))
 
 
 def parse_json(text: bytes, where: str) -> Any:
     """Return the JSON value in `text`; `where` names its source in errors."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, parse_int=_parse_int, parse_float=_parse_float)
     except (ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise MnemoscopeError(f"{where} is not valid JSON: {reason}") from error
 
 
@@ -74,16 +147,53 @@ def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a number")
 
 
+def _parse_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a whole number of {len(digits)} digits is too large")
+    return int(digits)
+
+
+def _parse_float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:30]} is too large for a number")
+    return value
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int, verb: str, limit: int = MAX_BYTES, follow: bool = False) -> Iterator[int]:
+    """Open a regular file of at most `limit` bytes; yields its descriptor."""
+    flags |= NO_BLOCK | (0 if follow else NO_FOLLOW)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except (OSError, ValueError) as error:
+        raise _os_error(verb, path, error) from error
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            raise MnemoscopeError(f"cannot {verb} {path}: it is not a regular file")
+        if info.st_size > limit:
+            raise MnemoscopeError(f"cannot {verb} {path}: its {info.st_size:,} bytes are more than {limit:,}")
+        yield descriptor
+    except OSError as error:
+        raise _os_error(verb, path, error) from error
+    finally:
+        os.close(descriptor)
+
+
+def _os_error(verb: str, path: Path, error: OSError | ValueError) -> MnemoscopeError:
+    if isinstance(error, ValueError):  # a null byte in the name
+        return MnemoscopeError(f"cannot {verb} {str(path)!r}: {error}")
+    if error.errno == errno.ELOOP:
+        return MnemoscopeError(f"cannot {verb} {path}: it is a link; a folder of ours keeps its files in itself")
+    return MnemoscopeError(f"cannot {verb} {path}: {error.strerror}")
+
+
 def _write_and_sync(path: Path, data: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_FOLLOW, 0o666), "wb") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW, 0o666), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":  # other systems cannot open a folder
-        sync(folder)
 
 
 def _discard(path: Path) -> None:

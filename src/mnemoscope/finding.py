@@ -16,7 +16,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import write_atomic
+from mnemoscope.files import make_folder, read_bytes, read_json, remove, write_atomic
 
 Status = Literal["certified", "estimated", "not applicable", "skipped", "failed"]
 FILE = "findings.json"
@@ -200,25 +200,22 @@ def _save(examination: Examination, folder: Path) -> Path:
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
 
     # Arrays first: a failure before the document is replaced leaves the old examination readable.
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / name, data)
-        write_atomic(folder / FILE, text.encode())
-        for old in folder.glob("arrays-*.safetensors"):
-            if old.name != name:
-                old.unlink(missing_ok=True)
-    except OSError as error:
-        raise MnemoscopeError(f"cannot write findings into {folder}: {error.strerror}") from error
+    make_folder(folder, follow=True)
+    write_atomic(folder / name, data)
+    write_atomic(folder / FILE, text.encode())
+    for old in folder.glob("arrays-*.safetensors"):
+        if old.name != name:
+            remove(old)
     return folder / FILE
 
 
 def _load(folder: Path) -> Examination:
     path = folder / FILE if folder.is_dir() else folder
     try:
-        document = json.loads(path.read_text("utf-8"))
+        document = read_json(path)
         if not isinstance(document, dict) or document.get("format") not in (1, FORMAT):
             raise MnemoscopeError(f"{path} is not a file of findings of format {FORMAT}")
-        arrays = load_arrays((path.parent / Path(document["arrays"]).name).read_bytes())
+        arrays = load_arrays(read_bytes(path.parent / Path(document["arrays"]).name))
         parts = document["findings"]
         if document["format"] == 1:
             parts = [_from_format_1(part) for part in parts]
@@ -226,8 +223,6 @@ def _load(folder: Path) -> Examination:
         about = {f.name: document[f.name] for f in fields(Examination) if f.name != "findings"}
     except MnemoscopeError:
         raise
-    except OSError as error:
-        raise MnemoscopeError(f"cannot read findings from {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise MnemoscopeError(f"{path} does not hold findings: {type(error).__name__}: {error}") from error
     return Examination({finding.scope: finding for finding in findings}, **about)

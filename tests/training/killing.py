@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-CALLS = ("open", "fsync", "replace", "truncate", "unlink", "mkdir")
+CALLS = ("open", "fsync", "replace", "ftruncate", "unlink", "mkdir")
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["mnemoscope.training", "lightning_fabric"])
@@ -52,7 +52,7 @@ def _arm(die_at: int) -> None:
     for name in CALLS:
         setattr(os, name, _dying(getattr(os, name), reached))
     open_file = os.fdopen
-    os.fdopen = lambda *args: _DyingFile(open_file(*args), reached)  # type: ignore[assignment]
+    os.fdopen = lambda *args, **kwargs: _DyingFile(open_file(*args, **kwargs), reached)  # type: ignore[assignment]
 
 
 def _dying(call: Callable[..., Any], reached: Callable[[], bool]) -> Callable[..., Any]:

@@ -6,13 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from mnemoscope.cli._names import folder_name, unused_name
+from mnemoscope.cli._names import unused_name
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import make_folder, refuse_link, remove, safe_name
 from mnemoscope.finding import FILE, Examination
 
 Format = Literal["svg", "png"]
 PAGE = "report.html"
 IN_RUN = "examination"  # the folder in a run's folder that holds the run's examination
+
+
+def examination_folder(run: Path) -> Path:
+    """Return the folder of a run's examination; a link is refused, through which files elsewhere would be replaced."""
+    folder = run / IN_RUN
+    refuse_link(folder)
+    return folder
 
 
 def save_examinations(examinations: Mapping[str, Examination], folder: Path) -> None:
@@ -21,15 +29,15 @@ def save_examinations(examinations: Mapping[str, Examination], folder: Path) -> 
         next(iter(examinations.values())).save(folder)
         return
     for number, (name, examination) in enumerate(examinations.items(), 1):
-        examination.save(folder / f"{number:02d}-{folder_name(name)}")
-    (folder / FILE).unlink(missing_ok=True)  # an earlier examination of one model, which these replace
+        examination.save(make_folder(folder / f"{number:02d}-{safe_name(name)}"))
+    remove(folder / FILE)  # an earlier examination of one model, which these replace
 
 
 def load_examinations(folder: Path) -> dict[str, Examination]:
     """Return the examinations in a folder, in a run's folder, or in the folders inside it, by the models' names."""
     if not folder.is_dir():
         raise MnemoscopeError(f"there is no folder {folder}")
-    for path in (folder, folder / IN_RUN):
+    for path in (folder, examination_folder(folder)):
         if (path / FILE).is_file():
             examination = Examination.load(path)
             return {_name(examination, folder): examination}

@@ -27,8 +27,7 @@ def exits_are_errors() -> Iterator[None]:
         yield
     except SystemExit as end:
         raise MnemoscopeError(
-            f"a target's own code called sys.exit({end.code!r}) before it was examined; a target must not end the "
-            "process"
+            f"a target's own code called sys.exit({end.code!r}); it must not end the process that examines it"
         ) from end
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container
 from pathlib import Path
 
@@ -25,8 +24,3 @@ def unused_folder(parent: str, name: str) -> Path:
         number += 1
         path = Path(parent, f"{name}-{number}")
     return path
-
-
-def folder_name(name: str) -> str:
-    """Return a name without the characters that a folder's name cannot or should not have."""
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model"

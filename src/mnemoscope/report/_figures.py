@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mnemoscope.files import write_atomic
+from mnemoscope.files import make_folder, safe_name, write_atomic
 from mnemoscope.report._chart import (
     Axis,
     Bars,
@@ -36,11 +36,11 @@ MANY_POINTS = 1000  # a larger cloud is drawn with smaller dots
 def write_figures(charts: Iterable[Chart], folder: Path, formats: Sequence[str]) -> list[Path]:
     """Write one file per chart and format, named after the chart's key."""
     paths = []
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for chart in charts:
         figure = draw_figure([chart])
         for suffix in formats:
-            path = folder / f"{chart.key}.{suffix}"
+            path = folder / f"{safe_name(chart.key)}.{suffix}"
             _save(figure, path)
             paths.append(path)
     return paths

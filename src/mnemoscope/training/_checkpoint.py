@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import read_bytes, read_json, to_json, write_atomic
+from mnemoscope.files import read_bytes, read_json, remove, to_json, write_atomic
 
 FORMAT = 1
 KEEP_LAST = 3
@@ -72,16 +72,16 @@ def prune(folder: Path, keep: int = KEEP_LAST) -> None:
     A JSON file is deleted before its tensors, so that no checkpoint is ever left without them.
     """
     for path in checkpoints(folder)[keep:]:
-        path.unlink(missing_ok=True)
+        remove(path)
     for path in folder.glob("*.safetensors"):
         if path.stem.isdecimal() and not path.with_suffix(".json").exists():
-            path.unlink(missing_ok=True)
+            remove(path)
 
 
 def remove_temporary_files(folder: Path) -> None:
     """Delete the half-written files that a killed process left behind."""
     for path in folder.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
+        remove(path)
 
 
 def check_tensors_match(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: str) -> None:

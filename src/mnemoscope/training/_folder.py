@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import NO_FOLLOW, read_json, to_json, write_atomic
+from mnemoscope.files import NO_FOLLOW, make_folder, read_json, refuse_link, to_json, write_atomic
 from mnemoscope.training._checkpoint import (
     Checkpoint,
     checkpoints,
@@ -27,7 +28,7 @@ except ImportError:  # not a POSIX system: nothing then keeps two processes out 
     fcntl = None  # type: ignore[assignment]
 
 _log = logging.getLogger("mnemoscope")
-_BEFORE_CONFIG = {".lock", ".config.json.tmp"}  # all that a run killed at its very start can leave
+_BEFORE_CONFIG = re.compile(r"\.lock|\.config\.json\..*tmp")  # all that a run killed at its very start can leave
 
 
 class RunFolder:
@@ -48,7 +49,7 @@ class RunFolder:
             raise MnemoscopeError(f"{self.path} already holds a run; resume it, or choose another folder")
         if self.path.exists() and not self.path.is_dir():
             raise MnemoscopeError(f"{self.path} is a file; choose another folder for the run")
-        if self.path.exists() and {entry.name for entry in self.path.iterdir()} - _BEFORE_CONFIG:
+        if self.path.exists() and not all(_BEFORE_CONFIG.fullmatch(entry.name) for entry in self.path.iterdir()):
             raise MnemoscopeError(f"{self.path} is not empty and holds no run; choose another folder")
 
     def require_run(self) -> None:
@@ -56,8 +57,7 @@ class RunFolder:
         if not self.config.is_file():
             raise MnemoscopeError(f"{self.path} is not a run folder: it has no config.json")
         for entry in (self.config, self.metrics, self.summary, self.checkpoints, self.trajectory, self.tensorboard):
-            if entry.is_symlink():
-                raise MnemoscopeError(f"{entry} is a link; a run keeps its files in its own folder")
+            refuse_link(entry)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -80,7 +80,7 @@ class RunFolder:
 
     def prepare(self) -> None:
         """Create the folders, and delete what a killed process may have left half-written."""
-        self.checkpoints.mkdir(exist_ok=True)
+        make_folder(self.checkpoints)
         for folder in (self.path, self.checkpoints, self.trajectory):
             remove_temporary_files(folder)
         prune(self.checkpoints)

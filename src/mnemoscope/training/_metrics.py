@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import append, parse_json, read_bytes, sync, to_json
+from mnemoscope.files import append, parse_json, read_bytes, sync, to_json, truncate
 
 MetricsRecord = dict[str, Any]
+MAX_METRICS_BYTES = 1 << 30
 
 
 class MetricsLog:
@@ -49,11 +49,13 @@ class MetricsLog:
     def truncate(self) -> None:
         """Delete what a stopped run wrote after its last checkpoint."""
         if self.path is not None and self.path.exists():
-            os.truncate(self.path, self._bytes)
+            truncate(self.path, self._bytes)
 
     def _read_until(self, position: dict[str, Any]) -> bytes:
         length = position.get("bytes")
-        content = read_bytes(self.path) if self.path is not None and self.path.exists() else b""
+        content = (
+            read_bytes(self.path, limit=MAX_METRICS_BYTES) if self.path is not None and self.path.exists() else b""
+        )
         if type(length) is int and length >= 0:
             head = content[:length]
             if hashlib.sha256(head).hexdigest() == position.get("sha256"):
@@ -69,7 +71,7 @@ def read_metrics(path: Path) -> list[MetricsRecord]:
     """Return the records in a metrics.jsonl. A last line that a killed process left incomplete is skipped."""
     if not path.exists():
         return []
-    lines = read_bytes(path).split(b"\n")[:-1]
+    lines = read_bytes(path, limit=MAX_METRICS_BYTES).split(b"\n")[:-1]
     return [_record(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
 
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import read_bytes, write_atomic
+from mnemoscope.files import make_folder, read_bytes, write_atomic
 
 
 def record_parameters(folder: Path, update: int, model: nn.Module) -> None:
     """Write all parameters as one vector, in the order of `model.parameters()`."""
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     vector = parameters_to_vector(model.parameters()).detach().cpu()
     write_atomic(folder / f"{update:08d}.safetensors", safetensors.torch.save({"parameters": vector}))
 

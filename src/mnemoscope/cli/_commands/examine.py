@@ -14,10 +14,10 @@ from rich.table import Table
 
 from mnemoscope.cli._conditions import Condition, failures, read_conditions
 from mnemoscope.cli._console import OutputOptions, parse, pop_option, show, show_json, terminal
-from mnemoscope.cli._examination_files import IN_RUN, Format, save_examinations, write_report
+from mnemoscope.cli._examination_files import Format, examination_folder, save_examinations, write_report
 from mnemoscope.cli._factories import exits_are_errors
 from mnemoscope.cli._measure import ScopeProgress, measure, num_threads, stoppable
-from mnemoscope.cli._names import folder_name, unused_folder, unused_name
+from mnemoscope.cli._names import unused_folder, unused_name
 from mnemoscope.cli._sequences import (
     Sequences,
     file_sequences,
@@ -28,6 +28,7 @@ from mnemoscope.cli._sequences import (
 )
 from mnemoscope.cli._targets import Target, is_run, load_target, read_options
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import safe_name
 from mnemoscope.finding import Examination
 from mnemoscope.report import headlines
 from mnemoscope.scopes import SCOPES
@@ -250,8 +251,8 @@ def _measure_all(
 
 def _default_folder(targets: Sequence[Target]) -> Path:
     if len(targets) == 1 and targets[0].run is not None:
-        return targets[0].run.path / IN_RUN
-    return unused_folder("examinations", folder_name("-".join(target.name for target in targets))[:80])
+        return examination_folder(targets[0].run.path)
+    return unused_folder("examinations", safe_name("-".join(target.name for target in targets))[:80])
 
 
 def _show_result(

@@ -9,10 +9,11 @@ from pathlib import Path
 import tyro
 
 from mnemoscope.cli._console import OutputOptions, parse, show_json, terminal
-from mnemoscope.cli._examination_files import IN_RUN, PAGE, Format, load_examinations, write_report
+from mnemoscope.cli._examination_files import IN_RUN, PAGE, Format, examination_folder, load_examinations, write_report
 from mnemoscope.cli._names import unused_name
 from mnemoscope.cli._run_row import run_row
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import make_folder
 from mnemoscope.finding import Examination
 from mnemoscope.report import write_index
 from mnemoscope.training import Run
@@ -47,7 +48,9 @@ def main(arguments: list[str]) -> int:
     if len(options.folders) == 1 and runs:
         page = _write_index(first, runs, options.out)
     elif examinations:
-        page = write_report(examinations, _make_folder(options.out or _examination_folder(first)), options.figures)
+        page = write_report(
+            examinations, make_folder(options.out or _examination_folder(first), follow=True), options.figures
+        )
     else:
         raise MnemoscopeError(f"{first} holds neither findings nor runs; mnemoscope examine makes findings")
 
@@ -59,16 +62,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _examination_folder(folder: Path) -> Path:
-    in_run = folder / IN_RUN
+    in_run = examination_folder(folder)
     return in_run if in_run.is_dir() else folder
-
-
-def _make_folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MnemoscopeError(f"cannot write to {folder}: {error.strerror}") from error
-    return folder
 
 
 def _runs(folder: Path) -> list[Run]:
@@ -83,7 +78,7 @@ def _runs(folder: Path) -> list[Run]:
 
 
 def _write_index(folder: Path, runs: list[Run], out: Path | None) -> Path:
-    target = _make_folder(out or folder)
+    target = make_folder(out or folder, follow=True)
     rows = [replace(run_row(run), run=run.path.name) for run in runs]
     links = {}
     for run in runs:

@@ -42,7 +42,7 @@ class Train(Generic[TaskType, LayerType]):
 
 def main(arguments: list[str]) -> int:
     path, rest = pop_option(arguments, "--config")
-    base = None if path is None else RunConfig.from_dict(read_json(Path(path)), path)
+    base = None if path is None else RunConfig.from_dict(read_json(Path(path), follow=True), path)
     name, rest = _pop_task_name(rest)
     if name is None and base is None and {"-h", "--help"} & set(rest):
         print(_usage())
