@@ -66,7 +66,7 @@ REFUSED = {
     f"{STACKED} --checkpoint raw.pt": "raw.pt",
     f"{STACKED} --checkpoint cut.safetensors": "is not a safetensors file",
     f"{STACKED} --checkpoint tensor.pt": "holds no weights",
-    f"{STACKED} --checkpoint nofile.pt": "there is no such file",
+    f"{STACKED} --checkpoint nofile.pt": "cannot read nofile.pt: No such file",
     f"{STACKED} --checkpoint one_layer.pt wider.pt": "2 for 1 targets",
     f"{STACKED} --inputs narrow.npy": "does not run on inputs [9, 2, 5] of float32",
     f"{STACKED} --inputs objects.npy": "Object arrays cannot be loaded",
