@@ -268,16 +268,27 @@ def test_stability_regimes(largest, typical, regime):
 @pytest.mark.parametrize(
     ("largest", "error", "regime"),
     [
-        (0.5, 0.125, "edge"),  # 2 * 0.125 + 1 / 4
-        (-0.5, 0.125, "edge"),
-        (0.5001, 0.125, "chaotic"),
-        (-0.5001, 0.125, "contractive"),
-        (0.25, math.nan, "edge"),
-        (0.2501, math.nan, "chaotic"),
+        (0.5, 0.25, "edge"),
+        (-0.5, 0.25, "edge"),
+        (0.5001, 0.25, "chaotic"),
+        (-0.5001, 0.25, "contractive"),
+        (-0.0101, 1e-17, "contractive"),
+        (1e-15, 0.0, "edge"),
+        (-0.01, math.nan, "contractive"),
     ],
 )
 def test_lyapunov_regimes_at_two_standard_errors(largest, error, regime):
-    assert _lyapunov._regime(largest, error, steps=4) == regime
+    wandering = _lyapunov.Orbit(torch.ones(10, 1), torch.ones(10, 1))
+    assert _lyapunov._regime(largest, error, wandering, torch.float64) == regime
+
+
+@pytest.mark.parametrize(
+    ("growth", "move", "regime"),
+    [(0.0, 0.0, "unstable fixed point"), (0.3, 1.0, "diverging"), (0.24, 1.0, "chaotic"), (0.0, 1.0, "chaotic")],
+)
+def test_lyapunov_regime_by_the_orbit_itself(growth, move, regime):
+    sizes = torch.exp(growth * torch.arange(20.0, dtype=torch.float64))[:, None]
+    assert _lyapunov._regime(0.5, 0.01, _lyapunov.Orbit(sizes, move * sizes), torch.float64) == regime
 
 
 def test_kaplan_yorke_where_a_sum_is_zero():

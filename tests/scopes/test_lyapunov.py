@@ -11,7 +11,8 @@ from torch import nn
 
 import mnemoscope
 from mnemoscope.scopes import stability
-from mnemoscope.scopes._lyapunov import kaplan_yorke, lyapunov
+from mnemoscope.scopes._lyapunov import kaplan_yorke, lyapunov, standard_error
+from mnemoscope.systems import RandomTanhNetwork
 from mnemoscope.theory.smoothness import chaotic_lstm
 
 
@@ -25,7 +26,8 @@ def test_exponents_of_a_linear_system_are_its_eigenvalues() -> None:
         layer.weight_hh_l0.copy_(basis @ block @ basis.mT)
     found = lyapunov(layer, torch.randn(50, 2, 2, dtype=torch.float64), steps=400)
     np.testing.assert_allclose(found.series["exponents"], np.log([1.2, 0.8, 0.8, 0.5, 0.3, 0.1]), atol=1e-3)
-    assert found.labels["regime"] == "chaotic"
+    assert found.labels["regime"] == "diverging"
+    assert "grow without bound, about 1.2 times per step" in found.sentence
 
 
 def test_orthogonal_network_is_at_the_edge() -> None:
@@ -61,13 +63,48 @@ def test_chaotic_lstm(s: float, low: float, high: float) -> None:
 
 
 def test_warning_if_float32_digits_are_used_up() -> None:
-    layer = mnemoscope.LinearSystem(1, 2)
-    with torch.no_grad():
-        layer.weight_hh_l0.copy_(2 * torch.eye(2))
-    found = lyapunov(layer, torch.zeros(60, 1, 1))
-    assert found.figures["horizon_of_prediction"] == pytest.approx(23, abs=0.1)  # 2^-23 is the format's last digit
+    layer = RandomTanhNetwork(50, gain=6.0).float()
+    x = torch.ones(60, 1, 1)
+    found = lyapunov(layer, x)
+    assert found.labels["regime"] == "chaotic"
+    assert found.figures["horizon_of_prediction"] == pytest.approx(23 * math.log(2) / found.figures["largest"])
     assert "float32" in found.warnings[0]
-    assert not lyapunov(layer, torch.zeros(15, 1, 1)).warnings
+    assert not lyapunov(layer.double(), torch.ones(20, 1, 1, dtype=torch.float64)).warnings
+
+
+def test_an_unstable_fixed_point_is_not_chaos() -> None:
+    layer = RandomTanhNetwork(20, gain=3.0)
+    found = lyapunov(layer, layer.inputs(steps=100))  # zero inputs from a zero state
+    assert found.figures["largest"] > 0.5
+    assert found.labels["regime"] == "unstable fixed point"
+    assert "the state does not move" in found.sentence
+
+
+def test_slow_contraction_is_not_the_edge() -> None:
+    layer = mnemoscope.LinearSystem(1, 3, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(0.99 * torch.eye(3))
+    found = lyapunov(layer, torch.randn(90, 2, 1, dtype=torch.float64))
+    assert found.figures["largest"] == pytest.approx(math.log(0.99))
+    assert found.labels["regime"] == "contractive"
+
+
+def test_identical_sequences_count_once_in_the_standard_error() -> None:
+    torch.manual_seed(0)
+    layer, x = mnemoscope.RNN(2, 6, dtype=torch.float64), torch.randn(200, 1, 2, dtype=torch.float64)
+    one = lyapunov(layer, x, exponents=6)
+    same = lyapunov(layer, x.expand(-1, 4, -1), exponents=6)
+    assert same.figures["standard_error"] > 0.7 * one.figures["standard_error"]
+
+
+def test_standard_error_of_independent_and_of_correlated_blocks() -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(4000, 2, 1, generator=generator, dtype=torch.float64)
+    assert float(standard_error(noise)) == pytest.approx(1 / math.sqrt(8000), rel=0.1)
+    smooth = noise.cumsum(0)
+    smooth = smooth[9:] - torch.cat([torch.zeros(1, 2, 1), smooth[:-10]])  # sums of 10: their mean varies as much
+    assert float(standard_error(smooth[::5])) == pytest.approx(10 / math.sqrt(8000), rel=0.3)
+    assert math.isnan(float(standard_error(noise[:1, :1])))
 
 
 def test_sum_of_exponents_is_the_mean_log_determinant() -> None:

@@ -91,3 +91,34 @@ def test_gradient_slope_is_below_the_largest_curvature() -> None:
 def test_smoothness_of_any_recurrence(model) -> None:
     found = smoothness(model, x().float())
     assert np.isfinite(found.series["cost_slope"]).all()
+
+
+class Leaky(mnemoscope.Recurrence):
+    """h' = decay h + x, with a parameter without dimensions, or with none."""
+
+    input_size = hidden_size = 2
+
+    def __init__(self, has_parameter: bool) -> None:
+        super().__init__()
+        decay = torch.tensor(0.5, dtype=torch.float64)
+        self.decay = nn.Parameter(decay) if has_parameter else decay
+
+    def initial_state(self, batch: int) -> torch.Tensor:
+        return torch.zeros(1, batch, 2, dtype=torch.float64)
+
+    def step(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = self.decay * state + x
+        return state[0], state
+
+
+def test_smoothness_with_a_parameter_without_dimensions() -> None:
+    found = smoothness(Leaky(True), x())
+    assert found.figures["L_x"] == pytest.approx(0.5)
+    assert found.figures["L_f"] > 0.5
+    assert found.labels["regime"] == "constant"
+
+
+def test_smoothness_without_parameters_is_not_applicable() -> None:
+    found = smoothness(Leaky(False), x())
+    assert found.status == "not applicable"
+    assert "no parameters" in found.why

@@ -189,7 +189,8 @@ def _regime(examination: Examination) -> HeadlineParts:
     if not math.isnan(exponent):
         regime, _, memory = _regime_label(examination, "lyapunov").partition(" beside ")
         remark = f"exponent {format_number(exponent)} per step" + (f", beside {memory}" if memory else "")
-        return regime, remark, "bad" if regime == "chaotic" else "", _status(examination, "lyapunov", "largest")
+        alarming = regime in ("chaotic", "diverging", "unstable fixed point")
+        return regime, remark, "bad" if alarming else "", _status(examination, "lyapunov", "largest")
     if not math.isnan(factor):
         return _regime_label(examination, "stability"), f"λ ≈ {format_number(factor)}", "", "estimated"
     return _missing(examination, "lyapunov")

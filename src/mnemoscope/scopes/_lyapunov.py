@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,8 +23,9 @@ WORKSPACE = 2**27  # numbers that the carried directions may take at once
 
 HELP = """
 An exponent is the mean logarithm of the factor by which a small difference grows per step, in one
-direction. All negative: states converge and the past is forgotten. The largest about zero: the
-edge, where memory is longest. Positive: chaos, and gradients explode.
+direction. All negative: states converge and the past is forgotten. The largest zero within its
+error: the edge, where memory is longest. Positive: gradients explode. If states stay bounded and do
+not come to rest this is chaos; else the state diverges, or sits on an unstable fixed point.
 
 The second chart should be level at its right end; if it is not, give longer sequences.
 """
@@ -49,11 +51,13 @@ def lyapunov(
     Orthonormal directions are multiplied by each step's Jacobian, by Jacobian-vector products and never by the
     Jacobian itself, and orthonormalized again. The mean logarithms of the diagonal of R are the exponents.
 
-    Series: `exponents` (k,), largest first (spread: their standard error over blocks and sequences);
+    Series: `exponents` (k,), largest first (spread: their standard error over blocks and sequences; identical
+    sequences count once, and blocks that resemble the one before count for less);
     `running` (blocks, k), the estimates as the run went on, after `running_steps` steps.
     Figures: `largest`, its `standard_error`, `kaplan_yorke`, the attractor's dimension (NaN if too few exponents were
     asked for), `horizon_of_prediction`, steps after which the digits of the dtype are used up, and `steps`.
-    Labels: `regime`, contractive, edge or chaotic; for a layer with a memory, that of the recurrence beside it.
+    Labels: `regime`, contractive, edge, chaotic, diverging or unstable fixed point (the run itself grows without bound,
+    or does not move); for a layer with a memory, that of the recurrence beside it.
 
     Args:
         exponents: how many, from the largest; by default the whole spectrum of a small state, 16 of a large one.
@@ -74,13 +78,40 @@ def lyapunov(
     if not 1 <= count <= size:
         raise MnemoscopeError(f"exponents must lie between 1 and the state's size {size}; got {exponents!r}")
     x = subject.recurrence_inputs[:, :sequences]
-    block_means = _block_means(subject, x, count, steps, discard)
-    return _finding(subject, block_means, steps, discard, size)
+    block_means, orbit = _block_means(subject, x, count, steps, discard)
+    return _finding(subject, block_means, orbit, steps, discard, size)
+
+
+@dataclass(frozen=True)
+class Orbit:
+    """How the state itself moved: its size, and the length of its steps, (steps, B)."""
+
+    sizes: Tensor
+    moves: Tensor
+
+    def is_at_rest(self, dtype: torch.dtype) -> bool:
+        """True if no state moves in the second half, up to rounding."""
+        half = len(self.sizes) // 2
+        return bool((self.moves[half:] <= 100 * torch.finfo(dtype).eps * self.sizes[half:]).all())
+
+    def different_sequences(self) -> list[int]:
+        """Return the numbers of the sequences without those whose states are as long, at every step, as another's."""
+        different: list[int] = []
+        for b, sizes in enumerate(self.sizes.unbind(1)):
+            if not any(torch.allclose(sizes, self.sizes[:, other], rtol=1e-6, atol=1e-12) for other in different):
+                different.append(b)
+        return different
+
+    def growth(self) -> float:
+        """Return the mean growth of ln ||state|| per step over the second half, the median of the sequences."""
+        half = len(self.sizes) // 2
+        logs = self.sizes.clamp(min=1e-300).log()
+        return float(((logs[-1] - logs[half]) / max(1, len(logs) - 1 - half)).median())
 
 
 @torch.no_grad()
-def _block_means(subject: Subject, x: Tensor, count: int, steps: int, discard: int) -> Tensor:
-    """Return the mean logarithms of R's diagonal over blocks of the run, (blocks, B, k)."""
+def _block_means(subject: Subject, x: Tensor, count: int, steps: int, discard: int) -> tuple[Tensor, Orbit]:
+    """Return the mean logarithms of R's diagonal over blocks of the run, (blocks, B, k), and how the state moved."""
     # Random orthonormal directions at the initial state.
     recurrence = subject.recurrence
     batch = x.shape[1]
@@ -96,9 +127,14 @@ def _block_means(subject: Subject, x: Tensor, count: int, steps: int, discard: i
     means = []
     total = torch.zeros(batch, count, dtype=torch.float64)
     counted = 0
+    sizes, moves = [], []
     for t in range(steps):
+        before = vector
         state, carried = push_forward(recurrence, x[t % len(x)], state, frame.permute(2, 0, 1), chunk)
         _check_finite(carried, t + 1)
+        vector = flatten(state)
+        sizes.append(vector.norm(dim=1).double().cpu())
+        moves.append((vector - before).norm(dim=1).double().cpu())
         frame, upper = torch.linalg.qr(carried.permute(1, 2, 0))
         if t >= discard:
             diagonal = upper.diagonal(dim1=-2, dim2=-1).abs().double().cpu()
@@ -109,7 +145,7 @@ def _block_means(subject: Subject, x: Tensor, count: int, steps: int, discard: i
             total = torch.zeros_like(total)
             counted = 0
         subject.report((t + 1) / steps, f"step {t + 1} of {steps}")
-    return torch.stack(means)
+    return torch.stack(means), Orbit(torch.stack(sizes), torch.stack(moves))
 
 
 def _block_ends(steps: int, blocks: int) -> np.ndarray:
@@ -144,7 +180,7 @@ def _check_finite(carried: Tensor, steps: int) -> None:
         )
 
 
-def _finding(subject: Subject, block_means: Tensor, steps: int, discard: int, size: int) -> Finding:
+def _finding(subject: Subject, block_means: Tensor, orbit: Orbit, steps: int, discard: int, size: int) -> Finding:
     # The spectrum: means over the run, weighted by the lengths of the blocks, and over sequences.
     ends = _block_ends(steps - discard, len(block_means))
     lengths = np.diff(ends, prepend=0)
@@ -155,16 +191,13 @@ def _finding(subject: Subject, block_means: Tensor, steps: int, discard: int, si
     block_means = block_means[..., order]
 
     # Its standard error over blocks and sequences, and the estimates as the run went on.
-    samples = block_means.flatten(0, 1)
-    error = torch.full_like(spectrum, torch.nan)
-    if len(samples) > 1:
-        error = samples.std(0) / math.sqrt(len(samples))
+    error = standard_error(block_means[:, orbit.different_sequences()])
     sums = torch.cumsum(block_means.mean(1) * torch.from_numpy(lengths).view(-1, 1), 0)
     running = sums / torch.from_numpy(ends).view(-1, 1)
 
     # In words.
     largest, largest_error = spectrum[0].item(), error[0].item()
-    regime = _regime(largest, largest_error, steps - discard)
+    regime = _regime(largest, largest_error, orbit, subject.dtype)
     has_memory = carries_memory(subject.recurrence.initial_state(1))
     beside = " beside its memory" if has_memory else ""
     predictable = -math.log(torch.finfo(subject.dtype).eps) / largest if largest > 0 else math.inf
@@ -191,14 +224,38 @@ def _finding(subject: Subject, block_means: Tensor, steps: int, discard: int, si
     )
 
 
-def _regime(largest: float, error: float, steps: int) -> str:
-    """Return contractive, edge or chaotic; within two standard errors (and 1 / steps) of zero it is the edge."""
-    margin = 1 / steps
-    if not math.isnan(error):
-        margin += 2 * error
+def standard_error(block_means: Tensor) -> Tensor:
+    """Return the standard error (k,) of the mean of (blocks, B, k) over blocks and sequences; NaN from a single block.
+
+    Blocks that are correlated with the one before by rho count for (1 - rho) / (1 + rho) of a block each. If three or
+    more sequences differ by more than twice what their blocks explain, their own spread is taken.
+    """
+    blocks, sequences = block_means.shape[:2]
+    if blocks < 2:
+        return torch.full_like(block_means[0, 0], torch.nan)
+    deviation = block_means - block_means.mean(0)
+    variance = deviation.square().sum(0) / (blocks - 1)  # (sequences, k)
+    covariance = (deviation[1:] * deviation[:-1]).sum(0) / (blocks - 1)
+    rho = (covariance.mean(0) / variance.mean(0).clamp(min=1e-300)).clamp(0.0, 0.95)
+    effective = blocks * sequences * (1 - rho) / (1 + rho)
+    error = (variance.mean(0) / effective).sqrt()
+    if sequences < 3:
+        return error
+    of_sequences = block_means.mean(0).std(0) / math.sqrt(sequences)
+    return torch.where(of_sequences > 2 * error, of_sequences, error)
+
+
+def _regime(largest: float, error: float, orbit: Orbit, dtype: torch.dtype) -> str:
+    """Return contractive, edge, chaotic, diverging or unstable fixed point; within two standard errors of 0, edge."""
+    rounding = 100 * torch.finfo(dtype).eps
+    margin = rounding if math.isnan(error) else max(2 * error, rounding)
     if abs(largest) <= margin:
         return "edge"
-    return "chaotic" if largest > 0 else "contractive"
+    if largest < 0:
+        return "contractive"
+    if orbit.is_at_rest(dtype):
+        return "unstable fixed point"
+    return "diverging" if orbit.growth() > largest / 2 else "chaotic"
 
 
 def kaplan_yorke(exponents: np.ndarray, size: int) -> float:
@@ -225,10 +282,23 @@ def _sentence(regime: str, beside: str, largest: float, error: float) -> str:
     if regime == "chaotic":
         doubled = math.log(2) / largest
         return f"Chaotic{beside}: the distance of neighbouring states doubles every {doubled:.3g} steps ({figure})."
+    if regime == "diverging":
+        grown = math.exp(largest)
+        return f"Diverging{beside}: states grow without bound, about {grown:.3g} times per step ({figure})."
+    if regime == "unstable fixed point":
+        doubled = math.log(2) / largest
+        return (
+            f"On an unstable fixed point{beside}: the state does not move, but a small disturbance doubles every "
+            f"{doubled:.3g} steps ({figure})."
+        )
     return f"At the edge{beside}: neighbouring states neither converge nor diverge ({figure})."
 
 
 def _warnings(subject: Subject, regime: str, predictable: float) -> tuple[str, ...]:
+    if regime == "diverging":
+        return ("the state grows without bound: scale the recurrent weights down, or use a stable layer",)
+    if regime == "unstable fixed point":
+        return ("the run stays on an unstable fixed point: give inputs or a start that leave it",)
     if regime != "chaotic" or predictable > subject.steps:
         return ()
     name = str(subject.dtype).removeprefix("torch.")

@@ -68,6 +68,9 @@ def smoothness(subject: Subject, *, points: int = 6, lengths: int = 6, probes: i
     """
     if subject.steps < 4:
         raise MnemoscopeError(f"smoothness needs sequences of at least 4 steps; got {subject.steps}")
+    if not any(True for _ in subject.recurrence.parameters()):
+        why = f"{subject.name} has no parameters whose cost could be steep"
+        return Finding("smoothness", f"smoothness does not apply: {why}.", "not applicable", why=why)
     # Lipschitz constants: the largest norms of Jacobians at states along the run.
     samples = list(sample_states(subject, points, rows=1))
     norms = torch.tensor([_jacobian_norms(subject.recurrence, sample.x[:1], sample.state) for sample in samples])
@@ -147,7 +150,7 @@ def _joint_norm(by_state: Tensor, by_theta: Parameters) -> float:
     """Return the largest singular value of [J_x, J_theta], from the small matrix J J^T."""
     gram = by_state @ by_state.mT
     for block in by_theta.values():
-        rows = block.flatten(1).double()
+        rows = block.reshape(len(by_state), -1).double()  # also of a parameter without dimensions
         gram = gram + rows @ rows.mT
     return torch.linalg.eigvalsh(gram)[-1].clamp(min=0).sqrt().item()
 
