@@ -311,9 +311,12 @@ def test_signal_warnings_at_one_half(figures, starts):
     assert [said[: len(start)] for said, start in zip(_signal._warnings(figures), starts, strict=True)] == starts
 
 
-@pytest.mark.parametrize(("rank", "word"), [(1.0499, "separately"), (1.05, "about 1.1 independent ways, of 16")])
-def test_separation_sentence_at_rank_one(rank, word):
-    assert word in _separation._sentence({"effective_rank": rank, "full_rank": 16.0}, 8)
+@pytest.mark.parametrize(
+    ("rank", "effective", "word"), [(0, 0.0, "is zero"), (1, 1.04, "separately"), (2, 1.2, "effective rank 1.2")]
+)
+def test_separation_sentence_at_rank_one(rank, effective, word):
+    figures = {"numerical_rank": float(rank), "effective_rank": effective, "full_rank": 16.0}
+    assert word in _separation._sentence(figures, 8)
 
 
 # Recurrence

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 import mnemoscope
 from mnemoscope.scopes._separation import residues, separation
+from mnemoscope.training import NetworkConfig, SequenceModel
 
 pytest.importorskip("flint", reason="exact ranks need python-flint: pip install mnemoscope[theory]")
 
@@ -63,6 +64,8 @@ def test_sum_and_product_of_halves() -> None:
     found = separation(Summed(), symbols(2), templates=torch.tensor([[1.0, 0.3], [0.2, 1.0]]), length=6)
     assert found.figures["numerical_rank"] == 2  # f(start) + g(end) has rank two
     assert found.status == "estimated"
+    assert "numerical rank 2" in found.sentence
+    assert "ways" not in found.sentence
 
 
 def test_memoryless_model_has_rank_one() -> None:
@@ -77,6 +80,85 @@ def test_residues_are_exact(value: float, prime: int) -> None:
     exact = Fraction(value)
     (residue,) = residues(torch.tensor([value], dtype=torch.float64), prime)
     assert (int(residue) * exact.denominator - exact.numerator) % prime == 0
+
+
+def test_sampled_rank_is_a_lower_bound_and_the_ceiling_is_not_cut_to_the_sample() -> None:
+    """RAC(3, 4, 2 layers) over four inputs has rank 136 of 136; 64 sequences a side can show 64 of them."""
+    torch.manual_seed(0)
+    layer = mnemoscope.RAC(3, 4, 2, dtype=torch.float64)
+    templates = torch.randn(4, 3, dtype=torch.float64)
+    found = separation(layer, templates[None].expand(8, -1, -1), templates=templates)
+    assert found.figures["exact_rank"] == found.figures["ceiling"] == 136
+    assert "exactly 136 independent ways" in found.sentence
+    sampled = separation(layer, templates[None].expand(8, -1, -1), templates=templates, length=16, limit=16)
+    assert sampled.figures["ceiling"] > sampled.figures["exact_rank"]
+    assert "at least" in sampled.sentence
+    assert "seen on" in sampled.sentence
+    assert "exactly" not in sampled.sentence
+
+
+def with_readout(**changes: torch.Tensor) -> SequenceModel:
+    torch.manual_seed(0)
+    model = SequenceModel(2, 3, NetworkConfig(model="RAC", hidden_size=3, num_layers=2)).double()
+    with torch.no_grad():
+        for name, value in changes.items():
+            getattr(model.readout, name).copy_(value)
+    return model
+
+
+def test_own_readout_is_used() -> None:
+    """A zero read-out joins nothing, whatever the circuit before it does; a constant has rank one."""
+    zero = torch.zeros(3, 3)
+    found = separation(with_readout(weight=zero, bias=torch.zeros(3)), symbols(2))
+    assert found.figures["exact_rank"] == 0
+    assert "is zero" in found.sentence
+    assert separation(with_readout(weight=zero, bias=torch.ones(3)), symbols(2)).figures["exact_rank"] == 1
+    whole = separation(with_readout(), symbols(2))
+    assert whole.status == "certified"
+    assert whole.figures["exact_rank"] > 1
+    assert str(whole.labels["output"]).startswith("output ")
+
+
+def test_readout_inside_a_forward_is_not_replaced_by_a_random_one() -> None:
+    class Silent(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = mnemoscope.RAC(2, 4, dtype=torch.float64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 0 * self.layer(x)[0]
+
+    found = separation(Silent(), symbols(2), batch_first=False)
+    assert found.status == "estimated"
+    assert "exact_rank" not in found.figures
+
+
+def test_start_of_a_singular_circuit_is_its_own() -> None:
+    """W_H = 0 has no h_0 that it turns into ones: its outputs are zero."""
+    layer = mnemoscope.RAC(2, 3, dtype=torch.float64)
+    torch.nn.init.zeros_(layer.weight_hh_l0)
+    found = separation(layer, symbols(2), templates=torch.eye(2), length=4)
+    assert found.figures["exact_rank"] == found.figures["numerical_rank"] == 0
+
+
+def test_long_sequences_can_be_sampled() -> None:
+    torch.manual_seed(0)
+    layer = mnemoscope.RAC(2, 2, 2, dtype=torch.float64)
+    found = separation(layer, symbols(2), templates=torch.eye(2), length=400, limit=16)
+    assert found.status == "certified"
+    assert 16 <= found.figures["exact_rank"] <= found.figures["ceiling"]
+
+
+def test_overflow_of_floats_does_not_stop_the_exact_rank() -> None:
+    torch.manual_seed(0)
+    layer = mnemoscope.RAC(3, 8, 3)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.mul_(4)
+    found = separation(layer, torch.randn(8, 4, 3), length=12, limit=16)
+    assert found.status == "certified"
+    assert "effective_rank" not in found.figures
+    assert found.figures["exact_rank"] >= 16
 
 
 def test_refuses_bad_templates() -> None:

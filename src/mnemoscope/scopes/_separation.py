@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mnemoscope.adapters import WithReadout
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.layers import RAC
@@ -16,6 +19,7 @@ from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.theory.separation import (
     PRIMES,
     Circuit,
+    Spectrum,
     deep_rank_bound,
     distinct_sequences,
     exact_rank,
@@ -24,6 +28,10 @@ from mnemoscope.theory.separation import (
     shallow_rank,
     start_end_matrix,
 )
+
+MAX_OUTPUTS = 8  # whose exact ranks are computed
+MAX_SEQUENCES = 512  # of Start, and of End, for an exact rank
+EXACT_PRODUCTS = 3e8  # of residues, that an exact rank may take beyond `limit` sequences
 
 HELP = """
 Outputs on many beginnings and many endings form a matrix. If it has one singular value that
@@ -44,21 +52,24 @@ def separation(
 ) -> Finding:
     """Measure the rank of the last output as a matrix of Start by End sequences (Levine et al. 2018, section 3).
 
-    For a `RAC` it is exact: its weights are rational numbers, and the rank modulo a large prime is a certified lower
-    bound on theirs, for a random read-out. For any model: the singular values of the matrices of its outputs on
-    sequences of template inputs, and their effective rank (the exponential of their entropy).
+    For any model: the singular values of the matrices of its outputs on sequences of template inputs, and their
+    effective rank (the exponential of their entropy). For a `RAC`, alone or with an affine read-out, also a proved
+    rank: its weights are rational numbers, and the rank of their matrix modulo a large prime is at most its true rank.
+    It is the rank of the output with the largest one; of a RAC without read-out, that of a random linear read-out,
+    which almost every other reaches too.
 
     Series: `singular_values`, of the output with the largest effective rank, relative to the largest.
     Figures: `effective_rank`, the mean over outputs; `numerical_rank`; `distance`, the part that no product of a
-    function of Start and one of End can represent; `full_rank`, the most that these sequences could show; `exact_rank`
-    and `ceiling` for a RAC; `theorem_1`, what Theorem 1 says of almost every circuit of the same sizes (depth 1) or
-    guarantees it (depth 2).
+    function of Start and one of End can represent; `full_rank`, the most that these sequences could show; not if the
+    outputs overflow. For a RAC: `exact_rank`, proved from below on up to 512 sequences a side; `ceiling`, which no
+    circuit of these sizes exceeds; `theorem_1`, what Theorem 1 says of almost every circuit of the same sizes (depth 1)
+    or guarantees it (depth 2). Labels: `output`, which one `exact_rank` is about.
 
     Args:
         templates: (M, features), the inputs that sequences are made of; by default the distinct inputs of the given
             sequences, four at most.
         length: steps of a sequence, even; its first half is Start.
-        limit: of Start, and of End sequences; beyond it a sample is drawn.
+        limit: of Start, and of End sequences whose singular values are computed; beyond it a sample is drawn.
         exact: compute a RAC's exact rank (needs the extra `theory`).
     """
     templates = _templates(subject) if templates is None else templates.to(subject.features)
@@ -66,35 +77,55 @@ def separation(
         raise MnemoscopeError(
             f"templates must be at least 2 inputs, (M, {subject.features.shape[2]}); got {list(templates.shape)}"
         )
-    # The singular values of any model's Start-End matrices.
-    spectrum = separation_spectrum(subject.run, templates, length, limit=limit, seed=subject.seed)
-    best = int(np.argmax(spectrum.effective_rank))
-    singular_values = spectrum.singular_values[best]
-    figures = {
-        "effective_rank": spectrum.effective_rank.mean(),
-        "numerical_rank": spectrum.rank.max(),
-        "distance": spectrum.distance.mean(),
-        "full_rank": min(spectrum.shape),
-    }
-    subject.report(0.5)
 
     # The exact rank of an arithmetic circuit.
-    recurrence = subject.adapted.recurrence
-    certified = exact and isinstance(recurrence, RAC) and _is_plain_circuit(recurrence)
-    if certified:
-        assert isinstance(recurrence, RAC)
-        figures |= _exact_figures(recurrence, templates, length, limit, subject.seed)
+    circuits = _circuits(subject, templates) if exact else []
+    proved = _exact_rank(circuits, templates, length, limit, subject.seed) if circuits else None
+    subject.report(0.5)
+
+    # The singular values of any model's Start-End matrices.
+    figures: dict[str, float] = {}
+    series: dict[str, np.ndarray] = {}
+    method = "the circuit modulo a prime"
+    try:
+        spectrum = separation_spectrum(subject.run, templates, length, limit=limit, seed=subject.seed)
+    except MnemoscopeError:
+        if proved is None:
+            raise
+    else:
+        figures = _measured_figures(spectrum)
+        series = _singular_values(spectrum)
+        method = "outputs on {} Starts by {} Ends, singular values after equilibration".format(*spectrum.shape)
+    if proved is not None:
+        subject.check_bound("the rank", float(proved.rank), _as_float(proved.ceiling), 0.0)
+        figures |= _proved_figures(subject, proved, templates, length)
     return Finding(
         "separation",
-        _sentence(figures, length),
-        "certified" if certified else "estimated",
-        why=f"rank modulo {PRIMES[0]} of the circuit's own weights, with a random read-out" if certified else "",
-        figures={name: float(value) for name, value in figures.items()},
-        certified=tuple(name for name in ("exact_rank", "ceiling", "theorem_1") if name in figures),
-        series=arrays(singular_values=singular_values / max(singular_values[0], 1e-300)),
+        _sentence(figures, length) if proved is None else _proved_sentence(proved, length),
+        "estimated" if proved is None else "certified",
+        why="" if proved is None else f"rank modulo {PRIMES[0]} of the circuit's own weights, start and read-out",
+        figures=figures,
+        certified=() if proved is None else ("exact_rank", "ceiling"),
+        series=series,
+        labels={} if proved is None else {"output": proved.output},
         assumptions=(f"sequences of {length} steps over {len(templates)} inputs show how longer ones are joined",),
-        method="outputs on {} Starts by {} Ends, singular values after equilibration".format(*spectrum.shape),
+        method=method,
     )
+
+
+def _measured_figures(spectrum: Spectrum) -> dict[str, float]:
+    return {
+        "effective_rank": float(spectrum.effective_rank.mean()),
+        "numerical_rank": float(spectrum.rank.max()),
+        "distance": float(spectrum.distance.mean()),
+        "full_rank": float(min(spectrum.shape)),
+    }
+
+
+def _singular_values(spectrum: Spectrum) -> dict[str, np.ndarray]:
+    """Return the singular values of the output with the largest effective rank, relative to the largest."""
+    values = spectrum.singular_values[int(np.argmax(spectrum.effective_rank))]
+    return arrays(singular_values=values / max(values[0], 1e-300))
 
 
 def _templates(subject: Subject) -> Tensor:
@@ -105,35 +136,136 @@ def _templates(subject: Subject) -> Tensor:
     return distinct[order]
 
 
+@dataclass(frozen=True)
+class ReadCircuit:
+    """A circuit modulo a prime, one of its outputs by name, and the constant that is added to it."""
+
+    circuit: Circuit
+    output: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class ProvedRank:
+    """A proved lower bound of a Start-End rank.
+
+    Attributes:
+        rank: modulo a prime; the true rank is at least this.
+        ceiling: what no circuit of these sizes exceeds.
+        output: of which output.
+        sample: how many Start and End sequences were used, in words; empty if all were.
+    """
+
+    rank: int
+    ceiling: int
+    output: str
+    sample: str
+
+
+@torch.no_grad()
+def _circuits(subject: Subject, templates: Tensor) -> list[ReadCircuit]:
+    """Return the outputs of a model that is a RAC with at most an affine read-out, modulo a prime; else none."""
+    if subject.missing("step") or not subject.adapted.recurrence_is_model:
+        return []
+    rac = subject.layer
+    if not isinstance(rac, RAC) or not _is_plain_circuit(rac):
+        return []
+
+    # Its weights and its own start, as the fractions that floating-point numbers are.
+    prime = PRIMES[0]
+    start = rac.initial_state(2)
+    if not torch.equal(start, rac.initial_state(2)) or not torch.equal(start[:, 0], start[:, 1]):
+        return []  # random, or different for each sequence
+    numbers = [start, templates, *rac.parameters()]
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in numbers):
+        return []
+    weights = [rac.weights(index) for index in range(rac.num_layers)]
+    hidden = tuple(residues(w.weight_hh, prime) for w in weights)
+    initial = np.stack([_product(V, residues(h, prime), prime) for V, h in zip(hidden, start[:, 0], strict=True)])
+
+    # Its outputs: the model's own, or of a bare circuit a random read-out of its state.
+    readouts = _readouts(subject, templates)
+    if readouts is None:
+        rng = np.random.default_rng(subject.seed)
+        row = rng.integers(1, prime, rac.hidden_size, dtype=np.uint64)
+        named = [("almost every linear read-out of its state", row, 0)]
+    else:
+        named = readouts
+    inputs = tuple(residues(w.weight_ih, prime) for w in weights)
+    return [ReadCircuit(Circuit(inputs, hidden, row, initial, prime), name, offset) for name, row, offset in named]
+
+
+def _product(matrix: np.ndarray, vector: np.ndarray, prime: int) -> np.ndarray:
+    """Return a matrix times a vector modulo a prime, in whole numbers of any size."""
+    return np.asarray(matrix.astype(object) @ vector.astype(object) % prime).astype(np.uint64)
+
+
 def _is_plain_circuit(circuit: RAC) -> bool:
     """Return True if the exact rank's equations are the circuit's: no subclass, bias or feature map changes them."""
-    unchanged = circuit.unchanged_from(RAC, "cell", "forward", "observe", "project", "initial_cell_state")
+    unchanged = circuit.unchanged_from(RAC, "cell", "forward", "observe", "project", "weights", "step")
     return unchanged and not circuit.bias and not circuit.bidirectional and circuit.feature is None
 
 
-def _exact_figures(rac: RAC, templates: Tensor, length: int, limit: int, seed: int) -> dict[str, float]:
-    # The circuit modulo a prime, with a random read-out.
+def _readouts(subject: Subject, templates: Tensor) -> list[tuple[str, np.ndarray, int]] | None:
+    """Return name, row of C and constant of the first outputs y = C h + c; None without a read-out.
+
+    An empty list if y depends on h or x in another way.
+    """
+    recurrence = subject.recurrence
+    if not isinstance(recurrence, WithReadout):
+        return None
+    matrix = getattr(recurrence.model, "affine_readout", None)
+    if matrix is None:
+        return []
+    offsets = recurrence.read(templates.new_zeros(len(templates), matrix.shape[1]), templates)  # (M, m)
+    if not torch.equal(offsets, offsets[:1].expand_as(offsets)):
+        return []  # it reads the last input too
+    prime = PRIMES[0]
+    rows = residues(matrix[:MAX_OUTPUTS], prime)
+    constants = residues(offsets[0, :MAX_OUTPUTS], prime)
+    return [(f"output {i}", row, int(c)) for i, (row, c) in enumerate(zip(rows, constants, strict=True))]
+
+
+def _exact_rank(circuits: list[ReadCircuit], templates: Tensor, length: int, limit: int, seed: int) -> ProvedRank:
+    """Return the largest rank among the outputs, on as many sequences as an exact computation affords."""
+    one = circuits[0].circuit
     rng = np.random.default_rng(seed)
     prime = PRIMES[0]
-    L, R, M = rac.num_layers, rac.hidden_size, rac.input_size
-    circuit = Circuit(
-        input_weights=tuple(residues(getattr(rac, f"weight_ih_l{k}"), prime) for k in range(L)),
-        hidden_weights=tuple(residues(getattr(rac, f"weight_hh_l{k}"), prime) for k in range(L)),
-        output_weights=rng.integers(1, prime, R, dtype=np.uint64),
-        initial=np.ones((L, R), np.uint64),
-        prime=prime,
-    )
+    products = length * one.depth * one.channels**2 * len(circuits)  # for one pair of sequences
+    count = max(limit, min(MAX_SEQUENCES, int((EXACT_PRODUCTS / products) ** 0.5)))
+    starts = distinct_sequences(len(templates), length // 2, count, rng)
+    ends = distinct_sequences(len(templates), length // 2, count, rng)
+    ceiling = separation_ceiling(one.depth, one.channels, one.inputs, length, len(templates))
+    whole = len(starts) == len(templates) ** (length // 2)
+    sample = "" if whole else f"{len(starts)} beginnings by {len(ends)} endings"
 
-    # Its Start-End matrix, and the bounds that the same sequences allow.
-    starts = distinct_sequences(len(templates), length // 2, limit, rng)
-    ends = distinct_sequences(len(templates), length // 2, limit, rng)
-    matrix = start_end_matrix(circuit, starts, ends, residues(templates, prime))
-    ceiling = min(separation_ceiling(L, R, M, length, len(templates)), *matrix.shape)
-    figures = {"exact_rank": exact_rank(matrix, prime), "ceiling": ceiling}
-    if L <= 2:
-        theorem_1 = shallow_rank if L == 1 else deep_rank_bound
-        figures["theorem_1"] = min(theorem_1(R, min(M, len(templates)), length), *matrix.shape)
+    best = None
+    for read in circuits:
+        matrix = start_end_matrix(read.circuit, starts, ends, residues(templates, prime))
+        matrix = (matrix + np.uint64(read.offset)) % np.uint64(prime)
+        found = ProvedRank(exact_rank(matrix, prime), ceiling + (read.offset != 0), read.output, sample)
+        if best is None or found.rank > best.rank:
+            best = found
+    assert best is not None
+    return best
+
+
+def _proved_figures(subject: Subject, proved: ProvedRank, templates: Tensor, length: int) -> dict[str, float]:
+    rac = subject.layer
+    assert isinstance(rac, RAC)
+    figures = {"exact_rank": float(proved.rank), "ceiling": _as_float(proved.ceiling)}
+    if rac.num_layers <= 2:
+        theorem_1 = shallow_rank if rac.num_layers == 1 else deep_rank_bound
+        figures["theorem_1"] = _as_float(theorem_1(rac.hidden_size, min(rac.input_size, len(templates)), length))
     return figures
+
+
+def _as_float(value: int) -> float:
+    """Return a whole number as a float; infinity if it is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def residues(weights: Tensor, prime: int) -> np.ndarray:
@@ -143,16 +275,32 @@ def residues(weights: Tensor, prime: int) -> np.ndarray:
     return np.array(values, dtype=np.uint64).reshape(weights.shape)
 
 
-def _sentence(figures: dict[str, float], length: int) -> str:
-    if "exact_rank" in figures:
-        return (
-            f"The output joins the start of {length} steps to their end in exactly {figures['exact_rank']:.0f} "
-            f"independent ways, of {figures['ceiling']:.0f} that a circuit of these sizes can have."
-        )
-    rank = figures["effective_rank"]
-    if rank < 1.05:
-        return f"The output treats start and end of {length} steps separately: effective separation rank {rank:.2f}."
+def _proved_sentence(proved: ProvedRank, length: int) -> str:
+    if proved.rank == 0:
+        return f"The output is zero on every sequence of {length} steps that was tried."
+    subject = proved.output[0].upper() + proved.output[1:]
+    joins = f"{subject} joins the start of {length} steps to their end in"
+    if proved.rank == proved.ceiling:
+        return f"{joins} exactly {proved.rank} independent ways, the most that a circuit of these sizes can have."
+    seen = f" (seen on {proved.sample})" if proved.sample else ""
+    most = f"{proved.ceiling}" if proved.ceiling < 10**9 else f"10^{len(str(proved.ceiling)) - 1}"
+    about = "" if proved.ceiling < 10**9 else "about "
     return (
-        f"The output joins the start of {length} steps to their end in about {rank:.1f} independent ways, of "
-        f"{figures['full_rank']:.0f} that these sequences could show."
+        f"{joins} at least {proved.rank} independent ways{seen}; no circuit of these sizes has more than {about}{most}."
+    )
+
+
+def _sentence(figures: dict[str, float], length: int) -> str:
+    rank = figures["effective_rank"]
+    if figures["numerical_rank"] == 0:
+        return f"The output is zero on every sequence of {length} steps that was tried."
+    if figures["numerical_rank"] == 1:
+        return (
+            f"The output treats start and end of {length} steps separately, as far as rounding can tell: it is a "
+            "function of the start times a function of the end."
+        )
+    return (
+        f"Over starts and ends of {length} steps the outputs form a matrix of effective rank {rank:.2g} and numerical "
+        f"rank {figures['numerical_rank']:.0f}, of {figures['full_rank']:.0f} that could show; rank 1 is a product of "
+        "a function of the start and one of the end, rank 2 may be their sum."
     )

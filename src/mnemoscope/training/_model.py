@@ -110,11 +110,11 @@ class SequenceModel(Recurrence):
         return self.drop(self.embedding(x))
 
     @property
-    def affine_readout(self) -> bool:
-        """True if `read` is affine in h, as bounds on a model's truncations need it."""
+    def affine_readout(self) -> Tensor | None:
+        """C of y = C h + c(x), on which proofs about outputs rest; None if `read` was changed into something else."""
         modules = [module for module in (self.readout, self.direct) if module is not None]
         linear = all(type(module).forward is nn.Linear.forward for module in modules)
-        return linear and type(self).read is SequenceModel.read
+        return self.readout.weight if linear and type(self).read is SequenceModel.read else None
 
     def read(self, h: Tensor, x: Tensor) -> Tensor:
         """Return y = C h + c, with `skip` also + D x (Miller & Hardt, A.5)."""

@@ -126,7 +126,7 @@ def _affine_readout(subject: Subject) -> tuple[Tensor, Tensor] | None:
     basis = torch.eye(n, dtype=x.dtype, device=x.device)
     if not isinstance(recurrence, WithReadout):
         return basis.double().cpu(), x.new_zeros(n).double().cpu()
-    if not getattr(recurrence.model, "affine_readout", False):
+    if getattr(recurrence.model, "affine_readout", None) is None:
         return None
     offset = recurrence.read(x.new_zeros(len(x), n), x)  # (B, m)
     columns = recurrence.read(basis, x[:1].expand(n, -1)) - offset[:1]  # (n, m)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.theory.separation._grid import all_sequences, sequence_codes_fit
+from mnemoscope.theory.separation._grid import all_sequences
 from mnemoscope.theory.separation._modular import apply, residues, times
 
 Array = np.ndarray
@@ -108,7 +108,6 @@ def start_end_matrix(circuit: Circuit, starts: Array, ends: Array, templates: Ar
     run once.
     """
     table = identity(circuit.inputs, circuit.prime) if templates is None else _as_field(templates, circuit.prime)
-    sequence_codes_fit(len(table), ends.shape[1])
     drive = apply(circuit.input_weights[0], table, circuit.prime)  # (n, R)
     carry = [np.broadcast_to(vector, (len(starts), circuit.channels)) for vector in circuit.initial]
     for symbols in starts.T:
@@ -121,17 +120,15 @@ def start_end_matrix(circuit: Circuit, starts: Array, ends: Array, templates: Ar
 def _run_ends(circuit: Circuit, drive: Array, carry: list[Array], ends: Array) -> Array:
     """y for every row of the W_H^l h_{T/2}^l in `carry` (rows, 1, R) and every End sequence: (rows, len(ends))."""
     values = len(drive)
-    prefixes = np.zeros(1, dtype=np.int64)
-    codes = np.zeros(len(ends), dtype=np.int64)
+    prefix_of_end = np.zeros(len(ends), dtype=np.int64)  # which of the different prefixes each End begins with
     states: list[Array] = []
     for symbols in ends.T:
-        codes = codes * values + symbols
-        parents = prefixes
-        prefixes = np.unique(codes)
+        # A longer prefix is a shorter one and a symbol.
+        prefixes, prefix_of_end = np.unique(prefix_of_end * values + symbols, return_inverse=True)
         carry = _carry(circuit, states) if states else carry
-        branches = np.searchsorted(parents, prefixes // values)
-        states = list(_layers(circuit, drive[prefixes % values], [vectors[:, branches] for vectors in carry]))
-    return _read(circuit, states[-1])[:, np.searchsorted(prefixes, codes)]
+        shorter = [vectors[:, prefixes // values] for vectors in carry]
+        states = list(_layers(circuit, drive[prefixes % values], shorter))
+    return _read(circuit, states[-1])[:, prefix_of_end]
 
 
 def grid_matrix(circuit: Circuit, length: int, templates: Array | None = None) -> Array:

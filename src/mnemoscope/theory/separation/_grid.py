@@ -20,15 +20,14 @@ def distinct_sequences(values: int, length: int, count: int, rng: np.random.Gene
     """`count` different sequences of `length` indices below `values`: all of them where there are no more."""
     if values**length <= count:
         return all_sequences(values, length)
-    codes = rng.choice(sequence_codes_fit(values, length), count, replace=False)
-    return np.stack(np.unravel_index(codes, (values,) * length), axis=-1)
-
-
-def sequence_codes_fit(values: int, length: int) -> int:
-    """values^length, if every sequence has a 63-bit number of its own."""
-    if values**length >= 2**63:
-        raise MnemoscopeError(f"{values}^{length} half sequences are too many to number; at most 2^63 - 1 are allowed")
-    return int(values**length)
+    if values**length < 2**63:
+        codes = rng.choice(values**length, count, replace=False)
+        return np.stack(np.unravel_index(codes, (values,) * length), axis=-1)
+    # Too many to number. Two of them are hardly ever equal; draw again until all differ.
+    sequences = rng.integers(values, size=(count, length))
+    while len(np.unique(sequences, axis=0)) < count:
+        sequences = rng.integers(values, size=(count, length))
+    return sequences
 
 
 def grid_tensor(function: Callable[[Array], Array], templates: Array, length: int) -> Array:

@@ -60,6 +60,8 @@ def separation_spectrum(
     pass for a dependence on the input.
     """
     matrices, whole = start_end_matrices(model, templates, length, readout=readout, limit=limit, batch=batch, seed=seed)
+    if not np.isfinite(matrices).all():
+        raise MnemoscopeError("the outputs overflow on sequences of these inputs: there are no singular values")
     spectra = np.linalg.svd(matrices, compute_uv=False)
     tolerance = max(matrices.shape[1:]) * float(np.finfo(matrices.dtype).eps)
     return Spectrum(
