@@ -175,6 +175,45 @@ def test_eigenvalues_have_the_real_part_across():
     np.testing.assert_allclose(circle.x**2 + circle.y**2, 1)
 
 
+def test_unit_circle_of_eigenvalues_is_round():
+    series = {"values": np.zeros(1), "orbits": np.zeros((1, 1, 1)), "eigenvalues": np.array([[[0.5, -0.25]]])}
+    found = charts("attractors", series)
+    assert {key for key, chart in found.items() if chart.equal_axes} == {"attractors-eigenvalues"}
+
+
+def test_axes_of_shares():
+    ratio = {"step": np.zeros(1), "jacobian_norm": np.ones(1), "ratio": np.array([0.5, 0.25])}
+    assert charts("stability", ratio, {"lambda": 0.5})["stability-ratio"].x.share
+    signals = {"saturated": np.zeros((1, 3)), "activation_variance": np.ones((1, 3))}
+    found = charts("signal", signals)
+    assert found["signal-saturated"].y.share
+    assert not found["signal-activation-variance"].y.share
+
+
+@pytest.mark.parametrize(
+    ("scale", "color_range", "words"),
+    [
+        (10.0, (0.0, 50.0), "one color scale for all models"),  # the narrower spans a tenth of the scale
+        (10.5, None, "colors on a scale of its own"),
+    ],
+)
+def test_planes_of_several_models_share_one_color_scale_or_say_that_they_do_not(scale, color_range, words):
+    cost = np.arange(6.0).reshape(2, 3)
+    examinations = {}
+    for name, factor in (("a", 1.0), ("b", scale)):
+        series = {"x": np.arange(3.0), "y": np.arange(2.0), "cost": factor * cost}
+        examinations[name] = made(landscape=Finding("landscape", "S.", "estimated", series=series))
+    planes = [chart for chart in charts_of(examinations, "landscape") if chart.key.startswith("landscape-plane")]
+    assert [chart.title for chart in planes] == [f"The cost around {name} ({words})" for name in "ab"]
+    assert [chart.marks[0].color_range for chart in planes] == [color_range] * 2
+
+
+def test_plane_of_one_model_has_its_own_range_and_no_remark():
+    series = {"x": np.arange(3.0), "y": np.arange(2.0), "cost": np.arange(6.0).reshape(2, 3)}
+    chart = charts("landscape", series)["landscape-plane-0"]
+    assert (chart.title, chart.marks[0].color_range) == ("The cost around m0", None)
+
+
 def test_landscape_has_the_first_direction_across_and_the_second_down():
     series = {"x": np.arange(3.0), "y": np.arange(2.0), "cost": np.arange(6.0).reshape(2, 3), "path": np.ones((4, 2))}
     chart = charts("landscape", series)["landscape-plane-0"]

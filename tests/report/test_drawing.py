@@ -155,6 +155,42 @@ def test_a_plane_has_its_path_with_the_first_direction_across():
     assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([1, 2], [10, 20])
 
 
+def test_color_range_of_a_plane_in_plotly_and_in_matplotlib():
+    plane = Plane("p", np.arange(3.0), np.arange(2.0), np.arange(6.0).reshape(2, 3), color_range=(-10.0, 30.0))
+    drawn = plotly_chart(chart(plane))
+    (contour,), (surface,) = drawn["data"], drawn["surface"]
+    assert (contour["zmin"], contour["zmax"]) == (-10, 30)
+    assert (surface["cmin"], surface["cmax"]) == (-10, 30)
+    (filled,) = axes_of(chart(plane)).collections
+    assert filled.get_clim() == (-10, 30)
+    own = plotly_chart(chart(Plane("p", plane.x, plane.y, plane.z)))["data"][0]
+    assert "zmin" not in own
+
+
+def test_equal_axes_make_a_circle_round_in_plotly_and_in_matplotlib():
+    angle = np.linspace(0, 6.3, 100)
+    circle = Line("c", np.cos(angle), np.sin(angle))
+    equal = Chart("k", "Title", Axis("x"), Axis("y"), (circle,), equal_axes=True)
+    layout = plotly_chart(equal)["layout"]
+    assert (layout["yaxis"]["scaleanchor"], layout["yaxis"]["scaleratio"]) == ("x", 1)
+    assert axes_of(equal).get_aspect() == 1
+    assert "scaleanchor" not in plotly_chart(chart(circle))["layout"]["yaxis"]
+    assert axes_of(chart(circle)).get_aspect() == "auto"
+
+
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_axis_of_shares_runs_from_0_to_1_in_plotly_and_in_matplotlib(name):
+    line = Line("l", np.array([0.2, 0.4]), np.array([0.2, 0.4]))
+    shares = chart(line, **{name: Axis("share", switch=True, share=True)})
+    drawn = plotly_chart(shares)
+    assert drawn["layout"][f"{name}axis"]["range"] == pytest.approx([0, 1], abs=0.03)
+    assert drawn["linear"][name]["range"] == pytest.approx([0, 1], abs=0.03)  # after a look at the logarithmic axis
+    assert getattr(axes_of(shares), f"get_{name}lim")() == pytest.approx((0, 1), abs=0.03)
+    other = "y" if name == "x" else "x"
+    assert drawn["linear"][other] == {"autorange": True}
+    assert "range" not in drawn["layout"][f"{other}axis"]
+
+
 LOG = Axis("y", log=True, switch=True)
 
 

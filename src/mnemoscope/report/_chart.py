@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+SHARE_RANGE = (-0.02, 1.02)  # of an axis of shares: a line at 0 or 1 stays visible
 LOG_DECADES = 16  # orders of magnitude that a logarithmic axis shows at most
 MAX_TICKS = 8  # powers of ten on a logarithmic axis
 WORDS_FOR_BARS = 12  # bars that a summary spells out
@@ -21,6 +22,7 @@ class Axis:
     title: str
     log: bool = False
     switch: bool = False
+    share: bool = False  # True if it shows shares of a whole: it then runs from 0 to 1
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,17 @@ class HeatMap:
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """z (rows, columns) over a plane, as contours and as a surface, with a path (P, 2) drawn on it."""
+    """z (rows, columns) over a plane, as contours and as a surface, with a path (P, 2) drawn on it.
+
+    `color_range` is the range of z that the colors span; that of z itself if it is None.
+    """
 
     name: str
     x: np.ndarray
     y: np.ndarray
     z: np.ndarray
     path: np.ndarray | None = None
+    color_range: tuple[float, float] | None = None
 
 
 Mark = Line | Points | Bars | HeatMap | Plane
@@ -107,7 +113,10 @@ class LabelPosition(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """Marks over two axes. `key` is unique on a page: links and files use it."""
+    """Marks over two axes. `key` is unique on a page: links and files use it.
+
+    With `equal_axes` a unit is as long across as it is down, so that a circle is round.
+    """
 
     key: str
     title: str
@@ -115,6 +124,7 @@ class Chart:
     y: Axis
     marks: tuple[Mark, ...]
     markers: tuple[Marker, ...] = field(default=())
+    equal_axes: bool = False
 
     @property
     def summary(self) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from mnemoscope.files import make_folder, safe_name, write_atomic
 from mnemoscope.report._chart import (
+    SHARE_RANGE,
     Axis,
     Bars,
     Chart,
@@ -76,6 +77,8 @@ def _draw_chart(figure: Any, axes: Any, chart: Chart) -> None:
         _draw_marker(axes, marker, chart)
     _set_axis(axes, "x", chart)
     _set_axis(axes, "y", chart)
+    if chart.equal_axes:
+        axes.set_aspect("equal", adjustable="datalim")
     axes.spines[["top", "right"]].set_visible(False)
     if len({mark.name for mark in chart.marks}) > 1:
         axes.legend(frameon=False, fontsize=8)
@@ -97,7 +100,8 @@ def _draw_mark(figure: Any, axes: Any, mark: Mark, number: int, count: int) -> N
             axes.invert_yaxis()  # row 0 at the top, as in a matrix
             figure.colorbar(drawn, ax=axes)
         case Plane():
-            drawn = axes.contourf(mark.x, mark.y, mark.z, 20, cmap=COLOR_SCALE.lower())
+            levels = 20 if mark.color_range is None else np.linspace(*mark.color_range, 21)
+            drawn = axes.contourf(mark.x, mark.y, mark.z, levels, cmap=COLOR_SCALE.lower())
             figure.colorbar(drawn, ax=axes)
             if mark.path is not None:
                 axes.plot(mark.path[:, 0], mark.path[:, 1], ".-", color=LIGHT[1], linewidth=1)
@@ -153,6 +157,8 @@ def _set_axis(axes: Any, name: str, chart: Chart) -> None:
     axis: Axis = getattr(chart, name)
     getattr(axes, f"set_{name}label")(_escape(axis.title))
     ends = log_range(getattr(mark, name) for mark in chart.marks if isinstance(mark, Line | Points))
+    if axis.share and not axis.log:
+        getattr(axes, f"set_{name}lim")(*SHARE_RANGE)
     if not axis.log or ends is None:
         return
     markers = [marker.at for marker in chart.markers if marker.axis == name and marker.at > 0]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.report._chart import (
+    SHARE_RANGE,
     Axis,
     Bars,
     Chart,
@@ -55,6 +56,7 @@ def plotly_chart(chart: Chart, detail: float = 1.0) -> Json:
         "data": [trace for mark in chart.marks for trace in _traces(mark, detail)],
         "layout": layout,
         "logs": {name: _log_axis(chart, name) for name in "xy"},
+        "linear": {name: _linear_axis(chart, name) for name in "xy"},
         "surface": surfaces or None,
     }
 
@@ -90,9 +92,19 @@ def _axis(chart: Chart, name: str) -> Json:
         described["type"] = "category"
     elif axis.log:
         described |= {"type": "log", **(_log_axis(chart, name) or {})}
+    elif axis.share:
+        described |= _linear_axis(chart, name)
+    if name == "y" and chart.equal_axes:
+        described |= {"scaleanchor": "x", "scaleratio": 1}
     if name == "y" and any(isinstance(mark, HeatMap) for mark in chart.marks):
         described["autorange"] = "reversed"  # row 0 at the top, as in a matrix
     return described
+
+
+def _linear_axis(chart: Chart, name: str) -> Json:
+    """The range of an axis while it is linear: 0 to 1 for shares, else what is drawn."""
+    axis: Axis = getattr(chart, name)
+    return {"range": list(SHARE_RANGE)} if axis.share else {"autorange": True}
 
 
 def _log_axis(chart: Chart, name: str) -> Json | None:
@@ -218,6 +230,11 @@ def _grid(mark: HeatMap | Plane, kind: str, z: np.ndarray, x: np.ndarray, y: np.
         "showlegend": False,
         **_named(mark.name),
     }
+    if isinstance(mark, Plane) and mark.color_range is not None:
+        low, high = mark.color_range
+        limits = ("cmin", "cmax") if kind == "surface" else ("zmin", "zmax")
+        grid |= dict(zip(limits, (low, high), strict=True))
+
     # In a heat map of sizes a few very large values would leave all others dark: the scale then ends below them.
     known = z[np.isfinite(z)]
     if kind == "heatmap" and known.size and known.min() >= 0:

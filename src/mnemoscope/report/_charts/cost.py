@@ -10,6 +10,8 @@ from mnemoscope.report._chart import Axis, Chart, Line, Mark, Marker, Plane, Poi
 from mnemoscope.report._charts.registry import draws_scope
 from mnemoscope.report._view import View, lines_by_kind, with_bounds
 
+NARROW = 10  # how many times a plane's own range one color scale may span
+
 
 @draws_scope
 def smoothness(shown: Sequence[View]) -> list[Chart]:
@@ -54,7 +56,8 @@ def attractors(shown: Sequence[View]) -> list[Chart]:
         circle = Line("|eigenvalue| = 1", np.cos(angle), np.sin(angle))
         marks: tuple[Mark, ...] = (circle, *(_eigenvalues(view) for view in with_eigenvalues))
         title = "Eigenvalues at the fixed points"
-        charts.append(Chart("attractors-eigenvalues", title, Axis("real part"), Axis("imaginary part"), marks))
+        x, y = Axis("real part"), Axis("imaginary part")
+        charts.append(Chart("attractors-eigenvalues", title, x, y, marks, equal_axes=True))
     return charts
 
 
@@ -73,24 +76,46 @@ def _eigenvalues(view: View) -> Points:
 
 @draws_scope
 def landscape(shown: Sequence[View]) -> list[Chart]:
-    """The cost along a line, or over a plane, of parameters."""
+    """The cost along a line, or over a plane, of parameters.
+
+    The planes of several models share one color scale; if that would leave one of them almost in one color, each has
+    its own, and says so.
+    """
     x, y = Axis("first direction"), Axis("second direction")
     lines: list[Line] = []
-    planes: list[Chart] = []
+    over_planes: list[View] = []
     for view in shown:
         if view.finding.series["cost"].ndim == 1:
             lines += view.line("cost", "on these sequences", 0, x="x")
             lines += view.line("held_out", "on others", 1, x="x")
         else:
-            title = f"The cost around {view.name}"
-            planes.append(Chart(f"landscape-plane-{view.index}", title, x, y, (_plane(view),)))
+            over_planes.append(view)
+    color_range = _common_range([view.finding.series["cost"] for view in over_planes])
+    remark = ""
+    if len(over_planes) > 1:
+        remark = " (colors on a scale of its own)" if color_range is None else " (one color scale for all models)"
+    planes = []
+    for view in over_planes:
+        title = f"The cost around {view.name}{remark}"
+        planes.append(Chart(f"landscape-plane-{view.index}", title, x, y, (_plane(view, color_range),)))
     line = Chart("landscape-line", "The cost along a line", x, Axis("cost", switch=True), tuple(lines))
     return [line, *planes]
 
 
-def _plane(view: View) -> Plane:
+def _common_range(costs: Sequence[np.ndarray]) -> tuple[float, float] | None:
+    """The range of all planes together; None if there are not several, or one spans less than a tenth of it."""
+    finite = [cost[np.isfinite(cost)] for cost in costs]
+    if len(finite) < 2 or not all(values.size for values in finite):
+        return None
+    low = float(min(values.min() for values in finite))
+    high = float(max(values.max() for values in finite))
+    narrowest = min(float(np.ptp(values)) for values in finite)
+    return (low, high) if 0 < high - low <= NARROW * narrowest else None
+
+
+def _plane(view: View, color_range: tuple[float, float] | None) -> Plane:
     series = view.finding.series
     path = series.get("path")
     if path is not None and (path.ndim != 2 or path.shape[1] != 2):
         path = None
-    return Plane(view.name, series["x"], series["y"], series["cost"].astype(float), path)
+    return Plane(view.name, series["x"], series["y"], series["cost"].astype(float), path, color_range)

@@ -34,7 +34,7 @@ def stability(shown: Sequence[View]) -> list[Chart]:
     ratio = Chart(
         "stability-ratio",
         "How much nearer a step brings two states",
-        Axis("share of the pairs"),
+        Axis("share of the pairs", share=True),
         Axis("distance after / before", switch=True),
         tuple(_sorted_ratios(view) for view in with_pairs),
         finite_markers([edge]),
@@ -93,7 +93,8 @@ def signal(shown: Sequence[View]) -> list[Chart]:
         lines = tuple(line for view in shown for line in _by_layer(view, key))
         if lines:
             name = f"signal-{key.replace('_', '-')}"
-            charts.append(Chart(name, title, Axis("step"), Axis(unit, log, switch=True), lines))
+            y = Axis(unit, log, switch=True, share=key == "saturated")
+            charts.append(Chart(name, title, Axis("step"), y, lines))
     bars = tuple(_gains(view) for view in shown if view.finding.series.get("weight_gain", _NOTHING).size)
     if bars:
         gains = sorted({view.finding.figures.get("preserving_gain", np.nan) for view in shown})

@@ -104,7 +104,7 @@
     button.setAttribute("aria-pressed", String(log));
     axis.type = log ? "log" : "linear";
     for (const key of ["range", "autorange", "tickmode", "tickvals", "ticktext"]) delete axis[key];
-    Object.assign(axis, log && chart.logs[name] ? chart.logs[name] : { autorange: true });
+    Object.assign(axis, log && chart.logs[name] ? chart.logs[name] : chart.linear[name]);
     // plotly places annotations on a log axis by their power of ten.
     chart.layout.annotations.forEach((label, i) => {
       const line = chart.layout.shapes[i];
