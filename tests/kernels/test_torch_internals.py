@@ -55,6 +55,12 @@ def test_in_dispatch_mode_is_true_while_make_fx_traces_before_dispatch() -> None
     assert seen == [True]
 
 
+def test_any_requires_grad_looks_at_tensors_among_other_arguments() -> None:
+    x = torch.ones(2)
+    assert not internals.any_requires_grad(x, None, "tanh", 1)
+    assert internals.any_requires_grad(None, "tanh", 1, x.clone().requires_grad_())
+
+
 def test_below_autograd_records_no_derivative() -> None:
     x = torch.ones(2, requires_grad=True)
     with internals.below_autograd():

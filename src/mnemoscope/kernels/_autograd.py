@@ -20,7 +20,7 @@ from mnemoscope.kernels import _naive
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._final_memory import final_memory_backward
 from mnemoscope.kernels._operator import NAMESPACE, Operator
-from mnemoscope.kernels._torch_internals import below_autograd
+from mnemoscope.kernels._torch_internals import any_requires_grad, below_autograd
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -116,7 +116,7 @@ class Derivative:
         self.Arguments = _named_tuple("Arguments", operator.parameters)
         self.Results = _named_tuple("Results", saves)
         self.Gradients = _named_tuple("Gradients", tuple(operator.arguments))
-        _library.impl(operator.name, self._function().apply, "Autograd")
+        _library.impl(operator.name, self._differentiable(), "Autograd")
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], outputs: Any) -> None:
         """Save what the backward pass reads."""
@@ -127,6 +127,19 @@ class Derivative:
         if several:
             ctx.mark_non_differentiable(*results[self._count :])
             ctx.set_materialize_grads(False)
+
+    def _differentiable(self) -> Callable[..., Any]:
+        """Return the operator as torch calls it above autograd; without gradients it costs no autograd function."""
+        overload = self.operator.overload
+        apply = self._function().apply
+
+        def run(*inputs: Any) -> Any:
+            if torch.is_grad_enabled() and any_requires_grad(*inputs):
+                return apply(*inputs)
+            with below_autograd():
+                return overload(*inputs)
+
+        return run
 
     def _function(self) -> type[torch.autograd.Function]:
         overload = self.operator.overload

@@ -10,7 +10,6 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -71,18 +70,20 @@ def backend_supports(
     device: torch.device, dtype: torch.dtype, family: str, n: int, cell: str, buffer: int, relevant: int
 ) -> bool:
     """True if the backend of this device has a kernel of this kind and size. It is imported when first asked."""
-    loops = _backend_package(device.type)
-    return loops.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
+    return _backend_supports(device, dtype, family, n, cell, buffer, relevant)
 
 
 @cache
-def _backend_package(device_type: str) -> ModuleType:
-    return importlib.import_module(f"mnemoscope.kernels._{device_type}")
+def _backend_supports(
+    device: torch.device, dtype: torch.dtype, family: str, n: int, cell: str, buffer: int, relevant: int
+) -> bool:
+    loops = importlib.import_module(f"mnemoscope.kernels._{device.type}")
+    return loops.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
 
 
 def needs_eager_loop(x: Tensor) -> bool:
     """True if the eager loop must run: empty input, unsupported device, or functorch / forward-mode AD."""
-    return 0 in x.shape[:2] or x.device.type not in ("cpu", "cuda") or in_functorch_or_forward_ad()
+    return x.shape[0] == 0 or x.shape[1] == 0 or x.device.type not in ("cpu", "cuda") or in_functorch_or_forward_ad()
 
 
 def in_functorch_or_forward_ad() -> bool:
@@ -108,11 +109,12 @@ def fused_dtype(
     """
     if settings.backend != "auto" or needs_eager_loop(x):
         return None
+    device = x.device
     candidates = [x.dtype]
-    if torch.is_autocast_enabled(x.device.type):
-        candidates = [torch.get_autocast_dtype(x.device.type), torch.float32]
+    if torch.is_autocast_enabled(device.type):
+        candidates = [torch.get_autocast_dtype(device.type), torch.float32]
     for dtype in candidates:
-        if backend_supports(x.device, dtype, family, n, cell, buffer, relevant):
+        if backend_supports(device, dtype, family, n, cell, buffer, relevant):
             return dtype
     return None
 

@@ -30,6 +30,11 @@ def in_dispatch_mode() -> bool:
     return torch._C._len_torch_dispatch_stack() + torch._ops._len_torch_dispatch_stack_pre_dispatch() > 0
 
 
+def any_requires_grad(*arguments: Any) -> bool:
+    """True if some tensor among an operator's arguments requires a gradient."""
+    return torch._C._any_requires_grad(*arguments)
+
+
 def below_autograd() -> AbstractContextManager[None]:
     """Inside, an operator runs its backend's kernel without recording a derivative."""
     return torch._C._AutoDispatchBelowAutograd()

@@ -103,13 +103,12 @@ class AdditiveAttention(MemoryLayer):
         attention = self.kernel_attention()
         if attention is None:
             return None
-        return KernelSpec("attentive", attention.cell, attention.buffer, attention.relevant, portable=True)
+        return KernelSpec("attentive", attention.cell, attention.buffer, attention.relevant, True, attention)
 
     def run_kernel(
         self, choice: KernelChoice, w: Weights, x: Tensor, state: AttentiveState, lengths: Tensor | None
     ) -> tuple[Tensor, AttentiveState]:
-        attention = self.kernel_attention()
-        assert attention is not None
+        attention: kernels.AttentionOptions = choice.options
         bias = w.bias_modrelu if attention.phi == "modrelu" else None
         if choice.compiled and bias is None:
             u, V = self.kernel_inputs(w, x, lengths)

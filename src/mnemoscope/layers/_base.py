@@ -110,6 +110,7 @@ class Layer(Recurrence):
                 parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
                 self.register_parameter(f"{name}_{suffix}", parameter)
         self._names = tuple(self.shapes(input_size))
+        self._registered = [{name: f"{name}_{suffix}" for name in self._names} for suffix, _ in self._suffixes()]
         self.reset_parameters()
 
     # The equations, which a subclass states.
@@ -158,7 +159,11 @@ class Layer(Recurrence):
 
     def unchanged_from(self, owner: type, *methods: str) -> bool:
         """True if these methods are still the owner's: no kernel may stand in for equations that a subclass changed."""
-        return all(getattr(type(self), name) is getattr(owner, name) for name in methods)
+        cls = type(self)
+        for name in methods:  # not by all(), whose generator takes longer than the comparisons
+            if getattr(cls, name) is not getattr(owner, name):
+                return False
+        return True
 
     # Sizes and parameters.
 
@@ -196,8 +201,11 @@ class Layer(Recurrence):
 
     def weights(self, index: int) -> Weights:
         """Return the parameters of one layer and direction, read (if parametrized, computed) once for many steps."""
-        suffix, _ = self._suffixes()[index]
-        return Weights(**{name: getattr(self, f"{name}_{suffix}") for name in self._names})
+        plain = self._parameters  # nn.Module finds a parameter by name only after a search elsewhere
+        found: dict[str, Any] = {}
+        for name, registered in self._registered[index].items():
+            found[name] = plain[registered] if registered in plain else getattr(self, registered)
+        return Weights(**found)
 
     # The contract of a recurrence.
 

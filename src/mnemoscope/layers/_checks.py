@@ -54,32 +54,40 @@ def check_choice(layer: Layer, option: str, value: Any, allowed: Sequence[str]) 
 
 
 def check_input(layer: Layer, x: Any, packed: bool = False) -> None:
-    name = layer._get_name()
     if not isinstance(x, Tensor):
-        raise MnemoscopeError(f"{name} expects a tensor or a PackedSequence; got a {type(x).__name__}")
-    layout = "(batch, time, input_size)" if layer.batch_first else "(time, batch, input_size)"
-    if not packed and x.dim() not in (2, 3):
-        raise MnemoscopeError(f"{name} expects input {layout}, or (time, input_size) unbatched; got {list(x.shape)}")
+        raise MnemoscopeError(f"{layer._get_name()} expects a tensor or a PackedSequence; got a {type(x).__name__}")
+    dimensions = x.dim()
+    if not packed and dimensions not in (2, 3):
+        raise MnemoscopeError(
+            f"{layer._get_name()} expects input {_layout(layer)}, or (time, input_size) unbatched; got {list(x.shape)}"
+        )
     if x.shape[-1] != layer.input_size:
         raise MnemoscopeError(
-            f"{name} was made with input_size={layer.input_size}; got input {list(x.shape)}, whose last dimension is "
-            f"{x.shape[-1]}"
+            f"{layer._get_name()} was made with input_size={layer.input_size}; got input {list(x.shape)}, whose last "
+            f"dimension is {x.shape[-1]}"
         )
-    time = 1 if layer.batch_first and x.dim() == 3 and not packed else 0
+    time = 1 if layer.batch_first and dimensions == 3 and not packed else 0
     if x.shape[time] == 0:
-        raise MnemoscopeError(f"{name} needs a sequence of at least one step; got input {list(x.shape)}, {layout}")
-    expected = next(layer.parameters(), None)
+        raise MnemoscopeError(
+            f"{layer._get_name()} needs a sequence of at least one step; got input {list(x.shape)}, {_layout(layer)}"
+        )
+    expected = next(iter(layer._parameters.values()), None)
     if expected is None:  # a replica of nn.DataParallel holds its weights as plain tensors
         return
     if x.dtype != expected.dtype and not torch.is_autocast_enabled(x.device.type):
         raise MnemoscopeError(
-            f"{name}'s parameters are {expected.dtype}; got input of {x.dtype}: convert one with .to({expected.dtype}) "
-            "or layer.to(x.dtype)"
+            f"{layer._get_name()}'s parameters are {expected.dtype}; got input of {x.dtype}: convert one with "
+            f".to({expected.dtype}) or layer.to(x.dtype)"
         )
     if x.device != expected.device:
         raise MnemoscopeError(
-            f"{name}'s parameters are on {expected.device}; got input on {x.device}: move one with .to(device)"
+            f"{layer._get_name()}'s parameters are on {expected.device}; got input on {x.device}: move one with "
+            ".to(device)"
         )
+
+
+def _layout(layer: Layer) -> str:
+    return "(batch, time, input_size)" if layer.batch_first else "(time, batch, input_size)"
 
 
 def check_state(layer: Layer, state: State, x: Tensor) -> State:

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from mnemoscope.kernels import Attended
-from mnemoscope.recurrence import map_state
 
 
 class Memory(NamedTuple):
@@ -49,7 +48,8 @@ class AttentiveState(tuple):
         return self[0]
 
     def map_state(self, fn: Callable[[Tensor], Tensor]) -> AttentiveState:
-        return AttentiveState([fn(t) for t in self], fn(self.s), map_state(fn, self.memory), self.memory_layout)
+        visible = [fn(t) for t in self]  # first: `leaves` gives tensors in the order of these calls
+        return AttentiveState(visible, fn(self.s), Memory(*[fn(t) for t in self.memory]), self.memory_layout)
 
     def __getnewargs__(self) -> tuple[Any, ...]:  # for copy and pickle
         return tuple(self), self.s, self.memory, self.memory_layout
@@ -122,9 +122,10 @@ def memory_after_kernel(before: Memory, done: Attended, lengths: Tensor | None) 
     passed = len(done.h) if lengths is None else lengths
     clock = before.clock + passed
     first = before.clock[:, None]  # (batch, 1): the clock at the first step
-    # Autocast computes the new states in a smaller type.
-    values = done.values.to(torch.promote_types(before.values.dtype, done.values.dtype))
-    keys = done.keys.to(torch.promote_types(before.keys.dtype, done.keys.dtype))
+    values, keys = done.values, done.keys
+    if values.dtype != before.values.dtype or keys.dtype != before.keys.dtype:  # autocast: the new ones are smaller
+        values = values.to(torch.promote_types(before.values.dtype, values.dtype))
+        keys = keys.to(torch.promote_types(before.keys.dtype, keys.dtype))
 
     if done.slots is None:  # full attention: all slots carried in, and the new states after them
         steps = torch.arange(len(done.h), device=done.h.device)
@@ -136,6 +137,6 @@ def memory_after_kernel(before: Memory, done: Attended, lengths: Tensor | None) 
 
     count = done.slots.shape[1]
     carried = before.origin.gather(1, done.slots.clamp(0, count - 1)) if count else before.origin
-    carried = torch.where(done.slots < 0, -1, carried)
-    origin = torch.where(done.slots < count, carried, first + (done.slots - count))
+    made = done.slots + (first - count)
+    origin = torch.where(done.slots < count, carried, made).masked_fill_(done.slots < 0, -1)
     return Memory(values, keys, origin, done.relevance, clock)

@@ -122,15 +122,15 @@ class RNN(Gated):
         return str(self.nonlinearity) if known else None
 
     def kernel_spec(self) -> KernelSpec | None:
-        if self.preactivation or self.kernel_nonlinearity() is None:
+        phi = self.kernel_nonlinearity()
+        if self.preactivation or phi is None or not self.unchanged_from(RNN, "cell", "advance"):
             return None
-        return KernelSpec("rnn") if self.unchanged_from(RNN, "cell", "advance") else None
+        return KernelSpec("rnn", options=phi)
 
     def run_kernel(
         self, choice: KernelChoice, w: Weights, x: Tensor, state: State, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        phi = self.kernel_nonlinearity()
-        assert phi is not None
+        phi = choice.options
         if phi == "identity":
             h = kernels.linear(choice.dtype, self.project(w, x), w.weight_hh, state, lengths)
         elif phi == "modrelu":

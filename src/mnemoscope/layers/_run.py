@@ -26,6 +26,7 @@ class KernelSpec(NamedTuple):
         family: the kernel's name, as `kernels.fused_dtype` knows it.
         cell, buffer, relevant: what attention's kernels must know to say whether they fit.
         portable: whether torch's own operations can run the kernel where none is compiled.
+        options: what `run_kernel` finds in its `KernelChoice`: the equations as the kernel knows them.
     """
 
     family: str
@@ -33,13 +34,15 @@ class KernelSpec(NamedTuple):
     buffer: int = -1
     relevant: int = 0
     portable: bool = False
+    options: Any = None
 
 
 class KernelChoice(NamedTuple):
-    """How a fused kernel runs: the type it computes in, and whether it is a compiled one."""
+    """How a fused kernel runs: the type it computes in, whether it is a compiled one, and its `KernelSpec.options`."""
 
     dtype: torch.dtype
     compiled: bool
+    options: Any = None
 
 
 def run(layer: Layer, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
@@ -65,9 +68,9 @@ def _choose_kernel(layer: Layer, x: Tensor) -> KernelChoice | None:
         spec.family, x, layer.hidden_size, cell=spec.cell, buffer=spec.buffer, relevant=spec.relevant
     )
     if dtype is not None:
-        return KernelChoice(dtype, compiled=True)
+        return KernelChoice(dtype, True, spec.options)
     dtype = kernels.portable_dtype(x) if spec.portable else None
-    return None if dtype is None else KernelChoice(dtype, compiled=False)
+    return None if dtype is None else KernelChoice(dtype, False, spec.options)
 
 
 def _run_checkpointed(

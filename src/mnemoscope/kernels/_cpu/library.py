@@ -104,10 +104,11 @@ def call(name: str, dtype: torch.dtype, values: Sequence[Tensor | int | float | 
         if isinstance(value, Tensor):
             if value.nbytes >= huge_pages.PAGE:
                 huge_pages.advise(value)
-            value = value.data_ptr()
+            words.append(value.data_ptr())
         elif isinstance(value, str):
-            value = ENUMERATIONS[field][value]
-        words.append(value or 0)
+            words.append(ENUMERATIONS[field][value])
+        else:
+            words.append(value or 0)
     packed = structure.packer.pack(*words, torch.get_num_threads(), _gomp_parallel())
     if getattr(loops, f"{name}_{_NAMES[dtype]}")(packed):
         raise MemoryError(f"{name} could not allocate its working memory")
