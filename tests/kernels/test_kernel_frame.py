@@ -170,6 +170,11 @@ def test_operators_are_called_by_the_names_of_their_parameters() -> None:
 
 
 @compiled
+def test_a_run_is_named_after_its_operator_in_the_graph() -> None:
+    assert make("LSTM")(sequence())[0].grad_fn.name() == "LstmBackward"
+
+
+@compiled
 def test_autocast_computes_in_single_precision_and_gives_gradients_back() -> None:
     layer, x = make("RelRNN", dtype=torch.float32), sequence(dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -144,21 +144,19 @@ class Derivative:
     def _function(self) -> type[torch.autograd.Function]:
         overload = self.operator.overload
 
-        class Run(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, *inputs: Any) -> Any:
-                with below_autograd():
-                    outputs = overload(*inputs)
-                self.save(ctx, inputs, outputs)
-                return outputs
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            with below_autograd():
+                outputs = overload(*inputs)
+            self.save(ctx, inputs, outputs)
+            return outputs
 
-            @staticmethod
-            def backward(ctx: Any, *grads: Any) -> Any:
-                return self.backward(SavedRun(self, ctx), *grads[: self._count])
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return self.backward(SavedRun(self, ctx), *grads[: self._count])
 
-        family = self.operator.name.removesuffix("_forward")
-        Run.__name__ = f"{family.capitalize()}Run"  # torch names the node in the graph after it
-        return Run
+        # Made by its name, which is the node's in a graph and in a profile.
+        name = self.operator.name.removesuffix("_forward").capitalize()
+        methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        return type(name, (torch.autograd.Function,), methods)
 
 
 def register_derivative(
@@ -337,7 +335,7 @@ def _attentive_with(backward: Operator) -> Callable[..., Gradients]:
 def _attentive(
     run: SavedRun, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, backward: Operator
 ) -> dict[str, Tensor | None]:
-    """Return the gradients by name, of a run whose final memory nobody differentiates."""
+    """Return the gradients by name, of a run whose final memory has no gradient."""
     if torch.is_grad_enabled():
         flat = run.gradients_of_naive(_naive.attentive, (dh, ds, dc_T), slots=run.results.slots)
         return dict(zip(run.derivative.operator.arguments, flat, strict=True))
