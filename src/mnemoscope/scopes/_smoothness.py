@@ -73,7 +73,8 @@ def smoothness(subject: Subject, *, points: int = 6, lengths: int = 6, probes: i
         return Finding("smoothness", f"smoothness does not apply: {why}.", "not applicable", why=why)
     # Lipschitz constants: the largest norms of Jacobians at states along the run.
     samples = list(sample_states(subject, points, rows=1))
-    norms = torch.tensor([_jacobian_norms(subject.recurrence, sample.x[:1], sample.state) for sample in samples])
+    measured = [_jacobian_norms(subject.recurrence, sample.x[:1], sample.state) for sample in samples]
+    norms = torch.tensor(measured, dtype=torch.float64)
     L_f, L_x, L_g = norms.max(0).values.tolist()
     subject.report(0.4)
 
