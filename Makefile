@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CSRC := src/mnemoscope/kernels/csrc
 CPU := $(CSRC)/cpu
 
-.PHONY: test quick test-faults sanitize demo lint clean
+.PHONY: test quick test-faults mutants sanitize demo lint clean
 
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,6 +31,10 @@ quick: $(STAMP)
 # Training processes killed by SIGKILL at fifty moments, in the middle of a write included.
 test-faults: $(STAMP)
 	MNEMOSCOPE_KILLS=50 $(BIN)/pytest tests/training/test_kills.py
+
+# Small changes to formulas and figures, each of which some test must notice; ARGS='lyapunov' selects by name or file.
+mutants: $(STAMP)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m mutants.run $(ARGS)
 
 # The C++ loops under AddressSanitizer and UndefinedBehaviorSanitizer, as this machine runs them and as any would.
 build/sanitized-%.so: $(wildcard $(CPU)/*.cpp $(CPU)/*.h)

@@ -26,9 +26,11 @@ CASES: list[tuple[str, dict[str, Any], bool]] = [
     ("logistic", {"r": 4.0}, True),
     ("cat-map", {}, False),
     ("lorenz", {}, True),
+    ("delay-line", {"delay": 10}, False),
     ("leaky-sum", {"decay": 0.95}, False),
+    ("leaky-sum", {"decay": 0.95, "present": 5.0}, False),
     ("leaky-sum", {"decay": 0.5}, False),
-    ("random-tanh", {"gain": 0.5}, True),
+    ("random-tanh", {"gain": 0.9}, True),
     ("circuit", {}, False),
     ("circuit", {"values": 2, "channels": 20}, False),
 ]

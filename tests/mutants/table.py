@@ -1,0 +1,235 @@
+"""Small changes to formulas and figures, each of which some test must notice: what `make mutants` runs.
+
+A mutant names the file (below src/mnemoscope), text that occurs in it exactly once, what replaces it, and the tests that
+must fail then: test files or single tests, as few and as fast as will do.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One change of the source, and the tests that must notice it, separated by spaces."""
+
+    name: str
+    file: str
+    original: str
+    replacement: str
+    tests: str
+
+
+EQUATIONS = "tests/test_equations.py"
+RELEVANCY = "tests/layers/test_relevancy.py"
+STABLE = "tests/layers/test_stable.py"
+ORTHOGONAL = "tests/layers/test_orthogonal.py"
+INITIALIZATION = "tests/layers/test_initialization.py"
+SUMMARIES = "tests/training/test_summaries.py"
+FIT = "tests/training/test_fit.py"
+HEADLINE = "tests/report/test_headline.py"
+VIEW = "tests/report/test_view.py"
+CHARTS = "tests/report/test_chart_values.py"
+DRAWING = "tests/report/test_drawing.py"
+RENDERING = "tests/report/test_rendering.py"
+KERG_STATEMENTS = "tests/theory/test_kerg_statements.py"
+JACOBIANS = "tests/theory/test_kerg_jacobians.py"
+PATHS = "tests/theory/test_kerg_paths.py"
+PARAMETERS = "tests/theory/test_kerg_parameters.py"
+SPARSE = "tests/theory/test_kerg_sparse.py"
+UNIFORM = "tests/theory/test_kerg_uniform.py"
+BOUNDS = "tests/theory/test_levine_bounds.py"
+CONSTANTS = "tests/theory/test_stability_constants.py"
+DESCENT = "tests/theory/test_stability_descent.py"
+LSTM = "tests/theory/test_stability_lstm.py"
+COST = "tests/theory/test_smoothness_cost.py"
+ENTROPY_THEORY = "tests/theory/test_smoothness_entropy.py"
+LOSSES = "tests/theory/test_smoothness_losses.py"
+CHAOS = "tests/theory/test_smoothness_chaos.py"
+SENSITIVITY = "tests/theory/test_smoothness_sensitivity.py"
+REGULARIZATION = "tests/theory/test_foundations_regularization.py"
+RECURRENCES = "tests/theory/test_foundations_recurrences.py"
+VARIANCES = "tests/theory/test_foundations_initialization.py"
+BOUNDARIES = "tests/scopes/test_decision_boundaries.py"
+CLOSED_FORM = "tests/scopes/test_figures_in_closed_form.py"
+SMOOTHNESS = CLOSED_FORM
+SIGNAL = f"{CLOSED_FORM}::test_signal_figures_are_ratios_of_their_series"
+WEIGHT_GAIN = "tests/scopes/test_signal_scope.py::test_weight_gain_of_a_parametrized_weight"
+ATTENTION = "tests/scopes/test_attention_scope.py"
+LYAPUNOV = "tests/scopes/test_lyapunov.py"
+HORIZON = "tests/scopes/test_horizon_scope.py"
+TRUNCATION = "tests/scopes/test_truncation_scope.py"
+STABILITY = "tests/scopes/test_stability_scope.py"
+
+# fmt: off
+# A table: one mutant a line.
+EQUATION_MUTANTS = [
+    Mutant("lstm-forget-gate", "equations.py", "torch.sigmoid(f) * c + ", "torch.sigmoid(i) * c + ", EQUATIONS),
+    Mutant("lstm-output", "equations.py", "torch.sigmoid(o) * torch.tanh(c), c", "torch.sigmoid(o) * c, c", EQUATIONS),
+    Mutant("gru-reset-gate", "equations.py", "torch.tanh(u_n + r * v_n)", "torch.tanh(r * u_n + v_n)", EQUATIONS),
+    Mutant("gru-update-gate", "equations.py", "return n + z * (h - n)", "return h + z * (n - h)", EQUATIONS),
+    Mutant("goru-update", "equations.py", "g * h + (1 - g) * candidate", "(1 - g) * h + g * candidate", EQUATIONS),
+    Mutant("modrelu-bias", "equations.py", "torch.relu(torch.abs(z) + b)", "torch.relu(torch.abs(z) - b)", EQUATIONS),
+    Mutant("scores-tanh", "equations.py", "(query.unsqueeze(-2) + keys).tanh_() @ v", "(query.unsqueeze(-2) + keys) @ v", EQUATIONS),
+    Mutant("softmax-empty", "equations.py", "masked_fill(~filled, lowest), -1) * filled", "masked_fill(~filled, lowest), -1)", EQUATIONS),
+    Mutant("sparse-threshold", "equations.py", "scores.topk(top, -1)", "scores.topk(top + 1, -1)", EQUATIONS),
+]
+
+LAYER_MUTANTS = [
+    Mutant("screening-ties", "layers/_relevancy.py", "gather(1, leaving) > least)", "gather(1, leaving) >= least)", RELEVANCY),
+    Mutant("screening-weakest", "layers/_relevancy.py", "relevance.min(1, keepdim=True)", "relevance.max(1, keepdim=True)", RELEVANCY),
+    Mutant("screening-decay", "layers/_relevancy.py", "torch.cat([recent, self.decay * older], 1)", "torch.cat([self.decay * recent, older], 1)", RELEVANCY),
+    Mutant("screening-refresh", "layers/_relevancy.py", "F.pad(alpha[:, : self.buffer], (0, self.relevant))", "alpha", RELEVANCY),
+    Mutant("stable-spectral-radius", "layers/_stable.py", "radius = lam / _lipschitz(layer, lipschitz)", "radius = lam * _lipschitz(layer, lipschitz)", f"{STABLE}::test_lipschitz_constants_widen_the_ball"),
+    Mutant("stable-lstm-candidate", "layers/_stable.py", "radii = (room, room * (1 - forget), room / 4, room)", "radii = (room, room * (1 - forget), room, room)", f"{STABLE}::test_projected_lstm_is_certified"),
+    Mutant("stable-lstm-forget", "layers/_stable.py", "radii = (room, room * (1 - forget), room / 4, room)", "radii = (room, room, room / 4, room)", f"{STABLE}::test_projected_lstm_is_certified"),
+    Mutant("stable-input-bound", "layers/_stable.py", "_forget_only(share / bound)", "_forget_only(share)", f"{STABLE}::test_projected_lstm_is_certified {STABLE}::test_states_above_the_first_layer_count_with_their_dropout"),
+    Mutant("stable-dropout-scale", "layers/_stable.py", "1 / (1 - layer.dropout) if layer.dropout < 1", "1.0 if layer.dropout < 1", f"{STABLE}::test_states_above_the_first_layer_count_with_their_dropout"),
+    Mutant("stable-threshold", "layers/_stable.py", "(moduli - thresholds.gather(-1, k - 1)).clamp(min=0)", "(moduli - thresholds.gather(-1, k - 1) / 2).clamp(min=0)", f"{STABLE}::test_rows_go_to_their_nearest_point"),
+    Mutant("stable-gradient-skew", "layers/_stable.py", "clipped_sum / (high + low)", "one_clipped / (high + low)", f"{STABLE}::test_gradients_of_the_projections"),
+    Mutant("henaff-angles", "layers/_init.py", "uniform_(-math.pi, math.pi)", "uniform_(-math.pi / 2, math.pi / 2)", f"{ORTHOGONAL}::test_henaff_angles_fill_the_circle_and_cayley_angles_a_quarter"),
+    Mutant("cayley-angles", "layers/_init.py", "return -2 * torch.atan(-torch.sqrt(", "return -torch.atan(-torch.sqrt(", f"{ORTHOGONAL}::test_the_cayley_map_of_its_published_blocks_gives_the_same_matrix {ORTHOGONAL}::test_henaff_angles_fill_the_circle_and_cayley_angles_a_quarter"),
+    Mutant("skew-sign", "layers/_init.py", "skew[even + 1, even] = -angles", "skew[even + 1, even] = angles", f"{ORTHOGONAL}::test_initializations_are_orthogonal"),
+    Mutant("variance-gain", "layers/_init.py", '{"linear": 1.0, "relu": 2.0}', '{"linear": 1.0, "relu": 1.0}', f"{INITIALIZATION}::test_moments {INITIALIZATION}::test_relu_is_he_initialization"),
+    Mutant("goru-rotation", "layers/_orthogonal.py", "sin * a + cos * b", "cos * b - sin * a", f"{ORTHOGONAL}::test_a_rotation_of_two_coordinates_is_the_one_known"),
+    Mutant("slow-rate", "layers/_orthogonal.py", '"lr": slow * lr', '"lr": lr', f"{ORTHOGONAL}::test_parameter_groups_give_skew_matrices_a_tenth_of_the_rate"),
+]
+
+TRAINING_MUTANTS = [
+    Mutant("best-at-equality", "training/_best_so_far.py", "return value > other if task.higher_is_better else value < other", "return value >= other if task.higher_is_better else value <= other", f"{SUMMARIES}::test_best_so_far"),
+    Mutant("best-direction", "training/_best_so_far.py", "return value > other if task.higher_is_better else value < other", "return value > other", f"{SUMMARIES}::test_best_so_far"),
+    Mutant("best-of-nan", "training/_best_so_far.py", "value if math.isfinite(value) else None", "value", f"{SUMMARIES}::test_best_so_far"),
+    Mutant("solved-at-equality", "training/_best_so_far.py", "return headline == task.solved or _is_better", "return _is_better", f"{SUMMARIES}::test_solved_at_the_exact_threshold"),
+    Mutant("evaluation-weights", "training/_evaluation.py", "weights.append(task.weight(targets))", "weights.append(1.0)", f"{SUMMARIES}::test_evaluate_is_the_mean_weighted_by_batch_size"),
+    Mutant("weighted-mean", "tasks/_task.py", "zip(metrics, weights, strict=True)) / total", "zip(metrics, weights, strict=True)) / len(metrics)", f"{SUMMARIES}::test_evaluate_is_the_mean_weighted_by_batch_size"),
+    Mutant("evaluation-state", "training/_evaluation.py", "if task.resets_state(step, batch_size, split):", "if not task.resets_state(step, batch_size, split):", f"{FIT} {SUMMARIES}"),
+    Mutant("held-out-batches", "training/_evaluation.py", "return min(batches or available, available)", "return batches or available", f"{SUMMARIES}::test_held_out_batches_are_at_most_those_of_the_split"),
+    Mutant("inverse-schedule", "training/_optimization.py", "lambda update: 1 / (update + 1))", "lambda update: 1 / (update + 2))", f"{FIT}::test_updates_match_gradient_descent_by_hand"),
+    Mutant("inverse-sqrt-schedule", "training/_optimization.py", "1 / math.sqrt(update + 1)", "1 / (update + 1)", f"{FIT}::test_updates_match_gradient_descent_by_hand"),
+    Mutant("step-schedule", "training/_optimization.py", "config.factor ** (update // config.step_every)", "config.factor ** (update // (config.step_every + 1))", f"{FIT}::test_updates_match_gradient_descent_by_hand"),
+]
+
+REPORT_MUTANTS = [
+    Mutant("horizon-tie", "report/_headline.py", "enough = horizon >= min(needs, lags)", "enough = horizon > min(needs, lags)", HEADLINE),
+    Mutant("horizon-to-the-start", "report/_headline.py", "to_the_start = not horizon < lags", "to_the_start = horizon > lags", HEADLINE),
+    Mutant("proved-before-seen", "report/_headline.py", '.status_of("lambda") == "certified":', '.status_of("lambda") != "certified":', HEADLINE),
+    Mutant("far-gradient-tone", "report/_headline.py", "not relative >= VANISHED", "not relative > VANISHED", HEADLINE),
+    Mutant("alarms-order", "report/_headline.py", "sorted(ranked, key=lambda pair: pair[0])", "ranked", HEADLINE),
+    Mutant("quartile-band", "report/_view.py", "return spread[0], spread[1]", "return spread[1], spread[0]", VIEW),
+    Mutant("deviation-band", "report/_view.py", "return y - spread, y + spread", "return y - spread, y", VIEW),
+    Mutant("band-scale", "report/_view.py", "None if high is None else high.astype(float) * scale", "None if high is None else high.astype(float)", f"{VIEW} {CHARTS}"),
+    Mutant("bound-cut", "report/_view.py", "BOUND_FACTOR = 1e6", "BOUND_FACTOR = 1e5", VIEW),
+    Mutant("gradients-relative", "report/_charts/memory.py", "scale = 1 / largest if largest > 0 else 1.0", "scale = 1.0", CHARTS),
+    Mutant("slopes-relative", "report/_charts/cost.py", "line.y / first", "line.y", CHARTS),
+    Mutant("exponents-from-one", "report/_charts/dynamics.py", 'lines_of(shown, "exponents", start=1)', 'lines_of(shown, "exponents")', CHARTS),
+    Mutant("quantiles-of-ratios", "report/_charts/dynamics.py", 'np.sort(view.finding.series["ratio"].astype(float))', 'view.finding.series["ratio"].astype(float)', CHARTS),
+    Mutant("log-decades", "report/_chart.py", "LOG_DECADES = 16", "LOG_DECADES = 15", f"{CHARTS} {RENDERING}"),
+    Mutant("block-means", "report/_downsampling.py", "return sums / np.outer(heights, widths), rows, columns", "return sums / np.outer(widths, heights).T * 2, rows, columns", DRAWING),
+    Mutant("heat-map-row-0", "report/_interactive.py", 'described["autorange"] = "reversed"', 'described["autorange"] = True', DRAWING),
+]
+
+THEORY_MUTANTS = [
+    Mutant("kerg-total-derivative", "theory/attention/_paths.py", "C.append(E_i + torch.einsum", "C.append(2 * E_i + torch.einsum", PATHS),
+    Mutant("kerg-hops", "theory/attention/_paths.py", "terms[i, 1 : i + 1] = torch.einsum", "terms[i, :i] = torch.einsum", PATHS),
+    Mutant("kerg-X", "theory/attention/_jacobians.py", "torch.outer(blocks.deviation[k, slot], blocks.score_by_hidden[k, slot])", "torch.outer(blocks.hidden[j], blocks.score_by_hidden[k, slot])", JACOBIANS),
+    Mutant("kerg-Y", "theory/attention/_jacobians.py", "gradient[slot] - blocks.weight[t] @ gradient)", "gradient[slot])", JACOBIANS),
+    Mutant("kerg-score-slope", "theory/attention/_jacobians.py", "v * (1 - activation**2)", "v * (1 - activation)", JACOBIANS),
+    Mutant("kerg-recurrent-factor", "theory/attention/_jacobians.py", "F[i + 1, i] += macro_partial(blocks, t + i + 1)", "pass", JACOBIANS),
+    Mutant("kerg-lemma-8-slope", "theory/attention/_parameters.py", "pulled = hidden_total * slope  #", "pulled = hidden_total  #", PARAMETERS),
+    Mutant("kerg-lemma-7-deviation", "theory/attention/_parameters.py", 'torch.einsum("tj,tmj->tm", pulled, blocks.deviation)', 'torch.einsum("tj,tmj->tm", pulled, blocks.deviation + 1)', PARAMETERS),
+    Mutant("kerg-depth-bound", "theory/attention/_sparse.py", "eigenvalue**depth / kappa ** (depth + 1)", "eigenvalue**depth / kappa**depth", SPARSE),
+    Mutant("kerg-dependency-depth", "theory/attention/_sparse.py", "depth[k] = 1 + depth[:k][reached].min()", "depth[k] = 1 + depth[:k][reached].max()", SPARSE),
+    Mutant("kerg-effective-sparsity", "theory/attention/_sparse.py", "return 1 / (weight**2).sum(1)", "return 1 / (weight**2).sum(1).sqrt()", SPARSE),
+    Mutant("kerg-uniform-gain", "theory/attention/_growth.py", "p = 1 + 1 / complex(t)", "p = 1 / complex(t)", UNIFORM),
+    Mutant("kerg-growth-exponent", "theory/attention/_growth.py", "return eigenvalue / (1 - eigenvalue) - 1", "return eigenvalue - 1", UNIFORM),
+    Mutant("kerg-inverse-rate", "theory/attention/_growth.py", "eigenvalue.real >= eigenvalue.real**2 + eigenvalue.imag**2", "eigenvalue.real >= eigenvalue.real**2", UNIFORM),
+    Mutant("kerg-newton-sign", "theory/attention/_symmetric.py", "(-1) ** (l - 1) * S[l - 1]", "S[l - 1]", UNIFORM),
+    Mutant("kerg-chi", "theory/attention/_uniform.py", "columns[0][0] += 1", "columns[0][0] += 0", UNIFORM),
+    Mutant("kerg-lemma-11", "theory/attention/_uniform.py", "for r in range(s + 1)) / (t + k - s)", "for r in range(s + 1)) / (t + k)", UNIFORM),
+    Mutant("levine-multisets", "theory/separation/_bounds.py", "math.comb(kinds + size - 1, size) if kinds", "math.comb(kinds + size, size) if kinds", BOUNDS),
+    Mutant("levine-shallow-rank", "theory/separation/_bounds.py", "return min(channels, inputs**half)", "return min(channels, inputs * half)", BOUNDS),
+    Mutant("levine-ceiling", "theory/separation/_bounds.py", "channels * (multiset_coefficient(channels, half) - missing)", "channels * multiset_coefficient(channels, half)", BOUNDS),
+    Mutant("levine-input-degree", "theory/separation/_bounds.py", "multiset_coefficient(length - time + 1, depth - 1)", "multiset_coefficient(length - time, depth - 1)", BOUNDS),
+    Mutant("miller-tanh-smoothness", "theory/stability/_constants.py", "4 / (3 * math.sqrt(3)), 1.0)", "4 / (3 * math.sqrt(2)), 1.0)", CONSTANTS),
+    Mutant("miller-read", "theory/stability/_constants.py", "math.sqrt(state_bound**2 + input_bound**2 + len(biases))", "math.sqrt(state_bound**2 + input_bound**2)", CONSTANTS),
+    Mutant("miller-state-gap", "theory/stability/_constants.py", "return system.lam**k * system.start_gap", "return system.lam ** (k + 1) * system.start_gap", CONSTANTS),
+    Mutant("miller-output-bound", "theory/stability/_constants.py", "return L_f * state_gap(system, k)", "return state_gap(system, k)", CONSTANTS),
+    Mutant("miller-context-length", "theory/stability/_constants.py", "/ -math.log(system.lam) - 1e-12)", "/ (1 - system.lam) - 1e-12)", CONSTANTS),
+    Mutant("miller-gradient-gap", "theory/stability/_descent.py", "lam**k * early + k * lam ** (k - 1) * late", "lam**k * early + k * lam**k * late", DESCENT),
+    Mutant("miller-gradient-gap-halved", "theory/stability/_descent.py", "lam**k * early + k * lam ** (k - 1) * late", "(lam**k * early + k * lam ** (k - 1) * late) / 2", DESCENT),
+    Mutant("miller-smoothness-cube", "theory/stability/_descent.py", "loss.L_p * L_w**2 * system.beta_hh / gap**3", "loss.L_p * L_w**2 * system.beta_hh / gap**2", DESCENT),
+    Mutant("miller-proposition-2", "theory/stability/_descent.py", "min(float(steps), 1 + 1 / ab) if ab", "min(float(steps), 1 / ab) if ab", DESCENT),
+    Mutant("miller-lemma-5-bias", "theory/stability/_lstm.py", "_norm(U[1]) * input_bound + b[1].abs().max())", "_norm(U[1]) * input_bound)", LSTM),
+    Mutant("miller-comparison", "theory/stability/_lstm.py", "+ at.i[:, None] * W[2]", "+ at.i[:, None] * W[2] / 4", LSTM),
+    Mutant("miller-drift", "theory/stability/_lstm.py", "(w_i + cell * w_f) / 4 + w_g", "(w_i + w_f) / 4 + w_g", LSTM),
+    Mutant("miller-iterations", "theory/stability/_lstm.py", "math.sqrt(2 * hidden_size)", "math.sqrt(hidden_size)", LSTM),
+    Mutant("ribeiro-amplification", "theory/smoothness/_cost.py", "_powers(L_f**2, N).cumsum(0).sqrt()", "_powers(L_f, N).cumsum(0).sqrt()", COST),
+    Mutant("ribeiro-output-bound", "theory/smoothness/_cost.py", "reference + joint.L_g * amplification", "reference + amplification", COST),
+    Mutant("ribeiro-cost-lipschitz", "theory/smoothness/_cost.py", "(loss.steepness(target, outputs) * S)[1:].mean()", "(loss.steepness(target, outputs) * S).mean()", COST),
+    Mutant("ribeiro-gradient-lipschitz", "theory/smoothness/_cost.py", "loss.K3 * target * L_J + L_Jy", "target * L_J + L_Jy", COST),
+    Mutant("ribeiro-gradient-halved", "theory/smoothness/_cost.py", "return float((loss.K3 * target * L_J + L_Jy)[1:].mean())", "return float((loss.K3 * target * L_J + L_Jy)[1:].mean()) / 2", COST),
+    Mutant("ribeiro-path-power", "theory/smoothness/_cost.py", "t[:, None] - t[None, :] - 1).clamp(min=0)", "t[:, None] - t[None, :]).clamp(min=0)", COST),
+    Mutant("ribeiro-hadamard-columns", "theory/smoothness/_entropy.py", "vector_norm(jacobians, dim=-2)", "vector_norm(jacobians, dim=-1)", ENTROPY_THEORY),
+    Mutant("ribeiro-entropy-bound", "theory/smoothness/_entropy.py", "state_size * math.log(L_f) if L_f", "math.log(L_f) if L_f", ENTROPY_THEORY),
+    Mutant("ribeiro-cross-entropy", "theory/smoothness/_losses.py", "K3=1.0, K4=1 / 4", "K3=1.0, K4=1 / 5", LOSSES),
+    Mutant("ribeiro-product", "theory/smoothness/_losses.py", "math.prod(bounds[:i]) * math.prod(bounds[i + 1 :])", "math.prod(bounds[:i])", LOSSES),
+    Mutant("ribeiro-stability-limit", "theory/smoothness/_chaos.py", "(1.25 + math.sqrt(10)) / 5.625", "(1.25 + math.sqrt(10)) / 5.5", CHAOS),
+    Mutant("ribeiro-sensitivity", "theory/smoothness/_sensitivity.py", "D = A @ D + B", "D = A @ D", SENSITIVITY),
+    Mutant("ribeiro-invariant-ball", "theory/smoothness/_invariance.py", "return drive / (1 - contraction)", "return drive / (1 + contraction)", CHAOS),
+    Mutant("nabli-dropout", "theory/foundations/_dropout.py", "fit + keep * (1 - keep) *", "fit + (1 - keep) *", REGULARIZATION),
+    Mutant("nabli-running-average", "theory/foundations/_momentum.py", "return alpha, epsilon / (1 - alpha)", "return alpha, epsilon", REGULARIZATION),
+    Mutant("nabli-bias-correction", "theory/foundations/_momentum.py", "averages / (1 - beta**n)", "averages / (1 - beta)", REGULARIZATION),
+    Mutant("nabli-gradient-bound", "theory/foundations/_vanishing.py", "matrix_norm(W, ord=2))) ** steps", "matrix_norm(W, ord=2))) ** (steps - 1)", RECURRENCES),
+    Mutant("nabli-bidirectional", "theory/foundations/_bidirectional.py", "gradient[t] @ weights.V + through_state", "through_state", RECURRENCES),
+    Mutant("nabli-uniform-scale", "theory/foundations/_initialization.py", "else 3 * variance", "else 2 * variance", VARIANCES),
+]
+
+SCOPE_MUTANTS = [
+    Mutant("smoothness-growth", "scopes/_smoothness.py", "factor = math.exp(rate)", "factor = math.exp(rate / 2)", SMOOTHNESS),
+    Mutant("smoothness-gradient-growth", "scopes/_smoothness.py", "_growth(counts, gradient_slope)", "_growth(counts, cost_slope)", SMOOTHNESS),
+    Mutant("smoothness-S-squared", "scopes/_smoothness.py", "amplification(L_x, subject.steps)[counts].square()", "amplification(L_x, subject.steps)[counts]", SMOOTHNESS),
+    Mutant("smoothness-L-g", "scopes/_smoothness.py", "L_f, L_x, L_g = norms.max(0).values.tolist()", "L_f, L_x, L_g = [*norms.max(0).values.tolist()[:2], 1.0]", SMOOTHNESS),
+    Mutant("smoothness-joint-norm", "scopes/_smoothness.py", "[-1].clamp(min=0).sqrt().item()", "[-1].clamp(min=0).item()", SMOOTHNESS),
+    Mutant("signal-over-depth", "scopes/_signal.py", "_ratio(variance[:, -1].mean(), variance[:, 0].mean())", "_ratio(variance[:, 0].mean(), variance[:, -1].mean())", SIGNAL),
+    Mutant("signal-over-time", "scopes/_signal.py", "_ratio(variance[-1].mean(), early.mean())", "_ratio(variance[-1].mean(), variance.mean())", SIGNAL),
+    Mutant("signal-gradient-over-time", "scopes/_signal.py", "_ratio(gradient[0].mean(), gradient[-1].mean())", "_ratio(gradient[-1].mean(), gradient[0].mean())", SIGNAL),
+    Mutant("signal-fan-in", "scopes/_signal.py", "fan_in += weights[partner].shape[1]", "fan_in += 0", WEIGHT_GAIN),
+    Mutant("attention-lag", "scopes/_attention.py", "self.lag[:, t] = (weights * lags).sum(1)", "self.lag[:, t] = (weights * lags).mean(1)", ATTENTION),
+    Mutant("attention-entropy", "scopes/_attention.py", "entr(weights).sum(1).exp()", "entr(weights).sum(1)", ATTENTION),
+    Mutant("attention-relevance-needed", "scopes/_attention.py", "amin(1) * screening.decay", "amin(1)", ATTENTION),
+    Mutant("attention-beyond-buffer", "scopes/_attention.py", "_fraction(attention * (lags >= buffer), attention)", "_fraction(attention * (lags > buffer), attention)", ATTENTION),
+    Mutant("decay-rate", "scopes/_measures/decay.py", "return Law(name, math.exp(slope), exponent, quality, advantage)", "return Law(name, math.exp(-slope), exponent, quality, advantage)", HORIZON),
+    Mutant("decay-law", "scopes/_measures/decay.py", "if residual_power < residual_exponential:", "if residual_power > residual_exponential:", HORIZON),
+    Mutant("decay-quality", "scopes/_measures/decay.py", "quality = 1 - best / total if total > tiny else 1.0", "quality = 1.0", HORIZON),
+    Mutant("certificate-rnn", "scopes/_measures/certificates.py", "own.append(phi.lipschitz * spectral_norm(w.weight_hh))", "own.append(phi.lipschitz * spectral_norm(w.weight_hh) / 2)", STABILITY),
+    Mutant("certificate-stack", "scopes/_measures/certificates.py", "matrix[layer] += between[layer] * matrix[layer - 1]", "matrix[layer] += matrix[layer - 1]", STABILITY),
+    Mutant("certificate-euclidean", "scopes/_measures/certificates.py", "self.weights.norm() / self.weights.min()", "self.weights.max() / self.weights.min()", f"{CLOSED_FORM}::test_a_certified_factor_costs_the_norm_of_the_weights_in_the_euclidean_norm"),
+    Mutant("certificate-modrelu", "scopes/_measures/certificates.py", "float(w.bias_modrelu.max()) <= 0", "float(w.bias_modrelu.max()) <= 1", STABILITY),
+]
+
+# Of scopes that change most; they come last.
+CHANGING_SCOPE_MUTANTS = [
+    Mutant("lyapunov-standard-error", "scopes/_lyapunov.py", "error = (variance.mean(0) / effective).sqrt()", "error = variance.mean(0) / effective", LYAPUNOV),
+    Mutant("kaplan-yorke", "scopes/_lyapunov.py", "return j + before / abs(exponents[j])", "return j + before / abs(exponents[j - 1])", f"{LYAPUNOV}::test_kaplan_yorke {BOUNDARIES}::test_kaplan_yorke_where_a_sum_is_zero"),
+    Mutant("lyapunov-digits", "scopes/_lyapunov.py", "-math.log(torch.finfo(subject.dtype).eps) / largest", "-math.log10(torch.finfo(subject.dtype).eps) / largest", LYAPUNOV),
+    Mutant("entropy-per-number", "scopes/_entropy.py", "mean / size", "mean", f"{CLOSED_FORM}::test_entropy_per_number_and_its_bound_by_the_norm"),
+    Mutant("entropy-log-norm", "scopes/_entropy.py", "size * norms.log().mean(1)", "norms.log().mean(1)", f"{CLOSED_FORM}::test_entropy_per_number_and_its_bound_by_the_norm"),
+    Mutant("truncation-1-over-k", "scopes/_truncation.py", "np.log(errors[usable] / lengths[usable])", "np.log(errors[usable])", f"{CLOSED_FORM}::test_fitted_lambda_of_k_lambda_to_the_k"),
+    Mutant("truncation-output-bound", "scopes/_measures/truncation_bounds.py", "prediction_gap(self.system, lipschitz, int(k)) / output_size", "prediction_gap(self.system, 1.0, int(k)) / output_size", f"{CLOSED_FORM}::test_output_bound_has_the_spectral_norm_of_the_readout"),
+    Mutant("truncation-output-size", "scopes/_measures/truncation_bounds.py", "prediction_gap(self.system, lipschitz, int(k)) / output_size", "prediction_gap(self.system, lipschitz, int(k))", TRUNCATION),
+    Mutant("truncation-gradient-bound", "scopes/_measures/truncation_bounds.py", "gradient_gap(self.system, self.loss, int(k)) / gradient_size", "gradient_gap(self.system, self.loss, int(k)) / gradient_size / 2", TRUNCATION),
+    Mutant("truncation-readout-lipschitz", "scopes/_measures/truncation_bounds.py", "matrix_norm(self.readout, ord=self.order)", "matrix_norm(self.readout)", f"{CLOSED_FORM}::test_output_bound_has_the_spectral_norm_of_the_readout"),
+    Mutant("landscape-rise", "scopes/_landscape.py", "np.nanmean(edge) / here if here", "np.nanmax(edge) / here if here", f"{CLOSED_FORM}::test_landscape_of_a_parabola"),
+    Mutant("landscape-parabola", "scopes/_landscape.py", "parabola = 8 / (len(cost) - 1) ** 2", "parabola = 4 / (len(cost) - 1) ** 2", f"{CLOSED_FORM}::test_landscape_of_a_parabola"),
+    Mutant("separation-ceiling", "scopes/_separation.py", "separation_ceiling(one.depth, one.channels, one.inputs, length, len(templates))", "separation_ceiling(one.depth, one.channels, one.inputs, length)", f"{CLOSED_FORM}::test_ceiling_counts_the_values_that_inputs_take"),
+]
+
+# fmt: on
+MUTANTS = [
+    *EQUATION_MUTANTS,
+    *LAYER_MUTANTS,
+    *TRAINING_MUTANTS,
+    *REPORT_MUTANTS,
+    *THEORY_MUTANTS,
+    *SCOPE_MUTANTS,
+    *CHANGING_SCOPE_MUTANTS,
+]
