@@ -10,6 +10,7 @@ import torch
 
 import mnemoscope
 from mnemoscope.scopes import entropy
+from mnemoscope.systems import LeakySum, LogisticMap
 
 
 def linear(V: torch.Tensor) -> mnemoscope.LinearSystem:
@@ -33,10 +34,35 @@ def test_entropy_change_is_the_log_determinant() -> None:
 
 def test_entropy_of_a_rotation_and_of_a_singular_map() -> None:
     kept = entropy(linear(torch.linalg.qr(torch.randn(3, 3).double()).Q), x())
-    assert "keeps the entropy" in kept.sentence
+    assert "keeps the volume" in kept.sentence
     shut = entropy(linear(torch.diag(torch.tensor([1.0, 0.0]))), x())
     assert shut.figures["singular"] == 1
     assert shut.figures["change"] == -math.inf
+
+
+@pytest.mark.parametrize(
+    ("system", "words"),
+    [
+        (LogisticMap(4.0), "pulls neighbouring states apart: on average the volume of a small cloud"),
+        (LeakySum(0.5), "presses neighbouring states together: on average the volume of a small cloud"),
+        (LeakySum(0.5), "is multiplied by 0.5, each of 1 dimensions by 0.5 (logarithm of the volume -0.693"),
+    ],
+    ids=["logistic", "leaky", "factor"],
+)
+def test_entropy_sentence_speaks_of_the_volume_of_a_cloud(system, words) -> None:
+    assert words in entropy(system, system.inputs()).sentence
+
+
+def test_entropy_standard_error_covers_the_known_change() -> None:
+    system = LogisticMap(4.0)
+    found = entropy(system, system.inputs())
+    assert 0 < found.figures["standard_error"] < 0.5
+    assert abs(found.figures["change"] - math.log(2)) < 4 * found.figures["standard_error"]
+
+
+def test_entropy_of_a_large_state_is_told_without_overflow() -> None:
+    found = entropy(linear(0.01 * torch.eye(200, dtype=torch.float64)), x())
+    assert "multiplied by 1e-400, each of 200 dimensions by 0.01" in found.sentence
 
 
 def test_entropy_singular_at_some_states() -> None:

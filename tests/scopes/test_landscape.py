@@ -11,6 +11,7 @@ from torch import nn
 
 import mnemoscope
 from mnemoscope.scopes._landscape import filter_normalized, landscape
+from mnemoscope.systems import ChaoticLSTM
 from mnemoscope.theory.smoothness import chaotic_lstm
 
 
@@ -53,7 +54,7 @@ def test_vmap_equals_the_loop(make, monkeypatch) -> None:
     torch.manual_seed(0)
     model, planes, calls = make(2, 4, dtype=torch.float64), [], []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
-    for few, runs in ((0, 2), (10**12, 26)):  # a plane of 25 points, and the point in its middle
+    for few, runs in ((0, 4), (10**12, 25 + 1 + 82)):  # a plane of 25 points, the one in its middle, and two lines
         monkeypatch.setattr("mnemoscope.scopes._measures.parameter_batches.FEW", few)
         calls.clear()
         planes.append(landscape(model, **setting(), points=5).series["cost"])
@@ -107,6 +108,32 @@ def test_chaotic_network_is_rough() -> None:
     assert "rough" in found.sentence
     short = landscape(model, x[:5], targets=target[:5], loss=mean_square, points=15, span=0.05)
     assert "smooth" in short.sentence
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_roughness_between_the_points_of_the_plane_is_seen(seed: int) -> None:
+    """A plane of 13 x 13 points shows the chaotic LSTM's cost as smooth; the lines through its middle do not."""
+    system = ChaoticLSTM(s=1.0)
+    x = system.inputs(steps=200)
+    targets = system(x)[0].detach()
+    found = landscape(system, x, targets=targets, loss=mean_square, seed=seed)
+    assert "rough" in found.sentence
+    assert found.figures["roughness"] > 4
+
+
+def test_cost_in_the_middle_is_the_models_own_in_float32() -> None:
+    system = ChaoticLSTM(s=1.0).float()
+    x = torch.zeros(300, 1, 1)
+    targets = system(x)[0].detach()
+    found = landscape(system, x, targets=targets, loss=mean_square, points=3)
+    assert found.figures["cost"] == 0
+    assert "rounding errors in float32" in found.warnings[0]
+    assert not landscape(system, x[:20], targets=targets[:20], loss=mean_square, points=3).warnings
+
+
+def test_landscape_without_parameters_is_not_applicable() -> None:
+    found = landscape(nn.Tanh(), torch.randn(2, 5, 3), targets=torch.zeros(2, 5, 3), loss=mean_square)
+    assert found.status == "not applicable"
 
 
 def test_held_out_sequences() -> None:

@@ -11,18 +11,21 @@ from torch import Tensor
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.scopes._lyapunov import standard_error
 from mnemoscope.scopes._measures.state_samples import sample_states
 from mnemoscope.scopes._measures.state_vectors import flatten, jacobians, spectral_norms
 from mnemoscope.theory.smoothness import entropy_bound, entropy_change, hadamard_bound
 
 HELP = """
-Below zero a step presses states together: what set them apart is lost, and no read-out brings it
-back. Far below zero a network forgets fast. The bounds lie above the measured change.
+The logarithm of the factor by which a step multiplies the volume of a small cloud of states. Below
+zero a step presses states together: what set them apart is lost, and no read-out brings it back.
+Far below zero a network forgets fast. Above zero it pulls neighbouring states apart; if states stay
+bounded, it also folds the cloud over itself. The bounds lie above the measured change.
 """
 
 
 @scope(
-    "Does a step spread states out or press them together?",
+    "Does a step pull neighbouring states apart or press them together?",
     title="Entropy of the state",
     help=HELP,
     needs="map",
@@ -37,8 +40,9 @@ def entropy(subject: Subject, *, points: int = 64) -> Finding:
 
     Series by step: `steps` (S,), the steps looked at; `change` (S,), the mean over sequences in nats (spread: standard
     deviation); `hadamard` (S,), its bound; `log_norm` (S,), N_x log ||df/dx||, the coarser bound.
-    Figures: `change`, the mean per step; `a_number`, the same for each number of the state; `bound`, N_x log L_f with
-    the largest norm seen; `hadamard`, the mean; `singular`, the fraction of Jacobians that are.
+    Figures: `change`, the mean per step, and its `standard_error`; `a_number`, the same for each number of the state;
+    `volume`, exp(change), by which a small cloud's volume is multiplied per step; `bound`, N_x log L_f with the largest
+    norm seen; `hadamard`, the mean; `singular`, the fraction of Jacobians that are.
 
     Args:
         points: states at which the Jacobian is computed.
@@ -59,8 +63,11 @@ def entropy(subject: Subject, *, points: int = 64) -> Finding:
 def _finding(steps: np.ndarray, change: Tensor, hadamard: Tensor, norms: Tensor, size: int) -> Finding:
     """Sum up tensors (S, sequences), of the steps (S,) that were looked at."""
     mean = change.mean().item()
+    different = torch.unique(change, dim=1)  # identical sequences count once
     figures = {
         "change": mean,
+        "standard_error": standard_error(different.unsqueeze(2)).item(),
+        "volume": math.exp(min(mean, 700.0)),
         "a_number": mean / size,
         "bound": entropy_bound(norms.max().item(), size),
         "hadamard": hadamard.mean().item(),
@@ -69,7 +76,7 @@ def _finding(steps: np.ndarray, change: Tensor, hadamard: Tensor, norms: Tensor,
     one_sequence = change.shape[1] == 1
     return Finding(
         "entropy",
-        _sentence(figures),
+        _sentence(figures, size),
         "estimated",
         figures=figures,
         series=arrays(
@@ -84,17 +91,26 @@ def _finding(steps: np.ndarray, change: Tensor, hadamard: Tensor, norms: Tensor,
     )
 
 
-def _sentence(figures: dict[str, float]) -> str:
-    singular, per_number = figures["singular"], figures["a_number"]
+def _sentence(figures: dict[str, float], size: int) -> str:
+    singular, change = figures["singular"], figures["change"]
     if singular > 0:
         where = "" if singular == 1 else f" at {100 * singular:.2g} % of these states"
         loss = "A step removes some differences between states"
-        return f"{loss}: its Jacobian is singular{where}, and the entropy falls to -inf."
-    if abs(per_number) < 1e-3:
-        return "A step keeps the entropy of the state: it neither compresses nor expands the set of states."
-    if figures["change"] < 0:
-        halved = math.log(2) / -per_number
-        return (
-            f"A step takes {-per_number:.3g} nats from each number of the state, which halves every {halved:.2g} steps."
-        )
-    return f"A step adds {per_number:.3g} nats to each number of the state: it spreads states out."
+        return f"{loss}: its Jacobian is singular{where}, and the volume of a cloud of states there becomes 0."
+    error = figures["standard_error"]
+    margin = max(2 * error, 1e-3 * size) if math.isfinite(error) else 1e-3 * size
+    if abs(change) <= margin:
+        return "A step keeps the volume of a small cloud of states: on average it neither compresses nor expands it."
+    what = "presses neighbouring states together" if change < 0 else "pulls neighbouring states apart"
+    spread = f" ± {2 * error:.1g}" if math.isfinite(error) else ""
+    return (
+        f"A step {what}: on average the volume of a small cloud of them is multiplied by {_power(change)}, each of "
+        f"{size} dimensions by {math.exp(figures['a_number']):.3g} (logarithm of the volume {change:.3g}{spread})."
+    )
+
+
+def _power(logarithm: float) -> str:
+    """Return exp(logarithm) in words, also where it is too large or too small for a float."""
+    if abs(logarithm) < 20:
+        return f"{math.exp(logarithm):.3g}"
+    return f"1e{logarithm / math.log(10):+.0f}"

@@ -13,6 +13,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.scopes._lyapunov import rounding_warnings
 from mnemoscope.scopes._measures.parameter_batches import (
     Parameters,
     WholeModel,
@@ -25,10 +26,15 @@ from mnemoscope.scopes._measures.parameter_batches import (
 )
 
 ROUGH = 4.0  # times the bends of a parabola
+FINE = 41  # points of the lines through the model's parameters on which roughness is measured
+ZOOM = 16  # how much shorter the second of these lines is
 
 HELP = """
 The model is in the middle, at zero. A bowl is easy to descend; ridges and cliffs are where
 gradients mislead. Switch to the surface to see its height, and turn it by dragging.
+
+A coarse plane hides what happens between its points. Whether the cost is smooth or rough is
+therefore judged on two finer lines through the middle, one of them a sixteenth as long.
 """
 
 
@@ -57,10 +63,12 @@ def landscape(
     points are evaluated at once; those of a large layer one by one, by its fused kernel.
 
     Series: `x` (points,) and, for a plane, `y` (points,): coordinates; `cost` (points,) or (points, points), rows by y;
-    `held_out`, the same on other sequences, if given.
-    Figures: `cost`, here; `lowest` and `highest` of what was seen; `rise`, the mean cost at the edge relative to here;
-    `roughness`, the mean bend relative to that of a parabola of the same range: 1 is as smooth as can be, noise has ten
-    and more; `held_out`, here.
+    `held_out`, the same on other sequences, if given; `fine_x` and `fine_cost` (41,), `zoom_x` and `zoom_cost` (41,),
+    the cost along the first direction at a higher resolution, and at a still higher one around these parameters.
+    Figures: `cost`, here, by the model's own forward pass; `lowest` and `highest` of what was seen; `rise`, the mean
+    cost at the edge relative to here; `roughness`, the mean bend relative to that of a parabola of the same range, the
+    largest over the plane and both lines: 1 is as smooth as can be, noise has ten and more; `resolution`, the smallest
+    distance of two points; `held_out`, here.
 
     Args:
         to, third: parameters by name, as in a state_dict.
@@ -73,6 +81,9 @@ def landscape(
         raise MnemoscopeError(f"landscape needs at least 3 points per direction; got {points}")
     model = whole_model(subject)
     parameters = parameters_of(model)
+    if not parameters:
+        why = f"{subject.name} has no parameters"
+        return Finding("landscape", f"landscape does not apply: {why}.", "not applicable", why=why)
     plane = _Plane(subject, model, parameters, _directions(subject, parameters, to, third, line))
 
     # The coordinates: around these parameters, or from them to the given ones and a quarter beyond.
@@ -88,24 +99,38 @@ def landscape(
         series = arrays(x=x, y=y)
         grid = torch.cartesian_prod(y, x).flip(1)  # rows by y, pairs (x, y)
         shape = (points, points)
-    centre = torch.zeros(1, len(plane.directions), dtype=torch.float64)
 
-    # The cost there, on the given sequences and on others.
+    # The cost there, on the given sequences and on others. In the middle it is the model's own: under vmap, rounding
+    # differs, and a chaotic network makes a difference of it.
     series["cost"] = plane.costs(grid, subject.features, subject.targets).reshape(shape)
-    here = plane.costs(centre, subject.features, subject.targets)[0]
+    here = _own_cost(subject, subject.features, subject.targets)
     figures = {"cost": here, **_shape(series["cost"], here)}
     if held_out is not None:
         inputs, targets = _time_first(subject, held_out)
         series["held_out"] = plane.costs(grid, inputs, targets).reshape(shape)
-        figures["held_out"] = plane.costs(centre, inputs, targets)[0]
+        figures["held_out"] = _own_cost(subject, inputs, targets)
+
+    # Finer lines along the first direction, for roughness that falls between the points of the grid.
+    lines = {"fine": torch.linspace(float(x[0]), float(x[-1]), FINE, dtype=torch.float64)}
+    lines["zoom"] = lines["fine"] / ZOOM
+    for name, steps in lines.items():
+        along = torch.zeros(FINE, len(plane.directions), dtype=torch.float64)
+        along[:, 0] = steps
+        cost = plane.costs(along, subject.features, subject.targets)
+        series |= {f"{name}_x": steps.numpy(), f"{name}_cost": cost}
+        noise = 1e3 * torch.finfo(subject.dtype).eps * np.abs(cost).max()
+        if np.isfinite(cost).all() and np.ptp(cost) > noise:
+            figures["roughness"] = max(figures["roughness"], _roughness(cost))
+    figures["resolution"] = float(lines["zoom"][1] - lines["zoom"][0])
     return Finding(
         "landscape",
         _sentence(figures, to is not None),
         "estimated",
         figures={name: float(value) for name, value in figures.items()},
         series=series,
+        warnings=rounding_warnings(subject),
         assumptions=("one plane of very many directions is shown",) if to is None else (),
-        method=f"the cost at {len(grid)} parameter vectors",
+        method=f"the cost at {len(grid)} parameter vectors, and on two lines of {FINE} through the middle",
     )
 
 
@@ -182,26 +207,38 @@ def _time_first(subject: Subject, held_out: tuple[Tensor, Tensor]) -> tuple[Tens
     return inputs.to(subject.features), targets
 
 
+@torch.no_grad()
+def _own_cost(subject: Subject, x: Tensor, targets: Tensor | None) -> float:
+    """Return the cost of the model itself on sequences x."""
+    return float(subject.loss_of(subject.run(x), targets))
+
+
 def _shape(cost: np.ndarray, here: float) -> dict[str, float]:
     """Return the figures that describe the surface: range, rise towards the edge, roughness."""
     known = cost[np.isfinite(cost)]
-    axes = range(cost.ndim)
-    edge = np.concatenate([np.take(cost, (0, -1), axis).ravel() for axis in axes])
-    bends = np.concatenate([np.diff(cost, 2, axis).ravel() for axis in axes])
-    bends = np.abs(bends[np.isfinite(bends)])
-    cost_range = known.max() - known.min() if known.size else np.nan
-    parabola = 8 / (len(cost) - 1) ** 2  # the bend of a parabola whose range is 1
+    edge = np.concatenate([np.take(cost, (0, -1), axis).ravel() for axis in range(cost.ndim)])
     return {
-        "lowest": known.min(initial=np.inf),
+        "lowest": min(known.min(initial=np.inf), here),
         "highest": known.max(initial=-np.inf),
         "rise": np.nanmean(edge) / here if here else np.nan,
-        "roughness": bends.mean() / (parabola * cost_range) if cost_range > 0 else 0.0,
+        "roughness": _roughness(cost),
     }
+
+
+def _roughness(cost: np.ndarray) -> float:
+    """Return the mean bend along all axes, relative to that of a parabola of the same range; 0 if all is level."""
+    known = cost[np.isfinite(cost)]
+    bends = np.concatenate([np.diff(cost, 2, axis).ravel() for axis in range(cost.ndim)])
+    bends = np.abs(bends[np.isfinite(bends)])
+    cost_range = np.ptp(known) if known.size else np.nan
+    parabola = 8 / (len(cost) - 1) ** 2  # the bend of a parabola whose range is 1
+    return float(bends.mean() / (parabola * cost_range)) if cost_range > 0 else 0.0
 
 
 def _sentence(figures: dict[str, float], between: bool) -> str:
     where = "between the two points" if between else "around these parameters"
-    look = "is rough, full of bends" if figures["roughness"] > ROUGH else "is smooth"
+    look = "is rough, full of bends" if figures["roughness"] > ROUGH else "looks smooth"
+    look += f" (seen at steps of {figures['resolution']:.1g} {'of the way' if between else 'of their size'})"
     lower = figures["lowest"] < 0.99 * figures["cost"]
     lowest = f"; {figures['lowest']:.3g} was seen nearby" if lower else ", the lowest that was seen"
     return f"The cost {where} {look}. Here it is {figures['cost']:.3g}{lowest}."

@@ -173,6 +173,28 @@ def _push_forward(recurrence: Recurrence, x: Tensor, state: State, directions: T
     return tangent.view_as(directions)
 
 
+def rounding_warnings(subject: Subject) -> tuple[str, ...]:
+    """Return a warning if rounding errors grow to the size of the state within the sequences; nothing without a step.
+
+    From the largest exponent along one sequence: a cost over that many steps is then noise.
+    """
+    if subject.missing("step"):
+        return ()
+    try:
+        block_means, _ = _block_means(subject, subject.recurrence_inputs[:, :1], 1, len(subject.recurrence_inputs), 0)
+    except MnemoscopeError:  # the state is NaN or infinite: the cost itself says so
+        return ()
+    largest = block_means.mean().item()
+    digits = -math.log(torch.finfo(subject.dtype).eps)
+    if largest * subject.steps <= digits:
+        return ()
+    name = str(subject.dtype).removeprefix("torch.")
+    return (
+        f"rounding errors in {name} grow to the size of the state within {digits / largest:.0f} of {subject.steps} "
+        "steps: the cost is partly noise; use float64 or shorter sequences",
+    )
+
+
 def _check_finite(carried: Tensor, steps: int) -> None:
     if not bool(carried.isfinite().all()):
         raise MnemoscopeError(

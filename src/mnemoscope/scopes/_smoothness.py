@@ -16,6 +16,7 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence, State, select
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.scopes._lyapunov import rounding_warnings
 from mnemoscope.scopes._measures.parameter_batches import Parameters
 from mnemoscope.scopes._measures.state_samples import sample_states
 from mnemoscope.scopes._measures.state_vectors import flatten, unflatten
@@ -106,7 +107,7 @@ def smoothness(subject: Subject, *, points: int = 6, lengths: int = 6, probes: i
             state_norms=norms[:, 1],
         ),
         labels={"regime": allowed, "seen": seen},
-        warnings=_warnings(seen),
+        warnings=(*_warnings(seen), *rounding_warnings(subject)),
         assumptions=("the largest constants along these runs stand for those over all reachable states",),
         method=(
             f"singular values at {len(norms)} states, gradients and Hessian-vector products at {len(counts)} lengths"
