@@ -91,6 +91,14 @@ def test_stability_draws_norms_over_steps_and_sorted_ratios():
     assert "stability-ratio" not in charts("stability", series | {"ratio": np.array([0.9])}, {"lambda": 0.7})
 
 
+def test_a_factor_in_another_norm_is_not_drawn_beside_spectral_norms():
+    series = {"step": np.array([5]), "jacobian_norm": np.array([2.0]), "ratio": np.array([0.6, 0.5])}
+    labels = {"norm": "weighted infinity norm"}
+    found = charts("stability", series, {"lambda": 0.7}, labels, certified=("lambda",))
+    assert described(found["stability-jacobian"].markers) == [("y", 1.0, "1: distances are kept")]
+    assert ("y", 0.7, "certified: m0") in described(found["stability-ratio"].markers)
+
+
 def test_an_estimated_stretch_is_not_marked_as_certified():
     series = {"step": np.array([5, 6]), "jacobian_norm": np.array([0.5, 2.0])}
     chart = charts("stability", series, {"lambda": 0.7})["stability-jacobian"]

@@ -284,6 +284,20 @@ def test_false_certificate_fails_loudly(monkeypatch, kind, layers):
     assert examine(layer, x, scopes=["stability"])["stability"].status == "failed"
 
 
+def test_certificate_that_lyapunov_exponents_contradict_fails(monkeypatch):
+    """.9 I passed off as .5, with nothing measured in `stability` itself: its exponents of ln .9 give it away."""
+    layer = LinearSystem(2, 2).double()
+    layer.weight_hh_l0.data = 0.9 * torch.eye(2, dtype=torch.float64)
+    scopes = ["stability", "lyapunov"]
+    assert examine(layer, noise(60, 4, 2), scopes=scopes)["stability"].status == "certified"
+    module = sys.modules["mnemoscope.scopes._stability"]
+    monkeypatch.setattr(module, "_check", lambda *args: None)
+    monkeypatch.setattr(module, "certify", lambda *args: dataclasses.replace(certify(*args), lam=0.5, bound=0.5))
+    found = examine(layer, noise(60, 4, 2), scopes=scopes)["stability"]
+    assert found.status == "failed"
+    assert "Lyapunov exponent is certified" in found.why
+
+
 def test_false_truncation_bound_fails_loudly(monkeypatch):
     layer = with_spectral_norms(LinearSystem(1, 1, bias=False).double(), 0.9)
     module = sys.modules["mnemoscope.scopes._measures.truncation_bounds"]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 import mnemoscope
 from mnemoscope.scopes._separation import residues, separation
+from mnemoscope.theory.separation import PRIMES, all_sequences, exact_rank
 from mnemoscope.training import NetworkConfig, SequenceModel
 
 pytest.importorskip("flint", reason="exact ranks need python-flint: pip install mnemoscope[theory]")
@@ -95,6 +96,39 @@ def test_sampled_rank_is_a_lower_bound_and_the_ceiling_is_not_cut_to_the_sample(
     assert "at least" in sampled.sentence
     assert "seen on" in sampled.sentence
     assert "exactly" not in sampled.sentence
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_certified_rank_is_above_the_true_one(seed: int) -> None:
+    """Against the rank of the whole grid modulo other primes, of the layer's own equations in whole numbers."""
+    rng = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    M, R, L, T = int(rng.integers(2, 4)), int(rng.integers(1, 4)), int(rng.integers(1, 4)), int(rng.choice([2, 4]))
+    model = SequenceModel(M, 2, NetworkConfig(model="RAC", hidden_size=R, num_layers=L)).double()
+    templates = torch.randn(M, M, dtype=torch.float64)
+    found = separation(model, symbols(M), templates=templates, length=T, limit=4)
+    halves = all_sequences(M, T // 2)
+    ranks = []
+    for prime in PRIMES[1:3]:
+        for row, c in zip(residues(model.readout.weight, prime), residues(model.readout.bias, prime), strict=True):
+            x = residues(templates, prime).astype(object)
+            y = [[_output(model.layer, row, int(c), x[[*s, *e]], prime) for e in halves] for s in halves]
+            ranks.append(exact_rank(np.array(y, dtype=np.uint64), prime))
+    assert found.figures["exact_rank"] <= max(ranks) <= found.figures["ceiling"]
+    if "exactly" in found.sentence:
+        assert found.figures["exact_rank"] == max(ranks)
+
+
+def _output(layer: mnemoscope.RAC, row: np.ndarray, c: int, x: np.ndarray, prime: int) -> int:
+    """C h_T + c by the equations of the layer, step by step in whole numbers modulo a prime."""
+    states = [residues(h, prime).astype(object) for h in layer.initial_state(1)[:, 0]]
+    for u in x:
+        for index in range(layer.num_layers):
+            w = layer.weights(index)
+            V, U = (residues(matrix, prime).astype(object) for matrix in (w.weight_hh, w.weight_ih))
+            u = (V @ states[index]) * (U @ u) % prime
+            states[index] = u
+    return int((row.astype(object) @ states[-1] + c) % prime)
 
 
 def with_readout(**changes: torch.Tensor) -> SequenceModel:

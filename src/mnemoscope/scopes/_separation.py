@@ -283,11 +283,8 @@ def _proved_sentence(proved: ProvedRank, length: int) -> str:
     if proved.rank == proved.ceiling:
         return f"{joins} exactly {proved.rank} independent ways, the most that a circuit of these sizes can have."
     seen = f" (seen on {proved.sample})" if proved.sample else ""
-    most = f"{proved.ceiling}" if proved.ceiling < 10**9 else f"10^{len(str(proved.ceiling)) - 1}"
-    about = "" if proved.ceiling < 10**9 else "about "
-    return (
-        f"{joins} at least {proved.rank} independent ways{seen}; no circuit of these sizes has more than {about}{most}."
-    )
+    most = str(proved.ceiling) if proved.ceiling < 10**9 else f"10^{len(str(proved.ceiling))}"
+    return f"{joins} at least {proved.rank} independent ways{seen}; no circuit of these sizes has more than {most}."
 
 
 def _sentence(figures: dict[str, float], length: int) -> str:

@@ -11,16 +11,20 @@ from mnemoscope.report._charts.registry import draws_scope
 from mnemoscope.report._view import View, lines_of
 
 _NOTHING = np.empty(0)
+EUCLIDEAN = "Euclidean norm"  # as the scope's label names it
 
 
 @draws_scope
 def stability(shown: Sequence[View]) -> list[Chart]:
     """How much one step stretches differences of state, along the sequence, and over pairs of states."""
     edge = Marker("y", 1.0, "1: distances are kept")
-    certified = [
-        Marker("y", view.finding.figures["lambda"], f"certified: {view.name}")
-        for view in shown
-        if view.finding.status_of("lambda") == "certified"
+    proved = [view for view in shown if view.finding.status_of("lambda") == "certified"]
+    certified = [Marker("y", view.finding.figures["lambda"], f"certified: {view.name}") for view in proved]
+    # Stretches are Euclidean, ratios in the norm of the certificate: each is drawn beside what bounds it.
+    euclidean = [
+        marker
+        for marker, view in zip(certified, proved, strict=True)
+        if view.finding.labels.get("norm", EUCLIDEAN) == EUCLIDEAN
     ]
     stretch = Chart(
         "stability-jacobian",
@@ -28,7 +32,7 @@ def stability(shown: Sequence[View]) -> list[Chart]:
         Axis("step"),
         Axis("largest stretch of a step", switch=True),
         tuple(_jacobian_norms(view) for view in shown),
-        finite_markers([edge, *certified]),
+        finite_markers([edge, *euclidean]),
     )
     with_pairs = [view for view in shown if view.finding.series.get("ratio", _NOTHING).size > 1]
     ratio = Chart(
@@ -37,7 +41,7 @@ def stability(shown: Sequence[View]) -> list[Chart]:
         Axis("share of the pairs", share=True),
         Axis("distance after / before", switch=True),
         tuple(_sorted_ratios(view) for view in with_pairs),
-        finite_markers([edge]),
+        finite_markers([edge, *certified]),
     )
     return [stretch, ratio] if with_pairs else [stretch]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination, Finding, Status
-from mnemoscope.scopes._frame.scope import SCOPES, Scope, one_line_errors
+from mnemoscope.scopes._frame.scope import SCOPES, Scope, false_certificate, one_line_errors
 from mnemoscope.scopes._frame.subject import Loss, OutOfTime, Progress, Subject, subject_of
 from mnemoscope.scopes._frame.untouched import untouched
 from mnemoscope.scopes._frame.verdict import verdict
@@ -76,10 +77,31 @@ def examine(
     except KeyboardInterrupt:
         partial = True
 
+    _compare_scopes(findings, subject)
     about = {"model": subject.name, "inputs": f"{subject.batch} sequences of {subject.steps} steps"}
     if subject.needs is not None:
         about["needs"] = f"{subject.needs:g}"
     return Examination(findings, verdict(findings, subject), about, partial, time.monotonic() - start)
+
+
+def _compare_scopes(findings: dict[str, Finding], subject: Subject) -> None:
+    """Fail `stability` if orbits diverge faster than its certified factor allows, by the exponents of `lyapunov`.
+
+    m steps stretch no difference by more than kappa lambda^m, so no exponent exceeds ln lambda + ln kappa / m.
+    """
+    stability = findings.get("stability")
+    lyapunov = findings.get("lyapunov")
+    if stability is None or lyapunov is None or stability.status_of("lambda") != "certified":
+        return
+    factor = stability.figures["lambda"]
+    exponent = lyapunov.figures.get("largest", -math.inf)
+    if factor < 1e-6:  # exponents are not measured down there
+        return
+    steps = max(1, subject.steps // 2)  # the first ones may not be counted
+    bound = math.log(factor) + math.log(stability.figures["euclidean_constant"]) / steps
+    if exponent > bound + 1e-3:
+        why = f"the largest Lyapunov exponent is certified to be at most {bound:.6g}, but {exponent:.6g} was measured"
+        findings["stability"] = SCOPES["stability"].with_texts(false_certificate("stability", why))
 
 
 def _choose(names: Iterable[str] | None) -> list[Scope]:

@@ -130,15 +130,20 @@ def _measure(scope: Scope, body: Callable[..., Finding], subject: Subject, optio
     try:
         finding = body(subject, **options)
     except BoundExceeded as error:
-        return Finding(
-            scope.name,
-            f"{scope.name} failed: {error}. This is an error in mnemoscope: please report it with the model.",
-            "failed",
-            why=str(error),
-            warnings=(f"the certificate of {scope.name} is wrong: please report it, and trust none of its bounds",),
-        )
+        return false_certificate(scope.name, str(error))
     subject.report(1.0)
     return finding
+
+
+def false_certificate(name: str, why: str) -> Finding:
+    """Return the finding of a scope whose certified bound a measurement has exceeded."""
+    return Finding(
+        name,
+        f"{name} failed: {why}. This is an error in mnemoscope: please report it with the model.",
+        "failed",
+        why=why,
+        warnings=(f"the certificate of {name} is wrong: please report it, and trust none of its bounds",),
+    )
 
 
 def _paragraphs(text: str) -> tuple[str, ...]:
