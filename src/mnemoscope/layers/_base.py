@@ -160,7 +160,7 @@ class Layer(Recurrence):
     def unchanged_from(self, owner: type, *methods: str) -> bool:
         """True if these methods are still the owner's: no kernel may stand in for equations that a subclass changed."""
         cls = type(self)
-        for name in methods:  # not by all(), whose generator takes longer than the comparisons
+        for name in methods:  # noqa: SIM110  (the generator of all() takes longer than the comparisons)
             if getattr(cls, name) is not getattr(owner, name):
                 return False
         return True
