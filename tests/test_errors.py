@@ -37,7 +37,7 @@ def sequence_model(folder: Path) -> None:
     [
         (lambda folder: read_parameters(folder / "none.safetensors"), r"^cannot read .*: No such file or directory$"),
         (lambda folder: read_tensors(folder / "none.safetensors"), r"^cannot read .*: No such file or directory$"),
-        (other_format, r"^\S*findings.json is not a file of findings of format 1$"),
+        (other_format, r"^\S*findings.json is not a file of findings of format 2$"),
         (sequence_model, r"^GORU"),
     ],
     ids=["trajectory", "weights", "findings", "layer"],
