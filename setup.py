@@ -53,7 +53,7 @@ class Build(build_ext):
             self.build_temp = shared
 
     def get_export_symbols(self, ext: Extension) -> list[str]:
-        return []  # a plain C library, loaded by ctypes: there is no module to initialise
+        return []  # a plain C library, loaded by ctypes: there is no module to initialize
 
 
 def extensions() -> list[Extension]:

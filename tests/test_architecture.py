@@ -137,7 +137,7 @@ def test_rooms_import_each_other_as_architecture_md_draws():
     edges = {(importer, imported) for importer, imported in edges if importer != imported}
     drawn = drawn_edges()
     assert edges - drawn == set(), "not drawn"
-    assert drawn - edges == set(), "drawn, but nobody imports so"
+    assert drawn - edges == set(), "drawn, but not imported"
 
 
 def test_architecture_md_names_every_room():

@@ -76,7 +76,7 @@ def test_a_trace_is_the_run(layer) -> None:
         assert all(w.shape == o.shape for w, o in zip(weights, origin, strict=True))
         assert all((w[o < 0] == 0).all() for w, o in zip(weights, origin, strict=True))
     by_origin = run.attention_by_origin(layer.num_layers - 1)  # (batch, T, origin)
-    assert (by_origin.triu(1) == 0).all()  # nobody attends to the future
+    assert (by_origin.triu(1) == 0).all()  # no step attends to the future
     if not isinstance(layer, mnemoscope.SAB):  # whose memory is empty at first
         torch.testing.assert_close(by_origin.sum(-1), torch.ones(2, 7))
 
@@ -92,7 +92,7 @@ def test_a_trace_with_gradients_gives_them_for_every_state() -> None:
         by_h = layer.weight_hh_l0.mT @ ((1 - h[t] ** 2) * by_h)
         torch.testing.assert_close(run.states[t].grad[0, 0], by_h)
     torch.testing.assert_close(run.states[0].grad[0, 0], layer.weight_hh_l0.mT @ ((1 - h[0] ** 2) * by_h))
-    assert run.states[5].grad is None  # nobody reads the last one
+    assert run.states[5].grad is None  # the last one is not read
     assert (run.output.grad[-1] == 1).all()
     assert (run.output.grad[:-1] == 0).all()
 
@@ -203,9 +203,9 @@ def test_observe_gives_weights_origin_and_relevance_of_every_layer() -> None:
     for x_t in x:
         _, state, attention = layer.observe(x_t, state)
     assert len(attention) == 2
-    for place, seen in enumerate(attention):
-        assert torch.equal(seen.origin, state.memory.origin[place])
-        assert torch.equal(seen.relevance, state.memory.relevance[place])
+    for index, seen in enumerate(attention):
+        assert torch.equal(seen.origin, state.memory.origin[index])
+        assert torch.equal(seen.relevance, state.memory.relevance[index])
         torch.testing.assert_close(seen.weights.sum(1), torch.ones(2))
     assert layer.screening == Screening(buffer=2, decay=1.0)
     assert mnemoscope.MemRNN(3, 4).screening is None

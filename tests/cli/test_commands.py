@@ -147,7 +147,7 @@ def test_train_prints_progress_lines_and_json(capsys, tmp_path: Path) -> None:
     assert summary["metric"] == "accuracy"
     assert [line.split("  ")[0] for line in err.splitlines()] == ["update 2/4", "update 4/4"]
     assert "memoryless loss 0.9452" in err  # 10 ln 8 / 22
-    assert "\x1b" not in err  # no colours where it is no terminal
+    assert "\x1b" not in err  # no colors where it is not a terminal
 
 
 def test_train_config_repeats_a_run(run: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The CUDA kernels, run on the CPU by emulated.h in the place of the CPU kernels, against the eager layers."""
+"""The CUDA kernels, run on the CPU by emulated.h in place of the CPU kernels, against the eager layers."""
 
 from __future__ import annotations
 

@@ -167,9 +167,19 @@ def test_nonlinearities(launched, layer, nonlinearity):
 
 @pytest.mark.parametrize(
     ("buffer", "relevant", "options"),
-    [(0, 0, {}), (0, 4, {}), (4, 0, {}), (1, 1, {}), (10, 10, {}), (20, 12, {}), (32, 0, {}), (3, 3, {"mix": "mean"}),
-     (5, 5, {"decay": 0.8}), (5, 5, {"refresh": True, "output": "s"})],
-)  # fmt: skip
+    [
+        (0, 0, {}),
+        (0, 4, {}),
+        (4, 0, {}),
+        (1, 1, {}),
+        (10, 10, {}),
+        (20, 12, {}),
+        (32, 0, {}),
+        (3, 3, {"mix": "mean"}),
+        (5, 5, {"decay": 0.8}),
+        (5, 5, {"refresh": True, "output": "s"}),
+    ],
+)
 @pytest.mark.parametrize("layer", [ms.RelRNN, ms.RelLSTM])
 def test_screening(launched, layer, buffer, relevant, options):
     check(layer(5, 48, buffer=buffer, relevant=relevant, device=DEVICE, **options), launched, 60, 3)

@@ -69,7 +69,7 @@ def test_a_row_of_nan_does_not_hide_an_overflow(make) -> None:
         (-50.0, 40.0, False),
         (44.0, -22.0, True),
         (44.0, -24.0, False),
-        (42.0, -42.0, True),  # on either side of each border
+        (42.0, -42.0, True),  # on either side of each limit
     ],
 )
 def test_overflow_is_seen_where_a_sum_would_be_lost(query: float, key: float, apart: bool) -> None:

@@ -53,8 +53,11 @@ def test_backward_is_autograds(seed, T, B, m, full):
 
 
 LAYERS = {
-    "RelRNN": {"buffer": 3, "relevant": 2}, "RelLSTM": {"buffer": 2, "relevant": 3}, "MemRNN": {}, "MemLSTM": {},
-}  # fmt: skip
+    "RelRNN": {"buffer": 3, "relevant": 2},
+    "RelLSTM": {"buffer": 2, "relevant": 3},
+    "MemRNN": {},
+    "MemLSTM": {},
+}
 
 
 @pytest.mark.parametrize("backend", ["auto", "portable"])
@@ -74,7 +77,7 @@ def test_a_loss_on_the_memory_alone_has_the_loops_gradients(name, steps, lengths
 
     def gradients() -> list[torch.Tensor]:
         memory = layer(x, begun)[1].memory
-        filled = (memory.origin >= 0)[..., None]  # in an empty slot anything may stand
+        filled = (memory.origin >= 0)[..., None]  # an empty slot may hold anything
         loss = (memory.values.sin() * filled).sum() + ((memory.keys * filled) ** 2).sum()
         first = torch.autograd.grad(loss, weights, create_graph=True, materialize_grads=True, allow_unused=True)
         second = torch.autograd.grad(sum(g.square().sum() for g in first), weights, allow_unused=True)

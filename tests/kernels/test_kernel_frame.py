@@ -1,4 +1,4 @@
-"""When a kernel stands in, when it does not, and that torch's own machinery sees through it."""
+"""When a kernel runs, when the eager loop does, and that torch's own machinery works with the kernels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,16 @@ from mnemoscope.kernels._operator import OPERATORS
 compiled = pytest.mark.skipif(not library.available(torch.float32), reason="no compiled CPU kernels here")
 
 LAYERS = {
-    "RNN": dict(nonlinearity="modrelu"), "LSTM": {}, "GRU": {}, "RAC": {}, "GORU": {}, "MemRNN": {}, "MemLSTM": {},
-    "RelRNN": dict(buffer=2, relevant=2), "RelLSTM": dict(buffer=2, relevant=2),
-}  # fmt: skip
+    "RNN": dict(nonlinearity="modrelu"),
+    "LSTM": {},
+    "GRU": {},
+    "RAC": {},
+    "GORU": {},
+    "MemRNN": {},
+    "MemLSTM": {},
+    "RelRNN": dict(buffer=2, relevant=2),
+    "RelLSTM": dict(buffer=2, relevant=2),
+}
 
 
 def make(name: str, **kwargs: Any) -> layers.Layer:
@@ -151,10 +158,16 @@ def test_operators_keep_torchs_rules(name: str) -> None:
         "lstm_forward": (gates, wide, h0, h0, None, True),
         "gru_forward": (sequence(5, 3, 3 * n), sequence(3 * n, n).requires_grad_(), w, h0, None, True),
         "attentive_forward": (
-            xp, op.AttentionWeights(V, V, V, w, None), op.AttentionState(h0, None), memory, options, None, True
+            xp,
+            op.AttentionWeights(V, V, V, w, None),
+            op.AttentionState(h0, None),
+            memory,
+            options,
+            None,
+            True,
         ),
         "sab_forward": (gates, wide, w, h0, h0, memory, op.SabOptions(2, 2, 3), None, True),
-    }  # fmt: skip
+    }
     operator = OPERATORS[name]
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(operator.overload, tuple(operator.flatten(*arguments[name])), test_utils=checks)
@@ -182,7 +195,7 @@ def test_autocast_computes_in_single_precision_and_gives_gradients_back() -> Non
     output.sum().backward()
     assert output.dtype == torch.float32
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in layer.parameters())
-    torch.testing.assert_close(output, layer(x)[0])  # inputs are projected within the walk, in its precision
+    torch.testing.assert_close(output, layer(x)[0])  # the kernel projects the inputs, in its own precision
 
 
 @compiled

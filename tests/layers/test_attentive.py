@@ -250,12 +250,13 @@ def test_bare_state_starts_with_an_empty_memory(kind) -> None:
 @pytest.mark.parametrize(
     ("maker", "reader"),
     [
-        (mnemoscope.MemLSTM(3, 4), mnemoscope.SAB(3, 4)), (mnemoscope.SAB(3, 4), mnemoscope.MemLSTM(3, 4)),
+        (mnemoscope.MemLSTM(3, 4), mnemoscope.SAB(3, 4)),
+        (mnemoscope.SAB(3, 4), mnemoscope.MemLSTM(3, 4)),
         (mnemoscope.MemLSTM(3, 4), mnemoscope.RelLSTM(3, 4, buffer=3, relevant=2)),
         (mnemoscope.RelLSTM(3, 4), mnemoscope.MemLSTM(3, 4)),
         (mnemoscope.RelRNN(3, 4, buffer=2, relevant=3), mnemoscope.RelRNN(3, 4, buffer=3, relevant=2)),
     ],
-)  # fmt: skip
+)
 def test_memory_of_another_layout_error(maker, reader) -> None:
     """Five steps, so that all shapes fit."""
     _, state = maker(torch.randn(5, 2, 3))

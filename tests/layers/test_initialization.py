@@ -1,4 +1,4 @@
-"""Variance-preserving initialisation against its own moments, torch's He initialisation and whole modules."""
+"""Variance-preserving initialization against its own moments, torch's He initialization and whole modules."""
 
 import math
 

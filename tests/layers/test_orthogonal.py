@@ -125,7 +125,7 @@ def test_gorus_rotation_stays_orthogonal_through_training(layout: str, options: 
     assert departure(layer.weights(0).rotation) < 1e-5
 
 
-def test_fft_rotations_mix_all_coordinates_and_tunable_ones_only_neighbours() -> None:
+def test_fft_rotations_mix_all_coordinates_and_tunable_ones_only_neighbors() -> None:
     torch.manual_seed(0)
     mixed = rotation(torch.rand(3, 4) + 0.1, "fft")
     assert (mixed.abs() > 1e-8).all()

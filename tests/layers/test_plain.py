@@ -23,25 +23,25 @@ PAIRS = [
 def test_state_dict_and_numbers_are_torchs(ours, theirs, options, layers, bias, both) -> None:
     torch.manual_seed(0)
     arguments = dict(num_layers=layers, bias=bias, bidirectional=both, dtype=torch.float64, **options)
-    mine, other = ours(5, 6, **arguments), theirs(5, 6, **arguments)
+    our_layer, other = ours(5, 6, **arguments), theirs(5, 6, **arguments)
     x = torch.randn(9, 4, 5, dtype=torch.float64, requires_grad=True)
-    for source, sink in ((mine, other), (other, mine)):
+    for source, sink in ((our_layer, other), (other, our_layer)):
         source.reset_parameters()
         sink.load_state_dict(source.state_dict())
         assert list(source.state_dict()) == list(sink.state_dict())
-        torch.testing.assert_close(mine(x), other(x), rtol=1e-12, atol=1e-12)
-        mine_grads = torch.autograd.grad(mine(x)[0].square().sum(), [x, *mine.parameters()])
+        torch.testing.assert_close(our_layer(x), other(x), rtol=1e-12, atol=1e-12)
+        our_grads = torch.autograd.grad(our_layer(x)[0].square().sum(), [x, *our_layer.parameters()])
         other_grads = torch.autograd.grad(other(x)[0].square().sum(), [x, *other.parameters()])
-        torch.testing.assert_close(mine_grads, other_grads, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(our_grads, other_grads, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(("ours", "theirs", "options"), PAIRS)
 def test_float32_agrees_with_torch(ours, theirs, options) -> None:
     torch.manual_seed(0)
-    mine, other = ours(10, 32, **options), theirs(10, 32, **options)
-    mine.load_state_dict(other.state_dict())
+    our_layer, other = ours(10, 32, **options), theirs(10, 32, **options)
+    our_layer.load_state_dict(other.state_dict())
     x = torch.randn(20, 8, 10)
-    torch.testing.assert_close(mine(x), other(x), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(our_layer(x), other(x), rtol=1e-6, atol=1e-6)
 
 
 def test_a_linear_system_is_a_sum_of_powers() -> None:

@@ -29,8 +29,8 @@ def make(kind, n=5, d=3, scale=3.0, **options):
     return layer
 
 
-def weights(layer, place="l0"):
-    names = [f"{kind}_{place}" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+def weights(layer, suffix="l0"):
+    names = [f"{kind}_{suffix}" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
     return [getattr(layer, name) for name in names if hasattr(layer, name)]
 
 
@@ -47,11 +47,11 @@ def snapshot(layer):
 def test_projected_rnn_is_certified(kind, dtype):
     layer = make(kind, num_layers=2, bidirectional=True).to(dtype)
     assert project_(layer, 0.9) is layer
-    for place in ("l0", "l1", "l0_reverse", "l1_reverse"):
-        U, V, *biases = weights(layer, place)
+    for suffix in ("l0", "l1", "l0_reverse", "l1_reverse"):
+        U, V, *biases = weights(layer, suffix)
         system = rnn_constants(U, V, *biases, input_bound=1.0, nonlinearity="identity")
         assert system.lam <= 0.9
-        assert system.lam == pytest.approx(0.9, rel=1e-5)  # it was far outside: it lies on the border now
+        assert system.lam == pytest.approx(0.9, rel=1e-5)  # it was far outside: now it lies on the boundary
 
 
 @pytest.mark.parametrize("kind", GATED)
@@ -60,12 +60,12 @@ def test_projected_rnn_is_certified(kind, dtype):
 def test_projected_lstm_is_certified(kind, bias, lam, forget):
     """The theory's factor, computed from the weights by itself, is below the lam that was asked for."""
     layer = project_(make(kind, bias=bias, num_layers=2), lam, input_bound=2.0, forget=forget)
-    for place, bound in (("l0", 2.0), ("l1", 1.0)):
-        found = lstm_certificate(*weights(layer, place), input_bound=bound)
+    for suffix, bound in (("l0", 2.0), ("l1", 1.0)):
+        found = lstm_certificate(*weights(layer, suffix), input_bound=bound)
         assert found.forget <= forget + 1e-6
         assert found.proposition_5 <= lam + 1e-6
         assert found.proposition_5 > 0.97 * lam  # no more is taken than the condition asks
-        assert satisfies_proposition_5(*weights(layer, place), input_bound=bound)
+        assert satisfies_proposition_5(*weights(layer, suffix), input_bound=bound)
 
 
 @pytest.mark.parametrize("kind", PLAIN + GATED)

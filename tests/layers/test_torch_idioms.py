@@ -116,7 +116,7 @@ def test_vmap_over_states(row: Row) -> None:
     layer, x = row.make().requires_grad_(False), draw(2, TIME, BATCH, INPUT)
     states = [layer(x_k[:3])[1] for x_k in x]
 
-    def walk(x: torch.Tensor, state) -> torch.Tensor:
+    def run(x: torch.Tensor, state) -> torch.Tensor:
         outputs = []
         for x_t in x:
             output, state = layer.step(x_t, state)
@@ -125,7 +125,7 @@ def test_vmap_over_states(row: Row) -> None:
 
     together = pytree.tree_map(lambda *tensors: torch.stack(tensors), *states)
     expected = torch.stack([layer(x_k[3:], state)[0] for x_k, state in zip(x, states, strict=True)])
-    torch.testing.assert_close(torch.vmap(walk)(x[:, 3:], together), expected)
+    torch.testing.assert_close(torch.vmap(run)(x[:, 3:], together), expected)
 
 
 @every_row
@@ -181,13 +181,17 @@ def test_proj_size_error(row: Row) -> None:
         row.make(proj_size=2)
 
 
-@pytest.mark.parametrize("make", [
-    lambda: stable(mnemoscope.RNN(INPUT, HIDDEN)),
-    lambda: stable(mnemoscope.LSTM(INPUT, HIDDEN)),
-    lambda: parametrizations.weight_norm(mnemoscope.LSTM(INPUT, HIDDEN), "weight_hh_l0"),
-    lambda: mnemoscope.ExpRNN(INPUT, HIDDEN),
-    lambda: mnemoscope.ExpRNN(INPUT, HIDDEN, trivialization="dynamic"),
-], ids=["stable-RNN", "stable-LSTM", "weight-norm", "ExpRNN", "ExpRNN-dynamic"])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: stable(mnemoscope.RNN(INPUT, HIDDEN)),
+        lambda: stable(mnemoscope.LSTM(INPUT, HIDDEN)),
+        lambda: parametrizations.weight_norm(mnemoscope.LSTM(INPUT, HIDDEN), "weight_hh_l0"),
+        lambda: mnemoscope.ExpRNN(INPUT, HIDDEN),
+        lambda: mnemoscope.ExpRNN(INPUT, HIDDEN, trivialization="dynamic"),
+    ],
+    ids=["stable-RNN", "stable-LSTM", "weight-norm", "ExpRNN", "ExpRNN-dynamic"],
+)
 def test_reset_parameters_of_parametrized_weights(make) -> None:
     layer = make()
     torch.manual_seed(0)
@@ -204,7 +208,7 @@ def test_reset_parameters_of_parametrized_weights(make) -> None:
 def test_weights_are_computed_once_a_run(monkeypatch) -> None:
     layer, asked = mnemoscope.GORU(INPUT, HIDDEN, num_layers=2), []
     weights = mnemoscope.GORU.weights
-    monkeypatch.setattr(mnemoscope.GORU, "weights", lambda self, place: asked.append(place) or weights(self, place))
+    monkeypatch.setattr(mnemoscope.GORU, "weights", lambda self, index: asked.append(index) or weights(self, index))
     layer(torch.randn(TIME, BATCH, INPUT))
     assert asked == [0, 1]
 

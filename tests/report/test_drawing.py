@@ -148,9 +148,9 @@ def test_bars_of_two_models_stand_side_by_side():
 def test_a_plane_has_its_path_with_the_first_direction_across():
     path = np.array([[1.0, 10.0], [2.0, 20.0]])
     plane = Plane("p", np.arange(3.0), np.arange(2.0), np.arange(6.0).reshape(2, 3), path)
-    contour, walk = plotly_chart(chart(plane))["data"]
+    contour, path = plotly_chart(chart(plane))["data"]
     assert values(contour["z"]) == plane.z.tolist()
-    assert (values(walk["x"]), values(walk["y"])) == ([1, 2], [10, 20])
+    assert (values(path["x"]), values(path["y"])) == ([1, 2], [10, 20])
     (line,) = axes_of(chart(plane)).lines
     assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([1, 2], [10, 20])
 

@@ -345,8 +345,8 @@ def probe(**at):
     """A response of 1 at the probe, and of the given strengths at `t<step>s<sequence>`."""
     strength = [row[:] for row in SILENT]
     strength[2][1] = 1.0
-    for place, value in at.items():
-        strength[int(place[1])][int(place[3])] = value
+    for key, value in at.items():
+        strength[int(key[1])][int(key[3])] = value
     return strength
 
 

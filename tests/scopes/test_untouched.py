@@ -8,11 +8,11 @@ from torch import nn
 from mnemoscope import LSTM, MnemoscopeError, RelRNN
 from mnemoscope.scopes import SCOPES, untouched
 
-MINE = ["recurrence", "horizon", "stability", "truncation", "signal", "attention"]
+NAMES = ["recurrence", "horizon", "stability", "truncation", "signal", "attention"]
 
 
 class Restless(nn.Module):
-    """Dropout, normalisation with running statistics, a counter, and random numbers of every kind."""
+    """Dropout, normalization with running statistics, a counter, and random numbers of every kind."""
 
     def __init__(self):
         super().__init__()
@@ -79,7 +79,7 @@ def trained(make):
 MODELS = [Restless, stacked, frozen_torch, screened]
 
 
-@pytest.mark.parametrize("name", MINE)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("make", MODELS)
 def test_scopes_leave_the_model_unchanged(make, name):
     model = trained(make)
@@ -89,7 +89,7 @@ def test_scopes_leave_the_model_unchanged(make, name):
     assert all(map(same, before, after)), [same(a, b) for a, b in zip(before, after, strict=True)]
 
 
-@pytest.mark.parametrize("name", MINE)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("make", MODELS)
 def test_model_is_unchanged_after_an_interrupt(make, name):
     model = trained(make)
@@ -120,7 +120,7 @@ def test_model_is_unchanged_after_an_error(call):
     before = snapshot(model)
 
     def all_of_them():
-        for name in MINE:
+        for name in NAMES:
             SCOPES[name].measure(model, x)
 
     with pytest.raises(MnemoscopeError, match="of the model's own"):

@@ -168,14 +168,14 @@ def test_a_short_training_beats_the_baseline(task: Task, updates: int):
     torch.manual_seed(0)
     embed = torch.nn.Embedding(task.input_size, 64) if task.token_input else torch.nn.Linear(task.input_size, 64)
     lstm, head = torch.nn.LSTM(64, 64), torch.nn.Linear(64, task.output_size)
-    optimiser = torch.optim.Adam([*embed.parameters(), *lstm.parameters(), *head.parameters()], lr=1e-2)
+    optimizer = torch.optim.Adam([*embed.parameters(), *lstm.parameters(), *head.parameters()], lr=1e-2)
     losses = []
     for step in range(updates):
         inputs, targets = task.batch(step, 20)
         loss = task.loss(head(lstm(embed(inputs))[0]), targets)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     assert sum(losses[-5:]) / 5 < task.baseline
 

@@ -26,15 +26,15 @@ def best_constant_loss(task, count: int) -> float:
     """The least loss that the same answers for all of `count` sequences can reach, found by descent."""
     targets = task.batch(0, count).targets
     constant = torch.zeros(task.length, 1, task.output_size, requires_grad=True)
-    optimiser = torch.optim.LBFGS([constant], lr=1, max_iter=40, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS([constant], lr=1, max_iter=40, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = task.loss(constant.expand(-1, count, -1), targets)
         loss.backward()
         return loss
 
-    optimiser.step(closure)
+    optimizer.step(closure)
     return closure().item()
 
 
@@ -132,8 +132,8 @@ def test_symbols_match_the_paper():
     said = symbols_of(inputs)
     relevant = said < 2  # p, q
     assert (relevant.sum(0) == 2).all()
-    places = relevant.nonzero()[:, 0]
-    assert set(places.tolist()) == set(range(10, 20)) | set(range(40, 50))
+    steps = relevant.nonzero()[:, 0]
+    assert set(steps.tolist()) == set(range(10, 20)) | set(range(40, 50))
     first, second = said[10:20].min(0).values, said[40:50].min(0).values
     assert torch.equal(classes, 2 * first + second)
     assert classes.bincount().min() > 200

@@ -1,4 +1,4 @@
-"""Question 1: variances kept through layers, against sampling, and the layers' own initialisation."""
+"""Question 1: variances kept through layers, against sampling, and the layers' own initialization."""
 
 import math
 
@@ -44,7 +44,7 @@ def test_spreads_in_closed_form():
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_layers_are_initialised_with_the_same_spread(unit, distribution):
+def test_layers_are_initialized_with_the_same_spread(unit, distribution):
     generator = torch.Generator().manual_seed(0)
     weight = variance_preserving_(torch.empty(4000, 60), unit, distribution, generator=generator)
     if distribution == "gaussian":

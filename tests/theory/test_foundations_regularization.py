@@ -1,4 +1,4 @@
-"""Questions 2 to 4: dropout as ridge, momentum as an average, weight normalisation; against sampling and torch."""
+"""Questions 2 to 4: dropout as ridge, momentum as an average, weight normalization; against sampling and torch."""
 
 import itertools
 import math
@@ -107,15 +107,15 @@ def test_steps_are_those_of_torch():
 def test_average_and_its_correction_are_adams():
     (g,) = random_tensors(4, (9, 4))
     theta = torch.zeros(4, dtype=torch.float64, requires_grad=True)
-    adam, places = torch.optim.Adam([theta], lr=1e-3, betas=(0.9, 0.0), eps=0.0), [theta.detach().clone()]
+    adam, parameters = torch.optim.Adam([theta], lr=1e-3, betas=(0.9, 0.0), eps=0.0), [theta.detach().clone()]
     averages = running_average(g, 0.9)
     for gradient, average in zip(g, averages, strict=True):
         theta.grad = gradient.clone()
         adam.step()
-        places.append(theta.detach().clone())
+        parameters.append(theta.detach().clone())
         assert torch.allclose(adam.state[theta]["exp_avg"], average)
     steps = -1e-3 * bias_corrected(averages, 0.9) / g.abs()  # with beta_2 = 0 Adam divides by |g_t|
-    assert torch.allclose(torch.stack(places).diff(dim=0), steps)
+    assert torch.allclose(torch.stack(parameters).diff(dim=0), steps)
 
 
 def test_correction_makes_the_average_unbiased():
@@ -128,7 +128,7 @@ def test_correction_makes_the_average_unbiased():
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 6), st.floats(0.1, 5), st.floats(0.01, 3), seeds)
-def test_gradient_of_a_normalised_weight(d, gamma, alpha, seed):
+def test_gradient_of_a_normalized_weight(d, gamma, alpha, seed):
     u, g = random_tensors(seed, (d,), (d,))
     layer = parametrizations.weight_norm(nn.Linear(d, 1, bias=False, dtype=torch.float64))
     raw = layer.parametrizations.weight
@@ -156,7 +156,7 @@ def test_norm_grows_under_gradient_descent():
     assert sizes[-1] > sizes[0]
 
 
-def test_batch_normalisation_needs_uncorrelated_entries():
+def test_batch_normalization_needs_uncorrelated_entries():
     """On whitened samples torch's batch norm of u.x is w.x; with correlations and the same variances it is not."""
     (x, u) = random_tensors(6, (4000, 3), (3,))
     x = x - x.mean(0)

@@ -39,8 +39,8 @@ def weights(n, inputs, seed):
 def psi(p, mix, hs, s_before, allowed):
     """Eqs 50-53 and 95: s_t from h_1 .. h_t and s_{t-1}."""
     e = {i: p["v"] @ torch.tanh(p["W_a"] @ s_before + p["U_a"] @ hs[i]) for i in allowed}
-    normaliser = sum(torch.exp(e_i) for e_i in e.values())
-    c = sum(torch.exp(e[i]) / normaliser * hs[i] for i in allowed)
+    normalizer = sum(torch.exp(e_i) for e_i in e.values())
+    c = sum(torch.exp(e[i]) / normalizer * hs[i] for i in allowed)
     return mix(hs[-1], c)
 
 
@@ -185,7 +185,7 @@ def test_proposition_2_with_the_printed_index_of_D_is_wrong():
 
 
 def test_lemma_2_with_the_printed_J_is_wrong():
-    """The text's J_k = ds_{k+1}/dh_k in the place of dh_{k+1}/ds_k."""
+    """The text's J_k = ds_{k+1}/dh_k instead of dh_{k+1}/ds_k."""
     p, x, blocks = instance(3, 6, seed=4)
     t, k = 1, 3
     _, h = reference(p, torch.tanh, MIXES["sum"], x, everything)

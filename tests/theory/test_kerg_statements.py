@@ -1,4 +1,4 @@
-"""Every registered statement of Kerg et al. stands up to its own check."""
+"""Every registered statement of Kerg et al. passes its own check."""
 
 import math
 

@@ -219,7 +219,7 @@ def test_gain_is_the_polynomial_of_chi(eigenvalue, size):
 
 
 def test_gain_at_one_half_is_two():
-    """For t = 1 the generating function at lambda = 1/2 is (1 - z)^-2: p is 2 for ever."""
+    """For t = 1 the generating function at lambda = 1/2 is (1 - z)^-2: p is always 2."""
     torch.testing.assert_close(uniform_gain(0.5, 1, 100_000), torch.full((100_001,), 2, dtype=torch.complex128))
 
 

@@ -152,7 +152,7 @@ def test_lemma_3_each_sequence_is_won_by_its_own_bucket(colors, half):
 
 
 def test_lemma_3_needs_a_large_omega():
-    # With Omega = 1 colours weigh the same, and (1, 1) ties with (1, 2) on d = (1, 2).
+    # With Omega = 1 colors weigh the same, and (1, 1) ties with (1, 2) on d = (1, 2).
     assert best_reward((1, 2), (2, 0), 1) == best_reward((1, 2), (1, 1), 1)
     assert best_reward((1, 2), (2, 0), 5) < best_reward((1, 2), (1, 1), 5)
 
@@ -165,6 +165,6 @@ def test_best_reward_is_the_best_trajectory():
             assert best_reward(d, state, 4) == max(rewards)
 
 
-def test_a_bucket_needs_a_colour_for_each_ball():
+def test_a_bucket_needs_a_color_for_each_ball():
     with pytest.raises(MnemoscopeError, match="bucket of 3 balls"):
         best_reward((1, 2), (2, 1), 5)

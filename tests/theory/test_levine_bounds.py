@@ -45,7 +45,7 @@ def test_basic_units_count_the_chains_past_the_middle(depth, half):
 
 
 def test_claim_4_as_printed_counts_wrongly():
-    # The proof's innermost sum runs over t_2 in place of 1; for L = 2 it stands alone.
+    # The proof's innermost sum runs over t_2 in place of 1; for L = 2 it is the only one.
     printed = sum(range(6 // 2 + 1, 6 + 1))
     assert printed == 15
     assert basic_units(2, 6) == 3

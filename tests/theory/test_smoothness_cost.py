@@ -148,10 +148,15 @@ def test_joint_constants_bound_joint_jacobians(lam, unit, seed):
     assert float(torch.linalg.matrix_norm(here - there, ord=2)) <= joint.L_f_prime * distance * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("betas", "expected"), [
-    ({"beta_hh": 3.0}, 3.0), ({"beta_hw": 3.0, "beta_wh": 3.0}, 6.0), ({"beta_ww": 3.0}, 12.0),
-    ({"beta_hh": 1.0, "beta_hw": 1.0, "beta_wh": 1.0, "beta_ww": 1.0}, 5.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("betas", "expected"),
+    [
+        ({"beta_hh": 3.0}, 3.0),
+        ({"beta_hw": 3.0, "beta_wh": 3.0}, 6.0),
+        ({"beta_ww": 3.0}, 12.0),
+        ({"beta_hh": 1.0, "beta_hw": 1.0, "beta_wh": 1.0, "beta_ww": 1.0}, 5.0),
+    ],
+)
 def test_each_part_of_the_joint_smoothness_has_its_power_of_the_unit(betas, expected):
     """In units of 2 the blocks of f's second derivative are (hh, 2 hw; 2 wh, 4 ww), measured by their spectral norm."""
     zero = {"beta_hh": 0.0, "beta_hw": 0.0, "beta_wh": 0.0, "beta_ww": 0.0}
@@ -186,9 +191,14 @@ def test_contractive_unit_gives_the_constant_asked_for():
         joint_constants(lstm_constants(*random_lstm(2, 2, 0.1, 0), input_bound=1.0), 1.0)
 
 
-@pytest.mark.parametrize(("L_f", "name", "cost", "gradient"), [
-    (0.99, "constant", "1", "1"), (1.0, "polynomial", "N", "N^3"), (1.01, "exponential", "L_f^(2N)", "L_f^(3N)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("L_f", "name", "cost", "gradient"),
+    [
+        (0.99, "constant", "1", "1"),
+        (1.0, "polynomial", "N", "N^3"),
+        (1.01, "exponential", "L_f^(2N)", "L_f^(3N)"),
+    ],
+)
 def test_regimes_have_their_orders(L_f, name, cost, gradient):
     found = regime(L_f)
     assert (found.name, found.cost, found.gradient) == (name, cost, gradient)

@@ -74,16 +74,16 @@ quickly = settings(max_examples=25, deadline=None, suppress_health_check=[Health
 
 def edited(data: bytes, edit: tuple[str, float, int]) -> bytes:
     kind, where, byte = edit
-    place = int(where * max(len(data) - 1, 0))
+    index = int(where * max(len(data) - 1, 0))
     match kind:
         case "cut":
-            return data[:place]
+            return data[:index]
         case "flip":
-            return data[:place] + bytes([data[place] ^ (1 << byte % 8)]) + data[place + 1 :]
+            return data[:index] + bytes([data[index] ^ (1 << byte % 8)]) + data[index + 1 :]
         case "insert":
-            return data[:place] + bytes([byte]) + data[place:]
+            return data[:index] + bytes([byte]) + data[index:]
         case _:
-            return data[:place] + data[place + 1 :]
+            return data[:index] + data[index + 1 :]
 
 
 FILES = ["config.json", "metrics.jsonl", "checkpoints/00000004.json", "checkpoints/00000004.safetensors"]
@@ -121,15 +121,15 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["name", "T", "x"]), inner, max_size=2),
     max_leaves=4,
 )
-places = [(part, name) for part, section in CONFIG.to_dict().items() for name in section]
+FIELDS = [(part, name) for part, section in CONFIG.to_dict().items() for name in section]
 
 
 @settings(quickly, max_examples=80)
-@given(place=st.sampled_from(places), value=values)
-def test_wrong_values_in_config(place: tuple[str, str], value: Any, template: Path, capfd) -> None:
+@given(field=st.sampled_from(FIELDS), value=values)
+def test_wrong_values_in_config(field: tuple[str, str], value: Any, template: Path, capfd) -> None:
     folder = copy_of(template)
     config = json.loads((folder / "config.json").read_text())
-    config[place[0]][place[1]] = value
+    config[field[0]][field[1]] = value
     (folder / "config.json").write_text(json.dumps(config))
     one_line(["evaluate", str(folder), "--batches", "1", "--batch-size", "2", "--quiet"], capfd, folder)
 

@@ -43,7 +43,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def undisturbed(config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], float]:
-    """The files of a run that nobody disturbed, and how long it took."""
+    """The files of a run that was not disturbed, and how long it took."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     killing.warm_up()
     begun = time.perf_counter()

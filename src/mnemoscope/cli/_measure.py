@@ -132,6 +132,8 @@ def measure(
             seed=seed,
             progress=progress,
         )
+
+    # What was examined, for the page.
     about = {
         "name": target.name,
         "target": target.spec,
@@ -143,6 +145,8 @@ def measure(
         **_versions(),
         **_machine(target),
     }
+
+    # How the run learned is a finding beside those of the scopes.
     findings = dict(examination.findings)
     learning = None if target.run is None else learning_finding(run_row(target.run))
     if learning is not None:

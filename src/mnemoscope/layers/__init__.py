@@ -1,6 +1,6 @@
 """Recurrences, one family a file. Each takes nn.LSTM's arguments and gives its results.
 
-All layers are listed in `catalog`; here are they, and what belongs to them.
+All layers are listed in `catalog` and exported here, with their initialization, states and stable sets.
 """
 
 from mnemoscope.equations import modrelu

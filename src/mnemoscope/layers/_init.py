@@ -81,7 +81,7 @@ RECURRENT: dict[str, Callable[[Tensor], Tensor]] = {
     "cayley": cayley_,
     "orthogonal": orthogonal_,
 }
-"""What fills a recurrent matrix in place, by the name of the option."""
+"""Functions that fill a recurrent matrix in place, by the name of the option."""
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from mnemoscope.recurrence import State
 class MemoryLayer(Layer):
     """A layer whose state is h (and c), s and a `Memory` of past states.
 
-    It stands in front of the recurrence whose states are remembered, ``class SAB(MemoryLayer, LSTM)``. A subclass
+    It comes before the recurrence whose states are remembered: ``class SAB(MemoryLayer, LSTM)``. A subclass
     states its equations in `observe_cell`, and says in `memory_layout` what the slots of its memory are for.
     """
 

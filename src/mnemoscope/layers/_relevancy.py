@@ -166,7 +166,7 @@ class RelRNN(Screened, RNN):
 
 
 class RelLSTM(Screened, LSTM):
-    """`MemLSTM` with relevancy screening: put it where nn.LSTM stood.
+    """`MemLSTM` with relevancy screening: a drop-in replacement for nn.LSTM.
 
     ``out, (h, c) = RelLSTM(10, 128)(x)`` unpacks as nn.LSTM's result; the state carries its memory along, and a bare
     (h, c) handed back in starts with an empty one.

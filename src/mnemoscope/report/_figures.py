@@ -131,7 +131,7 @@ def _draw_points(axes: Any, mark: Points) -> None:
 
 
 def _draw_bars(axes: Any, mark: Bars, number: int, count: int) -> None:
-    """Bars of several marks stand side by side over each label."""
+    """Draw the bars of several marks side by side over each label."""
     width = 0.8 / count
     centers = np.arange(len(mark.labels)) + (number - (count - 1) / 2) * width
     axes.bar(centers, mark.values, width, label=_escape(mark.name), color=cycle(LIGHT, mark.style.color))

@@ -105,7 +105,7 @@ def verdict(examinations: Mapping[str, Examination]) -> list[str]:
 
 
 def _compare_horizons(values: tuple[HeadlineValue, ...]) -> str:
-    """What the task needs is said once where it is the same for all models."""
+    """Mention what the task needs once if it is the same for all models."""
     needs = {value.remark for value in values if value.remark.startswith(NEEDS)}
     common = needs.pop() if len(needs) == 1 else ""
     where = f", where {common}" if common else ""

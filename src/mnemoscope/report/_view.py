@@ -10,7 +10,7 @@ import numpy as np
 from mnemoscope.finding import Examination, Finding
 from mnemoscope.report._chart import Line, Marker, Style
 
-BOUND_FACTOR = 1e6  # a bound above so many times the largest measured value is not drawn
+BOUND_FACTOR = 1e6  # a bound larger than the largest measured value by this factor is not drawn
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,8 @@ def attention(subject: Subject, *, layer: int = 0, sequence: int = 0) -> Finding
     screening = subject.layer.screening
     buffer = None if screening is None else screening.buffer
     record = _record_run(subject, layer, sequence)
+
+    # Series: those with a spread over sequences, and those of one sequence.
     by_sequence = {
         "received": record.received,
         "kept_for": record.kept_for,
@@ -68,6 +70,7 @@ def attention(subject: Subject, *, layer: int = 0, sequence: int = 0) -> Finding
     )
     if buffer is not None:
         series |= arrays(relevance_needed=record.relevance_needed[sequence])
+
     figures = _figures(record, buffer, subject.needs)
     return Finding(
         "attention",

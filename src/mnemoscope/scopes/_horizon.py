@@ -147,7 +147,7 @@ def _series(name: str, norms: JacobianNorms) -> tuple[dict[str, np.ndarray], dic
 
 def _figures(norms: JacobianNorms, fraction: float, dtype: torch.dtype) -> tuple[dict[str, float], decay.Law]:
     profile = decay.typical(norms.frobenius)
-    if not np.isfinite(profile[0]):  # NaN at lag 0 is not an explosion on the way back
+    if not np.isfinite(profile[0]):  # NaN at lag 0 is not an explosion in the backward pass
         raise MnemoscopeError(
             "an output's gradient by its own input is NaN or infinite: give shorter or smaller inputs, or an "
             "earlier checkpoint"

@@ -55,7 +55,7 @@ def paths(
     Args:
         hops: the largest number of hops that has a row of its own.
         sequences: how many of the batch are decomposed.
-        steps: the first so many of each sequence: the blocks of long ones are large.
+        steps: how many steps of each sequence are used, from its start; the blocks of long ones are large.
         threshold: of attention, above which a step counts as attending a state.
         layer: of a stack, the last by default.
     """

@@ -36,7 +36,7 @@ class _RunningText(Task):
     @property
     @abstractmethod
     def length(self) -> int:
-        """Steps of a chunk. The text itself sets no length, so this also stands for how far back the task needs."""
+        """Steps of a chunk. The text itself sets no length, so this is also how far back the task needs."""
 
     @property
     def needs(self) -> int:

@@ -63,6 +63,6 @@ def load() -> dict[str, Statement]:
 
 
 def _order(found: Statement) -> tuple[int, list[tuple[int, str]]]:
-    """The paper's place in `PAPERS`, then the parts of the name, numbers by their value."""
+    """The paper's index in `PAPERS`, then the parts of the name, numbers by their value."""
     parts = [(int(part) if part.isdigit() else 0, part) for part in found.name.split("-")]
     return list(PAPERS.values()).index(found.paper), parts

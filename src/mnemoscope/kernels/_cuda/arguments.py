@@ -1,4 +1,4 @@
-"""Tensors as the kernels take and return them: contiguous, and float32 in the place of a lower precision."""
+"""Tensors as the kernels take and return them: contiguous, and float32 instead of a lower precision."""
 
 from __future__ import annotations
 

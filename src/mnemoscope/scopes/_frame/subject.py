@@ -119,7 +119,7 @@ class Subject:
         return torch.Generator().manual_seed(self.seed)
 
     def check_time_for(self, passes: float) -> None:
-        """Raise `OutOfTime` if the time left is too short for so many forward passes."""
+        """Raise `OutOfTime` if the time left is too short for this many forward passes."""
         if self.deadline is not None and self.deadline - time.monotonic() < passes * self.forward_seconds:
             raise OutOfTime
 

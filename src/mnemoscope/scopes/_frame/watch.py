@@ -23,7 +23,7 @@ from mnemoscope.scopes._measures.state_vectors import jacobians, spectral_norms
 
 
 class Watch:
-    """Measures the horizon and lambda every so many updates; the model and the random state are left as they are.
+    """Measures the horizon and lambda every `every` updates; the model and the random state are left as they are.
 
     ::
 
@@ -138,7 +138,7 @@ def _contraction(subject: Subject) -> float:
 
 
 def lightning_callback(inputs: Tensor, every: int = 100, *, prefix: str = "memory/", **options: Any) -> Any:
-    """Return a callback for Lightning's Trainer that logs `horizon`, `rate` and `lambda` every so many updates.
+    """Return a callback for Lightning's Trainer that logs `horizon`, `rate` and `lambda` every `every` updates.
 
     ``Trainer(callbacks=[lightning_callback(inputs, every=100)])``. The options are those of `Watch`; inputs are what
     the module's forward takes. The callback's `watch` holds the history.

@@ -1,4 +1,4 @@
-"""The self-attentive recurrence of Kerg et al. 2020 as its equations stand (9-10, 50-53, 95), in full generality.
+"""The self-attentive recurrence of Kerg et al. 2020 exactly as printed (equations 9-10, 50-53, 95), in full generality.
 
 Any non-linearity, any f, any set of attended states: what the statements are about, and what their checks run.
 The trainable layers are in `mnemoscope.layers`.

@@ -112,7 +112,7 @@ def chain_pattern(depth: int, length: int) -> Tensor:
     h_1 is attended by one step only, the state that this step makes by one step only, and so on, far apart; the last
     steps all attend the state at the end of that chain. Every other step attends h_0, which h_1 does not influence.
     """
-    relays = [1 + i * (length + 1) for i in range(depth + 1)]  # the first stands for h_1 itself
+    relays = [1 + i * (length + 1) for i in range(depth + 1)]  # the first is h_1 itself
     steps = relays[-1] + length + 1 + (depth > 0)
     pattern = torch.zeros(steps, steps, dtype=torch.bool)
     attended = 1

@@ -61,10 +61,14 @@ def _blocks(model: Recurrence, x: Tensor, run: Trace, layer: int) -> AttentionBl
         raise MnemoscopeError(
             f"attention_blocks needs a layer with additive attention; {type(model).__name__} has no attention"
         )
+
+    # What the run recorded, of the first sequence.
     weight = pad_sequence([w[layer][0] for w in run.attention], batch_first=True)  # (T, m)
     origin = pad_sequence([o[layer][0] for o in run.origin], batch_first=True, padding_value=-1)
     hidden = torch.stack([state[0][layer, 0] for state in run.states[1:]])
     macro = torch.stack([state.s[layer, 0] for state in run.states])  # (T + 1, n), from s_{-1}
+
+    # The derivatives of the scores, of the mixture and of the cell.
     parameters = model.additive_parameters(layer)
     if parameters is None:
         raise OtherAttention(
@@ -111,7 +115,7 @@ def _jacobians(model: Recurrence, x: Tensor, run: Trace, layer: int) -> Tensor:
 
 
 def _replace(state: State, layer: int, moved: Tensor) -> State:
-    """The state with S_t = (s_t, cell_t) of one layer, (N,), put in the place of its own."""
+    """The state with S_t = (s_t, cell_t) of one layer, (N,), in place of its own."""
     parts = dict(zip(map(id, (state.s, *state[1:])), moved.chunk(len(state)), strict=True))
     layers = torch.arange(len(state.s), device=state.s.device)[:, None, None]
     return rebuild(

@@ -31,7 +31,7 @@ def weight_scale(fan_in: int, unit: Unit = "relu", distribution: Distribution = 
     """The spread of centred weights for which V[a_i] = 1: sigma of N(0, sigma^2), or beta of U(-beta, beta).
 
     sqrt(1/fan_in) and sqrt(3/fan_in) for linear units; sqrt(2/fan_in) and sqrt(6/fan_in) for ReLUs, which is He's
-    initialisation (the text calls it Glorot's, which has fan_in + fan_out).
+    initialization (the text calls it Glorot's, which has fan_in + fan_out).
     """
     if unit not in SECOND_MOMENT or distribution not in ("gaussian", "uniform"):
         raise MnemoscopeError(f"unit is linear or relu, distribution gaussian or uniform; got {unit}, {distribution}")

@@ -1,4 +1,4 @@
-"""Weight normalisation: batch normalisation's form, a projected gradient, a growing norm (Nabli 2019, question 4)."""
+"""Weight normalization: batch normalization's form, a projected gradient, a growing norm (Nabli 2019, question 4)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def norm_after_step(u: Tensor, gamma: float, gradient: Tensor, alpha: float) -> 
     paper=PAPERS["foundations"],
     where="question 4, eq. 19",
     status="holds",
-    claim="with whitened inputs weight normalisation is batch normalisation; its gradient is orthogonal to u, whose "
+    claim="with whitened inputs weight normalization is batch normalization; its gradient is orthogonal to u, whose "
     "norm grows with every step",
 )
 def question_4() -> Iterator[Row]:
@@ -55,7 +55,7 @@ def question_4() -> Iterator[Row]:
     eye = torch.eye(6).double()
     w = normalized_weight(u, 1.7)
     same = batch_normalized(x, u, 1.7, 0.3, zero, eye) - (x @ w + 0.3)
-    yield Row("whitened x: difference from batch normalisation", 1e-12, float(same.abs().max()))
+    yield Row("whitened x: difference from batch normalization", 1e-12, float(same.abs().max()))
     correlated = eye + 0.5 * (1 - eye)
     other = batch_normalized(x, u, 1.7, 0.3, zero, correlated) - (x @ w + 0.3)
     yield Row("correlated x, unit variances: difference", 1e-2, float(other.abs().max()), ">=")

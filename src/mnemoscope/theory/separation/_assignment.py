@@ -56,7 +56,7 @@ def _first_row(size: int) -> Array:
 
 
 def bucket_states(colors: int, balls: int) -> list[tuple[int, ...]]:
-    """states(R, K) of claim 6: how many balls of each colour a bucket of K balls may hold; ((R, K)) of them."""
+    """states(R, K) of claim 6: how many balls of each color a bucket of K balls may hold; ((R, K)) of them."""
     buckets = combinations_with_replacement(range(colors), balls)
     return [tuple(bucket.count(color) for color in range(colors)) for bucket in buckets]
 
@@ -80,7 +80,7 @@ def start_factors(z: Array, half: int, prime: int) -> Array:
 def end_factors(z: Array, half: int, prime: int) -> Array:
     """v of claim 6, (N, M^(T/2)): the sum over all ways to empty the bucket of prod_r prod_j Z_{r d_j}^{p_r^(T-j+1)}.
 
-    By recursion on the number of balls, not over trajectories: take one ball of colour r, then empty the rest.
+    By recursion on the number of balls, not over trajectories: take one ball of color r, then empty the rest.
     """
     values = {(0,) * len(z): np.ones(1, dtype=np.uint64)}
     for balls in range(1, half + 1):
@@ -216,7 +216,7 @@ def lemma_2() -> Iterator[Row]:
     paper=PAPERS["separation"],
     where="lemma 3, eqs 18 and 19",
     status="holds",
-    claim="for Omega > (T/2)^2 only the bucket that holds the colours d reaches the largest reward for d",
+    claim="for Omega > (T/2)^2 only the bucket that holds the colors d reaches the largest reward for d",
 )
 def lemma_3() -> Iterator[Row]:
     for colors, half in product((1, 2, 3, 4), (1, 2, 3, 4)):

@@ -23,7 +23,7 @@ class Spectrum:
 
     `rank` counts those above `tolerance` after equilibration, a numerical figure: for a smooth model it says how many
     terms of eq. 5 the arithmetic can tell apart. `effective_rank` (Roy & Vetterli 2007) is exp of the entropy of the
-    normalised singular values. `distance` is the share of the matrix, in Frobenius norm, that no separable function
+    normalized singular values. `distance` is the share of the matrix, in Frobenius norm, that no separable function
     can take over.
     """
 

@@ -22,11 +22,11 @@ Point = tuple[float, float]
 START, END, JOIN, PLAIN = "#2a6f97", "#e07a1f", "#c1121f", "#5c677d"
 _MARKS = {"delta": "^", "W_I": "o", "W_H": "o", "W_O": "D", "input": "s", "start": ".", "column": ">", "row": "<"}
 _FILL = {"delta": "white", "W_I": "#dfe7ef", "W_H": "#f3e3c3", "W_O": "#cfe3cf", "start": PLAIN}
-_LOWERED = {"input": 0.75, "W_I": 0.4, "column": 0.3, "row": 0.5}  # how far below its cell a node stands
+_LOWERED = {"input": 0.75, "W_I": 0.4, "column": 0.3, "row": 0.5}  # how far below its cell a node is drawn
 
 
 def positions(network: TensorNetwork) -> dict[Node, Point]:
-    """Layer 1's cells stand side by side, chain after chain; a cell above stands over the last cell of its chain."""
+    """Layer 1's cells are side by side, chain after chain; a cell above is over the last cell of its chain."""
     cells = sorted((node.times for node in network.of_kind("delta", 1)), key=lambda times: times[::-1])
     column = {times: float(index) for index, times in enumerate(cells)}
     return {node: _place(node, column) for node in network.nodes}
@@ -51,12 +51,12 @@ def draw(
     """
     shown = tuple(network.nodes if nodes is None else nodes)
     red = set(joining_bonds(network, 1) if marked is None else marked)
-    place = positions(network)
+    point = positions(network)
     for pair in _joined(shown).values():
         color, width = (JOIN, 2.2) if red.intersection(pair) else (PLAIN, 1.0)
-        axes.plot(*zip(*(place[node] for node in pair), strict=True), color=color, lw=width, zorder=1)
+        axes.plot(*zip(*(point[node] for node in pair), strict=True), color=color, lw=width, zorder=1)
     for node in shown:
-        _draw_node(node, place[node], network, JOIN if node in red else "black", axes)
+        _draw_node(node, point[node], network, JOIN if node in red else "black", axes)
     axes.set_axis_off()
 
 
@@ -69,12 +69,12 @@ def _joined(nodes: tuple[Node, ...]) -> dict[Leg, list[Node]]:
     return {leg: pair for leg, pair in ends.items() if len(pair) == 2}
 
 
-def _draw_node(node: Node, place: Point, network: TensorNetwork, edge: str, axes: Axes) -> None:
+def _draw_node(node: Node, point: Point, network: TensorNetwork, edge: str, axes: Axes) -> None:
     fill = _FILL.get(node.kind, "white")
     if node.kind == "input":
         fill = START if 2 * node.time <= network.length else END
-        axes.annotate(str(node.time), place, (0, -6), textcoords="offset points", ha="center", va="top", fontsize=7)
-    axes.plot(*place, marker=_MARKS[node.kind], ms=5, mfc=fill, mec=edge, mew=0.8, ls="none", zorder=2)
+        axes.annotate(str(node.time), point, (0, -6), textcoords="offset points", ha="center", va="top", fontsize=7)
+    axes.plot(*point, marker=_MARKS[node.kind], ms=5, mfc=fill, mec=edge, mew=0.8, ls="none", zorder=2)
 
 
 def figure_2(depth: int = 3, length: int = 6) -> Figure:

@@ -62,7 +62,7 @@ def project(w: Tensor, radius: float) -> Tensor:
 
 
 def norms(weights: tuple[Tensor, ...]) -> list[float]:
-    """The radii of the balls on whose border the weights lie: together they are the paper's convex set Omega."""
+    """The radii of the balls on whose boundary the weights lie: together they are the paper's convex set Omega."""
     return [float(torch.linalg.norm(w, ord=2)) for w in weights]
 
 

@@ -7,7 +7,7 @@
 // kernels compute -2 v . r.
 //
 // Sizes that the host passes beside those of tile.cuh: BUFFER, RELEVANT; MIX_MEAN: s = (h + c) / 2
-// in the place of h + c.
+// instead of h + c.
 #pragma once
 #include "equations.cuh"
 #include "tile.cuh"

@@ -77,7 +77,7 @@ KERNEL cells_backward(const float* dh, const float* dc_T, const float* xp, const
         if (Cell::HAS_CELL_STATE) c_t = step.previous_c;
 
         // dy to every block of the cluster. Two buffers in turn: the one barrier of a step makes dy
-        // visible, and nobody still reads the buffer that the next step writes.
+        // visible, and no block still reads the buffer that the next step writes.
         float* buffer = shared_dy + (t & 1) * ROWS * PADDED_N;
         for (int r = 0; r < ROWS; ++r)
             store_in_cluster(pos, buffer + r * PADDED_N + unit, in_range ? dy[r] : 0.f);

@@ -58,7 +58,7 @@ KERNEL cells_forward(const float* xp, const float* V, const float* h0, const flo
         matrix.times(pos, shared_h + (t & 1) * PADDED_N, y);
         Cell::forward(x, y, bias, h_t, c_t, saved);
 
-        // h_t to every block, in the half that nobody reads in this step. The barrier makes it
+        // h_t to every block, in the half that is not read in this step. The barrier makes it
         // visible, and keeps a fast block from overwriting the half that a slow one still reads.
         store_in_cluster(pos, shared_h + ((t + 1) & 1) * PADDED_N + unit, in_range ? h_t : 0.f);
         for (int r = 0; r < ROWS; ++r) x[r] = next_x[r];

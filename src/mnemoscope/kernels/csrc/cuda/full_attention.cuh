@@ -9,7 +9,7 @@
 //   PADDED_N        the hidden size n rounded up to a multiple of 128; everything beyond n is zero
 //   CLUSTER_BLOCKS  thread blocks per cluster
 //   GATES           of the cell: 1, or 4 for an LSTM
-//   MIX_MEAN        s = (h + c) / 2 in the place of h + c
+//   MIX_MEAN        s = (h + c) / 2 instead of h + c
 //   THREADS, SHARED_FLOATS  of a block
 #pragma once
 #include "equations.cuh"

@@ -80,7 +80,7 @@ KERNEL sab_forward(const float* xp, const float* V, const float* w, const float*
             attended_t = sum_over_unit_lanes(sum);
         }
 
-        // The LSTM; h_t = its output + attended, to every block in the half that nobody reads now.
+        // The LSTM; h_t = its output + attended, to every block in the half that is not read now.
         float y[4], z[4];
         matrix.times(pos, shared_h + (t & 1) * PADDED_N, y);
 #pragma unroll
