@@ -153,7 +153,7 @@ def test_load_reads_arrays_from_the_same_folder_only(tmp_path):
 
 
 def test_load_of_a_missing_folder():
-    with pytest.raises(MnemoscopeError, match="cannot read no.such.folder"):
+    with pytest.raises(MnemoscopeError, match="cannot read no/such/folder"):
         Examination.load("no/such/folder")
 
 
