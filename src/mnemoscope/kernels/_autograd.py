@@ -1,6 +1,6 @@
-"""How torch differentiates the fused operators: the backend's backward loop, then one matrix product per weight.
+"""How torch differentiates a fused operator: what its forward pass saves, and the derivative that reads it.
 
-Everything here is plain torch and the same on every device. When the gradient must itself be differentiable
+`_derivatives.py` has the derivatives themselves. When the gradient must itself be differentiable
 (`create_graph=True`), it is taken through the loops of `_naive.py` instead.
 """
 
@@ -14,11 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from mnemoscope.kernels import _naive
-from mnemoscope.kernels import _operators as op
-from mnemoscope.kernels._final_memory import final_memory_backward
 from mnemoscope.kernels._operator import NAMESPACE, Operator
 from mnemoscope.kernels._torch_internals import any_requires_grad, below_autograd
 
@@ -166,11 +162,7 @@ def register_derivative(
     Derivative(operator, backward, saves, differentiable)
 
 
-def _contiguous(grad: Tensor | None) -> Tensor | None:
-    return None if grad is None else grad.contiguous()
-
-
-def _rows(t: Tensor) -> Tensor:
+def rows(t: Tensor) -> Tensor:
     """Return all rows below each other; torch cannot batch a flatten (`is_grads_batched`)."""
     return t.reshape(-1, t.shape[-1])
 
@@ -183,238 +175,5 @@ def weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
     """
     grad = first.T @ dz[0]
     if dz.shape[0] > 1:
-        grad = torch.addmm(grad, _rows(states[:-1]).T, _rows(dz[1:]))
+        grad = torch.addmm(grad, rows(states[:-1]).T, rows(dz[1:]))
     return grad.T
-
-
-def attentive_weight_gradients(
-    dxp: Tensor, dq: Tensor, dk: Tensor, s0: Tensor, s: Tensor, h: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of V and W_a, which read s_{t-1}, and of U_a, which reads h_t."""
-    return weight_gradient(dxp, s0, s), weight_gradient(dq, s0, s), _rows(dk).T @ _rows(h)
-
-
-def _modrelu_gradient(dz: Tensor, h: Tensor) -> Tensor:
-    """Return the gradient of modReLU's bias. Where it is open, dh/db = sign(z) = sign(h); where not, dz is zero."""
-    return (dz * h.sign()).sum(0).sum(0)  # one after the other: on a GPU many columns are summed at once, not n
-
-
-def _makes_projection(V: Tensor, n: int) -> bool:
-    """True if V is [V, U, b]: the kernel made the projection of the inputs."""
-    return V.shape[1] > n
-
-
-def _rnn(run: SavedRun, dh: Tensor) -> Gradients:
-    if torch.is_grad_enabled():
-        return run.gradients_of_naive(_naive.rnn, (dh,))
-    xp, V, h0, _, phi, lengths = run.arguments
-    h = run.results.h
-    dh = dh.contiguous()
-    if _makes_projection(V, h0.shape[1]):
-        needs_dx = run.needs("xp")
-        by_inputs = op.rnn_backward_with_inputs(dh, xp, V, h0, h, lengths, phi, needs_dx)
-        return run.gradients(xp=by_inputs.dx if needs_dx else None, V=by_inputs.dV, h0=by_inputs.dh0)
-    found = op.rnn_backward(dh, V, h, lengths, phi)
-    return run.gradients(
-        xp=found.dxp,
-        V=weight_gradient(found.dxp, h0, h) if run.needs("V") else None,
-        h0=found.dh0,
-        b=_modrelu_gradient(found.dxp, h) if run.needs("b") else None,
-    )
-
-
-def _lstm(run: SavedRun, dh: Tensor | None, dc_T: Tensor | None) -> Gradients:
-    if torch.is_grad_enabled():
-        return run.gradients_of_naive(_naive.lstm, (dh, dc_T))
-    xp, V, h0, c0, lengths, _ = run.arguments
-    h, cells, gates = run.results
-    dh, dc_T = _contiguous(dh), _contiguous(dc_T)
-    if _makes_projection(V, h0.shape[1]):
-        needs_dx = run.needs("xp")
-        by_inputs = op.lstm_backward_with_inputs(dh, dc_T, xp, V, h0, c0, h, cells, gates, lengths, needs_dx)
-        dx = by_inputs.dx if needs_dx else None
-        return run.gradients(xp=dx, V=by_inputs.dV, h0=by_inputs.dh0, c0=by_inputs.dc0)
-    found = op.lstm_backward(dh, dc_T, V, c0, cells, gates, lengths)
-    dV = weight_gradient(found.dxp, h0, h) if run.needs("V") else None
-    return run.gradients(xp=found.dxp, V=dV, h0=found.dh0, c0=found.dc0)
-
-
-def _rac(run: SavedRun, dh: Tensor) -> Gradients:
-    if torch.is_grad_enabled():
-        return run.gradients_of_naive(_naive.rac, (dh,))
-    xp, V, h0, b, lengths = run.arguments
-    h = run.results.h
-    u = F.linear(torch.cat([h0.unsqueeze(0), h[:-1]]), V, b)  # (T, B, n)
-    found = op.rac_backward(dh.contiguous(), xp, V, u, lengths)
-    return run.gradients(
-        xp=found.dxp,
-        V=weight_gradient(found.du, h0, h) if run.needs("V") else None,
-        h0=found.dh0,
-        b=found.du.sum((0, 1)) if run.needs("b") else None,
-    )
-
-
-def _gated_weight_gradient(found: op.StateProductGradients, h0: Tensor, h: Tensor) -> Tensor:
-    """Return the gradient of [V_1; V_2; V_u]: two gates read the state, and u is its product with V_u."""
-    gates = found.dxp[..., : 2 * h.shape[-1]]
-    return torch.cat([weight_gradient(gates, h0, h), weight_gradient(found.du, h0, h)])
-
-
-def _goru(run: SavedRun, dh: Tensor | None) -> Gradients:
-    if dh is None:
-        return run.gradients()
-    if torch.is_grad_enabled():
-        return run.gradients_of_naive(_naive.goru, (dh,))
-    _, W, h0, _, lengths, _ = run.arguments
-    h, gates = run.results
-    n = h.shape[-1]
-    found = op.goru_backward(dh.contiguous(), W, h0, h, gates, lengths)
-    candidate = gates[..., 2 * n : 3 * n]
-    return run.gradients(
-        xp=found.dxp,
-        W=_gated_weight_gradient(found, h0, h) if run.needs("W") else None,
-        h0=found.dh0,
-        b=_modrelu_gradient(found.dxp[..., 2 * n :], candidate) if run.needs("b") else None,
-    )
-
-
-def _gru(run: SavedRun, dh: Tensor | None) -> Gradients:
-    if dh is None:
-        return run.gradients()
-    if torch.is_grad_enabled():
-        return run.gradients_of_naive(_naive.gru, (dh,))
-    _, V, _, h0, lengths, _ = run.arguments
-    h, gates = run.results
-    found = op.gru_backward(dh.contiguous(), V, h0, h, gates, lengths)
-    return run.gradients(
-        xp=found.dxp,
-        V=_gated_weight_gradient(found, h0, h) if run.needs("V") else None,
-        b_hn=found.du.sum(0).sum(0) if run.needs("b_hn") else None,
-        h0=found.dh0,
-    )
-
-
-def _attentive_with(backward: Operator) -> Callable[..., Gradients]:
-    """Return the derivative of `attentive_forward` or `portable_forward` by its own backward operator."""
-
-    def derivative(
-        run: SavedRun,
-        dh: Tensor | None,
-        ds: Tensor | None,
-        dc_T: Tensor | None,
-        dvalues_T: Tensor | None,
-        dkeys_T: Tensor | None,
-    ) -> Gradients:
-        if dvalues_T is None and dkeys_T is None:
-            return run.gradients(**_attentive(run, dh, ds, dc_T, backward))
-
-        # Through the memory that the run leaves, to the states in it and to what was carried in.
-        weights, memory = run.arguments.weights, run.arguments.memory
-        slots_T = run.results.slots_T if run.arguments.options.buffer >= 0 else None
-        by_memory = final_memory_backward(
-            dvalues_T,
-            dkeys_T,
-            run.results.h,
-            weights.U_a,
-            memory.values0,
-            memory.keys0,
-            slots_T,
-            run.arguments.lengths,
-        )
-        dh = by_memory.dh if dh is None else dh + by_memory.dh
-        found = _attentive(run, dh, ds, dc_T, backward)
-        more = {"U_a": by_memory.dU_a, "values0": by_memory.dvalues0, "keys0": by_memory.dkeys0}
-        for name, gradient in more.items():
-            already = found.get(name)
-            found[name] = gradient if already is None else already + gradient
-        return run.gradients(**found)
-
-    return derivative
-
-
-def _attentive(
-    run: SavedRun, dh: Tensor | None, ds: Tensor | None, dc_T: Tensor | None, backward: Operator
-) -> dict[str, Tensor | None]:
-    """Return the gradients by name, of a run whose final memory has no gradient."""
-    if torch.is_grad_enabled():
-        flat = run.gradients_of_naive(_naive.attentive, (dh, ds, dc_T), slots=run.results.slots)
-        return dict(zip(run.derivative.operator.arguments, flat, strict=True))
-    xp, weights, state, memory, options, lengths, _ = run.arguments
-    *first, _ = run.results  # all but slots_T
-    saved = op.AttentiveSaved(*first)
-    grads = op.AttentiveOutputGradients(_contiguous(dh), _contiguous(ds), _contiguous(dc_T))
-
-    # The kernel made the projection: it makes all gradients.
-    if _makes_projection(weights.V, state.s0.shape[1]):
-        needs_dx = run.needs("xp")
-        found = op.attentive_backward_with_inputs(grads, xp, weights, state, memory, options, saved, lengths, needs_dx)
-        gradients = _by_argument(found, state)
-        gradients.update(xp=found.dx if needs_dx else None, V=found.dV, W_a=found.dW_a, U_a=found.dU_a)
-        return gradients
-
-    # Else those of the weights are made here.
-    found = backward(grads, weights, state, memory, options, saved, lengths)
-    gradients = _by_argument(found, state)
-    gradients["xp"] = found.dxp
-    if any(run.needs(name) for name in ("V", "W_a", "U_a")):
-        by_weights = attentive_weight_gradients(found.dxp, found.dq, found.dk, state.s0, saved.s, saved.h)
-        gradients.update(zip(("V", "W_a", "U_a"), by_weights, strict=True))
-    if run.needs("b"):
-        gradients["b"] = _modrelu_gradient(found.dxp, saved.h)
-    return gradients
-
-
-def _by_argument(
-    found: op.AttentiveGradients | op.AttentiveInputGradients, state: op.AttentionState
-) -> dict[str, Tensor | None]:
-    """Return the gradients that both backward operators make, by the name of their argument."""
-    return {
-        "v": found.dv,
-        "s0": found.ds0,
-        "c0": None if state.c0 is None else found.dc0,
-        "values0": found.dvalues0,
-        "keys0": found.dkeys0,
-    }
-
-
-def _sab(run: SavedRun, dh: Tensor | None, dattended: Tensor | None, dc_T: Tensor | None) -> Gradients:
-    if torch.is_grad_enabled():
-        return run.gradients_of_naive(_naive.sab, (dh, dattended, dc_T))
-    _, V, w, h0, c0, memory, options, lengths, _ = run.arguments
-    saved = op.SabSaved(*run.results)
-    h = saved.h
-    found = op.sab_backward(
-        _contiguous(dh), _contiguous(dattended), _contiguous(dc_T), V, w, c0, memory, options, saved, lengths
-    )
-    return run.gradients(
-        xp=found.dxp,
-        V=weight_gradient(found.dxp, h0, h) if run.needs("V") else None,
-        w=found.dscores.reshape(-1) @ _rows(h.tanh()) + found.dscores0.reshape(-1) @ _rows(memory.keys0),
-        h0=found.dh0,
-        c0=found.dc0,
-        values0=found.dvalues0,
-        keys0=found.dscores0[..., None] * w,
-    )
-
-
-_ATTENTIVE_SAVES = (*op.AttentiveSaved._fields, "slots_T")
-_ATTENTIVE_OUTPUTS = ("h", "s", "c_T", "values_T", "keys_T")
-
-register_derivative(op.rnn_forward, _rnn, saves=("h",), differentiable=("h",))
-register_derivative(op.lstm_forward, _lstm, saves=("h", "cells", "gates"), differentiable=("h", "c_T"))
-register_derivative(op.rac_forward, _rac, saves=("h",), differentiable=("h",))
-register_derivative(op.goru_forward, _goru, saves=("h", "gates"), differentiable=("h",))
-register_derivative(op.gru_forward, _gru, saves=("h", "gates"), differentiable=("h",))
-register_derivative(op.sab_forward, _sab, saves=op.SabSaved._fields, differentiable=("h", "attended", "c_T"))
-register_derivative(
-    op.attentive_forward,
-    _attentive_with(op.attentive_backward),
-    saves=_ATTENTIVE_SAVES,
-    differentiable=_ATTENTIVE_OUTPUTS,
-)
-register_derivative(
-    op.portable_forward,
-    _attentive_with(op.portable_backward),
-    saves=_ATTENTIVE_SAVES,
-    differentiable=_ATTENTIVE_OUTPUTS,
-)

@@ -1,7 +1,7 @@
 """When a fused kernel runs instead of the eager loop.
 
 A backend is a package `kernels/_<device>/` with `supports(family, n=..., dtype=..., device=..., cell=..., buffer=...,
-relevant=...) -> bool`. Importing it registers its loops with the operators of `_operators.py`.
+relevant=...) -> bool`. Importing it registers its loops with the operators of `_operators`.
 """
 
 from __future__ import annotations

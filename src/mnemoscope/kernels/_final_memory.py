@@ -1,6 +1,6 @@
 """The memory that a self-attentive run leaves behind, and its backward pass.
 
-Names are those of `_operators.py`: h (T, B, n), U_a (n, n), values0 and keys0 (B, m, n). slots (B, m) names the
+Names are those of `_operators`: h (T, B, n), U_a (n, n), values0 and keys0 (B, m, n). slots (B, m) names the
 state in each slot by its index, carried states first, then new ones, -1 for an empty slot; None under full
 attention, which keeps every state.
 """

@@ -1,6 +1,6 @@
 """A whole sequence by one operator: what the layers call where `fused_dtype` gives them a dtype to run in.
 
-Shapes are those of `_operators.py`.
+Shapes are those of `_operators`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mnemoscope.kernels import _autograd as _derivatives  # noqa: F401  (registers the operators' derivatives)
+from mnemoscope.kernels import _derivatives as _derivatives  # registers the operators' derivatives
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels import _portable as _portable
 from mnemoscope.kernels import _state_gradients

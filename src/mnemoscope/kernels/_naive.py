@@ -1,7 +1,7 @@
 """The same recurrences as plain torch loops, differentiable any number of times.
 
 A fused backward pass is not itself differentiable. When the gradient of a gradient is asked for, it is taken through
-these loops instead. They take the operators' own arguments (`_operators.py`), `save` excepted.
+these loops instead. They take the operators' own arguments (`_operators`), `save` excepted.
 """
 
 from __future__ import annotations

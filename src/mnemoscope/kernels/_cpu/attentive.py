@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels import _portable
-from mnemoscope.kernels._autograd import attentive_weight_gradients
 from mnemoscope.kernels._cpu import exponent_range
 from mnemoscope.kernels._cpu.run import Loop
+from mnemoscope.kernels._derivatives import attentive_weight_gradients
 from mnemoscope.kernels._naive import split_projection
 
 _forward = Loop(op.attentive_forward, scratch=["largest_magnitude"])

@@ -5,7 +5,7 @@
 // description, which a test compares with Python's structure of the same name (structures.py).
 // Every field has eight bytes: a pointer, an integer, an enumeration or a double.
 //
-// Shapes are those of _operators.py: T = steps, B = batch, n units; a null pointer is None.
+// Shapes are those of kernels/_operators: T = steps, B = batch, n units; a null pointer is None.
 //
 // Where a structure has n_inputs: n_inputs = E > 0 means that the loop computes the projection
 // itself. Then xp is [x, 1] (T, B, E) and V is [V, U, b] (Gn, n + E); the backward reads x and
