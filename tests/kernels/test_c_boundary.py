@@ -3,37 +3,86 @@
 from __future__ import annotations
 
 import ctypes
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+import mnemoscope
+from mnemoscope.kernels import _dispatch
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cpu import library
 from mnemoscope.kernels._cpu.run import Loop
-from mnemoscope.kernels._cpu.structures import STRUCTURES, Threads
+from mnemoscope.kernels._cpu.structures import STRUCTURES, Field, expected_fields
 
 pytestmark = pytest.mark.skipif(not library.available(torch.float32), reason="no compiled CPU kernels here")
 
-KINDS = {ctypes.c_void_p: "pointer", ctypes.c_int64: "integer", ctypes.c_double: "double", Threads: "structure"}
 
-
-def in_python(name: str) -> list[tuple[str, int, int, str]]:
-    structure = STRUCTURES[name]
-    rows = []
-    for field, kind in structure._fields_:
-        described = getattr(structure, field)
-        rows.append((field, described.offset, described.size, KINDS[kind]))
-    return rows
+@pytest.fixture
+def compiled() -> dict[str, list[Field]]:
+    loops = library.library()
+    assert loops is not None
+    return library.described(loops)
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_fields_have_the_names_offsets_sizes_and_kinds_of_the_compiled_structure(name: str) -> None:
-    assert in_python(name) == library.described()[name]
+def test_fields_have_the_names_offsets_sizes_and_kinds_of_the_compiled_structure(name: str, compiled) -> None:
+    assert expected_fields()[name] == compiled[name]
     assert STRUCTURES[name].packer.size == ctypes.sizeof(STRUCTURES[name])
 
 
-def test_both_sides_know_the_same_structures() -> None:
-    assert set(STRUCTURES) == set(library.described())
+def test_both_sides_know_the_same_structures(compiled) -> None:
+    assert set(STRUCTURES) == set(compiled)
+
+
+def with_another_offset(fields: dict[str, list[Field]]) -> dict[str, list[Field]]:
+    first, *others = fields["rnn_forward"]
+    return fields | {"rnn_forward": [first._replace(offset=8), *others]}
+
+
+def with_fields_exchanged(fields: dict[str, list[Field]]) -> dict[str, list[Field]]:
+    return fields | {"rnn_forward": fields["rnn_forward"][::-1]}
+
+
+def without_a_structure(fields: dict[str, list[Field]]) -> dict[str, list[Field]]:
+    return {name: found for name, found in fields.items() if name != "sab_backward"}
+
+
+def with_one_more_structure(fields: dict[str, list[Field]]) -> dict[str, list[Field]]:
+    return fields | {"other_forward": fields["rnn_forward"]}
+
+
+@pytest.fixture
+def fresh_choice() -> Iterator[None]:
+    """The library is chosen anew, and once more after the test."""
+    library.library.cache_clear()
+    _dispatch._backend_supports.cache_clear()
+    yield
+    library.library.cache_clear()
+    _dispatch._backend_supports.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "doctored", [with_another_offset, with_fields_exchanged, without_a_structure, with_one_more_structure]
+)
+def test_a_library_built_from_other_sources_is_not_used(doctored, compiled, monkeypatch, fresh_choice) -> None:
+    monkeypatch.setattr(library, "described", lambda loops: doctored(compiled))
+    with pytest.warns(RuntimeWarning, match="built from other sources.*rebuild them with pip install -e ."):
+        assert library.library() is None
+    for layer in (mnemoscope.LSTM(3, 4), mnemoscope.RelLSTM(3, 4, buffer=2, relevant=1)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # it was said once
+            output, _ = layer(torch.ones(5, 2, 3))
+        with mnemoscope.kernels.backend("eager"):
+            torch.testing.assert_close(output, layer(torch.ones(5, 2, 3))[0])
+
+
+def test_a_library_that_cannot_describe_itself_is_not_used(monkeypatch, fresh_choice) -> None:
+    monkeypatch.setattr(library, "builds", lambda name: [Path(torch._C.__file__)])  # some shared library
+    with pytest.warns(RuntimeWarning, match="built from other sources"):
+        assert library.library() is None
 
 
 def test_a_loop_fills_the_fields_by_name() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence, State
+from mnemoscope.torch_internals import pytree
 
 
 class Stepped(Recurrence):

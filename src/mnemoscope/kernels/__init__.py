@@ -22,7 +22,6 @@ or None if the eager loop must run: no kernel of that kind, a transform of torch
 
 Backends: `_cpu` calls the C++ loops of `csrc/cpu` through a plain C boundary with named fields; `_cuda` compiles the
 kernels of `csrc/cuda` when first used; `_portable.py` runs attention in torch's own operations where neither applies.
-Private names of torch are in `_torch_internals.py`.
 """
 
 from mnemoscope.kernels._dispatch import (

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels._operator import NAMESPACE, Operator
-from mnemoscope.kernels._torch_internals import any_requires_grad, below_autograd
+from mnemoscope.torch_internals import any_requires_grad, below_autograd
 
 Gradients = tuple[Tensor | None, ...]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.kernels._settings import settings
-from mnemoscope.kernels._torch_internals import (
+from mnemoscope.torch_internals import (
     constant_when_compiled,
     in_dispatch_mode,
     in_forward_ad,

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils import _pytree as pytree
 
 from mnemoscope.kernels import Attended
+from mnemoscope.torch_internals import pytree
 
 
 class Memory(NamedTuple):

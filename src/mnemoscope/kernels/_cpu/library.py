@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels._cpu import huge_pages
-from mnemoscope.kernels._cpu.structures import ENUMERATIONS, STRUCTURES
+from mnemoscope.kernels._cpu.structures import ENUMERATIONS, STRUCTURES, Field, expected_fields
 
 _SUPPORTED = {"AVX512": ("avx512", "avx2", "generic"), "AVX2": ("avx2", "generic")}
 _FALLBACK = ("generic",)
@@ -35,16 +35,21 @@ def builds(name: str) -> list[Path]:
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
-    """Return the fastest build that this CPU can run; None if none was compiled."""
+    """Return the fastest build that this CPU can run; None, with a warning, if none was compiled from these sources."""
+    problem = "no compiled CPU kernels in this installation"
+    remedy = "install a C++ compiler and reinstall to have them"
     for name in _SUPPORTED.get(torch.backends.cpu.get_cpu_capability(), _FALLBACK):
         for path in builds(name):
             try:
-                return ctypes.CDLL(str(path))
+                loops = ctypes.CDLL(str(path))
             except OSError:  # built for another interpreter or machine
                 continue
+            if described(loops) == expected_fields():
+                return loops
+            problem = f"the compiled CPU kernels in {path} were built from other sources"
+            remedy = "rebuild them with pip install -e ."
     warnings.warn(
-        "mnemoscope: no compiled CPU kernels in this installation; layers use torch's own operations, which is slower. "
-        "Install a C++ compiler and reinstall to have them.",
+        f"mnemoscope: {problem}; layers use torch's own operations, which is slower: {remedy}",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -61,15 +66,16 @@ def has_loop(name: str) -> bool:
     return hasattr(library(), f"{name}_float")
 
 
-def described() -> dict[str, list[tuple[str, int, int, str]]]:
-    """Return what the compiled library says of its structures: (name, offset, bytes, kind) of each field."""
-    loops = library()
-    assert loops is not None
-    loops.describe_structures.restype = ctypes.c_char_p
-    found: dict[str, list[tuple[str, int, int, str]]] = {}
-    for line in loops.describe_structures().decode().splitlines():
-        structure, field, offset, size, kind = line.split()
-        found.setdefault(structure, []).append((field, int(offset), int(size), kind))
+def described(loops: ctypes.CDLL) -> dict[str, list[Field]]:
+    """Return what a compiled library says of its structures; nothing of one that cannot say it."""
+    found: dict[str, list[Field]] = {}
+    try:
+        loops.describe_structures.restype = ctypes.c_char_p
+        for line in loops.describe_structures().decode().splitlines():
+            structure, name, offset, size, kind = line.split()
+            found.setdefault(structure, []).append(Field(name, int(offset), int(size), kind))
+    except (AttributeError, ValueError):  # another library, or another format
+        return {}
     return found
 
 

@@ -1,7 +1,7 @@
 """The structures of the C boundary, derived from the operators' arguments and results.
 
-The C++ source of each loop declares the same fields in the same order. `tests/kernels/test_c_boundary.py` compares the
-two.
+The C++ source of each loop declares the same fields in the same order. The two are compared when the library is loaded
+(`library.py`), and by `tests/kernels/test_c_boundary.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -105,3 +105,25 @@ for operator in OPERATORS.values():
     has_own_loop = not operator.name.startswith("portable_") and not operator.name.endswith("_with_inputs")
     if has_own_loop and operator.name not in STRUCTURES:
         STRUCTURES[operator.name] = _structure(operator)
+
+
+class Field(NamedTuple):
+    """One field of a structure: its name, where it begins, its bytes and what it is."""
+
+    name: str
+    offset: int
+    size: int
+    kind: str
+
+
+_KINDS = {ctypes.c_void_p: "pointer", ctypes.c_int64: "integer", ctypes.c_double: "double", Threads: "structure"}
+
+
+def expected_fields() -> dict[str, list[Field]]:
+    """Return the fields of every structure, as a library must describe them that is compiled from these sources."""
+    found: dict[str, list[Field]] = {}
+    for name, structure in STRUCTURES.items():
+        types = {field: kind for field, kind, *_ in structure._fields_}
+        members = {field: getattr(structure, field) for field in types}
+        found[name] = [Field(field, at.offset, at.size, _KINDS[types[field]]) for field, at in members.items()]
+    return found

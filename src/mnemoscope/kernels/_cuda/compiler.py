@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.kernels._torch_internals import assumed_cuda_toolkit, cuda_compiler
+from mnemoscope.torch_internals import assumed_cuda_toolkit, cuda_compiler
 
 FOLDER = Path(__file__).parents[1] / "csrc" / "cuda"
 _NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14  # CUfunction_attribute

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 
 from mnemoscope.kernels._cuda import full_attention, plain, sab, screened
-from mnemoscope.kernels._torch_internals import cuda_compiler
+from mnemoscope.torch_internals import cuda_compiler
 
 
 def supports(

@@ -1,15 +1,24 @@
-"""The private names of torch that the kernels use still do what they are used for: one test each."""
+"""The private names of torch that the library uses still do what they are used for: one test each.
+
+All of them are in `torch_internals.py`, which is tested, too.
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mnemoscope.kernels import _torch_internals as internals
+import mnemoscope
+from mnemoscope import torch_internals as internals
+from mnemoscope.torch_internals import pytree
+
+PACKAGE = Path(mnemoscope.__file__).parent
 
 
 def test_in_functorch_is_true_inside_vmap_alone() -> None:
@@ -106,3 +115,26 @@ def test_pytree_takes_registered_classes_apart() -> None:
     pytree.register_pytree_node(Pair, lambda pair: ([pair.a, pair.b], None), lambda leaves, _: Pair(*leaves))
     doubled = pytree.tree_map(lambda leaf: 2 * leaf, Pair(1, 2))
     assert (doubled.a, doubled.b) == (2, 4)
+
+
+def private_names_of_torch(source: str) -> Iterator[str]:
+    """Every `torch._x`, `torch.a._x` and `from torch.a import _x` in a source file."""
+    for node in ast.walk(ast.parse(source)):
+        names = []
+        if isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            first, *rest = name.split(".")
+            private = [part for part in rest if part.startswith("_") and not part.endswith("__")]
+            if first in ("torch", "forward_ad") and private and "(" not in name:
+                yield name
+
+
+def test_no_other_module_uses_a_private_name_of_torch() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        found = set(private_names_of_torch(path.read_text()))
+        assert bool(found) == (path.name == "torch_internals.py"), f"{path}: {found}"

@@ -1,6 +1,6 @@
-"""Every private name of torch that the kernels need, one small function each.
+"""Every private name of torch that the library needs, one small function each.
 
-`tests/kernels/test_torch_internals.py` has a test for each of them, which fails when torch changes what they do.
+`tests/test_torch_internals.py` has a test for each of them, which fails when torch changes what they do.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch.autograd import forward_ad
+from torch.utils import _pytree
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+pytree = _pytree  # nests of tensors taken apart and put together; torch has no public module for it
 
 
 def in_functorch() -> bool:
