@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -92,10 +93,19 @@ def test_torch_compile_takes_a_constant_function_for_a_constant() -> None:
 
 
 def test_torch_has_a_runtime_compiler_for_cuda() -> None:
-    compile_kernel = internals.cuda_compiler()
-    assert compile_kernel is not None
-    parameters = inspect.signature(compile_kernel).parameters
-    assert {"kernel_source", "kernel_name", "cuda_include_dirs", "nvcc_options"} <= parameters.keys()
+    from torch.cuda import _utils
+
+    assert internals.cuda_compiler() is not None
+    parameters = inspect.signature(_utils._nvrtc_compile).parameters
+    expected = ["kernel_source", "kernel_name", "compute_capability", "cuda_include_dirs", "nvcc_options"]
+    assert list(parameters)[:2] == expected[:2]
+    assert set(expected) <= parameters.keys()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_current_stream_has_its_address() -> None:
+    with torch.cuda.stream(torch.cuda.Stream()) as _:
+        assert internals.cuda_stream(0) == torch.cuda.current_stream().cuda_stream
 
 
 def test_an_assumed_cuda_toolkit_is_seen_by_torch_and_forgotten() -> None:

@@ -53,9 +53,30 @@ def constant_when_compiled(function: Function) -> Function:
     return function
 
 
-def cuda_compiler() -> Callable[..., Any] | None:
-    """torch's runtime compiler for CUDA; None in a torch that has none."""
-    return getattr(torch.cuda, "_compile_kernel", None)
+def cuda_compiler() -> Callable[[str, str, str, str, list[str]], bytes] | None:
+    """torch's runtime compiler for CUDA; None in a torch that has none.
+
+    It makes the binary of one kernel from the source, the kernel's name, the compute capability ("90"), a folder of
+    headers and the compiler's options.
+    """
+    from torch.cuda import _utils
+
+    nvrtc_compile = getattr(_utils, "_nvrtc_compile", None)
+    if nvrtc_compile is None:
+        return None
+
+    def compile_kernel(source: str, name: str, capability: str, headers: str, options: list[str]) -> bytes:
+        binary, _ = nvrtc_compile(
+            source, name, compute_capability=capability, cuda_include_dirs=[headers], nvcc_options=options
+        )
+        return binary
+
+    return compile_kernel
+
+
+def cuda_stream(index: int) -> int:
+    """The address of the current stream of a device."""
+    return torch._C._cuda_getCurrentRawStream(index)
 
 
 @contextmanager

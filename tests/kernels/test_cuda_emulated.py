@@ -37,7 +37,7 @@ def emulated(monkeypatch):
 
     monkeypatch.setattr(compiler, "launch", launch)
     monkeypatch.setattr(layout, "limits", lambda device: EMULATED)
-    monkeypatch.setattr(torch.cuda, "_compile_kernel", len, raising=False)
+    monkeypatch.setattr("torch.cuda._utils._nvrtc_compile", len, raising=False)
     monkeypatch.setattr(_dispatch, "backend_supports", supports)
     monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)  # CPU tensors, but not the CPU kernels
     library = torch.library.Library(NAMESPACE, "IMPL")

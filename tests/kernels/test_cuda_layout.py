@@ -16,7 +16,7 @@ DEVICE = torch.device("cuda", 0)
 
 @pytest.fixture
 def on(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "_compile_kernel", len, raising=False)
+    monkeypatch.setattr("torch.cuda._utils._nvrtc_compile", len, raising=False)
 
     def use(limits):
         monkeypatch.setattr(layout, "limits", lambda device: limits)
@@ -80,7 +80,7 @@ def test_the_whole_past_has_no_place_in_bfloat16(on):
 
 
 def test_a_torch_without_the_compiler_is_named(monkeypatch):
-    monkeypatch.delattr(torch.cuda, "_compile_kernel", raising=False)
+    monkeypatch.delattr("torch.cuda._utils._nvrtc_compile", raising=False)
     with pytest.raises(MnemoscopeError, match="no runtime compiler"):
         compiler.build("cells_forward", {"CLUSTER_BLOCKS": 1, "SHARED_FLOATS": 0})
     assert not supports("rnn", n=8, dtype=torch.float32, device=DEVICE)

@@ -5,22 +5,21 @@ The runtime compiler (NVRTC) comes with torch: neither a toolkit nor nvcc is nee
 
 from __future__ import annotations
 
-import ctypes
 import re
 import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.torch_internals import assumed_cuda_toolkit, cuda_compiler
+from mnemoscope.kernels._cuda import binary_cache, driver
+from mnemoscope.torch_internals import assumed_cuda_toolkit, cuda_compiler, cuda_stream
 
 FOLDER = Path(__file__).parents[1] / "csrc" / "cuda"
-_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14  # CUfunction_attribute
 _PORTABLE_CLUSTER = 8
 _threads = threading.local()
 
@@ -43,24 +42,27 @@ def launch(
     compile time that it needs `threads` and `shared_floats`.
     """
     ordered = order_arguments(name, args)
-    like = next(arg for arg in ordered if isinstance(arg, Tensor))
-    sizes = {"THREADS": threads, "SHARED_FLOATS": shared_floats}
-    with torch.cuda.device_of(like):
-        _create_context(like.device)
-        kernel = _built(name, frozenset({**defines, **sizes}.items()), like.device)
-        pointers = [like if arg is None else arg for arg in ordered]
-        kernel((blocks, 1, 1), (threads, 1, 1), pointers, shared_mem=4 * shared_floats)
+    index = next(arg for arg in ordered if isinstance(arg, Tensor)).get_device()
+    if index != torch.cuda.current_device():
+        with torch.cuda.device(index):
+            launch(name, defines, blocks=blocks, threads=threads, shared_floats=shared_floats, args=args)
+        return
+    _create_context(index)
+    function = _function(name, tuple(defines.items()), threads, shared_floats, index)
+    values = [arg.data_ptr() if isinstance(arg, Tensor) else arg or 0 for arg in ordered]
+    function.launch(blocks, cuda_stream(index), values)
 
 
 class Parameter(NamedTuple):
-    """A parameter of a kernel; `dtype` is what it points to, None for a number."""
+    """A parameter of a kernel; `dtype` is what it points to, None for a number. `format` is `struct`'s."""
 
     name: str
     dtype: torch.dtype | None
+    format: str
 
 
 _POINTERS = {"float*": torch.float32, "int*": torch.int32, "long long*": torch.int64}
-_NUMBERS = {"int", "double"}
+_NUMBERS = {"int": "i", "double": "d"}
 
 
 @cache
@@ -73,17 +75,16 @@ def parameters(name: str) -> tuple[Parameter, ...]:
         kind, _, parameter_name = " ".join(parameter.split()).rpartition(" ")
         kind = kind.removeprefix("const ")
         assert kind in _POINTERS or kind in _NUMBERS, f"{name}: no such type here: {kind}"
-        found.append(Parameter(parameter_name, _POINTERS.get(kind)))
+        found.append(Parameter(parameter_name, _POINTERS.get(kind), _NUMBERS.get(kind, "P")))
     return tuple(found)
 
 
 def order_arguments(name: str, args: Mapping[str, Argument]) -> list[Argument]:
     """Return the arguments in the order of the kernel's parameters; their names and types must agree."""
-    expected = parameters(name)
     names = _names(name)
     assert args.keys() == names, f"{name}: {sorted(args.keys() ^ names)} are not in both"
     ordered = []
-    for parameter_name, dtype in expected:
+    for parameter_name, dtype, _ in parameters(name):
         arg = args[parameter_name]
         if isinstance(arg, Tensor):
             fits = arg.dtype is dtype and arg.is_contiguous()
@@ -99,17 +100,28 @@ def _names(name: str) -> frozenset[str]:
     return frozenset(parameter.name for parameter in parameters(name))
 
 
-def _create_context(device: torch.device) -> None:
+def _create_context(index: int) -> None:
     """Make sure that this thread has a CUDA context; the autograd engine's may not, before its first kernel."""
     known = _threads.__dict__.setdefault("devices", set())
-    if device not in known:
-        torch.cuda.mem_get_info(device)
-        known.add(device)
+    if index not in known:
+        torch.cuda.mem_get_info(index)
+        known.add(index)
 
 
 @cache
-def _built(name: str, defines: frozenset[tuple[str, int | str]], device: torch.device) -> Any:
-    return build(name, dict(sorted(defines)))
+def _function(
+    name: str, defines: tuple[tuple[str, int | str], ...], threads: int, shared_floats: int, index: int
+) -> driver.Function:
+    """Return the kernel on the device of this index, compiled at its first use."""
+    all_defines = {**dict(defines), "THREADS": threads, "SHARED_FLOATS": shared_floats}
+    return driver.Function(
+        build(name, all_defines),
+        name,
+        "".join(parameter.format for parameter in parameters(name)),
+        threads=threads,
+        shared_bytes=4 * shared_floats,
+        large_clusters=int(all_defines["CLUSTER_BLOCKS"]) > _PORTABLE_CLUSTER,
+    )
 
 
 @cache
@@ -117,27 +129,30 @@ def source(name: str) -> str:
     return (FOLDER / f"{name}.cu").read_text()
 
 
+@cache
+def _headers() -> str:
+    return "".join(path.read_text() for path in sorted(FOLDER.glob("*.cuh")))
+
+
 def options(defines: Defines) -> list[str]:
     """Return the compiler's options for `defines`; a flag is 0 or 1."""
-    return [f"-D{key}={int(value) if isinstance(value, bool) else value}" for key, value in defines.items()]
+    return [f"-D{key}={int(value) if isinstance(value, bool) else value}" for key, value in sorted(defines.items())]
 
 
-def build(name: str, defines: Defines) -> Any:
-    """Compile one kernel for the current device."""
+def build(name: str, defines: Defines) -> bytes:
+    """Return one kernel's binary for the current device, from the cache on disk or compiled now."""
     compile_kernel = cuda_compiler()
     if compile_kernel is None:
         raise MnemoscopeError(
             f"torch {torch.__version__} has no runtime compiler for CUDA; torch 2.11 to 2.13 have: use one of them, or"
             " the eager path (mnemoscope.kernels.backend('eager'))"
         )
-    with assumed_cuda_toolkit(str(FOLDER)):  # the kernels include nothing from it
-        kernel = compile_kernel(source(name), name, cuda_include_dirs=[str(FOLDER)], nvcc_options=options(defines))
-    kernel.set_shared_memory_config(4 * int(defines["SHARED_FLOATS"]))
-
-    # Clusters of 16 blocks are possible, but must be asked for.
-    blocks = int(defines["CLUSTER_BLOCKS"])
-    if blocks > _PORTABLE_CLUSTER:
-        driver = ctypes.CDLL("libcuda.so.1")
-        if driver.cuFuncSetAttribute(kernel.func, _NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1):
-            raise MnemoscopeError(f"this GPU refuses clusters of {blocks} blocks; use the eager path")
-    return kernel
+    capability = "{}{}".format(*torch.cuda.get_device_capability())
+    versions = f"{torch.__version__} {torch.version.cuda} {driver.version()} {capability}"
+    key = binary_cache.key(source(name), _headers(), " ".join(options(defines)), versions)
+    binary = binary_cache.load(key)
+    if binary is None:
+        with assumed_cuda_toolkit(str(FOLDER)):  # the kernels include nothing from it
+            binary = compile_kernel(source(name), name, capability, str(FOLDER), options(defines))
+        binary_cache.store(key, binary)
+    return binary
