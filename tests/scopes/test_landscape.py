@@ -54,7 +54,7 @@ def test_vmap_equals_the_loop(make, monkeypatch) -> None:
     torch.manual_seed(0)
     model, planes, calls = make(2, 4, dtype=torch.float64), [], []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
-    for few, runs in ((0, 4), (10**12, 25 + 1 + 82)):  # a plane of 25 points, the one in its middle, and two lines
+    for few, runs in ((0, 2 + 4), (10**12, 2 + 25 + 1 + 82)):  # two equal runs; 25 points, the middle one, two lines
         monkeypatch.setattr("mnemoscope.scopes._measures.parameter_batches.FEW", few)
         calls.clear()
         planes.append(landscape(model, **setting(), points=5).series["cost"])

@@ -28,7 +28,8 @@ class Adapted:
             model hands it a state or calls it more than once, so that it may reach states that it does not reach alone.
         no_step: why there is no recurrence, and what to do.
         batch_first: the layout of the inputs as they were given.
-        has_run: True if adapting ran the model on these inputs and its outputs had a known layout.
+        outputs: (T, B, m) or (1, B, m), of the run that adapting needed; None if it needed none, or if their layout is
+            not known.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Adapted:
     starts_itself: bool = True
     no_step: str = ""
     batch_first: bool = False
-    has_run: bool = False
+    outputs: Tensor | None = None
 
     def swap_if_batch_first(self, x: Tensor) -> Tensor:
         """Convert x between the layout of the given inputs and time first; the conversion is its own inverse."""

@@ -43,7 +43,7 @@ def adapt_forward_only(model: Any, inputs: Tensor, batch_first: bool | None) -> 
         run=_make_run(model, inputs, embedding, layout, one_per_sequence),
         recurrence_is_model=False,
         batch_first=layout,
-        has_run=_fits(output, inputs, layout, one_per_sequence),
+        outputs=_outputs(output, inputs, layout, one_per_sequence),
     )
 
     # Its recurrent layer, on what it reads inside the model.
@@ -115,13 +115,13 @@ def _gives_one_output(model: Any, inputs: Tensor, output: Tensor, layout: bool) 
     return shorter.shape == output.shape
 
 
-def _fits(output: Tensor, inputs: Tensor, layout: bool, one_per_sequence: bool) -> bool:
+def _outputs(output: Tensor, inputs: Tensor, layout: bool, one_per_sequence: bool) -> Tensor | None:
+    """Return the output as a sequence; None if its layout is not known."""
     steps, batch = time_first(inputs, layout).shape[:2]
     try:
-        as_sequence(output, steps, batch, layout, one_per_sequence)
+        return as_sequence(output, steps, batch, layout, one_per_sequence)
     except MnemoscopeError:
-        return False
-    return True
+        return None
 
 
 def _find_embedding(model: Any, inputs: Tensor) -> nn.Module:

@@ -86,9 +86,8 @@ def fit_to_model(sequences: Sequences, model: Any, batch_first: bool | None) -> 
     if sequences.time_first and layout:
         inputs = inputs.transpose(0, 1).contiguous()
     sequences = replace(sequences, inputs=inputs)
-    has_loss = sequences.targets is not None and sequences.loss is not None
-    outputs = _trial_run(model, inputs, batch_first, needs_outputs=has_loss)
-    if sequences.targets is None or sequences.loss is None or outputs is None:
+    outputs = _trial_run(model, inputs, batch_first)
+    if sequences.targets is None or sequences.loss is None:
         return sequences
 
     # Turn the targets alike; the task's loss still wants time first.
@@ -113,17 +112,12 @@ def _reads_batch_first(model: Any, inputs: Tensor) -> bool:
         return True
 
 
-def _trial_run(model: Any, inputs: Tensor, batch_first: bool | None, needs_outputs: bool) -> Tensor | None:
-    """One forward pass, so that inputs of the wrong size are an error of one line before anything is measured.
-
-    Returns None if adapting the model has run it already and its outputs are not needed.
-    """
+def _trial_run(model: Any, inputs: Tensor, batch_first: bool | None) -> Tensor:
+    """Return the outputs: inputs of the wrong size are an error of one line before anything is measured."""
     try:
         with untouched(model), torch.no_grad():
             adapted = adapt(model, inputs, batch_first)
-            if adapted.has_run and not needs_outputs:
-                return None
-            return adapted.run(adapted.features)
+            return adapted.run(adapted.features) if adapted.outputs is None else adapted.outputs
     except MnemoscopeError:
         raise
     except Exception as error:

@@ -13,8 +13,16 @@ from mnemoscope.finding import Examination
 from mnemoscope.report._chart import format_number
 from mnemoscope.report._view import needs_of
 
-ALARMING_KINDS = ("runs over the batch", "mixes sequences", "memoryless", "detached")
-"""Kinds of recurrence that are hardly ever intended, worst first: they make all other findings meaningless."""
+ALARMING_KINDS = (
+    "changes between calls",
+    "keeps state between calls",
+    "is random",
+    "runs over the batch",
+    "mixes sequences",
+    "memoryless",
+    "detached",
+)
+"""Kinds of recurrence that are hardly ever intended, worst first: other findings then mean less, or nothing."""
 
 NEEDS = "the task needs"
 VANISHED = 1e-2  # gradient at the far end, relative to the largest of the past, below which it counts as vanished

@@ -42,7 +42,7 @@ therefore judged on two finer lines through the middle, one of them a sixteenth 
     "What does the cost look like around these parameters?",
     title="Loss landscape",
     help=HELP,
-    needs="loss",
+    needs=("outputs", "loss"),
     cost=150,
 )
 def landscape(

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
-from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.scopes._frame.subject import CANNOT_REPEAT, Subject
+
+UNREPEATED = {
+    "keeps state between calls": "start every call from a fresh state, or take the state as an argument and return it",
+    "is random": "switch dropout and noise off in eval mode, as F.dropout(x, p, self.training) does",
+    "changes between calls": "keep state in attributes of the module, and draw from torch's generators or its own",
+}
+"""Why a model gives other outputs for the same inputs, and how to fix it."""
 
 KINDS = {
     "recurrent": ("The output of {name} depends on earlier inputs, on no later ones and on no other sequence", ""),
@@ -86,19 +93,23 @@ batch instead of time.
     "Does the output depend on earlier inputs, on later ones, on other sequences?",
     title="Is it recurrent at all?",
     help=HELP,
-    needs="outputs",
+    needs=(),
     cost=6,
 )
 def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
     """Test if the output at t depends on earlier inputs, on later ones (a leak), or on other sequences of the batch.
 
-    Two tests: one output is differentiated by all inputs, and one input is changed and all outputs compared. If only
-    the second finds a dependence, the state is carried on but detached from the graph.
+    Before, the model has run twice on the same inputs: one that keeps state between calls or is random would seem to
+    read the future or to mix sequences. If it does not repeat its outputs, that is its kind; it is then reset before
+    each run, or given the same random numbers, if that is possible. Two tests follow: one output is differentiated by
+    all inputs, and one input is changed and all outputs compared. If only the second finds a dependence, the state is
+    carried on but detached from the graph.
 
     Series, each relative to its largest: `gradient_by_step` (T,), that of the output at `figures["step"]` by the
     input at each step of its sequence; `change_by_step` (T, or 1), how much each output changes with the input at
     `figures["changed_step"]`; `gradient_by_sequence` and `change_by_sequence` (B,), the largest in each sequence; the
-    probed sequence is `figures["sequence"]`. Labels: `kind`, one of `KINDS`.
+    probed sequence is `figures["sequence"]`. `figures["repeat_error"]`: how much outputs change from run to run.
+    Labels: `kind`, one of `KINDS` or `UNREPEATED`; in the latter case `kind_when_repeated`, one of `KINDS`.
 
     Args:
         tolerance: size, relative to the largest, under which a response counts as zero; by default a thousand times
@@ -107,18 +118,28 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
     if subject.steps < 2:
         raise MnemoscopeError("recurrence needs sequences of at least 2 steps; got 1")
     limit = 1e3 * torch.finfo(subject.dtype).eps if tolerance is None else tolerance
+    unrepeated = subject.repetition.kind
+    if subject.missing("outputs"):
+        return _cannot_repeat(subject)
     gradient = _respond_to_gradient(subject)
     change = _respond_to_change(subject)
     kind = _kind(subject, gradient, change, limit)
     description, fix = KINDS[kind]
-    sentence = f"{description.format(name=subject.name)} ({subject.batch} sequences of {subject.steps} steps)."
+    labels: dict[str, str | list[str]] = {"kind": kind}
+    warnings = (fix,) if fix else ()
+    seen = description.format(name=subject.name)
+    if unrepeated:
+        labels = {"kind": unrepeated, "kind_when_repeated": kind}
+        warnings = (UNREPEATED[unrepeated], *warnings)
+        seen = f"{_first_said(subject)}; {PREPARED[unrepeated]} it is of the kind '{kind}'"
     return Finding(
         "recurrence",
-        sentence,
+        f"{seen} ({subject.batch} sequences of {subject.steps} steps).",
         "estimated",
-        labels={"kind": kind},
-        warnings=(fix,) if fix else (),
+        labels=labels,
+        warnings=warnings,
         figures={
+            "repeat_error": subject.repetition.difference,
             "gradient_by_earlier": gradient.before,
             "gradient_by_later": gradient.after,
             "gradient_by_others": float(gradient.others.max()),
@@ -137,7 +158,33 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
             change_by_sequence=change.strength.amax(0),
         ),
         assumptions=("what holds for the probed step and sequence holds for the others",),
-        method="one output differentiated by all inputs, and one input changed for all outputs",
+        method="two equal runs, one output differentiated by all inputs, one input changed for all outputs",
+    )
+
+
+PREPARED = {
+    "keeps state between calls": "with its state reset before each run",
+    "is random": "with the same random numbers in each run",
+}
+
+
+def _first_said(subject: Subject) -> str:
+    difference = subject.repetition.difference
+    by = f" by {difference:.2g} of the largest" if difference < torch.inf else ""
+    return f"{subject.name} {subject.repetition.kind}: run again on the same inputs, its outputs change{by}"
+
+
+def _cannot_repeat(subject: Subject) -> Finding:
+    """Return the finding of a model that can neither be reset nor be given the same random numbers."""
+    kind = subject.repetition.kind
+    return Finding(
+        "recurrence",
+        f"{_first_said(subject)}; {CANNOT_REPEAT}.",
+        "estimated",
+        labels={"kind": kind},
+        warnings=(UNREPEATED[kind],),
+        figures={"repeat_error": subject.repetition.difference},
+        method="two runs on the same inputs",
     )
 
 

@@ -44,7 +44,7 @@ joining them.
     "In how many ways does the output join the start of a sequence to its end?",
     title="Start and end",
     help=HELP,
-    needs="outputs",
+    needs=("outputs", "deterministic"),
     cost=30,
 )
 def separation(

@@ -33,7 +33,7 @@ Where a bound is drawn it holds for every sequence whose inputs are no larger, n
     "How short may a window be, for predictions and for training?",
     title="Safe window",
     help=HELP,
-    needs="outputs",
+    needs=("outputs", "deterministic"),
     cost=30,
 )
 def truncation(

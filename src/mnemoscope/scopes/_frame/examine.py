@@ -7,14 +7,12 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination, Finding, Status
 from mnemoscope.scopes._frame.scope import SCOPES, Scope, false_certificate, one_line_errors
 from mnemoscope.scopes._frame.subject import Loss, OutOfTime, Progress, Subject, subject_of
-from mnemoscope.scopes._frame.untouched import untouched
 from mnemoscope.scopes._frame.verdict import verdict
 
 
@@ -35,8 +33,8 @@ def examine(
     """Examine a model through every scope that applies to it.
 
     A scope that fails says so in its finding and the others go on. On Ctrl-C the findings made so far are returned,
-    marked partial. The model is left as it was: mode, gradients, requires_grad, buffers and random state. It is
-    adapted once; before the first scope it runs once or twice.
+    marked partial. The model is left as it was: mode, gradients, requires_grad, buffers, attributes and random state.
+    It is adapted once; before the first scope it runs twice on the same inputs, to see if it repeats its outputs.
 
     Args:
         model: whatever `mnemoscope.adapters.adapt` takes: a Recurrence, torch's RNN, LSTM or GRU, an object with a
@@ -67,7 +65,6 @@ def examine(
             progress=progress,
             deadline=None if budget is None else start + budget,
         )
-        _trial_run(subject)
 
     findings: dict[str, Finding] = {}
     partial = False
@@ -128,19 +125,6 @@ def _check(options: dict[str, dict[str, Any]], budget: float | None) -> None:
     for name in options:
         if name not in SCOPES:
             raise MnemoscopeError(f"options are given for {name!r}, which is no scope; there are {', '.join(SCOPES)}")
-
-
-def _trial_run(subject: Subject) -> None:
-    """Run the model once: it raises before any scope if it does not run on its inputs, and its time is measured.
-
-    Needless if adapting the model has run it already and no budget asks for its time.
-    """
-    if subject.adapted.has_run and subject.deadline is None:
-        return
-    start = time.perf_counter()
-    with untouched(subject.model), torch.no_grad():
-        subject.run(subject.features)
-    subject.forward_seconds = time.perf_counter() - start
 
 
 def _measure(scope: Scope, subject: Subject, options: dict[str, Any]) -> Finding:

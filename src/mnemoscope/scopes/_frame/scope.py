@@ -29,9 +29,9 @@ from mnemoscope.finding import Finding
 from mnemoscope.scopes._frame.subject import BoundExceeded, OutOfTime, Subject, subject_of
 from mnemoscope.scopes._frame.untouched import untouched
 
-Need = Literal["outputs", "step", "map", "attention", "loss"]
-"""What a scope needs of a model: inputs and outputs, a step, a step that is the same map of states at every time,
-attention to past states, or targets and a loss."""
+Need = Literal["outputs", "deterministic", "step", "map", "attention", "loss"]
+"""What a scope needs of a model: inputs and outputs, no random numbers, a step, a step that is the same map of states
+at every time, attention to past states, or targets and a loss."""
 
 COMMON = tuple(name for name in inspect.signature(subject_of).parameters if name not in ("model", "inputs"))
 """Options that every scope takes, beside its own."""
@@ -132,7 +132,19 @@ def _measure(scope: Scope, body: Callable[..., Finding], subject: Subject, optio
     except BoundExceeded as error:
         return false_certificate(scope.name, str(error))
     subject.report(1.0)
-    return finding
+    return _with_remedy(scope, subject, finding) if finding.has_result else finding
+
+
+def _with_remedy(scope: Scope, subject: Subject, finding: Finding) -> Finding:
+    """Return the finding of a model that does not repeat its outputs, with what was done about it."""
+    remedy = subject.repetition.remedy
+    if not remedy or not scope.needs:  # `recurrence` says it itself
+        return finding
+    if {"step", "map", "attention"} & set(scope.needs):
+        alone = f"the model {subject.repetition.kind}; its recurrent layer was run alone, from its own start"
+        return replace(finding, assumptions=(*finding.assumptions, alone))
+    sentence = f"{finding.sentence.removesuffix('.')} ({remedy})."
+    return replace(finding, sentence=sentence, assumptions=(*finding.assumptions, remedy))
 
 
 def false_certificate(name: str, why: str) -> Finding:

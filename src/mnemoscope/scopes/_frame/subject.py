@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 from mnemoscope.adapters import Adapted, WithReadout, adapt, instantiate
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence
+from mnemoscope.scopes._frame.repeat import Repetition, find_repetition
+from mnemoscope.scopes._frame.snapshot import Snapshot
 from mnemoscope.scopes._frame.untouched import untouched
 from mnemoscope.scopes._measures.state_vectors import carries_memory
 
@@ -32,6 +34,9 @@ class BoundExceeded(Exception):
     """Raised when a measurement exceeds a bound that was to be certified: the proof, or its code, is wrong."""
 
 
+CANNOT_REPEAT = "it can neither be reset nor be given the same random numbers, so that no two runs can be compared"
+
+
 @dataclass
 class Subject:
     """A model that is ready to be measured; time comes first everywhere.
@@ -44,8 +49,8 @@ class Subject:
         seed: of every random choice that a scope makes; the global random state is never used.
         progress: called as a scope advances.
         deadline: the `time.monotonic()` at which to stop.
+        repetition: whether the model gives the same outputs for the same inputs, and how it is made to.
         scope: the name of the running scope, for `progress`.
-        forward_seconds: how long one forward pass takes; 0 if it was not measured.
     """
 
     model: Any
@@ -56,8 +61,8 @@ class Subject:
     seed: int = 0
     progress: Progress | None = None
     deadline: float | None = None
+    repetition: Repetition = field(default_factory=Repetition)
     scope: str = field(default="", init=False)
-    forward_seconds: float = field(default=0.0, init=False)
 
     @property
     def name(self) -> str:
@@ -81,7 +86,12 @@ class Subject:
         return self.features.dtype
 
     def run(self, features: Tensor) -> Tensor:
-        """Run the whole model: features (T, B, d) -> outputs (T, B, m), or (1, B, m) for one output per sequence."""
+        """Run the whole model: features (T, B, d) -> outputs (T, B, m), or (1, B, m) for one output per sequence.
+
+        A model that keeps state between calls is reset first, a random one gets the same random numbers again.
+        """
+        if self.repetition.prepare is not None:
+            self.repetition.prepare()
         return self.adapted.run(features)
 
     @property
@@ -120,7 +130,7 @@ class Subject:
 
     def check_time_for(self, passes: float) -> None:
         """Raise `OutOfTime` if the time left is too short for this many forward passes."""
-        if self.deadline is not None and self.deadline - time.monotonic() < passes * self.forward_seconds:
+        if self.deadline is not None and self.deadline - time.monotonic() < passes * self.repetition.seconds:
             raise OutOfTime
 
     def report(self, done: float, note: str = "") -> None:
@@ -145,8 +155,11 @@ class Subject:
 
     def missing(self, need: str) -> str:
         """Return why the model cannot give what a scope needs; empty if it can."""
+        kind = self.repetition.kind
         if need == "outputs":
-            return ""
+            return f"{self.name} {kind}: {CANNOT_REPEAT}" if kind == "changes between calls" else ""
+        if need == "deterministic":
+            return f"{self.name} is random: shorter sequences get other random numbers" if kind == "is random" else ""
         if need == "loss":
             known = self.loss is not None and self.targets is not None
             return "" if known else "it needs targets= and loss="
@@ -179,7 +192,8 @@ def subject_of(
 ) -> Subject:
     """Make a model ready to be measured on given sequences; see `Subject` and `mnemoscope.adapters.adapt`.
 
-    A `Subject` is returned as it is, so that several scopes can share one.
+    The model runs twice on the same inputs, to see if it repeats its outputs. A `Subject` is returned as it is, so that
+    several scopes can share one.
     """
     if isinstance(model, Subject):
         return model
@@ -191,8 +205,23 @@ def subject_of(
     if batch_first is None:
         batch_first = _layout_by_targets(inputs, targets)
     with untouched(model):
+        before = Snapshot(model)
         adapted = adapt(model, inputs, batch_first)
-    return Subject(model, adapted, targets, loss, needs, seed, progress, deadline)
+        repetition = find_repetition(adapted.run, adapted.features, before, adapted.outputs)
+        adapted = _what_repeats(replace(adapted, outputs=None), repetition)
+    return Subject(model, adapted, targets, loss, needs, seed, progress, deadline, repetition)
+
+
+def _what_repeats(adapted: Adapted, repetition: Repetition) -> Adapted:
+    """Return a model that does not repeat its outputs without its recurrence, unless the recurrence does."""
+    if not repetition.kind or adapted.recurrence is None or adapted.recurrence_inputs is None:
+        return adapted
+    recurrence = adapted.recurrence
+    alone = find_repetition(lambda x: recurrence(x)[0], adapted.recurrence_inputs, Snapshot(recurrence))
+    if not alone.kind:
+        return replace(adapted, recurrence_is_model=False, starts_itself=False)
+    why = f"{adapted.name} {alone.kind}, so that its step is no function of the input and the state"
+    return replace(adapted, recurrence=None, recurrence_inputs=None, recurrence_is_model=False, no_step=why)
 
 
 def _layout_by_targets(inputs: Any, targets: Any) -> bool | None:

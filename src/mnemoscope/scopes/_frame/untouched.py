@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
+
+from mnemoscope.scopes._frame.snapshot import Snapshot
 
 
 @contextmanager
 def untouched(model: Any) -> Iterator[None]:
-    """Restore mode, gradients, requires_grad, buffers and random state on exit, also after an error or an interrupt.
+    """Restore mode, gradients, requires_grad, buffers, attributes and random state on exit, also after an error.
 
     Inside, the model is in eval mode and no parameter requires a gradient or has one: a scope that differentiates by
     parameters sets requires_grad itself. Autograd is enabled. cuDNN is off, as it cannot differentiate a layer in eval
@@ -25,7 +27,7 @@ def untouched(model: Any) -> Iterator[None]:
         stack.enter_context(_random_state(_devices(modules)))
         stack.enter_context(_modes(modules))
         stack.enter_context(_parameters(model))
-        stack.enter_context(_buffers(model))
+        stack.enter_context(_attributes(model))
         stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
@@ -77,13 +79,9 @@ def _parameters(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _buffers(model: Any) -> Iterator[None]:
-    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
-    before: list[tuple[Tensor, Tensor]] = [(b, b.detach().clone()) for b in buffers]
+def _attributes(model: Any) -> Iterator[None]:
+    before = Snapshot(model)
     try:
         yield
     finally:
-        with torch.no_grad():
-            for buffer, value in before:
-                if not torch.equal(buffer, value):
-                    buffer.copy_(value)
+        before.restore()

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from mnemoscope.finding import Finding
 from mnemoscope.scopes._frame.subject import Subject
 
+UNREPEATED = ("keeps state between calls", "is random", "changes between calls")
+"""Kinds of model that give other outputs for the same inputs: said first."""
+
 BROKEN = ("runs over the batch", "mixes sequences", "memoryless", "detached")
 """Kinds of model, found by the scope `recurrence`, for which a memory horizon means nothing."""
 
@@ -16,7 +19,7 @@ DYNAMICS = ("lyapunov", "stability", "smoothness")
 
 
 def verdict(findings: Mapping[str, Finding], subject: Subject) -> str:
-    """Return three sentences on memory, dynamics and advice."""
+    """Return three sentences on memory, dynamics and advice; one more before them if outputs are not repeated."""
     results = {name: finding for name, finding in findings.items() if finding.has_result}
     failures = [] if "horizon" in results else _failures(findings)
     memory = _memory(results, failures, subject)
@@ -32,7 +35,11 @@ def _failures(findings: Mapping[str, Finding]) -> list[str]:
 
 def _memory(results: Mapping[str, Finding], failures: list[str], subject: Subject) -> str:
     recurrence = results.get("recurrence")
-    if recurrence is not None and recurrence.labels.get("kind") in BROKEN:
+    kind = "" if recurrence is None else recurrence.labels.get("kind")
+    if recurrence is not None and kind in UNREPEATED:
+        horizon = f" {results['horizon'].sentence}" if "horizon" in results else ""
+        return f"{recurrence.sentence}{horizon}"
+    if recurrence is not None and kind in BROKEN:
         return recurrence.sentence
     if "horizon" in results:
         return results["horizon"].sentence
