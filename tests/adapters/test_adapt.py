@@ -85,14 +85,15 @@ def test_two_recurrent_layers_inside_a_model():
     model.forward = lambda x: model["decoder"](model["encoder"](x)[0])[0]
     found = adapt(model, torch.randn(5, 2, 3))
     assert found.recurrence is None
-    assert "2 recurrent layers (encoder, decoder)" in found.no_step
+    assert "uses 2 recurrent layers (encoder, decoder)" in found.no_step
 
 
 def test_layer_that_is_never_called():
     model = Tagger()
     model.forward = lambda x: x
-    with pytest.raises(MnemoscopeError, match="never calls"):
-        adapt(model, torch.randn(5, 2, 3))
+    found = adapt(model, torch.randn(5, 2, 3))
+    assert found.recurrence is None
+    assert "only its forward is known" in found.no_step
 
 
 class Counted(nn.Module):
@@ -140,11 +141,11 @@ class Packing(nn.Module):
         return nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0]
 
 
-def test_a_layer_that_reads_packed_sequences_is_examined_by_outputs_alone():
-    found = adapt(Packing(), torch.randn(2, 7, 3))
-    assert found.recurrence is None
-    assert "padded, not packed" in found.no_step
-    assert list(found.run(found.features).shape) == [7, 2, 4]
+def test_a_layer_that_reads_packed_sequences():
+    model, x = Packing(), torch.randn(2, 7, 3)
+    found = adapt(model, x)
+    assert torch.equal(found.recurrence_inputs, x.transpose(0, 1))
+    torch.testing.assert_close(found.run(found.features), found.recurrence(found.recurrence_inputs)[0])
 
 
 class ByKeyword(nn.Module):
@@ -207,7 +208,8 @@ def test_sequence_model_of_training(kind, tokens):
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
-        ([1, 2], "must be a tensor"),
+        ("text", "must be a tensor"),
+        ([[1.0, 2.0], 3.0], "different numbers of dimensions"),
         (torch.randn(3), "time and a batch dimension"),
         (torch.randn(0, 2, 3), "no empty one"),
         (torch.full((4, 2, 3), torch.nan), "24 values that are NaN"),

@@ -5,8 +5,20 @@ Torch's layers and cells, objects with a step, modules with a plain ``forward``,
 
 from mnemoscope.adapters._adapt import adapt, instantiate
 from mnemoscope.adapters._adapted import Adapted
+from mnemoscope.adapters._call import Output
+from mnemoscope.adapters._layout import Layout
 from mnemoscope.adapters._recurrent import WithReadout, as_recurrence
 from mnemoscope.adapters._step import Stepped
 from mnemoscope.adapters._torch_layers import from_torch
 
-__all__ = ["Adapted", "Stepped", "WithReadout", "adapt", "as_recurrence", "from_torch", "instantiate"]
+__all__ = [
+    "Adapted",
+    "Layout",
+    "Output",
+    "Stepped",
+    "WithReadout",
+    "adapt",
+    "as_recurrence",
+    "from_torch",
+    "instantiate",
+]

@@ -3,41 +3,80 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from mnemoscope.adapters._adapted import Adapted, as_sequence, main_tensor, model_name, time_first
-from mnemoscope.adapters._checks import check_model, check_sequences
-from mnemoscope.adapters._forward_only import adapt_forward_only
-from mnemoscope.adapters._huggingface import adapt_hugging_face, is_hugging_face
+from mnemoscope.adapters._adapted import Adapted, model_name
+from mnemoscope.adapters._call import Forward, Output, is_hugging_face, main_tensor
+from mnemoscope.adapters._checks import check_model, read_sequences
+from mnemoscope.adapters._forward_only import adapt_forward_only, claimed_layout
+from mnemoscope.adapters._layout import Layout, as_sequence, recurrent_layout
 from mnemoscope.adapters._recurrent import as_recurrence, has_readout, has_step
+from mnemoscope.adapters._step import ForwardStep, IdStep
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Recurrence
 
 
-def adapt(model: Any, inputs: Tensor, batch_first: bool | None = None) -> Adapted:
+def adapt(
+    model: Any,
+    inputs: Any,
+    batch_first: bool | None = None,
+    *,
+    channels_first: bool | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    output: Output | None = None,
+) -> Adapted:
     """Bring a model and its inputs into the form that scopes read.
 
     Args:
         model: a Recurrence, torch's RNN, LSTM, GRU or a cell, an object with a step, a Lightning or Hugging Face
             module, any module or function ``forward(x) -> y``, or a function without arguments that makes one of these.
-        inputs: what the model reads, in the layout that it expects: (time, batch, features), or ids (time, batch).
+        inputs: what the model reads, in the layout that it expects: (time, batch, features), or ids (time, batch); a
+            tensor, an array, a list or a packed sequence; one sequence may come without a batch.
         batch_first: True if inputs are (batch, time, ...). By default what the model itself says; if it says nothing,
             False, or True for a model of which only ``forward`` is known.
+        channels_first: True if inputs are (batch, features, time), as a convolution reads them. By default what the
+            first convolution of the model reads.
+        kwargs: what ``forward`` takes beside its inputs. Lengths, and a first state that the model's own `init_hidden`
+            makes, are filled in.
+        output: which part of the model's result is its output: a name, a place or a function. By default the first
+            tensor that is no single number.
     """
-    inputs = check_sequences(inputs)
     model = unwrap(instantiate(model))
+    inputs = read_sequences(inputs, model)
     check_model(model, inputs)
-    if is_hugging_face(model):
-        return adapt_hugging_face(model, inputs)
-    if has_readout(model):
-        return _adapt_with_readout(model, inputs, bool(batch_first))
-    if isinstance(model, Recurrence | nn.RNNBase | nn.RNNCellBase) or has_step(model):
-        return _adapt_recurrent(model, inputs, batch_first)
+    layout = _asked_layout(batch_first, channels_first)
+    is_forward = bool(kwargs) or output is not None or layout is Layout.CHANNELS_FIRST or is_hugging_face(model)
+    if has_readout(model) and not is_forward:
+        inputs = inputs[:, None] if inputs.dim() == 1 else inputs
+        return _adapt_with_readout(model, inputs, layout or Layout.TIME_FIRST)
+    is_recurrent = isinstance(model, Recurrence | nn.RNNBase | nn.RNNCellBase) or has_step(model)
+    if is_recurrent and not is_forward:
+        return _adapt_recurrent(model, _batched(model, inputs, layout), layout)
     if not callable(model):
         raise MnemoscopeError(f"a {type(model).__name__} cannot be examined: it has neither a step nor a forward")
-    return adapt_forward_only(model, inputs, batch_first)
+    return _adapt_forward(model, inputs, layout, kwargs or {}, output)
+
+
+def _asked_layout(batch_first: bool | None, channels_first: bool | None) -> Layout | None:
+    """Return the layout that a user asked for, None if it is left to the model."""
+    if channels_first:
+        if batch_first is False:
+            raise MnemoscopeError("channels_first=True reads (batch, features, time); leave out batch_first=False")
+        return Layout.CHANNELS_FIRST
+    return None if batch_first is None else recurrent_layout(batch_first)
+
+
+def _batched(model: Any, inputs: Tensor, layout: Layout | None) -> Tensor:
+    """Return inputs with a batch dimension, where a recurrence was given one sequence, (time, features) or ids."""
+    is_one = inputs.dim() == 1 or (inputs.dim() == 2 and inputs.is_floating_point())
+    if not is_one:
+        return inputs
+    batch_first = getattr(model, "batch_first", False) if layout is None else layout is Layout.BATCH_FIRST
+    return inputs[None] if batch_first else inputs[:, None]
 
 
 def instantiate(model: Any) -> Any:
@@ -73,19 +112,55 @@ def unwrap(model: Any) -> Any:
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "_FabricModule")
 
 
-def _adapt_recurrent(model: Any, inputs: Tensor, batch_first: bool | None) -> Adapted:
+def _adapt_forward(
+    model: Any, inputs: Tensor, layout: Layout | None, kwargs: Mapping[str, Any], output: Output | None
+) -> Adapted:
+    """Adapt a model by its ``forward``, over whole sequences or, if it only reads single steps, step by step."""
+    if is_hugging_face(model) and inputs.dim() == 1:
+        inputs = inputs[None]
+    before = layout or claimed_layout(model)
+    if inputs.dim() == 1:
+        before = Layout.UNBATCHED
+    steps, batch = before.time_first(inputs).shape[:2]
+    forward = Forward(model, steps, batch, kwargs, output)
+    try:
+        return adapt_forward_only(model, inputs, forward, layout)
+    except Exception as error:
+        if isinstance(error, MnemoscopeError) or not forward.takes_state():
+            raise
+        try:
+            stepper = ForwardStep(forward)
+            return _adapt_recurrent(stepper, _batched(stepper, inputs, layout), layout)
+        except Exception:  # it reads no single steps either: the first error says more
+            raise error from None
+
+
+def _adapt_recurrent(model: Any, inputs: Tensor, layout: Layout | None) -> Adapted:
     # The layout of the inputs as given, and the one in which the layer runs: they differ if batch_first was forgotten.
-    runs_batch_first = bool(getattr(model, "batch_first", False))
-    layout = runs_batch_first if batch_first is None else batch_first
-    features = time_first(inputs, layout)
+    # What reads single steps has no layout of its own.
+    is_layer = isinstance(model, nn.RNNBase | Layer)
+    runs_in = recurrent_layout(bool(getattr(model, "batch_first", False)))
+    layout = layout or runs_in
+    if not is_layer:
+        runs_in = layout
     name = model_name(model)
+    if not inputs.is_floating_point():
+        if is_layer or isinstance(model, nn.RNNCellBase):
+            raise MnemoscopeError(
+                f"inputs are ids of {inputs.dtype} and {name} has no embedding: give real-valued inputs"
+            )
+        stepper = IdStep(model, layout.time_first(inputs))
+        features = stepper.features
+        model = stepper
+    else:
+        features = layout.time_first(inputs)
 
     # The whole model is its own forward, or the unrolled step if it reads single steps.
-    reads_sequences = isinstance(model, nn.Module) and type(model).forward is not nn.Module.forward
-    if reads_sequences and not isinstance(model, nn.RNNCellBase):
+    if is_layer or _has_forward(model):
 
         def run(x: Tensor) -> Tensor:
-            return as_sequence(main_tensor(model(time_first(x, layout))), x.shape[0], x.shape[1], layout)
+            steps, batch = x.shape[:2]
+            return as_sequence(main_tensor(model(layout.from_time_first(x))), steps, batch, layout)
     else:
 
         def run(x: Tensor) -> Tensor:
@@ -95,14 +170,21 @@ def _adapt_recurrent(model: Any, inputs: Tensor, batch_first: bool | None) -> Ad
         try:
             as_recurrence(model)
         except MnemoscopeError as error:
-            return Adapted(name, features, run, no_step=str(error), batch_first=layout)
-    recurrence = as_recurrence(model, inputs.shape[-1])
-    recurrence_inputs = time_first(inputs, runs_batch_first)
-    return Adapted(name, features, run, recurrence, recurrence_inputs, batch_first=layout)
+            return Adapted(name, features, run, no_step=str(error), layout=layout)
+    recurrence = as_recurrence(model, features.shape[-1])
+    recurrence_inputs = features if runs_in is layout else runs_in.time_first(inputs)
+    return Adapted(name, features, run, recurrence, recurrence_inputs, layout=layout)
 
 
-def _adapt_with_readout(model: Any, inputs: Tensor, layout: bool) -> Adapted:
-    features = model.embed(time_first(inputs, layout)).detach()
+def _has_forward(model: Any) -> bool:
+    """True for a module with a ``forward`` over sequences of its own."""
+    if not isinstance(model, nn.Module) or isinstance(model, nn.RNNCellBase):
+        return False
+    return type(model).forward not in (nn.Module.forward, Recurrence.forward)
+
+
+def _adapt_with_readout(model: Any, inputs: Tensor, layout: Layout) -> Adapted:
+    features = model.embed(layout.time_first(inputs)).detach()
     name = f"{model_name(model.layer)} with a read-out"
     try:
         recurrence = as_recurrence(model)
@@ -111,5 +193,5 @@ def _adapt_with_readout(model: Any, inputs: Tensor, layout: bool) -> Adapted:
         def run(x: Tensor) -> Tensor:
             return model.read(main_tensor(model.layer(x)), x)
 
-        return Adapted(name, features, run, no_step=str(error), batch_first=layout)
-    return Adapted(name, features, lambda x: recurrence(x)[0], recurrence, features, batch_first=layout)
+        return Adapted(name, features, run, no_step=str(error), layout=layout)
+    return Adapted(name, features, lambda x: recurrence(x)[0], recurrence, features, layout=layout)

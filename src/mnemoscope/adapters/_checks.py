@@ -4,26 +4,71 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from mnemoscope.errors import MnemoscopeError
 
 
-def check_sequences(inputs: Any) -> Tensor:
-    """Return the inputs, detached, if they are a batch of sequences without NaN."""
-    if not isinstance(inputs, Tensor):
-        raise MnemoscopeError(
-            "inputs must be a tensor of sequences, (time, batch, features) or ids (time, batch); got a "
-            f"{type(inputs).__name__}"
-        )
-    if inputs.dim() < 2 or 0 in inputs.shape:
-        shape = list(inputs.shape)
+def read_sequences(inputs: Any, model: Any) -> Tensor:
+    """Return the inputs as a tensor, detached, if they are sequences without NaN.
+
+    Takes tensors, arrays, nested lists of numbers, a list of sequences and a packed sequence, whose sequences are cut
+    to the shortest. Arrays and lists get the number format of the model's weights, a packed sequence the layout that
+    the model reads.
+    """
+    tensor = _as_tensor(inputs, model)
+    if tensor.dim() == 0 or 0 in tensor.shape or (tensor.dim() == 1 and tensor.is_floating_point()):
+        shape = list(tensor.shape)
         raise MnemoscopeError(f"inputs must have a time and a batch dimension, and no empty one; got {shape}")
-    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-        bad = int((~torch.isfinite(inputs)).sum())
+    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        bad = int((~torch.isfinite(tensor)).sum())
         raise MnemoscopeError(f"inputs hold {bad} values that are NaN or infinite; fix them before examining a model")
-    return inputs.detach()
+    return tensor.detach()
+
+
+def _as_tensor(inputs: Any, model: Any) -> Tensor:
+    if isinstance(inputs, Tensor):
+        return inputs
+    if isinstance(inputs, PackedSequence):
+        padded, lengths = pad_packed_sequence(inputs)
+        padded = padded[: int(lengths.min())]
+        return padded.transpose(0, 1) if getattr(model, "batch_first", False) is True else padded
+    try:
+        if isinstance(inputs, np.ndarray):
+            tensor = torch.from_numpy(np.ascontiguousarray(inputs))
+        elif isinstance(inputs, list | tuple) and inputs:
+            tensor = _from_list(inputs)
+        else:
+            raise TypeError(f"got a {type(inputs).__name__}")
+    except (TypeError, ValueError) as error:
+        raise MnemoscopeError(
+            "inputs must be a tensor of sequences, (time, batch, features) or ids (time, batch), an array, a list or a "
+            f"packed sequence; {str(error).splitlines()[0]}"
+        ) from error
+    return _as_weights(tensor, model)
+
+
+def _from_list(inputs: Any) -> Tensor:
+    """Return nested numbers as a tensor; sequences of several lengths as (batch, shortest, ...)."""
+    rows = [torch.as_tensor(row) for row in inputs]
+    if any(row.dim() != rows[0].dim() for row in rows):
+        raise ValueError("the sequences of the list have different numbers of dimensions")
+    if rows[0].dim() == 0:
+        return torch.stack(rows)
+    shortest = min(len(row) for row in rows)
+    return torch.stack([row[:shortest] for row in rows])
+
+
+def _as_weights(tensor: Tensor, model: Any) -> Tensor:
+    """Return real numbers in the format and on the device of the model's weights, and whole numbers as ids."""
+    weights = [p for p in model.parameters() if p.is_floating_point()] if isinstance(model, nn.Module) else []
+    device = weights[0].device if weights else torch.device("cpu")
+    if not tensor.is_floating_point():
+        return tensor.to(device, torch.int64)
+    return tensor.to(device, weights[0].dtype if weights else torch.get_default_dtype())
 
 
 def check_model(model: Any, inputs: Tensor) -> None:

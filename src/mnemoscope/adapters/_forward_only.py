@@ -2,210 +2,234 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.adapters._adapted import Adapted, as_sequence, main_tensor, model_name, time_first
+from mnemoscope.adapters._adapted import Adapted, model_name
+from mnemoscope.adapters._call import Forward, is_hugging_face
+from mnemoscope.adapters._ids import Vocabulary, track
+from mnemoscope.adapters._inside import FirstConvolution, LayerCalls, recording_layers
+from mnemoscope.adapters._layout import Layout, as_sequence, shows_steps
 from mnemoscope.adapters._recurrent import as_recurrence
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.recurrence import Recurrence
 
 
-def adapt_forward_only(model: Any, inputs: Tensor, batch_first: bool | None) -> Adapted:
-    """Adapt a model with a ``forward``; its recurrent layer is examined too if it has exactly one.
+@dataclass(frozen=True)
+class FirstRun:
+    """What the first run of a model showed.
+
+    Attributes:
+        output: as the model gave it.
+        layers: the calls of its recurrent layers.
+        convolution: what its first convolution read.
+        vocabulary: what it looked up with its inputs, if they are ids.
+    """
+
+    output: Tensor
+    layers: list[LayerCalls]
+    convolution: FirstConvolution
+    vocabulary: Vocabulary | None
+
+
+def adapt_forward_only(model: Any, inputs: Tensor, forward: Forward, layout: Layout | None) -> Adapted:
+    """Adapt a model with a ``forward``; its recurrent layer is examined too if it uses exactly one.
 
     The model runs once; a second time if its output could be one per step or one per sequence.
     """
-    # One run shows the output, what the embedding gives and what the recurrent layer reads.
-    layers = _recurrent_layers(model)
-    layer = next(iter(layers.values())) if len(layers) == 1 else None
-    embedding = None if inputs.is_floating_point() else _find_embedding(model, inputs)
-    with torch.no_grad(), ExitStack() as hooks:
-        embedding_call = hooks.enter_context(_record_call(embedding))
-        layer_call = hooks.enter_context(_record_call(layer))
-        output = main_tensor(model(inputs))
-
-    # The whole model, from real features to outputs.
-    layout = _guess_layout(model, inputs, output) if batch_first is None else batch_first
-    one_per_sequence = _gives_one_output(model, inputs, output, layout)
-    features = inputs
-    if embedding is not None:
-        embedding_call.check(model, embedding)
-        features = main_tensor(embedding_call.result).detach()
+    first = _run_once(forward, inputs)
+    if layout is None:
+        layout = _guess_layout(model, inputs, first)
+    steps, batch = layout.time_first(inputs).shape[:2]
+    forward = replace(forward, steps=steps, batch=batch)
+    shape = _output_shape(forward, inputs, first.output, layout)
+    features, run = _features_and_run(forward, inputs, first.vocabulary, layout, shape)
     adapted = Adapted(
         name=model_name(model),
-        features=time_first(features, layout),
-        run=_make_run(model, inputs, embedding, layout, one_per_sequence),
+        features=layout.time_first(features),
+        run=run,
         recurrence_is_model=False,
-        batch_first=layout,
-        outputs=_outputs(output, inputs, layout, one_per_sequence),
+        layout=layout,
+        outputs=_outputs(first.output, steps, batch, layout, shape),
     )
-
-    # Its recurrent layer, on what it reads inside the model.
-    if layer is None:
-        return replace(adapted, no_step=_no_step(model, list(layers)))
-    try:
-        recurrence = as_recurrence(layer)
-    except MnemoscopeError as error:
-        return replace(adapted, no_step=str(error))
-    layer_call.check(model, layer)
-    (name,) = layers
-    layer_inputs = layer_call.arguments[0] if layer_call.arguments else None
-    if not isinstance(layer_inputs, Tensor):
-        why = f"its {model_name(layer)} `{name}` does not read a plain tensor: give it padded, not packed, sequences"
-        return replace(adapted, no_step=why)
-    return replace(
-        adapted,
-        name=f"{adapted.name}, by its {model_name(layer)} `{name}`",
-        recurrence=recurrence,
-        recurrence_inputs=time_first(layer_inputs.detach(), bool(getattr(layer, "batch_first", False))),
-        starts_itself=layer_call.count == 1 and all(argument is None for argument in layer_call.arguments[1:]),
-    )
+    if is_hugging_face(model):
+        why = f"{adapted.name} is examined by its inputs and outputs: its states are kept in a cache that is changed"
+        return replace(adapted, no_step=f"{why} in place")
+    return _with_layer(adapted, model, first.layers)
 
 
-def _recurrent_layers(model: Any) -> dict[str, nn.Module]:
-    """Return the outermost recurrent layers in a model, by name."""
-    layers: dict[str, nn.Module] = {}
-    if not isinstance(model, nn.Module):
-        return layers
-    for name, module in model.named_modules():
-        inside_another = any(name.startswith(f"{outer}.") for outer in layers)
-        if isinstance(module, Recurrence | nn.RNNBase) and not inside_another:
-            layers[name] = module
-    return layers
+def _run_once(forward: Forward, inputs: Tensor) -> FirstRun:
+    """Run the model and note what goes on inside."""
+    convolution = FirstConvolution()
+    vocabulary = None
+    x = inputs
+    with torch.no_grad(), ExitStack() as stack:
+        layers = stack.enter_context(recording_layers(forward.model))
+        if inputs.is_floating_point():
+            stack.enter_context(convolution)
+        else:
+            vocabulary = Vocabulary(inputs.numel())
+            x = track(inputs, vocabulary)
+        output = forward(x, forward.steps, forward.batch)
+    if vocabulary is not None and not vocabulary.lookups:
+        vocabulary = None
+        if not is_hugging_face(forward.model):
+            raise MnemoscopeError(
+                f"inputs are ids of {inputs.dtype} and {model_name(forward.model)} looks nothing up with them in an "
+                "embedding, a table or one-hot vectors; give real-valued inputs"
+            )
+    return FirstRun(output, layers, convolution, vocabulary)
 
 
-def _no_step(model: Any, layers: list[str]) -> str:
-    if layers:
-        why = f"it holds {len(layers)} recurrent layers ({', '.join(layers)}): examine one of them on its own inputs"
-    else:
-        why = "only its forward is known: give it initial_state(batch) and step(x, state) to see its states"
-    return f"{model_name(model)} has no step of its own; {why}"
-
-
-def _guess_layout(model: Any, inputs: Tensor, output: Tensor) -> bool:
-    """Return True if inputs are (batch, time, ...): by the shape of the output, else as a layer says, else True.
+def _guess_layout(model: Any, inputs: Tensor, first: FirstRun) -> Layout:
+    """Return the layout of the inputs: by what was seen inside and by the output, else as a layer says, else by batch.
 
     The output goes before what a layer says: if they differ, `batch_first` was forgotten.
     """
-    first, second = inputs.shape[:2]
-    one_per_sequence = output.dim() <= 2 and tuple(output.shape) != (first, second)
-    if one_per_sequence and first != second and output.shape[:1] in ((first,), (second,)):
-        return output.shape[0] == first
+    if inputs.dim() == 1 or _reads_one_sequence(inputs, first):
+        return Layout.UNBATCHED
+    if is_hugging_face(model):
+        return Layout.BATCH_FIRST
+    if first.convolution.reads_channels_first(inputs):
+        return Layout.CHANNELS_FIRST
+    rows, columns = inputs.shape[:2]
+    shape = tuple(first.output.shape)
+    one_per_sequence = len(shape) <= 2 and shape != (rows, columns)
+    if one_per_sequence and rows != columns and shape[:1] in ((rows,), (columns,)):
+        return Layout.BATCH_FIRST if shape[0] == rows else Layout.TIME_FIRST
+    return claimed_layout(model)
+
+
+def _reads_one_sequence(inputs: Tensor, first: FirstRun) -> bool:
+    """True if real inputs (time, features) go as one sequence into a recurrent layer."""
+    called = [calls for calls in first.layers if calls.calls]
+    if not inputs.is_floating_point() or inputs.dim() != 2 or len(inputs) == 1 or not called:
+        return False
+    sequence = called[0].sequence()
+    return sequence is not None and tuple(sequence.shape[:2]) == (len(inputs), 1)
+
+
+def claimed_layout(model: Any) -> Layout:
+    """Return the layout that the first module with a `batch_first` says; batch first if none does."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
-    claims = [bool(m.batch_first) for m in modules if isinstance(getattr(m, "batch_first", None), bool)]
-    return claims[0] if claims else True
+    claims = [m.batch_first for m in modules if isinstance(getattr(m, "batch_first", None), bool)]
+    return Layout.TIME_FIRST if claims and not claims[0] else Layout.BATCH_FIRST
+
+
+@dataclass(frozen=True)
+class OutputShape:
+    """What a shorter sequence showed of an output: whether it is one per sequence, and which axis is time."""
+
+    one_per_sequence: bool = False
+    time_axis: int | None = None
+
+    def as_sequence(self, output: Tensor, steps: int, batch: int, layout: Layout) -> Tensor:
+        return as_sequence(output, steps, batch, layout, self.one_per_sequence, self.time_axis)
 
 
 @torch.no_grad()
-def _gives_one_output(model: Any, inputs: Tensor, output: Tensor, layout: bool) -> bool:
-    """Return True if the model gives one output per sequence: a shorter sequence has an output of the same shape."""
-    axis = 1 if layout else 0
-    if output.dim() > 2 or inputs.shape[axis] < 2:
-        return False
+def _output_shape(forward: Forward, inputs: Tensor, output: Tensor, layout: Layout) -> OutputShape:
+    """Find out what the axes of an output are, by a shorter sequence if its shape does not tell."""
+    if layout is Layout.UNBATCHED or forward.steps < 2 or shows_steps(output, forward.steps, forward.batch, layout):
+        return OutputShape()
+    steps = forward.steps - 1 if output.dim() <= 2 else max(1, forward.steps * 3 // 4)  # a stride may skip one step
+    axis = layout.time_axis if inputs.dim() > 2 else layout.time_axis % 2
     try:
-        shorter = main_tensor(model(inputs.narrow(axis, 1, inputs.shape[axis] - 1)))
+        shorter = inputs.narrow(axis, forward.steps - steps, steps).contiguous()
+        again = forward(shorter, steps, forward.batch)
     except Exception:  # it reads sequences of one length only
-        return False
-    return shorter.shape == output.shape
+        return OutputShape(one_per_sequence=is_hugging_face(forward.model))
+    if output.dim() <= 2:
+        return OutputShape(one_per_sequence=again.shape == output.shape)
+    changed = [axis for axis in range(output.dim()) if again.shape[axis : axis + 1] != output.shape[axis : axis + 1]]
+    return OutputShape(time_axis=changed[0] if len(changed) == 1 else None)
 
 
-def _outputs(output: Tensor, inputs: Tensor, layout: bool, one_per_sequence: bool) -> Tensor | None:
-    """Return the output as a sequence; None if its layout is not known."""
-    steps, batch = time_first(inputs, layout).shape[:2]
+def _outputs(output: Tensor, steps: int, batch: int, layout: Layout, shape: OutputShape) -> Tensor | None:
+    """Return the output as a sequence; None if its layout is not known, or if the model reads one at a time."""
+    if layout is Layout.UNBATCHED:
+        return None
     try:
-        return as_sequence(output, steps, batch, layout, one_per_sequence)
+        return shape.as_sequence(output, steps, batch, layout)
     except MnemoscopeError:
         return None
 
 
-def _find_embedding(model: Any, inputs: Tensor) -> nn.Module:
-    """Return the module that turns ids into features: outputs are differentiated by what it gives."""
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    for module in modules:
-        if isinstance(module, nn.Embedding):
-            return module
-    raise MnemoscopeError(
-        f"inputs are ids of {inputs.dtype} and {model_name(model)} has no nn.Embedding that reads them; give "
-        "real-valued inputs"
+def _features_and_run(
+    forward: Forward, inputs: Tensor, vocabulary: Vocabulary | None, layout: Layout, shape: OutputShape
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return real features in the layout of the inputs, and the model as a function of them, time first."""
+    features = inputs
+    is_series = inputs.is_floating_point() and inputs.dim() == 2 and layout is not Layout.UNBATCHED
+    if is_series:  # one number a step
+        features = inputs[..., None]
+    elif vocabulary is not None:
+        rows = vocabulary.recorded()
+        features = rows.view(*inputs.shape, rows.shape[-1])
+    elif not inputs.is_floating_point():  # a Hugging Face model that reads ids in a way of its own
+        with torch.no_grad():
+            features = forward.model.get_input_embeddings()(inputs)
+
+    def call(x: Tensor, steps: int, batch: int) -> Tensor:
+        """Run on x in the model's own layout, or on ids in the place of the features x."""
+        if is_series:
+            return forward(x[..., 0], steps, batch)
+        if vocabulary is None:
+            return forward(x, steps, batch)
+        ids = _ids_of_shape(inputs, x.shape[:-1])
+        known = replace(vocabulary, positions=ids.numel(), features=x.flatten(0, -2))
+        return forward(track(ids, known), steps, batch)
+
+    def run(features: Tensor) -> Tensor:
+        steps, batch = features.shape[:2]
+        if layout is Layout.UNBATCHED:
+            sequences = [layout.from_time_first(sequence) for sequence in features.split(1, 1)]
+            return torch.cat([as_sequence(call(x, steps, 1), steps, 1, layout) for x in sequences], 1)
+        output = call(layout.from_time_first(features), steps, batch)
+        return shape.as_sequence(output, steps, batch, layout)
+
+    return features.detach(), run
+
+
+def _ids_of_shape(ids: Tensor, shape: torch.Size) -> Tensor:
+    """Return the ids, repeated or cut to this shape: a model may also compare them with the padding."""
+    for axis, size in enumerate(shape):
+        if ids.shape[axis] != size:
+            ids = ids.index_select(axis, torch.arange(size, device=ids.device) % ids.shape[axis])
+    return ids
+
+
+def _with_layer(adapted: Adapted, model: Any, layers: list[LayerCalls]) -> Adapted:
+    """Add the recurrent layer that the model called, on what it read inside the model."""
+    called = [calls for calls in layers if calls.calls]
+    if len(called) != 1:
+        return replace(adapted, no_step=_no_step(model, [calls.name for calls in called]))
+    (calls,) = called
+    try:
+        recurrence = as_recurrence(calls.layer)
+    except MnemoscopeError as error:
+        return replace(adapted, no_step=str(error))
+    name = f"its {model_name(calls.layer)} `{calls.name}`" if calls.name else "its own step"
+    sequence = calls.sequence()
+    if sequence is None:
+        why = f"{adapted.name} calls {name} more than once and not on one sequence: examine that layer by itself"
+        return replace(adapted, no_step=why)
+    return replace(
+        adapted,
+        name=f"{adapted.name}, by {name}",
+        recurrence=recurrence,
+        recurrence_inputs=sequence,
+        starts_itself=calls.starts_itself(),
     )
 
 
-def _make_run(
-    model: Any, inputs: Tensor, embedding: nn.Module | None, layout: bool, one_per_sequence: bool
-) -> Callable[[Tensor], Tensor]:
-    def run(features: Tensor) -> Tensor:
-        steps, batch = features.shape[:2]
-        x = time_first(features, layout)
-        if embedding is None:
-            output = model(x)
-        else:
-            ids = _ids_of_shape(inputs, x)
-            with _replacing_output(embedding, x):
-                output = model(ids)
-        return as_sequence(main_tensor(output), steps, batch, layout, one_per_sequence)
-
-    return run
-
-
-def _ids_of_shape(ids: Tensor, features: Tensor) -> Tensor:
-    """Return ids with the leading shape of the features; only their shape matters, as the embedding is replaced."""
-    shape = features.shape[:2]
-    return ids if ids.shape[:2] == shape else ids.new_zeros(*shape, *ids.shape[2:])
-
-
-@contextmanager
-def _replacing_output(module: nn.Module, value: Tensor) -> Iterator[None]:
-    """While open, the first call of `module` returns `value`."""
-    calls = 0
-
-    def replace_first(*_: Any) -> Tensor | None:
-        nonlocal calls
-        calls += 1
-        return value if calls == 1 else None
-
-    handle = module.register_forward_hook(replace_first)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@dataclass
-class _Call:
-    """The first call of a module, once it was made."""
-
-    arguments: tuple[Any, ...] = ()
-    result: Any = None
-    count: int = 0  # of all calls
-
-    def check(self, model: Any, module: nn.Module) -> None:
-        if not self.count:
-            names = f"{model_name(model)} never calls its {model_name(module)}"
-            raise MnemoscopeError(f"{names}; examine the part that it uses")
-
-
-@contextmanager
-def _record_call(module: nn.Module | None) -> Iterator[_Call]:
-    """While open, record what the first call of `module` is given and returns."""
-    call = _Call()
-    if module is None:
-        yield call
-        return
-
-    def record(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
-        call.count += 1
-        if call.count == 1:
-            call.arguments = (*arguments, *keywords.values())
-            call.result = result
-
-    handle = module.register_forward_hook(record, with_kwargs=True)
-    try:
-        yield call
-    finally:
-        handle.remove()
+def _no_step(model: Any, layers: list[str]) -> str:
+    if layers:
+        why = f"it uses {len(layers)} recurrent layers ({', '.join(layers)}): examine one of them on its own inputs"
+    else:
+        why = "only its forward is known: give it initial_state(batch) and step(x, state) to see its states"
+    return f"{model_name(model)} has no step of its own; {why}"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from mnemoscope.adapters._call import Forward, main_tensor
+from mnemoscope.adapters._ids import Vocabulary, track
+from mnemoscope.adapters._torch_layers import readable, readable_layers
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence, State
 from mnemoscope.torch_internals import pytree
@@ -16,13 +21,15 @@ class Stepped(Recurrence):
 
     Its state may be any nest of tuples, lists and dicts, of tensors (batch, ...) or (layers, batch, ...). Which of the
     two is found by asking for initial states of two batch sizes. As a recurrence, the state is a tuple of tensors
-    (layers, batch, ...).
+    (layers, batch, ...). Torch's layers inside a step run by our equations, which forward-mode differentiation can
+    follow.
     """
 
     def __init__(self, stepper: Any, input_size: int) -> None:
         super().__init__()
         self.stepper = stepper
         self.input_size = input_size
+        self._layers = readable_layers(stepper)
         self._structure, self._batch_axes = _find_batch_axes(stepper)
         first = self.initial_state(1)[0]
         self.hidden_size = first.shape[-1]
@@ -31,7 +38,8 @@ class Stepped(Recurrence):
         return self._pack(self.stepper.initial_state(batch))
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        output, after = self.stepper.step(x, self._unpack(state))
+        with readable(self._layers):
+            output, after = self.stepper.step(x, self._unpack(state))
         return output, self._pack(after)
 
     def _pack(self, state: Any) -> State:
@@ -51,6 +59,60 @@ class Stepped(Recurrence):
         pairs = zip(state, self._batch_axes, strict=True)
         tensors = [tensor.squeeze(0) if axis == 0 else tensor for tensor, axis in pairs]
         return pytree.tree_unflatten(tensors, self._structure)
+
+
+class ForwardStep(nn.Module):
+    """A model whose ``forward(x, state) -> (output, state)`` reads one step, as an object with a step."""
+
+    def __init__(self, forward: Forward) -> None:
+        super().__init__()
+        self.call = forward
+        self.model = forward.model
+
+    def _get_name(self) -> str:
+        return _name(self.model)
+
+    def initial_state(self, batch: int) -> Any:
+        return self.call.initial_state(batch)
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        output, after = self.model(x, state)
+        return main_tensor(output).reshape(len(x), -1), after
+
+
+class IdStep(nn.Module):
+    """An object whose step reads ids (batch,), as one that reads what is looked up with them, (batch, d).
+
+    Attributes:
+        features: (T, B, d), what the object looks up with the ids that it was made with.
+    """
+
+    def __init__(self, stepper: Any, ids: Tensor) -> None:
+        super().__init__()
+        self.stepper = stepper
+        self._vocabulary = Vocabulary(ids.numel())
+        self._id = ids.flatten()[:1]
+        state = stepper.initial_state(ids.shape[1])
+        with torch.no_grad():
+            for each in track(ids, self._vocabulary).unbind(0):
+                state = stepper.step(each, state)[1]
+        if not self._vocabulary.lookups:
+            raise MnemoscopeError(
+                f"inputs are ids of {ids.dtype} and the step of {_name(stepper)} looks nothing up with them in an "
+                "embedding, a table or one-hot vectors; give real-valued inputs"
+            )
+        rows = self._vocabulary.recorded()
+        self.features = rows.view(*ids.shape, rows.shape[-1])
+
+    def _get_name(self) -> str:
+        return _name(self.stepper)
+
+    def initial_state(self, batch: int) -> Any:
+        return self.stepper.initial_state(batch)
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        ids = self._id.expand(len(x))
+        return self.stepper.step(track(ids, replace(self._vocabulary, positions=len(x), features=x)), state)
 
 
 def _find_batch_axes(stepper: Any) -> tuple[Any, list[int]]:

@@ -5,13 +5,16 @@ Torch's fused layers support neither forward-mode differentiation nor vmap; unro
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mnemoscope.adapters._adapted import main_tensor, time_first
+from mnemoscope.adapters._call import main_tensor
+from mnemoscope.adapters._layout import recurrent_layout
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import GRU, LSTM, RNN, Layer, Weights
 from mnemoscope.recurrence import Recurrence, State
@@ -98,13 +101,14 @@ def _same_outputs(module: nn.RNNBase, layer: Layer) -> bool:
     noise = torch.randn(5, 2, module.input_size, generator=torch.Generator().manual_seed(0))
     x = noise.to(next(module.parameters()))
     training = module.training
+    layout = recurrent_layout(module.batch_first)
     try:
-        output = main_tensor(module.eval()(time_first(x, module.batch_first)))
+        output = main_tensor(module.eval()(layout.from_time_first(x)))
     except Exception:  # its forward takes other arguments
         return False
     finally:
         module.train(training)
-    output = time_first(output, module.batch_first)
+    output = layout.time_first(output)
     expected = layer.eval()(x)[0]
     tolerance = torch.finfo(x.dtype).eps ** 0.5
     return output.shape == expected.shape and torch.allclose(output, expected, rtol=tolerance, atol=tolerance)
@@ -130,3 +134,34 @@ def _set_parameter(layer: nn.Module, name: str, value: Tensor) -> None:
     if not isinstance(value, nn.Parameter):
         delattr(layer, name)
     setattr(layer, name, value)
+
+
+def readable_layers(model: Any) -> list[tuple[nn.RNNBase, Layer]]:
+    """Return torch's recurrent layers in a module, or in the attributes of any other object, each with our equations.
+
+    Bidirectional ones, and subclasses with equations of their own, are left out.
+    """
+    owners = [model, getattr(model, "stepper", None)]
+    parts = [part for owner in owners for part in (owner, *getattr(owner, "__dict__", {}).values())]
+    found: dict[int, tuple[nn.RNNBase, Layer]] = {}
+    for part in parts:
+        for module in part.modules() if isinstance(part, nn.Module) else ():
+            if type(module) in (nn.LSTM, nn.GRU, nn.RNN) and not module.bidirectional:
+                layer = from_torch(module)
+                layer.batch_first = module.batch_first
+                found[id(module)] = module, layer
+    return list(found.values())
+
+
+@contextmanager
+def readable(layers: list[tuple[nn.RNNBase, Layer]]) -> Iterator[None]:
+    """While open, torch's layers run by our equations, with the weights that they hold at this moment."""
+    try:
+        for module, layer in layers:
+            for name in list(layer._parameters):
+                layer._parameters[name] = getattr(module, name)
+            module.__dict__["forward"] = layer
+        yield
+    finally:
+        for module, _ in layers:
+            module.__dict__.pop("forward", None)

@@ -199,7 +199,7 @@ class _Plane:
 
 def _time_first(subject: Subject, held_out: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     inputs, targets = held_out
-    inputs = subject.adapted.swap_if_batch_first(inputs)
+    inputs = subject.adapted.layout.time_first(inputs)
     if inputs.shape[2:] != subject.features.shape[2:]:
         raise MnemoscopeError(
             f"held_out inputs must have features {list(subject.features.shape[2:])}; got {list(inputs.shape)}"

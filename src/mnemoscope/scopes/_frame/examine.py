@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
 
+from mnemoscope.adapters import Output
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination, Finding, Status
 from mnemoscope.scopes._frame.scope import SCOPES, Scope, false_certificate, one_line_errors
@@ -18,7 +19,7 @@ from mnemoscope.scopes._frame.verdict import verdict
 
 def examine(
     model: Any,
-    inputs: Tensor,
+    inputs: Any,
     targets: Tensor | None = None,
     loss: Loss | None = None,
     scopes: Iterable[str] | None = None,
@@ -26,6 +27,9 @@ def examine(
     *,
     needs: float | None = None,
     batch_first: bool | None = None,
+    channels_first: bool | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    output: Output | None = None,
     seed: int = 0,
     progress: Progress | None = None,
     options: dict[str, dict[str, Any]] | None = None,
@@ -39,13 +43,19 @@ def examine(
     Args:
         model: whatever `mnemoscope.adapters.adapt` takes: a Recurrence, torch's RNN, LSTM or GRU, an object with a
             step, a Lightning or Hugging Face module, any ``forward(x) -> y``, or a function that makes one.
-        inputs: sequences in the layout that the model expects, (time, batch, features), or ids (time, batch).
+        inputs: sequences in the layout that the model expects, (time, batch, features), or ids (time, batch): a
+            tensor, an array, a list or a packed sequence. One sequence may come without a batch.
         targets, loss: what it is trained for, as ``loss(outputs, targets)``; scopes of the loss need both.
         scopes: names of the scopes to use; all by default.
         budget: seconds after which no further scope starts, and the running one ends.
         needs: how many steps back the task needs; mentioned in the sentences.
         batch_first: True if inputs are (batch, time, ...). By default what the model itself says; if it says nothing,
             False, or True for a model of which only ``forward`` is known.
+        channels_first: True if inputs are (batch, features, time). By default what the model's first convolution reads.
+        kwargs: what ``forward`` takes beside the inputs; lengths, and a first state that the model's own `init_hidden`
+            makes, are filled in.
+        output: which part of the model's result is its output: a name, a place or a function; by default the first
+            tensor that is no single number.
         progress: called with a scope's name, the fraction of it that is done, and the current figure in words.
         options: the options of single scopes, by scope.
     """
@@ -61,6 +71,9 @@ def examine(
             loss=loss,
             needs=needs,
             batch_first=batch_first,
+            channels_first=channels_first,
+            kwargs=kwargs,
+            output=output,
             seed=seed,
             progress=progress,
             deadline=None if budget is None else start + budget,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from mnemoscope.adapters import Adapted, WithReadout, adapt, instantiate
+from mnemoscope.adapters import Adapted, Output, WithReadout, adapt, instantiate
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes._frame.repeat import Repetition, find_repetition
@@ -121,7 +121,7 @@ class Subject:
         if self.loss is None or self.targets is None:
             raise MnemoscopeError("the loss is not known: pass targets= and loss=")
         one_per_sequence = len(outputs) == 1 < self.steps
-        y = outputs[0] if one_per_sequence else self.adapted.swap_if_batch_first(outputs)
+        y = outputs[0] if one_per_sequence else self.adapted.layout.from_time_first(outputs)
         return self.loss(y, self.targets if targets is None else targets)
 
     def generator(self) -> torch.Generator:
@@ -180,12 +180,15 @@ class Subject:
 
 def subject_of(
     model: Any,
-    inputs: Tensor | None = None,
+    inputs: Any = None,
     *,
     targets: Tensor | None = None,
     loss: Loss | None = None,
     needs: float | None = None,
     batch_first: bool | None = None,
+    channels_first: bool | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    output: Output | None = None,
     seed: int = 0,
     progress: Progress | None = None,
     deadline: float | None = None,
@@ -202,11 +205,11 @@ def subject_of(
     if needs is not None and not 0 <= needs < math.inf:
         raise MnemoscopeError(f"needs is a number of steps back, at least 0; got {needs!r}")
     model = instantiate(model)
-    if batch_first is None:
+    if batch_first is None and not channels_first:
         batch_first = _layout_by_targets(inputs, targets)
     with untouched(model):
         before = Snapshot(model)
-        adapted = adapt(model, inputs, batch_first)
+        adapted = adapt(model, inputs, batch_first, channels_first=channels_first, kwargs=kwargs, output=output)
         repetition = find_repetition(adapted.run, adapted.features, before, adapted.outputs)
         adapted = _what_repeats(replace(adapted, outputs=None), repetition)
     return Subject(model, adapted, targets, loss, needs, seed, progress, deadline, repetition)

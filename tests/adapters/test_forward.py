@@ -1,0 +1,322 @@
+"""Forwards as people write them: other arguments, other results, other layouts, other inputs."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
+
+from mnemoscope import MnemoscopeError
+from mnemoscope.adapters import Layout, adapt
+
+
+class LanguageModel(nn.Module):
+    """The recurrent part of PyTorch's examples/word_language_model: a state, time first, flattened outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Embedding(11, 6)
+        self.rnn = nn.LSTM(6, 5, 2)
+        self.decoder = nn.Linear(5, 11)
+
+    def forward(self, input, hidden):
+        output, hidden = self.rnn(self.encoder(input), hidden)
+        decoded = self.decoder(output).view(-1, 11)
+        return torch.log_softmax(decoded, 1), hidden
+
+    def init_hidden(self, bsz):
+        weight = next(self.parameters())
+        return weight.new_zeros(2, bsz, 5), weight.new_zeros(2, bsz, 5)
+
+
+def test_init_hidden_and_flattened_outputs():
+    model, ids = LanguageModel(), torch.randint(0, 11, (9, 4))
+    found = adapt(model, ids)
+    wanted, _ = model(ids, model.init_hidden(4))
+    torch.testing.assert_close(found.run(found.features), wanted.view(9, 4, 11))
+    assert list(found.run(found.features.repeat(1, 3, 1)).shape) == [9, 12, 11]
+    assert found.starts_itself
+    assert list(found.recurrence_inputs.shape) == [9, 4, 6]
+
+
+class CharRNN(nn.Module):
+    """The tutorial's network: forward reads one step, initHidden knows no batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.i2h = nn.Linear(3 + 8, 8)
+        self.h2o = nn.Linear(8, 2)
+
+    def forward(self, input, hidden):
+        hidden = torch.tanh(self.i2h(torch.cat((input, hidden), 1)))
+        return self.h2o(hidden), hidden
+
+    def initHidden(self):
+        return torch.zeros(1, 8)
+
+
+def test_forward_that_reads_one_step():
+    model, x = CharRNN(), torch.randn(9, 4, 3)
+    found = adapt(model, x)
+    hidden, outputs = torch.zeros(4, 8), []
+    for x_t in x:
+        output, hidden = model(x_t, hidden)
+        outputs.append(output)
+    torch.testing.assert_close(found.run(found.features), torch.stack(outputs))
+    assert found.recurrence is not None
+    assert found.name == "CharRNN"
+    assert len(list(found.recurrence.parameters())) == 4
+
+
+class WithLengths(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6, padding_idx=0)
+        self.rnn = nn.GRU(6, 5, batch_first=True)
+
+    def forward(self, ids, lengths):
+        packed = pack_padded_sequence(self.embedding(ids), lengths, batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0]
+
+
+def test_lengths_are_filled_in():
+    model, ids = WithLengths(), torch.randint(1, 11, (4, 9))
+    found = adapt(model, ids)
+    torch.testing.assert_close(found.run(found.features), model(ids, torch.full((4,), 9)).transpose(0, 1))
+    assert list(found.run(found.features[:6, :1]).shape) == [6, 1, 5]
+    assert list(found.recurrence_inputs.shape) == [9, 4, 6]
+
+
+def test_kwargs_follow_the_batch_and_the_steps():
+    model, ids = WithLengths(), torch.randint(1, 11, (4, 9))
+    lengths = torch.tensor([9, 3, 5, 9])
+    found = adapt(model, ids, kwargs={"lengths": lengths})
+    wanted = model(ids, lengths).transpose(0, 1)
+    torch.testing.assert_close(found.run(found.features), wanted)
+    torch.testing.assert_close(found.run(found.features.repeat(1, 2, 1)), wanted.repeat(1, 2, 1))
+    torch.testing.assert_close(found.run(found.features[:4]), wanted[:4])
+
+
+def test_a_missing_argument_is_named():
+    with pytest.raises(MnemoscopeError, match=r"also takes 'temperature': pass kwargs=\{'temperature': ...\}"):
+        adapt(lambda x, temperature: x / temperature, torch.randn(2, 7, 3))
+    found = adapt(lambda x, temperature: x / temperature, torch.randn(2, 7, 3), kwargs={"temperature": 2.0})
+    torch.testing.assert_close(found.run(found.features), found.features / 2)
+
+
+LOGITS = nn.Linear(3, 5)
+RESULTS = {
+    "loss and logits": lambda x: (x.mean(), LOGITS(x)),
+    "dict": lambda x: {"loss": x.mean(), "mask": x > 0, "scores": LOGITS(x)},
+    "nested": lambda x: {"head": (LOGITS(x), None)},
+    "namedtuple": lambda x: torch.return_types.max((LOGITS(x), x.argmax(-1))),
+    "packed": lambda x: pack_padded_sequence(LOGITS(x), [x.shape[1]] * len(x), batch_first=True),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_main_tensor_of_a_result(name):
+    x = torch.randn(2, 7, 3)
+    found = adapt(RESULTS[name], x)
+    torch.testing.assert_close(found.run(found.features), LOGITS(x).transpose(0, 1))
+
+
+@pytest.mark.parametrize("output", ["hidden", lambda result: result["hidden"]])
+def test_output_says_which_part_is_meant(output):
+    x = torch.randn(2, 7, 3)
+    found = adapt(lambda x: {"logits": LOGITS(x), "hidden": x}, x, output=output)
+    torch.testing.assert_close(found.run(found.features), found.features)
+    by_place = adapt(lambda x: (LOGITS(x), x), x, output=1)
+    torch.testing.assert_close(by_place.run(by_place.features), by_place.features)
+
+
+def test_an_output_that_is_not_there():
+    with pytest.raises(MnemoscopeError, match="output='states' is not in the model's result, a dict; it has logits"):
+        adapt(lambda x: {"logits": x}, torch.randn(2, 7, 3), output="states")
+
+
+def test_inputs_are_contiguous():
+    found = adapt(lambda x: x.view(-1, 3).view(*x.shape), torch.randn(2, 7, 3), batch_first=True)
+    assert found.run(found.features).shape == (7, 2, 3)
+    by_time = adapt(nn.Identity(), torch.randn(7, 2, 3), batch_first=False)
+    assert by_time.run(by_time.features.transpose(0, 1).contiguous().transpose(0, 1)).is_contiguous()
+
+
+class Convolution(nn.Module):
+    def __init__(self, turned, **options):
+        super().__init__()
+        self.convolution = nn.Conv1d(2, 5, 3, **options)
+        self.turned = turned
+
+    def forward(self, x):
+        y = self.convolution(x.transpose(1, 2) if self.turned else x)
+        return y.transpose(1, 2) if self.turned else y
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 30), (2, 2, 30), (4, 2, 4)])
+def test_channels_first_is_seen_at_the_first_convolution(shape):
+    model, x = Convolution(False, padding=1), torch.randn(shape)
+    found = adapt(nn.Sequential(nn.Tanh(), model), x)
+    assert found.layout is Layout.CHANNELS_FIRST
+    torch.testing.assert_close(found.features, x.permute(2, 0, 1))
+    torch.testing.assert_close(found.run(found.features), model(x.tanh()).permute(2, 0, 1))
+
+
+@pytest.mark.parametrize("steps", [30, 2])
+def test_a_convolution_that_turns_its_inputs_reads_batch_first(steps):
+    model, x = Convolution(True, padding=1), torch.randn(4, steps, 2)
+    found = adapt(model, x)
+    assert found.layout is Layout.BATCH_FIRST
+    torch.testing.assert_close(found.run(found.features), model(x).transpose(0, 1))
+
+
+def test_channels_first_can_be_said():
+    found = adapt(lambda x: x.cumsum(-1), torch.randn(4, 2, 30), channels_first=True)
+    assert list(found.features.shape) == [30, 4, 2]
+    torch.testing.assert_close(found.run(found.features), found.features.cumsum(0))
+    with pytest.raises(MnemoscopeError, match="leave out batch_first=False"):
+        adapt(lambda x: x, torch.randn(4, 2, 30), False, channels_first=True)
+
+
+@pytest.mark.parametrize(("stride", "steps"), [(1, 28), (2, 14)])
+def test_fewer_outputs_than_inputs(stride, steps):
+    found = adapt(Convolution(True, stride=stride), torch.randn(4, 30, 2))
+    assert found.run(found.features).shape == (steps, 4, 5)
+
+
+class StepByStep(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        state, outputs = None, []
+        for t in range(x.shape[1]):
+            if isinstance(self.layer, nn.RNNCellBase):
+                state = self.layer(x[:, t], state)
+                output = state[0] if isinstance(state, tuple) else state
+                outputs.append(output[:, None])
+            else:
+                output, state = self.layer(x[:, t : t + 1], state)
+                outputs.append(output)
+        return torch.cat(outputs, 1)
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM(3, 4, 2, batch_first=True), nn.LSTMCell(3, 4), nn.GRUCell(3, 4)], ids=str)
+def test_a_layer_that_is_called_step_by_step(layer):
+    model, x = StepByStep(layer), torch.randn(2, 7, 3)
+    found = adapt(model, x)
+    torch.testing.assert_close(found.recurrence_inputs, x.transpose(0, 1))
+    torch.testing.assert_close(found.recurrence(found.recurrence_inputs)[0], model(x).transpose(0, 1))
+    assert found.starts_itself
+
+
+def test_a_layer_that_is_called_on_unrelated_single_steps():
+    layer = nn.GRU(3, 4, batch_first=True)
+
+    class Forgetful(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return torch.cat([layer(x[:, t : t + 1])[0] for t in range(x.shape[1])], 1)
+
+    found = adapt(Forgetful(), torch.randn(2, 7, 3))
+    assert found.recurrence is None
+    assert "more than once and not on one sequence" in found.no_step
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("make", [lambda: nn.LSTMCell(3, 4), lambda: CellStep()], ids=["cell", "step"])
+def test_what_reads_single_steps_has_no_layout_of_its_own(make, batch_first):
+    x = torch.randn(7, 2, 3)
+    model = make()
+    found = adapt(model, x.transpose(0, 1) if batch_first else x, batch_first)
+    torch.testing.assert_close(found.recurrence_inputs, x)
+    torch.testing.assert_close(found.run(found.features), adapt(model, x).run(x))
+
+
+class CellStep:
+    input_size = 3
+
+    def __init__(self):
+        self.cell = nn.GRUCell(3, 4)
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 4)
+
+    def step(self, x, h):
+        h = self.cell(x, h)
+        return h, h
+
+
+SEQUENCES = torch.randn(7, 2, 3)
+INPUTS = {
+    "array": SEQUENCES.double().numpy(),
+    "list": SEQUENCES.tolist(),
+    "list of arrays": [row.numpy() for row in SEQUENCES],
+    "packed": pack_sequence([SEQUENCES[:, 0], SEQUENCES[:, 1]]),
+    "packed, of several lengths": pack_sequence([torch.cat([SEQUENCES[:, 0]] * 2), SEQUENCES[:, 1]]),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_that_are_no_tensor(name):
+    torch.testing.assert_close(adapt(nn.LSTM(3, 4), INPUTS[name]).features, SEQUENCES)
+
+
+def test_packed_sequences_for_a_layer_that_reads_batch_first():
+    found = adapt(nn.LSTM(3, 4, batch_first=True), INPUTS["packed"])
+    torch.testing.assert_close(found.features, SEQUENCES)
+
+
+def test_ids_in_an_array():
+    model, ids = LanguageModel(), np.arange(9, dtype=np.int32)[:, None]
+    torch.testing.assert_close(adapt(model, ids).features, adapt(model, torch.arange(9)[:, None]).features)
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM(3, 4), nn.GRU(3, 4, batch_first=True), nn.GRUCell(3, 4)], ids=str)
+def test_one_sequence_without_a_batch(layer):
+    x = torch.randn(7, 3)
+    found = adapt(layer, x)
+    torch.testing.assert_close(found.features, x[:, None])
+    if not isinstance(layer, nn.RNNCellBase):
+        torch.testing.assert_close(found.run(found.features)[:, 0], layer(x)[0])
+
+
+class PartOfSpeech(nn.Module):
+    """The tutorial's tagger reads one sentence at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.rnn, self.head = nn.Embedding(11, 6), nn.LSTM(6, 5), nn.Linear(5, 3)
+
+    def forward(self, sentence):
+        h, _ = self.rnn(self.embedding(sentence).view(len(sentence), 1, -1))
+        return self.head(h.view(len(sentence), -1))
+
+
+def test_a_model_that_reads_one_sequence_at_a_time():
+    model, ids = PartOfSpeech(), torch.randint(0, 11, (9,))
+    found = adapt(model, ids)
+    assert found.layout is Layout.UNBATCHED
+    torch.testing.assert_close(found.run(found.features), model(ids)[:, None])
+    assert list(found.run(found.features.repeat(1, 4, 1)).shape) == [9, 4, 3]
+
+
+def test_a_layer_inside_that_reads_no_batch():
+    model, x = nn.Module(), torch.randn(7, 3)
+    model.rnn = nn.LSTM(3, 4)
+    model.forward = lambda x: model.rnn(x)[0]
+    found = adapt(model, x)
+    assert found.layout is Layout.UNBATCHED
+    torch.testing.assert_close(found.run(found.features)[:, 0], model.rnn(x)[0])
+
+
+def test_one_number_a_step():
+    """(batch, time), as audio is given."""
+    model, x = nn.Sequential(nn.Unflatten(1, (1, -1)), nn.Conv1d(1, 5, 4, stride=2)), torch.randn(3, 20)
+    found = adapt(model, x)
+    assert list(found.features.shape) == [20, 3, 1]
+    torch.testing.assert_close(found.run(found.features), model(x).permute(2, 0, 1))
