@@ -146,7 +146,9 @@ def readable_layers(model: Any) -> list[tuple[nn.RNNBase, Layer]]:
     found: dict[int, tuple[nn.RNNBase, Layer]] = {}
     for part in parts:
         for module in part.modules() if isinstance(part, nn.Module) else ():
-            if type(module) in (nn.LSTM, nn.GRU, nn.RNN) and not module.bidirectional:
+            if not isinstance(module, nn.RNNBase) or type(module) not in (nn.LSTM, nn.GRU, nn.RNN):
+                continue
+            if not module.bidirectional:
                 layer = from_torch(module)
                 layer.batch_first = module.batch_first
                 found[id(module)] = module, layer
