@@ -14,16 +14,24 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mnemoscope.errors import MnemoscopeError
 
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None  # type: ignore[assignment]
+
 MAX_BYTES = 4 << 30  # of any file: tensors are the largest
 MAX_JSON_BYTES = 64 << 20  # of one JSON document, which takes several times as much in memory
 MAX_DIGITS = 20  # of a whole number in JSON: seeds have up to 64 bits, and a float holds it without overflow
 MAX_NAME_BYTES = 200  # file systems allow 255, suffixes included
+LOCK_SECONDS = 30.0  # to wait for another process that is writing findings or a page, which takes less
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # a link planted in a run folder must not redirect a write out of it
 NO_BLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO returns at once, so that it can be refused
 
@@ -44,11 +52,13 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Add `data` to the end of a file."""
+    """Add `data` to the end of a file. A new file's name is on disk afterwards; `sync` also brings the data there."""
     with (
         _opened(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, "write") as descriptor,
         os.fdopen(descriptor, "wb", closefd=False) as file,
     ):
+        if os.fstat(descriptor).st_size == 0:
+            sync(path.parent)
         file.write(data)
 
 
@@ -85,15 +95,63 @@ def make_folder(path: Path, *, follow: bool = False) -> Path:
     if not follow:
         refuse_link(path)
     try:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+        for folder in missing:
+            sync(folder.parent)
+    except (OSError, ValueError) as error:
         raise _os_error("write to", path, error) from error
     return path
 
 
+@contextlib.contextmanager
+def locked(folder: Path, *, wait: float = 0.0, again: bool = False) -> Iterator[None]:
+    """Keep others from writing to a folder, which is created. The system releases the lock however this process ends.
+
+    Args:
+        folder: what to lock.
+        wait: seconds to wait for another process or thread that holds the lock.
+        again: whether the lock may be held by the caller already.
+    """
+    make_folder(folder, follow=True)
+    lock = _open(folder / ".lock", os.O_RDWR | os.O_CREAT, "write")
+    try:
+        info = os.fstat(lock)
+        key = (info.st_dev, info.st_ino)
+        if not (again and key in _held.get()):
+            _acquire(lock, folder, wait)
+        token = _held.set(_held.get() | {key})
+        try:
+            yield
+        finally:
+            _held.reset(token)
+    finally:
+        os.close(lock)
+
+
+_held: ContextVar[frozenset[tuple[int, int]]] = ContextVar("held", default=frozenset())  # locks of this thread
+
+
+def _acquire(lock: int, folder: Path, wait: float) -> None:
+    """Lock an open file. Without `fcntl` (not a POSIX system) nothing keeps two processes out of one folder."""
+    deadline = time.monotonic() + wait
+    while fcntl is not None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                raise MnemoscopeError(f"{folder} is in use by another process; wait for it to end") from error
+            time.sleep(0.01)
+
+
 def refuse_link(path: Path) -> None:
     """Refuse a path that is a link."""
-    if path.is_symlink():
+    try:
+        is_link = path.is_symlink()
+    except (OSError, ValueError) as error:
+        raise _os_error("use", path, error) from error
+    if is_link:
         raise MnemoscopeError(f"{path} is a link; runs and findings keep their files in their own folder")
 
 
@@ -132,7 +190,10 @@ def read_json(path: Path, *, follow: bool = False) -> Any:
 def parse_json(text: bytes, where: str) -> Any:
     """Return the JSON value in `text`; `where` names its source in errors."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_int=_parse_int, parse_float=_parse_float)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_int=_parse_int, parse_float=_parse_float)
+        if b"\\ud" in text.lower():  # halves of surrogate pairs: no text can hold one alone
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except (ValueError, RecursionError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise MnemoscopeError(f"{where} is not valid JSON: {reason}") from error
@@ -162,18 +223,9 @@ def _parse_float(digits: str) -> float:
 
 @contextlib.contextmanager
 def _opened(path: Path, flags: int, verb: str, limit: int = MAX_BYTES, follow: bool = False) -> Iterator[int]:
-    """Open a regular file of at most `limit` bytes; yields its descriptor."""
-    flags |= NO_BLOCK | (0 if follow else NO_FOLLOW)
+    """Open a regular file of at most `limit` bytes; yields its descriptor. Errors in the block name the file."""
+    descriptor = _open(path, flags, verb, limit, follow)
     try:
-        descriptor = os.open(path, flags, 0o666)
-    except (OSError, ValueError) as error:
-        raise _os_error(verb, path, error) from error
-    try:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode):
-            raise MnemoscopeError(f"cannot {verb} {path}: it is not a regular file")
-        if info.st_size > limit:
-            raise MnemoscopeError(f"cannot {verb} {path}: its {info.st_size:,} bytes are more than {limit:,}")
         yield descriptor
     except OSError as error:
         raise _os_error(verb, path, error) from error
@@ -181,12 +233,47 @@ def _opened(path: Path, flags: int, verb: str, limit: int = MAX_BYTES, follow: b
         os.close(descriptor)
 
 
+def _open(path: Path, flags: int, verb: str, limit: int = MAX_BYTES, follow: bool = False) -> int:
+    flags |= NO_BLOCK | (0 if follow else NO_FOLLOW)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except (OSError, ValueError) as error:
+        raise _os_error(verb, path, error) from error
+    info = os.fstat(descriptor)
+    if stat.S_ISREG(info.st_mode) and info.st_size <= limit:
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(info.st_mode):
+        raise MnemoscopeError(f"cannot {verb} {path}: it is a folder, not a file")
+    if not stat.S_ISREG(info.st_mode):
+        raise MnemoscopeError(f"cannot {verb} {path}: it is not a regular file")
+    raise MnemoscopeError(f"cannot {verb} {path}: its {info.st_size:,} bytes are more than {limit:,}")
+
+
+class FileMissing(MnemoscopeError):
+    """There is no such file."""
+
+
+def visible(text: str) -> str:
+    """Return `text` as one can show it: what a terminal would obey, and what is not Unicode, as escapes.
+
+    New lines stay, and so do the joiners of some scripts.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in _SHOWN else c.encode("unicode_escape").decode() for c in text)
+
+
+_SHOWN = "\n\u200c\u200d"
+
+
 def _os_error(verb: str, path: Path, error: OSError | ValueError) -> MnemoscopeError:
     if isinstance(error, ValueError):  # a null byte in the name
         return MnemoscopeError(f"cannot {verb} {str(path)!r}: {error}")
     if error.errno == errno.ELOOP:
         return MnemoscopeError(f"cannot {verb} {path}: it is a link; a folder of ours keeps its files in itself")
-    return MnemoscopeError(f"cannot {verb} {path}: {error.strerror}")
+    kind = FileMissing if error.errno == errno.ENOENT else MnemoscopeError
+    return kind(f"cannot {verb} {path}: {error.strerror}")
 
 
 def _write_and_sync(path: Path, data: bytes) -> None:

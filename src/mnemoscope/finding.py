@@ -16,11 +16,13 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import make_folder, read_bytes, read_json, remove, write_atomic
+from mnemoscope.files import LOCK_SECONDS, FileMissing, locked, make_folder, read_bytes, read_json, remove, write_atomic
+from mnemoscope.schema import checked_fields, convert, from_dict
 
 Status = Literal["certified", "estimated", "not applicable", "skipped", "failed"]
 FILE = "findings.json"
 FORMAT = 2  # 1 had no status for each figure
+READS = 100  # attempts at an examination that another process keeps replacing
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,47 +201,87 @@ def _save(examination: Examination, folder: Path) -> Path:
     document = {"format": FORMAT, "arrays": name, **about, "findings": documents}
     text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
 
-    # Arrays first: a failure before the document is replaced leaves the old examination readable.
-    make_folder(folder, follow=True)
-    write_atomic(folder / name, data)
-    write_atomic(folder / FILE, text.encode())
-    for old in folder.glob("arrays-*.safetensors"):
-        if old.name != name:
-            remove(old)
+    # Arrays first: a failure before the document is replaced leaves the old examination readable. Without the lock,
+    # another process would delete our arrays as old ones before the document names them.
+    with locked(make_folder(folder, follow=True), wait=LOCK_SECONDS, again=True):
+        write_atomic(folder / name, data)
+        write_atomic(folder / FILE, text.encode(errors="replace"))  # a file's name need not be Unicode
+        for old in folder.glob("arrays-*.safetensors"):
+            if old.name != name:
+                remove(old)
     return folder / FILE
 
 
 def _load(folder: Path) -> Examination:
+    """Read an examination; if another process replaces it meanwhile, the new one."""
     path = folder / FILE if folder.is_dir() else folder
+    for _ in range(READS):
+        document = _read_document(path)
+        try:
+            data = read_bytes(path.parent / document.arrays)
+        except FileMissing:
+            if _read_document(path).arrays == document.arrays:
+                raise
+            continue  # replaced between the two reads
+        return _examination(document, _read_arrays(data, path), path)
+    raise MnemoscopeError(f"{path} changes faster than it can be read; wait for the process that writes it")
+
+
+@dataclass(frozen=True)
+class _Document:
+    """The content of findings.json, checked but for the findings, whose arrays are in another file."""
+
+    format: Literal[1, 2]
+    arrays: str
+    verdict: str
+    about: dict[str, str]
+    partial: bool
+    seconds: float
+    findings: list[dict[str, Any]]
+
+
+def _read_document(path: Path) -> _Document:
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") not in (1, FORMAT):
+        raise MnemoscopeError(f"{path} is not a file of findings of format {FORMAT}")
+    document = from_dict(_Document, content, str(path))
+    if Path(document.arrays).name != document.arrays:
+        raise MnemoscopeError(f"{path}.arrays = {document.arrays!r} is not allowed; it must be a file's name")
+    return document
+
+
+def _read_arrays(data: bytes, path: Path) -> dict[str, np.ndarray]:
     try:
-        document = read_json(path)
-        if not isinstance(document, dict) or document.get("format") not in (1, FORMAT):
-            raise MnemoscopeError(f"{path} is not a file of findings of format {FORMAT}")
-        arrays = load_arrays(read_bytes(path.parent / Path(document["arrays"]).name))
-        parts = document["findings"]
-        if document["format"] == 1:
-            parts = [_from_format_1(part) for part in parts]
-        findings = [_join(part, f"{i}/", arrays) for i, part in enumerate(parts)]
-        about = {f.name: document[f.name] for f in fields(Examination) if f.name != "findings"}
-    except MnemoscopeError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
-        raise MnemoscopeError(f"{path} does not hold findings: {type(error).__name__}: {error}") from error
-    return Examination({finding.scope: finding for finding in findings}, **about)
+        return load_arrays(data)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:  # its dtypes may be unknown
+        raise MnemoscopeError(f"the arrays of {path} cannot be read: {error}") from error
+
+
+def _examination(document: _Document, arrays: Mapping[str, np.ndarray], path: Path) -> Examination:
+    findings = {}
+    for i, part in enumerate(document.findings):
+        content = _from_format_1(part) if document.format == 1 else part
+        finding = _join(content, f"{i}/", arrays, f"{path}: findings[{i}]")
+        findings[finding.scope] = finding
+    return Examination(findings, document.verdict, document.about, document.partial, document.seconds)
 
 
 def _from_format_1(document: Mapping[str, Any]) -> dict[str, Any]:
     """Call certified findings of format 1 estimated: they marked figures that were measured, or proved too little."""
-    status = document["status"]
+    status = document.get("status")
     return {**document, "status": "estimated" if status == "certified" else status}
 
 
-def _join(document: Mapping[str, Any], prefix: str, arrays: Mapping[str, np.ndarray]) -> Finding:
+_JsonNumber = float | Literal["nan", "inf", "-inf"]  # as `_json_number` writes it
+
+
+def _join(document: dict[str, Any], prefix: str, arrays: Mapping[str, np.ndarray], where: str) -> Finding:
     """Put a finding together from its part of the document and the arrays under `prefix`: reverses `_split`."""
     kinds: dict[str, dict[str, np.ndarray]] = {"series": {}, "spread": {}}
     for key, array in arrays.items():
-        if key.startswith(prefix):
-            kind, name = key.removeprefix(prefix).split("/", 1)
+        kind, _, name = key.removeprefix(prefix).partition("/")
+        if key.startswith(prefix) and kind in kinds:
             kinds[kind][name] = array
-    tuples = {name: tuple(document.get(name, ())) for name in _TUPLES}
-    return Finding(**{**document, **tuples, **kinds})
+    figures = convert(dict[str, _JsonNumber], document.get("figures", {}), f"{where}.figures")
+    content = checked_fields(Finding, {**document, **kinds, "figures": {}}, where)
+    return Finding(**{**content, "figures": figures})

@@ -89,8 +89,9 @@ def test_resume_of_a_finished_run_returns_its_summary(tmp_path: Path) -> None:
 def test_last_three_checkpoints_are_kept(tmp_path: Path) -> None:
     train(RunConfig(Copy(T=3), SMALL, FIT), tmp_path / "run")
     kept = sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir())
-    numbers = ["00000014", "00000021", "00000024", "best"]
-    assert kept == [f"{n}{suffix}" for n in numbers for suffix in (".json", ".safetensors")]
+    numbers = ["00000014", "00000021", "00000024"]
+    assert kept[:6] == [f"{n}{suffix}" for n in numbers for suffix in (".json", ".safetensors")]
+    assert kept[6:] == ["best-00000005.safetensors", "best.json"]
 
 
 def test_damaged_checkpoint_is_skipped_for_an_older_one(tmp_path: Path, caplog) -> None:
@@ -119,13 +120,19 @@ OLD_OPTIONS = (
 def as_old_run_folder(folder: Path) -> None:
     """Rewrite a run folder as the first version wrote it: null options, and another name in checkpoints."""
     config = json.loads((folder / "config.json").read_text())
+    del config["environment"]
     config["network"] |= {name: config["network"].get(name) for name in OLD_OPTIONS.split()}
     (folder / "config.json").write_bytes(to_json(config, indent=2))
-    for path in folder.glob("checkpoints/0*.json"):
+    for path in folder.glob("checkpoints/*.json"):
         body = json.loads(path.read_text())
         del body["sha256"]
-        body["numbers"]["standing"] = body["numbers"].pop("best_so_far")
-        body["numbers"]["config_sha256"] = hashlib.sha256(to_json(config)).hexdigest()
+        body["format"] = 1
+        path.with_name(body.pop("tensors")).rename(path.with_suffix(".safetensors"))
+        if path.stem != "best":
+            body["numbers"]["standing"] = body["numbers"].pop("best_so_far")
+            body["numbers"]["config_sha256"] = hashlib.sha256(to_json(config)).hexdigest()
+            body["numbers"]["torch"] = body["numbers"].pop("environment")["torch"]
+            del body["numbers"]["changes"]
         path.write_bytes(to_json({**body, "sha256": hashlib.sha256(to_json(body)).hexdigest()}, indent=1))
 
 
@@ -138,10 +145,12 @@ def test_old_run_folder_is_loaded_and_resumed(tmp_path: Path) -> None:
     as_old_run_folder(tmp_path / "old")
     before = (tmp_path / "old/config.json").read_bytes()
     assert Run(tmp_path / "old").config == config
+    assert Run(tmp_path / "old").checkpoint("best").update == 5
     resume(tmp_path / "old")
     whole, old = files(tmp_path / "whole"), files(tmp_path / "old")
-    for name in ("metrics.jsonl", "checkpoints/00000024.safetensors", "checkpoints/best.safetensors", "summary"):
+    for name in ("metrics.jsonl", "checkpoints/00000024.safetensors", "summary"):
         assert whole[name] == old[name]
+    assert whole["checkpoints/best-00000005.safetensors"] == old["checkpoints/best.safetensors"]
     assert old["config.json"] == before
 
 

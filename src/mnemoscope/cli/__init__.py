@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import visible
 
 __all__ = ["COMMANDS", "Command", "guarded", "main", "usage"]
 
@@ -80,6 +81,8 @@ def guarded(command: Callable[[], int]) -> int:
     except BrokenPipeError:  # the reader of our output is gone, as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # of a path that the user gave, or of a disk
+        return _fail(f"cannot use {error.filename or 'a file'}: {error.strerror or error}", 2)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
@@ -87,7 +90,7 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print("mnemoscope: " + " ".join(message.split()), file=sys.stderr)
+    print("mnemoscope: " + visible(" ".join(message.split())), file=sys.stderr)
     return code
 
 

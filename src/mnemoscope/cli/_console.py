@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import visible
 
 T = TypeVar("T")
 
@@ -91,16 +93,31 @@ def pop_option(arguments: Sequence[str], option: str) -> tuple[str | None, list[
     return None, rest
 
 
+class _Console(Console):
+    """A console without markup, on which names and sentences from files cannot send commands to the terminal."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+
 def terminal() -> Console:
     """Return where progress and remarks go: standard error, without colors if it is not a terminal."""
-    return Console(stderr=True, markup=False, emoji=False)
+    return _Console(stderr=True)
+
+
+def say(text: object) -> None:
+    """Print a line on standard output."""
+    print(visible(str(text)))
 
 
 def show(table: Table) -> None:
     """Print a table on standard output, wide enough for every column if it goes to a file."""
-    console = Console(markup=False, emoji=False, highlight=False)  # brackets in names and claims are not markup
+    console = _Console(highlight=False)
     if not console.is_terminal:
-        console = Console(width=FILE_WIDTH, markup=False, emoji=False, highlight=False)
+        console = _Console(width=FILE_WIDTH, highlight=False)
     console.print(table)
 
 

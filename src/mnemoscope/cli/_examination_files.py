@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mnemoscope.cli._names import unused_name
+from mnemoscope.cli._names import unused_folder, unused_name
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import make_folder, refuse_link, remove, safe_name
-from mnemoscope.finding import FILE, Examination
+from mnemoscope.files import (
+    LOCK_SECONDS,
+    FileMissing,
+    locked,
+    make_folder,
+    read_json,
+    refuse_link,
+    remove,
+    safe_name,
+    to_json,
+    write_atomic,
+)
+from mnemoscope.finding import FILE, READS, Examination
+from mnemoscope.schema import from_dict
 
 Format = Literal["svg", "png"]
 PAGE = "report.html"
+MODELS = "models.json"  # lists the folders of several models' examinations
 IN_RUN = "examination"  # the folder in a run's folder that holds the run's examination
 
 
@@ -24,13 +39,45 @@ def examination_folder(run: Path) -> Path:
 
 
 def save_examinations(examinations: Mapping[str, Examination], folder: Path) -> None:
-    """Save one examination in the folder itself, several in folders inside it, numbered to keep their order."""
-    if len(examinations) == 1:
-        next(iter(examinations.values())).save(folder)
-        return
-    for number, (name, examination) in enumerate(examinations.items(), 1):
-        examination.save(make_folder(folder / f"{number:02d}-{safe_name(name)}"))
-    remove(folder / FILE)  # an earlier examination of one model, which these replace
+    """Save one examination in the folder itself, several in folders inside it, which models.json lists in their order.
+
+    Whoever reads the folder meanwhile, or after a kill, finds what was there before or all that is new: findings.json
+    and models.json are replaced at once, the latter counts only without the former, and folders get names of their own.
+    """
+    with locked(folder, wait=LOCK_SECONDS, again=True):
+        if len(examinations) == 1:
+            next(iter(examinations.values())).save(folder)
+            names: list[str] = []
+            remove(folder / MODELS)
+        else:
+            names = []
+            if not (folder / FILE).exists() and not (folder / MODELS).exists():
+                write_atomic(folder / MODELS, to_json({"models": []}, indent=1))  # some folders are not all of them
+            for number, (name, examination) in enumerate(examinations.items(), 1):
+                own = unused_folder(str(folder), f"{number:02d}-{safe_name(name)}")
+                examination.save(make_folder(own))
+                names.append(own.name)
+            write_atomic(folder / MODELS, to_json({"models": names}, indent=1))
+            remove(folder / FILE)
+        _delete_all_but(names, folder)
+
+
+def _delete_all_but(names: Collection[str], folder: Path) -> None:
+    """Delete earlier examinations in the folders that `save_examinations` makes; links are left alone."""
+    for path in folder.glob(f"[0-9][0-9]-*/{FILE}"):
+        own = path.parent
+        if own.name not in names and not own.is_symlink():
+            for file in (path, own / ".lock", *own.glob("arrays-*.safetensors")):
+                remove(file)
+            with contextlib.suppress(OSError):  # the user keeps something else there
+                own.rmdir()
+
+
+@dataclass(frozen=True)
+class _Models:
+    """The content of models.json."""
+
+    models: tuple[str, ...]
 
 
 def load_examinations(folder: Path) -> dict[str, Examination]:
@@ -41,8 +88,32 @@ def load_examinations(folder: Path) -> dict[str, Examination]:
         if (path / FILE).is_file():
             examination = Examination.load(path)
             return {_name(examination, folder): examination}
+        if (path / MODELS).is_file():
+            return _load_listed(path)
+    return _load_named(sorted(file.parent for file in folder.glob(f"*/{FILE}")))
+
+
+def _load_listed(folder: Path) -> dict[str, Examination]:
+    """Return the examinations that models.json lists; if another process replaces them meanwhile, the new ones."""
+    for _ in range(READS):
+        names = from_dict(_Models, read_json(folder / MODELS), str(folder / MODELS)).models
+        for name in names:
+            if Path(name).name != name:
+                raise MnemoscopeError(f"{folder / MODELS} names {name!r}, which is not a folder in it")
+            refuse_link(folder / name)
+        try:
+            return _load_named([folder / name for name in names])
+        except FileMissing:
+            if (folder / FILE).is_file():
+                return load_examinations(folder)
+            if from_dict(_Models, read_json(folder / MODELS), str(folder / MODELS)).models == names:
+                raise
+    raise MnemoscopeError(f"{folder} changes faster than it can be read; wait for the process that writes it")
+
+
+def _load_named(folders: Sequence[Path]) -> dict[str, Examination]:
     named: dict[str, Examination] = {}
-    for path in sorted(file.parent for file in folder.glob(f"*/{FILE}")):
+    for path in folders:
         examination = Examination.load(path)
         named[unused_name(_name(examination, path), named)] = examination
     return named

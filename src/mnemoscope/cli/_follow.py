@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from mnemoscope.cli._console import OutputOptions, format_value, show_json, terminal
+from mnemoscope.cli._console import OutputOptions, format_value, say, show_json, terminal
 from mnemoscope.cli._progress import Interrupted, RunProgress
 from mnemoscope.training import ProgressCallback, RunConfig, Summary
 
@@ -23,11 +23,12 @@ def follow(start: Callable[[ProgressCallback], Summary], config: RunConfig, fold
     if output.json:
         show_json({"run": str(folder), **asdict(summary)})
     elif not output.quiet:
-        print(_outcome(summary, folder))
+        say(_outcome(summary, folder))
     return 0
 
 
 def _outcome(summary: Summary, folder: Path) -> str:
     best = f"best held-out {summary.metric} {format_value(summary.best)} at update {summary.best_update}"
     speed = f"{format_value(summary.updates_per_second)} updates/s"
-    return f"{summary.outcome} after {summary.updates} updates: {best}; {speed}; {folder}"
+    changed = "".join(f"; {change}" for change in summary.changes)
+    return f"{summary.outcome} after {summary.updates} updates: {best}; {speed}{changed}; {folder}"

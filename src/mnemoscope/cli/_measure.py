@@ -6,7 +6,7 @@ import json
 import platform
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +20,7 @@ from mnemoscope.cli._console import terminal
 from mnemoscope.cli._run_row import run_row
 from mnemoscope.cli._sequences import Sequences
 from mnemoscope.cli._targets import Target
+from mnemoscope.files import visible
 from mnemoscope.finding import Examination
 from mnemoscope.report import learning_finding
 from mnemoscope.scopes import SCOPES, examine
@@ -70,14 +71,14 @@ class ScopeProgress:
     @contextmanager
     def shown(self, model: str) -> Iterator[None]:
         """Show the progress over one model."""
-        self._model = model
+        self._model = visible(model)
         self._scope = ""
         self._start = time.monotonic()
         if self._bar is None:
             yield
             return
         with self._bar:
-            self._bar_task = self._bar.add_task(model, total=1.0, left="")
+            self._bar_task = self._bar.add_task(self._model, total=1.0, left="")
             yield
             self._bar.remove_task(self._bar_task)
 
@@ -163,12 +164,11 @@ def _known_answers(sequences: Sequences) -> dict[str, str]:
 
 
 def _configuration(target: Target) -> dict[str, str]:
-    if target.run is None or not isinstance(target.run.about, dict):
+    if target.run is None:
         return {}
-    sections = {name: section for name, section in target.run.about.items() if isinstance(section, Mapping)}
     return {
         f"configuration/{section_name}.{name}": value if isinstance(value, str) else json.dumps(value)
-        for section_name, section in sections.items()
+        for section_name, section in target.run.about.sections.items()
         for name, value in section.items()
         if value is not None
     }

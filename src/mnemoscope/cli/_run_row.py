@@ -15,11 +15,10 @@ def run_row(run: Run) -> RunRow:
     evaluations = [record for record in records if record.get("split") == "valid"]
     last = evaluations[-1] if evaluations else {}
     summary = run.summary()
-    about = run.about if isinstance(run.about, dict) else {}
     return RunRow(
         run=str(run.path),
-        task=_name(about.get("task"), "name"),
-        model=_name(about.get("network"), "model"),
+        task=_name(run.about.task, "name"),
+        model=_name(run.about.network, "model"),
         parameters=summary.parameters if summary else None,
         updates=max((record["update"] for record in records), default=0),
         outcome=summary.outcome if summary else "unfinished",
@@ -41,9 +40,7 @@ def _metric(run: Run) -> str | None:
         return None
 
 
-def _name(section: Any, field: str) -> str:
+def _name(section: dict[str, Any], field: str) -> str:
     """The name of a run's task or model; `own` is that of a user's own."""
-    if not isinstance(section, dict):
-        return "?"
     name = section.get(field, section.get("own"))
     return name if isinstance(name, str) else "?"

@@ -33,7 +33,10 @@ class Target:
 
 def is_run(spec: str) -> bool:
     """True if a target is a run's folder."""
-    return Path(spec).is_dir()
+    try:
+        return Path(spec).is_dir()
+    except (OSError, ValueError):  # a name that is too long, or holds a null: no folder has it
+        return False
 
 
 def load_target(
@@ -74,7 +77,7 @@ def read_options(words: Sequence[str]) -> dict[str, Any]:
             raise MnemoscopeError(f"--with takes name=value pairs; got {word!r}")
         try:
             options[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # as {[]: 1} and deep nests do
             options[name] = value
     return options
 

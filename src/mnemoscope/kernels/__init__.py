@@ -24,6 +24,7 @@ Backends: `_cpu` calls the C++ loops of `csrc/cpu` through a plain C boundary wi
 kernels of `csrc/cuda` when first used; `_portable.py` runs attention in torch's own operations where neither applies.
 """
 
+from mnemoscope.kernels._cpu.library import build_id
 from mnemoscope.kernels._dispatch import (
     CapturedDispatch,
     backend,
@@ -54,6 +55,7 @@ __all__ = [
     "SabOptions",
     "attentive",
     "backend",
+    "build_id",
     "fused_dtype",
     "goru",
     "gru",

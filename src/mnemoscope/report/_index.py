@@ -38,7 +38,7 @@ class Cell:
 
 
 def write_index(rows: Sequence[RunRow], path: str | Path, title: str, links: Mapping[str, str]) -> Path:
-    """Write the page over `rows`. `links` are the addresses of the runs' own pages, by `run`, relative to the index."""
+    """Write the page over `rows`. `links` are the quoted addresses of the runs' own pages, by `run`."""
     charts = learning_charts({row.run: row for row in rows})
     text = fill_template(
         "index.html",
@@ -49,7 +49,7 @@ def write_index(rows: Sequence[RunRow], path: str | Path, title: str, links: Map
         rows=[(row.run, links.get(row.run, ""), [_cell(getattr(row, name)) for name in COLUMNS]) for row in rows],
     )
     path = Path(path)
-    write_atomic(path, text.encode())
+    write_atomic(path, text.encode(errors="backslashreplace"))
     return path
 
 

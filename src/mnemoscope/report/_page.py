@@ -55,7 +55,7 @@ class Section:
 def write_page(examinations: Examination | Mapping[str, Examination], path: str | Path, title: str = "") -> Path:
     """Write the page of one examination, or of several by the models' names, which are then compared."""
     path = Path(path)
-    write_atomic(path, render(examinations, title).encode())
+    write_atomic(path, render(examinations, title).encode(errors="backslashreplace"))
     return path
 
 

@@ -17,6 +17,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import require_regular_file
 
 MAX_UNPACKED = 1 << 30  # bytes that an archive may unpack to in all, ten times the largest that tasks read
 
@@ -37,6 +38,7 @@ _DAMAGED = (
 
 def read_file(path: Path, limit: int) -> bytes:
     """Return the content of a file, unpacked if its name ends in .gz; refuse more than `limit` bytes."""
+    require_regular_file(path)
     with _one_line_errors(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -49,6 +51,7 @@ def read_member(path: Path, name: str, limit: int) -> bytes:
 
     An archive with an entry that would be unpacked outside its folder is refused.
     """
+    require_regular_file(path)
     with _one_line_errors(path):
         if zipfile.is_zipfile(path):
             content = _read_from_zip(path, name, limit)

@@ -76,6 +76,11 @@ class Task(ABC):
         """
         return None
 
+    @property
+    def data_sha256(self) -> str | None:
+        """A hash of data that can change: a text of the user's own. None for generated data and published files."""
+        return None
+
     def batch(self, step: int, size: int, split: Split = "train") -> Batch:
         """Return batch number `step` of `size` sequences. It is the same whenever and in whatever order it is made."""
         require(step >= 0, "step", step, "0 or more")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mnemoscope.tasks._classification import entropy
-from mnemoscope.tasks._corpora import Corpus, characters, words
+from mnemoscope.tasks._corpora import CHARACTERS, WORDS, Corpus, absolute, characters, corpus_sha256, words
 from mnemoscope.tasks._seeded import one_hot
 from mnemoscope.tasks._task import Batch, Split, Task, require, require_at_least
 
@@ -49,6 +49,10 @@ class _RunningText(Task):
     @property
     def output_size(self) -> int:
         return len(self.corpus.symbols)
+
+    @cached_property
+    def data_sha256(self) -> str:
+        return corpus_sha256(self.corpus)
 
     @cached_property
     def baseline(self) -> float:
@@ -93,6 +97,7 @@ class Characters(_RunningText):
 
     def __post_init__(self) -> None:
         require_at_least(self, bptt=1)
+        object.__setattr__(self, "data", absolute(self.data, CHARACTERS))
 
     @property
     def length(self) -> int:
@@ -129,6 +134,7 @@ class Words(_RunningText):
 
     def __post_init__(self) -> None:
         require_at_least(self, bptt=1, vocabulary=0)
+        object.__setattr__(self, "data", absolute(self.data, WORDS))
 
     @property
     def length(self) -> int:

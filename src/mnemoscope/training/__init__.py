@@ -2,6 +2,7 @@
 
 from mnemoscope.training._checkpoint import check_tensors_match
 from mnemoscope.training._config import FitConfig, NetworkConfig, RunConfig
+from mnemoscope.training._environment import AllowedChange, Change, Environment
 from mnemoscope.training._evaluation import evaluate
 from mnemoscope.training._fit import fit
 from mnemoscope.training._layer_options import layer_options, models
@@ -11,8 +12,11 @@ from mnemoscope.training._progress import Diverged, Progress, ProgressCallback, 
 from mnemoscope.training._run import CheckpointName, Run, resume, train
 
 __all__ = [
+    "AllowedChange",
+    "Change",
     "CheckpointName",
     "Diverged",
+    "Environment",
     "FitConfig",
     "MetricsRecord",
     "NetworkConfig",

@@ -1,25 +1,28 @@
 """Checkpoints: tensors in a safetensors file, everything else in a JSON file beside it, both checked by SHA-256.
 
-The JSON file is written last and holds the hash of the tensors. So a checkpoint exists exactly when its JSON file does,
-and a truncated or flipped byte in either file is found before anything is used. Nothing is unpickled.
+The JSON file is written last, and names the file of tensors and its hash. So a checkpoint exists exactly when its JSON
+file does, and a truncated or flipped byte in either file is found before anything is used. Nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import hashlib
+import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import read_bytes, read_json, remove, to_json, write_atomic
+from mnemoscope.files import FileMissing, read_bytes, read_json, remove, to_json, write_atomic
+from mnemoscope.schema import from_dict
 
-FORMAT = 1
+FORMAT: Literal[2] = 2  # 1 did not name the file of tensors
+BEST = "best.json"
 KEEP_LAST = 3
 
 
@@ -32,32 +35,71 @@ class Checkpoint:
     numbers: dict[str, Any]
 
 
-def write_checkpoint(folder: Path, checkpoint: Checkpoint, name: str | None = None) -> Path:
-    """Write `checkpoint` under its update's number, or under `name`, and return the path of its tensors."""
-    path = folder / (name or f"{checkpoint.update:08d}")
+@dataclass(frozen=True)
+class _Body:
+    """The content of a checkpoint's JSON file, but for its own checksum."""
+
+    format: Literal[1, 2]
+    update: int
+    tensors_sha256: str
+    numbers: dict[str, Any]
+    tensors: str = ""
+    """The name of the file of tensors. In format 1 it was the JSON file's own, with another suffix."""
+
+
+def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write `checkpoint` under its update's number and return the path of its tensors."""
+    return _write(folder, checkpoint, f"{checkpoint.update:08d}.safetensors", f"{checkpoint.update:08d}.json")
+
+
+def write_best(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write the best checkpoint so far: first new tensors, then best.json, which names them; then delete the old ones.
+
+    So whoever reads best.json finds the old pair or the new one.
+    """
+    tensors = _write(folder, checkpoint, f"best-{checkpoint.update:08d}.safetensors", BEST)
+    for path in folder.glob("best*.safetensors"):
+        if path.name != tensors.name:
+            remove(path)
+
+
+def _write(folder: Path, checkpoint: Checkpoint, tensors: str, name: str) -> Path:
     data = safetensors.torch.save({key: _cpu_copy(tensor) for key, tensor in checkpoint.tensors.items()})
-    body = {
-        "format": FORMAT,
-        "update": checkpoint.update,
-        "tensors_sha256": hashlib.sha256(data).hexdigest(),
-        "numbers": checkpoint.numbers,
-    }
-    write_atomic(path.with_suffix(".safetensors"), data)
-    write_atomic(path.with_suffix(".json"), to_json({**body, "sha256": _digest(body)}, indent=1))
-    return path.with_suffix(".safetensors")
+    body = asdict(_Body(FORMAT, checkpoint.update, hashlib.sha256(data).hexdigest(), checkpoint.numbers, tensors))
+    write_atomic(folder / tensors, data)
+    write_atomic(folder / name, to_json({**body, "sha256": _digest(body)}, indent=1))
+    return folder / tensors
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Return the checkpoint whose JSON file is at `path`; raise one line if it is damaged."""
-    body = read_json(path)
-    if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body):
+    body = _read_body(path)
+    tensors = path.with_name(body.tensors) if body.tensors else path.with_suffix(".safetensors")
+    try:
+        data = read_bytes(tensors)
+    except FileMissing:
+        if _read_body(path).tensors == body.tensors:
+            raise
+        return read_checkpoint(path)  # replaced by a better one between the two reads
+    if hashlib.sha256(data).hexdigest() != body.tensors_sha256:
+        raise MnemoscopeError(f"{tensors} is damaged: its content does not match its checksum")
+    try:
+        return Checkpoint(body.update, safetensors.torch.load(data), body.numbers)
+    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
+        raise MnemoscopeError(f"{tensors} is not a safetensors file: {error}") from error
+
+
+def _read_body(path: Path) -> _Body:
+    content = read_json(path)
+    if not isinstance(content, dict) or content.pop("sha256", None) != _digest(content):
         raise MnemoscopeError(f"{path} is damaged: its content does not match its checksum")
-    if body.get("format") != FORMAT:
-        raise MnemoscopeError(f"{path} has format {body.get('format')!r}; this version reads format {FORMAT}")
-    data = read_bytes(path.with_suffix(".safetensors"))
-    if hashlib.sha256(data).hexdigest() != body.get("tensors_sha256"):
-        raise MnemoscopeError(f"{path.with_suffix('.safetensors')} is damaged: its content does not match its checksum")
-    return _unpack(path, body, data)
+    if content.get("format") not in (1, FORMAT):
+        found = reprlib.repr(content.get("format"))
+        raise MnemoscopeError(f"{path} has format {found}; this version reads format {FORMAT}")
+    body = from_dict(_Body, content, str(path))
+    if body.update < 0 or Path(body.tensors).name != body.tensors:
+        raise MnemoscopeError(f"{path} is not a checkpoint of this program")
+    return body
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -102,17 +144,6 @@ def check_tensors_match(tensors: Mapping[str, Tensor], expected: Mapping[str, Te
         if tensors[name].shape != tensor.shape:
             shapes = f"{list(tensors[name].shape)} where this model has {list(tensor.shape)}"
             raise MnemoscopeError(f"{where} is another model's: {name} is {shapes}")
-
-
-def _unpack(path: Path, body: dict[str, Any], data: bytes) -> Checkpoint:
-    update = body.get("update")
-    numbers = body.get("numbers")
-    if type(update) is not int or update < 0 or not isinstance(numbers, dict):
-        raise MnemoscopeError(f"{path} is not a checkpoint of this program")
-    try:
-        return Checkpoint(update, safetensors.torch.load(data), numbers)
-    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
-        raise MnemoscopeError(f"{path.with_suffix('.safetensors')} is not a safetensors file: {error}") from error
 
 
 def _cpu_copy(tensor: Tensor) -> Tensor:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.schema import check_fields, check_object, from_dict, to_dict
 from mnemoscope.tasks import TASKS, Task
 from mnemoscope.training._layer_options import check_options
-from mnemoscope.training._schema import check_fields, check_object, from_dict, to_dict
 
 Optimizer = Literal["adam", "rmsprop", "sgd"]
 Schedule = Literal["constant", "inverse", "inverse-sqrt", "step", "plateau"]
@@ -176,9 +177,12 @@ class RunConfig:
 
     @staticmethod
     def from_dict(data: Any, where: str = "config") -> RunConfig:
-        """Return the configuration in a config.json; anything wrong raises a one-line error."""
-        if not isinstance(data, dict) or set(data) != {"task", "network", "fit"}:
-            raise MnemoscopeError(f"{where} is no run's configuration: it must have task, network and fit, and no more")
+        """Return the configuration in a config.json; anything wrong raises a one-line error.
+
+        The environment that a run's file also holds is not part of it.
+        """
+        if not isinstance(data, dict) or set(data) - {"environment"} != {"task", "network", "fit"}:
+            raise MnemoscopeError(f"{where} is no run's configuration: it must have task, network and fit")
         return RunConfig(
             task_from_dict(data["task"], f"{where}: task"),
             NetworkConfig.from_dict(data["network"], f"{where}: network"),
@@ -188,10 +192,11 @@ class RunConfig:
 
 def task_from_dict(data: Any, where: str) -> Task:
     """Return a task from its name and fields."""
-    name = data.get("name") if isinstance(data, dict) else None
+    check_object(data, where)
+    name = data.get("name")
     kind = TASKS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise MnemoscopeError(f"{where}.name = {name!r} is not a task; tasks are {', '.join(TASKS)}")
+        raise MnemoscopeError(f"{where}.name = {reprlib.repr(name)} is not a task; tasks are {', '.join(TASKS)}")
     return from_dict(kind, {key: value for key, value in data.items() if key != "name"}, where)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import torch
 from torch import nn
@@ -14,12 +14,13 @@ from torch import nn
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Task
 from mnemoscope.training._config import FitConfig
+from mnemoscope.training._environment import AllowedChange, Environment, this_environment
 from mnemoscope.training._folder import RunFolder
 from mnemoscope.training._learner import Learner, select_device
 from mnemoscope.training._progress import ProgressCallback, Summary, read_summary
 from mnemoscope.training._projections import Projection
 from mnemoscope.training._reproducible import deterministic, reproducible
-from mnemoscope.training._run_description import describe_run, first_difference, with_network_as_written_now
+from mnemoscope.training._run_description import RunDescription, describe_run, first_difference
 from mnemoscope.training._session import Session
 
 
@@ -32,6 +33,7 @@ def fit(
     projections: Sequence[Projection] = (),
     callback: ProgressCallback | None = None,
     resume: bool = False,
+    allow_changed: Collection[AllowedChange] = (),
 ) -> Summary:
     """Train `model` on `task` and return how the run ended.
 
@@ -44,28 +46,33 @@ def fit(
         callback: called with the `Progress` after each update; it may raise `Stop`.
         resume: continue the run in `folder`. On the CPU the weights and metrics are then, bit for bit, those of a run
             that was never stopped.
+        allow_changed: what may have changed since the run that is resumed was stopped: "data", or "metrics" for a
+            metrics.jsonl that was lost or edited. Either is refused otherwise; the summary tells of it.
     """
+    _check_allowed(allow_changed)
     run = None if folder is None else RunFolder(folder)
     config = _with_threads(config or FitConfig(), run if resume else None)
-    description = describe_run(model, task, config)
     with ExitStack() as stack:
         stack.enter_context(reproducible(config.seed, config.threads))
         if select_device(config) == "cpu":
             stack.enter_context(deterministic())
 
         # Find whatever is wrong before the folder is created or changed: its content, the data, the configuration.
+        description = describe_run(model, task, config, Environment())
         if run is not None:
             description = _check_folder(run, description, resume)
             if resume and run.summary.exists():
                 return read_summary(run.summary)
-        task.batch(0, config.batch_size)
+        environment = this_environment(task, task.batch(0, config.batch_size), config.threads)
+        if not resume:
+            description = replace(description, environment=environment)
         learner = Learner(model, task, config, projections)
 
         if run is not None:
             stack.enter_context(run.locked())
-        session = Session(learner, run, description, callback)
+        session = Session(learner, run, description, environment, callback)
         if resume:
-            session.restore()
+            session.restore(allow_changed)
         else:
             session.begin()
         return session.run()
@@ -75,12 +82,18 @@ def _with_threads(config: FitConfig, run: RunFolder | None) -> FitConfig:
     """Return the configuration with its number of threads filled in: the resumed run's, or torch's choice."""
     if config.threads:
         return config
-    recorded = run.read_config() if run is not None else None
-    threads = recorded.get("fit", {}).get("threads") if isinstance(recorded, dict) else None
-    return replace(config, threads=threads or torch.get_num_threads())
+    recorded = run.description().threads if run is not None else 0
+    return replace(config, threads=recorded or torch.get_num_threads())
 
 
-def _check_folder(run: RunFolder, description: dict[str, Any], resume: bool) -> dict[str, Any]:
+def _check_allowed(allow_changed: Collection[AllowedChange]) -> None:
+    for what in allow_changed:
+        if what not in get_args(AllowedChange):
+            allowed = " and ".join(get_args(AllowedChange))
+            raise MnemoscopeError(f"allow-changed = {what!r} is not allowed; what may change are {allowed}")
+
+
+def _check_folder(run: RunFolder, description: RunDescription, resume: bool) -> RunDescription:
     """Refuse a folder that is not empty or, to resume, one that holds another run. Return the run's description.
 
     That of a resumed run is the recorded one, whose hash its checkpoints hold.
@@ -88,8 +101,8 @@ def _check_folder(run: RunFolder, description: dict[str, Any], resume: bool) -> 
     if not resume:
         run.require_empty()
         return description
-    recorded = run.read_config()
-    difference = first_difference(with_network_as_written_now(recorded, str(run.config)), description)
+    recorded = run.description()
+    difference = first_difference(recorded, description, run.config)
     if difference:
         raise MnemoscopeError(f"{run.config} is of another run: {difference}")
     return recorded

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import NO_FOLLOW, make_folder, read_json, refuse_link, to_json, write_atomic
+from mnemoscope.files import locked, make_folder, refuse_link, write_atomic
 from mnemoscope.training._checkpoint import (
     Checkpoint,
     checkpoints,
@@ -21,11 +17,7 @@ from mnemoscope.training._checkpoint import (
     remove_temporary_files,
     write_checkpoint,
 )
-
-try:
-    import fcntl
-except ImportError:  # not a POSIX system: nothing then keeps two processes out of one folder
-    fcntl = None  # type: ignore[assignment]
+from mnemoscope.training._run_description import RunDescription, read_description
 
 _log = logging.getLogger("mnemoscope")
 _BEFORE_CONFIG = re.compile(r"\.lock|\.config\.json\..*tmp")  # all that a run killed at its very start can leave
@@ -59,24 +51,14 @@ class RunFolder:
         for entry in (self.config, self.metrics, self.summary, self.checkpoints, self.trajectory, self.tensorboard):
             refuse_link(entry)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from writing here. The system releases the lock however this process ends."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
-        except OSError as error:
-            raise MnemoscopeError(f"cannot write to {self.path}: {error.strerror}") from error
-        try:
-            _acquire(lock, self.path)
-            yield
-        finally:
-            os.close(lock)
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing here."""
+        return locked(self.path)
 
-    def begin(self, config: dict[str, Any]) -> None:
+    def begin(self, description: RunDescription) -> None:
         """Start a new run here. config.json comes first: a folder that has one is a run."""
         self.require_empty()
-        write_atomic(self.config, to_json(config, indent=2))
+        write_atomic(self.config, description.to_json())
 
     def prepare(self) -> None:
         """Create the folders, and delete what a killed process may have left half-written."""
@@ -91,8 +73,8 @@ class RunFolder:
         prune(self.checkpoints)
         return path
 
-    def latest(self, accept: Callable[[Checkpoint], None]) -> Checkpoint | None:
-        """Return the newest checkpoint that is not damaged and that `accept` does not refuse by raising.
+    def latest(self) -> Checkpoint | None:
+        """Return the newest checkpoint that is not damaged; None if there is none at all.
 
         An older checkpoint is as good, since the run repeats the same updates. So damaged ones are only reported.
         """
@@ -100,7 +82,6 @@ class RunFolder:
         for path in checkpoints(self.checkpoints):
             try:
                 checkpoint = read_checkpoint(path)
-                accept(checkpoint)
             except MnemoscopeError as error:
                 problems.append(error)
                 continue
@@ -111,20 +92,7 @@ class RunFolder:
             raise problems[0]
         return None
 
-    def read_config(self) -> Any:
-        """Return the JSON value in config.json."""
+    def description(self) -> RunDescription:
+        """Return the checked content of config.json."""
         self.require_run()
-        return read_json(self.config)
-
-
-def _acquire(lock: int, path: Path) -> None:
-    try:
-        if fcntl is not None:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise MnemoscopeError(f"{path} is in use by another process; wait for it to end") from error
-
-
-def config_hash(config: dict[str, Any]) -> str:
-    """Return the SHA-256 of a configuration: a checkpoint continues only the run that it was made in."""
-    return hashlib.sha256(to_json(config)).hexdigest()
+        return read_description(self.config)

@@ -15,7 +15,7 @@ from torch import nn
 from mnemoscope import layers
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import Option
-from mnemoscope.training._schema import convert
+from mnemoscope.schema import convert
 
 _TORCH_LAYERS: dict[str, type[nn.Module]] = {"torch.RNN": nn.RNN, "torch.LSTM": nn.LSTM, "torch.GRU": nn.GRU}
 _TORCH_NONLINEARITY = Option("nonlinearity", Literal["tanh", "relu"], "tanh", '"tanh" or "relu".')

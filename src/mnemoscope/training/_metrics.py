@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import append, parse_json, read_bytes, sync, to_json, truncate
+from mnemoscope.files import append, parse_json, read_bytes, sync, to_json, truncate, write_atomic
 
 MetricsRecord = dict[str, Any]
 MAX_METRICS_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class MetricsPosition:
+    """Where metrics.jsonl ended when a checkpoint was written."""
+
+    bytes: int
+    sha256: str
 
 
 class MetricsLog:
@@ -24,6 +33,8 @@ class MetricsLog:
         self.records: list[MetricsRecord] = []
         self._bytes = 0
         self._hash = hashlib.sha256()
+        self._new_content: bytes | None = None  # to replace a file that was edited
+        self.salvaged = False
 
     def add(self, record: MetricsRecord) -> None:
         line = to_json(record)
@@ -36,31 +47,52 @@ class MetricsLog:
         """Return where the file ends now, for a checkpoint. The file is synced to disk first."""
         if self.path is not None and self._bytes:
             sync(self.path)
-        return {"bytes": self._bytes, "sha256": self._hash.hexdigest()}
+        return asdict(MetricsPosition(self._bytes, self._hash.hexdigest()))
 
-    def rewind(self, position: dict[str, Any]) -> None:
-        """Go back to `position`. The file itself is not changed until `truncate`."""
-        head = self._read_until(position)
-        self.records = [parse_json(line, str(self.path)) for line in head.splitlines()]
-        self._bytes = 0
-        self._hash = hashlib.sha256()
-        self._count(head)
+    def rewind(self, position: MetricsPosition) -> bool:
+        """Go back to `position`; False if the file is not what it was there. It is not changed until `truncate`."""
+        head = self._content()[: max(position.bytes, 0)]
+        if hashlib.sha256(head).hexdigest() != position.sha256:
+            return False
+        self._start_from(head, [_record(line, str(self.path)) for line in head.splitlines()])
+        return True
+
+    def salvage(self, update: int) -> None:
+        """Go back to what can be read of the records up to `update`; `truncate` then rewrites the file."""
+        lines: list[bytes] = []
+        records = []
+        for line in self._content().splitlines(keepends=True):
+            try:
+                record = _record(line, str(self.path))
+            except MnemoscopeError:
+                continue
+            if line.endswith(b"\n") and record["update"] <= update:
+                lines.append(line)
+                records.append(record)
+        self._start_from(b"".join(lines), records)
+        self._new_content = b"".join(lines)
+        self.salvaged = True
 
     def truncate(self) -> None:
         """Delete what a stopped run wrote after its last checkpoint."""
-        if self.path is not None and self.path.exists():
+        if self.path is None:
+            return
+        if self._new_content is not None:
+            write_atomic(self.path, self._new_content)
+            self._new_content = None
+        elif self.path.exists():
             truncate(self.path, self._bytes)
 
-    def _read_until(self, position: dict[str, Any]) -> bytes:
-        length = position.get("bytes")
-        content = (
-            read_bytes(self.path, limit=MAX_METRICS_BYTES) if self.path is not None and self.path.exists() else b""
-        )
-        if type(length) is int and length >= 0:
-            head = content[:length]
-            if hashlib.sha256(head).hexdigest() == position.get("sha256"):
-                return head
-        raise MnemoscopeError(f"{self.path} is damaged: it is not what it was when the checkpoint was written")
+    def _content(self) -> bytes:
+        if self.path is None or not self.path.exists():
+            return b""
+        return read_bytes(self.path, limit=MAX_METRICS_BYTES)
+
+    def _start_from(self, content: bytes, records: list[MetricsRecord]) -> None:
+        self.records = records
+        self._bytes = 0
+        self._hash = hashlib.sha256()
+        self._count(content)
 
     def _count(self, data: bytes) -> None:
         self._bytes += len(data)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import read_json
-from mnemoscope.training._schema import from_dict
+from mnemoscope.schema import from_dict
+from mnemoscope.training._environment import Change
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Summary:
     seconds: float
     """How long the process that ended the run took."""
     updates_per_second: float
+    changes: tuple[Change, ...] = ()
+    """What was different when the run was resumed: data, versions, metrics.jsonl."""
 
 
 ProgressCallback = Callable[[Progress], object]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -10,15 +11,15 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Task
-from mnemoscope.training._checkpoint import Checkpoint, check_tensors_match, read_checkpoint
+from mnemoscope.training._checkpoint import BEST, Checkpoint, check_tensors_match, read_checkpoint
 from mnemoscope.training._config import RunConfig
+from mnemoscope.training._environment import AllowedChange
 from mnemoscope.training._fit import fit
 from mnemoscope.training._folder import RunFolder
 from mnemoscope.training._learner import tensors_under
 from mnemoscope.training._metrics import MetricsRecord, read_metrics
 from mnemoscope.training._model import SequenceModel
 from mnemoscope.training._progress import ProgressCallback, Summary, read_summary
-from mnemoscope.training._run_description import require_built_in
 from mnemoscope.training._trajectory import read_trajectory
 
 CheckpointName = Literal["last", "best"]
@@ -29,10 +30,27 @@ def train(config: RunConfig, folder: str | Path | None = None, callback: Progres
     return fit(_initial_model(config), config.task, config.fit, folder, callback=callback)
 
 
-def resume(folder: str | Path, callback: ProgressCallback | None = None) -> Summary:
-    """Continue a run that was stopped or killed. If it has ended already, return its summary."""
+def resume(
+    folder: str | Path, callback: ProgressCallback | None = None, allow_changed: Collection[AllowedChange] = ()
+) -> Summary:
+    """Continue a run that was stopped or killed. If it has ended already, return its summary.
+
+    Args:
+        folder: the run's folder.
+        callback: called with the `Progress` after each update.
+        allow_changed: "data" goes on with other data than the run began with, "metrics" with a metrics.jsonl that was
+            lost or edited. Both are refused otherwise; the summary tells of them.
+    """
     config = Run(folder).config
-    return fit(_initial_model(config), config.task, config.fit, folder, callback=callback, resume=True)
+    return fit(
+        _initial_model(config),
+        config.task,
+        config.fit,
+        folder,
+        callback=callback,
+        resume=True,
+        allow_changed=allow_changed,
+    )
 
 
 def _initial_model(config: RunConfig) -> SequenceModel:
@@ -49,7 +67,7 @@ class Run:
 
     def __init__(self, folder: str | Path) -> None:
         self.files = RunFolder(folder)
-        self.about = self.files.read_config()
+        self.about = self.files.description()
 
     @property
     def path(self) -> Path:
@@ -58,8 +76,7 @@ class Run:
     @property
     def config(self) -> RunConfig:
         """The configuration of the run; refused if its model or task was the user's own."""
-        require_built_in(self.about, str(self.path))
-        return RunConfig.from_dict(self.about, str(self.files.config))
+        return self.about.config(self.path)
 
     @property
     def task(self) -> Task:
@@ -84,8 +101,8 @@ class Run:
     def checkpoint(self, which: CheckpointName = "last") -> Checkpoint:
         """Return the newest checkpoint that is not damaged, or the best one."""
         if which == "best":
-            return read_checkpoint(self.files.checkpoints / "best.json")
-        checkpoint = self.files.latest(lambda checkpoint: None)
+            return read_checkpoint(self.files.checkpoints / BEST)
+        checkpoint = self.files.latest()
         if checkpoint is None:
             raise MnemoscopeError(f"{self.path} has no checkpoint yet")
         return checkpoint

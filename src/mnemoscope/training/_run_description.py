@@ -2,19 +2,81 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import read_json, to_json
+from mnemoscope.schema import from_dict, to_dict
 from mnemoscope.tasks import TASKS, Task
-from mnemoscope.training._config import FitConfig, NetworkConfig
+from mnemoscope.training._config import FitConfig, NetworkConfig, RunConfig
+from mnemoscope.training._environment import Environment
 from mnemoscope.training._model import SequenceModel
-from mnemoscope.training._schema import to_dict
+
+SECTIONS = ("task", "network", "fit")
 
 
-def describe_run(model: nn.Module, task: Task, config: FitConfig) -> dict[str, Any]:
-    """Return a configuration that repeats the run. A model or task of the user's own is described by its class."""
+@dataclass(frozen=True)
+class RunDescription:
+    """What config.json holds: a configuration that repeats the run, and where it began.
+
+    A model or task of the user's own is described by its class, as ``{"own": "package.Class"}``.
+    """
+
+    task: dict[str, Any]
+    network: dict[str, Any]
+    fit: dict[str, Any]
+    environment: Environment = field(default_factory=Environment)
+
+    @property
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """The configuration: all but the environment, which may change."""
+        return {name: getattr(self, name) for name in SECTIONS}
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the configuration: a checkpoint continues only the run that it was made in."""
+        return hashlib.sha256(to_json(self.sections)).hexdigest()
+
+    @property
+    def threads(self) -> int:
+        """The number of CPU threads of the run; 0 if it was not recorded."""
+        threads = self.fit.get("threads")
+        return threads if type(threads) is int and threads > 0 else 0
+
+    def to_json(self) -> bytes:
+        """Return the content of config.json."""
+        return to_json({**self.sections, "environment": asdict(self.environment)}, indent=2)
+
+    def config(self, folder: Path) -> RunConfig:
+        """Return the configuration of the run in `folder`; refused if its model or task was the user's own.
+
+        A text that is not where it was is looked for beside the run: the two may have been moved together.
+        """
+        for part in ("network", "task"):
+            section = getattr(self, part)
+            if "own" in section:
+                raise MnemoscopeError(
+                    f"{folder} has a {part} of your own, {section['own']}; use it from Python, by fit()"
+                )
+        moved = replace(self, task=_with_text_beside(self.task, folder))
+        return RunConfig.from_dict(moved.sections, str(folder / "config.json"))
+
+
+def read_description(path: Path) -> RunDescription:
+    """Return the checked content of a config.json."""
+    data = read_json(path)
+    if not isinstance(data, dict) or set(data) - {"environment"} != set(SECTIONS):
+        raise MnemoscopeError(f"{path} is no run's configuration: it must have task, network and fit")
+    return from_dict(RunDescription, data, str(path))
+
+
+def describe_run(model: nn.Module, task: Task, config: FitConfig, environment: Environment) -> RunDescription:
+    """Return the description of a new run."""
     if TASKS.get(task.name) is type(task):
         task_section = {"name": task.name, **to_dict(task)}
     else:
@@ -23,37 +85,38 @@ def describe_run(model: nn.Module, task: Task, config: FitConfig) -> dict[str, A
         network_section = model.config.to_dict()
     else:
         network_section = {"own": _class_name(model)}
-    return {"task": task_section, "network": network_section, "fit": to_dict(config)}
+    return RunDescription(task_section, network_section, to_dict(config), environment)
 
 
-def with_network_as_written_now(config: Any, where: str) -> Any:
-    """Return a recorded configuration with its network as `describe_run` writes it: without null options."""
-    if not isinstance(config, dict):
-        return config
-    sections = dict(config)
-    network = config.get("network")
-    if isinstance(network, dict) and "own" not in network:
-        sections["network"] = NetworkConfig.from_dict(network, f"{where}: network").to_dict()
-    return sections
+def first_difference(recorded: RunDescription, expected: RunDescription, path: Path) -> str:
+    """Return the first field in which two configurations differ, in words; empty if they are equal.
 
-
-def require_built_in(config: Any, where: str) -> None:
-    """Refuse a run whose model or task the user wrote: only their Python code can build it again."""
-    for part in ("network", "task"):
-        section = config.get(part) if isinstance(config, dict) else None
-        if isinstance(section, dict) and "own" in section:
-            raise MnemoscopeError(f"{where} has a {part} of your own, {section['own']}; use it from Python, by fit()")
-
-
-def first_difference(found: Any, expected: dict[str, Any]) -> str:
-    """Return the first field in which two configurations differ, in words; empty if they are equal."""
-    for part, section in expected.items():
-        recorded = found.get(part) if isinstance(found, dict) else None
+    The path of a text does not count: its content is compared by its hash.
+    """
+    network = recorded.network
+    if "own" not in network:  # as it is written now: without null options
+        network = NetworkConfig.from_dict(network, f"{path}: network").to_dict()
+    found = replace(recorded, network=network).sections
+    for part, section in expected.sections.items():
         for name, value in section.items():
-            other = recorded.get(name) if isinstance(recorded, dict) else None
-            if other != value:
+            other = found[part].get(name)
+            if other != value and not (name == "data" and _is_path(other) and _is_path(value)):
                 return f"its {part} has {name} = {other!r}, not {value!r}"
-    return "" if found == expected else "it has other fields"
+        if found[part].keys() != section.keys():
+            return f"its {part} has other fields"
+    return ""
+
+
+def _with_text_beside(task: dict[str, Any], folder: Path) -> dict[str, Any]:
+    data = task.get("data", "")
+    if not _is_path(data) or Path(data).exists():
+        return task
+    beside = [place / Path(data).name for place in (folder, folder.parent)]
+    return {**task, "data": next((str(path) for path in beside if path.is_file()), data)}
+
+
+def _is_path(data: Any) -> bool:
+    return isinstance(data, str) and "\0" not in data and len(Path(data).parts) > 1
 
 
 def _class_name(thing: object) -> str:

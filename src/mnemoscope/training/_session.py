@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,17 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import to_json, write_atomic
+from mnemoscope.schema import convert, from_dict
 from mnemoscope.tasks import Task
 from mnemoscope.training._best_so_far import BestSoFar
-from mnemoscope.training._checkpoint import Checkpoint, write_checkpoint
+from mnemoscope.training._checkpoint import Checkpoint, write_best
 from mnemoscope.training._config import FitConfig
-from mnemoscope.training._folder import RunFolder, config_hash
+from mnemoscope.training._environment import AllowedChange, Change, Environment, changes
+from mnemoscope.training._folder import RunFolder
 from mnemoscope.training._learner import Learner, tensors_under
-from mnemoscope.training._metrics import MetricsLog
+from mnemoscope.training._metrics import MetricsLog, MetricsPosition
 from mnemoscope.training._progress import Diverged, Progress, ProgressCallback, Stop, Summary
-from mnemoscope.training._schema import from_dict
+from mnemoscope.training._run_description import RunDescription
 from mnemoscope.training._tensorboard_log import TensorBoardLog
 from mnemoscope.training._trajectory import record_parameters
 
@@ -33,12 +36,14 @@ class Session:
         self,
         learner: Learner,
         folder: RunFolder | None,
-        description: dict[str, Any],
+        description: RunDescription,
+        environment: Environment,
         callback: ProgressCallback | None,
     ) -> None:
         self.learner = learner
         self.folder = folder
         self.description = description
+        self.environment = environment
         self.callback = callback
         self.task = learner.task
         self.config = learner.config
@@ -49,7 +54,9 @@ class Session:
         self.on_device: list[Tensor] = []
         self.pending = torch.zeros(0, 2, dtype=torch.float64)
         self.best_so_far = BestSoFar()
+        self.changes: tuple[Change, ...] = ()
         self.last_checkpoint: Path | None = None
+        self._may_change: Collection[AllowedChange] = ()
 
     def begin(self) -> None:
         """Start a new run, with a checkpoint of its initial weights."""
@@ -58,15 +65,18 @@ class Session:
             self.folder.prepare()
         self._write_initial_files()
 
-    def restore(self) -> None:
+    def restore(self, allow_changed: Collection[AllowedChange] = ()) -> None:
         """Continue from the newest checkpoint that is not damaged, or from the beginning if there is none."""
         assert self.folder is not None
         self.folder.prepare()
-        checkpoint = self.folder.latest(self._accept)
+        self._may_change = allow_changed
+        checkpoint = self.folder.latest()
         if checkpoint is None:
+            self._note_changes(self.description.environment, 0)
             self.metrics.truncate()
             self._write_initial_files()
             return
+        self._accept(checkpoint)
         path = self.folder.checkpoints / f"{checkpoint.update:08d}.safetensors"
         self.learner.restore(checkpoint, str(path))
         self._restore_records(checkpoint, str(path))
@@ -169,7 +179,7 @@ class Session:
         if self.folder is not None:
             weights = {f"model.{name}": tensor for name, tensor in self.learner.model.state_dict().items()}
             best = Checkpoint(self.learner.updates_done, weights, {self.task.metric: self.best_so_far.best})
-            write_checkpoint(self.folder.checkpoints, best, "best")
+            write_best(self.folder.checkpoints, best)
 
     def _write_record(self, record: dict[str, Any]) -> None:
         self.metrics.add(record)
@@ -195,18 +205,38 @@ class Session:
             "learner": self.learner.numbers(),
             "metrics": self.metrics.position(),
             "best_so_far": asdict(self.best_so_far),
-            "config_sha256": config_hash(self.description),
-            "torch": torch.__version__,
+            "config_sha256": self.description.sha256,
+            "environment": asdict(self.environment),
+            "changes": [asdict(change) for change in self.changes],
         }
         self.last_checkpoint = self.folder.save(Checkpoint(update, tensors, numbers))
 
     def _accept(self, checkpoint: Checkpoint) -> None:
-        """Refuse a checkpoint of another configuration, or one that does not match metrics.jsonl."""
+        """Refuse a checkpoint of another configuration, or one that does not match metrics.jsonl.
+
+        Metrics reach the disk before the checkpoint that counts them, so no kill or power cut leaves less.
+        """
         assert self.folder is not None
-        if checkpoint.numbers.get("config_sha256") != config_hash(self.description):
+        if checkpoint.numbers.get("config_sha256") != self.description.sha256:
             raise MnemoscopeError(f"{self.folder.config} was changed after the run began; put it back to resume")
-        position = checkpoint.numbers.get("metrics")
-        self.metrics.rewind(position if isinstance(position, dict) else {})
+        position = from_dict(MetricsPosition, checkpoint.numbers.get("metrics"), f"{self.folder.checkpoints}: metrics")
+        if self.metrics.rewind(position):
+            return
+        if "metrics" not in self._may_change:
+            raise MnemoscopeError(
+                f"{self.folder.metrics} is damaged: it is not what it was when the checkpoint was written; "
+                "put it back, or go on with what can be read of it by --allow-changed metrics"
+            )
+        self.metrics.salvage(checkpoint.update)
+
+    def _note_changes(self, before: Environment, update: int) -> None:
+        """Compare the environment with that of the process before, and whether metrics.jsonl was kept."""
+        found = changes(before, self.environment, update, self._may_change)
+        if self.metrics.salvaged:
+            found.append(
+                Change(update, "metrics", "as recorded", f"{len(self.metrics.records)} records that were left")
+            )
+        self.changes = (*self.changes, *found)
 
     def _restore_records(self, checkpoint: Checkpoint, where: str) -> None:
         pending = tensors_under(checkpoint, "pending").get("values")
@@ -216,6 +246,9 @@ class Session:
         numbers = checkpoint.numbers
         best_so_far = numbers.get("best_so_far", numbers.get("standing"))  # its name in the first run folders
         self.best_so_far = from_dict(BestSoFar, best_so_far, f"{where}: best_so_far")
+        self.changes = convert(tuple[Change, ...], numbers.get("changes", []), f"{where}: changes")
+        before = numbers.get("environment", {"torch": numbers.get("torch")})  # the first checkpoints had no more
+        self._note_changes(from_dict(Environment, before, f"{where}: environment"), checkpoint.update)
 
     def _summarize(self, seconds: float, updates: int) -> Summary:
         """Return how the run ended, and write it to summary.json."""
@@ -230,6 +263,7 @@ class Session:
             parameters=sum(p.numel() for p in self.learner.model.parameters()),
             seconds=seconds,
             updates_per_second=updates / seconds,
+            changes=self.changes,
         )
         if self.folder is not None:
             write_atomic(self.folder.summary, to_json(asdict(summary), indent=2))

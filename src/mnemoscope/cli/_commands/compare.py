@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 from rich.table import Table
 
-from mnemoscope.cli._console import OutputOptions, format_value, parse, show, show_json
+from mnemoscope.cli._console import OutputOptions, format_value, parse, say, show, show_json
 from mnemoscope.cli._names import unused_name
 from mnemoscope.cli._run_row import run_row
 from mnemoscope.errors import MnemoscopeError
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
         show_json({"figure": str(options.figure), "runs": [asdict(row) for row in rows]})
     elif not options.output.quiet:
         show(_table(rows))
-        print(f"learning curves: {options.figure}")
+        say(f"learning curves: {options.figure}")
     return 0
 
 

@@ -13,7 +13,7 @@ import tyro
 from rich.table import Table
 
 from mnemoscope.cli._conditions import Condition, failures, read_conditions
-from mnemoscope.cli._console import OutputOptions, parse, pop_option, show, show_json, terminal
+from mnemoscope.cli._console import OutputOptions, parse, pop_option, say, show, show_json, terminal
 from mnemoscope.cli._examination_files import Format, examination_folder, save_examinations, write_report
 from mnemoscope.cli._factories import exits_are_errors
 from mnemoscope.cli._measure import ScopeProgress, measure, num_threads, stoppable
@@ -28,7 +28,7 @@ from mnemoscope.cli._sequences import (
 )
 from mnemoscope.cli._targets import Target, is_run, load_target, read_options
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import safe_name
+from mnemoscope.files import LOCK_SECONDS, locked, safe_name
 from mnemoscope.finding import Examination
 from mnemoscope.report import headlines
 from mnemoscope.scopes import SCOPES
@@ -133,8 +133,9 @@ def _run(options: Examine[Any], task: Task | None, conditions: Sequence[Conditio
         terminal().print("mnemoscope: stopped before anything was found", highlight=False)
         return stop_code
 
-    save_examinations(examinations, folder)
-    page = write_report(examinations, folder, options.figures)
+    with locked(folder, wait=LOCK_SECONDS):
+        save_examinations(examinations, folder)
+        page = write_report(examinations, folder, options.figures)
     failed = [] if stopped else failures(conditions, examinations)
     _show_result(options, examinations, page, failed, stopped)
     if stopped:
@@ -263,7 +264,7 @@ def _show_result(
         show_json({"report": str(page), "partial": stopped, "failed": failed, "models": models})
     elif not options.output.quiet:
         _show_headlines(examinations)
-        print(f"stopped; what was found so far: {page}" if stopped else page)
+        say(f"stopped; what was found so far: {page}" if stopped else page)
     for line in failed:
         terminal().print(f"mnemoscope: fail-if {line}", highlight=False, soft_wrap=True)
 
@@ -271,7 +272,7 @@ def _show_result(
 def _show_headlines(examinations: Mapping[str, Examination]) -> None:
     """The verdicts, and the figures that matter side by side."""
     for name, examination in examinations.items():
-        print(f"{name}: {examination.verdict}")
+        say(f"{name}: {examination.verdict}")
     table = Table("", *examinations)
     for headline in headlines(examinations):
         cells = [f"{entry.value} ({entry.note})" if entry.note else entry.value for entry in headline.values]

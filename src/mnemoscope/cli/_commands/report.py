@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import quote
 
 import tyro
 
-from mnemoscope.cli._console import OutputOptions, parse, show_json, terminal
+from mnemoscope.cli._console import OutputOptions, parse, say, show_json, terminal
 from mnemoscope.cli._examination_files import IN_RUN, PAGE, Format, examination_folder, load_examinations, write_report
 from mnemoscope.cli._names import unused_name
 from mnemoscope.cli._run_row import run_row
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import make_folder
+from mnemoscope.files import LOCK_SECONDS, locked, make_folder
 from mnemoscope.finding import Examination
 from mnemoscope.report import write_index
 from mnemoscope.training import Run
@@ -48,16 +49,16 @@ def main(arguments: list[str]) -> int:
     if len(options.folders) == 1 and runs:
         page = _write_index(first, runs, options.out)
     elif examinations:
-        page = write_report(
-            examinations, make_folder(options.out or _examination_folder(first), follow=True), options.figures
-        )
+        out = options.out or _examination_folder(first)
+        with locked(out, wait=LOCK_SECONDS):
+            page = write_report(examinations, out, options.figures)
     else:
         raise MnemoscopeError(f"{first} holds neither findings nor runs; mnemoscope examine makes findings")
 
     if options.output.json:
         show_json({"report": str(page)})
     elif not options.output.quiet:
-        print(page)
+        say(page)
     return 0
 
 
@@ -84,5 +85,6 @@ def _write_index(folder: Path, runs: list[Run], out: Path | None) -> Path:
     for run in runs:
         page = run.path / IN_RUN / PAGE
         if page.is_file():
-            links[run.path.name] = Path(os.path.relpath(page, target)).as_posix()
-    return write_index(rows, target / INDEX, f"Runs in {folder.resolve().name}", links)
+            links[run.path.name] = quote(os.fsencode(Path(os.path.relpath(page, target)).as_posix()))
+    with locked(target, wait=LOCK_SECONDS):
+        return write_index(rows, target / INDEX, f"Runs in {folder.resolve().name}", links)

@@ -10,7 +10,7 @@ import tyro
 
 from mnemoscope.cli._console import OutputOptions, parse
 from mnemoscope.cli._follow import follow
-from mnemoscope.training import Run, resume
+from mnemoscope.training import AllowedChange, ProgressCallback, Run, Summary, resume
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,17 @@ class Resume:
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """The run's folder."""
+    allow_changed: tuple[AllowedChange, ...] = ()
+    """What may have changed since the run was stopped: data, or metrics for a metrics.jsonl that was lost or edited.
+    The summary tells of it."""
     output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
 
 def main(arguments: list[str]) -> int:
     options = parse(Resume, arguments, "resume")
     config = Run(options.run).config
-    return follow(lambda callback: resume(options.run, callback), config, options.run, options.output)
+
+    def start(callback: ProgressCallback) -> Summary:
+        return resume(options.run, callback, options.allow_changed)
+
+    return follow(start, config, options.run, options.output)

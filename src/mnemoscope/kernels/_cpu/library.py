@@ -7,6 +7,7 @@ whose fields are the operator's arguments and results by name (`structures.py`).
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import warnings
 from collections.abc import Sequence
@@ -54,6 +55,17 @@ def library() -> ctypes.CDLL | None:
         stacklevel=2,
     )
     return None
+
+
+@lru_cache(maxsize=1)
+def build_id() -> str:
+    """Return a name of the build that runs here: its instruction set and a hash of it, or "none"."""
+    loops = library()
+    if loops is None:
+        return "none"
+    path = Path(loops._name)
+    name = path.name.partition(".")[0].strip("_")
+    return f"{name}-{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
 
 
 def available(dtype: torch.dtype) -> bool:

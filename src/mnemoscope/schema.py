@@ -1,9 +1,13 @@
-"""Frozen dataclasses to JSON and back, every field checked against its annotation."""
+"""JSON into checked values: dataclasses and back, every field checked against its annotation.
+
+Files of runs and findings may come from anybody. They become checked types here, once, as they are read; what is behind
+need not ask again whether a field is there or of which type it is.
+"""
 
 from __future__ import annotations
 
-import math
 import reprlib
+import sys
 import types
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
@@ -14,6 +18,7 @@ from mnemoscope.errors import MnemoscopeError
 T = TypeVar("T")
 
 _short = reprlib.repr  # a file may hold anything, however long or deep
+_QUOTES = "'\""
 
 
 def to_dict(value: Any) -> Any:
@@ -27,8 +32,13 @@ def to_dict(value: Any) -> Any:
 
 def from_dict(kind: type[T], data: Any, where: str) -> T:
     """Return the dataclass `kind` built from JSON data. Anything that does not fit raises a one-line error."""
+    return kind(**checked_fields(kind, data, where))
+
+
+def checked_fields(kind: type, data: Any, where: str) -> dict[str, Any]:
+    """Return the fields of the dataclass `kind` in JSON data by name, each of the type of its annotation."""
     check_object(data, where)
-    known = {field.name: field for field in fields(kind) if field.init}  # type: ignore[arg-type]
+    known = {field.name: field for field in fields(kind) if field.init}
     for name in data:
         if name not in known:
             raise MnemoscopeError(f"{where} has no field {_short(name)}; its fields are {', '.join(known)}")
@@ -36,7 +46,7 @@ def from_dict(kind: type[T], data: Any, where: str) -> T:
         if name not in data and _is_required(field):
             raise MnemoscopeError(f"{where} lacks the field {name!r}")
     hints = get_type_hints(kind)
-    return kind(**{name: convert(hints[name], value, f"{where}.{name}") for name, value in data.items()})
+    return {name: convert(hints[name], value, f"{where}.{name}") for name, value in data.items()}
 
 
 def check_object(data: Any, where: str) -> None:
@@ -78,16 +88,21 @@ def _try_convert(kind: Any, value: Any, where: str) -> tuple[bool, Any]:
         return any(value == option and type(value) is type(option) for option in get_args(kind)), value
     if origin is tuple:
         return _convert_tuple(get_args(kind), value, where)
+    if origin is list:
+        fits, items = _convert_tuple((*get_args(kind), Ellipsis), value, where)
+        return fits, list(items) if fits else None
     if origin is dict:
         return _convert_dict(get_args(kind)[1], value, where)
     if kind is float:
-        fits = type(value) in (int, float) and abs(value) <= 1.8e308 and math.isfinite(value)
+        fits = type(value) in (int, float) and abs(value) <= sys.float_info.max
         return fits, float(value) if fits else None
+    if kind is int:
+        return type(value) is int and abs(value) < 2**63, value  # bool does not pass as an int
     if kind is Path:
         return isinstance(value, str) and "\0" not in value, Path(value) if isinstance(value, str) else None
     if kind in (None, types.NoneType):
         return value is None, None
-    return type(value) is kind, value  # bool does not pass as an int
+    return type(value) is kind, value
 
 
 def _convert_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[bool, Any]:
@@ -103,7 +118,7 @@ def _convert_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[bool
 def _convert_dict(kind: Any, value: Any, where: str) -> tuple[bool, Any]:
     if not isinstance(value, dict):
         return False, None
-    return True, {name: convert(kind, item, f"{where}.{name}") for name, item in value.items()}
+    return True, {name: convert(kind, item, f"{where}.{_short(name).strip(_QUOTES)}") for name, item in value.items()}
 
 
 _NAMES = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a string", Path: "a path"}
@@ -115,7 +130,7 @@ def _describe(kind: Any) -> str:
         return "one of " + ", ".join(repr(option) for option in get_args(kind))
     if origin in (types.UnionType, Union):
         return " or ".join(_describe(option) for option in get_args(kind))
-    if origin is tuple:
+    if origin in (tuple, list):
         return "a list"
     if origin is dict:
         return "an object with named fields"
