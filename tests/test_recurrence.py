@@ -97,6 +97,7 @@ def test_a_trace_with_gradients_gives_them_for_every_state() -> None:
     assert (run.output.grad[:-1] == 0).all()
 
 
+@pytest.mark.filterwarnings("ignore:.*without its memory")
 @pytest.mark.parametrize("layer", [mnemoscope.RelLSTM(3, 4), mnemoscope.LSTM(3, 4), mnemoscope.MemRNN(3, 4)], ids=str)
 def test_a_trace_starts_from_what_the_layer_itself_takes(layer) -> None:
     x, bare = torch.randn(5, 2, 3), torch.randn(1, 2, 4)

@@ -23,10 +23,10 @@ S = TypeVar("S", bound=State)
 
 def map_state(fn: Callable[[Tensor], Tensor], state: S) -> S:
     """Apply `fn` to every tensor of a state and keep its structure."""
+    if hasattr(state, "map_state"):  # a state of its own kind; it may be a tensor that carries others
+        return state.map_state(fn)
     if isinstance(state, Tensor):
         return fn(state)  # type: ignore[return-value]
-    if hasattr(state, "map_state"):
-        return state.map_state(fn)
     if not isinstance(state, tuple | list):  # the items of a string are strings, endlessly
         raise MnemoscopeError(f"a state is a tensor or a (nested) tuple of tensors; got {describe(state)}")
     items = [map_state(fn, item) for item in state]

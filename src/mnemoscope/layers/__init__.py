@@ -6,8 +6,9 @@ All layers are listed in `catalog` and exported here, with their initialization,
 from mnemoscope.equations import modrelu
 from mnemoscope.layers import catalog
 from mnemoscope.layers._base import Layer, Weights
+from mnemoscope.layers._carried import AttentiveState, CarryingTensor
 from mnemoscope.layers._init import VARIANCE_GAIN, cayley_, henaff_, orthogonal_, variance_preserving_
-from mnemoscope.layers._memory import AttentiveState, Memory
+from mnemoscope.layers._memory import Memory
 from mnemoscope.layers._options import Option, options
 from mnemoscope.layers._orthogonal import parameter_groups
 from mnemoscope.layers._stable import project_, stable
@@ -20,6 +21,7 @@ __all__ = [
     "LAYERS",
     "VARIANCE_GAIN",
     "AttentiveState",
+    "CarryingTensor",
     "Layer",
     "Memory",
     "Option",

@@ -8,8 +8,9 @@ from torch.nn import functional as F
 
 from mnemoscope import equations, kernels
 from mnemoscope.layers._base import Weights
+from mnemoscope.layers._carried import AttentiveState
 from mnemoscope.layers._checks import check_choice, check_int
-from mnemoscope.layers._memory import AttentiveState, Memory, append_state
+from mnemoscope.layers._memory import Memory, append_state
 from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.layers._plain import LSTM
 from mnemoscope.layers._run import KernelChoice, KernelSpec

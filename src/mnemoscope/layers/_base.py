@@ -211,7 +211,8 @@ class Layer(Recurrence):
 
     def initial_state(self, batch: int) -> State:
         count = self.num_layers * self.num_directions
-        return stack_layers([self.initial_cell_state(self.weights(index), batch) for index in range(count)])
+        states = [self.initial_cell_state(self.weights(index), batch) for index in range(count)]
+        return self.present_state(stack_layers(states))
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         output, state, _ = self.observe(x, state)
@@ -233,7 +234,7 @@ class Layer(Recurrence):
             after.append(new)
             if attention is not None:
                 attended.append(attention)
-        return x, stack_layers(after), tuple(attended) or None
+        return x, self.present_state(stack_layers(after)), tuple(attended) or None
 
     def _drop_between_layers(self, x: Tensor, layer: int) -> Tensor:
         if layer == self.num_layers - 1:
@@ -293,7 +294,7 @@ class Layer(Recurrence):
                 finals.append(final)
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
             x = self._drop_between_layers(x, layer)
-        return x, stack_layers(finals)
+        return x, self.present_state(stack_layers(finals))
 
     def _first_states(self, state: State | None, weights: list[Weights], x: Tensor) -> list[State]:
         """Return the state of each layer and direction before the first step of x."""
@@ -301,7 +302,7 @@ class Layer(Recurrence):
             return unstack_layers(check_state(self, state, x))
         if self.unchanged_from(Layer, "initial_state"):  # the same, without computing parametrized weights again
             return [self.initial_cell_state(w, x.shape[1]) for w in weights]
-        return unstack_layers(self.initial_state(x.shape[1]))
+        return unstack_layers(self.coerce_state(self.initial_state(x.shape[1])))
 
     # Forms of a state.
 
@@ -313,6 +314,10 @@ class Layer(Recurrence):
         if not all(isinstance(tensor, Tensor) for tensor in tensors):
             raise state_error(self, state)
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+    def present_state(self, state: State) -> State:
+        """Return a state in the form in which callers get it: the inverse of `coerce_state`."""
+        return state
 
     def keep_where_active(self, active: Tensor, new: State, old: State) -> State:
         """Return the new state in rows that are still running, `active` (batch,), and the old one in the others."""

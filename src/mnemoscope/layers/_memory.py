@@ -1,9 +1,8 @@
-"""What a layer with a memory carries from step to step."""
+"""The memory of past states, and what a step does to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,51 +20,6 @@ class Memory(NamedTuple):
     origin: Tensor  # (batch, slots): the step i at which the state was made, -1 for an empty slot
     relevance: Tensor  # (batch, slots): the attention it has received, as far as it is counted
     clock: Tensor  # (batch,): steps made so far
-
-
-class AttentiveState(tuple):
-    """A state that unpacks as nn.RNN's or nn.LSTM's, ``(h,)`` or ``(h, c)``, and carries the rest along.
-
-    Attributes:
-        s: the macro-state s_t = h_t + c_t, which the next step reads.
-        memory: the `Memory`.
-        memory_layout: what the slots of the memory are for, set by the layer; empty if unknown.
-    """
-
-    s: Tensor
-    memory: Memory
-    memory_layout: str = ""
-
-    def __new__(cls, visible: Iterable[Tensor], s: Tensor, memory: Memory, memory_layout: str = "") -> AttentiveState:
-        state = super().__new__(cls, visible)
-        state.s = s
-        state.memory = memory
-        state.memory_layout = memory_layout
-        return state
-
-    @property
-    def h(self) -> Tensor:
-        return self[0]
-
-    def map_state(self, fn: Callable[[Tensor], Tensor]) -> AttentiveState:
-        visible = [fn(t) for t in self]  # first: `leaves` gives tensors in the order of these calls
-        return AttentiveState(visible, fn(self.s), Memory(*[fn(t) for t in self.memory]), self.memory_layout)
-
-    def __getnewargs__(self) -> tuple[Any, ...]:  # for copy and pickle
-        return tuple(self), self.s, self.memory, self.memory_layout
-
-
-def _from_leaves(parts: list[Tensor], visible: int, layout: str) -> AttentiveState:
-    return AttentiveState(parts[:visible], parts[visible], Memory(*parts[visible + 1 :]), layout)
-
-
-# torch.func differentiates through states by their leaves.
-pytree.register_pytree_node(
-    AttentiveState,
-    lambda state: ([*state, state.s, *state.memory], (len(state), state.memory_layout)),
-    lambda parts, context: _from_leaves(list(parts), *context),
-)
-torch.serialization.add_safe_globals([AttentiveState, Memory])  # a saved state is loaded as nn.LSTM's is
 
 
 def empty_memory(like: Tensor, batch: int, slots: int) -> Memory:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
+import torch
 from torch import Tensor
 
+from mnemoscope import kernels
 from mnemoscope.layers._base import Layer, Weights
+from mnemoscope.layers._carried import AttentiveState, CarryingTensor, plain, present_state
 from mnemoscope.layers._checks import state_error
-from mnemoscope.layers._memory import AttentiveState, Memory, add_empty_slots, empty_memory
+from mnemoscope.layers._memory import Memory, add_empty_slots, empty_memory
 from mnemoscope.recurrence import State
 
 
@@ -18,6 +23,7 @@ class MemoryLayer(Layer):
     """
 
     constant_state_size = False
+    _warned_of_lost_memory = False
 
     @property
     def slots(self) -> int:
@@ -43,23 +49,64 @@ class MemoryLayer(Layer):
         return AttentiveState([zeros for _ in self.state_names], zeros, memory, self.memory_layout)
 
     def coerce_state(self, state: State) -> AttentiveState:
-        """Return a state of our own as it is, and a bare h or (h, c) with an empty memory and s = h."""
-        if isinstance(state, AttentiveState):
-            known_layout = state.memory_layout in ("", self.memory_layout)
-            if len(state) != len(self.state_names) or not known_layout or not self.memory_fits(state.memory):
-                raise state_error(self, state)
-            return state
+        """Return a state with its memory in the form that the layer computes with.
+
+        A bare h or (h, c) gets an empty memory and s = h, with a warning if it is not zero: its memory was lost.
+        """
+        if not isinstance(state, AttentiveState) or isinstance(state[0], CarryingTensor):
+            state = self._find_memory(state)
+        known_layout = state.memory_layout in ("", self.memory_layout)
+        if len(state) != len(self.state_names) or not known_layout or not self.memory_fits(state.memory):
+            raise state_error(self, state)
+        return state
+
+    def _find_memory(self, state: State) -> AttentiveState:
+        """Return the state of a caller's h or (h, c): with the memory that h carries, else with an empty one."""
         bare = super().coerce_state(state)
         visible = (bare,) if isinstance(bare, Tensor) else bare
+        h = visible[0]
+        if isinstance(h, CarryingTensor) and h.is_current:
+            return AttentiveState([plain(t) for t in visible], h.s, h.memory, h.memory_layout)
+
+        visible = tuple(plain(t) for t in visible)
         if any(t.dim() != 3 for t in visible):
             raise state_error(self, state)
+        self._warn_of_lost_memory(visible)
         h = visible[0]
         one_layer = empty_memory(h[0], h.shape[1], self.slots)
         memory = Memory(*(t.expand(len(h), *t.shape) for t in one_layer))
         return AttentiveState(visible, h, memory, self.memory_layout)
+
+    def _warn_of_lost_memory(self, visible: tuple[Tensor, ...]) -> None:
+        """Warn, once for each layer, of a state that was computed and comes without its memory."""
+        if self._warned_of_lost_memory or not _values_can_be_read(visible[0]):
+            return
+        if not any(bool(t.any()) for t in visible):
+            return
+        self._warned_of_lost_memory = True
+        names = " and ".join(self.state_names)
+        warnings.warn(
+            f"{self._get_name()} got a state of {names} without its memory, and goes on with an empty one. Hand back the "
+            "state as the layer gave it, or what .detach(), .clone(), .to() and h[:, rows] make of it; buffers that "
+            "store h alone lose the memory. A learned first state has none: ignore this then",
+            stacklevel=2,
+        )
+
+    def present_state(self, state: AttentiveState) -> State:
+        """Return h, or (h, c), where h carries the memory."""
+        if torch.jit.is_tracing():  # a traced graph gives plain tensors
+            return state.visible if len(state) > 1 else state[0]
+        return present_state(state)
 
     def keep_where_active(self, active: Tensor, new: AttentiveState, old: AttentiveState) -> AttentiveState:
         grown = new.memory.values.shape[1] - old.memory.values.shape[1]
         if grown:  # an ended sequence gets an empty slot beside the new one of the others
             old = AttentiveState(old, old.s, add_empty_slots(old.memory, grown))
         return super().keep_where_active(active, new, old)
+
+
+def _values_can_be_read(tensor: Tensor) -> bool:
+    """True if the numbers of a tensor may decide what Python does next."""
+    if kernels.is_traced_or_transformed() or tensor.is_meta:
+        return False
+    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())

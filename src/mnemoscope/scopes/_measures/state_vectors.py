@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from mnemoscope.layers import AttentiveState
+from mnemoscope.layers import AttentiveState, CarryingTensor
 from mnemoscope.recurrence import Recurrence, State, leaves, rebuild
 
 
@@ -33,13 +33,13 @@ def unflatten(vector: Tensor, like: State) -> State:
 
 def carries_memory(state: State) -> bool:
     """Return True if a state holds past states beside the present one; its Jacobian takes them as constant."""
-    return isinstance(state, AttentiveState)
+    return isinstance(state, AttentiveState | CarryingTensor)
 
 
 def _present(state: State) -> list[int]:
     """Return the indices of the leaves that make up the present state."""
     if carries_memory(state):
-        return list(range(len(state) + 1))  # h (and c), then s
+        return list(range(len(state.visible) + 1))  # h (and c), then s
     return [i for i, tensor in enumerate(leaves(state)) if tensor.is_floating_point()]
 
 

@@ -65,7 +65,7 @@ def _blocks(model: Recurrence, x: Tensor, run: Trace, layer: int) -> AttentionBl
     # What the run recorded, of the first sequence.
     weight = pad_sequence([w[layer][0] for w in run.attention], batch_first=True)  # (T, m)
     origin = pad_sequence([o[layer][0] for o in run.origin], batch_first=True, padding_value=-1)
-    hidden = torch.stack([state[0][layer, 0] for state in run.states[1:]])
+    hidden = torch.stack([state.h[layer, 0] for state in run.states[1:]])
     macro = torch.stack([state.s[layer, 0] for state in run.states])  # (T + 1, n), from s_{-1}
 
     # The derivatives of the scores, of the mixture and of the cell.
@@ -76,7 +76,7 @@ def _blocks(model: Recurrence, x: Tensor, run: Trace, layer: int) -> AttentionBl
         )
     attended = hidden[origin.clamp(min=0)]
     scores = additive_scores(parameters.query, parameters.key, parameters.score, macro[:-1], attended)
-    f1, f2 = _mix(parameters.factor, hidden, len(run.states[0]))
+    f1, f2 = _mix(parameters.factor, hidden, len(run.states[0].visible))
     blocks = AttentionBlocks(
         hidden=hidden,
         origin=origin,
@@ -104,19 +104,19 @@ def _jacobians(model: Recurrence, x: Tensor, run: Trace, layer: int) -> Tensor:
     """dH_{t+1}/dS_t through the model's own step, its memory fixed: (T - 1, N, N)."""
     blocks = []
     for x_next, state in zip(x[1:], run.states[1:-1], strict=True):
-        carried = torch.cat([part[layer, 0] for part in (state.s, *state[1:])])
+        carried = torch.cat([part[layer, 0] for part in (state.s, *state.visible[1:])])
 
         def advance(moved: Tensor, x_next: Tensor = x_next, state: State = state) -> Tensor:
             after = model.step(x_next, _replace(state, layer, moved))[1]
-            return torch.cat([part[layer, 0] for part in after])
+            return torch.cat([part[layer, 0] for part in after.visible])
 
         blocks.append(jacrev(advance)(carried))
-    return torch.stack(blocks) if blocks else x.new_zeros(0, *2 * [len(run.states[0]) * model.hidden_size])
+    return torch.stack(blocks) if blocks else x.new_zeros(0, *2 * [len(run.states[0].visible) * model.hidden_size])
 
 
 def _replace(state: State, layer: int, moved: Tensor) -> State:
     """The state with S_t = (s_t, cell_t) of one layer, (N,), in place of its own."""
-    parts = dict(zip(map(id, (state.s, *state[1:])), moved.chunk(len(state)), strict=True))
+    parts = dict(zip(map(id, (state.s, *state.visible[1:])), moved.chunk(len(state.visible)), strict=True))
     layers = torch.arange(len(state.s), device=state.s.device)[:, None, None]
     return rebuild(
         state, [torch.where(layers == layer, parts[id(t)], t) if id(t) in parts else t for t in leaves(state)]

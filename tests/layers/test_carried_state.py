@@ -1,0 +1,265 @@
+"""The memory of an attentive layer survives what users of nn.LSTM do with a state, and is never lost without a word."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from table import BATCH, HIDDEN, INPUT, TIME
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import mnemoscope
+from mnemoscope.layers import AttentiveState, CarryingTensor
+from mnemoscope.recurrence import leaves
+
+LAYERS = [mnemoscope.RelLSTM, mnemoscope.MemLSTM, mnemoscope.SAB, mnemoscope.RelRNN, mnemoscope.MemRNN]
+every_layer = pytest.mark.parametrize("kind", LAYERS)
+
+
+@pytest.fixture(autouse=True)
+def _no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def make(kind: type, **options: Any) -> tuple[Any, Tensor]:
+    torch.manual_seed(0)
+    return kind(INPUT, HIDDEN, **options), torch.randn(TIME, BATCH, INPUT)
+
+
+def each(state: Any, fn: Callable[[Tensor], Tensor]) -> Any:
+    """The state as scripts rebuild it: fn of h, or of h and c, in a bare tuple."""
+    return tuple(fn(t) for t in state) if isinstance(state, tuple) else fn(state)
+
+
+def repackage_hidden(h: Any) -> Any:
+    """PyTorch's word_language_model."""
+    if isinstance(h, Tensor):
+        return h.detach()
+    return tuple(repackage_hidden(v) for v in h)
+
+
+order = torch.tensor([0, 1, 2])
+ones = torch.ones(1, BATCH, 1)
+IDIOMS: dict[str, Callable[[Any], Any]] = {
+    "repackage_hidden": repackage_hidden,
+    "clone": lambda s: each(s, Tensor.clone),
+    "torch.clone": lambda s: each(s, torch.clone),
+    "list": lambda s: [t.detach() for t in s] if isinstance(s, tuple) else [s.detach()],
+    "data": lambda s: each(s, lambda t: t.data),
+    "to": lambda s: each(s, lambda t: t.to("cpu")),
+    "to-like": lambda s: each(s, lambda t: t.to(torch.zeros(1))),
+    "double-float": lambda s: each(s, lambda t: t.double().float()),
+    "contiguous": lambda s: each(s, Tensor.contiguous),
+    "requires_grad_": lambda s: each(s, lambda t: t.detach().requires_grad_()),
+    "detach_": lambda s: each(s, lambda t: t.clone().detach_()),
+    "slice": lambda s: each(s, lambda t: t[:, 0:BATCH]),
+    "slice-all": lambda s: each(s, lambda t: t[:, :, :]),
+    "list-index": lambda s: each(s, lambda t: t[:, [0, 1, 2], :]),
+    "mask-index": lambda s: each(s, lambda t: t[:, torch.ones(BATCH, dtype=torch.bool)]),
+    "index_select": lambda s: each(s, lambda t: t.index_select(1, order)),
+    "index_select-keyword": lambda s: each(s, lambda t: torch.index_select(t, dim=-2, index=order)),
+    "narrow": lambda s: each(s, lambda t: t.narrow(1, 0, BATCH)),
+    "chunk-cat": lambda s: each(s, lambda t: torch.cat(t.chunk(BATCH, dim=1), 1)),
+    "split-cat": lambda s: each(s, lambda t: torch.cat(t.split(1, 1), dim=1)),
+    "repeat": lambda s: each(s, lambda t: t.repeat(1, 2, 1)[:, :BATCH]),
+    "repeat_interleave": lambda s: each(s, lambda t: t.repeat_interleave(2, dim=1)[:, ::2]),
+    "mask-times": lambda s: each(s, lambda t: ones * t),
+    "times-mask": lambda s: each(s, lambda t: t * ones[0]),
+    "deepcopy": lambda s: copy.deepcopy(repackage_hidden(s)),
+    "pickle": lambda s: pickle.loads(pickle.dumps(repackage_hidden(s))),
+    "type-of-generator": lambda s: type(s)(t.detach() for t in s) if isinstance(s, tuple) else s,  # accelerate, FSDP1
+    "type-of-list": lambda s: type(s)([t.detach() for t in s]) if isinstance(s, tuple) else s,  # Lightning
+    "pytree": lambda s: pytree.tree_map(Tensor.clone, s),
+}
+
+
+@every_layer
+@pytest.mark.parametrize("idiom", IDIOMS)
+def test_memory_survives(kind: type, idiom: str) -> None:
+    layer, x = make(kind, num_layers=2)
+    _, state = layer(x)
+    torch.testing.assert_close(layer(x, IDIOMS[idiom](state))[0], layer(x, state)[0])
+
+
+@every_layer
+def test_gradient_reaches_the_memory_through_an_index(kind: type) -> None:
+    layer, x = make(kind)
+    begun = x.clone().requires_grad_()
+    state = layer(begun)[1]
+    (expected,) = torch.autograd.grad(layer(x, state)[0].sum(), begun, retain_graph=True)
+    (found,) = torch.autograd.grad(layer(x, each(state, lambda t: t[:, [0, 1, 2]]))[0].sum(), begun)
+    torch.testing.assert_close(found, expected)
+
+
+@every_layer
+@pytest.mark.parametrize("how", ["mask", "in-place-mask", "rows", "where"])
+def test_an_episode_begins_with_an_empty_memory(kind: type, how: str) -> None:
+    """As sb3-contrib and CleanRL (mask * h) and others (h[:, done] = 0) restart the environments that are done."""
+    layer, x = make(kind)
+    layer.requires_grad_(False)
+    state = layer(x)[1]
+    kept = layer(x, state)[0]
+    mask = torch.tensor([1.0, 0.0, 1.0]).view(1, BATCH, 1)
+    parts = state if isinstance(state, tuple) else (state,)
+    if how == "mask":
+        state = each(state, lambda t: mask * t)
+    for t in parts:
+        if how == "in-place-mask":
+            t *= mask
+        elif how == "rows":
+            t[:, [1]] = 0
+        elif how == "where":
+            t[:, mask[0, :, 0] == 0] = 0.0
+    output, _ = layer(x, state)
+    torch.testing.assert_close(output[:, [0, 2]], kept[:, [0, 2]])
+    torch.testing.assert_close(output[:, [1]], layer(x[:, [1]])[0])
+
+
+LOSSES: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda s: each(s, lambda t: t + 1),
+    "transposed": lambda s: each(s, lambda t: t.transpose(0, 1).contiguous().transpose(0, 1)),
+    "numpy": lambda s: each(s, lambda t: torch.from_numpy(t.detach().numpy().copy())),
+    "stack": lambda s: each(s, lambda t: torch.stack([t])[0]),
+}
+
+
+@every_layer
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_memory_is_reported_once(kind: type, loss: str) -> None:
+    layer, x = make(kind)
+    _, state = layer(x)
+    with pytest.warns(UserWarning, match="without its memory"):
+        layer(x, LOSSES[loss](state))
+    layer(x, LOSSES[loss](state))  # once
+
+
+@every_layer
+def test_a_memory_of_a_changed_h_is_reported(kind: type) -> None:
+    layer, x = make(kind)
+    state = mnemoscope.detach(layer(x)[1])
+    h = state[0] if isinstance(state, tuple) else state
+    h[:, 0] += 1
+    with pytest.warns(UserWarning, match="without its memory"):
+        layer(x, state)
+
+
+@every_layer
+def test_zeros_are_no_lost_memory(kind: type) -> None:
+    layer, x = make(kind)
+    zeros = torch.zeros(1, BATCH, HIDDEN)
+    state = zeros if len(layer.state_names) == 1 else (zeros, zeros)
+    torch.testing.assert_close(layer(x, state)[0], layer(x)[0])
+
+
+@pytest.mark.parametrize("kind", [mnemoscope.RelRNN, mnemoscope.MemRNN])
+def test_state_is_the_tensor_that_stood_there(kind: type) -> None:
+    layer, x = make(kind)
+    _, h = layer(x)
+    assert isinstance(h, Tensor)
+    assert h.shape == (1, BATCH, HIDDEN)
+    for used in (h[-1], h.squeeze(0), h.view(BATCH, HIDDEN), torch.cat([h[-1]], 1), h.permute(1, 0, 2)[:, 0]):
+        assert type(used) is Tensor
+        assert torch.equal(used, h.plain[0])
+    nn.Linear(HIDDEN, 1)(h[-1]).sum().backward()
+    assert layer.weight_hh_l0.grad.abs().sum() > 0
+    assert torch.equal(torch.as_tensor(h.detach().numpy()), h.plain)
+    assert repr(h) == repr(h.plain)
+
+
+def test_state_of_unbatched_input() -> None:
+    for kind in LAYERS:
+        layer, x = make(kind)
+        _, state = layer(x[:, 0])
+        expected = layer(x[:, 0], state)[0]
+        torch.testing.assert_close(layer(x[:, 0], repackage_hidden(state))[0], expected)
+        assert [t.shape[0] for t in leaves(state)] == [1] * len(leaves(state))
+
+
+def test_casts_leave_clocks_alone() -> None:
+    layer, x = make(mnemoscope.RelRNN)
+    state = layer(x)[1]
+    state.memory.clock.fill_(2**24 + 1)  # which float32 cannot hold
+    for cast in (state.half(), state.to(torch.bfloat16), state.double()):
+        assert cast.memory.clock.dtype == torch.int64
+        assert torch.equal(cast.memory.clock, state.memory.clock)
+        assert cast.memory.values.dtype == cast.s.dtype == cast.dtype
+
+
+def test_states_of_different_layers_are_not_concatenated() -> None:
+    small, x = make(mnemoscope.RelRNN, buffer=2, relevant=1)
+    large, _ = make(mnemoscope.RelRNN)
+    assert type(torch.cat([small(x)[1], large(x)[1]], 1)) is Tensor
+    assert type(torch.cat([small(x)[1], small(x)[1]], 0)) is Tensor
+    assert isinstance(torch.cat([small(x)[1], small(x)[1]], 1), CarryingTensor)
+
+
+def test_a_tuple_of_other_parts_is_a_plain_one() -> None:
+    layer, x = make(mnemoscope.RelLSTM)
+    state = layer(x)[1]
+    assert type(AttentiveState(t.detach().numpy() for t in state)) is tuple
+    assert type(AttentiveState(t.float() for t in state)) is AttentiveState
+    assert type(AttentiveState([])) is tuple
+
+
+class Streaming(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return self.layer(x, state)
+
+
+@pytest.mark.parametrize("kind", [mnemoscope.RelLSTM, mnemoscope.RelRNN])
+def test_exported_program_takes_states_and_is_saved(kind: type, tmp_path) -> None:
+    layer, x = make(kind)
+    layer.requires_grad_(False)
+    state = layer(x)[1]
+    exported = torch.export.export(Streaming(layer), (x, state))
+    torch.export.save(exported, tmp_path / "layer.pt2")
+    loaded = torch.export.load(tmp_path / "layer.pt2").module()
+    output, final = loaded(x, state)
+    torch.testing.assert_close(output, layer(x, state)[0])
+    assert type(final) is type(state)
+    torch.testing.assert_close(loaded(x, final)[0], layer(x, layer(x, state)[1])[0])
+
+
+@pytest.mark.parametrize("kind", [mnemoscope.RelLSTM, mnemoscope.RelRNN])
+def test_compiled_layer_takes_and_gives_states(kind: type) -> None:
+    layer, x = make(kind)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    _, state = compiled(x)
+    assert type(state) is type(layer(x)[1])
+    output, state = compiled(x, repackage_hidden(state))
+    expected, final = layer(x, mnemoscope.detach(layer(x)[1]))
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(layer(x, state)[0], layer(x, final)[0])
+
+
+class Classifier(nn.Module):
+    """Reads the last h, as scripts for nn.RNN do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = mnemoscope.RelRNN(INPUT, HIDDEN)
+        self.head = nn.Linear(HIDDEN, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, h = self.layer(x)
+        return self.head(h[-1])
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_classifier_reads_the_last_h(strict: bool) -> None:
+    model, x = Classifier().requires_grad_(False), torch.randn(TIME, BATCH, INPUT)
+    exported = torch.export.export(model, (x,), strict=strict)
+    torch.testing.assert_close(exported.module()(x), model(x))
+    assert exported.module()(x).shape == (BATCH, 2)
