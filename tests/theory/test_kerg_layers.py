@@ -5,7 +5,7 @@ import torch
 from torch.autograd.functional import jacobian
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.layers import LSTM, SAB, MemLSTM, MemRNN, RelLSTM, RelRNN
+from mnemoscope.layers import LSTM, SAB, AttentiveState, MemLSTM, MemRNN, RelLSTM, RelRNN
 from mnemoscope.recurrence import trace
 from mnemoscope.theory.attention import (
     attention_blocks,
@@ -48,7 +48,7 @@ def build(name, **options):
 def entry(model, x, t, layer=0):
     """dH_t/dx_t: how the input of step t moves h_t, and an LSTM's cell."""
     state = trace(model, x).states[t]
-    return jacobian(lambda x_t: torch.cat([part[layer, 0] for part in model.step(x_t, state)[1]]), x[t])[:, 0]
+    return jacobian(lambda x_t: torch.cat([part[layer, 0] for part in model.step(x_t, state)[1].visible]), x[t])[:, 0]
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -179,8 +179,7 @@ def test_an_attention_of_another_kind_is_refused():
     class Sharper(MemRNN):
         def observe_cell(self, w, u, state):
             output, after, alpha = super().observe_cell(w, u, state)
-            after.s = 3 * after.s
-            return output, after, alpha
+            return output, AttentiveState(after, 3 * after.s, after.memory), alpha
 
     with pytest.raises(MnemoscopeError, match="attends in another way"):
         attention_blocks(Sharper(2, 3), torch.randn(4, 2))
