@@ -14,8 +14,8 @@ from torch.autograd.functional import jacobian
 from torch.func import jacrev
 
 import mnemoscope
-from mnemoscope.layers._attentive import attend
 from mnemoscope.layers import AttentiveState, Memory
+from mnemoscope.layers._attentive import attend
 
 n, t = 4, 6
 

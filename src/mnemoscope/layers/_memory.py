@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope.kernels import Attended
-from mnemoscope.torch_internals import pytree
 
 
 class Memory(NamedTuple):
