@@ -1,7 +1,7 @@
 """The state of a layer with a memory: what its users get, and what they hand back.
 
-A user sees nn.RNN's h or nn.LSTM's (h, c), and h carries the memory: scripts written for torch's layers detach, move and
-index these tensors one by one.
+A user sees nn.RNN's h or nn.LSTM's (h, c), and h carries the memory: scripts written for torch's layers detach, move
+and index these tensors one by one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mnemoscope.layers._memory import Memory
@@ -73,7 +72,7 @@ class AttentiveState(tuple):
         return tuple(plain(t) for t in self)
 
     def map_state(self, fn: Callable[[Tensor], Tensor]) -> Any:
-        return _from_leaves([fn(t) for t in state_leaves(self)], len(self), self.memory_layout, _is_carrying(self))
+        return state_from_leaves([fn(t) for t in state_leaves(self)], len(self), self.memory_layout, _is_carrying(self))
 
     def __getnewargs__(self) -> tuple[Any, ...]:  # for copy and pickle
         return tuple(self), self.s, self.memory, self.memory_layout
@@ -84,8 +83,8 @@ class CarryingTensor(Tensor):
 
     What users of nn.LSTM do with a state keeps the memory: ``detach``, ``clone``, ``to`` and its kin, an index, mask or
     slice of the batch (``h[:, rows]``, ``index_select``, ``narrow``, ``chunk``, ``split``, ``repeat``,
-    ``repeat_interleave``, ``torch.cat`` along it). ``mask * h`` with a mask (1, batch, 1) and ``h[:, rows] = 0`` begin an
-    episode: these rows get an empty memory. Any other operation gives an ordinary tensor without a memory.
+    ``repeat_interleave``, ``torch.cat`` along it). ``mask * h`` with a mask (1, batch, 1) and ``h[:, rows] = 0`` begin
+    an episode: these rows get an empty memory. Any other operation gives an ordinary tensor without a memory.
 
     Attributes:
         plain: h as an ordinary tensor; every operation reads this one.
@@ -130,7 +129,7 @@ class CarryingTensor(Tensor):
         return self
 
     def map_state(self, fn: Callable[[Tensor], Tensor]) -> Any:
-        return _from_leaves([fn(t) for t in state_leaves(self)], 1, self.memory_layout, True)
+        return state_from_leaves([fn(t) for t in state_leaves(self)], 1, self.memory_layout, True)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CarryingTensor:
         return self.map_state(lambda t: copy.deepcopy(t, memo))
@@ -151,7 +150,7 @@ def carrying(h: Tensor, s: Tensor, memory: Memory, memory_layout: str) -> Carryi
 
 
 def _shell() -> CarryingTensor:
-    """Return a tensor for an h that cannot be of two types, such as a FakeTensor: operations read `plain` in any case."""
+    """Return a tensor for an h that cannot be of two types, such as a FakeTensor: all operations read `plain`."""
     with _disable_current_modes():
         return torch.empty(0).as_subclass(CarryingTensor)
 
@@ -184,7 +183,8 @@ def state_leaves(state: AttentiveState | CarryingTensor) -> list[Tensor]:
     return [*state.visible, state.s, *state.memory]
 
 
-def _from_leaves(parts: list[Any], visible: int, layout: str, carry: bool = True) -> Any:
+def state_from_leaves(parts: list[Any], visible: int, layout: str, carry: bool = True) -> Any:
+    """Return the state of `state_leaves`: the number of tensors before s, and whether h is to carry the memory."""
     state = AttentiveState(parts[:visible], parts[visible], Memory(*parts[visible + 1 :]), layout)
     return present_state(state) if carry else state
 
@@ -279,7 +279,7 @@ def _into_parts(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         return None
     rest, kwargs = rest[:1], {**kwargs, "dim": 1}
     parts = zip(*(func(t, *rest, **kwargs) for t in state_leaves(carrier)), strict=True)
-    return tuple(_from_leaves(list(part), 1, carrier.memory_layout) for part in parts)
+    return tuple(state_from_leaves(list(part), 1, carrier.memory_layout) for part in parts)
 
 
 def _repeat_interleave(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -313,7 +313,7 @@ def _concatenate(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     if len(alike) != 1:
         return None
     together = [torch.cat(parts, 1) for parts in zip(*map(state_leaves, carriers), strict=True)]
-    return _from_leaves(together, 1, first.memory_layout)
+    return state_from_leaves(together, 1, first.memory_layout)
 
 
 def _mask(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -397,27 +397,4 @@ _CARRYING: dict[str, Rule] = {
     "__setitem__": _clear,
 }
 
-# torch.func, DDP and torch.export take a state apart into its tensors and put it together again.
-
-
-def _flatten(state: AttentiveState | CarryingTensor) -> tuple[list[Tensor], tuple[int, str]]:
-    return state_leaves(state), (len(state.visible), state.memory_layout)
-
-
-def _flatten_with_keys(state: AttentiveState | CarryingTensor) -> tuple[list[tuple[Any, Tensor]], tuple[int, str]]:
-    tensors, context = _flatten(state)
-    names = ["h", "c"][: context[0]] + ["s", *Memory._fields]
-    return [(pytree.MappingKey(name), tensor) for name, tensor in zip(names, tensors, strict=True)], context
-
-
-for _form in (AttentiveState, CarryingTensor):
-    pytree.register_pytree_node(
-        _form,
-        _flatten,
-        lambda parts, context: _from_leaves(list(parts), *context),
-        serialized_type_name=f"mnemoscope.{_form.__name__}",
-        to_dumpable_context=list,
-        from_dumpable_context=tuple,
-        flatten_with_keys_fn=_flatten_with_keys,
-    )
 torch.serialization.add_safe_globals([AttentiveState, Memory, carrying])  # a saved state is loaded as nn.LSTM's is

@@ -86,9 +86,9 @@ class MemoryLayer(Layer):
         self._warned_of_lost_memory = True
         names = " and ".join(self.state_names)
         warnings.warn(
-            f"{self._get_name()} got a state of {names} without its memory, and goes on with an empty one. Hand back the "
-            "state as the layer gave it, or what .detach(), .clone(), .to() and h[:, rows] make of it; buffers that "
-            "store h alone lose the memory. A learned first state has none: ignore this then",
+            f"{self._get_name()} got a state of {names} without its memory, and goes on with an empty one. Hand back "
+            "the state as the layer gave it, or what .detach(), .clone(), .to() and h[:, rows] make of it; buffers "
+            "that store h alone lose the memory. A learned first state has none: ignore this then",
             stacklevel=2,
         )
 
