@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -148,3 +149,19 @@ def test_no_other_module_uses_a_private_name_of_torch() -> None:
     for path in PACKAGE.rglob("*.py"):
         found = set(private_names_of_torch(path.read_text()))
         assert bool(found) == (path.name == "torch_internals.py"), f"{path}: {found}"
+
+
+def test_tensors_made_outside_dispatch_modes_are_ordinary() -> None:
+    with FakeTensorMode():
+        assert type(torch.empty(1)) is FakeTensor
+        with internals.outside_dispatch_modes():
+            assert type(torch.empty(1)) is torch.Tensor
+
+
+def test_version_counts_writes() -> None:
+    x = torch.zeros(2)
+    before = internals.version(x)
+    x[:1].add_(1)  # through a view
+    assert internals.version(x) == before + 1
+    with torch.inference_mode():
+        assert internals.version(torch.zeros(2)) is None

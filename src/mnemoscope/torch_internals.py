@@ -10,8 +10,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils import _pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -32,6 +34,18 @@ def in_forward_ad() -> bool:
 def in_dispatch_mode() -> bool:
     """True inside a TorchDispatchMode, such as FakeTensorMode or make_fx."""
     return torch._C._len_torch_dispatch_stack() + torch._ops._len_torch_dispatch_stack_pre_dispatch() > 0
+
+
+def outside_dispatch_modes() -> AbstractContextManager[Any]:
+    """Inside, no TorchDispatchMode sees what happens: tensors are ordinary ones."""
+    return _disable_current_modes()
+
+
+def version(tensor: Tensor) -> int | None:
+    """Return how often a tensor, or one that shares its memory, was written to; None where torch does not count."""
+    if torch.compiler.is_compiling() or tensor.is_inference():
+        return None
+    return tensor._version
 
 
 def any_requires_grad(*arguments: Any) -> bool:

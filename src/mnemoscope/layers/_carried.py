@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from mnemoscope.layers._memory import Memory
 from mnemoscope.recurrence import to
+from mnemoscope.torch_internals import outside_dispatch_modes, version
 
 
 class AttentiveState(tuple):
@@ -120,12 +120,12 @@ class CarryingTensor(Tensor):
     @property
     def is_current(self) -> bool:
         """False after h was written to in place: the memory is not that of this h any more."""
-        return torch.compiler.is_compiling() or self.version is None or self.version == self.plain._version
+        return torch.compiler.is_compiling() or self.version is None or self.version == version(self.plain)
 
     def begin_anew(self, mask: Tensor) -> CarryingTensor:
         """Empty the memory of the rows where a mask (1, batch, 1) is zero, and return the same tensor."""
         self.s, self.memory = _begun_anew(self, mask)
-        self.version = _version(self.plain)
+        self.version = version(self.plain)
         return self
 
     def map_state(self, fn: Callable[[Tensor], Tensor]) -> Any:
@@ -145,21 +145,14 @@ def carrying(h: Tensor, s: Tensor, memory: Memory, memory_layout: str) -> Carryi
     carrier.s = s
     carrier.memory = memory
     carrier.memory_layout = memory_layout
-    carrier.version = _version(h)
+    carrier.version = version(h)
     return carrier
 
 
 def _shell() -> CarryingTensor:
     """Return a tensor for an h that cannot be of two types, such as a FakeTensor: all operations read `plain`."""
-    with _disable_current_modes():
+    with outside_dispatch_modes():
         return torch.empty(0).as_subclass(CarryingTensor)
-
-
-def _version(tensor: Tensor) -> int | None:
-    """Return how often a tensor was written to; None where torch does not count."""
-    if torch.compiler.is_compiling() or tensor.is_inference():
-        return None
-    return tensor._version
 
 
 def plain(tensor: Any) -> Any:

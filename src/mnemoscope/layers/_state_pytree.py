@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from mnemoscope.layers._carried import AttentiveState, CarryingTensor, state_from_leaves, state_leaves
 from mnemoscope.layers._memory import Memory
+from mnemoscope.torch_internals import pytree
 
 
 def register() -> None:
