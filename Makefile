@@ -49,7 +49,8 @@ sanitize: $(STAMP) build/sanitized-native.so build/sanitized-x86-64.so
 		MNEMOSCOPE_CPU_KERNELS=$(CURDIR)/build/sanitized-$$build.so \
 		$(BIN)/pytest -q tests/kernels/test_fused_layers.py tests/kernels/test_long_sequences.py \
 			tests/kernels/test_input_projection.py tests/kernels/test_exponent_range.py \
-			tests/kernels/test_final_memory.py tests/kernels/test_gru.py || exit 1; \
+			tests/kernels/test_final_memory.py tests/kernels/test_gru.py \
+			tests/kernels/test_hostile_numbers.py tests/layers/test_misfitting_states.py || exit 1; \
 	done
 
 demo: $(STAMP)

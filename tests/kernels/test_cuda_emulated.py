@@ -6,6 +6,7 @@ import shutil
 import warnings
 
 import emulator
+import hostile_numbers
 import pytest
 import torch
 from fused_truth import Packed, assert_fused_equals_eager, calm, opposed
@@ -149,4 +150,16 @@ def test_backtracking(emulated, options):
 def test_packed_sequences_in_both_directions(emulated, layer):
     packed = Packed(calm(layer(3, 8, bidirectional=True)), torch.tensor([2, 6, 4]))
     assert_fused_equals_eager(packed, torch.randn(6, 3, 3))
+    assert emulated
+
+
+@pytest.mark.parametrize("name", ["RelRNN", "SAB"])
+def test_numbers_out_of_range_are_brought_into_range(emulated, name, monkeypatch):
+    hostile_numbers.unchecked(monkeypatch)
+    layer = hostile_numbers.layers()[name]
+    for clock in (-5, 2**63 - 1):
+        hostile_numbers.check_clock(layer, clock)
+    for length in (-1, 10**6):
+        hostile_numbers.check_lengths(layer, length)
+    hostile_numbers.check_saved_slots(layer, seed=0)
     assert emulated

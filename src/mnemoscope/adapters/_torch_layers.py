@@ -31,6 +31,10 @@ class ProjectedLSTM(LSTM):
     def step_size(self) -> int:
         return self.proj_size
 
+    @property
+    def state_sizes(self) -> tuple[int, ...]:
+        return self.proj_size, self.hidden_size
+
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
         shapes = {**super().shapes(input_size), "weight_hr": (self.proj_size, self.hidden_size)}
         return {**shapes, "weight_hh": (4 * self.hidden_size, self.proj_size)}

@@ -42,7 +42,7 @@ def last_valid_state(states: Tensor, first: Tensor, lengths: Tensor | None) -> T
     """Return the last state of each row (B, n); states (T, B, n), `first` (B, n) is the state before them."""
     if lengths is None:
         return states[-1].clone()  # so that writing to the outputs does not change the state
-    last = (lengths - 1).clamp(min=0).view(1, -1, 1).expand(1, *first.shape)
+    last = (lengths.clamp(1, len(states)) - 1).view(1, -1, 1).expand(1, *first.shape)
     return torch.where((lengths > 0)[:, None], states.gather(0, last).squeeze(0), first)
 
 

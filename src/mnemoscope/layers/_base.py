@@ -15,7 +15,15 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.layers._checks import check_arguments, check_bool, check_input, check_state, state_error
+from mnemoscope.layers._checks import (
+    add_batch_axis,
+    check_arguments,
+    check_bool,
+    check_input,
+    check_state,
+    check_step_input,
+    state_error,
+)
 from mnemoscope.layers._options import naming_unknown_options
 from mnemoscope.layers._projection import project_sequence
 from mnemoscope.layers._run import KernelChoice, KernelSpec, run
@@ -177,6 +185,11 @@ class Layer(Recurrence):
         return self.hidden_size
 
     @property
+    def state_sizes(self) -> tuple[int, ...]:
+        """Features of each of `state_names`."""
+        return (self.hidden_size,) * len(self.state_names)
+
+    @property
     def num_directions(self) -> int:
         return 2 if self.bidirectional else 1
 
@@ -219,12 +232,13 @@ class Layer(Recurrence):
         return output, state
 
     def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Attention, ...] | None]:
-        state = self.coerce_state(state)
         if self.bidirectional:
             raise MnemoscopeError(
                 f"a bidirectional {self._get_name()} has no step: its output at t depends on later inputs; "
                 "call it on the whole sequence, or examine a layer with bidirectional=False"
             )
+        check_step_input(self, x)
+        state = check_state(self, state, x, x.shape[0])
         after = []
         attended = []
         for layer, before in enumerate(unstack_layers(state)):
@@ -260,7 +274,7 @@ class Layer(Recurrence):
         check_input(self, x)
         if x.dim() == 2:
             if state is not None:
-                state = map_state(lambda t: t.unsqueeze(1), state)
+                state = add_batch_axis(self, state)
             output, final = self._forward(x.unsqueeze(1), state, None)
             return output.squeeze(1), map_state(lambda t: t.squeeze(1), final)
         if not self.batch_first:
@@ -272,17 +286,20 @@ class Layer(Recurrence):
         check_input(self, packed.data, packed=True)
         data, sizes, order, back = packed
         x, lengths = pad_packed_sequence(PackedSequence(data, sizes))  # sequences stay sorted, longest first
-        if state is not None and order is not None:
-            state = map_state(lambda t: t[:, order], check_state(self, state, x))
-        output, final = self._forward(x, state, lengths.to(x.device))
+        output, final = self._forward(x, state, lengths.to(x.device), order)
         if back is not None:
             final = map_state(lambda t: t[:, back], final)
         return PackedSequence(pack_padded_sequence(output, lengths).data, sizes, order, back), final
 
-    def _forward(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        """Return the outputs of x (time, batch, input_size), zero past the lengths (batch,), and the last state."""
+    def _forward(
+        self, x: Tensor, state: State | None, lengths: Tensor | None, order: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Return the outputs of x (time, batch, input_size), zero past the lengths (batch,), and the last state.
+
+        `order` (batch,) says which sequence of the state each sequence of x is.
+        """
         weights = [self.weights(index) for index in range(self.num_layers * self.num_directions)]
-        states = self._first_states(state, weights, x)
+        states = self._first_states(state, weights, x, order)
         finals: list[State] = []
         for layer in range(self.num_layers):
             outputs = []
@@ -296,10 +313,15 @@ class Layer(Recurrence):
             x = self._drop_between_layers(x, layer)
         return x, self.present_state(stack_layers(finals))
 
-    def _first_states(self, state: State | None, weights: list[Weights], x: Tensor) -> list[State]:
+    def _first_states(
+        self, state: State | None, weights: list[Weights], x: Tensor, order: Tensor | None
+    ) -> list[State]:
         """Return the state of each layer and direction before the first step of x."""
         if state is not None:
-            return unstack_layers(check_state(self, state, x))
+            state = check_state(self, state, x, x.shape[1])
+            if order is not None:
+                state = map_state(lambda t: t[:, order], state)
+            return unstack_layers(state)
         if self.unchanged_from(Layer, "initial_state"):  # the same, without computing parametrized weights again
             return [self.initial_cell_state(w, x.shape[1]) for w in weights]
         return unstack_layers(self.coerce_state(self.initial_state(x.shape[1])))

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
+from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.recurrence import State, describe, leaves
+from mnemoscope.layers._carried import AttentiveState
+from mnemoscope.layers._memory import Memory
+from mnemoscope.recurrence import State, describe, leaves, map_state
 
 if TYPE_CHECKING:
     from mnemoscope.layers._base import Layer
+    from mnemoscope.layers._memory_layer import MemoryLayer
+
+_LAST_STEP = 2**62  # a clock can go on from here for longer than any run
 
 
 def check_arguments(
@@ -86,41 +92,134 @@ def check_input(layer: Layer, x: Any, packed: bool = False) -> None:
         )
 
 
+def check_step_input(layer: Layer, x: Any) -> None:
+    if not isinstance(x, Tensor) or x.dim() != 2 or x.shape[1] != layer.input_size:
+        raise MnemoscopeError(
+            f"{layer._get_name()}.step expects the input of one step, (batch, input_size) with "
+            f"input_size={layer.input_size}; got {describe(x)}"
+        )
+
+
 def _layout(layer: Layer) -> str:
     return "(batch, time, input_size)" if layer.batch_first else "(time, batch, input_size)"
 
 
-def check_state(layer: Layer, state: State, x: Tensor) -> State:
-    """Return the state in the form that the layer works with, or raise an error that says what does not fit."""
+def check_state(layer: Layer, state: State, x: Tensor, batch: int) -> State:
+    """Return the state in the form that the layer works with, or raise an error that says what does not fit.
+
+    Every tensor of it is checked here and nowhere else: shape, type and device, and on the CPU the numbers that count
+    steps. On a GPU reading them would wait for the device; there the kernels bring them into range.
+
+    Args:
+        layer: the layer that will read the state.
+        state: what the caller gave.
+        x: the input, whose type and device the state must have.
+        batch: the number of sequences.
+    """
     coerced = layer.coerce_state(state)
-    shape = (layer.num_layers * layer.num_directions, x.shape[1], layer.hidden_size)
-    visible = leaves(coerced)[: len(layer.state_names)]
-    if len(visible) != len(layer.state_names) or any(tuple(t.shape) != shape for t in visible):
-        raise state_error(layer, state, list(shape))
-    for k, tensor in enumerate(leaves(coerced)):
-        check_dtype = tensor.is_floating_point() or k < len(visible)  # clocks and origins are integers
-        _check_dtype_and_device(layer, tensor, x, check_dtype)
+    shapes = [(layer.num_layers * layer.num_directions, batch, size) for size in layer.state_sizes]
+    memory = coerced.memory if isinstance(coerced, AttentiveState) else None
+    tensors = leaves(coerced)
+    if [_shape(tensor) for tensor in tensors[: len(shapes)]] != shapes:
+        raise state_error(layer, state, batch)
+    if memory is not None:
+        _check_shape(layer, "s", coerced.s, shapes[0])
+        _check_memory_shapes(cast("MemoryLayer", layer), memory, shapes[0])
+    counters = () if memory is None else (memory.origin, memory.clock)
+    for tensor in tensors:
+        if all(tensor is not counter for counter in counters):
+            _check_floating_point(layer, tensor, x)
+        if tensor.device != x.device:
+            raise MnemoscopeError(
+                f"{layer._get_name()} got input on {x.device} and a state on {tensor.device}: move it with "
+                "mnemoscope.to(state, x.device)"
+            )
+    if memory is not None:
+        _check_steps(layer, memory)
     return coerced
 
 
-def _check_dtype_and_device(layer: Layer, tensor: Tensor, x: Tensor, check_dtype: bool) -> None:
-    """Check that a tensor of a state has the type and the device of the input x."""
-    if check_dtype and tensor.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+def add_batch_axis(layer: Layer, state: State) -> State:
+    """Return an unbatched state as that of one sequence. What is not a tensor is left to `check_state`."""
+
+    def add(tensor: Any) -> Any:
+        if isinstance(tensor, Tensor) and tensor.dim() == 0:
+            raise state_error(layer, state)
+        return tensor.unsqueeze(1) if isinstance(tensor, Tensor) else tensor
+
+    return map_state(add, state)
+
+
+def _shape(tensor: Any) -> Any:
+    """Return a tensor's shape; None for anything else, and for a tensor that is not laid out by strides."""
+    return tensor.shape if isinstance(tensor, Tensor) and tensor.layout is torch.strided else None
+
+
+def _check_shape(layer: Layer, name: str, tensor: Any, shape: tuple[int, ...]) -> None:
+    if _shape(tensor) != shape:
         raise MnemoscopeError(
-            f"{layer._get_name()} got input of {x.dtype} and a state of {tensor.dtype}: convert it with "
-            f"mnemoscope.to(state, {x.dtype})"
-        )
-    if tensor.device != x.device:
-        raise MnemoscopeError(
-            f"{layer._get_name()} got input on {x.device} and a state on {tensor.device}: move it with "
-            "mnemoscope.to(state, x.device)"
+            f"{layer._get_name()}'s state does not fit: its {name} must be a tensor {list(shape)}; got "
+            f"{describe(tensor)}: was it made by another layer, or for another batch?"
         )
 
 
-def state_error(layer: Layer, state: State, shape: list[Any] | None = None) -> MnemoscopeError:
-    expected = shape or [layer.num_layers * layer.num_directions, "batch", layer.hidden_size]
-    names = " and ".join(layer.state_names)
+def _check_memory_shapes(layer: MemoryLayer, memory: Memory, shape: tuple[int, int, int]) -> None:
+    """Check the shapes of a memory, and that its counters are integers; `shape` is that of h."""
+    origin_shape = _shape(memory.origin)
+    slots = origin_shape[-1] if origin_shape else 0
+    if not layer.memory_fits(slots):
+        raise MnemoscopeError(
+            f"{layer._get_name()}'s state does not fit: its memory must have the layer's own number of slots; got "
+            f"{slots}: was it made by another layer?"
+        )
+    layers, batch, n = shape
+    _check_shape(layer, "memory.values", memory.values, (layers, batch, slots, n))
+    _check_shape(layer, "memory.keys", memory.keys, (layers, batch, slots, n))
+    _check_shape(layer, "memory.origin", memory.origin, (layers, batch, slots))
+    _check_shape(layer, "memory.relevance", memory.relevance, (layers, batch, slots))
+    _check_shape(layer, "memory.clock", memory.clock, (layers, batch))
+    for name, tensor in (("origin", memory.origin), ("clock", memory.clock)):
+        if tensor.dtype != torch.int64:
+            raise MnemoscopeError(
+                f"{layer._get_name()}'s state does not fit: its memory.{name} counts steps in torch.int64; got "
+                f"{tensor.dtype}: convert a state with mnemoscope.to(state, dtype), which leaves its integers"
+            )
+
+
+def _check_floating_point(layer: Layer, tensor: Tensor, x: Tensor) -> None:
+    """Check that a tensor of a state has the type of the input x; under autocast, any floating-point type."""
+    if tensor.dtype == x.dtype or (tensor.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
+        return
+    raise MnemoscopeError(
+        f"{layer._get_name()} got input of {x.dtype} and a state of {tensor.dtype}: convert it with "
+        f"mnemoscope.to(state, {x.dtype})"
+    )
+
+
+def _check_steps(layer: Layer, memory: Memory) -> None:
+    """Check that a clock is not negative, and that a state was made before it; -1 is an empty slot."""
+    origin, clock = memory.origin, memory.clock
+    if clock.device.type != "cpu" or not clock.numel() or kernels.is_traced_or_transformed():
+        return
+    first, last = torch.aminmax(clock)
+    made_before = (origin >= -1) & (origin < clock.unsqueeze(-1))
+    if int(first) < 0 or int(last) > _LAST_STEP or not made_before.all():
+        raise MnemoscopeError(
+            f"{layer._get_name()}'s state does not fit: its memory.clock must count steps from 0 on, and "
+            f"its memory.origin must be steps before the clock, or -1; got clocks from {int(first)} to {int(last)}"
+            f"{_range_of(origin)}: carry on a state as a layer returned it"
+        )
+
+
+def _range_of(origin: Tensor) -> str:
+    return f" and origins from {int(origin.min())} to {int(origin.max())}" if origin.numel() else ""
+
+
+def state_error(layer: Layer, state: State, batch: int | None = None) -> MnemoscopeError:
+    first = layer.num_layers * layer.num_directions
+    shapes = dict.fromkeys(f"[{first}, {'batch' if batch is None else batch}, {size}]" for size in layer.state_sizes)
     return MnemoscopeError(
-        f"{layer._get_name()} expects a state of {names}, (layers * directions, batch, hidden_size) = {expected}; "
-        f"got {describe(state)}: was it made by another layer, or for another batch?"
+        f"{layer._get_name()} expects a state of {' and '.join(layer.state_names)}, (layers * directions, batch, "
+        f"hidden_size) = {' and '.join(shapes)}; got {describe(state)}: was it made by another layer, or for another "
+        "batch?"
     )

@@ -35,8 +35,8 @@ class MemoryLayer(Layer):
         """What the slots are for, in words: the memory of a layer that says something else is refused."""
         raise TypeError(f"{type(self).__name__} must say what the slots of its memory are for")
 
-    def memory_fits(self, memory: Memory) -> bool:
-        """True if the memory of a caller's state has the right number of slots."""
+    def memory_fits(self, slots: int) -> bool:
+        """True if the memory of a caller's state may have this number of slots."""
         return True
 
     def cell(self, w: Weights, u: Tensor, state: AttentiveState) -> tuple[Tensor, AttentiveState]:
@@ -56,7 +56,7 @@ class MemoryLayer(Layer):
         if not isinstance(state, AttentiveState) or isinstance(state[0], CarryingTensor):
             state = self._find_memory(state)
         known_layout = state.memory_layout in ("", self.memory_layout)
-        if len(state) != len(self.state_names) or not known_layout or not self.memory_fits(state.memory):
+        if len(state) != len(self.state_names) or not known_layout or not isinstance(state.memory, Memory):
             raise state_error(self, state)
         return state
 
@@ -69,7 +69,7 @@ class MemoryLayer(Layer):
             return AttentiveState([plain(t) for t in visible], h.s, h.memory, h.memory_layout)
 
         visible = tuple(plain(t) for t in visible)
-        if any(t.dim() != 3 for t in visible):
+        if any(t.dim() != 3 or not len(t) for t in visible):
             raise state_error(self, state)
         self._warn_of_lost_memory(visible)
         h = visible[0]

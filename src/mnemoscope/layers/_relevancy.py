@@ -91,8 +91,8 @@ class Screened(AdditiveAttention):
     def kernel_options(self) -> tuple[int, int, float, bool]:
         return self.buffer, self.relevant, float(self.decay), self.refresh
 
-    def memory_fits(self, memory: Memory) -> bool:
-        return memory.values.shape[-2] == self.slots
+    def memory_fits(self, slots: int) -> bool:
+        return slots == self.slots
 
     def options_repr(self) -> list[str]:
         shown = [*super().options_repr(), f"buffer={self.buffer}", f"relevant={self.relevant}"]

@@ -45,7 +45,7 @@ class ScreenedForward {
     Slots<T> slots;
     Rows<T> logits, final_keys;
     Buffer<T> relevance;
-    Buffer<int64_t> clocks;
+    Buffer<int64_t> next;  // the slot of S that the next state of each row takes
     bool logits_bounded;  // softmax needs no shift: no e^{logit} can overflow
 
     void put(int64_t slot, int64_t index, const T* value, const T* key) {
@@ -80,7 +80,7 @@ public:
     ScreenedForward(const AttentiveForward<T>& a, int64_t rows)
         : a(a), capacity(a.capacity()), width(rounded_up(a.n, lanes<T>)),
           slots(rows, capacity, a.n), logits(1, capacity), final_keys(capacity, a.n),
-          relevance(rows * capacity), clocks(rows) {
+          relevance(rows * capacity), next(rows) {
         T sum = 0;
         for (int64_t j = 0; j < a.n; ++j) sum += std::abs(a.v[j]);
         logits_bounded = T(2) * sum < Limits<T>::exponent / 2;
@@ -88,7 +88,7 @@ public:
 
     // The carried memory of sequence b enters row r.
     void begin(int64_t r, int64_t b, T* magnitude) {
-        clocks[r] = a.clock0[b];
+        next[r] = a.buffer ? floor_mod(a.clock0[b], a.buffer) : 0;
         for (int64_t j = 0; j < capacity; ++j) {
             const int64_t from = b * capacity + j, to = slots.at(r, j), at = slots.storage[to];
             slots.state[to] = a.origin0[from] < 0 ? -1 : static_cast<int32_t>(j);
@@ -104,13 +104,14 @@ public:
         if (a.decay < 1)
             for (int64_t j = a.buffer; j < capacity; ++j)
                 relevance[slots.at(r, j)] *= static_cast<T>(a.decay);
-        const int64_t index = a.carried + t, clock = clocks[r]++;
+        const int64_t index = a.carried + t;
         if (a.buffer == 0) {
             const int64_t to = admit(r, T(0));
             if (to >= 0) put(to, index, value, key);
             return;
         }
-        const int64_t oldest = slots.at(r, clock % a.buffer);
+        const int64_t oldest = slots.at(r, next[r]);
+        next[r] = next[r] + 1 == a.buffer ? 0 : next[r] + 1;
         const int64_t to = slots.state[oldest] >= 0 ? admit(r, relevance[oldest]) : -1;
         if (to >= 0) {
             slots.state[to] = slots.state[oldest];
@@ -170,10 +171,12 @@ class ScreenedBackward {
 
     int64_t within_row(int64_t r, int64_t k) const { return k - slots.at(r, 0); }
 
-    // The state in slot j of sequence b after step t; t = -1: in the carried memory.
+    // The state in slot j of sequence b after step t; t = -1: in the carried memory. A saved
+    // tensor may come back changed (torch's hooks): an index of no state is an empty slot.
     int64_t saved_state(int64_t t, int64_t b, int64_t j) const {
-        if (t >= 0) return a.slots[(t * a.batch + b) * capacity + j];
-        return a.origin0[b * capacity + j] < 0 ? -1 : j;
+        if (t < 0) return a.origin0[b * capacity + j] < 0 ? -1 : j;
+        const int64_t index = a.slots[(t * a.batch + b) * capacity + j];
+        return index >= 0 && index < a.carried + a.steps ? index : -1;
     }
     void flush(int64_t r) {
         for (int64_t k = 0; k < capacity; ++k)

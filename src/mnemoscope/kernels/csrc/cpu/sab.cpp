@@ -146,6 +146,17 @@ const T* state_value(const Arguments& a, int64_t b, int64_t index) {
     return a.h + ((index - a.carried) * a.batch + b) * a.n;
 }
 
+// How many states sequence b stores in its steps 0 .. t. One is stored where clock + 1 is a
+// multiple of store_every.
+template <class Arguments>
+int64_t stored_until(const Arguments& a, int64_t b, int64_t t) {
+    return (floor_mod(a.clock0[b], a.store_every) + t + 1) / a.store_every;
+}
+template <class Arguments>
+bool stores_at(const Arguments& a, int64_t b, int64_t t) {
+    return (floor_mod(a.clock0[b], a.store_every) + t + 1) % a.store_every == 0;
+}
+
 template <class T>
 struct SabForwardCell {
     const SabForward<T>& a;
@@ -187,7 +198,7 @@ struct SabForwardCell {
             a.slots[p.row * a.top + i] = used ? static_cast<int32_t>(top.index[i]) : -1;
             a.attention[p.row * a.top + i] = used ? top.weight[i] : T(0);
         }
-        if ((a.clock0[p.b] + p.t + 1) % a.store_every) return;
+        if (!stores_at(a, p.b, p.t)) return;
         top.offer(a.carried + p.t, score_of<T, false>(a.w, h, n), a.top);
         attend(p.b, p.r);
     }
@@ -243,7 +254,7 @@ struct SabBackwardCell {
         fill_zero(d_attended[r], a.n);
         if (a.dc_T) copy(a.dc_T + b * a.n, dc[r], a.n);
         for (int64_t i = 0; i < states; ++i) fill_zero(d_values[r * states + i], a.n);
-        stored[r] = stored_until(b, lengths.length(b) - 1);
+        stored[r] = stored_until(a, b, lengths.length(b) - 1);
         for (int64_t i = 0; i < a.carried; ++i) stored[r] += a.origin0[b * a.carried + i] >= 0;
     }
 
@@ -252,7 +263,7 @@ struct SabBackwardCell {
         if (p.t + 1 < length) truncate(p.b, p.t + 1, carry, p.r);
 
         // A state stored at this step was attended from step t + 1 on.
-        const bool stores = (a.clock0[p.b] + p.t + 1) % a.store_every == 0;
+        const bool stores = stores_at(a, p.b, p.t);
         if (stores) {
             if (p.t + 1 < length) attend_backward(p.b, p.r, p.row + a.batch);
             --stored[p.r];
@@ -289,32 +300,30 @@ struct SabBackwardCell {
     }
 
 private:
-    // How many states sequence b stores in its steps 0 .. t.
-    int64_t stored_until(int64_t b, int64_t t) const {
-        return (a.clock0[b] + t + 1) / a.store_every - a.clock0[b] / a.store_every;
-    }
-
     // Where the gradient of a state gathers: carried states first, then the stored ones, in order.
     T* d_value_of(int64_t b, int64_t r, int64_t index) const {
         if (index < a.carried) return d_values[r * states + index];
-        return d_values[r * states + a.carried + stored_until(b, index - a.carried) - 1];
+        const int64_t before = std::max<int64_t>(stored_until(a, b, index - a.carried) - 1, 0);
+        return d_values[r * states + a.carried + before];
     }
 
     // Cuts the gradient that step t passes back through the recurrence, every `truncation` steps.
     void truncate(int64_t b, int64_t t, T* carry, int64_t r) {
-        const int64_t clock = a.clock0[b] + t;
-        if (clock == 0 || clock % a.truncation) return;
+        const int64_t clock0 = a.clock0[b];  // cut where clock0 + t > 0 is a multiple
+        if (clock0 <= -t || (floor_mod(clock0, a.truncation) + t) % a.truncation) return;
         fill_zero(carry, a.n);
         fill_zero(dc[r], a.n);
     }
 
     // The top states as they were at a step. Scores are computed again: a sparse weight does not
-    // tell its divisor.
+    // tell its divisor. A saved tensor may come back changed: an index is kept within the states.
     void restore_top(int64_t b, int64_t r, int64_t row) {
         top.stored = stored[r];
         top.count = std::min(stored[r], a.top);
         for (int64_t i = 0; i < top.count; ++i) {
-            const int64_t k = top.index[i] = a.slots[row * a.top + i];
+            const int64_t saved = a.slots[row * a.top + i];
+            const int64_t k = std::clamp<int64_t>(saved, 0, a.carried + a.steps - 1);
+            top.index[i] = k;
             if (k < a.carried)
                 top.score[i] = score_of<T, true>(a.w, a.keys0 + (b * a.carried + k) * a.n, a.n);
             else

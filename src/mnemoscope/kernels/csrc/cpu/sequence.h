@@ -18,6 +18,12 @@
 
 namespace mnemoscope {
 
+// n modulo m, 0 .. m - 1, of negative n, too: what is indexed by it stays inside.
+inline int64_t floor_mod(int64_t n, int64_t m) {
+    const int64_t rest = n % m;
+    return rest < 0 ? rest + m : rest;
+}
+
 // Step t of sequence b.
 struct Position {
     int64_t t, b;

@@ -20,7 +20,7 @@ KERNEL cells_backward(const float* dh, const float* dc_T, const float* xp, const
                       float* dh0, float* dc0, int n, int T, int B) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit;
-    const int steps = HAS_LENGTHS ? (int)lengths[pos.sequence] : T;
+    const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
     const bool in_range = unit < n;
     const bool writes = in_range && pos.unit_lane == 0;  // one lane of each unit
     float* shared_dy = shared_memory() + SharedLayout::dy;

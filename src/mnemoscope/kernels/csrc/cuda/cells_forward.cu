@@ -18,7 +18,7 @@ KERNEL cells_forward(const float* xp, const float* V, const float* h0, const flo
                      float* gates, int n, int T, int B) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit;
-    const int steps = HAS_LENGTHS ? (int)lengths[pos.sequence] : T;
+    const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
     const bool in_range = unit < n;
     const bool writes = in_range && pos.unit_lane == 0;  // one lane of each unit
     float* shared_h = shared_memory() + SharedLayout::h;

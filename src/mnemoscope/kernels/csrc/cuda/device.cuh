@@ -71,6 +71,16 @@ DEVICE void store_in_block(float* address, int, float x) { *address = x; }
 
 #define NEGATIVE_INFINITY bits_float((int)0xff800000u)
 
+// Numbers from tensors are brought into range before anything is indexed by them.
+DEVICE int clamped_length(long long length, int T) {
+    return length < 0 ? 0 : (length < T ? (int)length : T);
+}
+// n modulo m, 0 .. m - 1, of negative n, too.
+DEVICE int floor_mod(long long n, int m) {
+    const int rest = (int)(n % m);
+    return rest < 0 ? rest + m : rest;
+}
+
 // The host allocates SHARED_FLOATS of shared memory per block (layout.py, full_attention.py), and
 // each kernel divides it by a struct of offsets: they must agree.
 #define CHECK_SHARED_MEMORY(Layout)              \

@@ -171,7 +171,7 @@ KERNEL full_attention_backward(const float* dh, const float* ds, const float* dc
                                int m0) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int rank = blockIdx.x % CLUSTER_BLOCKS, sequence = blockIdx.x / CLUSTER_BLOCKS;
-    const int steps = HAS_LENGTHS ? (int)lengths[sequence] : T;
+    const int steps = HAS_LENGTHS ? clamped_length(lengths[sequence], T) : T;
     float* shared = shared_memory();
     float* shared_ds = shared + SharedLayout::ds;
     float* context = shared + SharedLayout::context;

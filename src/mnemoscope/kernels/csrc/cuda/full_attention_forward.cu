@@ -72,7 +72,7 @@ KERNEL full_attention_forward(const float* xp, const float* VW_a_T, const float*
                               float* activations, float* log_sums, int n, int T, int B, int m0) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int rank = blockIdx.x % CLUSTER_BLOCKS, sequence = blockIdx.x / CLUSTER_BLOCKS;
-    const int steps = HAS_LENGTHS ? (int)lengths[sequence] : T;
+    const int steps = HAS_LENGTHS ? clamped_length(lengths[sequence], T) : T;
     float* shared = shared_memory();
     float* shared_s = shared + SharedLayout::s;
     float* shared_h = shared + SharedLayout::h;

@@ -29,7 +29,7 @@ KERNEL sab_backward(const float* dh, const float* dattended, const float* dc_T, 
                     int T, int B, int m0, int store_every, int truncation) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit, lane = pos.lane;
-    const int steps = HAS_LENGTHS ? (int)lengths[pos.sequence] : T;
+    const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
     const bool in_range = unit < n;
     const bool writes = in_range && pos.unit_lane == 0;  // one lane of each unit
     const bool writes_slots = pos.rank == 0 && pos.warp == 0 && lane < TOP;  // one warp
@@ -50,11 +50,13 @@ KERNEL sab_backward(const float* dh, const float* dattended, const float* dc_T, 
             for (int r = 0; r < 4; ++r)
                 dxp[(first - unit + t * step_stride) * 4 + r * n + unit] = 0.f;
 
-    // The state in slot `lane` at step t (-1: as carried in), and the attention that it received.
+    // The state in slot `lane` at step t (-1: as carried in), and the attention that it received. A
+    // saved tensor may come back changed (torch's hooks): an index of no state is an empty slot.
     const auto state_at = [&](int t) {
         if (lane >= TOP) return -1;
-        return t >= 0 ? slots[((long long)t * B + pos.sequence) * TOP + lane]
-                      : top0[(long long)pos.sequence * TOP + lane];
+        if (t < 0) return top0[(long long)pos.sequence * TOP + lane];
+        const int state = slots[((long long)t * B + pos.sequence) * TOP + lane];
+        return state < m0 + T ? state : -1;
     };
     const auto attention_at = [&](int t) {
         const bool exists = lane < TOP && t >= 0;
@@ -77,9 +79,9 @@ KERNEL sab_backward(const float* dh, const float* dattended, const float* dc_T, 
     top.state = state_at(steps - 1);
     top.score = score_of(top.state);
     const long long clock = clock0[pos.sequence];
-    const int stored_before = (int)(clock / store_every);
-    const int stored_by_last = steps > 0 ? (int)((clock + steps - 1) / store_every) : stored_before;
-    top.stored = stored0[pos.sequence] + stored_by_last - stored_before;
+    const int stored_by_last =
+        steps > 0 ? (int)(((long long)floor_mod(clock, store_every) + steps - 1) / store_every) : 0;
+    top.stored = stored0[pos.sequence] + stored_by_last;
     for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
         const int state = slot < TOP ? shuffle(top.state, slot) : -1;
         if (pos.unit_lane == slot % LANES_PER_UNIT) {

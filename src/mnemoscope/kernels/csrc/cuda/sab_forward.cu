@@ -24,7 +24,7 @@ KERNEL sab_forward(const float* xp, const float* V, const float* w, const float*
                    float* attention, int n, int T, int B, int m0, int store_every) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit, lane = pos.lane;
-    const int steps = HAS_LENGTHS ? (int)lengths[pos.sequence] : T;
+    const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
     const bool in_range = unit < n;
     const bool writes = in_range && pos.unit_lane == 0;  // one lane of each unit
     const bool writes_slots = pos.rank == 0 && pos.warp == 0 && lane < TOP;  // one warp
@@ -60,7 +60,7 @@ KERNEL sab_forward(const float* xp, const float* V, const float* w, const float*
             exists ? values0[((long long)pos.sequence * m0 + state) * n + unit] : 0.f;
     }
     // Steps until a state is stored.
-    int countdown = store_every - (int)(clock0[pos.sequence] % store_every);
+    int countdown = store_every - floor_mod(clock0[pos.sequence], store_every);
     float divisor, alpha = top.weights(divisor), attended_t = 0.f;
     bool changed = true;  // the memory, since attended_t was computed
     sync_cluster();  // before a block stores into another, that one must have begun

@@ -61,7 +61,7 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
                          float* dc0, float* gathered0, int n, int T, int B) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit, lane = pos.lane;
-    const int steps = HAS_LENGTHS ? (int)lengths[pos.sequence] : T;
+    const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
     const bool in_range = unit < n;
     const bool writes = in_range && pos.unit_lane == 0;  // one lane of each unit
     float* shared_dy = shared_memory() + SharedLayout::dy;
@@ -111,10 +111,14 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
             gradients(r, slot, pos.block_unit) = 0.f;
         }
     };
-    // The state in slot `lane` at step t (-1: as carried in), and the attention that it received.
+    // The state in slot `lane` at step t (-1: as carried in), and the attention that it received. A
+    // saved tensor may come back changed (torch's hooks): an index of no state is an empty slot.
     const auto state_at = [&](int t) {
         if (lane >= SLOTS) return -1;
-        if (t >= 0) return slots[((long long)t * B + pos.sequence) * SLOTS + lane];
+        if (t >= 0) {
+            const int state = slots[((long long)t * B + pos.sequence) * SLOTS + lane];
+            return state < SLOTS + T ? state : -1;
+        }
         return origin0[(long long)pos.sequence * SLOTS + lane] >= 0 ? lane : -1;
     };
     const auto attention_at = [&](int t) {

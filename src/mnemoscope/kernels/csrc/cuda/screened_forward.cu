@@ -64,7 +64,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
                         float* attention, int n, int T, int B, double decay) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit, lane = pos.lane;
-    const int steps = HAS_LENGTHS ? (int)lengths[pos.sequence] : T;
+    const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
     const bool in_range = unit < n;
     const bool writes = in_range && pos.unit_lane == 0;  // one lane of each unit
     const bool writes_slots = pos.rank == 0 && pos.warp == 0 && lane < SLOTS;  // one warp
@@ -102,7 +102,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
         table.state = origin0[(long long)pos.sequence * SLOTS + lane] >= 0 ? lane : -1;
         table.relevance = relevance0[(long long)pos.sequence * SLOTS + lane];
     }
-    if (BUFFER > 0) table.next_slot = (int)(clock0[pos.sequence] % (BUFFER > 0 ? BUFFER : 1));
+    if (BUFFER > 0) table.next_slot = floor_mod(clock0[pos.sequence], BUFFER > 0 ? BUFFER : 1);
     for (int slot = pos.unit_lane; slot < PADDED_SLOTS; slot += LANES_PER_UNIT) {
         const long long row = ((long long)pos.sequence * SLOTS + slot) * n;
         const bool exists = in_range && slot < SLOTS;
