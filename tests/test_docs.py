@@ -33,6 +33,7 @@ SHORTER = {
     "examine": [("needs=120", 'needs=120, scopes=["horizon"]')],
     "scopes": [("needs=120", 'needs=120, scopes=["horizon"]'), (r"^Trainer\(.*$", "")],
     "training": [("updates=2000", "updates=2"), (r"with_length\(400\)", "with_length(30)")],
+    "scale": [("updates=300", "updates=2, evaluate_batches=1"), (r"range\(5\)", "range(2)"), ("T=40", "T=4")],
     "tutorial": [("updates=400", "updates=2")],
     "tasks": [(r"task\.with_length\(300\)", "task.with_length(3)")],
 }

@@ -11,6 +11,7 @@ from mnemoscope.recurrence import Recurrence, State, Trace, detach, select, to, 
 if TYPE_CHECKING:
     from mnemoscope.finding import Examination, Finding
     from mnemoscope.scopes import examine
+    from mnemoscope.sweeps import sweep
 
 __version__ = "0.1.0"
 __all__ = [
@@ -24,12 +25,18 @@ __all__ = [
     "examine",
     "parameter_groups",
     "select",
+    "sweep",
     "to",
     "trace",
 ]
 __all__ += catalog.__all__  # every layer
 
-_LAZY = {"Examination": "mnemoscope.finding", "Finding": "mnemoscope.finding", "examine": "mnemoscope.scopes"}
+_LAZY = {
+    "Examination": "mnemoscope.finding",
+    "Finding": "mnemoscope.finding",
+    "examine": "mnemoscope.scopes",
+    "sweep": "mnemoscope.sweeps",
+}
 
 
 def __getattr__(name: str) -> Any:  # layers are wanted by every script, the scopes by few: they load when asked for

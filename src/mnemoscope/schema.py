@@ -10,6 +10,7 @@ import reprlib
 import sys
 import types
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -19,6 +20,12 @@ T = TypeVar("T")
 
 _short = reprlib.repr  # a file may hold anything, however long or deep
 _QUOTES = "'\""
+
+
+@cache
+def _type_hints(kind: Any) -> dict[str, Any]:
+    """The annotations of a dataclass; to evaluate them anew at each call would take longer than all the checks."""
+    return get_type_hints(kind)
 
 
 def to_dict(value: Any) -> Any:
@@ -45,7 +52,7 @@ def checked_fields(kind: type, data: Any, where: str) -> dict[str, Any]:
     for name, field in known.items():
         if name not in data and _is_required(field):
             raise MnemoscopeError(f"{where} lacks the field {name!r}")
-    hints = get_type_hints(kind)
+    hints = _type_hints(kind)
     return {name: convert(hints[name], value, f"{where}.{name}") for name, value in data.items()}
 
 
@@ -57,7 +64,8 @@ def check_object(data: Any, where: str) -> None:
 
 def check_fields(value: Any) -> None:
     """Refuse a dataclass with a field of the wrong type, or with a number that is NaN or infinite."""
-    hints = get_type_hints(type(value))
+    kind: Any = type(value)
+    hints = _type_hints(kind)
     for field in fields(value):
         convert(hints[field.name], getattr(value, field.name), field.name.replace("_", "-"))
 

@@ -43,7 +43,7 @@ def fails(arguments: list[str], capsys: Any, code: int = 2) -> str:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian"], "'trian' is not a command; commands are train, resume, evaluate"),
+        (["trian"], "'trian' is not a command; commands are train, resume, sweep, evaluate"),
         (["trian"], "did you mean train?"),
         (["train"], "no task was given; mnemoscope train TASK takes one of copy, denoise"),
         (["train", "cpy"], "'cpy' is not a task"),

@@ -8,7 +8,7 @@ import pytest
 from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Plane, Points, Style
 from mnemoscope.report._downsampling import block_means, even_indices
 from mnemoscope.report._figures import draw_figure
-from mnemoscope.report._index import COLUMNS, _cell
+from mnemoscope.report._index import COLUMNS, table_cell
 from mnemoscope.report._interactive import pack_array, plotly_chart
 from mnemoscope.report._palette import (
     LIGHT,
@@ -292,10 +292,22 @@ def test_arrays_are_packed_in_the_smallest_type_that_holds_them(array, dtype):
     ],
 )
 def test_cells_of_the_index_are_rounded_and_sorted_by_what_they_were(value, text, sort_key):
-    cell = _cell(value)
+    cell = table_cell(value)
     assert (cell.text, cell.sort_key, cell.is_number) == (text, sort_key, not isinstance(value, str))
 
 
 def test_columns_of_the_index_are_in_order():
     assert list(COLUMNS)[:5] == ["task", "model", "outcome", "parameters", "updates"]
     assert list(COLUMNS)[5:] == ["metric", "best", "best_update", "baseline", "updates_per_second"]
+
+
+def test_heat_map_with_labels_has_them_on_both_axes():
+    heat = HeatMap("h", np.arange(3), np.arange(2), HEAT.z, x_labels=("2", "<5>", "LSTM"), y_labels=("a", "b"))
+    drawn = plotly_chart(chart(heat))
+    assert drawn["data"][0]["x"] == ["2", "&lt;5&gt;", "LSTM"]
+    assert drawn["data"][0]["y"] == ["a", "b"]
+    assert [drawn["layout"][axis]["type"] for axis in ("xaxis", "yaxis")] == ["category", "category"]
+    axes = axes_of(chart(heat))
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "<5>", "LSTM"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+    assert "type" not in plotly_chart(chart(HEAT))["layout"]["xaxis"]

@@ -24,6 +24,7 @@ class Option(NamedTuple):
     help: str
 
 
+@functools.cache
 def options(layer: type) -> dict[str, Option]:
     """Return a layer's own options by name: the keyword-only arguments of its constructor, without device and dtype.
 

@@ -7,20 +7,25 @@ from mnemoscope.report._headline import Headline, HeadlineValue, headlines
 from mnemoscope.report._index import write_index
 from mnemoscope.report._page import all_charts, render, write_page
 from mnemoscope.report._runs import RunRow, learning_charts, learning_finding
+from mnemoscope.report._sweep import SweepGroup, short_name, sweep_charts, write_sweep
 
 __all__ = [
     "Chart",
     "Headline",
     "HeadlineValue",
     "RunRow",
+    "SweepGroup",
     "all_charts",
     "charts_of",
     "headlines",
     "learning_charts",
     "learning_finding",
     "render",
+    "short_name",
+    "sweep_charts",
     "write_figures",
     "write_index",
     "write_page",
     "write_panels",
+    "write_sweep",
 ]

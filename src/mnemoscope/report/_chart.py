@@ -67,12 +67,17 @@ class Bars:
 
 @dataclass(frozen=True, eq=False)
 class HeatMap:
-    """z (rows, columns) as colors, over y (rows,) and x (columns,). Row 0 is at the top."""
+    """z (rows, columns) as colors, over y (rows,) and x (columns,). Row 0 is at the top.
+
+    Where columns and rows are not numbers, or not at even distances, they have labels.
+    """
 
     name: str
     x: np.ndarray
     y: np.ndarray
     z: np.ndarray
+    x_labels: tuple[str, ...] = ()
+    y_labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +216,7 @@ def _mark_in_words(mark: Mark) -> str:
         case Bars(name, labels, values):
             bars = [f"{label} {format_number(float(value))}" for label, value in zip(labels, values, strict=True)]
             return f"{name}: {', '.join(bars[:WORDS_FOR_BARS])}."
-        case HeatMap(name, _, _, z) | Plane(name, _, _, z):
+        case HeatMap(name=name, z=z) | Plane(name=name, z=z):
             return f"{name}: {z.shape[0]} by {z.shape[1]} values, {_range_in_words(z)}."
 
 

@@ -98,6 +98,10 @@ def _draw_mark(figure: Any, axes: Any, mark: Mark, number: int, count: int) -> N
                 mark.x, mark.y, mark.z, cmap=COLOR_SCALE.lower(), shading="nearest", rasterized=True
             )
             axes.invert_yaxis()  # row 0 at the top, as in a matrix
+            if mark.x_labels:
+                axes.set_xticks(mark.x, [_escape(label) for label in mark.x_labels], rotation=45, ha="right")
+            if mark.y_labels:
+                axes.set_yticks(mark.y, [_escape(label) for label in mark.y_labels])
             figure.colorbar(drawn, ax=axes)
         case Plane():
             levels = 20 if mark.color_range is None else np.linspace(*mark.color_range, 21)

@@ -46,14 +46,15 @@ def write_index(rows: Sequence[RunRow], path: str | Path, title: str, links: Map
         curves=charts,
         title=title,
         columns=COLUMNS,
-        rows=[(row.run, links.get(row.run, ""), [_cell(getattr(row, name)) for name in COLUMNS]) for row in rows],
+        rows=[(row.run, links.get(row.run, ""), [table_cell(getattr(row, name)) for name in COLUMNS]) for row in rows],
     )
     path = Path(path)
     write_atomic(path, text.encode(errors="backslashreplace"))
     return path
 
 
-def _cell(value: Any) -> Cell:
+def table_cell(value: Any) -> Cell:
+    """Return a value as a cell of a sortable table; a dash for None."""
     if value is None:
         return Cell("–", "", True)
     if isinstance(value, int):

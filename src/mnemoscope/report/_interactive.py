@@ -88,7 +88,7 @@ def _smallest_dtype(values: np.ndarray) -> str:
 def _axis(chart: Chart, name: str) -> Json:
     axis: Axis = getattr(chart, name)
     described: Json = {"title": {"text": _escape(axis.title)}, "automargin": True}
-    if name == "x" and any(isinstance(mark, Bars) for mark in chart.marks):
+    if any(_has_labels(mark, name) for mark in chart.marks):
         described["type"] = "category"
     elif axis.log:
         described |= {"type": "log", **(_log_axis(chart, name) or {})}
@@ -99,6 +99,12 @@ def _axis(chart: Chart, name: str) -> Json:
     if name == "y" and any(isinstance(mark, HeatMap) for mark in chart.marks):
         described["autorange"] = "reversed"  # row 0 at the top, as in a matrix
     return described
+
+
+def _has_labels(mark: Mark, axis: str) -> bool:
+    if isinstance(mark, HeatMap):
+        return bool(getattr(mark, f"{axis}_labels"))
+    return axis == "x" and isinstance(mark, Bars)
 
 
 def _linear_axis(chart: Chart, name: str) -> Json:
@@ -159,7 +165,12 @@ def _traces(mark: Mark, detail: float) -> list[Json]:
             return [_bars(mark)]
         case HeatMap():
             z, rows, columns = block_means(mark.z, int(MAX_HEAT_CELLS * detail))
-            return [_grid(mark, "heatmap", z, mark.x[columns], mark.y[rows])]
+            grid = _grid(mark, "heatmap", z, mark.x[columns], mark.y[rows])
+            if mark.x_labels:
+                grid["x"] = [_escape(mark.x_labels[column]) for column in columns]
+            if mark.y_labels:
+                grid["y"] = [_escape(mark.y_labels[row]) for row in rows]
+            return [grid]
         case Plane():
             return _contours(mark, detail)
 

@@ -14,6 +14,7 @@ from mnemoscope.report._charts import charts_of
 _OUTCOMES = {
     "solved": "Training solved the task",
     "budget spent": "Training spent its budget",
+    "stopped early": "Training was stopped early",
     "unfinished": "Training is unfinished",
 }
 _HELP = (

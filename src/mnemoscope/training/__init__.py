@@ -8,7 +8,7 @@ from mnemoscope.training._fit import fit
 from mnemoscope.training._layer_options import layer_options, models
 from mnemoscope.training._metrics import MetricsRecord
 from mnemoscope.training._model import SequenceModel, make_layer
-from mnemoscope.training._progress import Diverged, Progress, ProgressCallback, Stop, Summary
+from mnemoscope.training._progress import Diverged, Enough, Progress, ProgressCallback, Stop, Summary
 from mnemoscope.training._run import CheckpointName, Run, resume, train
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Change",
     "CheckpointName",
     "Diverged",
+    "Enough",
     "Environment",
     "FitConfig",
     "MetricsRecord",

@@ -32,7 +32,7 @@ def layer_options(model: str) -> dict[str, Option]:
     They are the keyword arguments of its constructor. A function, such as a nonlinearity of the user's, can be passed
     in Python only: annotations are returned without it.
     """
-    kind = models().get(model)
+    kind: Any = models().get(model)
     if kind is None:
         raise MnemoscopeError(f"model = {model!r} is not a layer; layers are {', '.join(models())}")
     if kind in _TORCH_LAYERS.values():

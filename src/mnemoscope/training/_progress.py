@@ -27,11 +27,14 @@ class Progress:
     """The metrics of the last evaluation."""
 
 
+Outcome = Literal["solved", "budget spent", "stopped early"]
+
+
 @dataclass(frozen=True)
 class Summary:
     """How a run ended: the content of summary.json."""
 
-    outcome: Literal["solved", "budget spent"]
+    outcome: Outcome
     updates: int
     metric: str
     """The task's headline metric, whose best value is `best`."""
@@ -59,6 +62,10 @@ def read_summary(path: Path) -> Summary:
 
 class Stop(Exception):
     """Raise this from a callback to end a run after the current update; its state is saved first."""
+
+
+class Enough(Stop):
+    """Raise this from a callback to end a run for good: its summary says that it was stopped early."""
 
 
 class Diverged(MnemoscopeError):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Task
-from mnemoscope.training._checkpoint import BEST, Checkpoint, check_tensors_match, read_checkpoint
+from mnemoscope.training._checkpoint import BEST, Checkpoint, check_tensors_match, checkpoints, read_checkpoint
 from mnemoscope.training._config import RunConfig
 from mnemoscope.training._environment import AllowedChange
 from mnemoscope.training._fit import fit
@@ -89,6 +89,11 @@ class Run:
     def summary(self) -> Summary | None:
         """Return how the run ended, or None if it has not."""
         return read_summary(self.files.summary) if self.files.summary.exists() else None
+
+    @property
+    def saved_update(self) -> int:
+        """The update of the newest checkpoint; 0 if there is none."""
+        return max((int(path.stem) for path in checkpoints(self.files.checkpoints)), default=0)
 
     def model(self, which: CheckpointName = "last") -> SequenceModel:
         """Return the network with its last weights, or with the best ones on held-out batches."""

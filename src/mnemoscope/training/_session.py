@@ -23,7 +23,7 @@ from mnemoscope.training._environment import AllowedChange, Change, Environment,
 from mnemoscope.training._folder import RunFolder
 from mnemoscope.training._learner import Learner, tensors_under
 from mnemoscope.training._metrics import MetricsLog, MetricsPosition
-from mnemoscope.training._progress import Diverged, Progress, ProgressCallback, Stop, Summary
+from mnemoscope.training._progress import Diverged, Enough, Outcome, Progress, ProgressCallback, Stop, Summary
 from mnemoscope.training._run_description import RunDescription
 from mnemoscope.training._tensorboard_log import TensorBoardLog
 from mnemoscope.training._trajectory import record_parameters
@@ -57,6 +57,7 @@ class Session:
         self.changes: tuple[Change, ...] = ()
         self.last_checkpoint: Path | None = None
         self._may_change: Collection[AllowedChange] = ()
+        self.stopped_early = False
 
     def begin(self) -> None:
         """Start a new run, with a checkpoint of its initial weights."""
@@ -98,6 +99,8 @@ class Session:
             self._report_progress(None)
             while not self.finished:
                 self._one_update()
+        except Enough:
+            self.stopped_early = not self.finished
         finally:
             if self.tensorboard is not None:
                 self.tensorboard.close()
@@ -253,7 +256,7 @@ class Session:
     def _summarize(self, seconds: float, updates: int) -> Summary:
         """Return how the run ended, and write it to summary.json."""
         summary = Summary(
-            outcome="solved" if self.best_so_far.solves(self.task) else "budget spent",
+            outcome=self._outcome(),
             updates=self.learner.updates_done,
             metric=self.task.metric,
             best=self.best_so_far.best,
@@ -268,6 +271,11 @@ class Session:
         if self.folder is not None:
             write_atomic(self.folder.summary, to_json(asdict(summary), indent=2))
         return summary
+
+    def _outcome(self) -> Outcome:
+        if self.stopped_early:
+            return "stopped early"
+        return "solved" if self.best_so_far.solves(self.task) else "budget spent"
 
 
 def total_updates(task: Task, config: FitConfig) -> int:

@@ -41,16 +41,21 @@ class Train(Generic[TaskType, LayerType]):
 
 
 def main(arguments: list[str]) -> int:
+    names_no_task = _pop_task_name(arguments)[0] is None and pop_option(arguments, "--config")[0] is None
+    if names_no_task and {"-h", "--help"} & set(arguments):
+        print(_usage())
+        return 0
+    config, options = parse_run(arguments, "train")
+    folder = options.out or unused_folder("runs", f"{config.task.name}-{config.network.model}")
+    return follow(lambda callback: train(config, folder, callback), config, folder, options.output)
+
+
+def parse_run(arguments: list[str], command: str) -> tuple[RunConfig, Train[Task, Any]]:
+    """Return the configuration of a run that the arguments of `command` describe, and all options."""
     path, rest = pop_option(arguments, "--config")
     base = None if path is None else RunConfig.from_dict(read_json(Path(path), follow=True), path)
     name, rest = _pop_task_name(rest)
-    if name is None and base is None and {"-h", "--help"} & set(rest):
-        print(_usage())
-        return 0
-    task = _task(name, base)
-    config, options = _parse(task, base, rest)
-    folder = options.out or unused_folder("runs", f"{task.name}-{config.network.model}")
-    return follow(lambda callback: train(config, folder, callback), config, folder, options.output)
+    return _parse(_task(name, base, command), base, rest, command)
 
 
 def _pop_task_name(arguments: list[str]) -> tuple[str | None, list[str]]:
@@ -60,17 +65,19 @@ def _pop_task_name(arguments: list[str]) -> tuple[str | None, list[str]]:
     return None, arguments
 
 
-def _task(name: str | None, base: RunConfig | None) -> Task:
+def _task(name: str | None, base: RunConfig | None, command: str) -> Task:
     """The task with its defaults, or as the configuration to repeat has it."""
     if base is not None and name in (None, base.task.name):
         return base.task
     if name is None or name not in TASKS:
         problem = "no task was given" if name is None else f"{name!r} is not a task"
-        raise MnemoscopeError(f"{problem}; mnemoscope train TASK takes one of {', '.join(TASKS)}")
+        raise MnemoscopeError(f"{problem}; mnemoscope {command} TASK takes one of {', '.join(TASKS)}")
     return TASKS[name]()
 
 
-def _parse(task: Task, base: RunConfig | None, arguments: list[str]) -> tuple[RunConfig, Train[Task, Any]]:
+def _parse(
+    task: Task, base: RunConfig | None, arguments: list[str], command: str
+) -> tuple[RunConfig, Train[Task, Any]]:
     """Return the configuration that the arguments give, and all options. The model decides which options there are."""
     network = NetworkConfig() if base is None else base.network
     model, arguments = pop_option(arguments, "--model")
@@ -90,7 +97,7 @@ def _parse(task: Task, base: RunConfig | None, arguments: list[str]) -> tuple[Ru
         "of another layer. --config RUN/config.json repeats a run; other options then change it."
     )
     kind: Any = Train[type(task), layer_type]  # type: ignore[misc]
-    options: Train[Task, Any] = parse(kind, arguments, f"train {task.name}", about=about, default=default)
+    options: Train[Task, Any] = parse(kind, arguments, f"{command} {task.name}", about=about, default=default)
 
     # The configuration records the options that were given, not the layer's defaults.
     defaults = asdict(layer_type())

@@ -1,0 +1,172 @@
+"""mnemoscope sweep TASK --grid ...: train many runs; sweep resume FOLDER goes on, sweep table FOLDER sums them up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import tyro
+
+from mnemoscope.cli import _sweep_table
+from mnemoscope.cli._commands.train import parse_run
+from mnemoscope.cli._console import OutputOptions, parse, pop_option, show_json, terminal
+from mnemoscope.cli._names import unused_folder
+from mnemoscope.cli._sweep_progress import SweepView
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.sweeps import (
+    Engine,
+    Halving,
+    LocalEngine,
+    Sweep,
+    SweepCallback,
+    parse_grid,
+    resume_sweep,
+    sweep,
+)
+from mnemoscope.tasks import TASKS
+
+EngineName = Literal["local"]
+
+USAGE = f"""usage: mnemoscope sweep TASK --grid FIELD=VALUES... [OPTIONS] [OPTIONS of mnemoscope train]
+       mnemoscope sweep --config RUN/config.json --grid FIELD=VALUES... [OPTIONS]
+       mnemoscope sweep resume FOLDER [--jobs N] [--engine ENGINE]
+       mnemoscope sweep table FOLDER [--by FIELD...]
+
+Trains a run for every combination of the grid's values, each in a folder of its own. Started again, it goes on and
+skips what has ended; with a larger grid it trains what is new.
+
+  --grid FIELD=VALUES...  fields of task, network and fit: network.buffer=2,5 fit.seed=0:5 (the latter is 0 to 4)
+  --out FOLDER            the sweep's folder; by default a new one under sweeps/
+  --jobs N                runs at a time; by default one for each CPU, or for as many CPUs as a run has --threads
+  --engine ENGINE         where: {", ".join(get_args(EngineName))}
+  --halving UPDATES       rungs, as 100,300,900: only the best runs go on from each; the last is the budget
+  --keep SHARE            of the runs at a rung that go on; 1/2 by default
+  --quiet, --json         print nothing but errors; print the result as JSON
+
+Tasks are {", ".join(TASKS)}. mnemoscope train TASK --help shows the other options."""
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where the runs of a sweep are trained."""
+
+    jobs: int | None = None
+    """Runs at a time; by default one for each CPU, or for as many CPUs as a run has threads."""
+    engine: EngineName = "local"
+    """Where: processes of this machine."""
+
+    def make(self, threads: int) -> Engine:
+        return LocalEngine(self.jobs, threads=threads)
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a sweep that was stopped or killed."""
+
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
+    """The sweep's folder."""
+    where: tyro.conf.OmitArgPrefixes[EngineOptions] = field(default_factory=EngineOptions)
+    output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["resume"]:
+        return _resume(arguments[1:])
+    if arguments[:1] == ["table"]:
+        return _sweep_table.main(arguments[1:])
+    if {"-h", "--help"} & set(arguments):
+        print(USAGE)
+        return 0
+    grid_words, rest = _pop_words(arguments, "--grid")
+    where, rest = _pop_engine(rest)
+    halving, rest = _pop_halving(rest)
+    config, options = parse_run(rest, "sweep")
+    if not grid_words:
+        raise MnemoscopeError("no grid was given; mnemoscope sweep TASK --grid network.buffer=2,5 fit.seed=0:5")
+    grid = parse_grid(grid_words)
+    folder = options.out or unused_folder("sweeps", f"{config.task.name}-{config.network.model}")
+    total = 1
+    for values in grid.values():
+        total *= len(values)
+    engine = where.make(config.fit.threads or 1)
+    return _follow(
+        lambda callback: sweep(config, grid, folder, engine=engine, halving=halving, callback=callback),
+        SweepView(list(grid), total, options.output.quiet),
+        folder,
+        options.output,
+    )
+
+
+def _resume(arguments: list[str]) -> int:
+    options = parse(Resume, arguments, "sweep resume")
+    described = Sweep(options.folder)
+    threads = next(described.configs()).fit.threads
+    engine = options.where.make(threads)
+    axes = list(described.file.runs[0].changes)
+    return _follow(
+        lambda callback: resume_sweep(options.folder, engine=engine, callback=callback),
+        SweepView(axes, len(described.names), options.output.quiet),
+        options.folder,
+        options.output,
+    )
+
+
+def _follow(start: Callable[[SweepCallback], Sweep], view: SweepView, folder: Path, output: OutputOptions) -> int:
+    """Run a sweep to its end, say how it went, and return the exit code."""
+    try:
+        with view.shown():
+            finished = start(view)
+    except KeyboardInterrupt:
+        terminal().print(f"stopped; go on with: mnemoscope sweep resume {folder}", highlight=False, soft_wrap=True)
+        return 128 + view.signal_number
+    failures = finished.failures()
+    diverged = [name for name, ending in failures.items() if ending.exit_code == 3]
+    result: dict[str, Any] = {
+        "sweep": str(folder),
+        "runs": len(finished.names),
+        "diverged": len(diverged),
+        "failed": len(failures) - len(diverged),
+    }
+    if output.json:
+        show_json(result)
+    elif not output.quiet:
+        counts = [f"{result['runs']} runs", *(f"{result[key]} {key}" for key in ("diverged", "failed") if result[key])]
+        print(f"{', '.join(counts)}; {folder}; see: mnemoscope sweep table {folder}")
+    if result["failed"]:
+        first = next(ending.message for name, ending in failures.items() if name not in diverged)
+        raise MnemoscopeError(f"{result['failed']} of {result['runs']} runs failed ({folder}/failures.jsonl): {first}")
+    return 0
+
+
+def _pop_words(arguments: list[str], option: str) -> tuple[list[str], list[str]]:
+    """The words behind an option, up to the next option, and the other arguments."""
+    words: list[str] = []
+    rest: list[str] = []
+    inside = False
+    for word in arguments:
+        if word == option or word.startswith(f"{option}="):
+            inside = True
+            words += [word.partition("=")[2]] if "=" in word else []
+        elif inside and not word.startswith("--"):
+            words.append(word)
+        else:
+            inside = False
+            rest.append(word)
+    return words, rest
+
+
+def _pop_engine(arguments: list[str]) -> tuple[EngineOptions, list[str]]:
+    jobs, rest = pop_option(arguments, "--jobs")
+    name, rest = pop_option(rest, "--engine")
+    given = [*(["--jobs", jobs] if jobs is not None else []), *(["--engine", name] if name is not None else [])]
+    return parse(EngineOptions, given, "sweep"), rest
+
+
+def _pop_halving(arguments: list[str]) -> tuple[Halving | None, list[str]]:
+    rungs, rest = pop_option(arguments, "--halving")
+    keep, rest = pop_option(rest, "--keep")
+    if rungs is None and keep is not None:
+        raise MnemoscopeError("keep needs halving, the updates of its rungs: --halving 100,300,900")
+    return (None if rungs is None else Halving.parse(rungs, keep or "1/2")), rest

@@ -1,0 +1,192 @@
+"""The driver: hands jobs to an engine, tries again those that died, and records those that failed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Protocol
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import append, make_folder, parse_json, read_bytes, to_json
+from mnemoscope.sweeps._job import SUMMARY, Ending, Job
+
+MAX_RETRIES = 3  # of a job whose process was killed
+FAILURES = "failures.jsonl"
+LOGS = "logs"
+POLL_SECONDS = 1.0
+DIVERGED = 3  # the exit code of a run that diverged, which it would do again
+
+
+class Engine(Protocol):
+    """What runs jobs, at most `slots` at a time."""
+
+    slots: int
+
+    def start(self, jobs: Sequence[tuple[Job, Path]], logs: Path) -> None:
+        """Start jobs in their folders. What they print goes to a file of their name in `logs`."""
+
+    def wait(self, seconds: float) -> Iterable[tuple[str, Ending]]:
+        """Return the names of jobs that have ended, and how; wait up to `seconds` for the first."""
+
+    def stop(self) -> None:
+        """Have all running jobs save their work and end, and return when they have."""
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """Passed to the callback when a job has ended for good, or begins another attempt."""
+
+    job: Job
+    ending: Ending
+    retry: int
+    """The number of the attempt that follows; 0 if the job has ended for good."""
+    done: int
+    """Jobs that have ended for good, those of earlier calls included."""
+    total: int
+    running: int
+    stage: str
+    """What all these jobs are, if they are only part of the sweep: "rung 300"."""
+    seconds_left: float | None
+    """At the speed of this call so far; None before its first job has ended."""
+
+
+SweepCallback = Callable[[SweepProgress], object]
+
+
+def run_jobs(
+    jobs: Iterable[Job],
+    folder: Path,
+    engine: Engine,
+    *,
+    total: int,
+    is_done: Callable[[Job], bool] | None = None,
+    callback: SweepCallback | None = None,
+    stage: str = "",
+) -> int:
+    """Do all jobs that are not done yet, each in `folder / job.name`; return how many failed.
+
+    An interrupted call, by Ctrl-C or an error of the engine, first has the running jobs save their work.
+
+    Args:
+        jobs: taken one by one as there is room, so that any number of them fits into memory.
+        folder: where the jobs' folders, failures.jsonl and logs/ go; whoever calls this holds its lock.
+        engine: where they run.
+        total: how many jobs there are.
+        is_done: True for a job that need not run; by default, one whose folder has a summary.json.
+        callback: called with the `SweepProgress` when a job ended.
+        stage: what the callback is told that these jobs are.
+    """
+    is_done = is_done or (lambda job: has_summary(folder / job.name))
+    driver = _Driver(folder, engine, total, is_done, callback, stage)
+    return driver.run(jobs)
+
+
+def has_summary(folder: Path) -> bool:
+    """True if the job in `folder` has ended."""
+    return (folder / SUMMARY).is_file()
+
+
+def read_failures(folder: Path) -> dict[str, Ending]:
+    """Return how jobs failed, by name, the last time that each was tried."""
+    path = folder / FAILURES
+    if not path.exists():
+        return {}
+    lines = read_bytes(path).split(b"\n")[:-1]  # a killed driver may have left the last one incomplete
+    failures = {}
+    for number, line in enumerate(lines, 1):
+        record = parse_json(line, f"{path}, line {number}")
+        message, code = (record.get("message"), record.get("exit_code")) if isinstance(record, dict) else (None, None)
+        if not isinstance(message, str) or type(code) is not int:
+            raise MnemoscopeError(f"{path}, line {number} is not a record of a failed job")
+        failures[str(record.get("job"))] = Ending("failed", message, code)
+    return {name: ending for name, ending in failures.items() if not has_summary(folder / name)}
+
+
+class _Driver:
+    def __init__(
+        self,
+        folder: Path,
+        engine: Engine,
+        total: int,
+        is_done: Callable[[Job], bool],
+        callback: SweepCallback | None,
+        stage: str,
+    ) -> None:
+        self.folder = folder
+        self.engine = engine
+        self.total = total
+        self.is_done = is_done
+        self.callback = callback
+        self.stage = stage
+        self.logs = make_folder(folder / LOGS)
+        self.diverged = {name for name, ending in read_failures(folder).items() if ending.exit_code == DIVERGED}
+        self.running: dict[str, Job] = {}
+        self.again: deque[Job] = deque()
+        self.deaths: Counter[str] = Counter()
+        self.skipped = self.ended_now = self.failed = 0
+        self.started_at = time.monotonic()
+
+    def run(self, jobs: Iterable[Job]) -> int:
+        """Keep every slot of the engine busy until all jobs are done."""
+        queue = self._wanted(jobs)
+        try:
+            while True:
+                room = self.engine.slots - len(self.running)
+                new = list(islice(chain(self._again(), queue), room))
+                self.running |= {job.name: job for job in new}
+                self.engine.start([(job, self.folder / job.name) for job in new], self.logs)
+                if not self.running:
+                    return self.failed
+                for name, ending in self.engine.wait(POLL_SECONDS):
+                    self._note(self.running.pop(name), ending)
+        except BaseException:
+            self.engine.stop()
+            raise
+
+    def _wanted(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        for job in jobs:
+            if job.name in self.diverged:
+                self.skipped += 1
+                self.failed += 1
+            elif self.is_done(job):
+                self.skipped += 1
+            else:
+                yield job
+
+    def _again(self) -> Iterator[Job]:
+        while self.again:
+            yield self.again.popleft()
+
+    def _note(self, job: Job, ending: Ending) -> None:
+        """Take up how an attempt ended: done, once more, or failed for good."""
+        if ending.no_space:
+            raise MnemoscopeError(ending.message)
+        retry = 0
+        killed = ending.outcome in ("died", "stopped")  # nobody here asked it to stop
+        if killed and self.deaths[job.name] < MAX_RETRIES:
+            self.deaths[job.name] += 1
+            self.again.append(job)
+            retry = self.deaths[job.name] + 1
+        else:
+            self.deaths.pop(job.name, None)
+            self.ended_now += 1
+            if ending.outcome != "ended":
+                self.failed += 1
+                self._record(job, ending)
+        if self.callback is not None:
+            self.callback(self._progress(job, ending, retry))
+
+    def _record(self, job: Job, ending: Ending) -> None:
+        record = {"job": job.name, "exit_code": ending.exit_code, "message": ending.message}
+        append(self.folder / FAILURES, to_json(record))
+
+    def _progress(self, job: Job, ending: Ending, retry: int) -> SweepProgress:
+        done = self.skipped + self.ended_now
+        left = None
+        if self.ended_now:
+            left = (time.monotonic() - self.started_at) / self.ended_now * (self.total - done)
+        return SweepProgress(job, ending, retry, done, self.total, len(self.running), self.stage, left)

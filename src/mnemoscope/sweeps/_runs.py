@@ -1,0 +1,87 @@
+"""Training runs as jobs: their names, and the function that every engine calls for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import locked
+from mnemoscope.sweeps._job import Job, StopRequest
+from mnemoscope.training import Enough, Progress, Run, RunConfig, Stop, Summary, layer_options, resume, train
+
+CALL = "mnemoscope.sweeps:train_run"
+LOCK_SECONDS = 60.0  # in which the process of a driver that was killed saves its run and ends
+
+
+class _AtRung(Stop):
+    """The run has made the updates of its rung."""
+
+
+def run_job_of(config: RunConfig, **options: Any) -> Job:
+    """Return the job that trains `config`. Equal configurations make the same job, however they were written.
+
+    Where the number of threads is left open it is 1: the same on every machine, and with any number of jobs.
+    """
+    known = layer_options(config.network.model)
+    given = {name: value for name, value in config.network.options.items() if value != known[name].default}
+    network = replace(config.network, options=given)
+    fit = replace(config.fit, threads=config.fit.threads or 1)
+    content = RunConfig(config.task, network, fit).to_dict()
+    return Job(CALL, content, f"{config.task.name}-{config.network.model}", options)
+
+
+def field_value(config: Mapping[str, Any], field: str) -> Any:
+    """Return the value of a field, as "network.buffer", in a config.json; an option that is not set has its default.
+
+    None if the configuration has no such field.
+    """
+    section, _, name = field.partition(".")
+    values = config.get(section, {})
+    if name in values or section != "network":
+        return values.get(name)
+    option = layer_options(values["model"]).get(name)
+    return None if option is None else option.default
+
+
+def train_run(
+    config: Mapping[str, Any], folder: Path, should_stop: StopRequest, until: int | None = None, end: bool = False
+) -> str:
+    """Begin the run of `config` in `folder`, or go on with it; return how it went in one line.
+
+    Args:
+        config: the content of config.json.
+        folder: the run's folder.
+        should_stop: asked after each update.
+        until: the update after which to save and return; by default the end of the run.
+        end: True if the run ends there, with a summary that says "stopped early".
+    """
+
+    def check_stop(progress: Progress) -> None:
+        if until is not None and progress.update >= until:
+            raise (Enough if end else _AtRung)(f"at update {progress.update}")
+        if should_stop():
+            raise Stop(f"stopped at update {progress.update}")
+
+    with locked(folder, wait=LOCK_SECONDS):
+        pass  # the run itself refuses a folder that is in use
+    try:
+        if not (folder / "config.json").exists():
+            return outcome(train(RunConfig.from_dict(config), folder, check_stop))
+        _require_same(folder, config)
+        return outcome(resume(folder, check_stop))
+    except _AtRung as rung:
+        return str(rung)
+
+
+def outcome(summary: Summary) -> str:
+    """Return how a run ended, in a few words."""
+    best = "" if summary.best is None else f"; best {summary.metric} {summary.best:.4g} at {summary.best_update}"
+    return f"{summary.outcome} after {summary.updates} updates{best}"
+
+
+def _require_same(folder: Path, config: Mapping[str, Any]) -> None:
+    if Run(folder).config != RunConfig.from_dict(config):
+        raise MnemoscopeError(f"{folder} holds another run than its name says; move it away")

@@ -1,0 +1,93 @@
+"""Grids: what is understood, what is refused, and the names of runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.sweeps import parse_grid, run_job_of
+from mnemoscope.sweeps._grid import grid_points, with_changes
+from mnemoscope.sweeps._sweep import _described
+from mnemoscope.tasks import Copy
+from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
+
+BASE = RunConfig(Copy(T=5), NetworkConfig("RelRNN", 8), FitConfig(updates=10))
+
+
+def test_values_are_numbers_ranges_words_and_text() -> None:
+    words = [
+        "fit.seed=0:3",
+        "task.T=10:30:10,50",
+        "fit.lr=1e-3,0.1",
+        "network.model=LSTM,RelLSTM",
+        "fit.stable=none,.9",
+    ]
+    assert parse_grid([*words, "network.tied=true,False", "network.hidden-size=8"]) == {
+        "fit.seed": [0, 1, 2],
+        "task.T": [10, 20, 50],
+        "fit.lr": [1e-3, 0.1],
+        "network.model": ["LSTM", "RelLSTM"],
+        "fit.stable": [None, ".9"],
+        "network.tied": [True, False],
+        "network.hidden_size": [8],
+    }
+
+
+def test_points_are_all_combinations_with_the_last_axis_fastest() -> None:
+    grid = {"network.buffer": [2, 5], "fit.seed": np.arange(2)}
+    points = list(grid_points({**grid, "fit.seed": list(grid["fit.seed"])}))
+    assert [tuple(point.values()) for point in points] == [(2, 0), (2, 1), (5, 0), (5, 1)]
+    assert type(points[0]["fit.seed"]) is int
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the grid is empty"),
+        (["buffer"], "is no axis; write it as"),
+        (["buffer=2,5"], "fields begin with task., network. or fit."),
+        (["optimizer.lr=1"], "fields begin with task., network. or fit."),
+        (["network.bufer=2,5"], "RelRNN has no option 'bufer'; did you mean 'buffer'?"),
+        (["fit.sed=1"], "fit has no field 'sed'"),
+        (["task.length=4"], "task has no field 'length'"),
+        (["task.name=adding"], "task.name cannot vary"),
+        (["fit.seed=one"], "grid: fit.seed = 'one' is not allowed; it must be a whole number"),
+        (["fit.seed=0.5"], "it must be a whole number"),
+        (["network.hidden_size=0"], "hidden-size = 0 is not allowed"),
+        (["network.model=LSTM,Banana"], "'Banana' is not a layer"),
+        (["network.model=LSTM", "network.buffer=2"], "LSTM has no option 'buffer'"),
+        (["fit.seed="], "fit.seed has no values"),
+        (["fit.seed=5:5"], "fit.seed has no values"),
+        (["fit.seed=0:4:0"], "is not a range"),
+        (["fit.seed=0:2,1"], "fit.seed has 1 twice"),
+        (["fit.seed=0", "fit.seed=1"], "fit.seed is given twice"),
+        (["fit.lr=1,1.0"], "two runs are the same: lr=1 and lr=1.0"),
+        (["fit.seed=0:2000000"], "is not a range"),
+        (["fit.seed=0:2000", "task.seed=0:2000"], "the grid makes 4,000,000 runs"),
+    ],
+)
+def test_bad_grids_are_refused_in_one_line(words: list[str], message: str) -> None:
+    with pytest.raises(MnemoscopeError) as caught:
+        _described(BASE, parse_grid(words), None)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_is_named_by_what_it_is() -> None:
+    def name(**changes: object) -> str:
+        return run_job_of(with_changes(BASE.to_dict(), changes)).name
+
+    assert name().startswith("copy-RelRNN-")
+    default = run_job_of(BASE).config["network"].get("buffer", 10)
+    assert name(**{"network.buffer": default}) == name() == name(**{"fit.threads": 1})  # as written or left out
+    others = [name(**{field: 3}) for field in ("network.buffer", "fit.seed", "task.seed", "task.T", "fit.threads")]
+    assert len({name(), *others}) == 6
+
+
+def test_a_list_is_checked_like_a_grid() -> None:
+    with pytest.raises(MnemoscopeError, match="two runs are the same"):
+        _described(None, [BASE, BASE], None)
+    for base, runs in ((BASE, [BASE]), (None, []), (None, {"fit.seed": [1]})):
+        with pytest.raises(MnemoscopeError):
+            _described(base, runs, None)

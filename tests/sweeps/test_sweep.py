@@ -1,0 +1,259 @@
+"""Sweeps of training runs: the same bytes however they were trained, disturbed and started again."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.sweeps import Halving, LocalEngine, Sweep, SweepProgress, resume_sweep, sweep
+from mnemoscope.tasks import Copy
+from mnemoscope.training import FitConfig, NetworkConfig, Run, RunConfig, train
+
+FIT = FitConfig(updates=24, batch_size=4, evaluate_every=8, evaluate_batches=1, log_every=4, checkpoint_every=6)
+BASE = RunConfig(Copy(T=4), NetworkConfig("RelRNN", 8), FIT)
+GRID = {"network.buffer": [2, 5], "fit.seed": [0, 1]}
+
+
+def results(folder: Path) -> dict[str, tuple[bytes, bytes]]:
+    """The metrics and the last weights of each run of a sweep."""
+    found = {}
+    for name in Sweep(folder).names:
+        last = sorted((folder / name / "checkpoints").glob("0*.safetensors"))[-1]
+        assert (folder / name / "summary.json").exists(), name
+        found[name] = ((folder / name / "metrics.jsonl").read_bytes(), last.read_bytes())
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sweeps") / "undisturbed"
+    sweep(BASE, GRID, folder, jobs=2)
+    return folder
+
+
+def test_runs_are_those_that_train_makes(undisturbed: Path, tmp_path: Path) -> None:
+    runs = Sweep(undisturbed)
+    assert len(runs.names) == 4
+    for name, config in zip(runs.names, runs.configs(), strict=True):
+        assert config.fit.threads == 1
+        train(config, tmp_path / name)
+        assert (tmp_path / name / "metrics.jsonl").read_bytes() == (undisturbed / name / "metrics.jsonl").read_bytes()
+        assert Run(undisturbed / name).config == config
+    assert [(c.network.options["buffer"], c.fit.seed) for c in runs.configs()] == [(2, 0), (2, 1), (5, 0), (5, 1)]
+
+
+def test_a_finished_sweep_is_not_trained_again_and_a_larger_one_trains_what_is_new(undisturbed: Path) -> None:
+    before = results(undisturbed)
+    seen: list[SweepProgress] = []
+    sweep(BASE, GRID, undisturbed, callback=seen.append)
+    assert seen == []
+    sweep(BASE, {"network.buffer": [5], "fit.seed": [1, 2]}, undisturbed, callback=seen.append)
+    assert [progress.job.config["fit"]["seed"] for progress in seen] == [2]
+    sweep(None, [replace(BASE, network=NetworkConfig("LSTM", 8))], undisturbed, callback=seen.append)
+    assert len(seen) == 2
+    after = results(undisturbed)
+    assert len(after) == 6
+    assert {name: after[name] for name in before} == before
+
+
+def test_runs_killed_at_random_moments_end_with_the_same_bytes(undisturbed: Path, tmp_path: Path) -> None:
+    random.seed(3)
+    disturb(GRID, BASE, tmp_path / "killed", kills=2, seconds=0.4)
+    for name, files in results(tmp_path / "killed").items():
+        assert files == results(undisturbed)[name]
+
+
+def disturb(grid: dict[str, list[int]], base: RunConfig, folder: Path, kills: int, seconds: float) -> int:
+    """Train a sweep on two processes while another thread kills some of them; return how many died."""
+    engine = LocalEngine(2)
+    seen: list[SweepProgress] = []
+    done = threading.Event()
+
+    def kill() -> None:
+        for _ in range(kills):
+            done.wait(random.uniform(0, seconds))
+            running = [process for process, _ in list(engine._running.values())]
+            if running and not done.is_set():
+                os.kill(random.choice(running).pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    sweep(base, grid, folder, engine=engine, callback=seen.append)
+    done.set()
+    killer.join()
+    return sum(progress.ending.outcome == "died" for progress in seen)
+
+
+def command(folder: Path, *more: str, updates: int = 24) -> list[str]:
+    options = f"--model RelRNN --hidden-size 8 --batch-size 4 --task.T 4 --updates {updates} --evaluate-every 8"
+    options += " --evaluate-batches 1 --log-every 4 --checkpoint-every 6 --jobs 2"
+    grid = ["--grid", "network.buffer=2,5", "fit.seed=0:2"]
+    return [sys.executable, "-m", "mnemoscope", "sweep", "copy", *grid, *options.split(), "--out", str(folder), *more]
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_killed_driver_leaves_nothing_behind_and_is_started_again(undisturbed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    driver = subprocess.Popen(command(folder, "--quiet"))
+    wait_until(lambda: list(folder.glob("*/checkpoints/00000006.json")))
+    driver.kill()
+    driver.wait()
+    resume_sweep(folder, jobs=2)  # waits for the orphans, which save their state and end
+    for name, files in results(folder).items():
+        assert files == results(undisturbed)[name]
+
+
+def test_ctrl_c_stops_all_runs_with_their_checkpoints(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    driver = subprocess.Popen(command(folder, updates=100_000), stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: len(list(folder.glob("*/checkpoints/00000006.json"))) == 2)
+    driver.send_signal(signal.SIGINT)
+    _, text = driver.communicate()
+    assert driver.returncode == 130
+    assert f"stopped; go on with: mnemoscope sweep resume {folder}" in text
+    assert "Traceback" not in text
+    newest = [Run(path.parent).saved_update for path in folder.glob("*/config.json")]
+    assert len(newest) == 2
+    assert any(update % 6 for update in newest)  # saved where they were stopped
+    assert not (folder / "failures.jsonl").exists()
+
+
+def test_a_second_driver_is_refused(undisturbed: Path) -> None:
+    with open(undisturbed / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(MnemoscopeError, match="is in use by another process; wait for it to end"):
+            sweep(BASE, GRID, undisturbed)
+
+
+@pytest.mark.parametrize("content", ["something.txt", "config.json"])
+def test_a_folder_of_something_else_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / content).write_text("{}")
+    with pytest.raises(MnemoscopeError, match="choose another folder"):
+        sweep(BASE, GRID, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [content]
+    with pytest.raises(MnemoscopeError, match="is a file"):
+        sweep(BASE, GRID, tmp_path / content)
+    with pytest.raises(MnemoscopeError, match=r"it has no sweep\.json"):
+        resume_sweep(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content | {"format": 7}, "not the file of a sweep of format 1"),
+        (lambda content: content | {"runs": [{"run": "../../etc"}]}, "which is no folder's name"),
+        (lambda content: content | {"runs": [{"run": "x"}]}, r"sweep\.json was changed: its entry x describes"),
+        (lambda content: content | {"runs": [{"name": "x"}]}, "has no field 'name'"),
+        (lambda content: content | {"base": None}, "neither a configuration nor a base"),
+    ],
+)
+def test_a_damaged_sweep_file_is_refused(tmp_path: Path, change: Callable, message: str) -> None:
+    content = {"format": 1, "base": BASE.to_dict(), "runs": [{"run": "copy-x", "changes": {"fit.seed": 1}}]}
+    (tmp_path / "sweep.json").write_text(json.dumps(change(content)))
+    with pytest.raises(MnemoscopeError, match=message):
+        resume_sweep(tmp_path)
+
+
+def test_a_folder_that_is_not_the_run_of_its_name_is_refused(tmp_path: Path) -> None:
+    runs = sweep(BASE, {"fit.seed": [0]}, tmp_path / "s", engine=LocalEngine(1))
+    (name,) = runs.names
+    run = tmp_path / "s" / name
+    config = json.loads((run / "config.json").read_text())
+    config["fit"]["lr"] = 0.5
+    (run / "config.json").write_text(json.dumps(config))
+    (run / "summary.json").unlink()
+    sweep(BASE, {"fit.seed": [0]}, tmp_path / "s")
+    assert "holds another run than its name says" in runs.failures()[name].message
+
+
+def test_halving_keeps_the_best_and_does_not_depend_on_the_number_of_jobs(undisturbed: Path, tmp_path: Path) -> None:
+    grid = {"network.buffer": [2, 5], "fit.seed": [0, 1, 2]}
+    halving = Halving((8, 16, 24), Fraction(1, 2))
+    folders = [tmp_path / "one", tmp_path / "three"]
+    for folder, jobs in zip(folders, (1, 3), strict=True):
+        sweep(BASE, grid, folder, jobs=jobs, halving=halving)
+    assert results(folders[0]) == results(folders[1])
+    summaries = {name: Run(folders[0] / name).summary() for name in Sweep(folders[0]).names}
+    updates = [summary.updates for summary in summaries.values()]
+    assert sorted(updates) == [8, 8, 8, 16, 24, 24]
+    assert {s.outcome for s in summaries.values() if s.updates < 24} == {"stopped early"}
+
+    # Those that went on are the best of their rung, and are what they are without halving.
+    first = {name: evaluations(folders[0] / name)[0]["accuracy"] for name in summaries}
+    worst_kept = min(first[name] for name, summary in summaries.items() if summary.updates > 8)
+    assert worst_kept >= max(first[name] for name, summary in summaries.items() if summary.updates == 8)
+    for name in set(results(undisturbed)) & set(summaries):
+        whole = (undisturbed / name / "metrics.jsonl").read_bytes()
+        assert whole.startswith((folders[0] / name / "metrics.jsonl").read_bytes())
+
+    for other in ({**grid, "fit.seed": [0]}, {**grid, "fit.seed": [0, 1, 2, 3]}):
+        with pytest.raises(MnemoscopeError, match="which cannot grow"):
+            sweep(BASE, other, folders[0], halving=halving)
+    with pytest.raises(MnemoscopeError, match="a sweep with other rungs"):
+        sweep(BASE, grid, folders[0])
+
+
+def evaluations(folder: Path) -> list[dict]:
+    return [record for record in Run(folder).metrics() if record.get("split") == "valid"]
+
+
+@pytest.mark.parametrize(
+    ("rungs", "keep", "message"),
+    [
+        ("100", "1/2", "write rising updates"),
+        ("300,100", "1/2", "write rising updates"),
+        ("0,100", "1/2", "write rising updates"),
+        ("a,b", "1/2", "write rising updates"),
+        ("8,16", "2", "a share between 0 and 1"),
+        ("8,16", "1/0", "a share between 0 and 1"),
+        ("8,16", "half", "a share between 0 and 1"),
+        ("4,16", "1/2", "halving needs an evaluation before its first rung"),
+    ],
+)
+def test_bad_rungs_are_refused(tmp_path: Path, rungs: str, keep: str, message: str) -> None:
+    with pytest.raises(MnemoscopeError, match=message):
+        sweep(BASE, GRID, tmp_path / "s", halving=Halving.parse(rungs, keep))
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("field", ["fit.updates", "fit.epochs"])
+def test_halving_sets_the_budget_itself(tmp_path: Path, field: str) -> None:
+    with pytest.raises(MnemoscopeError, match="halving"):
+        sweep(BASE, {field: [8, 9]}, tmp_path / "s", halving=Halving((8, 24)))
+
+
+@pytest.mark.slow
+def test_five_kills_among_twenty_runs_and_a_killed_driver(tmp_path: Path) -> None:
+    random.seed(0)
+    base = replace(BASE, fit=replace(FIT, updates=150, checkpoint_every=20))
+    grid = {"network.buffer": [2, 5], "network.relevant": [2, 5], "fit.seed": [0, 1, 2, 3, 4]}
+    sweep(base, grid, tmp_path / "undisturbed", jobs=2)
+    expected = results(tmp_path / "undisturbed")
+    assert len(expected) == 20
+    died = 0
+    for attempt in range(9):
+        died += disturb(grid, base, tmp_path / f"killed-{attempt}", kills=5, seconds=2.0)
+        assert results(tmp_path / f"killed-{attempt}") == expected
+        if died >= 5:
+            break
+    assert died >= 5
