@@ -13,7 +13,7 @@ from fused_truth import Packed, assert_fused_equals_eager, calm, opposed
 
 import mnemoscope as ms
 from mnemoscope import kernels
-from mnemoscope.kernels import _cuda, _dispatch
+from mnemoscope.kernels import _cuda, _dispatch, _fused
 from mnemoscope.kernels._cuda import compiler, layout
 from mnemoscope.kernels._operator import NAMESPACE, OPERATORS
 
@@ -40,6 +40,7 @@ def emulated(monkeypatch):
     monkeypatch.setattr(layout, "limits", lambda device: EMULATED)
     monkeypatch.setattr("torch.cuda._utils._nvrtc_compile", len, raising=False)
     monkeypatch.setattr(_dispatch, "backend_supports", supports)
+    monkeypatch.setattr(_fused, "_starts_from_zero", lambda xp: True)
     monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)  # CPU tensors, but not the CPU kernels
     library = torch.library.Library(NAMESPACE, "IMPL")
     with warnings.catch_warnings():
@@ -163,3 +164,36 @@ def test_numbers_out_of_range_are_brought_into_range(emulated, name, monkeypatch
         hostile_numbers.check_lengths(layer, length)
     hostile_numbers.check_saved_slots(layer, seed=0)
     assert emulated
+
+
+@pytest.mark.parametrize("layer", [ms.RNN, ms.LSTM, ms.GRU, ms.GORU, ms.RelRNN, ms.RelLSTM])
+def test_a_single_step_from_zero(emulated, layer):
+    assert_fused_equals_eager(calm(layer(3, 16)), torch.randn(1, 2, 3))
+    assert emulated
+
+
+@pytest.mark.parametrize("layer", [ms.RNN, ms.LSTM, ms.GRU, ms.GORU, ms.RelRNN, ms.RelLSTM])
+def test_the_gradient_of_a_gradient_from_zero(emulated, layer):
+    layer = calm(layer(3, 8))
+    x = torch.randn(4, 2, 3, requires_grad=True)
+    found = []
+    for backend in ("auto", "eager"):
+        with kernels.backend(backend):
+            (first,) = torch.autograd.grad(layer(x)[0].square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), [x, *layer.parameters()]))
+    assert emulated
+    for ours, eager in zip(*found, strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-5)
+
+
+def test_carried_states_stay_as_they_are(emulated):
+    layer = calm(ms.RelRNN(3, 20, buffer=2, relevant=3))
+    state = carried(layer, emulated, T=9)
+    _, after = layer(torch.randn(1, 2, 3), state)
+    old, new = state.memory.origin, after.memory.origin
+    same = (new[..., :, None] == old[..., None, :]) & (new >= 0)[..., None]  # the slots of one state, after and before
+    assert same.sum() >= 2 * 4  # of two sequences, all but the state that left
+    for name in ("values", "keys"):
+        stored = getattr(after.memory, name)[..., :, None, :].expand(*same.shape, -1)[same]
+        given = getattr(state.memory, name)[..., None, :, :].expand(*same.shape, -1)[same]
+        assert torch.equal(stored, given)

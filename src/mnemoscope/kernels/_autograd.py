@@ -168,12 +168,17 @@ def rows(t: Tensor) -> Tensor:
 
 
 def weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
-    """Return sum_t dz_t^T state_{t-1}; dz (T, B, G), first (B, n), states (T, B, n).
+    """Return sum_t dz_t^T state_{t-1}; dz (T, B, G), first (B, n) or without elements, states (T, B, n).
 
     The shifted states are not copied, and the product is made as its transpose, which BLAS does faster for tall
     matrices.
     """
-    grad = first.T @ dz[0]
-    if dz.shape[0] > 1:
-        grad = torch.addmm(grad, rows(states[:-1]).T, rows(dz[1:]))
-    return grad.T
+    has_first = first.numel() > 0
+    if dz.shape[0] == 1 and not has_first:
+        return dz.new_zeros(dz.shape[2], states.shape[2])
+    if dz.shape[0] == 1:
+        return (first.T @ dz[0]).T
+    earlier, later = rows(states[:-1]).T, rows(dz[1:])
+    if not has_first:
+        return (earlier @ later).T
+    return torch.addmm(first.T @ dz[0], earlier, later).T

@@ -46,7 +46,7 @@ def _rnn(run: SavedRun, dh: Tensor) -> Gradients:
     xp, V, h0, _, phi, lengths = run.arguments
     h = run.results.h
     dh = dh.contiguous()
-    if _makes_projection(V, h0.shape[1]):
+    if _makes_projection(V, h.shape[2]):
         needs_dx = run.needs("xp")
         by_inputs = op.rnn_backward_with_inputs(dh, xp, V, h0, h, lengths, phi, needs_dx)
         return run.gradients(xp=by_inputs.dx if needs_dx else None, V=by_inputs.dV, h0=by_inputs.dh0)
@@ -65,7 +65,7 @@ def _lstm(run: SavedRun, dh: Tensor | None, dc_T: Tensor | None) -> Gradients:
     xp, V, h0, c0, lengths, _ = run.arguments
     h, cells, gates = run.results
     dh, dc_T = _contiguous(dh), _contiguous(dc_T)
-    if _makes_projection(V, h0.shape[1]):
+    if _makes_projection(V, h.shape[2]):
         needs_dx = run.needs("xp")
         by_inputs = op.lstm_backward_with_inputs(dh, dc_T, xp, V, h0, c0, h, cells, gates, lengths, needs_dx)
         dx = by_inputs.dx if needs_dx else None
@@ -181,7 +181,7 @@ def _attentive(
     grads = op.AttentiveOutputGradients(_contiguous(dh), _contiguous(ds), _contiguous(dc_T))
 
     # The kernel made the projection: it makes all gradients.
-    if _makes_projection(weights.V, state.s0.shape[1]):
+    if _makes_projection(weights.V, weights.v.shape[0]):
         needs_dx = run.needs("xp")
         found = op.attentive_backward_with_inputs(grads, xp, weights, state, memory, options, saved, lengths, needs_dx)
         gradients = _by_argument(found, state)

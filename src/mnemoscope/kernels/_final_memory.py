@@ -35,6 +35,16 @@ def final_memory(h: Tensor, U_a: Tensor, values0: Tensor, keys0: Tensor, slots: 
     return values, keys
 
 
+def final_origin(slots: Tensor, origin0: Tensor, clock0: Tensor) -> Tensor:
+    """Return the step at which each state was made, -1 for an empty slot (B, m); origin0 (B, m), clock0 (B,)."""
+    m = slots.shape[1]
+    if not m:
+        return origin0.clone()
+    carried = origin0.gather(1, slots.clamp(0, m - 1))
+    made = slots + (clock0[:, None] - m)
+    return torch.where(slots < m, carried, made).masked_fill_(slots < 0, -1)
+
+
 def final_memory_backward(
     dvalues: Tensor | None,
     dkeys: Tensor | None,
@@ -49,8 +59,9 @@ def final_memory_backward(
 
     It uses only operations that torch can batch (`is_grads_batched`): no flatten, no einsum, no slices.
     """
-    (T, B, n), m = h.shape, values0.shape[1]
-    shape = values0.shape if slots is not None else (B, m + T, n)
+    T, B, n = h.shape
+    m = values0.shape[1] if slots is None else slots.shape[1]
+    shape = (B, m + T, n) if slots is None else (B, m, n)
     dvalues = h.new_zeros(shape) if dvalues is None else dvalues
     dkeys = h.new_zeros(shape) if dkeys is None else dkeys
 
@@ -75,6 +86,8 @@ def final_memory_backward(
     dh = h.new_zeros(T * B, n).index_add(0, new.reshape(-1), dvalues_new.reshape(-1, n)).view(T, B, n)
 
     def to_carried(gradient: Tensor) -> Tensor:
+        if not values0.numel():  # nothing was carried in
+            return torch.zeros_like(values0)
         return torch.zeros_like(values0).scatter_add(1, old.expand_as(values0), gradient.masked_fill(~carried, 0))
 
     return FinalMemoryGradients(

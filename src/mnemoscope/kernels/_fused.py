@@ -33,23 +33,37 @@ def _contiguous_memory(dtype: torch.dtype, memory: op.CarriedMemory) -> op.Carri
     return op.CarriedMemory(values, keys, memory.origin0.contiguous(), relevance, memory.clock0.contiguous())
 
 
+def _starts_from_zero(xp: Tensor) -> bool:
+    """True if this device's loops of cells and of screened attention take a state without elements for zeros."""
+    return xp.is_cuda
+
+
+def _first_state(state: Tensor | None, xp: Tensor, n: int, *, absent: bool) -> Tensor:
+    """Return the state before the first step. None is zeros (B, n); if `absent`, a tensor without elements."""
+    if state is not None:
+        return state
+    return xp.new_empty(0) if absent else xp.new_zeros(xp.shape[1], n)
+
+
 def needs_grad(*tensors: Tensor | None) -> bool:
     """True if a backward pass may come: some tensor requires a gradient and gradients are enabled."""
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
-def last_valid_state(states: Tensor, first: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return the last state of each row (B, n); states (T, B, n), `first` (B, n) is the state before them."""
+def last_valid_state(states: Tensor, first: Tensor | None, lengths: Tensor | None) -> Tensor:
+    """Return the last state of each row (B, n); states (T, B, n), `first` (B, n) is the one before them, None is 0."""
     if lengths is None:
         return states[-1].clone()  # so that writing to the outputs does not change the state
-    last = (lengths.clamp(1, len(states)) - 1).view(1, -1, 1).expand(1, *first.shape)
-    return torch.where((lengths > 0)[:, None], states.gather(0, last).squeeze(0), first)
+    last = (lengths.clamp(1, len(states)) - 1).view(1, -1, 1).expand(1, *states.shape[1:])
+    before = states.new_zeros(()) if first is None else first
+    return torch.where((lengths > 0)[:, None], states.gather(0, last).squeeze(0), before)
 
 
 def rnn(
-    dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, phi: str, lengths: Tensor | None
+    dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor | None, b: Tensor | None, phi: str, lengths: Tensor | None
 ) -> Tensor:
     """Return h (T, B, n), h_t = phi(xp_t + V h_{t-1})."""
+    h0 = _first_state(h0, xp, V.shape[0], absent=_starts_from_zero(xp))
     xp, V, h0, b = contiguous(dtype, xp, V, h0, b)
     h = op.rnn_forward(xp, V, h0, b, phi, lengths)
     if _state_gradients.is_recording(lengths):
@@ -58,9 +72,11 @@ def rnn(
 
 
 def lstm(
-    dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, c0: Tensor, lengths: Tensor | None
+    dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor | None, c0: Tensor | None, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return h (T, B, n) and c_T (B, n)."""
+    h0 = _first_state(h0, xp, V.shape[0] // 4, absent=_starts_from_zero(xp))
+    c0 = _first_state(c0, xp, V.shape[0] // 4, absent=_starts_from_zero(xp))
     xp, V, h0, c0 = contiguous(dtype, xp, V, h0, c0)
     run = op.lstm_forward(xp, V, h0, c0, lengths, needs_grad(xp, V, h0, c0))
     if _state_gradients.is_recording(lengths):
@@ -68,8 +84,11 @@ def lstm(
     return run.h, run.c_T
 
 
-def rac(dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, lengths: Tensor | None) -> Tensor:
+def rac(
+    dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor | None, b: Tensor | None, lengths: Tensor | None
+) -> Tensor:
     """Return h (T, B, n), h_t = (V h_{t-1} + b) * xp_t."""
+    h0 = _first_state(h0, xp, V.shape[0], absent=False)
     xp, V, h0, b = contiguous(dtype, xp, V, h0, b)
     h = op.rac_forward(xp, V, h0, b, lengths)
     if _state_gradients.is_recording(lengths):
@@ -77,8 +96,9 @@ def rac(dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None,
     return h
 
 
-def goru(dtype: torch.dtype, xp: Tensor, W: Tensor, h0: Tensor, b: Tensor, lengths: Tensor | None) -> Tensor:
+def goru(dtype: torch.dtype, xp: Tensor, W: Tensor, h0: Tensor | None, b: Tensor, lengths: Tensor | None) -> Tensor:
     """Return h (T, B, n); W = [W_r; W_g; Q]."""
+    h0 = _first_state(h0, xp, W.shape[1], absent=_starts_from_zero(xp))
     xp, W, h0, b = contiguous(dtype, xp, W, h0, b)
     run = op.goru_forward(xp, W, h0, b, lengths, needs_grad(xp, W, h0, b))
     if _state_gradients.is_recording(lengths):
@@ -86,8 +106,11 @@ def goru(dtype: torch.dtype, xp: Tensor, W: Tensor, h0: Tensor, b: Tensor, lengt
     return run.h
 
 
-def gru(dtype: torch.dtype, xp: Tensor, V: Tensor, b_hn: Tensor | None, h0: Tensor, lengths: Tensor | None) -> Tensor:
+def gru(
+    dtype: torch.dtype, xp: Tensor, V: Tensor, b_hn: Tensor | None, h0: Tensor | None, lengths: Tensor | None
+) -> Tensor:
     """Return h (T, B, n); xp has b_ih and the part of b_hh that belongs to the gates r and z."""
+    h0 = _first_state(h0, xp, V.shape[1], absent=_starts_from_zero(xp))
     xp, V, b_hn, h0 = contiguous(dtype, xp, V, b_hn, h0)
     run = op.gru_forward(xp, V, b_hn, h0, lengths, needs_grad(xp, V, b_hn, h0))
     if _state_gradients.is_recording(lengths):
@@ -98,8 +121,8 @@ def gru(dtype: torch.dtype, xp: Tensor, V: Tensor, b_hn: Tensor | None, h0: Tens
 class Attended(NamedTuple):
     """h, s (T, B, n), c_T (B, n) of an LSTM, and the memory after the last step.
 
-    That is values, keys (B, m, n), slots (B, m), which name the states in them by index, carried ones first, and
-    relevance (B, m). Under full attention every state stays where it is, and `slots` is None.
+    That is values, keys (B, m, n), origin and relevance (B, m). Under full attention every state stays where it is, and
+    `origin` is None.
     """
 
     h: Tensor
@@ -107,8 +130,20 @@ class Attended(NamedTuple):
     c: Tensor
     values: Tensor
     keys: Tensor
-    slots: Tensor | None
+    origin: Tensor | None
     relevance: Tensor
+
+
+def _empty_start(
+    xp: Tensor, n: int, options: op.AttentionOptions, absent: bool
+) -> tuple[op.AttentionState, op.CarriedMemory]:
+    """Return a state of zeros and an empty memory; if `absent`, by tensors without elements."""
+    s0 = _first_state(None, xp, n, absent=absent)
+    state = op.AttentionState(s0, s0 if options.cell == "lstm" else None)
+    if absent:
+        return state, op.absent_memory(xp)
+    slots = 0 if options.buffer < 0 else options.buffer + options.relevant
+    return state, op.empty_memory(s0, xp.shape[1], slots)
 
 
 def attentive(
@@ -116,8 +151,7 @@ def attentive(
     options: op.AttentionOptions,
     xp: Tensor,
     weights: op.AttentionWeights,
-    state: op.AttentionState,
-    memory: op.CarriedMemory,
+    carried: tuple[op.AttentionState, op.CarriedMemory] | None,
     lengths: Tensor | None,
     *,
     compiled: bool = True,
@@ -125,10 +159,15 @@ def attentive(
     """Run a cell that reads s_{t-1}, with s_t = h_t + the attention of s_{t-1} over past states.
 
     Args:
+        carried: the state and the memory before the first step; None for zeros and an empty memory.
         compiled: by the device's compiled kernels; else by torch's operations (`_portable.py`).
     """
     (xp,) = contiguous(dtype, xp)
     weights = op.AttentionWeights(*contiguous(dtype, *weights))
+    if carried is None:
+        absent = compiled and options.buffer >= 0 and _starts_from_zero(xp)
+        carried = _empty_start(xp, weights.v.shape[0], options, absent)
+    state, memory = carried
     state = op.AttentionState(*contiguous(dtype, *state))
     memory = _contiguous_memory(dtype, memory)
     save = needs_grad(xp, *weights, *state, memory.values0, memory.keys0)
@@ -144,7 +183,7 @@ def attentive(
         c=run.c_T,
         values=run.values_T,
         keys=run.keys_T,
-        slots=None if options.buffer < 0 else run.slots_T,
+        origin=None if options.buffer < 0 else run.origin_T,
         relevance=run.relevance_T,
     )
 

@@ -17,6 +17,7 @@ from mnemoscope.kernels._operators import (
     AttentionWeights,
     CarriedMemory,
     SabOptions,
+    empty_memory,
 )
 
 _NONLINEARITIES = {"tanh": torch.tanh, "relu": torch.relu, "identity": lambda z: z}
@@ -42,6 +43,11 @@ def masked(active: Tensor, new: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(active, new, 0), torch.where(active, new, old)
 
 
+def first_state(state: Tensor, xp: Tensor, n: int) -> Tensor:
+    """Return the state before the first step (B, n); one without elements is zero."""
+    return state if state.numel() else xp.new_zeros(xp.shape[1], n)
+
+
 def split_projection(xp: Tensor, V: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """Return the projected inputs and V; from [x, 1] and [V, U, b] where the kernel makes the projection."""
     if V.shape[1] == n:
@@ -51,23 +57,24 @@ def split_projection(xp: Tensor, V: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 def rnn(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, phi: str, lengths: Tensor | None) -> tuple[Tensor]:
     """h_t = phi(xp_t + V h_{t-1})."""
-    xp, V = split_projection(xp, V, h0.shape[1])
-    h = h0
+    h = first_state(h0, xp, V.shape[0])
+    xp, V = split_projection(xp, V, h.shape[1])
     outputs = []
     for t, x in enumerate(xp.unbind(0)):
         new = nonlinearity(phi, x + h @ V.T, b)
-        output, h = masked(active_rows(lengths, t, h0), new, h)
+        output, h = masked(active_rows(lengths, t, h), new, h)
         outputs.append(output)
     return (torch.stack(outputs),)
 
 
 def lstm(xp: Tensor, V: Tensor, h0: Tensor, c0: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return h (T, B, n) and c_T (B, n)."""
-    xp, V = split_projection(xp, V, h0.shape[1])
-    h, c = h0, c0
+    h = first_state(h0, xp, V.shape[0] // 4)
+    c = first_state(c0, xp, V.shape[0] // 4)
+    xp, V = split_projection(xp, V, h.shape[1])
     outputs = []
     for t, x in enumerate(xp.unbind(0)):
-        active = active_rows(lengths, t, h0)
+        active = active_rows(lengths, t, h)
         h_new, c_new = equations.lstm_cell(x + h @ V.T, c)
         output, h = masked(active, h_new, h)
         c = torch.where(active, c_new, c)
@@ -87,26 +94,26 @@ def rac(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, lengths: Tensor | N
 
 def goru(xp: Tensor, W: Tensor, h0: Tensor, b: Tensor, lengths: Tensor | None) -> tuple[Tensor]:
     """h_t = g * h_{t-1} + (1 - g) * modReLU(r * (Q h_{t-1}) + xp_c, b), W = [W_r; W_g; Q]."""
-    n = h0.shape[1]
-    h = h0
+    n = W.shape[1]
+    h = first_state(h0, xp, n)
     outputs = []
     for t, x in enumerate(xp.unbind(0)):
         product = h @ W.T
         gates = x[:, : 2 * n] + product[:, : 2 * n]
         new = equations.goru_cell(gates, product[:, 2 * n :], x[:, 2 * n :], h, b)
-        output, h = masked(active_rows(lengths, t, h0), new, h)
+        output, h = masked(active_rows(lengths, t, h), new, h)
         outputs.append(output)
     return (torch.stack(outputs),)
 
 
 def gru(xp: Tensor, V: Tensor, b_hn: Tensor | None, h0: Tensor, lengths: Tensor | None) -> tuple[Tensor]:
     """nn.GRU's equations; b_hn is the bias that the reset gate multiplies."""
-    bias = None if b_hn is None else F.pad(b_hn, (2 * h0.shape[1], 0))
-    h = h0
+    h = first_state(h0, xp, V.shape[1])
+    bias = None if b_hn is None else F.pad(b_hn, (2 * V.shape[1], 0))
     outputs = []
     for t, x in enumerate(xp.unbind(0)):
         new = equations.gru_cell(x, F.linear(h, V, bias), h)
-        output, h = masked(active_rows(lengths, t, h0), new, h)
+        output, h = masked(active_rows(lengths, t, h), new, h)
         outputs.append(output)
     return (torch.stack(outputs),)
 
@@ -124,8 +131,11 @@ def attentive(
 
     Which state is in which slot was decided by the forward pass: `slots` (T, B, m) says so.
     """
-    s, c = state.s0, state.s0 if state.c0 is None else state.c0
+    s = first_state(state.s0, xp, weights.v.shape[0])
+    c = s if state.c0 is None else first_state(state.c0, xp, s.shape[1])
     xp, V = split_projection(xp, weights.V, s.shape[1])
+    if options.buffer >= 0 and not memory.values0.numel():
+        memory = empty_memory(s, s.shape[0], options.buffer + options.relevant)
     values, keys = memory.values0, memory.keys0
     m0 = values.shape[1]
     held = torch.arange(m0, device=xp.device).expand(memory.origin0.shape).where(memory.origin0 >= 0, -1)  # (B, m)

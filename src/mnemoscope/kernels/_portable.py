@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mnemoscope import equations
 from mnemoscope.kernels import _operators as op
-from mnemoscope.kernels._final_memory import final_memory
+from mnemoscope.kernels._final_memory import final_memory, final_origin
 from mnemoscope.kernels._naive import nonlinearity
 from mnemoscope.kernels._operators import (
     AttentionOptions,
@@ -188,7 +188,8 @@ def attentive_forward(
     if options.cell == "lstm":
         run = run._replace(c_T=c)
     if not full:
-        run = run._replace(slots_T=screening.held, relevance_T=screening.relevance)
+        origin_T = final_origin(screening.held, memory.origin0, memory.clock0)
+        run = run._replace(slots_T=screening.held, origin_T=origin_T, relevance_T=screening.relevance)
     return run
 
 

@@ -18,8 +18,9 @@ from mnemoscope.kernels._operators import rnn_forward
 SHORTEST_CHUNK = 16  # steps that a chunk must have to be worth its two runs
 
 
-def linear(dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return h (T, B, n); xp (T, B, n), V (n, n), h0 (B, n)."""
+def linear(dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor | None, lengths: Tensor | None) -> Tensor:
+    """Return h (T, B, n); xp (T, B, n), V (n, n), h0 (B, n), None for zeros."""
+    h0 = xp.new_zeros(xp.shape[1:]) if h0 is None else h0
     xp, V, h0 = (t.to(dtype) for t in (xp, V, h0))
     chunks = _number_of_chunks(xp) if lengths is None else 1
     if chunks == 1:

@@ -100,7 +100,7 @@ class RAC(Gated):
         return KernelSpec("rac") if self.unchanged_from(RAC, "cell") else None
 
     def run_kernel(
-        self, choice: KernelChoice, w: Weights, x: Tensor, state: State, lengths: Tensor | None
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         b = w.bias_hh if self.bias else None
         h = kernels.rac(choice.dtype, self.project(w, x), w.weight_hh, state, b, lengths)

@@ -107,7 +107,7 @@ class AdditiveAttention(MemoryLayer):
         return KernelSpec("attentive", attention.cell, attention.buffer, attention.relevant, True, attention)
 
     def run_kernel(
-        self, choice: KernelChoice, w: Weights, x: Tensor, state: AttentiveState, lengths: Tensor | None
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: AttentiveState | None, lengths: Tensor | None
     ) -> tuple[Tensor, AttentiveState]:
         attention: kernels.AttentionOptions = choice.options
         bias = w.bias_modrelu if attention.phi == "modrelu" else None
@@ -115,23 +115,21 @@ class AdditiveAttention(MemoryLayer):
             u, V = self.kernel_inputs(w, x, lengths)
         else:
             u, V = self.project(w, x), w.weight_hh
-        c0 = state[1] if attention.cell == "lstm" else None
+        lstm = attention.cell == "lstm"
+        carried = h0 = s0 = before = None
+        dtype = w.weight_hh.dtype
+        if state is not None:
+            h0, s0, before = state.h, state.s, state.memory
+            dtype = before.values.dtype
+            carried = kernels.AttentionState(s0, state[1] if lstm else None), kernels.CarriedMemory(*before)
 
-        done = kernels.attentive(
-            choice.dtype,
-            attention,
-            u,
-            kernels.AttentionWeights(V, w.weight_query, w.weight_key, w.weight_score, bias),
-            kernels.AttentionState(state.s, c0),
-            kernels.CarriedMemory(*state.memory),
-            lengths,
-            compiled=choice.compiled,
-        )
+        weights = kernels.AttentionWeights(V, w.weight_query, w.weight_key, w.weight_score, bias)
+        done = kernels.attentive(choice.dtype, attention, u, weights, carried, lengths, compiled=choice.compiled)
 
-        h = kernels.last_valid_state(done.h, state.h, lengths)
-        s = kernels.last_valid_state(done.s, state.s, lengths)
-        visible = (h,) if c0 is None else (h, done.c)
-        memory = memory_after_kernel(state.memory, done, lengths)
+        h = kernels.last_valid_state(done.h, h0, lengths)
+        s = kernels.last_valid_state(done.s, s0, lengths)
+        visible = (h, done.c) if lstm else (h,)
+        memory = memory_after_kernel(before, done, lengths, dtype)
         output = done.h if self.output == "h" else done.s
         return output, AttentiveState(visible, s, memory, self.memory_layout)
 

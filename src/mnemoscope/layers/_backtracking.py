@@ -124,8 +124,10 @@ class SAB(MemoryLayer, LSTM):
         return KernelSpec("sab", relevant=self.top)
 
     def run_kernel(
-        self, choice: KernelChoice, w: Weights, x: Tensor, state: AttentiveState, lengths: Tensor | None
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: AttentiveState | None, lengths: Tensor | None
     ) -> tuple[Tensor, AttentiveState]:
+        if state is None:
+            state = self.initial_cell_state(w, x.shape[1])
         options = kernels.SabOptions(self.store_every, self.top, self.truncation)
         _, key = w.weight_score.chunk(2)  # the other half shifts all scores alike
         h0, c0 = state

@@ -143,6 +143,10 @@ class Layer(Recurrence):
         zeros = [w.weight_hh.new_zeros(batch, self.hidden_size) for _ in self.state_names]
         return zeros[0] if len(zeros) == 1 else tuple(zeros)
 
+    def starts_from_zero(self) -> bool:
+        """True if the state before the first step is zero, and the memory empty: a kernel need not be given it."""
+        return self.unchanged_from(Layer, "initial_state", "initial_cell_state")
+
     def reset(self, name: str, tensor: Tensor) -> None:
         """Draw one parameter anew, in place."""
         nn.init.uniform_(tensor, -1 / math.sqrt(self.hidden_size), 1 / math.sqrt(self.hidden_size))
@@ -154,9 +158,12 @@ class Layer(Recurrence):
         return None
 
     def run_kernel(
-        self, choice: KernelChoice, w: Weights, x: Tensor, state: State, lengths: Tensor | None
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        """Return the outputs and the last state by the kernel of `kernel_spec`, as `run_eager` would."""
+        """Return the outputs and the last state by the kernel of `kernel_spec`, as `run_eager` would.
+
+        `state` is None for zeros and an empty memory, if `starts_from_zero`.
+        """
         raise TypeError(f"{type(self).__name__} names a kernel and must say how to call it")
 
     def kernel_inputs(self, w: Weights, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -315,13 +322,15 @@ class Layer(Recurrence):
 
     def _first_states(
         self, state: State | None, weights: list[Weights], x: Tensor, order: Tensor | None
-    ) -> list[State]:
-        """Return the state of each layer and direction before the first step of x."""
+    ) -> list[State | None]:
+        """Return the state of each layer and direction before the first step of x; None if it is zero."""
         if state is not None:
             state = check_state(self, state, x, x.shape[1])
             if order is not None:
                 state = map_state(lambda t: t[:, order], state)
             return unstack_layers(state)
+        if self.starts_from_zero():
+            return [None] * len(weights)
         if self.unchanged_from(Layer, "initial_state"):  # the same, without computing parametrized weights again
             return [self.initial_cell_state(w, x.shape[1]) for w in weights]
         return unstack_layers(self.coerce_state(self.initial_state(x.shape[1])))

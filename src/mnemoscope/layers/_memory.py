@@ -67,29 +67,29 @@ def rearrange_slots(memory: Memory, source: Tensor) -> Memory:
     return Memory(gathered(values), gathered(keys), gathered(origin), gathered(relevance), clock)
 
 
-def memory_after_kernel(before: Memory, done: Attended, lengths: Tensor | None) -> Memory:
-    """Return the memory after a sequence that a kernel ran.
-
-    The kernel names the states in the slots by index: the slots carried in come first, then the states made since.
-    """
-    passed = len(done.h) if lengths is None else lengths
-    clock = before.clock + passed
-    first = before.clock[:, None]  # (batch, 1): the clock at the first step
+def memory_after_kernel(before: Memory | None, done: Attended, lengths: Tensor | None, dtype: torch.dtype) -> Memory:
+    """Return the memory after a sequence that a kernel ran; its states have at least the precision of `dtype`."""
+    T, batch, _ = done.h.shape
+    passed = T if lengths is None else lengths
+    if before is not None:
+        clock = before.clock + passed
+    elif lengths is None:
+        clock = torch.full((batch,), T, device=done.h.device)
+    else:
+        clock = lengths.clone()
     values, keys = done.values, done.keys
-    if values.dtype != before.values.dtype or keys.dtype != before.keys.dtype:  # autocast: the new ones are smaller
-        values = values.to(torch.promote_types(before.values.dtype, values.dtype))
-        keys = keys.to(torch.promote_types(before.keys.dtype, keys.dtype))
+    if values.dtype is not dtype or keys.dtype is not dtype:  # autocast: the new ones are smaller
+        values = values.to(torch.promote_types(dtype, values.dtype))
+        keys = keys.to(torch.promote_types(dtype, keys.dtype))
+    if done.origin is not None:
+        return Memory(values, keys, done.origin, done.relevance, clock)
 
-    if done.slots is None:  # full attention: all slots carried in, and the new states after them
-        steps = torch.arange(len(done.h), device=done.h.device)
-        made = first + steps
-        if lengths is not None:
-            made = torch.where(steps < lengths[:, None], made, -1)
-        relevance = F.pad(before.relevance, (0, len(steps)))
-        return Memory(values, keys, torch.cat([before.origin, made], 1), relevance, clock)
-
-    count = done.slots.shape[1]
-    carried = before.origin.gather(1, done.slots.clamp(0, count - 1)) if count else before.origin
-    made = done.slots + (first - count)
-    origin = torch.where(done.slots < count, carried, made).masked_fill_(done.slots < 0, -1)
-    return Memory(values, keys, origin, done.relevance, clock)
+    # Full attention: all slots carried in, and the new states after them.
+    steps = torch.arange(T, device=done.h.device)
+    made = steps.expand(batch, T) if before is None else before.clock[:, None] + steps
+    if lengths is not None:
+        made = torch.where(steps < lengths[:, None], made, -1)
+    if before is None:
+        return Memory(values, keys, made.contiguous(), values.new_zeros(batch, T), clock)
+    relevance = F.pad(before.relevance, (0, T))
+    return Memory(values, keys, torch.cat([before.origin, made], 1), relevance, clock)

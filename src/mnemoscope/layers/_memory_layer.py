@@ -48,6 +48,9 @@ class MemoryLayer(Layer):
         memory = empty_memory(zeros, batch, self.slots)
         return AttentiveState([zeros for _ in self.state_names], zeros, memory, self.memory_layout)
 
+    def starts_from_zero(self) -> bool:
+        return self.unchanged_from(MemoryLayer, "initial_state", "initial_cell_state")
+
     def coerce_state(self, state: State) -> AttentiveState:
         """Return a state with its memory in the form that the layer computes with.
 

@@ -257,7 +257,7 @@ class GORU(Layer):
         return KernelSpec("goru") if self.unchanged_from(GORU, "cell") else None
 
     def run_kernel(
-        self, choice: KernelChoice, w: Weights, x: Tensor, state: State, lengths: Tensor | None
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         W = torch.cat([w.weight_hh, w.rotation])
         h = kernels.goru(choice.dtype, self.project(w, x), W, state, w.bias_modrelu, lengths)

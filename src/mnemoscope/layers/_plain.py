@@ -128,7 +128,7 @@ class RNN(Gated):
         return KernelSpec("rnn", options=phi)
 
     def run_kernel(
-        self, choice: KernelChoice, w: Weights, x: Tensor, state: State, lengths: Tensor | None
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         phi = choice.options
         if phi == "identity":
@@ -215,9 +215,9 @@ class LSTM(Gated):
         return KernelSpec("lstm") if self.unchanged_from(LSTM, "cell", "advance") else None
 
     def run_kernel(
-        self, choice: KernelChoice, w: Weights, x: Tensor, state: State, lengths: Tensor | None
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        h0, c0 = state
+        h0, c0 = (None, None) if state is None else state
         u, V = self.kernel_inputs(w, x, lengths)
         h, c = kernels.lstm(choice.dtype, u, V, h0, c0, lengths)
         return h, (kernels.last_valid_state(h, h0, lengths), c)
@@ -245,7 +245,7 @@ class GRU(Gated):
         return KernelSpec("gru") if self.unchanged_from(GRU, "cell", "project") else None
 
     def run_kernel(
-        self, choice: KernelChoice, w: Weights, x: Tensor, state: State, lengths: Tensor | None
+        self, choice: KernelChoice, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
         bias = b_hn = None
         if self.bias:  # the reset gate multiplies b_hn; the other biases are added to the input's projection

@@ -45,18 +45,23 @@ class KernelChoice(NamedTuple):
     options: Any = None
 
 
-def run(layer: Layer, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-    """Return the outputs (time, batch, step_size), zero past the lengths, and the last state."""
+def run(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+    """Return the outputs (time, batch, step_size), zero past the lengths, and the last state.
+
+    A state of None is zero, if the layer `starts_from_zero`.
+    """
     if layer.checkpoint and layer.constant_state_size and torch.is_grad_enabled():
         return _run_checkpointed(layer, w, x, state, lengths)
     return _run_once(layer, w, x, state, lengths)
 
 
-def _run_once(layer: Layer, w: Weights, x: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+def _run_once(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
     choice = _choose_kernel(layer, x)
-    if choice is None:
-        return run_eager(layer, w, x, state, lengths)
-    return layer.run_kernel(choice, w, x, state, lengths)
+    if choice is not None:
+        return layer.run_kernel(choice, w, x, state, lengths)
+    if state is None:
+        state = layer.initial_cell_state(w, x.shape[1])
+    return run_eager(layer, w, x, state, lengths)
 
 
 def _choose_kernel(layer: Layer, x: Tensor) -> KernelChoice | None:
@@ -74,7 +79,7 @@ def _choose_kernel(layer: Layer, x: Tensor) -> KernelChoice | None:
 
 
 def _run_checkpointed(
-    layer: Layer, w: Weights, x: Tensor, state: State, lengths: Tensor | None
+    layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None
 ) -> tuple[Tensor, State]:
     """Run about sqrt(T) segments of about sqrt(T) steps, keeping only their first states for the backward pass."""
     size = math.isqrt(len(x) - 1) + 1

@@ -11,6 +11,7 @@ from mnemoscope.kernels import _portable
 from mnemoscope.kernels._cpu import exponent_range
 from mnemoscope.kernels._cpu.run import Loop
 from mnemoscope.kernels._derivatives import attentive_weight_gradients
+from mnemoscope.kernels._final_memory import final_origin
 from mnemoscope.kernels._naive import split_projection
 
 _forward = Loop(op.attentive_forward, scratch=["largest_magnitude"])
@@ -34,7 +35,9 @@ def attentive_forward(
         xp, weights, state, memory, options, lengths, save, largest_magnitude=largest_magnitude
     )
     if not exponent_range.overflowed(largest_magnitude, found.h, found.s, s0, memory.keys0, weights.W_a, weights.U_a):
-        return found
+        if options.buffer < 0:
+            return found
+        return found._replace(origin_T=final_origin(found.slots_T, memory.origin0, memory.clock0))
 
     # Once more in torch's operations, with the activations in the layout of the compiled loop.
     xp, V = split_projection(xp, weights.V, s0.shape[1])

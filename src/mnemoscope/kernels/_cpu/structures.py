@@ -89,7 +89,7 @@ STRUCTURES: dict[str, type[Arguments]] = {
     "attentive_forward": _structure(
         op.attentive_forward,
         sizes=["n_inputs", "carried", "activation_width"],
-        omit=["overflowed"],
+        omit=["origin_T", "overflowed"],
         scratch=["largest_magnitude"],
     ),
     "attentive_backward": _structure(

@@ -20,7 +20,9 @@ def as_float32(tensor: Tensor | None) -> Tensor | None:
     """Return the tensor contiguous, and float32 if it is of floating point; None stays None."""
     if tensor is None:
         return None
-    return (tensor.float() if tensor.is_floating_point() else tensor).contiguous()
+    if tensor.is_floating_point():
+        tensor = tensor.float()
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
 def group_as_float32(group: Group) -> Group:

@@ -24,15 +24,15 @@ def attentive_forward(
     wide = group_as_float32(weights), group_as_float32(state), group_as_float32(memory)
     # The results have the portable operator's shapes: e^{2q} is never saved, and cannot overflow.
     run = op.portable_forward.allocate(wide_xp, *wide, options, lengths, save)
-    # The final memory is gathered behind the kernel: until then, its tensors need no room.
-    run = run._replace(values_T=xp.new_empty(0), keys_T=xp.new_empty(0))
-    full = options.buffer < 0
-    forward = full_attention.forward if full else screened.forward
-    forward(run, wide_xp, *wide, options, lengths, save)
+    if options.buffer >= 0:
+        screened.forward(run, wide_xp, *wide, options, lengths, save)
+        return group_to_dtype(run, xp.dtype)
 
+    # Full attention's final memory is made behind the kernel: until then, its tensors need no room.
+    run = run._replace(values_T=xp.new_empty(0), keys_T=xp.new_empty(0))
+    full_attention.forward(run, wide_xp, *wide, options, lengths, save)
     run = group_to_dtype(run, xp.dtype)
-    slots_T = None if full else run.slots_T
-    values_T, keys_T = final_memory(run.h, weights.U_a, memory.values0, memory.keys0, slots_T)
+    values_T, keys_T = final_memory(run.h, weights.U_a, memory.values0, memory.keys0, None)
     return run._replace(values_T=values_T, keys_T=keys_T)
 
 

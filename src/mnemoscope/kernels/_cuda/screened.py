@@ -55,10 +55,9 @@ def forward(
     lengths: Tensor | None,
     save: bool,
 ) -> None:
-    """Fill `run`, but for the final memory; all tensors float32."""
+    """Fill `run`; all tensors float32."""
     T, B, n = run.h.shape
     tile = layout.require_tile(_rows(options.cell == "lstm"), n, xp.device)
-    VW_a = torch.cat([weights.V, weights.W_a])  # ((G + 1)n, n): what reads s
     compiler.launch(
         "screened_forward",
         {
@@ -74,15 +73,16 @@ def forward(
         args={
             "xp": xp,
             **weights._asdict(),
-            "query0": state.s0 @ VW_a.T,
-            "c0": state.c0,
-            "projected0": memory.values0 @ VW_a.T,
+            **state._asdict(),
             **memory._asdict(),
             "lengths": to_device(lengths, xp.device),
             "h": run.h,
             "s": run.s,
             "c_T": run.c_T,
+            "values_T": run.values_T,
+            "keys_T": run.keys_T,
             "slots_T": run.slots_T,
+            "origin_T": run.origin_T,
             "relevance_T": run.relevance_T,
             "activations": run.activations,
             "slots": run.slots,
@@ -110,17 +110,21 @@ def backward(
     tile = layout.require_tile(_rows(options.cell == "lstm"), n, saved.h.device)
 
     # What every state was to each matrix, and every step's query.
-    VW_a = torch.cat([weights.V, weights.W_a])
-    projected = saved.h @ torch.cat([VW_a, weights.U_a]).T  # (T, B, rows n)
-    projected0 = torch.cat([memory.values0 @ VW_a.T, memory.keys0], -1)  # (B, m0, rows n)
-    queries = torch.empty_like(saved.h)
-    torch.mm(state.s0, weights.W_a.T, out=queries[0])
-    torch.matmul(saved.s[:-1], weights.W_a.T, out=queries[1:])
+    matrices = torch.cat([weights.V, weights.W_a, weights.U_a])
+    VW_a = matrices[:-n]  # what reads s
+    projected = saved.h @ matrices.T  # (T, B, rows n)
+    queries = saved.s[:-1] @ weights.W_a.T  # (T - 1, B, n)
+    query0 = state.s0 @ weights.W_a.T if state.s0.numel() else None
 
+    # The same for the carried memory, and room for its gradients.
     has_ds = grads.ds is not None
+    projected0 = gathered0 = None
+    if memory.values0.numel():
+        projected0 = torch.cat([memory.values0 @ VW_a.T, memory.keys0], -1)  # (B, m0, rows n)
+        gathered0 = projected.new_empty(B, m0, (tile.rows + has_ds) * n)
+
     found = op.attentive_backward.allocate(grads, weights, state, memory, options, saved, lengths)
     dv_rows = found.dv.new_empty(B, n)
-    gathered0 = found.dv.new_empty(B, m0, (tile.rows + has_ds) * n)
     compiler.launch(
         "screened_backward",
         {
@@ -142,6 +146,7 @@ def backward(
             "projected": projected,
             "projected0": projected0,
             "queries": queries,
+            "query0": query0,
             "c0": state.c0,
             "values0": memory.values0,
             "origin0": memory.origin0,
@@ -162,12 +167,17 @@ def backward(
         },
     )
 
-    # Gradients of the carried memory: of its products with [V; W_a], of its keys, of its values.
-    gates_n = weights.V.shape[0]
-    dprojected0 = gathered0[..., : gates_n + n]
-    dkeys0 = gathered0[..., gates_n + n : gates_n + 2 * n].contiguous()
-    dvalues0 = dprojected0 @ VW_a
-    if has_ds:
-        dvalues0 = dvalues0 + gathered0[..., gates_n + 2 * n :]
-    ds0 = found.dxp[0] @ weights.V + found.dq[0] @ weights.W_a
-    return found._replace(dv=dv_rows.sum(0), ds0=ds0, dvalues0=dvalues0, dkeys0=dkeys0)
+    found = found._replace(dv=dv_rows.sum(0))
+
+    # Gradients of the state and the memory that were carried in: of the memory's products with [V; W_a], of its keys,
+    # of its values.
+    if query0 is not None:
+        found = found._replace(ds0=found.dxp[0] @ weights.V + found.dq[0] @ weights.W_a)
+    if gathered0 is not None:
+        gates_n = weights.V.shape[0]
+        dkeys0 = gathered0[..., gates_n + n : gates_n + 2 * n].contiguous()
+        dvalues0 = gathered0[..., : gates_n + n] @ VW_a
+        if has_ds:
+            dvalues0 = dvalues0 + gathered0[..., gates_n + 2 * n :]
+        found = found._replace(dvalues0=dvalues0, dkeys0=dkeys0)
+    return found

@@ -9,6 +9,9 @@ with all biases. `lengths` (B,) int64 or None: past its length a row has zeros i
 `slots`), and its state stays as it was at its length. `save=False` (nothing will be differentiated) gives every
 tensor that only the backward pass reads 0 steps instead of T.
 
+A state before the first step (h0, c0, s0, the carried memory) without elements is zero, or an empty memory: for CUDA's
+loops of cells and of screened attention. Every other loop is given its zeros (`_fused.py`).
+
 On the CPU the loops of rnn, lstm and attentive can also compute the projection, and in the backward pass the gradients
 of the weights. Then V is [V, U, b] (Gn, n + E) and xp is the inputs followed by a one, [x, 1] (T, B, E). The backward
 pass of such a run is `*_backward_with_inputs`; without `needs_dx` its dx has no steps. modReLU is not among them: its
@@ -61,9 +64,7 @@ from mnemoscope.kernels._operators.cells import (
     rnn_backward_with_inputs,
     rnn_forward,
 )
-from mnemoscope.kernels._operators.memory import (
-    CarriedMemory,
-)
+from mnemoscope.kernels._operators.memory import CarriedMemory, absent_memory, empty_memory
 
 __all__ = [
     "AttentionOptions",
@@ -86,9 +87,11 @@ __all__ = [
     "SabRun",
     "SabSaved",
     "StateProductGradients",
+    "absent_memory",
     "attentive_backward",
     "attentive_backward_with_inputs",
     "attentive_forward",
+    "empty_memory",
     "goru_backward",
     "goru_forward",
     "gru_backward",

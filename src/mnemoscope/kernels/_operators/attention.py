@@ -54,7 +54,8 @@ class AttentiveRun(NamedTuple):
     """What a self-attentive run returns, and from `activations` on what it saves.
 
     h and s (T, B, n), c_T (B, n) (rnn: (0,)). The memory after the last step: values_T and keys_T (B, m, n), where an
-    empty slot keeps what it held (full attention: (B, m + T, n), zeros past a row's length), slots_T (B, m) int64 and
+    empty slot keeps what it held (full attention: (B, m + T, n), zeros past a row's length); slots_T (B, m) int64, the
+    index of the state in each slot, origin_T (B, m) int64, the step at which it was made, -1 for an empty slot, and
     relevance_T (B, m) (full attention: (B, 0)).
 
     activations (T, B, W): on the CPU alone e^{2q} and e^{2k} of the step's query and key; then an LSTM's i, f, g, o and
@@ -69,6 +70,7 @@ class AttentiveRun(NamedTuple):
     values_T: Tensor
     keys_T: Tensor
     slots_T: Tensor
+    origin_T: Tensor
     relevance_T: Tensor
     activations: Tensor
     slots: Tensor
@@ -98,7 +100,7 @@ class AttentiveOutputGradients(NamedTuple):
 class AttentiveGradients(NamedTuple):
     """dxp (T, B, Gn); dq (T, B, n) of the queries; dk (T, B, n) of the new states' keys; dv (n); of what came in.
 
-    That is ds0 (B, n), dc0 (B, n) (rnn: (0,)), dvalues0 and dkeys0 (B, m, n).
+    That is ds0 (B, n), dc0 (B, n) (rnn: (0,)), dvalues0 and dkeys0 (B, m, n); of what was absent, (0,).
     """
 
     dxp: Tensor
@@ -127,14 +129,14 @@ class AttentiveInputGradients(NamedTuple):
 
 def _attentive_run(
     xp: Tensor,
-    state: AttentionState,
+    n: int,
     memory: CarriedMemory,
     options: AttentionOptions,
     save: bool,
     kernel_width: int,
     flags: int,
 ) -> AttentiveRun:
-    steps, (batch, n) = xp.shape[0], state.s0.shape
+    steps, batch, _ = xp.shape
     saved = steps if save else 0
     lstm = options.cell == "lstm"
     full = options.buffer < 0
@@ -148,6 +150,7 @@ def _attentive_run(
         values_T=new(batch, capacity, n),
         keys_T=new(batch, capacity, n),
         slots_T=new(batch, slots, dtype=torch.int64),
+        origin_T=new(batch, slots, dtype=torch.int64),
         relevance_T=memory.relevance0.new_empty(batch, slots),
         activations=new(saved, batch, kernel_width + (5 * n if lstm else 0)),
         slots=new(0 if full else (saved, batch, slots), dtype=torch.int32),
@@ -166,8 +169,9 @@ def attentive_forward(
     lengths: Tensor | None,
     save: bool,
 ) -> AttentiveRun:
+    n = weights.v.shape[0]
     on_cpu = xp.device.type == "cpu"
-    return _attentive_run(xp, state, memory, options, save, 2 * state.s0.shape[1] if on_cpu else 0, int(on_cpu))
+    return _attentive_run(xp, n, memory, options, save, kernel_width=2 * n if on_cpu else 0, flags=int(on_cpu))
 
 
 @operator
@@ -181,7 +185,7 @@ def portable_forward(
     save: bool,
 ) -> AttentiveRun:
     """`attentive_forward` in torch's operations, for any device (`_portable.py`)."""
-    return _attentive_run(xp, state, memory, options, save, 0, 0)
+    return _attentive_run(xp, weights.v.shape[0], memory, options, save, kernel_width=0, flags=0)
 
 
 def _attentive_gradients(
@@ -201,7 +205,7 @@ def _attentive_gradients(
         dk=torch.empty_like(saved.h),
         dv=torch.empty_like(weights.v),
         ds0=torch.empty_like(state.s0),
-        dc0=torch.empty_like(state.s0) if lstm else saved.h.new_empty(0),
+        dc0=saved.h.new_empty(batch, n) if lstm else saved.h.new_empty(0),
         dvalues0=torch.empty_like(memory.values0),
         dkeys0=torch.empty_like(memory.keys0),
     )

@@ -36,7 +36,7 @@ class RnnInputGradients(NamedTuple):
 @operator
 def rnn_forward(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, phi: str, lengths: Tensor | None) -> Tensor:
     """Return h (T, B, n); xp (T, B, n), V (n, n), h0 (B, n), b (n) modReLU's bias."""
-    return xp.new_empty(xp.shape[0], *h0.shape)
+    return xp.new_empty(*xp.shape[:2], V.shape[0])
 
 
 @operator
@@ -83,11 +83,12 @@ class LstmInputGradients(NamedTuple):
 @operator
 def lstm_forward(xp: Tensor, V: Tensor, h0: Tensor, c0: Tensor, lengths: Tensor | None, save: bool) -> LstmRun:
     """xp (T, B, 4n), V (4n, n), h0 and c0 (B, n)."""
-    steps, (batch, n) = xp.shape[0], h0.shape
+    steps, batch, _ = xp.shape
+    n = V.shape[0] // 4
     saved = steps if save else 0
     return LstmRun(
         h=xp.new_empty(steps, batch, n),
-        c_T=torch.empty_like(c0),
+        c_T=xp.new_empty(batch, n),
         cells=xp.new_empty(saved, batch, n),
         gates=xp.new_empty(saved, batch, 4 * n),
     )
@@ -97,7 +98,8 @@ def lstm_forward(xp: Tensor, V: Tensor, h0: Tensor, c0: Tensor, lengths: Tensor 
 def lstm_backward(
     dh: Tensor | None, dc_T: Tensor | None, V: Tensor, c0: Tensor, cells: Tensor, gates: Tensor, lengths: Tensor | None
 ) -> LstmGradients:
-    return LstmGradients(dxp=torch.empty_like(gates), dh0=torch.empty_like(c0), dc0=torch.empty_like(c0))
+    first = cells[0]
+    return LstmGradients(dxp=torch.empty_like(gates), dh0=torch.empty_like(first), dc0=torch.empty_like(first))
 
 
 @operator
@@ -155,14 +157,16 @@ class GatedRun(NamedTuple):
     gates: Tensor
 
 
-def _gated_run(xp: Tensor, h0: Tensor, save: bool) -> GatedRun:
-    steps, (batch, n) = xp.shape[0], h0.shape
+def _gated_run(xp: Tensor, save: bool) -> GatedRun:
+    steps, batch, width = xp.shape
+    n = width // 3
     return GatedRun(h=xp.new_empty(steps, batch, n), gates=xp.new_empty(steps if save else 0, batch, 4 * n))
 
 
-def _gated_gradients(h: Tensor, h0: Tensor) -> StateProductGradients:
+def _gated_gradients(h: Tensor) -> StateProductGradients:
     steps, batch, n = h.shape
-    return StateProductGradients(dxp=h.new_empty(steps, batch, 3 * n), du=torch.empty_like(h), dh0=torch.empty_like(h0))
+    dxp = h.new_empty(steps, batch, 3 * n)
+    return StateProductGradients(dxp=dxp, du=torch.empty_like(h), dh0=torch.empty_like(h[0]))
 
 
 @operator
@@ -171,14 +175,14 @@ def goru_forward(xp: Tensor, W: Tensor, h0: Tensor, b: Tensor, lengths: Tensor |
 
     xp (T, B, 3n) in the order r, g, c; W (3n, n) = [W_r; W_g; Q]; b (n). The saved gates are r, g, c, u.
     """
-    return _gated_run(xp, h0, save)
+    return _gated_run(xp, save)
 
 
 @operator
 def goru_backward(
     dh: Tensor, W: Tensor, h0: Tensor, h: Tensor, gates: Tensor, lengths: Tensor | None
 ) -> StateProductGradients:
-    return _gated_gradients(h, h0)
+    return _gated_gradients(h)
 
 
 @operator
@@ -188,11 +192,11 @@ def gru_forward(xp: Tensor, V: Tensor, b_hn: Tensor | None, h0: Tensor, lengths:
     xp (T, B, 3n) in torch's order r, z, n, with b_ih and with b_hh of r and z; V (3n, n); b_hn (n). The saved gates are
     r, z, n, u.
     """
-    return _gated_run(xp, h0, save)
+    return _gated_run(xp, save)
 
 
 @operator
 def gru_backward(
     dh: Tensor, V: Tensor, h0: Tensor, h: Tensor, gates: Tensor, lengths: Tensor | None
 ) -> StateProductGradients:
-    return _gated_gradients(h, h0)
+    return _gated_gradients(h)

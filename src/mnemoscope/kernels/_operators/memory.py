@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -21,3 +22,22 @@ class CarriedMemory(NamedTuple):
     origin0: Tensor
     relevance0: Tensor
     clock0: Tensor
+
+
+def empty_memory(like: Tensor, batch: int, slots: int) -> CarriedMemory:
+    """Return a memory of that many slots, all of them empty, for states of the type and the features of `like`."""
+    values, keys = like.new_zeros(2, batch, slots, like.shape[-1])
+    return CarriedMemory(
+        values0=values,
+        keys0=keys,
+        origin0=torch.full((batch, slots), -1, device=like.device),
+        relevance0=like.new_zeros(batch, slots),
+        clock0=torch.zeros(batch, dtype=torch.int64, device=like.device),
+    )
+
+
+def absent_memory(like: Tensor) -> CarriedMemory:
+    """Return an empty memory without elements, for a loop that takes it so."""
+    number = like.new_empty(0)
+    integer = like.new_empty(0, dtype=torch.int64)
+    return CarriedMemory(number, number, integer, number, integer)

@@ -48,8 +48,10 @@ KERNEL cells_backward(const float* dh, const float* dc_T, const float* xp, const
         if (HAS_DH) step.dh = dh[offset];
         if (Cell::READS_XP) step.xp = xp[offset];
         if (Cell::READS_H) step.h = h[offset];
-        if (Cell::READS_PREVIOUS_H) step.previous_h = t > 0 ? h[offset - step_stride] : h0[first];
-        if (Cell::HAS_CELL_STATE) step.previous_c = t > 0 ? cells[offset - step_stride] : c0[first];
+        if (Cell::READS_PREVIOUS_H)
+            step.previous_h = t > 0 ? h[offset - step_stride] : (h0 ? h0[first] : 0.f);
+        if (Cell::HAS_CELL_STATE)
+            step.previous_c = t > 0 ? cells[offset - step_stride] : (c0 ? c0[first] : 0.f);
         for (int r = 0; r < Cell::SAVED; ++r)
             step.saved[r] = saved[Cell::SAVED * (offset - unit) + r * n + unit];
         if (t < PREFETCH_STEPS) return;

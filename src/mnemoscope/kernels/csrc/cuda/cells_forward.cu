@@ -32,8 +32,8 @@ KERNEL cells_forward(const float* xp, const float* V, const float* h0, const flo
     const long long first = (long long)pos.sequence * n + unit;
     const long long step_stride = (long long)B * n;
     const float bias = HAS_BIAS && in_range ? b[unit] : 0.f;
-    float h_t = in_range ? h0[first] : 0.f;
-    float c_t = Cell::HAS_CELL_STATE && in_range ? c0[first] : 0.f;
+    float h_t = in_range && h0 ? h0[first] : 0.f;
+    float c_t = Cell::HAS_CELL_STATE && in_range && c0 ? c0[first] : 0.f;
     sync_cluster();  // before a block stores into another, that one must have begun
     store_in_cluster(pos, shared_h + unit, h_t);
     float x[4] = {}, next_x[4] = {};

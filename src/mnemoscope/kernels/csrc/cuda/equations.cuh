@@ -28,6 +28,7 @@ DEVICE float sigmoid(float z) { return reciprocal(1.f + expf(-z)); }
 // Queries and keys are stored times 2 log2(e), so that r is one power of two and one reciprocal.
 // The product e^{2q} e^{2k} would leave float's range.
 DEVICE float prescale(float x) { return 2.88539008178f * x; }
+DEVICE float undo_prescale(float x) { return 0.34657359028f * x; }
 DEVICE float half_one_minus_tanh(float q, float k) { return reciprocal(1.f + power_of_two(q + k)); }
 
 // The gates of an LSTM after their non-linearities, in torch's order.

@@ -48,17 +48,19 @@ struct SlotChange {
     }
 };
 
-// From the host: projected (T,B,ROWS*n) = [V; W_a; U_a] h, queries (T,B,n) = W_a s_{t-1}, and
-// projected0 (B,m0,ROWS*n) = [V; W_a] values0 followed by keys0. gathered0 (B,m0,FIELDS*n) are the
-// gradients of projected0 (and of values0); dv_rows (B,n). The other names and shapes are those of
-// the operator attentive_backward.
+// From the host: projected (T,B,ROWS*n) = [V; W_a; U_a] h, queries (T-1,B,n) = W_a s_t, query0
+// (B,n) = W_a s0, and projected0 (B,m0,ROWS*n) = [V; W_a] values0 followed by keys0. gathered0
+// (B,m0,FIELDS*n) are the gradients of projected0 (and of values0); dv_rows (B,n). The other names
+// and shapes are those of the operator attentive_backward. Null pointers: query0 and c0 are zero,
+// and the carried memory (projected0, values0, origin0, gathered0) is empty.
 KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, const float* V,
                          const float* W_a, const float* U_a, const float* v, const float* projected,
-                         const float* projected0, const float* queries, const float* c0,
-                         const float* values0, const long long* origin0, const float* h,
-                         const float* activations, const int* slots, const float* attention,
-                         const long long* lengths, float* dxp, float* dq, float* dk, float* dv_rows,
-                         float* dc0, float* gathered0, int n, int T, int B) {
+                         const float* projected0, const float* queries, const float* query0,
+                         const float* c0, const float* values0, const long long* origin0,
+                         const float* h, const float* activations, const int* slots,
+                         const float* attention, const long long* lengths, float* dxp, float* dq,
+                         float* dk, float* dv_rows, float* dc0, float* gathered0, int n, int T,
+                         int B) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit, lane = pos.lane;
     const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
@@ -117,9 +119,10 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         if (lane >= SLOTS) return -1;
         if (t >= 0) {
             const int state = slots[((long long)t * B + pos.sequence) * SLOTS + lane];
-            return state < SLOTS + T ? state : -1;
+            return state < SLOTS + T && (origin0 || state >= SLOTS) ? state : -1;
         }
-        return origin0[(long long)pos.sequence * SLOTS + lane] >= 0 ? lane : -1;
+        const bool carried = origin0 && origin0[(long long)pos.sequence * SLOTS + lane] >= 0;
+        return carried ? lane : -1;
     };
     const auto attention_at = [&](int t) {
         const bool exists = lane < SLOTS && t >= 0;
@@ -141,13 +144,16 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
     const auto load_step = [&](int t) {
         if (!in_range || t < 0) return;
         const long long offset = first + t * step_stride;
-        next_query = queries[offset];
+        if (t > 0)
+            next_query = queries[offset - step_stride];
+        else
+            next_query = query0 ? query0[first] : 0.f;
         if (HAS_DH) next_dh = dh[offset];
         if (HAS_DS) next_ds = ds[offset];
         if (GATES == 1) next_h = h[offset];
         if (GATES == 4) {
             const float* saved = activations + (offset - unit) * 5 + unit;
-            next_c = t > 0 ? saved[4 * n - 5 * step_stride] : c0[first];
+            next_c = t > 0 ? saved[4 * n - 5 * step_stride] : (c0 ? c0[first] : 0.f);
             for (int r = 0; r < 4; ++r) next_gates[r] = saved[r * n];
         }
     };
@@ -272,7 +278,7 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
     dv = sum_over_unit_lanes(dv);
     if (writes) dv_rows[first] = dv;
     if (GATES == 4 && writes) dc0[first] = dc;
-    for (int slot = 0; slot < SLOTS; ++slot) {
+    for (int slot = 0; gathered0 && slot < SLOTS; ++slot) {
         const bool filled = shuffle(state, slot) >= 0;
         float* row = gathered0 + ((long long)pos.sequence * SLOTS + slot) * FIELDS * n + unit;
         for (int r = pos.unit_lane; r < FIELDS; r += LANES_PER_UNIT)

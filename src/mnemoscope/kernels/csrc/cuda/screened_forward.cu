@@ -53,15 +53,16 @@ struct SlotTable {
     }
 };
 
-// query0 (B,(GATES+1)n) = [V; W_a] s0 and projected0 (B,m0,(GATES+1)n) = [V; W_a] values0 come from
-// the host. The other names and shapes are those of the operator attentive_forward.
+// Names and shapes are those of the operator attentive_forward. Null pointers: s0 and c0 are zero,
+// and the carried memory (values0, keys0, origin0, relevance0, clock0) is empty.
 KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const float* U_a,
-                        const float* v, const float* b, const float* query0, const float* c0,
-                        const float* projected0, const float* values0, const float* keys0,
-                        const long long* origin0, const float* relevance0, const long long* clock0,
-                        const long long* lengths, float* h, float* s, float* c_T,
-                        long long* slots_T, float* relevance_T, float* activations, int* slots,
-                        float* attention, int n, int T, int B, double decay) {
+                        const float* v, const float* b, const float* s0, const float* c0,
+                        const float* values0, const float* keys0, const long long* origin0,
+                        const float* relevance0, const long long* clock0, const long long* lengths,
+                        float* h, float* s, float* c_T, float* values_T, float* keys_T,
+                        long long* slots_T, long long* origin_T, float* relevance_T,
+                        float* activations, int* slots, float* attention, int n, int T, int B,
+                        double decay) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit, lane = pos.lane;
     const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
@@ -79,40 +80,63 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
     matrix.load(pos, GATES, W_a, n);
     matrix.load(pos, GATES + 1, U_a, n);
 
-    // The state at the start, as u = [V; W_a] s_{t-1}, and the first step's inputs.
+    // The first step's inputs.
     const long long first = (long long)pos.sequence * n + unit;
     const long long step_stride = (long long)B * n;
     const float weight = in_range ? v[unit] : 0.f;
     const float bias = HAS_BIAS && in_range ? b[unit] : 0.f;
-    float c_t = GATES == 4 && in_range ? c0[first] : 0.f;
-    float x[GATES] = {}, u[GATES + 1] = {};
-    if (in_range) {
-#pragma unroll
-        for (int r = 0; r <= GATES; ++r)
-            u[r] = query0[(long long)pos.sequence * (GATES + 1) * n + r * n + unit];
+    float c_t = GATES == 4 && in_range && c0 ? c0[first] : 0.f;
+    float x[GATES] = {};
+    if (in_range && steps)
 #pragma unroll
         for (int r = 0; r < GATES; ++r)
-            x[r] = steps ? xp[(long long)pos.sequence * GATES * n + r * n + unit] : 0.f;
+            x[r] = xp[(long long)pos.sequence * GATES * n + r * n + unit];
+
+    // The record of the carried memory, into lanes.
+    SlotTable table;
+    const long long first_slot = (long long)pos.sequence * SLOTS;
+    const long long clock = clock0 ? clock0[pos.sequence] : 0;
+    if (origin0 && lane < SLOTS) {
+        table.state = origin0[first_slot + lane] >= 0 ? lane : -1;
+        table.relevance = relevance0[first_slot + lane];
+    }
+    if (BUFFER > 0) table.next_slot = floor_mod(clock, BUFFER > 0 ? BUFFER : 1);
+    sync_cluster();  // before a block stores into another, that one must have begun
+
+    // y = [V; W_a; U_a] of the state whose unit is `value`, by the whole cluster.
+    const auto project = [&](float value, float* y) {
+        store_in_cluster(pos, shared_h + unit, value);
+        sync_cluster();
+        matrix.times(pos, shared_h, y);
+        sync_cluster();
+    };
+
+    // The state at the start, as u = [V; W_a] s_{t-1}.
+    float u[GATES + 1] = {};
+    if (s0) {
+        float y[ROWS];
+        project(in_range ? s0[first] : 0.f, y);
+#pragma unroll
+        for (int r = 0; r <= GATES; ++r) u[r] = y[r];
     }
 
-    // The carried memory: its record into lanes, its fields into shared memory. The lanes of a unit
-    // share its slots.
-    SlotTable table;
-    if (lane < SLOTS) {
-        table.state = origin0[(long long)pos.sequence * SLOTS + lane] >= 0 ? lane : -1;
-        table.relevance = relevance0[(long long)pos.sequence * SLOTS + lane];
+    // The fields of the carried states, into shared memory. The lanes of a unit share them.
+    for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
+        const bool filled = slot < SLOTS && shuffle(table.state, slot) >= 0;
+        float y[ROWS] = {}, value = 0.f, key = 0.f;
+        if (filled) {
+            const long long at = (first_slot + slot) * n + unit;
+            value = in_range ? values0[at] : 0.f;
+            key = in_range ? prescale(keys0[at]) : 0.f;
+            project(value, y);
+        }
+#pragma unroll
+        for (int r = 0; r < FIELDS; ++r)
+            if (r % LANES_PER_UNIT == pos.unit_lane)
+                memory(r, slot, pos.block_unit) =
+                    r <= GATES ? y[r <= GATES ? r : 0] : (r == VALUE ? value : key);
     }
-    if (BUFFER > 0) table.next_slot = floor_mod(clock0[pos.sequence], BUFFER > 0 ? BUFFER : 1);
-    for (int slot = pos.unit_lane; slot < PADDED_SLOTS; slot += LANES_PER_UNIT) {
-        const long long row = ((long long)pos.sequence * SLOTS + slot) * n;
-        const bool exists = in_range && slot < SLOTS;
-        for (int r = 0; r <= GATES; ++r)
-            memory(r, slot, pos.block_unit) =
-                exists ? projected0[row * (GATES + 1) + r * n + unit] : 0.f;
-        memory(VALUE, slot, pos.block_unit) = exists ? values0[row + unit] : 0.f;
-        memory(KEY, slot, pos.block_unit) = exists ? prescale(keys0[row + unit]) : 0.f;
-    }
-    sync_cluster();  // before a block stores into another, that one must have begun
+    sync_warp();  // only the lanes of this unit touch its fields
 
     long long offset = first;  // of (t, sequence, unit) in a (T,B,n) tensor
     for (int t = 0; t < steps; ++t, offset += step_stride) {
@@ -221,11 +245,35 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
         if (writes) s[offset] = s_t;
     }
 
-    // The final memory and cell state; zeros past the sequence's length.
-    if (writes_slots) {
-        slots_T[(long long)pos.sequence * SLOTS + lane] = table.state;
-        relevance_T[(long long)pos.sequence * SLOTS + lane] = table.relevance;
+    // The final memory. What was carried in is copied, so that it stays as it is however often it
+    // is carried on; an empty slot keeps what it held.
+    sync_warp();
+#pragma unroll
+    for (int k = 0; k < SLOTS_PER_LANE; ++k) {
+        const int slot = pos.unit_lane + LANES_PER_UNIT * k;
+        const int state = shuffle(table.state, slot);
+        if (slot >= SLOTS || !in_range) continue;
+        const long long at = (first_slot + slot) * n + unit;
+        const long long source = (first_slot + (state < 0 ? slot : state)) * n + unit;
+        if (state >= SLOTS) {
+            values_T[at] = memory(VALUE, slot, pos.block_unit);
+            keys_T[at] = undo_prescale(memory(KEY, slot, pos.block_unit));
+        } else {
+            values_T[at] = values0 ? values0[source] : 0.f;
+            keys_T[at] = keys0 ? keys0[source] : 0.f;
+        }
     }
+    if (writes_slots) {
+        const int state = table.state;
+        slots_T[first_slot + lane] = state;
+        relevance_T[first_slot + lane] = table.relevance;
+        if (state >= SLOTS)
+            origin_T[first_slot + lane] = clock + (state - SLOTS);
+        else
+            origin_T[first_slot + lane] = state < 0 ? -1 : origin0[first_slot + state];
+    }
+
+    // The final cell state; zeros past the sequence's length.
     if (GATES == 4 && writes) c_T[first] = c_t;
     for (int t = steps; t < T; ++t, offset += step_stride) {
         if (writes) {
