@@ -25,8 +25,13 @@ def as_float32(tensor: Tensor | None) -> Tensor | None:
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
-def group_as_float32(group: Group) -> Group:
-    """Return the group with `as_float32` of every tensor; options stay as they are."""
+def group_as_float32(group: Group, dtype: torch.dtype) -> Group:
+    """Return the group with `as_float32` of every tensor; options stay as they are.
+
+    dtype is that of the run. A run in float32 is given contiguous tensors of that type already.
+    """
+    if dtype is torch.float32:
+        return group
     return type(group)(*[as_float32(x) if isinstance(x, Tensor) else x for x in group])
 
 

@@ -21,17 +21,18 @@ def attentive_forward(
     save: bool,
 ) -> op.AttentiveRun:
     wide_xp = as_float32(xp)
-    wide = group_as_float32(weights), group_as_float32(state), group_as_float32(memory)
+    dtype = xp.dtype
+    wide = group_as_float32(weights, dtype), group_as_float32(state, dtype), group_as_float32(memory, dtype)
     # The results have the portable operator's shapes: e^{2q} is never saved, and cannot overflow.
     run = op.portable_forward.allocate(wide_xp, *wide, options, lengths, save)
     if options.buffer >= 0:
         screened.forward(run, wide_xp, *wide, options, lengths, save)
-        return group_to_dtype(run, xp.dtype)
+        return group_to_dtype(run, dtype)
 
     # Full attention's final memory is made behind the kernel: until then, its tensors need no room.
     run = run._replace(values_T=xp.new_empty(0), keys_T=xp.new_empty(0))
     full_attention.forward(run, wide_xp, *wide, options, lengths, save)
-    run = group_to_dtype(run, xp.dtype)
+    run = group_to_dtype(run, dtype)
     values_T, keys_T = final_memory(run.h, weights.U_a, memory.values0, memory.keys0, None)
     return run._replace(values_T=values_T, keys_T=keys_T)
 
@@ -47,13 +48,14 @@ def attentive_backward(
     lengths: Tensor | None,
 ) -> op.AttentiveGradients:
     backward = full_attention.backward if options.buffer < 0 else screened.backward
+    dtype = saved.h.dtype
     found = backward(
-        group_as_float32(grads),
-        group_as_float32(weights),
-        group_as_float32(state),
-        group_as_float32(memory),
+        group_as_float32(grads, dtype),
+        group_as_float32(weights, dtype),
+        group_as_float32(state, dtype),
+        group_as_float32(memory, dtype),
         options,
-        group_as_float32(saved),
+        group_as_float32(saved, dtype),
         lengths,
     )
-    return group_to_dtype(found, saved.h.dtype)
+    return group_to_dtype(found, dtype)

@@ -51,7 +51,7 @@ def sab_forward(
 ) -> op.SabRun:
     dtype = xp.dtype
     xp, V, w, h0, c0 = as_float32(xp), as_float32(V), as_float32(w), as_float32(h0), as_float32(c0)
-    memory = group_as_float32(memory)
+    memory = group_as_float32(memory, dtype)
     run = op.sab_forward.allocate(xp, V, w, h0, c0, memory, options, lengths, save)
     T, B, n = run.h.shape
     tile = layout.require_tile(ROWS, n, xp.device)
@@ -102,7 +102,7 @@ def sab_backward(
     dtype = saved.h.dtype
     dh, dattended, dc_T = as_float32(dh), as_float32(dattended), as_float32(dc_T)
     V, w, c0 = as_float32(V), as_float32(w), as_float32(c0)
-    memory, saved = group_as_float32(memory), group_as_float32(saved)
+    memory, saved = group_as_float32(memory, dtype), group_as_float32(saved, dtype)
     found = op.sab_backward.allocate(dh, dattended, dc_T, V, w, c0, memory, options, saved, lengths)
     # The kernel writes the gradients of the memory only where there are any.
     for grad in (found.dvalues0, found.dscores, found.dscores0):
