@@ -1,6 +1,7 @@
 """Every test draws the same random numbers, wherever and in whatever order it runs; and the option --quick."""
 
 import random
+import sys
 from zlib import crc32
 
 import pytest
@@ -10,6 +11,12 @@ import torch
 def pytest_runtest_setup() -> None:
     random.seed(0)
     torch.manual_seed(0)
+
+
+def pytest_runtest_teardown() -> None:
+    # torch.compile gives up on code that it has compiled for many classes, which all layers' forward is.
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
