@@ -103,7 +103,7 @@ def test_wrong_choices_are_named() -> None:
     message = "RNN: recurrent_init must be 'uniform', 'henaff', 'cayley' or 'orthogonal'; got 'zeros'"
     with pytest.raises(mnemoscope.MnemoscopeError, match=message):
         mnemoscope.RNN(3, 4, recurrent_init="zeros")
-    with pytest.raises(mnemoscope.MnemoscopeError, match="SAB: top must be a whole number of at least 1; got True"):
+    with pytest.raises(mnemoscope.MnemoscopeError, match="SAB: top should be of type int, got: bool"):
         mnemoscope.SAB(3, 4, top=True)
 
 

@@ -203,12 +203,12 @@ def test_members_of_the_relevant_set_keep_their_gradient_path() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(buffer=-1), "buffer must be a whole number of at least 0; got -1"),
+        (dict(buffer=-1), "buffer must be at least 0; got -1"),
         (dict(relevant=1.5), "relevant must be a whole number"),
         (dict(decay=0.0), r"decay must lie in \(0, 1\]; got 0.0"),
         (dict(mix="product"), "mix must be 'sum' or 'mean'; got 'product'"),
         (dict(output="c"), "output must be 'h' or 's'; got 'c'"),
-        (dict(refresh=1), "refresh must be True or False; got 1"),
+        (dict(refresh=1), "refresh should be of type bool, got: int"),
     ],
 )
 def test_bad_options_error(options: dict, message: str) -> None:

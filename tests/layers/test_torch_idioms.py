@@ -168,17 +168,22 @@ def test_state_dtype_and_device_error() -> None:
 
 @pytest.mark.parametrize("name", ["bias", "batch_first", "bidirectional"])
 def test_bool_argument_error(name: str) -> None:
-    with pytest.raises(mnemoscope.MnemoscopeError, match=f"{name} must be True or False; got 'relu'"):
+    with pytest.raises(mnemoscope.MnemoscopeError, match=f"{name} should be of type bool, got: str"):
         mnemoscope.RNN(INPUT, HIDDEN, **{name: "relu"})
-    with pytest.raises(mnemoscope.MnemoscopeError, match="bias must be True or False"):
-        mnemoscope.RNN(INPUT, HIDDEN, 1, "relu")  # nn.RNN's order, which is not nn.LSTM's
+    with pytest.raises(mnemoscope.MnemoscopeError, match="bias should be of type bool"):
+        mnemoscope.LSTM(INPUT, HIDDEN, 1, "relu")  # nn.RNN's order, which is not nn.LSTM's
 
 
 @every_row
 def test_proj_size_error(row: Row) -> None:
     row.make(proj_size=0)  # nn.LSTM's default, which scripts may pass on
-    with pytest.raises(mnemoscope.MnemoscopeError, match=r"projections are not supported.* 0; got 2"):
-        row.make(proj_size=2)
+    if row.layer.has_projection:
+        assert row.make(proj_size=2).state_sizes == (2, HIDDEN)
+        with pytest.raises(mnemoscope.MnemoscopeError, match=r"proj_size has to be smaller than hidden_size, 4; got 4"):
+            row.make(proj_size=HIDDEN)
+    else:
+        with pytest.raises(mnemoscope.MnemoscopeError, match=r"proj_size argument is only supported for LSTM.*; got 2"):
+            row.make(proj_size=2)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class RAC(Gated):
         )
         self.feature = feature
 
-    def reset(self, name: str, tensor: Tensor) -> None:
+    def init_parameter(self, name: str, tensor: Tensor) -> None:
         if name == "weight_hh":
             _init.orthogonal_(tensor)
         elif name == "weight_ih":
@@ -76,10 +76,10 @@ class RAC(Gated):
         for suffix, _ in self._suffixes()[: self.num_directions]:  # one-hot templates meet entries of variance 1
             nn.init.normal_(getattr(self, f"weight_ih_{suffix}"))
 
-    def forward(self, x: Any, state: State | None = None) -> tuple[Any, State]:
-        if isinstance(x, PackedSequence):
-            return super().forward(PackedSequence(self._template(x.data), *x[1:]), state)
-        return super().forward(self._template(x), state)
+    def forward(self, input: Any, hx: State | None = None) -> tuple[Any, State]:
+        if isinstance(input, PackedSequence):
+            return super().forward(PackedSequence(self._template(input.data), *input[1:]), hx)
+        return super().forward(self._template(input), hx)
 
     def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Attention, ...] | None]:
         return super().observe(self._template(x), state)

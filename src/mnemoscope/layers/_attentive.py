@@ -43,7 +43,7 @@ class AdditiveAttention(MemoryLayer):
         def advance(self, w: Weights, u: Tensor, h: Tensor, *rest: Tensor) -> tuple[Tensor, ...]: ...
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
-        n = self.hidden_size
+        n = self.state_sizes[0]
         return {**super().shapes(input_size), "weight_query": (n, n), "weight_key": (n, n), "weight_score": (n,)}
 
     @property
@@ -87,7 +87,7 @@ class AdditiveAttention(MemoryLayer):
         owner = next(c for c in type(self).__mro__ if "kernel_options" in vars(c))
         if not self.unchanged_from(owner, "observe_cell", "cell", "remember", "accumulate_relevance"):
             return None
-        if isinstance(self, LSTM) and self.unchanged_from(LSTM, "advance"):
+        if isinstance(self, LSTM) and self.unchanged_from(LSTM, "advance") and not self.proj_size:
             cell = "lstm"
             phi: str | None = "tanh"
         elif isinstance(self, RNN) and self.unchanged_from(RNN, "advance"):
@@ -152,8 +152,8 @@ class MemRNN(AdditiveAttention, RNN):
     """A plain recurrence with full attention over all its past states (Kerg et al. 2020, eqs 9-10, 50-53).
 
     h_t = phi(V s_{t-1} + U x_t + b);  alpha = softmax_i v^T tanh(W_a s_{t-1} + U_a h_i), i <= t;
-    s_t = h_t + sum_i alpha_i h_i. Input and output have `RNN`'s shapes; the state unpacks as ``(h,)``, h
-    (layers * directions, batch, hidden_size), and carries ``.s`` of the same shape and the `Memory`, ``.memory``.
+    s_t = h_t + sum_i alpha_i h_i. Input, output and state have `RNN`'s shapes; the state h carries ``.s``, of its own
+    shape, and the `Memory`, ``.memory``.
 
     Memory grows with every step: `RelRNN` bounds it.
 
@@ -207,8 +207,8 @@ class MemRNN(AdditiveAttention, RNN):
 class MemLSTM(AdditiveAttention, LSTM):
     """An LSTM with full attention over all its past h; its gates read [s_{t-1}, x_t], its cell state stays its own.
 
-    Input and output have nn.LSTM's shapes; the state unpacks as ``(h, c)``, each (layers * directions, batch,
-    hidden_size), and carries ``.s`` of the same shape and the `Memory`, ``.memory``.
+    Input, output and state have nn.LSTM's shapes; h carries ``.s``, of its own shape, and the `Memory`, ``.memory``.
+    With `proj_size` the projected states are remembered, by the eager loop.
 
     Args:
         mix: "sum" is the paper's s_t = h_t + c_t, "mean" its half, as in the authors' code.

@@ -30,7 +30,7 @@ class SAB(MemoryLayer, LSTM):
         truncation: k_trunc, steps after which the gradient through h and c is cut.
         output: "h", or "both" for [h; attended], the read-out of the paper, with 2 * hidden_size features.
 
-    The state unpacks as ``(h, c)`` and carries ``.memory``. The other arguments are nn.LSTM's.
+    The state is (h, c), and h carries ``.memory``. The other arguments are nn.LSTM's.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class SAB(MemoryLayer, LSTM):
         )
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
-        return {**super().shapes(input_size), "weight_score": (2 * self.hidden_size,)}
+        return {**super().shapes(input_size), "weight_score": (2 * self.state_sizes[0],)}
 
     @property
     def step_size(self) -> int:
-        return 2 * self.hidden_size if self.concatenated else self.hidden_size
+        return 2 * self.state_sizes[0] if self.concatenated else self.state_sizes[0]
 
     @property
     def memory_layout(self) -> str:
@@ -120,6 +120,8 @@ class SAB(MemoryLayer, LSTM):
 
     def kernel_spec(self) -> KernelSpec | None:
         if not self.unchanged_from(SAB, "observe_cell", "cell") or not self.unchanged_from(LSTM, "advance"):
+            return None
+        if self.proj_size:
             return None
         return KernelSpec("sab", relevant=self.top)
 

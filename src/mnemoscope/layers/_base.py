@@ -53,7 +53,7 @@ class Layer(Recurrence):
     - ``project(w, x)``: what the input contributes, for any leading dimensions; one product for the whole sequence
     - ``cell(w, u, state)``: the equations of one step, with u = project(w, x_t)
     - ``initial_cell_state(w, batch)``: the state before the first step, if it is not zero
-    - ``reset(name, tensor)``: how a parameter is initialized, if not as in nn.LSTM
+    - ``init_parameter(name, tensor)``: how a parameter is initialized, if not as in nn.LSTM
     - ``kernel_spec()`` and ``run_kernel(...)``: the fused kernel that computes the same, if there is one
 
     A subclass with options of its own sets them before it calls this constructor, which asks for the shapes.
@@ -66,7 +66,7 @@ class Layer(Recurrence):
         batch_first: input and output are (batch, time, features) instead of (time, batch, features).
         dropout: probability with which outputs between layers are dropped in training.
         bidirectional: run a second recurrence from the end to the start and give both outputs.
-        proj_size: nn.LSTM's, for scripts that name it; only 0, no projection, is allowed.
+        proj_size: features of a projected h, for an LSTM with or without a memory; 0 for no projection.
         checkpoint: keep activations for the backward pass at about sqrt(T) steps only and compute the others again, one
             more forward pass for a fraction of the memory. Full attention keeps all its states in any case.
     """
@@ -75,7 +75,10 @@ class Layer(Recurrence):
     """Whether the state has the same size after any number of steps."""
 
     state_names: ClassVar[tuple[str, ...]] = ("h",)
-    """What a state unpacks into, each (layers * directions, batch, hidden_size)."""
+    """What a state unpacks into, each (layers * directions, batch, its one of `state_sizes`)."""
+
+    has_projection: ClassVar[bool] = False
+    """Whether the equations know `proj_size`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -98,7 +101,7 @@ class Layer(Recurrence):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # some layers are nn.RNNBase too, whose constructor would make torch's weights
         check_arguments(self, input_size, hidden_size, num_layers, dropout, proj_size)
         check_bool(self, "bias", bias)
         check_bool(self, "batch_first", batch_first)
@@ -111,6 +114,7 @@ class Layer(Recurrence):
         self.batch_first = batch_first
         self.dropout = float(dropout)
         self.bidirectional = bidirectional
+        self.proj_size = proj_size
         self.checkpoint = checkpoint
 
         for suffix, size in self._suffixes():
@@ -140,14 +144,14 @@ class Layer(Recurrence):
 
     def initial_cell_state(self, w: Weights, batch: int) -> State:
         """Return the state before the first step, tensors (batch, ...)."""
-        zeros = [w.weight_hh.new_zeros(batch, self.hidden_size) for _ in self.state_names]
+        zeros = [w.weight_hh.new_zeros(batch, size) for size in self.state_sizes]
         return zeros[0] if len(zeros) == 1 else tuple(zeros)
 
     def starts_from_zero(self) -> bool:
         """True if the state before the first step is zero, and the memory empty: a kernel need not be given it."""
         return self.unchanged_from(Layer, "initial_state", "initial_cell_state")
 
-    def reset(self, name: str, tensor: Tensor) -> None:
+    def init_parameter(self, name: str, tensor: Tensor) -> None:
         """Draw one parameter anew, in place."""
         nn.init.uniform_(tensor, -1 / math.sqrt(self.hidden_size), 1 / math.sqrt(self.hidden_size))
 
@@ -189,7 +193,12 @@ class Layer(Recurrence):
     @property
     def step_size(self) -> int:
         """Features of one direction's output."""
-        return self.hidden_size
+        return self.state_sizes[0]
+
+    @property
+    def state_sizes(self) -> tuple[int, ...]:
+        """Features of each of `state_names`."""
+        return (self.hidden_size,) * len(self.state_names)
 
     @property
     def state_sizes(self) -> tuple[int, ...]:
@@ -215,7 +224,7 @@ class Layer(Recurrence):
 
     def _reset_parameter(self, name: str, registered: str) -> None:
         tensor = getattr(self, registered)
-        self.reset(name, tensor)
+        self.init_parameter(name, tensor)
         if parametrize.is_parametrized(self, registered):  # what was drawn is a copy
             setattr(self, registered, tensor)
 
@@ -271,18 +280,19 @@ class Layer(Recurrence):
 
     # Whole sequences, in every layout that nn.LSTM takes.
 
-    def forward(self, x: Any, state: State | None = None) -> tuple[Any, State]:
+    def forward(self, input: Any, hx: State | None = None) -> tuple[Any, State]:
         """Run over a sequence, as nn.LSTM does.
 
         Args:
-            x: (time, batch, input_size), (batch, time, input_size) with ``batch_first``, (time, input_size) unbatched,
-                or a PackedSequence.
-            state: the state to start from; by default zeros, and an empty memory.
+            input: (time, batch, input_size), (batch, time, input_size) with ``batch_first``, (time, input_size)
+                unbatched, or a PackedSequence.
+            hx: the state to start from; by default zeros, and an empty memory.
 
         Returns:
-            The outputs in the layout of x with ``output_size`` features, and the last state, every tensor of it
+            The outputs in the layout of the input with ``output_size`` features, and the last state, every tensor of it
             (layers * directions, batch, ...), or (layers * directions, ...) for unbatched input.
         """
+        x, state = input, hx
         if isinstance(x, PackedSequence):
             return self._forward_packed(x, state)
         check_input(self, x)
@@ -373,6 +383,7 @@ class Layer(Recurrence):
     def extra_repr(self) -> str:
         shown = [f"{self.input_size}, {self.hidden_size}"]
         defaults: dict[str, Any] = dict(num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False)
+        defaults["proj_size"] = 0
         shown += [f"{name}={getattr(self, name)}" for name, usual in defaults.items() if getattr(self, name) != usual]
         return ", ".join(shown + self.options_repr())
 

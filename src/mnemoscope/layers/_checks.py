@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,35 +22,54 @@ if TYPE_CHECKING:
 _LAST_STEP = 2**62  # a clock can go on from here for longer than any run
 
 
+class InputError(MnemoscopeError, RuntimeError):
+    """What a layer is called with does not fit it; a RuntimeError too, as torch's layers raise it."""
+
+
+class ArgumentTypeError(MnemoscopeError, TypeError):
+    """A constructor's argument is of another type; a TypeError too, as torch's layers raise it."""
+
+
 def check_arguments(
     layer: Layer, input_size: Any, hidden_size: Any, num_layers: Any, dropout: Any, proj_size: Any
 ) -> None:
-    """Check nn.LSTM's arguments, switches aside."""
+    """Check nn.LSTM's arguments, switches aside. Messages contain torch's, by which people search."""
     name = type(layer).__name__
     check_int(layer, "input_size", input_size)
     check_int(layer, "hidden_size", hidden_size)
     check_int(layer, "num_layers", num_layers)
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
-        raise MnemoscopeError(f"{name}: dropout must be a probability in [0, 1]; got {dropout!r}")
-    if proj_size != 0:
-        raise MnemoscopeError(
-            f"{name}: projections are not supported, so proj_size must be 0; got {proj_size!r} (put an nn.Linear "
-            "behind the layer)"
+        raise MnemoscopeError(f"{name}: dropout should be a number in range [0, 1], a probability; got {dropout!r}")
+    if dropout > 0 and num_layers == 1:
+        warnings.warn(
+            f"{name}: dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects "
+            f"num_layers greater than 1, but got dropout={dropout} and num_layers={num_layers}",
+            stacklevel=5,
         )
+    check_int(layer, "proj_size", proj_size, least=0)
+    if proj_size and not layer.has_projection:
+        raise MnemoscopeError(
+            f"{name}: proj_size argument is only supported for LSTM, RelLSTM, MemLSTM and SAB; got {proj_size!r} (put "
+            "an nn.Linear behind the layer)"
+        )
+    if proj_size >= hidden_size:
+        raise MnemoscopeError(f"{name}: proj_size has to be smaller than hidden_size, {hidden_size}; got {proj_size!r}")
 
 
 def check_int(layer: Layer, option: str, value: Any, least: int = 1) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise MnemoscopeError(
-            f"{type(layer).__name__}: {option} must be a whole number of at least {least}; got {value!r}"
-        )
+    name = type(layer).__name__
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentTypeError(f"{name}: {option} should be of type int, got: {type(value).__name__} ({value!r})")
+    if value < least:
+        rule = "greater than zero" if least == 1 else f"at least {least}"
+        raise MnemoscopeError(f"{name}: {option} must be {rule}; got {value!r}")
 
 
 def check_bool(layer: Layer, option: str, value: Any) -> None:
-    # nn.RNN takes its nonlinearity where nn.LSTM takes bias: RNN(3, 4, 1, "relu") must not pass.
     if not isinstance(value, bool):
-        raise MnemoscopeError(
-            f"{type(layer).__name__}: {option} must be True or False; got {value!r} (own options go by keyword)"
+        raise ArgumentTypeError(
+            f"{type(layer).__name__}: {option} should be of type bool, got: {type(value).__name__} ({value!r}); the "
+            "layer's own options go by keyword"
         )
 
 
@@ -61,32 +81,32 @@ def check_choice(layer: Layer, option: str, value: Any, allowed: Sequence[str]) 
 
 def check_input(layer: Layer, x: Any, packed: bool = False) -> None:
     if not isinstance(x, Tensor):
-        raise MnemoscopeError(f"{layer._get_name()} expects a tensor or a PackedSequence; got a {type(x).__name__}")
+        raise InputError(f"{layer._get_name()} expects a tensor or a PackedSequence; got a {type(x).__name__}")
     dimensions = x.dim()
     if not packed and dimensions not in (2, 3):
-        raise MnemoscopeError(
+        raise InputError(
             f"{layer._get_name()} expects input {_layout(layer)}, or (time, input_size) unbatched; got {list(x.shape)}"
         )
     if x.shape[-1] != layer.input_size:
-        raise MnemoscopeError(
+        raise InputError(
             f"{layer._get_name()} was made with input_size={layer.input_size}; got input {list(x.shape)}, whose last "
             f"dimension is {x.shape[-1]}"
         )
     time = 1 if layer.batch_first and dimensions == 3 and not packed else 0
     if x.shape[time] == 0:
-        raise MnemoscopeError(
+        raise InputError(
             f"{layer._get_name()} needs a sequence of at least one step; got input {list(x.shape)}, {_layout(layer)}"
         )
     expected = next(iter(layer._parameters.values()), None)
     if expected is None:  # a replica of nn.DataParallel holds its weights as plain tensors
         return
     if x.dtype != expected.dtype and not torch.is_autocast_enabled(x.device.type):
-        raise MnemoscopeError(
-            f"{layer._get_name()}'s parameters are {expected.dtype}; got input of {x.dtype}: convert one with "
-            f".to({expected.dtype}) or layer.to(x.dtype)"
+        raise InputError(
+            f"{layer._get_name()}: RNN input dtype ({x.dtype}) does not match weight dtype ({expected.dtype}). "
+            f"Convert input: input.to({expected.dtype}), or convert model: model.to({x.dtype})"
         )
     if x.device != expected.device:
-        raise MnemoscopeError(
+        raise InputError(
             f"{layer._get_name()}'s parameters are on {expected.device}; got input on {x.device}: move one with "
             ".to(device)"
         )
@@ -130,7 +150,7 @@ def check_state(layer: Layer, state: State, x: Tensor, batch: int) -> State:
         if all(tensor is not counter for counter in counters):
             _check_floating_point(layer, tensor, x)
         if tensor.device != x.device:
-            raise MnemoscopeError(
+            raise InputError(
                 f"{layer._get_name()} got input on {x.device} and a state on {tensor.device}: move it with "
                 "mnemoscope.to(state, x.device)"
             )
@@ -157,7 +177,7 @@ def _shape(tensor: Any) -> Any:
 
 def _check_shape(layer: Layer, name: str, tensor: Any, shape: tuple[int, ...]) -> None:
     if _shape(tensor) != shape:
-        raise MnemoscopeError(
+        raise InputError(
             f"{layer._get_name()}'s state does not fit: its {name} must be a tensor {list(shape)}; got "
             f"{describe(tensor)}: was it made by another layer, or for another batch?"
         )
@@ -168,7 +188,7 @@ def _check_memory_shapes(layer: MemoryLayer, memory: Memory, shape: tuple[int, i
     origin_shape = _shape(memory.origin)
     slots = origin_shape[-1] if origin_shape else 0
     if not layer.memory_fits(slots):
-        raise MnemoscopeError(
+        raise InputError(
             f"{layer._get_name()}'s state does not fit: its memory must have the layer's own number of slots; got "
             f"{slots}: was it made by another layer?"
         )
@@ -180,7 +200,7 @@ def _check_memory_shapes(layer: MemoryLayer, memory: Memory, shape: tuple[int, i
     _check_shape(layer, "memory.clock", memory.clock, (layers, batch))
     for name, tensor in (("origin", memory.origin), ("clock", memory.clock)):
         if tensor.dtype != torch.int64:
-            raise MnemoscopeError(
+            raise InputError(
                 f"{layer._get_name()}'s state does not fit: its memory.{name} counts steps in torch.int64; got "
                 f"{tensor.dtype}: convert a state with mnemoscope.to(state, dtype), which leaves its integers"
             )
@@ -190,7 +210,7 @@ def _check_floating_point(layer: Layer, tensor: Tensor, x: Tensor) -> None:
     """Check that a tensor of a state has the type of the input x; under autocast, any floating-point type."""
     if tensor.dtype == x.dtype or (tensor.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
         return
-    raise MnemoscopeError(
+    raise InputError(
         f"{layer._get_name()} got input of {x.dtype} and a state of {tensor.dtype}: convert it with "
         f"mnemoscope.to(state, {x.dtype})"
     )
@@ -204,7 +224,7 @@ def _check_steps(layer: Layer, memory: Memory) -> None:
     first, last = torch.aminmax(clock)
     made_before = (origin >= -1) & (origin < clock.unsqueeze(-1))
     if int(first) < 0 or int(last) > _LAST_STEP or not made_before.all():
-        raise MnemoscopeError(
+        raise InputError(
             f"{layer._get_name()}'s state does not fit: its memory.clock must count steps from 0 on, and "
             f"its memory.origin must be steps before the clock, or -1; got clocks from {int(first)} to {int(last)}"
             f"{_range_of(origin)}: carry on a state as a layer returned it"
@@ -215,10 +235,10 @@ def _range_of(origin: Tensor) -> str:
     return f" and origins from {int(origin.min())} to {int(origin.max())}" if origin.numel() else ""
 
 
-def state_error(layer: Layer, state: State, batch: int | None = None) -> MnemoscopeError:
+def state_error(layer: Layer, state: State, batch: int | None = None) -> InputError:
     first = layer.num_layers * layer.num_directions
     shapes = dict.fromkeys(f"[{first}, {'batch' if batch is None else batch}, {size}]" for size in layer.state_sizes)
-    return MnemoscopeError(
+    return InputError(
         f"{layer._get_name()} expects a state of {' and '.join(layer.state_names)}, (layers * directions, batch, "
         f"hidden_size) = {' and '.join(shapes)}; got {describe(state)}: was it made by another layer, or for another "
         "batch?"

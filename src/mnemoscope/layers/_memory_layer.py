@@ -44,9 +44,9 @@ class MemoryLayer(Layer):
         return output, after
 
     def initial_cell_state(self, w: Weights, batch: int) -> AttentiveState:
-        zeros = w.weight_hh.new_zeros(batch, self.hidden_size)
-        memory = empty_memory(zeros, batch, self.slots)
-        return AttentiveState([zeros for _ in self.state_names], zeros, memory, self.memory_layout)
+        zeros = [w.weight_hh.new_zeros(batch, size) for size in self.state_sizes]
+        memory = empty_memory(zeros[0], batch, self.slots)
+        return AttentiveState(zeros, zeros[0], memory, self.memory_layout)
 
     def starts_from_zero(self) -> bool:
         return self.unchanged_from(MemoryLayer, "initial_state", "initial_cell_state")

@@ -60,7 +60,8 @@ def _described_arguments(doc: str) -> dict[str, str]:
 def naming_unknown_options(init: Init) -> Init:
     """Return the constructor `init`, which names the class and the nearest option where a keyword is not one of its.
 
-    The signature that ``help``, ``inspect`` and type checkers see stays that of `init`.
+    A nonlinearity may also be given where nn.RNN takes it, as the fourth argument: ``RNN(3, 4, 1, "relu")``. The
+    signature that ``help``, ``inspect`` and type checkers see stays that of `init`.
     """
     parameters = inspect.signature(init).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -69,6 +70,10 @@ def naming_unknown_options(init: Init) -> Init:
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        by_position = len(args) > 3 and isinstance(args[3], str) and "nonlinearity" not in kwargs
+        if by_position and "nonlinearity" in parameters:
+            kwargs["nonlinearity"] = args[3]
+            args = args[:3] + args[4:]
         for name in kwargs:
             if name not in parameters:
                 raise TypeError(_unknown_option(type(self).__name__, name, list(parameters)[1:]))

@@ -224,7 +224,7 @@ class GORU(Layer):
             shapes |= {"bias_gates": (2 * n,), "bias_modrelu": (n,)}
         return shapes
 
-    def reset(self, name: str, tensor: Tensor) -> None:
+    def init_parameter(self, name: str, tensor: Tensor) -> None:
         if name == "angles":
             nn.init.uniform_(tensor, -math.pi, math.pi)
         elif name == "bias_gates":
@@ -233,7 +233,7 @@ class GORU(Layer):
         elif name == "bias_modrelu":
             nn.init.constant_(tensor, 0.01)
         else:
-            super().reset(name, tensor)
+            super().init_parameter(name, tensor)
 
     def weights(self, index: int) -> Weights:
         w = super().weights(index)

@@ -15,25 +15,26 @@ from mnemoscope.layers._checks import check_bool, check_choice
 from mnemoscope.layers._init import RecurrentInit
 from mnemoscope.layers._projection import project_sequence
 from mnemoscope.layers._run import KernelChoice, KernelSpec
+from mnemoscope.layers._torch_interface import TorchInterface
 from mnemoscope.recurrence import State
 
 Nonlinearity = str | Callable[[Tensor], Tensor]
 
 
 class Gated(Layer):
-    """A layer whose parameters are torch's: weight_ih (G n, input), weight_hh (G n, n) and their biases."""
+    """A layer whose parameters are torch's: weight_ih (G n, input), weight_hh (G n, m for h of size m) and biases."""
 
     gates: ClassVar[int] = 1
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
         rows = self.gates * self.hidden_size
-        shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, input_size), "weight_hh": (rows, self.hidden_size)}
+        shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, input_size), "weight_hh": (rows, self.state_sizes[0])}
         if self.bias:
             shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
         return shapes
 
 
-class RNN(Gated):
+class RNN(Gated, TorchInterface):
     """The plain recurrent network, h_t = phi(V h_{t-1} + U x_t + b).
 
     V is ``weight_hh``, U is ``weight_ih``, b the sum of torch's two biases. With ``preactivation=True`` it is the other
@@ -87,19 +88,23 @@ class RNN(Gated):
         self.nonlinearity = nonlinearity  # may be a module, which nn.Module must be ready for
         self._phi = None if self.modrelu else nonlinearity_function(nonlinearity)
 
+    @property
+    def mode(self) -> str:  # type: ignore[override]
+        return f"RNN_{self.nonlinearity.upper() if isinstance(self.nonlinearity, str) else 'CUSTOM'}"
+
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
         shapes = super().shapes(input_size)
         if self.modrelu:
             shapes["bias_modrelu"] = (self.hidden_size,)
         return shapes
 
-    def reset(self, name: str, tensor: Tensor) -> None:
+    def init_parameter(self, name: str, tensor: Tensor) -> None:
         if name == "bias_modrelu":
             nn.init.uniform_(tensor, -0.01, 0.01)
         elif name == "weight_hh" and self.recurrent_init != "uniform":
             _init.RECURRENT[self.recurrent_init](tensor)
         else:
-            super().reset(name, tensor)
+            super().init_parameter(name, tensor)
 
     def phi(self, w: Weights, z: Tensor) -> Tensor:
         if self._phi is None:
@@ -192,27 +197,44 @@ class LinearSystem(RNN):
         return []
 
 
-class LSTM(Gated):
+class LSTM(Gated, TorchInterface):
     """Long short-term memory; the same numbers and the same parameters as nn.LSTM.
 
     i, f, o = sigmoid(.), g = tanh(.) of V h_{t-1} + U x_t + b;  c_t = f * c_{t-1} + i * g;  h_t = o * tanh(c_t).
-    Input (time, batch, input_size) -> output (time, batch, directions * hidden_size) and (h, c), each
-    (layers * directions, batch, hidden_size). Arguments are nn.LSTM's, and `checkpoint`.
+    With `proj_size` m > 0, h_t = R (o * tanh(c_t)) with R = ``weight_hr`` (m, hidden_size); else m is hidden_size.
+    Input (time, batch, input_size) -> output (time, batch, directions * m), h (layers * directions, batch, m) and c
+    (layers * directions, batch, hidden_size). Arguments are nn.LSTM's, and `checkpoint`. A projection runs by the eager
+    loop: no kernel knows it.
     """
 
     gates = 4
+    mode = "LSTM"
     state_names = ("h", "c")
+    has_projection = True
+
+    @property
+    def state_sizes(self) -> tuple[int, ...]:
+        return self.proj_size or self.hidden_size, self.hidden_size
+
+    def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
+        shapes = super().shapes(input_size)
+        if self.proj_size:
+            shapes["weight_hr"] = (self.proj_size, self.hidden_size)
+        return shapes
 
     def advance(self, w: Weights, u: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
         """(h_t, c_t) from u = U x_t + b and the state that the gates read."""
-        return equations.lstm_cell(u + F.linear(h, w.weight_hh), c)
+        h, c = equations.lstm_cell(u + F.linear(h, w.weight_hh), c)
+        return (F.linear(h, w.weight_hr), c) if self.proj_size else (h, c)
 
     def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
         h, c = self.advance(w, u, *state)
         return h, (h, c)
 
     def kernel_spec(self) -> KernelSpec | None:
-        return KernelSpec("lstm") if self.unchanged_from(LSTM, "cell", "advance") else None
+        if self.proj_size or not self.unchanged_from(LSTM, "cell", "advance"):
+            return None
+        return KernelSpec("lstm")
 
     def run_kernel(
         self, choice: KernelChoice, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None
@@ -223,7 +245,7 @@ class LSTM(Gated):
         return h, (kernels.last_valid_state(h, h0, lengths), c)
 
 
-class GRU(Gated):
+class GRU(Gated, TorchInterface):
     """Gated recurrent unit; the same numbers and the same parameters as nn.GRU.
 
     r, z = sigmoid(.);  n = tanh(W_in x + b_in + r * (W_hn h + b_hn));  h_t = (1 - z) * n + z * h_{t-1}.
@@ -232,6 +254,7 @@ class GRU(Gated):
     """
 
     gates = 3
+    mode = "GRU"
 
     def project(self, w: Weights, x: Tensor) -> Tensor:
         return F.linear(x, w.weight_ih, w.bias_ih if self.bias else None)  # b_hn belongs inside the reset gate

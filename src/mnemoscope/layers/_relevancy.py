@@ -106,8 +106,8 @@ class Screened(AdditiveAttention):
 class RelRNN(Screened, RNN):
     """`MemRNN` with relevancy screening: each step attends at most buffer + relevant states.
 
-    h_t = phi(V s_{t-1} + U x_t + b);  s_t = h_t + attention of s_{t-1} over S and R. The state unpacks as ``(h,)`` and
-    carries ``.s`` and ``.memory``, as `MemRNN`'s does, with buffer + relevant slots.
+    h_t = phi(V s_{t-1} + U x_t + b);  s_t = h_t + attention of s_{t-1} over S and R. The state h carries ``.s`` and
+    ``.memory``, as `MemRNN`'s does, with buffer + relevant slots.
 
     Args:
         nonlinearity: "tanh", "relu", "sigmoid", "identity", "modrelu" (with its own bias), or any pointwise function.
@@ -168,8 +168,8 @@ class RelRNN(Screened, RNN):
 class RelLSTM(Screened, LSTM):
     """`MemLSTM` with relevancy screening: a drop-in replacement for nn.LSTM.
 
-    ``out, (h, c) = RelLSTM(10, 128)(x)`` unpacks as nn.LSTM's result; the state carries its memory along, and a bare
-    (h, c) handed back in starts with an empty one.
+    ``out, (h, c) = RelLSTM(10, 128)(x)`` unpacks as nn.LSTM's result; h carries the memory along (`CarryingTensor`). A
+    state that comes back without it starts with an empty one, after a warning.
 
     Args:
         buffer: nu, how many of the last states are attended.

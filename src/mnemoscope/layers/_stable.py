@@ -57,7 +57,7 @@ def stable(
     The arguments are `project_`'s. The trained parameters are those before projection; the gradient is that of the
     projection. torch's own nn.RNN and nn.LSTM read their weights past any parametrization: use `project_` for them.
     """
-    if isinstance(layer, nn.RNNBase):
+    if isinstance(layer, nn.RNN | nn.LSTM | nn.GRU):
         kind = type(layer).__name__
         raise TypeError(f"stable needs a layer of mnemoscope's; torch's {kind} ignores parametrizations: use project_")
     for name, ball in _balls(layer, lam, input_bound, forget, lipschitz).items():
@@ -228,7 +228,7 @@ def _is_rnn(layer: nn.Module) -> bool:
 def _is_lstm(layer: nn.Module) -> bool:
     if isinstance(layer, nn.LSTM):
         return not layer.proj_size
-    return isinstance(layer, LSTM) and layer.unchanged_from(LSTM, "cell", "advance", "project")
+    return isinstance(layer, LSTM) and not layer.proj_size and layer.unchanged_from(LSTM, "cell", "advance", "project")
 
 
 def _parameter_names(layer: nn.Module, prefix: str) -> list[str]:

@@ -1,0 +1,41 @@
+"""What scripts written for torch's recurrent layers ask of one, besides calling it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+
+class TorchInterface(nn.RNNBase):
+    """nn.RNNBase for a layer whose weights are its own parameters, and computed anew where they are parametrized.
+
+    It comes last among a layer's bases. `mode` is "LSTM", "GRU", "RNN_TANH", "RNN_RELU", or RNN_ and another name.
+    `get_expected_hidden_size`, `all_weights` and the other methods are torch's; they read what is defined here.
+    """
+
+    if TYPE_CHECKING:
+        _registered: list[dict[str, str]]
+
+    # torch's layers keep a second list of their weights up to date in these; here that list is made when asked for.
+    __setattr__ = nn.Module.__setattr__
+    __setstate__ = nn.Module.__setstate__
+    _apply = nn.Module._apply
+    _replicate_for_data_parallel = nn.Module._replicate_for_data_parallel
+
+    @property
+    def _all_weights(self) -> list[list[str]]:  # type: ignore[override]
+        """The names of all parameters, a list for each layer and direction."""
+        return [list(names.values()) for names in self._registered]
+
+    @property
+    def _flat_weights_names(self) -> list[str]:  # type: ignore[override]
+        return [name for names in self._all_weights for name in names]
+
+    @property
+    def _flat_weights(self) -> list[Any]:  # type: ignore[override]
+        return [getattr(self, name) for name in self._flat_weights_names]
+
+    @property
+    def all_weights(self) -> list[list[Tensor]]:  # type: ignore[override]
+        return [[getattr(self, name) for name in names] for names in self._all_weights]
