@@ -136,8 +136,9 @@ LOSSES: dict[str, Callable[[Any], Any]] = {
 def test_a_lost_memory_is_reported_once(kind: type, loss: str) -> None:
     layer, x = make(kind)
     _, state = layer(x)
-    with pytest.warns(UserWarning, match="without its memory"):
+    with pytest.warns(UserWarning, match="without its memory") as seen:
         layer(x, LOSSES[loss](state))
+    assert seen[0].filename == __file__  # the line that lost it
     layer(x, LOSSES[loss](state))  # once
 
 

@@ -204,7 +204,7 @@ def test_members_of_the_relevant_set_keep_their_gradient_path() -> None:
     ("options", "message"),
     [
         (dict(buffer=-1), "buffer must be at least 0; got -1"),
-        (dict(relevant=1.5), "relevant must be a whole number"),
+        (dict(relevant=1.5), "relevant should be of type int"),
         (dict(decay=0.0), r"decay must lie in \(0, 1\]; got 0.0"),
         (dict(mix="product"), "mix must be 'sum' or 'mean'; got 'product'"),
         (dict(output="c"), "output must be 'h' or 's'; got 'c'"),

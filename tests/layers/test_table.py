@@ -231,7 +231,7 @@ def test_bad_input_error(row: Row) -> None:
         "at least one step": x[:0],
         f"input_size={INPUT}; got input \\[{TIME}, {BATCH}, 2\\]": x[..., :2],
         "got \\[8, 3, 3, 1\\]": x[..., None],
-        "float64; got input of torch.float32": x.float(),
+        "input dtype .torch.float32. does not match weight dtype .torch.float64.": x.float(),
         "expects a tensor or a PackedSequence; got a list": x.tolist(),
     }
     for message, wrong in cases.items():
@@ -259,7 +259,7 @@ def test_foreign_state_error(row: Row) -> None:
     ("arguments", "message"),
     [
         (dict(input_size=0, hidden_size=4), "input_size must be"),
-        (dict(input_size=3, hidden_size=2.5), "hidden_size must be"),
+        (dict(input_size=3, hidden_size=2.5), "hidden_size should be of type int"),
         (dict(input_size=3, hidden_size=4, num_layers=0), "num_layers must be"),
         (dict(input_size=3, hidden_size=4, dropout=1.5), r"dropout should be a number in range \[0, 1\].*; got 1.5"),
     ],

@@ -201,11 +201,6 @@ class Layer(Recurrence):
         return (self.hidden_size,) * len(self.state_names)
 
     @property
-    def state_sizes(self) -> tuple[int, ...]:
-        """Features of each of `state_names`."""
-        return (self.hidden_size,) * len(self.state_names)
-
-    @property
     def num_directions(self) -> int:
         return 2 if self.bidirectional else 1
 

@@ -140,7 +140,8 @@ class CarryingTensor(Tensor):
 
 def carrying(h: Tensor, s: Tensor, memory: Memory, memory_layout: str) -> CarryingTensor:
     """Return h as a tensor that carries s and the memory."""
-    carrier = h.as_subclass(CarryingTensor) if type(h) is Tensor else _shell()
+    ordinary = type(h) is Tensor and h.layout is torch.strided
+    carrier = h.as_subclass(CarryingTensor) if ordinary else _shell()
     carrier.plain = h
     carrier.s = s
     carrier.memory = memory
@@ -150,7 +151,7 @@ def carrying(h: Tensor, s: Tensor, memory: Memory, memory_layout: str) -> Carryi
 
 
 def _shell() -> CarryingTensor:
-    """Return a tensor for an h that cannot be of two types, such as a FakeTensor: all operations read `plain`."""
+    """Return a tensor for an h that cannot be of two types, as a FakeTensor: all operations read `plain`."""
     with outside_dispatch_modes():
         return torch.empty(0).as_subclass(CarryingTensor)
 

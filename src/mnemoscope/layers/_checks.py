@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -30,6 +31,14 @@ class ArgumentTypeError(MnemoscopeError, TypeError):
     """A constructor's argument is of another type; a TypeError too, as torch's layers raise it."""
 
 
+def warn_caller(message: str) -> None:
+    """Warn, in the name of the line that made or called a layer."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("mnemoscope.layers", "torch.")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
+
+
 def check_arguments(
     layer: Layer, input_size: Any, hidden_size: Any, num_layers: Any, dropout: Any, proj_size: Any
 ) -> None:
@@ -41,10 +50,9 @@ def check_arguments(
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
         raise MnemoscopeError(f"{name}: dropout should be a number in range [0, 1], a probability; got {dropout!r}")
     if dropout > 0 and num_layers == 1:
-        warnings.warn(
+        warn_caller(
             f"{name}: dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects "
-            f"num_layers greater than 1, but got dropout={dropout} and num_layers={num_layers}",
-            stacklevel=5,
+            f"num_layers greater than 1, but got dropout={dropout} and num_layers={num_layers}"
         )
     check_int(layer, "proj_size", proj_size, least=0)
     if proj_size and not layer.has_projection:

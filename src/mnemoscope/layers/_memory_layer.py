@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 
 from mnemoscope import kernels
 from mnemoscope.layers._base import Layer, Weights
 from mnemoscope.layers._carried import AttentiveState, CarryingTensor, plain, present_state
-from mnemoscope.layers._checks import state_error
+from mnemoscope.layers._checks import state_error, warn_caller
 from mnemoscope.layers._memory import Memory, add_empty_slots, empty_memory
 from mnemoscope.recurrence import State
 
@@ -88,11 +86,10 @@ class MemoryLayer(Layer):
             return
         self._warned_of_lost_memory = True
         names = " and ".join(self.state_names)
-        warnings.warn(
+        warn_caller(
             f"{self._get_name()} got a state of {names} without its memory, and goes on with an empty one. Hand back "
             "the state as the layer gave it, or what .detach(), .clone(), .to() and h[:, rows] make of it; buffers "
-            "that store h alone lose the memory. A learned first state has none: ignore this then",
-            stacklevel=2,
+            "that store h alone lose the memory. A learned first state has none: ignore this then"
         )
 
     def present_state(self, state: AttentiveState) -> State:

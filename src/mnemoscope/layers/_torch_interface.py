@@ -18,7 +18,8 @@ class TorchInterface(nn.RNNBase):
         _registered: list[dict[str, str]]
 
     # torch's layers keep a second list of their weights up to date in these; here that list is made when asked for.
-    __setattr__ = nn.Module.__setattr__
+    __setattr__ = nn.Module.__setattr__  # type: ignore[assignment]
+    __getstate__ = object.__getstate__
     __setstate__ = nn.Module.__setstate__
     _apply = nn.Module._apply
     _replicate_for_data_parallel = nn.Module._replicate_for_data_parallel
