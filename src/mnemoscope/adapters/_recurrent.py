@@ -76,7 +76,7 @@ def as_recurrence(model: Any, input_size: int | None = None) -> Recurrence:
     any object with ``initial_state(batch)`` and ``step(x, state)``, whose `input_size` must be known.
     """
     if getattr(model, "bidirectional", False):
-        has_directions = isinstance(model, nn.RNNBase) and model.num_layers == 1
+        has_directions = isinstance(model, nn.RNN | nn.LSTM | nn.GRU) and model.num_layers == 1
         alternative = ", or one direction of it with mnemoscope.adapters.from_torch" if has_directions else ""
         raise MnemoscopeError(
             f"a bidirectional {type(model).__name__} has no step: its output at t depends on later inputs; examine a "
