@@ -11,42 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mnemoscope.adapters._call import main_tensor
 from mnemoscope.adapters._layout import recurrent_layout
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.layers import GRU, LSTM, RNN, Layer, Weights
+from mnemoscope.layers import GRU, LSTM, RNN, Layer
 from mnemoscope.recurrence import Recurrence, State
-
-
-class ProjectedLSTM(LSTM):
-    """nn.LSTM with ``proj_size``: h_t = W_hr (o * tanh(c_t)) has fewer features than c_t."""
-
-    def __init__(self, *args: Any, proj_size: int, **kwargs: Any) -> None:
-        self.proj_size = proj_size
-        super().__init__(*args, **kwargs)
-
-    @property
-    def step_size(self) -> int:
-        return self.proj_size
-
-    @property
-    def state_sizes(self) -> tuple[int, ...]:
-        return self.proj_size, self.hidden_size
-
-    def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
-        shapes = {**super().shapes(input_size), "weight_hr": (self.proj_size, self.hidden_size)}
-        return {**shapes, "weight_hh": (4 * self.hidden_size, self.proj_size)}
-
-    def initial_cell_state(self, w: Weights, batch: int) -> State:
-        h = w.weight_hh.new_zeros(batch, self.proj_size)
-        c = w.weight_hh.new_zeros(batch, self.hidden_size)
-        return h, c
-
-    def advance(self, w: Weights, u: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-        h, c = super().advance(w, u, h, c)
-        return F.linear(h, w.weight_hr), c
 
 
 class TorchCell(Recurrence):
@@ -122,10 +92,8 @@ def _without_weights(module: nn.RNNBase) -> Layer:
     """Return our layer with the sizes of torch's; its parameters are on the meta device."""
     sizes = (module.input_size, module.hidden_size, module.num_layers, module.bias)
     common: dict[str, Any] = dict(dropout=module.dropout, device="meta")
-    if isinstance(module, nn.LSTM) and module.proj_size:
-        return ProjectedLSTM(*sizes, **common, proj_size=module.proj_size)
     if isinstance(module, nn.LSTM):
-        return LSTM(*sizes, **common)
+        return LSTM(*sizes, **common, proj_size=module.proj_size)
     if isinstance(module, nn.GRU):
         return GRU(*sizes, **common)
     if isinstance(module, nn.RNN):

@@ -247,7 +247,8 @@ class Layer(Recurrence):
 
     def _steps_by_kernel(self, x: Tensor) -> bool:
         """True if one step by the fused kernel takes less time than by torch's operations on a GPU, a launch each."""
-        return x.is_cuda and x.dim() == 2 and not self.bidirectional and self.unchanged_from(Layer, "observe")
+        on_gpu = isinstance(x, Tensor) and x.is_cuda and x.dim() == 2
+        return on_gpu and not self.bidirectional and self.unchanged_from(Layer, "observe")
 
     def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Attention, ...] | None]:
         if self.bidirectional:
