@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CSRC := src/mnemoscope/kernels/csrc
 CPU := $(CSRC)/cpu
 
-.PHONY: test quick test-faults mutants sanitize demo lint clean
+.PHONY: test quick test-faults test-engines mutants sanitize demo lint clean
 
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,6 +31,11 @@ quick: $(STAMP)
 # Training processes killed by SIGKILL at fifty moments, in the middle of a write included.
 test-faults: $(STAMP)
 	MNEMOSCOPE_KILLS=50 $(BIN)/pytest tests/training/test_kills.py
+
+# Sweeps on Ray, and on submitit's local executor in place of Slurm: 240 MB that the usual suite does without.
+test-engines: $(STAMP)
+	$(BIN)/pip install -q -c constraints.txt -e '.[ray,slurm]'
+	$(BIN)/pytest tests/sweeps/test_remote_engines.py
 
 # Small changes to formulas and figures, each of which some test must notice; ARGS='lyapunov' selects by name or file.
 mutants: $(STAMP)

@@ -6,7 +6,9 @@ from mnemoscope.sweeps._grid import Grid, parse_grid
 from mnemoscope.sweeps._halving import Halving
 from mnemoscope.sweeps._job import Ending, Job, StopRequest, run_job
 from mnemoscope.sweeps._local import LocalEngine, cpus
+from mnemoscope.sweeps._ray import RayEngine
 from mnemoscope.sweeps._runs import field_value, run_job_of, train_run
+from mnemoscope.sweeps._slurm import SlurmEngine
 from mnemoscope.sweeps._sweep import resume_sweep, sweep
 from mnemoscope.sweeps._table import Group, SweepTable, bootstrap_interval, interquartile_mean, sweep_table
 
@@ -18,6 +20,8 @@ __all__ = [
     "Halving",
     "Job",
     "LocalEngine",
+    "RayEngine",
+    "SlurmEngine",
     "StopRequest",
     "Sweep",
     "SweepCallback",

@@ -22,9 +22,11 @@ DIVERGED = 3  # the exit code of a run that diverged, which it would do again
 
 
 class Engine(Protocol):
-    """What runs jobs, at most `slots` at a time."""
+    """What runs jobs."""
 
-    slots: int
+    @property
+    def slots(self) -> int:
+        """How many jobs may run at a time."""
 
     def start(self, jobs: Sequence[tuple[Job, Path]], logs: Path) -> None:
         """Start jobs in their folders. What they print goes to a file of their name in `logs`."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
+import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import safe_name
+from mnemoscope.files import NO_FOLLOW, safe_name
 from mnemoscope.training import Stop
 
 StopRequest = Callable[[], bool]
@@ -85,9 +87,28 @@ def run_job(job: Job, folder: Path, should_stop: StopRequest) -> Ending:
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}"
         exit_code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
     return Ending(outcome, " ".join(message.split()), exit_code, time.perf_counter() - started, no_space)
+
+
+@contextlib.contextmanager
+def output_to(log: Path) -> Iterator[None]:
+    """Send what this process prints to the end of a file inside the block; a file that stays empty is deleted."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_FOLLOW, 0o666)
+    before = [os.dup(stream) for stream in (1, 2)]
+    try:
+        for stream in (1, 2):
+            os.dup2(descriptor, stream)
+        yield
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        for stream, old in zip((1, 2), before, strict=True):
+            os.dup2(old, stream)
+            os.close(old)
+        if not os.fstat(descriptor).st_size:
+            log.unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 def _function(call: str) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.sweeps._job import Ending, Job, run_job
+from mnemoscope.sweeps._job import Ending, Job, output_to, run_job
 
 PRELOADED = ("mnemoscope.sweeps", "mnemoscope.training", "lightning_fabric", "safetensors.torch")
 KILL_SECONDS = 60.0  # after which a job that was asked to stop is killed
@@ -100,12 +100,8 @@ def _child(job: Job, folder: Path, log: Path, sender: connection.Connection) -> 
         threading.Thread(target=_stop_after, args=(parent, stop), daemon=True).start()
 
     # The terminal belongs to the driver's bar: what a job prints goes to its log.
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    ending = run_job(job, folder, stop.is_set)
-    if not os.fstat(descriptor).st_size:
-        log.unlink(missing_ok=True)
+    with output_to(log):
+        ending = run_job(job, folder, stop.is_set)
     with contextlib.suppress(OSError):  # the driver is gone
         sender.send_bytes(json.dumps(asdict(ending)).encode())
 

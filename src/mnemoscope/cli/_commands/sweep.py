@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -19,6 +20,8 @@ from mnemoscope.sweeps import (
     Engine,
     Halving,
     LocalEngine,
+    RayEngine,
+    SlurmEngine,
     Sweep,
     SweepCallback,
     parse_grid,
@@ -27,7 +30,7 @@ from mnemoscope.sweeps import (
 )
 from mnemoscope.tasks import TASKS
 
-EngineName = Literal["local"]
+EngineName = Literal["local", "ray", "slurm"]
 
 USAGE = f"""usage: mnemoscope sweep TASK --grid FIELD=VALUES... [OPTIONS] [OPTIONS of mnemoscope train]
        mnemoscope sweep --config RUN/config.json --grid FIELD=VALUES... [OPTIONS]
@@ -41,6 +44,9 @@ skips what has ended; with a larger grid it trains what is new.
   --out FOLDER            the sweep's folder; by default a new one under sweeps/
   --jobs N                runs at a time; by default one for each CPU, or for as many CPUs as a run has --threads
   --engine ENGINE         where: {", ".join(get_args(EngineName))}
+  --address ADDRESS       ray: a running cluster, as auto; by default Ray is started on this machine
+  --gpus N                ray, slurm: GPUs of a run
+  --slurm NAME=VALUE...   slurm: submitit's parameters, as slurm_partition=gpu timeout_min=60
   --halving UPDATES       rungs, as 100,300,900: only the best runs go on from each; the last is the budget
   --keep SHARE            of the runs at a rung that go on; 1/2 by default
   --quiet, --json         print nothing but errors; print the result as JSON
@@ -55,10 +61,28 @@ class EngineOptions:
     jobs: int | None = None
     """Runs at a time; by default one for each CPU, or for as many CPUs as a run has threads."""
     engine: EngineName = "local"
-    """Where: processes of this machine."""
+    """Where: processes of this machine, tasks of Ray, or jobs of Slurm."""
+    address: str | None = None
+    """Ray: the address of a running cluster, as auto or 10.0.0.1:6379; by default Ray is started on this machine."""
+    gpus: float = 0.0
+    """Ray and Slurm: GPUs of a run; with Ray a fraction shares one."""
+    slurm: tuple[str, ...] = ()
+    """Slurm: submitit's parameters, as slurm_partition=gpu timeout_min=60."""
 
-    def make(self, threads: int) -> Engine:
-        return LocalEngine(self.jobs, threads=threads)
+    @contextmanager
+    def open(self, threads: int) -> Iterator[Engine]:
+        """The engine, ready to run jobs of `threads` CPUs each inside the block."""
+        if self.engine == "ray":
+            ray = RayEngine(self.address, jobs=self.jobs, threads=threads, gpus=self.gpus)
+            try:
+                yield ray
+            finally:
+                ray.close()
+        elif self.engine == "slurm":
+            parameters = dict(_parameter(word) for word in self.slurm)
+            yield SlurmEngine(jobs=self.jobs, threads=threads, gpus=int(self.gpus), parameters=parameters)
+        else:
+            yield LocalEngine(self.jobs, threads=threads)
 
 
 @dataclass(frozen=True)
@@ -90,27 +114,27 @@ def main(arguments: list[str]) -> int:
     total = 1
     for values in grid.values():
         total *= len(values)
-    engine = where.make(config.fit.threads or 1)
-    return _follow(
-        lambda callback: sweep(config, grid, folder, engine=engine, halving=halving, callback=callback),
-        SweepView(list(grid), total, options.output.quiet),
-        folder,
-        options.output,
-    )
+    with where.open(config.fit.threads or 1) as engine:
+        return _follow(
+            lambda callback: sweep(config, grid, folder, engine=engine, halving=halving, callback=callback),
+            SweepView(list(grid), total, options.output.quiet),
+            folder,
+            options.output,
+        )
 
 
 def _resume(arguments: list[str]) -> int:
     options = parse(Resume, arguments, "sweep resume")
     described = Sweep(options.folder)
     threads = next(described.configs()).fit.threads
-    engine = options.where.make(threads)
     axes = list(described.file.runs[0].changes)
-    return _follow(
-        lambda callback: resume_sweep(options.folder, engine=engine, callback=callback),
-        SweepView(axes, len(described.names), options.output.quiet),
-        options.folder,
-        options.output,
-    )
+    with options.where.open(threads) as engine:
+        return _follow(
+            lambda callback: resume_sweep(options.folder, engine=engine, callback=callback),
+            SweepView(axes, len(described.names), options.output.quiet),
+            options.folder,
+            options.output,
+        )
 
 
 def _follow(start: Callable[[SweepCallback], Sweep], view: SweepView, folder: Path, output: OutputOptions) -> int:
@@ -158,10 +182,22 @@ def _pop_words(arguments: list[str], option: str) -> tuple[list[str], list[str]]
 
 
 def _pop_engine(arguments: list[str]) -> tuple[EngineOptions, list[str]]:
-    jobs, rest = pop_option(arguments, "--jobs")
-    name, rest = pop_option(rest, "--engine")
-    given = [*(["--jobs", jobs] if jobs is not None else []), *(["--engine", name] if name is not None else [])]
+    slurm, rest = _pop_words(arguments, "--slurm")
+    given = ["--slurm", *slurm] if slurm else []
+    for option in ("--jobs", "--engine", "--address", "--gpus"):
+        value, rest = pop_option(rest, option)
+        given += [] if value is None else [option, value]
     return parse(EngineOptions, given, "sweep"), rest
+
+
+def _parameter(word: str) -> tuple[str, Any]:
+    name, equals, text = word.partition("=")
+    if not equals:
+        raise MnemoscopeError(f"slurm = {word!r} is not allowed; write it as slurm_partition=gpu or timeout_min=60")
+    try:
+        return name, int(text)
+    except ValueError:
+        return name, text
 
 
 def _pop_halving(arguments: list[str]) -> tuple[Halving | None, list[str]]:
