@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import mnemoscope
+from mnemoscope.kernels._cpu import library
 from mnemoscope.layers import Layer
 from mnemoscope.recurrence import leaves, map_state, rebuild
 
@@ -57,7 +58,7 @@ RESHAPED: dict[str, Callable[[Tensor], Any]] = {
 }
 OTHER_TYPES = [torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int8, torch.bool, torch.complex64]
 RETYPED: dict[str, Callable[[Tensor], Any]] = {str(dtype): lambda t, d=dtype: t.to(d) for dtype in OTHER_TYPES}
-MOVED: dict[str, Callable[[Tensor], Any]] = {"meta": lambda t: t.to("meta"), "sparse": lambda t: t.to_sparse()}
+MOVED: dict[str, Callable[[Tensor], Any]] = {"meta": lambda t: t.to("meta")}
 NOT_A_TENSOR: dict[str, Callable[[Tensor], Any]] = {
     "a string": lambda t: "h",
     "a number": lambda t: 1.5,
@@ -171,6 +172,23 @@ def test_any_number_in_a_state_is_computed_with(name: str, number: float, data: 
     strange = replaced(state, field, torch.full_like(leaves(state)[field], number))
     for run in ways(layer).values():
         run(strange)
+
+
+def test_a_sparse_state_is_refused() -> None:
+    layer = MAKERS["LSTM"]()
+    for run in ways(layer).values():
+        refused(run, tuple(t.to_sparse() for t in made_by(layer)))
+
+
+def test_counters_are_checked_without_compiled_kernels_too(monkeypatch) -> None:
+    layer = MAKERS["RelRNN"]()
+    state = made_by(layer)
+    monkeypatch.setattr(library, "library", lambda: None)
+    layer.step(torch.randn(BATCH, INPUT), state)
+    for counter, value in OUT_OF_RANGE:
+        field = MEMORY.index(counter) - len(MEMORY)
+        wrong = replaced(state, field, torch.full_like(leaves(state)[field], value))
+        refused(lambda state: layer.step(torch.randn(BATCH, INPUT), state), wrong)
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -43,6 +43,7 @@ from mnemoscope.kernels._operators import (
 )
 from mnemoscope.kernels._scan import linear
 from mnemoscope.kernels._state_gradients import RecordedRun, is_recording, record, recording
+from mnemoscope.kernels._steps import steps_in_range
 
 __all__ = [
     "Attended",
@@ -72,4 +73,5 @@ __all__ = [
     "rnn",
     "sab",
     "should_fuse_projection",
+    "steps_in_range",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -19,8 +19,6 @@ from mnemoscope.recurrence import State, describe, leaves, map_state
 if TYPE_CHECKING:
     from mnemoscope.layers._base import Layer
     from mnemoscope.layers._memory_layer import MemoryLayer
-
-_LAST_STEP = 2**62  # a clock can go on from here for longer than any run
 
 
 class InputError(MnemoscopeError, RuntimeError):
@@ -145,26 +143,99 @@ def check_state(layer: Layer, state: State, x: Tensor, batch: int) -> State:
         batch: the number of sequences.
     """
     coerced = layer.coerce_state(state)
-    shapes = [(layer.num_layers * layer.num_directions, batch, size) for size in layer.state_sizes]
     memory = coerced.memory if isinstance(coerced, AttentiveState) else None
-    tensors = leaves(coerced)
-    if [_shape(tensor) for tensor in tensors[: len(shapes)]] != shapes:
-        raise state_error(layer, state, batch)
-    if memory is not None:
-        _check_shape(layer, "s", coerced.s, shapes[0])
-        _check_memory_shapes(cast("MemoryLayer", layer), memory, shapes[0])
-    counters = () if memory is None else (memory.origin, memory.clock)
-    for tensor in tensors:
-        if all(tensor is not counter for counter in counters):
-            _check_floating_point(layer, tensor, x)
-        if tensor.device != x.device:
-            raise InputError(
-                f"{layer._get_name()} got input on {x.device} and a state on {tensor.device}: move it with "
-                "mnemoscope.to(state, x.device)"
-            )
-    if memory is not None:
+    device = x.device
+    for part in _parts(layer, coerced, x.dtype, batch):
+        _, tensor, shape, dtype = part
+        if (
+            not isinstance(tensor, Tensor)
+            or tensor.shape != shape
+            or tensor.dtype != dtype
+            or tensor.device != device
+            or tensor.layout is not torch.strided
+        ):
+            _explain_misfit(layer, state, part, x, batch)
+    if memory is not None and device.type == "cpu" and not kernels.is_traced_or_transformed():
         _check_steps(layer, memory)
     return coerced
+
+
+class _Part(NamedTuple):
+    """One tensor of a state, and the shape and the type that it must have."""
+
+    name: str
+    tensor: Any
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _parts(layer: Layer, state: State, dtype: torch.dtype, batch: int) -> list[_Part]:
+    """Return every tensor of a state with what is expected of it; `dtype` is that of the input."""
+    layers = layer.num_layers * layer.num_directions
+    shapes = [(layers, batch, size) for size in layer.state_sizes]
+    if not isinstance(state, AttentiveState):
+        tensors = [state] if isinstance(state, Tensor) else leaves(state)
+        named = zip(layer.state_names, tensors, shapes, strict=False)
+        rest = tensors[len(shapes) :]  # of a layer with a state of its own form
+        return [_Part(name, tensor, shape, dtype) for name, tensor, shape in named] + [
+            _Part("part", tensor, tensor.shape, dtype if tensor.is_floating_point() else tensor.dtype)
+            for tensor in rest
+        ]
+    h_shape = shapes[0]
+    memory = state.memory
+    slots = cast("MemoryLayer", layer).fixed_slots
+    if slots is None:  # any number, but the same everywhere
+        slots = memory.origin.shape[-1] if isinstance(memory.origin, Tensor) and memory.origin.dim() else 0
+    slots_shape = (layers, batch, slots)
+    values_shape = (layers, batch, slots, h_shape[2])
+    return [
+        *[_Part(*part, dtype) for part in zip(layer.state_names, state, shapes, strict=True)],
+        _Part("s", state.s, h_shape, dtype),
+        _Part("memory.values", memory.values, values_shape, dtype),
+        _Part("memory.keys", memory.keys, values_shape, dtype),
+        _Part("memory.origin", memory.origin, slots_shape, torch.int64),
+        _Part("memory.relevance", memory.relevance, slots_shape, dtype),
+        _Part("memory.clock", memory.clock, (layers, batch), torch.int64),
+    ]
+
+
+def _explain_misfit(layer: Layer, state: State, part: _Part, x: Tensor, batch: int) -> None:
+    """Raise the error that a part of a state calls for; none under autocast, where any floating-point type will do."""
+    name, tensor, shape, dtype = part
+    if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided or tensor.shape != shape:
+        if name in layer.state_names:
+            raise state_error(layer, state, batch)
+        raise InputError(
+            f"{layer._get_name()}'s state does not fit: its {name} must be a tensor {list(shape)}; got "
+            f"{describe(tensor)}: was it made by another layer, or for another batch?"
+        )
+    if tensor.device != x.device:
+        raise InputError(
+            f"{layer._get_name()} got input on {x.device} and a state on {tensor.device}: move it with "
+            "mnemoscope.to(state, x.device)"
+        )
+    if dtype == torch.int64:
+        raise InputError(
+            f"{layer._get_name()}'s state does not fit: its {name} counts steps in torch.int64; got "
+            f"{tensor.dtype}: convert a state with mnemoscope.to(state, dtype), which leaves its integers"
+        )
+    if not tensor.is_floating_point() or not torch.is_autocast_enabled(x.device.type):
+        raise InputError(
+            f"{layer._get_name()} got input of {x.dtype} and a state of {tensor.dtype}: convert it with "
+            f"mnemoscope.to(state, {x.dtype})"
+        )
+
+
+def _check_steps(layer: Layer, memory: Memory) -> None:
+    """Check that a clock is not negative, and that a state was made before it; -1 is an empty slot."""
+    origin, clock = memory.origin, memory.clock
+    if not kernels.steps_in_range(origin, clock):
+        origins = f" and origins from {int(origin.min())} to {int(origin.max())}" if origin.numel() else ""
+        raise InputError(
+            f"{layer._get_name()}'s state does not fit: its memory.clock must count steps from 0 on, and its "
+            f"memory.origin must be steps before the clock, or -1; got clocks from {int(clock.min())} to "
+            f"{int(clock.max())}{origins}: carry on a state as a layer returned it"
+        )
 
 
 def add_batch_axis(layer: Layer, state: State) -> State:
@@ -176,71 +247,6 @@ def add_batch_axis(layer: Layer, state: State) -> State:
         return tensor.unsqueeze(1) if isinstance(tensor, Tensor) else tensor
 
     return map_state(add, state)
-
-
-def _shape(tensor: Any) -> Any:
-    """Return a tensor's shape; None for anything else, and for a tensor that is not laid out by strides."""
-    return tensor.shape if isinstance(tensor, Tensor) and tensor.layout is torch.strided else None
-
-
-def _check_shape(layer: Layer, name: str, tensor: Any, shape: tuple[int, ...]) -> None:
-    if _shape(tensor) != shape:
-        raise InputError(
-            f"{layer._get_name()}'s state does not fit: its {name} must be a tensor {list(shape)}; got "
-            f"{describe(tensor)}: was it made by another layer, or for another batch?"
-        )
-
-
-def _check_memory_shapes(layer: MemoryLayer, memory: Memory, shape: tuple[int, int, int]) -> None:
-    """Check the shapes of a memory, and that its counters are integers; `shape` is that of h."""
-    origin_shape = _shape(memory.origin)
-    slots = origin_shape[-1] if origin_shape else 0
-    if not layer.memory_fits(slots):
-        raise InputError(
-            f"{layer._get_name()}'s state does not fit: its memory must have the layer's own number of slots; got "
-            f"{slots}: was it made by another layer?"
-        )
-    layers, batch, n = shape
-    _check_shape(layer, "memory.values", memory.values, (layers, batch, slots, n))
-    _check_shape(layer, "memory.keys", memory.keys, (layers, batch, slots, n))
-    _check_shape(layer, "memory.origin", memory.origin, (layers, batch, slots))
-    _check_shape(layer, "memory.relevance", memory.relevance, (layers, batch, slots))
-    _check_shape(layer, "memory.clock", memory.clock, (layers, batch))
-    for name, tensor in (("origin", memory.origin), ("clock", memory.clock)):
-        if tensor.dtype != torch.int64:
-            raise InputError(
-                f"{layer._get_name()}'s state does not fit: its memory.{name} counts steps in torch.int64; got "
-                f"{tensor.dtype}: convert a state with mnemoscope.to(state, dtype), which leaves its integers"
-            )
-
-
-def _check_floating_point(layer: Layer, tensor: Tensor, x: Tensor) -> None:
-    """Check that a tensor of a state has the type of the input x; under autocast, any floating-point type."""
-    if tensor.dtype == x.dtype or (tensor.is_floating_point() and torch.is_autocast_enabled(x.device.type)):
-        return
-    raise InputError(
-        f"{layer._get_name()} got input of {x.dtype} and a state of {tensor.dtype}: convert it with "
-        f"mnemoscope.to(state, {x.dtype})"
-    )
-
-
-def _check_steps(layer: Layer, memory: Memory) -> None:
-    """Check that a clock is not negative, and that a state was made before it; -1 is an empty slot."""
-    origin, clock = memory.origin, memory.clock
-    if clock.device.type != "cpu" or not clock.numel() or kernels.is_traced_or_transformed():
-        return
-    first, last = torch.aminmax(clock)
-    made_before = (origin >= -1) & (origin < clock.unsqueeze(-1))
-    if int(first) < 0 or int(last) > _LAST_STEP or not made_before.all():
-        raise InputError(
-            f"{layer._get_name()}'s state does not fit: its memory.clock must count steps from 0 on, and "
-            f"its memory.origin must be steps before the clock, or -1; got clocks from {int(first)} to {int(last)}"
-            f"{_range_of(origin)}: carry on a state as a layer returned it"
-        )
-
-
-def _range_of(origin: Tensor) -> str:
-    return f" and origins from {int(origin.min())} to {int(origin.max())}" if origin.numel() else ""
 
 
 def state_error(layer: Layer, state: State, batch: int | None = None) -> InputError:

@@ -33,9 +33,10 @@ class MemoryLayer(Layer):
         """What the slots are for, in words: the memory of a layer that says something else is refused."""
         raise TypeError(f"{type(self).__name__} must say what the slots of its memory are for")
 
-    def memory_fits(self, slots: int) -> bool:
-        """True if the memory of a caller's state may have this number of slots."""
-        return True
+    @property
+    def fixed_slots(self) -> int | None:
+        """Slots that the memory of a caller's state must have; None if any number will do."""
+        return None
 
     def cell(self, w: Weights, u: Tensor, state: AttentiveState) -> tuple[Tensor, AttentiveState]:
         output, after, _ = self.observe_cell(w, u, state)

@@ -91,8 +91,9 @@ class Screened(AdditiveAttention):
     def kernel_options(self) -> tuple[int, int, float, bool]:
         return self.buffer, self.relevant, float(self.decay), self.refresh
 
-    def memory_fits(self, slots: int) -> bool:
-        return slots == self.slots
+    @property
+    def fixed_slots(self) -> int:
+        return self.slots
 
     def options_repr(self) -> list[str]:
         shown = [*super().options_repr(), f"buffer={self.buffer}", f"relevant={self.relevant}"]

@@ -45,7 +45,8 @@ def library() -> ctypes.CDLL | None:
                 loops = ctypes.CDLL(str(path))
             except OSError:  # built for another interpreter or machine
                 continue
-            if described(loops) == expected_fields():
+            if described(loops) == expected_fields() and hasattr(loops, "steps_in_range"):
+                loops.steps_in_range.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
                 return loops
             problem = f"the compiled CPU kernels in {path} were built from other sources"
             remedy = "rebuild them with pip install -e ."
