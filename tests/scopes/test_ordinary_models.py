@@ -192,7 +192,7 @@ def test_a_quantized_model_is_measured_by_changes(parts):
         found = examine(torch.ao.quantization.quantize_dynamic(model, parts), x, scopes=MEMORY)
     assert found["recurrence"].labels["kind"] == "without gradient"
     assert found["horizon"].labels["measured"] == "changes"
-    assert found["horizon"].figures["horizon"] >= 1
+    assert 1 <= found["horizon"].figures["horizon"] < 15
     assert "quantized" in found.verdict
 
 

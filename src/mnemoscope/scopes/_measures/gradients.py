@@ -90,35 +90,33 @@ def by_inputs(subject: Subject, directions: int | None = None, ends: int = ENDS)
 def by_changes(subject: Subject) -> JacobianNorms:
     """Return how much the last output changes with each earlier input, by changing one input after the other.
 
-    An input becomes that of another sequence, which leaves the range of all inputs as it was: the outputs of a
-    quantized model change with it. What they still change by if only other sequences of the batch change counts as
-    zero.
+    An input becomes that of another sequence, in every second sequence at a time: the range of all inputs, on which the
+    rounding of a quantized model depends, stays as it was. What the other sequences change by is rounding: responses
+    under three times that count as zero. Norms are root mean squares over the sequences.
     """
     x = subject.features
     steps, batch = x.shape[:2]
-    if batch > 1:
-        noise = x.roll(1, 1) - x
-    else:
-        noise = torch.randn(x.shape, generator=subject.generator()).to(x) * x.std()
-    copies = max(1, ROWS // batch)
-    floor = torch.zeros(batch, dtype=torch.float64)
-    responses = []
-    for first in range(0, steps, copies):
-        changed = range(first, min(first + copies, steps))
-        rows = _repeat_batch(x, len(changed) + 1)  # the last copy is not changed
-        for copy, step in enumerate(changed):
-            rows[step, copy * batch : (copy + 1) * batch] += noise[step]
-        last = subject.run(rows)[-1].double().cpu().unflatten(0, (-1, batch))
-        sizes = noise[list(changed)].double().flatten(2).norm(dim=-1).clamp(min=1e-30).cpu()
-        responses.append((last[:-1] - last[-1]).norm(dim=-1) / sizes)
-        apart = subject.run(x)[-1].double().cpu()
-        floor = torch.maximum(floor, (last[-1] - apart).norm(dim=-1) / sizes.amin(0))
-        subject.report(0.6 * (first + len(changed)) / steps)
-    norms = torch.cat(responses)  # (T, B)
+    other = x.roll(1, 1)
+    if batch == 1:
+        other = x + x.std() * torch.randn(x.shape, generator=subject.generator()).to(x)
+    sizes = (other - x).double().flatten(2).norm(dim=-1).clamp(min=1e-30).cpu()  # (T, B)
+    y = subject.run(x)[-1].double().cpu()
+    halves = [torch.arange(start, batch, 2) for start in range(min(batch, 2))]
+    responses = torch.zeros(steps, batch, dtype=torch.float64)
+    rounding = torch.zeros(steps, batch, dtype=torch.float64)
+    for step in range(steps):
+        for rows in halves:
+            changed = x.clone()
+            changed[step, rows] = other[step, rows]
+            change = (subject.run(changed)[-1].double().cpu() - y).norm(dim=-1) / sizes[step]
+            responses[step, rows] = change[rows]
+            rounding[step] += change.index_fill(0, rows, 0)
+        subject.report(0.6 * (step + 1) / steps)
+    typical = responses.square().mean(1).sqrt()
+    typical[typical <= 3 * rounding.square().mean().sqrt()] = 0
     ends = torch.full((1, batch), steps - 1)
-    return JacobianNorms(
-        _by_lag(norms.where(norms > 2 * floor, 0)[:, None], ends), None, ends.numpy(), measured="changes"
-    )
+    norms = typical[:, None, None].expand(-1, 1, batch)
+    return JacobianNorms(_by_lag(norms, ends), None, ends.numpy(), measured="changes")
 
 
 def _from_last_read(norms: JacobianNorms) -> JacobianNorms:
