@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+EXTRAS ?= dev
 CSRC := src/mnemoscope/kernels/csrc
 CPU := $(CSRC)/cpu
 
@@ -10,7 +11,7 @@ CPU := $(CSRC)/cpu
 
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install -q -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 
 lint: $(STAMP)

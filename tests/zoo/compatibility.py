@@ -1,0 +1,69 @@
+"""Writes docs/compatibility.md from the zoo and from the tests of clients: python tests/zoo/compatibility.py."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+
+from zoo_models import ZOO
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+HEAD = """# Compatibility
+
+Models and libraries that nobody here wrote, with which Mnemoscope is tried. This page is written by
+`python tests/zoo/compatibility.py`; the versions are those of constraints.txt.
+
+## Models
+
+`pip install -c constraints.txt -e '.[zoo]'`, then `pytest tests/zoo`: each model is made small with random weights and
+examined by `mnemoscope.examine(model, inputs)`. What is known of it must be found, and no scope may fail.
+
+| package | model | what is known, and found |
+|---|---|---|
+"""
+
+CLIENTS = """
+## Libraries that use the layers
+
+`pip install -c constraints.txt -e '.[clients]'`, then `pytest tests/clients`.
+
+| test | what was tried |
+|---|---|
+"""
+
+
+def versions() -> dict[str, str]:
+    """Return the exact versions in constraints.txt, by package in lower case."""
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pinned = (line.split("==") for line in lines if "==" in line)
+    return {_key(name): version.strip() for name, version in pinned}
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+def client_rows() -> list[str]:
+    """Return a row for every test of a client: its name, and the first line of its docstring or its name in words."""
+    rows = []
+    for path in sorted((ROOT / "tests" / "clients").glob("test_*.py")):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                said = (ast.get_docstring(node) or "").partition("\n")[0]
+                words = said or node.name.removeprefix("test_").replace("_", " ")
+                rows.append(f"| `{path.stem.removeprefix('test_')}` | {words} |")
+    return rows
+
+
+def page() -> str:
+    pinned = versions()
+    models = [f"| {k.package} {pinned[_key(k.package)]} | {k.name} | {k.answer} |" for k in ZOO]
+    rows = client_rows()
+    clients = CLIENTS + "\n".join(rows) + "\n" if rows else ""
+    return HEAD + "\n".join(models) + "\n" + clients
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "compatibility.md").write_text(page(), "utf-8")
