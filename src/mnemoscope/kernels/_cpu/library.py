@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import threading
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache
@@ -106,8 +107,15 @@ def _gomp_parallel() -> int:
         return 0
 
 
-def call(name: str, dtype: torch.dtype, values: Sequence[Tensor | int | float | str | None]) -> None:
-    """Run one compiled loop with torch's number of threads.
+_LONG = 64  # steps: shorter calls are not worth a watch for signals
+_OUT_OF_MEMORY, _STOPPED = 1, 2
+
+
+def call(name: str, dtype: torch.dtype, values: Sequence[Tensor | int | float | str | None]) -> bool:
+    """Run one compiled loop with torch's number of threads, and return whether it came to its end.
+
+    It does not if Ctrl-C or a termination signal came meanwhile. Python then runs the handler of that signal, which
+    usually raises; if it does not, the call is to be made once more, with new results.
 
     Args:
         name: the loop, whose structure is STRUCTURES[name].
@@ -128,6 +136,10 @@ def call(name: str, dtype: torch.dtype, values: Sequence[Tensor | int | float | 
             words.append(ENUMERATIONS[field][value])
         else:
             words.append(value or 0)
-    packed = structure.packer.pack(*words, torch.get_num_threads(), _gomp_parallel())
-    if getattr(loops, f"{name}_{_NAMES[dtype]}")(packed):
+    steps = int(words[0])
+    watches_signals = steps >= _LONG and threading.current_thread() is threading.main_thread()
+    packed = structure.packer.pack(*words, torch.get_num_threads(), _gomp_parallel(), watches_signals)
+    status = getattr(loops, f"{name}_{_NAMES[dtype]}")(packed)
+    if status == _OUT_OF_MEMORY:
         raise MemoryError(f"{name} could not allocate its working memory")
+    return status != _STOPPED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -45,7 +45,13 @@ class Loop:
         if scratch.keys() != self._scratch:
             wrong = ", ".join(sorted(scratch.keys() ^ self._scratch))
             raise TypeError(f"{self.operator.name}: missing or unknown fields {wrong}")
-        results = self.operator.allocate(*arguments)
+        while True:
+            results = self.operator.allocate(*arguments)
+            if self._fill(results, arguments, scratch):
+                return results
+
+    def _fill(self, results: Any, arguments: Sequence[Any], scratch: Mapping[str, Any]) -> bool:
+        """Run the loop, and return whether it came to its end (`library.call`)."""
         values = [None, 0, 0, 0, 0, 0, 0, *self.operator.flatten(*arguments)]
         if self._single:
             values.append(results)
@@ -62,5 +68,4 @@ class Loop:
             values[5] = values[self._values0].shape[1]
         if self._activations is not None:
             values[6] = values[self._activations].shape[2]
-        call(self.name, states.dtype, self._in_order(values))
-        return results
+        return call(self.name, states.dtype, self._in_order(values))

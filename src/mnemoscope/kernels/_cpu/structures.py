@@ -25,9 +25,16 @@ ENUMERATIONS: dict[str, dict[str, int]] = {
 
 
 class Threads(ctypes.Structure):
-    """How many threads a loop may use, and the address of GOMP_parallel that provides them (0: it starts its own)."""
+    """How many threads a loop may use, and the address of GOMP_parallel that provides them (0: it starts its own).
 
-    _fields_ = [("count", ctypes.c_int64), ("gomp_parallel", ctypes.c_void_p)]
+    With `watches_signals` a signal stops the loop.
+    """
+
+    _fields_ = [
+        ("count", ctypes.c_int64),
+        ("gomp_parallel", ctypes.c_void_p),
+        ("watches_signals", ctypes.c_int64),
+    ]
 
 
 class Arguments(ctypes.Structure):
@@ -74,7 +81,7 @@ def _structure(
         "_fields_": [*types.items(), ("threads", Threads)],
         "order": tuple(types),
         "names": frozenset(types),
-        "packer": struct.Struct(f"@{layout}qq"),
+        "packer": struct.Struct(f"@{layout}qqq"),
     }
     return type(operators[-1].name, (Arguments,), members)
 

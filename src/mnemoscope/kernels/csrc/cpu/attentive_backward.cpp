@@ -139,6 +139,7 @@ void run_backward(const AttentiveBackward<T>& a, const BackwardMatrices<T>& m, c
     for (int64_t t = a.steps - 1; t >= longest; --t)
         for (int r = 0; r < rows; ++r) skip(a, local, lengths.position(t, block, r));
     for (int64_t t = longest - 1; t >= 0; --t) {
+        stop_if_requested();
         for (int r = 0; r < rows; ++r) {
             const Position p = lengths.position(t, block, r);
             if (lengths.active(t, p.b))
@@ -180,7 +181,7 @@ void run(const AttentiveBackward<T>& a, int64_t rows) {
 
 template <class T>
 int run(const AttentiveBackward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         if (a.buffer < 0)
             run<T, FullBackward<T>>(a, full_rows<T>(a.carried + a.steps, a.n, 4));
         else

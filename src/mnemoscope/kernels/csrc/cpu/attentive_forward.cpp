@@ -108,6 +108,7 @@ void run_forward(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, cons
 
     const int64_t longest = lengths.longest(block);
     for (int64_t t = 0; t < longest; ++t) {
+        stop_if_requested();
         for (int r = 0; r < rows; ++r)
             inputs.append_to(local.s[r], a.n, lengths.position(t, block, r).row);
         m.V.times(local.s, rows, local.product);
@@ -140,7 +141,7 @@ void run(const AttentiveForward<T>& a, int64_t rows) {
 
 template <class T>
 int run(const AttentiveForward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         if (a.buffer < 0)
             run<T, FullForward<T>>(a, full_rows<T>(a.carried + a.steps, a.n, 2));
         else

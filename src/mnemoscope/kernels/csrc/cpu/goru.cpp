@@ -50,14 +50,14 @@ struct GoruUnit {
 
 template <class T>
 int run(const GoruForward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         const ForwardLoop<T> loop(a, a.W, 3 * a.n, 0);
         loop.template run<GatedForwardCell<T, GoruForward<T>, GoruUnit<T>>>(a);
     });
 }
 template <class T>
 int run(const GoruBackward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         const BackwardLoop<T> loop(a, a.W, 3 * a.n);
         loop.template run<GatedBackwardCell<T, GoruBackward<T>, GoruUnit<T>>>(a);
     });

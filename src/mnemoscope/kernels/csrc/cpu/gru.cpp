@@ -52,14 +52,14 @@ struct GruUnit {
 
 template <class T>
 int run(const GruForward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         const ForwardLoop<T> loop(a, a.V, 3 * a.n, 0);
         loop.template run<GatedForwardCell<T, GruForward<T>, GruUnit<T>>>(a);
     });
 }
 template <class T>
 int run(const GruBackward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         const BackwardLoop<T> loop(a, a.V, 3 * a.n);
         loop.template run<GatedBackwardCell<T, GruBackward<T>, GruUnit<T>>>(a);
     });

@@ -89,14 +89,14 @@ struct LstmBackwardCell {
 
 template <class T>
 int run(const LstmForward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         const ForwardLoop<T> loop(a, a.V, 4 * a.n, a.n_inputs);
         loop.template run<LstmForwardCell<T>>(a);
     });
 }
 template <class T>
 int run(const LstmBackward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         const BackwardLoop<T> loop(a, a.V, 4 * a.n, a.n_inputs);
         loop.template run<LstmBackwardCell<T>>(a);
     });

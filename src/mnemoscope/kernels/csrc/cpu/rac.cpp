@@ -71,14 +71,14 @@ struct RacBackwardCell {
 
 template <class T>
 int run(const RacForward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         const ForwardLoop<T> loop(a, a.V, a.n, 0);
         loop.template run<RacForwardCell<T>>(a);
     });
 }
 template <class T>
 int run(const RacBackward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         const BackwardLoop<T> loop(a, a.V, a.n);
         loop.template run<RacBackwardCell<T>>(a);
     });

@@ -63,6 +63,7 @@ private:
 
         const int64_t longest = lengths.longest(block);
         for (int64_t t = 0; t < longest; ++t) {
+            stop_if_requested();
             for (int r = 0; r < rows; ++r)
                 inputs.append_to(local.state[r], n, lengths.position(t, block, r).row);
             weights.times(local.state, rows, local.product);
@@ -141,6 +142,7 @@ private:
         for (int64_t t = lengths.steps - 1; t >= longest; --t)
             for (int r = 0; r < rows; ++r) skip(lengths.position(t, block, r), local);
         for (int64_t t = longest - 1; t >= 0; --t) {
+            stop_if_requested();
             for (int r = 0; r < rows; ++r) {
                 const Position p = lengths.position(t, block, r);
                 if (lengths.active(t, p.b)) {

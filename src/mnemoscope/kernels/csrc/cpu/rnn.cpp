@@ -64,14 +64,14 @@ struct RnnBackwardCell {
 
 template <class T>
 int run(const RnnForward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         const ForwardLoop<T> loop(a, a.V, a.n, a.n_inputs);
         with_phi(a.phi, [&](auto phi) { loop.template run<RnnForwardCell<T, phi.value>>(a); });
     });
 }
 template <class T>
 int run(const RnnBackward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         const BackwardLoop<T> loop(a, a.V, a.n, a.n_inputs);
         with_phi(a.phi, [&](auto phi) { loop.template run<RnnBackwardCell<T, phi.value>>(a); });
     });

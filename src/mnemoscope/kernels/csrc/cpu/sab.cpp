@@ -374,14 +374,14 @@ private:
 
 template <class T>
 int run(const SabForward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         const ForwardLoop<T> loop(a, a.V, 4 * a.n, 0);
         loop.template run<SabForwardCell<T>>(a);
     });
 }
 template <class T>
 int run(const SabBackward<T>& a) {
-    return guarded([&] {
+    return guarded(a.threads, [&] {
         const BackwardLoop<T> loop(a, a.V, 4 * a.n);
         loop.template run<SabBackwardCell<T>>(a);
     });

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "interrupt.h"
 #include "simd.h"
 
 namespace mnemoscope {
@@ -22,6 +23,7 @@ struct ThreadPool {
     using Parallel = void (*)(void (*body)(void*), void* data, unsigned threads, unsigned flags);
     int64_t count;
     Parallel gomp_parallel;  // null: not found
+    int64_t watches_signals;  // 1: a signal stops the call (interrupt.h)
 };
 
 // Rows first .. end - 1 of the batch.
@@ -64,7 +66,7 @@ void for_each_block(const ThreadPool& pool, int64_t batch, int64_t most_rows, Ma
     };
     std::vector<ThreadSlot> slots(threads);
     std::atomic<std::size_t> next_slot{0};
-    std::atomic<bool> failed{false};
+    std::atomic<bool> failed{false}, stopped{false};
     auto work = [&](std::size_t slot) {
         Scratch& scratch = slots[slot].scratch.emplace(make(size));
         const auto step = static_cast<int64_t>(threads);
@@ -77,6 +79,8 @@ void for_each_block(const ThreadPool& pool, int64_t batch, int64_t most_rows, Ma
         for (std::size_t slot = next_slot++; slot < threads; slot = next_slot++) {
             try {
                 work(slot);
+            } catch (const Stopped&) {
+                stopped = true;
             } catch (...) {  // must not leave the thread
                 failed = true;
             }
@@ -84,6 +88,7 @@ void for_each_block(const ThreadPool& pool, int64_t batch, int64_t most_rows, Ma
     };
     run_parallel(pool, threads, body);
     if (failed) throw std::bad_alloc();
+    if (stopped) throw Stopped{};
     for (ThreadSlot& slot : slots) finish(*slot.scratch);
 }
 template <class Scratch, class Make, class Run>
@@ -91,12 +96,16 @@ void for_each_block(const ThreadPool& pool, int64_t batch, int64_t most_rows, Ma
     for_each_block<Scratch>(pool, batch, most_rows, make, run, [](Scratch&) {});
 }
 
-// Catches every exception, since none may cross the C boundary. Returns 0, or 1 if memory ran out.
+// Catches every exception, since none may cross the C boundary. Returns 0, 1 if memory ran out, or
+// 2 if a signal stopped the call, whose results are then worth nothing.
 template <class F>
-int guarded(F function) noexcept {
+int guarded(const ThreadPool& pool, F function) noexcept {
+    const SignalWatch watch(pool.watches_signals);
     try {
         function();
         return 0;
+    } catch (const Stopped&) {
+        return 2;
     } catch (...) {
         return 1;
     }
