@@ -165,3 +165,27 @@ def test_version_counts_writes() -> None:
     assert internals.version(x) == before + 1
     with torch.inference_mode():
         assert internals.version(torch.zeros(2)) is None
+
+
+def test_cudnn_takes_its_arguments_in_this_order() -> None:
+    forward = torch.ops.aten._cudnn_rnn.default._schema
+    names = [argument.name for argument in forward.arguments]
+    assert names[:6] == ["input", "weight", "weight_stride0", "weight_buf", "hx", "cx"]
+    options = ["mode", "hidden_size", "proj_size", "num_layers", "batch_first", "dropout", "train", "bidirectional"]
+    assert names[6:] == [*options, "batch_sizes", "dropout_state"]
+    pack = [argument.name for argument in torch.ops.aten._cudnn_rnn_flatten_weight.default._schema.arguments]
+    assert pack == ["weight_arr", "weight_stride0", "input_size", *options[:5], "bidirectional"]
+    backward = [argument.name for argument in torch.ops.aten._cudnn_rnn_backward.default._schema.arguments]
+    assert backward[:10] == [*names[:6], "output", "grad_output", "grad_hy", "grad_cy"]
+    assert backward[10:] == [*names[6:], "reserve", "output_mask"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cudnn_computes_an_lstm() -> None:
+    theirs = torch.nn.LSTM(3, 5).cuda()
+    x = torch.randn(4, 2, 3, device="cuda")
+    zeros = x.new_zeros(1, 2, 5)
+    weights = list(theirs.parameters())
+    packed = internals.cudnn_pack_weights([t.detach() for t in weights], 4, 3, 2, 5, 0, 1, False, False)
+    h, *_ = internals.cudnn_rnn(x, weights, 4, packed, zeros, zeros, 2, 5, 0, 1, False, 0.0, True, False, [], None)
+    torch.testing.assert_close(h, theirs(x)[0], rtol=1e-3, atol=1e-3)

@@ -107,3 +107,18 @@ def assumed_cuda_toolkit(folder: str) -> Iterator[None]:
         yield
     finally:
         cpp_extension.CUDA_HOME = before
+
+
+def cudnn_rnn(*arguments: Any) -> tuple[Tensor, ...]:
+    """cuDNN's recurrent networks: outputs, the last h and c, the reserve for the backward pass, the packed weights."""
+    return torch.ops.aten._cudnn_rnn.default(*arguments)
+
+
+def cudnn_pack_weights(*arguments: Any) -> Tensor:
+    """One buffer with all weights, as cuDNN reads them. The weights that are given become parts of it."""
+    return torch.ops.aten._cudnn_rnn_flatten_weight.default(*arguments)
+
+
+def cudnn_rnn_backward(*arguments: Any) -> tuple[Any, ...]:
+    """The gradients of `cudnn_rnn`: of the inputs, of the first h and c, and of the weights."""
+    return torch.ops.aten._cudnn_rnn_backward.default(*arguments)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from mnemoscope.recurrence import Recurrence
+from mnemoscope.torch_internals import pytree
 
 
 @dataclass(frozen=True)

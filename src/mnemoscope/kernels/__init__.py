@@ -25,6 +25,7 @@ kernels of `csrc/cuda` when first used; `_portable.py` runs attention in torch's
 """
 
 from mnemoscope.kernels._cpu.library import build_id
+from mnemoscope.kernels._cudnn import CudnnWeights, cudnn, cudnn_dtype, cudnn_is_faster
 from mnemoscope.kernels._dispatch import (
     CapturedDispatch,
     backend,
@@ -52,11 +53,15 @@ __all__ = [
     "AttentionWeights",
     "CapturedDispatch",
     "CarriedMemory",
+    "CudnnWeights",
     "RecordedRun",
     "SabOptions",
     "attentive",
     "backend",
     "build_id",
+    "cudnn",
+    "cudnn_dtype",
+    "cudnn_is_faster",
     "fused_dtype",
     "goru",
     "gru",

@@ -170,6 +170,16 @@ class Layer(Recurrence):
         """
         raise TypeError(f"{type(self).__name__} names a kernel and must say how to call it")
 
+    def cudnn_cell(self) -> str | None:
+        """Return the cell by which cuDNN knows these equations ("tanh", "relu", "lstm", "gru"); None if it does not."""
+        return None
+
+    def run_cudnn(
+        self, dtype: torch.dtype, cell: str, w: Weights, x: Tensor, state: State | None
+    ) -> tuple[Tensor, State]:
+        """Return the outputs and the last state by cuDNN."""
+        raise TypeError(f"{type(self).__name__} names a cell of cuDNN and must say how to call it")
+
     def kernel_inputs(self, w: Weights, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return what a kernel reads: U x + b and V, or [x, 1] and [V, U, b] if it computes the projection itself."""
         if not self.unchanged_from(Layer, "project") or not kernels.should_fuse_projection(x, w.weight_hh, lengths):

@@ -33,6 +33,15 @@ class Gated(Layer):
             shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
         return shapes
 
+    def run_cudnn(
+        self, dtype: torch.dtype, cell: str, w: Weights, x: Tensor, state: State | None
+    ) -> tuple[Tensor, State]:
+        b_ih, b_hh = (w.bias_ih, w.bias_hh) if self.bias else (None, None)
+        weights = kernels.CudnnWeights(w.weight_ih, w.weight_hh, b_ih, b_hh)
+        h0, c0 = state if isinstance(state, tuple) else (state, None)
+        found = kernels.cudnn(dtype, cell, x, weights, h0, c0)
+        return found.h, found.h_T if found.c_T is None else (found.h_T, found.c_T)
+
 
 class RNN(Gated, TorchInterface):
     """The plain recurrent network, h_t = phi(V h_{t-1} + U x_t + b).
@@ -145,6 +154,11 @@ class RNN(Gated, TorchInterface):
             h = kernels.rnn(choice.dtype, u, V, state, None, phi, lengths)
         return h, kernels.last_valid_state(h, state, lengths)
 
+    def cudnn_cell(self) -> str | None:
+        phi = self.kernel_nonlinearity()
+        known = phi in ("tanh", "relu") and self.kernel_spec() is not None and self.unchanged_from(Layer, "project")
+        return phi if known else None
+
     def options_repr(self) -> list[str]:
         shown = [f"nonlinearity={self.nonlinearity!r}"]
         if self.preactivation:
@@ -236,6 +250,9 @@ class LSTM(Gated, TorchInterface):
             return None
         return KernelSpec("lstm")
 
+    def cudnn_cell(self) -> str | None:
+        return "lstm" if self.unchanged_from(LSTM, "cell", "advance", "project") else None
+
     def run_kernel(
         self, choice: KernelChoice, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
@@ -266,6 +283,9 @@ class GRU(Gated, TorchInterface):
 
     def kernel_spec(self) -> KernelSpec | None:
         return KernelSpec("gru") if self.unchanged_from(GRU, "cell", "project") else None
+
+    def cudnn_cell(self) -> str | None:
+        return "gru" if self.unchanged_from(GRU, "cell", "project") else None
 
     def run_kernel(
         self, choice: KernelChoice, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None

@@ -56,6 +56,11 @@ def run(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tenso
 
 
 def _run_once(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+    cell = layer.cudnn_cell() if x.is_cuda else None
+    if cell is not None and kernels.cudnn_is_faster(cell, layer.hidden_size, x.shape[1]):
+        dtype = kernels.cudnn_dtype(x, lengths)
+        if dtype is not None:
+            return layer.run_cudnn(dtype, cell, w, x, state)
     choice = _choose_kernel(layer, x)
     if choice is not None:
         return layer.run_kernel(choice, w, x, state, lengths)

@@ -1,0 +1,154 @@
+"""RNN, LSTM and GRU by cuDNN: the same numbers, states and gradients, of gradients too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import mnemoscope as ms
+from mnemoscope import kernels
+from mnemoscope.kernels import _cudnn
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+LAYERS = {
+    "tanh": (ms.RNN, nn.RNN, {}),
+    "relu": (ms.RNN, nn.RNN, {"nonlinearity": "relu"}),
+    "lstm": (ms.LSTM, nn.LSTM, {}),
+    "gru": (ms.GRU, nn.GRU, {}),
+}
+
+
+@pytest.fixture
+def cudnn_runs(monkeypatch):
+    """Every size is cuDNN's, in full precision; yields the cells that ran."""
+    ran = []
+    forward = _cudnn.cudnn_rnn
+
+    def counted(*arguments):
+        ran.append(arguments[6])
+        return forward(*arguments)
+
+    monkeypatch.setattr(_cudnn, "cudnn_rnn", counted)
+    monkeypatch.setattr(kernels, "cudnn_is_faster", lambda *_: True)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    return ran
+
+
+def gradients(layer: nn.Module, x: torch.Tensor, state) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_()
+    output, final = layer(x, state)
+    finals = final if isinstance(final, tuple) else (final,)
+    loss = output.square().sum() + sum(t.sin().sum() for t in finals)
+    return [output, *finals, *torch.autograd.grad(loss, [x, *layer.parameters()])]
+
+
+@needs_cuda
+@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("carried", [True, False])
+def test_equals_torch(cudnn_runs, cell, bias, carried):
+    ours, theirs, options = LAYERS[cell]
+    layer = ours(3, 20, num_layers=2, bidirectional=True, bias=bias, **options).cuda()
+    peer = theirs(3, 20, num_layers=2, bidirectional=True, bias=bias, **options).cuda()
+    peer.load_state_dict(layer.state_dict())
+    x = torch.randn(7, 4, 3, device="cuda")
+    state = None
+    if carried:
+        h = torch.randn(4, 4, 20, device="cuda")
+        state = (h, h.flip(0)) if cell == "lstm" else h
+    found = gradients(layer, x, state)
+    assert len(cudnn_runs) == 4
+    for a, b in zip(found, gradients(peer, x, state), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_small_layers_are_ours_and_wide_ones_cudnns():
+    assert not any(_cudnn.cudnn_is_faster(cell, 128, 4096) for cell in LAYERS)
+    assert all(_cudnn.cudnn_is_faster(cell, 513, 1) for cell in LAYERS)
+    assert _cudnn.cudnn_is_faster("lstm", 257, 1)
+    assert not _cudnn.cudnn_is_faster("gru", 257, 96)
+    assert _cudnn.cudnn_is_faster("gru", 257, 97)
+
+
+@needs_cuda
+@pytest.mark.parametrize("cell", LAYERS)
+def test_wide_layers_are_cudnns(cell, monkeypatch):
+    ran = []
+    forward = _cudnn.cudnn_rnn
+    monkeypatch.setattr(_cudnn, "cudnn_rnn", lambda *arguments: ran.append(1) or forward(*arguments))
+    ours, _, options = LAYERS[cell]
+    layer = ours(3, 1030, **options).cuda()
+    x = torch.randn(5, 2, 3, device="cuda")
+    found = layer(x)[0]
+    assert ran
+    with kernels.backend("eager"):
+        torch.testing.assert_close(found, layer(x)[0], rtol=2e-3, atol=2e-3)  # cuDNN may use TF32
+    layer.double()
+    found = layer(x.double())[0]
+    with kernels.backend("eager"):
+        torch.testing.assert_close(found, layer(x.double())[0], rtol=1e-10, atol=1e-10)
+
+
+@needs_cuda
+@pytest.mark.parametrize("cell", LAYERS)
+def test_padded_rows_and_recorded_runs_are_not(cudnn_runs, cell):
+    ours, _, options = LAYERS[cell]
+    layer = ours(3, 20, **options).cuda()
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(5, 2, 3, device="cuda"), torch.tensor([5, 3]))
+    layer(packed)
+    with kernels.recording() as runs:
+        layer(torch.randn(5, 2, 3, device="cuda"))
+    assert not cudnn_runs
+    assert len(runs) == 1
+
+
+@needs_cuda
+@pytest.mark.parametrize("cell", LAYERS)
+def test_the_gradient_of_a_gradient(cudnn_runs, cell):
+    ours, _, options = LAYERS[cell]
+    layer = ours(3, 6, **options).cuda().double()
+    x = torch.randn(4, 2, 3, device="cuda", dtype=torch.float64, requires_grad=True)
+    found = []
+    for backend in ("auto", "eager"):
+        with kernels.backend(backend):
+            (first,) = torch.autograd.grad(layer(x)[0].square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), [x, *layer.parameters()]))
+    assert cudnn_runs
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+
+
+@needs_cuda
+def test_autocast_computes_in_its_type(cudnn_runs):
+    layer = ms.LSTM(3, 20).cuda()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        output, (h, _) = layer(torch.randn(5, 2, 3, device="cuda"))
+    assert cudnn_runs
+    assert output.dtype == h.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_differentiable_gradients_equal_torchs(cell, bias):
+    _, theirs, options = LAYERS[cell]
+    peer = theirs(3, 4, bias=bias, **options).double()
+    leaf = {"dtype": torch.float64, "requires_grad": True}
+    x, h0, c0 = torch.randn(5, 2, 3, **leaf), torch.randn(2, 4, **leaf), torch.randn(2, 4, **leaf)
+    state = (h0[None], c0[None]) if cell == "lstm" else h0[None]
+    output, final = peer(x, state)
+    h_T, c_T = final if cell == "lstm" else (final, None)
+    grads = [torch.randn_like(output), torch.randn_like(h0), torch.randn_like(c0) if cell == "lstm" else None]
+
+    weights = [*peer.parameters(), *[None] * (4 - len(list(peer.parameters())))]
+    arguments = [x, *weights, h0, c0 if cell == "lstm" else None]
+    found = _cudnn._naive_gradients(cell, arguments, tuple(grads))
+
+    wanted = [t for t in arguments if t is not None]
+    outputs = [output, h_T[0]] + ([] if c_T is None else [c_T[0]])
+    expected = torch.autograd.grad(outputs, wanted, [g for g in grads if g is not None])
+    assert [g is None for g in found] == [t is None for t in arguments]
+    for a, b in zip([g for g in found if g is not None], expected, strict=True):
+        torch.testing.assert_close(a, b)
+        assert a.requires_grad
