@@ -189,3 +189,21 @@ def test_cudnn_computes_an_lstm() -> None:
     packed = internals.cudnn_pack_weights([t.detach() for t in weights], 4, 3, 2, 5, 0, 1, False, False)
     h, *_ = internals.cudnn_rnn(x, weights, 4, packed, zeros, zeros, 2, 5, 0, 1, False, 0.0, True, False, [], None)
     torch.testing.assert_close(h, theirs(x)[0], rtol=1e-3, atol=1e-3)
+
+
+def test_without_torch_function_a_subclass_is_a_plain_tensor() -> None:
+    class Counting(torch.Tensor):
+        calls = 0
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            cls.calls += 1
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    tensor = torch.ones(2).as_subclass(Counting)
+    Counting.calls = 0
+    with internals.without_torch_function():
+        assert (tensor + 1).sum() == 4
+    assert Counting.calls == 0
+    tensor + 1
+    assert Counting.calls == 1

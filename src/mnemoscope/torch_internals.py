@@ -36,6 +36,11 @@ def in_dispatch_mode() -> bool:
     return torch._C._len_torch_dispatch_stack() + torch._ops._len_torch_dispatch_stack_pre_dispatch() > 0
 
 
+def without_torch_function() -> AbstractContextManager[Any]:
+    """Inside, torch treats a subclass of Tensor as a tensor: its __torch_function__ is not called."""
+    return torch._C.DisableTorchFunctionSubclass()
+
+
 def outside_dispatch_modes() -> AbstractContextManager[Any]:
     """Inside, no TorchDispatchMode sees what happens: tensors are ordinary ones."""
     return _disable_current_modes()

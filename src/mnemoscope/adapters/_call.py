@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
-from torch.utils import _pytree as pytree
 
 from mnemoscope.adapters._adapted import model_name
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.torch_internals import pytree
 
 Output: TypeAlias = str | int | Callable[[Any], Tensor]
 """Which part of a result is the output: its name, its place, or a function of the result."""

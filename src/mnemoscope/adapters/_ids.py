@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from mnemoscope.torch_internals import pytree, without_torch_function
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class TrackedIds(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = _name(func)
-        with torch._C.DisableTorchFunctionSubclass():
+        with without_torch_function():
             if name in _LOOKUPS:
                 found = _LOOKUPS[name](func, args, kwargs)
                 if found is not None:
