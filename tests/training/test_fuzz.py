@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.cli import main
-from mnemoscope.tasks import Copy
+from mnemoscope.tasks import Characters, Copy
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, Stop, train
 
 pytest.importorskip("tyro")
@@ -179,6 +179,68 @@ def test_wrong_shapes_in_a_checkpoint_are_refused(name: str, template: Path, cap
     assert code == 2
     assert "00000004.safetensors" in error
     assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+ODD_AVERAGES = {
+    "0.exp_avg": torch.tensor(1.0),  # crashes torch's fused Adam
+    "0.exp_avg_sq": torch.zeros(0),
+    "1.exp_avg": torch.zeros(4, 4, dtype=torch.int64),
+    "0.step": torch.tensor(-1.0),
+    "1.step": torch.tensor(torch.nan),
+    "2.step": torch.zeros(4),
+    "99.exp_avg": torch.zeros(4),
+    "0.square_avg": torch.zeros(4, 10),
+}
+
+
+@pytest.mark.parametrize("name", [*ODD_AVERAGES, "without 0.exp_avg_sq"])
+def test_optimizer_averages_that_do_not_fit_are_refused(name: str, template: Path, capfd) -> None:
+    folder = copy_of(template)
+    tensors = tensors_of(folder)
+    if name in ODD_AVERAGES:
+        tensors[f"optimizer.{name}"] = ODD_AVERAGES[name]
+    else:
+        del tensors[f"optimizer.{name.removeprefix('without ')}"]
+    signed(folder, tensors)
+    code, error = one_line(["resume", str(folder), "--quiet"], capfd, folder)
+    assert code == 2
+    assert "00000004.safetensors does not fit this run's configuration: optimizer." in error
+
+
+@pytest.fixture(scope="module")
+def carrying(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a text, which carries its state from batch to batch, stopped at its fourth update."""
+
+    def stop(progress: Any) -> None:
+        if progress.update == 4:
+            raise Stop
+
+    folder = tmp_path_factory.mktemp("carrying")
+    (folder / "text.txt").write_text("to be or not to be, that is the question. " * 60)
+    network = NetworkConfig("RelLSTM", 4, options={"buffer": 2, "relevant": 1})
+    with pytest.raises(Stop):
+        train(RunConfig(Characters(str(folder / "text.txt"), bptt=5), network, CONFIG.fit), folder / "run", stop)
+    return folder / "run"
+
+
+@pytest.mark.parametrize(
+    ("number", "tensor"),
+    [
+        (0, torch.zeros(1, 3, 4)),  # another batch
+        (1, torch.tensor(0.0)),
+        (3, torch.zeros(1, 2, 9, 4)),  # more slots than the layer has
+        (5, torch.zeros(1, 2, 3)),  # origins that are no integers
+        (7, torch.full((1, 2), -5)),  # a clock before the first step
+    ],
+)
+def test_a_carried_state_that_does_not_fit_is_refused(number: int, tensor: torch.Tensor, carrying: Path, capfd) -> None:
+    folder = copy_of(carrying)
+    tensors = tensors_of(folder)
+    assert f"carried.{number}" in tensors
+    signed(folder, {**tensors, f"carried.{number}": tensor})
+    code, error = one_line(["resume", str(folder), "--quiet"], capfd, folder)
+    assert code == 2
+    assert "00000004.safetensors does not fit this run's configuration: " in error
 
 
 def test_checkpoint_without_content_is_refused(template: Path, capfd) -> None:

@@ -16,7 +16,14 @@ from mnemoscope.tasks import Task
 from mnemoscope.training._checkpoint import Checkpoint, check_tensors_match
 from mnemoscope.training._config import FitConfig
 from mnemoscope.training._evaluation import detach_state, evaluate, move_batch, to_float32
-from mnemoscope.training._optimization import load_schedule_state, make_optimizer, make_schedule, schedule_state
+from mnemoscope.training._optimization import (
+    check_average,
+    load_schedule_state,
+    make_optimizer,
+    make_schedule,
+    schedule_state,
+    state_names,
+)
 from mnemoscope.training._projections import Projection, stable_projection
 from mnemoscope.training._reproducible import random_state, set_random_state
 
@@ -150,21 +157,28 @@ class Learner:
             self._restore_optimizer(tensors_under(checkpoint, "optimizer"), checkpoint.numbers["learner"])
             self._restore_carried(list(tensors_under(checkpoint, "carried").values()))
             set_random_state(tensors_under(checkpoint, "random"))
-        except MnemoscopeError:
-            raise
+        except MnemoscopeError as error:
+            raise MnemoscopeError(f"{where} does not fit this run's configuration: {error}") from error
         except (KeyError, ValueError, TypeError, RuntimeError, StopIteration) as error:
             raise MnemoscopeError(f"{where} does not fit this run's configuration: {error!r}") from error
         self.updates_done = checkpoint.update
 
     def _restore_optimizer(self, averages: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        in_order = [p for group in self._optimizer.param_groups for p in group["params"]]
+        parameters = {str(index): parameter for index, parameter in enumerate(in_order)}
         content = self._optimizer.state_dict()
         content["state"] = {}
         for name, tensor in averages.items():
             index, key = name.split(".", 1)
-            if tensor.dim() and tensor.shape != parameters[int(index)].shape:
-                raise ValueError(f"{name} is {list(tensor.shape)}")
+            check_average(name, key, tensor, parameters.get(index))
             content["state"].setdefault(int(index), {})[key] = tensor
+        names = state_names(self.config)
+        for index, state in content["state"].items():
+            if state.keys() != names:
+                raise MnemoscopeError(
+                    f"optimizer.{index} has {', '.join(sorted(state))} where {self.config.optimizer} has "
+                    f"{', '.join(sorted(names))}"
+                )
         for group, rate in zip(content["param_groups"], numbers["lr"], strict=True):
             group["lr"] = float(rate)
         self._optimizer.load_state_dict(content)
@@ -178,9 +192,21 @@ class Learner:
         with torch.no_grad(), self.fabric.autocast():
             _, template = self.model(inputs[:1], None)
         if len(leaves(template)) != len(tensors):
-            raise ValueError(f"{len(tensors)} carried tensors where this model has {len(leaves(template))}")
+            raise MnemoscopeError(f"{len(tensors)} carried tensors where this model has {len(leaves(template))}")
+        for number, (tensor, like) in enumerate(zip(tensors, leaves(template), strict=True)):
+            same_kind = tensor.is_floating_point() == like.is_floating_point()
+            if not same_kind or tensor.dim() != like.dim() or tensor.shape[:2] != like.shape[:2]:
+                raise MnemoscopeError(f"carried.{number} is {_describe(tensor)} where this model has {_describe(like)}")
         device = leaves(template)[0].device
-        self._carried = _OpaqueState(rebuild(template, [tensor.to(device) for tensor in tensors]))
+        state = rebuild(template, [tensor.to(device) for tensor in tensors])
+        # One step with it: what the model says of a state that does not fit it is said now.
+        with torch.no_grad(), self.fabric.autocast():
+            self.model(inputs[:1], state)
+        self._carried = _OpaqueState(state)
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{list(tensor.shape)} of {tensor.dtype}"
 
 
 def tensors_under(checkpoint: Checkpoint, part: str) -> dict[str, Tensor]:

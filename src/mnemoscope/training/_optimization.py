@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.training._config import FitConfig
 
 
@@ -23,6 +24,32 @@ def make_optimizer(parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]]
             return RMSprop(parameters, momentum=config.momentum, **common)
         case "sgd":
             return SGD(parameters, momentum=config.momentum, **common)
+
+
+def state_names(config: FitConfig) -> set[str]:
+    """Return the names of what the configured optimizer keeps of a parameter."""
+    momentum = {"momentum_buffer"} if config.momentum else set()
+    match config.optimizer:
+        case "adam":
+            return {"step", "exp_avg", "exp_avg_sq"}
+        case "rmsprop":
+            return {"step", "square_avg"} | momentum
+        case "sgd":
+            return momentum
+
+
+def check_average(name: str, key: str, tensor: Tensor, parameter: Tensor | None) -> None:
+    """Refuse what an optimizer cannot have kept of a parameter: torch's fused updates read it unchecked."""
+    if parameter is None:
+        raise MnemoscopeError(f"optimizer.{name} belongs to no parameter")
+    if key == "step":
+        if tensor.dim() or not tensor.is_floating_point() or not tensor >= 0:
+            raise MnemoscopeError(f"optimizer.{name} must be a number of steps; it is {tensor.tolist()!r:.40}")
+    elif tensor.shape != parameter.shape or tensor.dtype != parameter.dtype:
+        found = f"{list(tensor.shape)} of {tensor.dtype}"
+        raise MnemoscopeError(
+            f"optimizer.{name} is {found} where the parameter is {list(parameter.shape)} of {parameter.dtype}"
+        )
 
 
 def make_schedule(optimizer: Optimizer, config: FitConfig) -> LambdaLR | ReduceLROnPlateau:
