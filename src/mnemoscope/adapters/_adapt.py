@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mnemoscope.adapters._adapted import Adapted, model_name
@@ -52,13 +55,28 @@ def adapt(
     is_forward = bool(kwargs) or output is not None or layout is Layout.CHANNELS_FIRST or is_hugging_face(model)
     if has_readout(model) and not is_forward:
         inputs = inputs[:, None] if inputs.dim() == 1 else inputs
-        return _adapt_with_readout(model, inputs, layout or Layout.TIME_FIRST)
+        return _step_in_float32(_adapt_with_readout(model, inputs, layout or Layout.TIME_FIRST))
     is_recurrent = isinstance(model, Recurrence | nn.RNNBase | nn.RNNCellBase) or has_step(model)
     if is_recurrent and not is_forward:
-        return _adapt_recurrent(model, _batched(model, inputs, layout), layout)
+        return _step_in_float32(_adapt_recurrent(model, _batched(model, inputs, layout), layout))
     if not callable(model):
         raise MnemoscopeError(f"a {type(model).__name__} cannot be examined: it has neither a step nor a forward")
-    return _adapt_forward(model, inputs, layout, kwargs or {}, output)
+    return _step_in_float32(_adapt_forward(model, inputs, layout, kwargs or {}, output))
+
+
+def _step_in_float32(adapted: Adapted) -> Adapted:
+    """Return a model in half precision with a float32 copy of its recurrence, of the same weights.
+
+    Torch has no linear algebra in half precision, and the exponents of a map are not those of its rounding.
+    """
+    recurrence, inputs = adapted.recurrence, adapted.recurrence_inputs
+    if recurrence is None or inputs is None or inputs.dtype not in (torch.float16, torch.bfloat16):
+        return adapted
+    recurrence = copy.deepcopy(recurrence).float()
+    adapted = replace(adapted, recurrence=recurrence, recurrence_inputs=inputs.float())
+    if not adapted.recurrence_is_model:
+        return adapted
+    return replace(adapted, features=adapted.features.float(), run=lambda x: recurrence(x)[0])
 
 
 def _asked_layout(batch_first: bool | None, channels_first: bool | None) -> Layout | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -11,6 +13,7 @@ from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures import decay
 from mnemoscope.scopes._measures.gradients import ENDS, JacobianNorms, by_inputs, by_inputs_and_states, of_loss
+from mnemoscope.scopes._measures.rounding import negligible, rounding
 
 EXPLOSION = 100.0  # times the size at the start of the curve, and it does not come back
 
@@ -66,8 +69,10 @@ def horizon(
     quantiles over sequences and end steps); `first_below`, the first lag after the largest with less; `present`, the
     size at lag 0 relative to that largest one; `strongest_lag`, where it is; `horizon_of_states`; `lags`, how many were
     looked at; `rate` per step and `exponent` of the two laws, `fit_quality`; `growth`, the largest size relative to the
-    start of the curve; `explodes_at`, from where on it stays above 100 times its start; `agreement`, steps after which
-    outputs of different prefixes differ by less than `fraction`. Labels: `law`.
+    start of the curve; `explodes_at`, from where on it stays above 100 times its start; `receptive_field`, how many of
+    the last inputs an output depends on if it depends on no earlier one, infinity if that is not seen; `agreement`,
+    steps after which outputs of different prefixes differ by less than `fraction`. Labels: `law`; `measured`, by
+    "gradients", or by "changes" of the inputs where there is no gradient.
 
     Args:
         fraction: of the largest gradient by an earlier input, under which a gradient counts as gone.
@@ -82,6 +87,7 @@ def horizon(
     by_input, by_state = _gradients(subject, fraction, directions, ends, states)
     subject.report(0.6)
     figures, law = _figures(by_input, fraction, subject.dtype)
+    figures |= _exact_figures(subject, by_input, figures)
     series, spread = _series("input_gradient", by_input)
     single = _horizons(by_input, fraction, subject.dtype)
     series["horizon_by_sequence"] = np.median(single, 0)
@@ -106,13 +112,13 @@ def horizon(
         series["difference_after_prefix"] = difference
     return Finding(
         "horizon",
-        _sentence(figures, law, spread["horizon"], subject, fraction),
+        _sentence(figures, law, spread["horizon"], subject, fraction, by_input.measured),
         "estimated",
         figures=figures,
         series=series,
         spread=spread,
-        labels={"law": law.name},
-        warnings=_warnings(figures, subject),
+        labels={"law": law.name, "measured": by_input.measured},
+        warnings=_warnings(figures, subject, by_input.measured),
         assumptions=("these output steps are typical of the others", "these sequences are typical of the data"),
         method=_method(by_input, subject.batch),
     )
@@ -156,7 +162,7 @@ def _figures(norms: JacobianNorms, fraction: float, dtype: torch.dtype) -> tuple
     strongest = decay.strongest_past(profile)
     positive = profile[profile > 0]
     figures = {
-        "horizon": decay.horizon(profile, fraction, torch.finfo(dtype).eps),
+        "horizon": decay.horizon(profile, fraction, rounding(dtype)),
         "first_below": decay.first_below(profile, fraction),
         "present": profile[0] / strongest if strongest > 0 else np.inf,
         "strongest_lag": 1 + profile[1:].argmax(),
@@ -170,10 +176,49 @@ def _figures(norms: JacobianNorms, fraction: float, dtype: torch.dtype) -> tuple
     return {name: float(value) for name, value in figures.items()}, law
 
 
+def _exact_figures(subject: Subject, norms: JacobianNorms, figures: dict[str, float]) -> dict[str, float]:
+    """Return the receptive field if it is exact, and no explosion for an output that belongs to the first steps."""
+    smallest = float(torch.finfo(subject.dtype).tiny) ** 0.5
+    field = decay.receptive_field(norms.frobenius, smallest)
+    if norms.measured == "changes" or (np.isfinite(field) and _reads_before(subject, int(figures["lags"] + 1 - field))):
+        field = np.inf
+    exact = {"receptive_field": field}
+    if figures["explodes_at"] < np.inf and _reads_from_the_front(subject, norms, figures["growth"]):
+        exact["explodes_at"] = np.inf
+    return exact
+
+
+@torch.no_grad()
+def _reads_before(subject: Subject, steps: int) -> bool:
+    """True if the last output changes with the first inputs: a detached state is carried on without a gradient."""
+    other = subject.features.clone()
+    other[:steps] = other[:steps].flip(0) + 1
+    y = subject.run(subject.features)[-1]
+    change = (subject.run(other)[-1] - y).abs().max()
+    return bool(change > negligible(y.dtype) * y.abs().max())
+
+
+def _reads_from_the_front(subject: Subject, norms: JacobianNorms, growth: float) -> bool:
+    """True if one output per sequence is read off the first steps, so that gradients are small at the last ones.
+
+    Without the last quarter of the steps, the gradient by the first is then the same; one that explodes is smaller.
+    """
+    with torch.no_grad():
+        if len(subject.run(subject.features)) != 1:
+            return False
+    kept = subject.steps - max(1, subject.steps // 4)
+    shorter = replace(subject, adapted=replace(subject.adapted, features=subject.features[:kept]))
+    try:
+        by_first = decay.typical(by_inputs(shorter).frobenius)[-1]
+    except Exception:  # it reads sequences of one length only: it knows where their first step is
+        return True
+    return bool(decay.typical(norms.frobenius)[-1] < by_first * growth ** (1 / 8))
+
+
 def _horizons(norms: JacobianNorms, fraction: float, dtype: torch.dtype) -> np.ndarray:
     """Return the horizon of every sequence seen from each of its end steps, (end steps, B)."""
     profiles = [column[: end + 1] for column, end in zip(norms.frobenius.T, norms.ends.flat, strict=True)]
-    horizons = [decay.horizon(profile, fraction, torch.finfo(dtype).eps) for profile in profiles]
+    horizons = [decay.horizon(profile, fraction, rounding(dtype)) for profile in profiles]
     return np.array(horizons).reshape(norms.ends.shape)
 
 
@@ -189,6 +234,8 @@ def _horizon_range(norms: JacobianNorms, single: np.ndarray, horizon: float) -> 
 
 def _method(norms: JacobianNorms, batch: int) -> str:
     ends = ", ".join(str(end + 1) for end in sorted(set(norms.ends.flat)))
+    if norms.measured == "changes":
+        return f"one input after the other changed in {batch} sequences, as no gradient leads to them"
     return f"one backward pass from the outputs of {batch} sequences at step {ends}, in random directions"
 
 
@@ -215,27 +262,34 @@ def _difference_after_prefix(subject: Subject) -> np.ndarray | None:
 
 
 def _sentence(
-    figures: dict[str, float], law: decay.Law, horizons: np.ndarray, subject: Subject, fraction: float
+    figures: dict[str, float], law: decay.Law, horizons: np.ndarray, subject: Subject, fraction: float, measured: str
 ) -> str:
     horizon, lags = int(figures["horizon"]), int(figures["lags"])
+    subjects = "Gradients" if measured == "gradients" else "Changes of inputs"
     if figures["explodes_at"] < np.inf:
         grown = f"{figures['growth']:.2g} times their size" if np.isfinite(figures["growth"]) else "infinity"
-        result = f"Gradients explode: {int(figures['strongest_lag'])} steps back they have grown to {grown}"
+        result = f"{subjects} explode: {int(figures['strongest_lag'])} steps back they have grown to {grown}"
     elif horizon < 0:
         result = "No gradient reaches any input"
     elif horizon == 0:
-        result = "Gradients reach the present input only, none earlier"
+        result = f"{subjects} reach the present input only, none earlier"
     elif horizon == lags:
-        result = f"Gradients reach back over all {lags} steps that were looked at{_range(horizons)}"
+        result = f"{subjects} reach back over all {_steps(lags)} that were looked at{_range(horizons)}"
     else:
         result = (
-            f"Gradients reach {horizon} {'step' if horizon == 1 else 'steps'} back{_range(horizons)}, then fall under "
-            f"{100 * fraction:g} % of their largest"
+            f"{subjects} reach {_steps(horizon)} back{_range(horizons)}, then fall under "
+            f"{100 * fraction:g} % of their largest{'' if measured == 'gradients' else ' or are lost in rounding'}"
         )
+    if horizon > 0 and np.isfinite(figures["receptive_field"]):
+        result += f"; the output depends on the last {_steps(int(figures['receptive_field']))} and on nothing earlier"
     if horizon > 0 and figures["present"] > 1 / fraction:
         result += f"; the present input weighs {figures['present']:.2g} times the strongest earlier one"
     need = f"; the task needs {subject.needs:g}" if subject.needs is not None else ""
     return f"{result}{need}{_law_in_words(law)}."
+
+
+def _steps(number: int) -> str:
+    return f"{number} step" if number == 1 else f"{number} steps"
 
 
 def _range(horizons: np.ndarray) -> str:
@@ -251,7 +305,11 @@ def _law_in_words(law: decay.Law) -> str:
     return f" (exponential, times {law.rate:.3g} per step)"
 
 
-def _warnings(figures: dict[str, float], subject: Subject) -> tuple[str, ...]:
+def _warnings(figures: dict[str, float], subject: Subject, measured: str) -> tuple[str, ...]:
+    if measured == "changes":
+        return (
+            "no gradient leads from the outputs to the inputs: examine the model before it was quantized or detached",
+        )
     if figures["explodes_at"] < np.inf:
         return ("gradients explode: clip them, shorten the sequences, or use an orthogonal or stable recurrence",)
     if subject.needs is not None and figures["horizon"] < min(subject.needs, figures["lags"]):

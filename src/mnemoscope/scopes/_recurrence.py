@@ -11,6 +11,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import CANNOT_REPEAT, Subject
+from mnemoscope.scopes._measures.rounding import negligible
 
 UNREPEATED = {
     "keeps state between calls": "start every call from a fresh state, or take the state as an argument and return it",
@@ -36,6 +37,14 @@ KINDS = {
     "reads the future": (
         "The output of {name} at a step depends on later inputs: it reads the future",
         "where the future is to be predicted, mask attention, and pad convolutions on the left only",
+    ),
+    "reads all": (
+        "{name} has another number of outputs than of inputs, and each depends on the inputs up to the last one",
+        "",
+    ),
+    "without gradient": (
+        "No gradient leads from the outputs of {name} to its inputs, but they change with earlier ones",
+        "what to remember cannot be learned by gradients; examine the model before it was quantized or detached",
     ),
     "runs over the batch": (
         "{name} runs over the batch, not over time: each sequence reads the ones before it, and no earlier step",
@@ -113,15 +122,15 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
 
     Args:
         tolerance: size, relative to the largest, under which a response counts as zero; by default a thousand times
-            the rounding error of the dtype.
+            the rounding error, of float32 at most, or a quarter for a quantized model.
     """
     if subject.steps < 2:
         raise MnemoscopeError("recurrence needs sequences of at least 2 steps; got 1")
-    limit = 1e3 * torch.finfo(subject.dtype).eps if tolerance is None else tolerance
+    limit = _limit(subject) if tolerance is None else tolerance
     unrepeated = subject.repetition.kind
     if subject.missing("outputs"):
         return _cannot_repeat(subject)
-    gradient = _respond_to_gradient(subject)
+    gradient = _respond_to_gradient(subject, limit)
     change = _respond_to_change(subject)
     kind = _kind(subject, gradient, change, limit)
     description, fix = KINDS[kind]
@@ -190,41 +199,91 @@ def _cannot_repeat(subject: Subject) -> Finding:
 
 def _kind(subject: Subject, gradient: Response, change: Response, limit: float) -> str:
     """Decide which of `KINDS` the model is; whatever breaks the other answers comes first."""
-    # With one output per sequence, every changed input but the last is an earlier one.
-    one_output = len(change.strength) == 1 < subject.steps
-    carried = (change.strength[0, change.sequence] if one_output else change.after) > limit
+    # With one output per sequence, every changed input but the last is an earlier one; with another number of outputs
+    # than of inputs, "later" has no meaning: lags are counted from the last input that an output reads.
+    outputs = len(change.strength)
+    resampled = outputs != subject.steps
+    carried = (change.strength[:, change.sequence].max() if resampled else change.after) > limit
     has_gradient = gradient.before > limit
+    no_gradient = not bool(gradient.strength.any()) and bool(change.strength.any())
 
     # Sequences that the probed output reads, and sequences whose outputs the changed input reaches.
     reads = gradient.others > limit
     reached = change.others > limit
-    if bool(reads.any() or reached.any()):
+    if bool(reads.any() or reached.any()) and not _is_quantized(subject.model):
         reads_later = reads[gradient.sequence :].any()
         reaches_earlier = reached[: change.sequence].any()
         in_order = not bool(reads_later or reaches_earlier)  # each sequence reads only the ones before it
         return "runs over the batch" if in_order and not (has_gradient or carried) else "mixes sequences"
 
-    if gradient.after > limit or (change.before > limit and not one_output):
+    if resampled and outputs > 1 and not no_gradient:
+        if _reads_last_input(subject, limit):
+            return "reads all"
+    elif gradient.after > limit or (change.before > limit and not resampled):
         return "bidirectional" if _is_bidirectional(subject.model) else "reads the future"
     if has_gradient:
         return "recurrent"
+    if no_gradient and carried:
+        return "without gradient"
     return "detached" if carried else "memoryless"
 
 
-def _respond_to_gradient(subject: Subject) -> Response:
-    """Differentiate the output at a middle step (or the only one) of one sequence by every input."""
-    x = subject.features.clone().requires_grad_()
-    y = subject.run(x)  # (T, B, m)
-    _check_finite(y)
+def _limit(subject: Subject) -> float:
+    """Return the relative size under which a response counts as zero."""
+    return 0.25 if _is_quantized(subject.model) else negligible(subject.dtype)
+
+
+def _is_quantized(model: object) -> bool:
+    """True if a module computes in whole numbers; the common scale of a batch then ties sequences together a little."""
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    return any(".quantized." in f"{type(module).__module__}." for module in modules)
+
+
+def _respond_to_gradient(subject: Subject, limit: float) -> Response:
+    """Differentiate the output at a middle step (or the only one) of one sequence by every input.
+
+    Its step is that of the input in the same place; with another number of outputs than of inputs, that of the last
+    input which it reads.
+    """
     sequence = subject.batch // 2
-    one_output = len(y) == 1
-    step = subject.steps - 1 if one_output else min(subject.steps // 2, len(y) - 1)
+    with torch.no_grad():
+        outputs = len(subject.run(subject.features))
+    place = subject.steps // 2 if outputs == subject.steps else outputs // 2
+    strength = _gradient_of(subject, place)
+    step = place
+    if outputs == 1:
+        step = subject.steps - 1
+    elif outputs != subject.steps:
+        step = max(_last_read(strength[:, sequence], limit), 0)
+    return Response(strength, step, sequence)
+
+
+def _gradient_of(subject: Subject, place: int) -> Tensor:
+    """Return the size of the gradient of one output by every input (T, B), relative to the largest."""
+    x = subject.features.clone().requires_grad_()
+    y = subject.run(x)  # (S, B, m)
+    _check_finite(y)
     weights = torch.randn(y.shape[-1], generator=subject.generator()).to(y)
-    output = (y[0 if one_output else step, sequence] * weights).sum()
+    output = (y[place, subject.batch // 2] * weights).sum()
     if not output.requires_grad:
-        return Response(x.new_zeros(x.shape[:2]), step, sequence)
+        return x.new_zeros(x.shape[:2])
     (gradient,) = torch.autograd.grad(output, x, allow_unused=True, materialize_grads=True)
-    return Response(_relative(gradient.flatten(2).norm(dim=-1)), step, sequence)
+    return _relative(gradient.flatten(2).norm(dim=-1))
+
+
+def _last_read(strength: Tensor, limit: float) -> int:
+    """Return the last input that has a strength; -1 if none has, as of an output that reads padding alone."""
+    read = (strength > limit).nonzero()
+    return int(read[-1]) if len(read) else -1
+
+
+def _reads_last_input(subject: Subject, limit: float) -> bool:
+    """True if already the first output reads as far as the last one does: to the end of the inputs."""
+    with torch.no_grad():
+        outputs = len(subject.run(subject.features))
+    sequence = subject.batch // 2
+    first = _last_read(_gradient_of(subject, 0)[:, sequence], limit)
+    return first >= _last_read(_gradient_of(subject, outputs - 1)[:, sequence], limit)
 
 
 @torch.no_grad()
@@ -235,7 +294,10 @@ def _respond_to_change(subject: Subject) -> Response:
     sequence = subject.batch // 2
     size = x.std() if x.numel() > 1 and bool(x.std() > 0) else 1.0
     changed = x.clone()
-    changed[step, sequence] += size * torch.randn(x.shape[2:], generator=subject.generator()).to(x)
+    if subject.batch > 1 and _is_quantized(subject.model):  # the range of the inputs, and so their scale, must stay
+        changed[step, sequence] = x[step, sequence - 1]
+    else:
+        changed[step, sequence] += size * torch.randn(x.shape[2:], generator=subject.generator()).to(x)
     difference = (subject.run(changed) - subject.run(x)).norm(dim=-1)  # (T, B)
     return Response(_relative(difference), step, sequence)
 

@@ -78,6 +78,10 @@ def separation(
             f"templates must be at least 2 inputs, (M, {subject.features.shape[2]}); got {list(templates.shape)}"
         )
 
+    if not _reads(subject, length):
+        why = f"{subject.name} does not read sequences of {length} steps; length= gives another number"
+        return Finding("separation", f"separation does not apply: {why}.", "not applicable", why=why)
+
     # The exact rank of an arithmetic circuit.
     circuits = _circuits(subject, templates) if exact else []
     proved = _exact_rank(circuits, templates, length, limit, subject.seed) if circuits else None
@@ -126,6 +130,19 @@ def _singular_values(spectrum: Spectrum) -> dict[str, np.ndarray]:
     """Return the singular values of the output with the largest effective rank, relative to the largest."""
     values = spectrum.singular_values[int(np.argmax(spectrum.effective_rank))]
     return arrays(singular_values=values / max(values[0], 1e-300))
+
+
+@torch.no_grad()
+def _reads(subject: Subject, length: int) -> bool:
+    """True if the model runs on sequences of this length; some read one length only, or none so short."""
+    x = subject.features
+    try:
+        subject.run(x[torch.arange(length) % len(x), :1])
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:
+        return False
+    return True
 
 
 def _templates(subject: Subject) -> Tensor:

@@ -14,6 +14,7 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import State, detach
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.scopes._measures.rounding import negligible
 from mnemoscope.scopes._measures.truncation_bounds import truncation_bounds
 
 HELP = """
@@ -73,6 +74,9 @@ def truncation(
     # Outputs: the last k inputs from a fresh state, against the whole sequence.
     outputs = _Outputs(subject, 2 if bounds is None else bounds.order)
     errors = torch.stack([outputs.errors(int(k)) for k in lengths])  # (K, B)
+    if bool(errors[:-1].isinf().all()):
+        why = f"{subject.name} does not read shorter sequences than these"
+        return Finding("truncation", f"truncation does not apply: {why}.", "not applicable", why=why)
     series = arrays(window=lengths, output_error=errors.amax(1), typical_output_error=errors.quantile(0.5, 1))
     window = _shortest(lengths, series["output_error"], error, lambda k: float(outputs.errors(k).max()))
     figures = {"window": window, "steps": float(subject.steps)}
@@ -130,11 +134,21 @@ class _Outputs:
 
     @torch.no_grad()
     def errors(self, k: int) -> Tensor:
-        """Return the error (B,) for windows of k inputs, relative to `size`; the larger one of both ends."""
+        """Return the error (B,) for windows of k inputs, relative to `size`; the larger one of both ends.
+
+        Infinite if the model does not run on so few inputs, as a convolution wider than that.
+        """
         run, x = self._subject.run, self._subject.features
-        errors = self._distance(self._last, run(x[-k:])[-1])
-        if self.both_ends:
-            errors = torch.maximum(errors, self._distance(self._first, run(x[:k])[0]))
+        try:
+            errors = self._distance(self._last, run(x[-k:])[-1])
+            if self.both_ends:
+                errors = torch.maximum(errors, self._distance(self._first, run(x[:k])[0]))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            if k == len(x):
+                raise
+            return torch.full((x.shape[1],), math.inf, dtype=torch.float64)
         return errors
 
     def _distance(self, y: Tensor, other: Tensor) -> Tensor:
@@ -151,7 +165,7 @@ def _reads_later(subject: Subject, y: Tensor) -> bool:
     other = subject.features.clone()
     other[half:] = other[half:].flip(0) + 1
     change = (subject.run(other)[:half] - y[:half]).abs().max()
-    return bool(change > 1e3 * torch.finfo(y.dtype).eps * y.abs().max())
+    return bool(change > negligible(y.dtype) * y.abs().max())
 
 
 def _weights(subject: Subject) -> list[Tensor]:

@@ -19,6 +19,7 @@ from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._frame.untouched import untouched
 from mnemoscope.scopes._measures import decay
 from mnemoscope.scopes._measures.gradients import by_inputs
+from mnemoscope.scopes._measures.rounding import rounding
 from mnemoscope.scopes._measures.state_vectors import jacobians, spectral_norms
 
 
@@ -97,7 +98,7 @@ class Watch:
     def _measure(self, subject: Subject) -> dict[str, float]:
         profile = decay.typical(by_inputs(subject).frobenius)
         figures = {
-            "horizon": float(decay.horizon(profile, self.fraction, torch.finfo(subject.dtype).eps)),
+            "horizon": float(decay.horizon(profile, self.fraction, rounding(subject.dtype))),
             "rate": decay.fit(profile, torch.finfo(subject.dtype).eps ** 2).rate,
         }
         if not subject.missing("step"):

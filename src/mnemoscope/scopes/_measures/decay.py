@@ -113,6 +113,18 @@ def explodes_at(profile: np.ndarray, times: float) -> float:
     return float(begin) if begin <= len(profile) - tail else math.inf
 
 
+def receptive_field(profiles: np.ndarray, smallest: float) -> float:
+    """Return one more than the last lag at which any sample, the last axis, is not exactly 0; infinity if none is.
+
+    The edge must be sharp: a profile that falls smoothly below `smallest` times its largest underflows to 0 in the end.
+    """
+    strongest = np.nanmax(profiles, axis=-1)
+    felt = np.nonzero(strongest > 0)[0]
+    if not len(felt) or felt[-1] == len(strongest) - 1:
+        return math.inf
+    return float(felt[-1] + 1) if strongest[felt[-1]] > smallest * strongest.max() else math.inf
+
+
 def typical(profiles: np.ndarray) -> np.ndarray:
     """Return the median over samples, the last axis: sizes differ by orders of magnitude, or are 0 or infinite.
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from mnemoscope import kernels
-from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Recurrence, leaves
 from mnemoscope.scopes._frame.subject import Subject
@@ -28,11 +27,13 @@ class JacobianNorms:
 
     Attributes:
         ends: (end steps per sequence, B), the output step of each sample.
+        measured: by "gradients", or by "changes" of the inputs where there is no gradient.
     """
 
     frobenius: np.ndarray
     spectral: np.ndarray | None
     ends: np.ndarray
+    measured: str = "gradients"
 
 
 @dataclass(frozen=True)
@@ -64,23 +65,75 @@ class Probes:
 
 
 def by_inputs(subject: Subject, directions: int | None = None, ends: int = ENDS) -> JacobianNorms:
-    """Return ||d output_t / d input_{t-k}||: total, through whatever the model does in between."""
+    """Return ||d output_t / d input_{t-k}||: total, through whatever the model does in between.
+
+    If the model has fewer or more output steps than inputs, its last output is differentiated, and lags are counted
+    from the last input that it reads. Where no gradient leads to the inputs, as in a quantized model, inputs are
+    changed instead: ||change of output_t|| / ||change of input_{t-k}||.
+    """
     with torch.no_grad():
         outputs = subject.run(subject.features[:, :1])  # for its shape
     every_step = len(outputs) == subject.steps
     probes = _probes(subject.features, outputs.shape[-1], directions, ends if every_step else 1)
     x = _repeat_batch(subject.features, probes.copies).requires_grad_()
     y = subject.run(x)  # (T, copies * B, m)
+    if not y.requires_grad:
+        return by_changes(subject)
     (gradient,) = _pull_back(subject, y, [x], probes)
-    return _norms(gradient.flatten(2), probes, y.shape[-1])
+    if not bool(gradient.any()):
+        return by_changes(subject)
+    norms = _norms(gradient.flatten(2), probes, y.shape[-1])
+    return norms if every_step or len(y) == 1 else _from_last_read(norms)
+
+
+@torch.no_grad()
+def by_changes(subject: Subject) -> JacobianNorms:
+    """Return how much the last output changes with each earlier input, by changing one input after the other.
+
+    An input becomes that of another sequence, in every second sequence at a time: the range of all inputs, on which the
+    rounding of a quantized model depends, stays as it was. What the other sequences change by is rounding: responses
+    under three times that count as zero. Norms are root mean squares over the sequences.
+    """
+    x = subject.features
+    steps, batch = x.shape[:2]
+    other = x.roll(1, 1)
+    if batch == 1:
+        other = x + x.std() * torch.randn(x.shape, generator=subject.generator()).to(x)
+    sizes = (other - x).double().flatten(2).norm(dim=-1).clamp(min=1e-30).cpu()  # (T, B)
+    y = subject.run(x)[-1].double().cpu()
+    halves = [torch.arange(start, batch, 2) for start in range(min(batch, 2))]
+    responses = torch.zeros(steps, batch, dtype=torch.float64)
+    rounding = torch.zeros(steps, batch, dtype=torch.float64)
+    for step in range(steps):
+        for rows in halves:
+            changed = x.clone()
+            changed[step, rows] = other[step, rows]
+            change = (subject.run(changed)[-1].double().cpu() - y).norm(dim=-1) / sizes[step]
+            responses[step, rows] = change[rows]
+            rounding[step] += change.index_fill(0, rows, 0)
+        subject.report(0.6 * (step + 1) / steps)
+    typical = responses.square().mean(1).sqrt()
+    typical[typical <= 3 * rounding.square().mean().sqrt()] = 0
+    ends = torch.full((1, batch), steps - 1)
+    norms = typical[:, None, None].expand(-1, 1, batch)
+    return JacobianNorms(_by_lag(norms, ends), None, ends.numpy(), measured="changes")
+
+
+def _from_last_read(norms: JacobianNorms) -> JacobianNorms:
+    """Return norms with lags counted from the last input that the output reads in any sample."""
+    read = np.nonzero(np.nanmax(norms.frobenius, axis=1) > 0)[0]
+    unread = int(read[0]) if len(read) else 0
+    spectral = None if norms.spectral is None else norms.spectral[unread:]
+    return JacobianNorms(norms.frobenius[unread:], spectral, norms.ends - unread)
 
 
 def by_inputs_and_states(
     subject: Subject, directions: int | None = None, ends: int = ENDS
-) -> tuple[JacobianNorms, JacobianNorms]:
+) -> tuple[JacobianNorms, JacobianNorms | None]:
     """Return the same of the recurrence, and ||d output_t / d h_{t-k}||, from one graph.
 
-    Where outputs are not made from the state, the gradient by h_t is zero: lag 0 then repeats lag 1.
+    Where outputs are not made from the state, the gradient by h_t is zero: lag 0 then repeats lag 1. None for the
+    latter if no gradient leads to the inputs.
     """
     inputs = subject.recurrence_inputs
     with torch.no_grad():
@@ -88,6 +141,8 @@ def by_inputs_and_states(
     probes = _probes(inputs, outputs, directions, ends)
     x = _repeat_batch(inputs, probes.copies).requires_grad_()
     y, states = run_with_states(subject, x)
+    if not y.requires_grad:
+        return by_changes(subject), None
     by_input, *by_sources = _pull_back(subject, y, [x, *states.sources], probes)
     by_state = _norms(states.total_gradient(by_sources), probes, outputs)
     for norms in (by_state.frobenius, by_state.spectral):
@@ -100,7 +155,10 @@ def of_loss(subject: Subject) -> tuple[Tensor, Tensor | None]:
     """Return ||d loss / d input_t|| (T,), and ||d loss / d h_t|| (T,) for a model with a step."""
     if subject.missing("step") or not subject.adapted.recurrence_is_model:
         x = subject.features.clone().requires_grad_()
-        (by_input,) = torch.autograd.grad(subject.loss_of(subject.run(x)), x)
+        loss = subject.loss_of(subject.run(x))
+        if not loss.requires_grad:
+            return x.new_zeros(len(x)), None
+        (by_input,) = torch.autograd.grad(loss, x, allow_unused=True, materialize_grads=True)
         return by_input.flatten(1).norm(dim=1), None
     x = subject.recurrence_inputs.clone().requires_grad_()
     outputs, states = run_with_states(subject, x)
@@ -202,19 +260,19 @@ def _repeat_batch(x: Tensor, times: int) -> Tensor:
 
 def _pull_back(subject: Subject, y: Tensor, sources: list[Tensor], probes: Probes) -> tuple[Tensor, ...]:
     """Make one backward pass from y (T, rows, m), each row from its own step and in a direction of its own."""
-    if not y.requires_grad:
-        raise MnemoscopeError(f"no gradient leads from the outputs of {subject.name} to its inputs")
     outputs = y.shape[-1]
     shape = (probes.pairs, probes.batch, outputs, probes.directions)
     gauss = torch.randn(shape, generator=subject.generator(), dtype=torch.float64)
     basis = torch.linalg.qr(gauss).Q  # orthonormal: as many as outputs give the whole Jacobian
     directions = basis.permute(0, 3, 1, 2).reshape(-1, outputs).to(y)
 
-    # One output per sequence is that of the last step; else every row has its own.
+    # With another number of outputs than of inputs it is the last one; else every row has its own.
     rows = torch.arange(y.shape[1], device=y.device)
     ends = probes.end_of_sample()[:, None].expand(-1, probes.directions, -1).flatten().to(y.device)
     vectors = torch.zeros_like(y)
-    vectors[ends.clamp(max=len(y) - 1), rows] = directions
+    if len(y) != len(sources[0]):
+        ends = torch.full_like(ends, len(y) - 1)
+    vectors[ends, rows] = directions
     return torch.autograd.grad(y, sources, vectors, allow_unused=True, materialize_grads=True)
 
 

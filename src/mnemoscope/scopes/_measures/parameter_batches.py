@@ -47,8 +47,8 @@ def whole_model(subject: Subject) -> WholeModel:
     adapted = subject.adapted
     if adapted.recurrence is not None and adapted.recurrence_is_model:
         return WholeModel(adapted.recurrence, lambda model, x: model(x)[0])
-    if not isinstance(subject.model, nn.Module):
-        raise MnemoscopeError(f"{subject.name} is not a module: its parameters cannot be moved")
+    if not isinstance(subject.model, nn.Module):  # a function: it has no parameters that could be moved
+        return WholeModel(nn.Identity(), lambda _, x: subject.run(x))
     return WholeModel(subject.model, lambda _, x: subject.run(x))
 
 
