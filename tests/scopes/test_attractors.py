@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 import mnemoscope
-from mnemoscope.scopes._attractors import attractors, find_period
+import mnemoscope.systems
+from mnemoscope.scopes._attractors import attractors
 from mnemoscope.scopes._measures.fixed_points import fixed_points
+from mnemoscope.scopes._measures.periods import find_period
 from mnemoscope.systems import ChaoticLSTM
 from mnemoscope.theory.smoothness import chaotic_lstm, stability_limit
 
@@ -214,3 +216,25 @@ def test_refuses_bad_options() -> None:
         attractors(scalar(1.0), SILENCE, path=lambda s: {"nothing_l0": torch.zeros(1)})
     with pytest.raises(mnemoscope.MnemoscopeError, match="or 'scale'; got 'spiral'"):
         attractors(scalar(1.0), SILENCE, path="spiral")
+
+
+@pytest.mark.parametrize("amplitude", [1.0, 1e-3, 3e-6, 1e-6, 1e-8, 1e-14])
+@pytest.mark.parametrize("angle", [np.pi - 0.1, 2 * np.pi / 5 + 0.02, 0.3])
+def test_a_spiral_into_a_fixed_point_is_no_cycle(amplitude, angle) -> None:
+    """Turning by about half a circle, a state is nearer to where it was two steps before than to the last one."""
+    t = np.arange(64)
+    z = amplitude * (0.98 * np.exp(1j * angle)) ** t
+    assert find_period(np.stack([z.real, z.imag], 1)) in (0, 1)
+
+
+def test_small_cycles_are_found() -> None:
+    """Around 1, of a size of 1e-6, and exact: more than rounding, though less than what counts as the same."""
+    orbit = 1 + 1e-6 * np.array([[1.0], [-1.0]] * 32)
+    assert find_period(orbit) == 2
+
+
+def test_one_attractor_of_a_random_network_with_complex_eigenvalues() -> None:
+    """Of spectral radius 0.975, seen after 300 steps: orbits that turned seemed to be on cycles of 2, 4 and 5."""
+    network = mnemoscope.systems.RandomTanhNetwork(seed=3)
+    found = attractors(network, network.inputs(10), seed=3)
+    assert (found.figures["attractors"], found.figures["periods"]) == (1, 1)

@@ -107,7 +107,14 @@ def test_explosion_is_growth_that_does_not_come_back(profile, lag):
 
 
 def horizon_figures(**changes):
-    figures = {"horizon": 8.0, "lags": 20.0, "present": 1.0, "explodes_at": np.inf, "growth": 1.0}
+    figures = {
+        "horizon": 8.0,
+        "lags": 20.0,
+        "present": 1.0,
+        "explodes_at": np.inf,
+        "growth": 1.0,
+        "receptive_field": np.inf,
+    }
     return figures | {"strongest_lag": 1.0} | changes
 
 
@@ -148,12 +155,17 @@ NO_LAW = decay.Law("none", math.nan, math.nan, math.nan, math.nan)
 )
 def test_horizon_sentence(changes, horizons, sentence):
     subject = SimpleNamespace(needs=None)
-    assert _horizon._sentence(horizon_figures(**changes), NO_LAW, np.array(horizons), subject, 0.01) == sentence
+    assert (
+        _horizon._sentence(horizon_figures(**changes), NO_LAW, np.array(horizons), subject, 0.01, "gradients")
+        == sentence
+    )
 
 
 def test_horizon_sentence_with_needs_and_law():
     law = decay.Law("exponential", 0.5, -1.0, 0.99, 3.0)
-    sentence = _horizon._sentence(horizon_figures(), law, np.array([8, 8]), SimpleNamespace(needs=12), 0.05)
+    sentence = _horizon._sentence(
+        horizon_figures(), law, np.array([8, 8]), SimpleNamespace(needs=12), 0.05, "gradients"
+    )
     assert sentence == (
         "Gradients reach 8 steps back, then fall under 5 % of their largest; the task needs 12 (exponential, times "
         "0.5 per step)."
@@ -171,13 +183,13 @@ def test_horizon_sentence_with_needs_and_law():
     ],
 )
 def test_horizon_warning_at_equality_with_the_need(needs, warning):
-    said = _horizon._warnings(horizon_figures(), SimpleNamespace(needs=needs))
+    said = _horizon._warnings(horizon_figures(), SimpleNamespace(needs=needs), "gradients")
     assert [text[: len(warning)] for text in said] == ([warning] if warning else [])
 
 
 @pytest.mark.parametrize(("needs", "count"), [(20, 0), (21, 1)])
 def test_horizon_warning_of_sequences_that_are_too_short(needs, count):
-    said = _horizon._warnings(horizon_figures(horizon=20.0), SimpleNamespace(needs=needs))
+    said = _horizon._warnings(horizon_figures(horizon=20.0), SimpleNamespace(needs=needs), "gradients")
     assert [text.split(":")[0] for text in said] == ["the sequences are shorter than what the task needs"] * count
 
 

@@ -11,7 +11,8 @@ from torch import nn
 
 import mnemoscope
 from mnemoscope.scopes import stability
-from mnemoscope.scopes._lyapunov import kaplan_yorke, lyapunov, standard_error
+from mnemoscope.scopes._lyapunov import kaplan_yorke, lyapunov
+from mnemoscope.scopes._measures.growth import standard_error
 from mnemoscope.systems import RandomTanhNetwork
 from mnemoscope.theory.smoothness import chaotic_lstm
 

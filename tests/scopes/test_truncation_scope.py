@@ -1,3 +1,5 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -29,7 +31,7 @@ def test_output_error_of_a_scalar_system():
     assert 44 not in k
     assert "The last 44 inputs" in found.sentence
     assert found.status == "estimated"  # its windows are measured
-    assert found.certified == ("certified_window", "trained_window")
+    assert found.certified == ("certified_window",)  # Theorem 1 asks for more than the weights of today
     assert found.figures["certified_window"] >= 44
     assert found.figures["trained_window"] >= found.figures["certified_window"]
 
@@ -229,3 +231,36 @@ def test_truncation_of_a_memory():
 def test_refuses_wrong_options(options):
     with pytest.raises(MnemoscopeError, match="0 < error < 1, at least 2 windows"):
         truncation(scalar(0.5), torch.ones(30, 2, 1, dtype=torch.float64), **options)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_trained_window_is_enough_for_a_training(seed):
+    """Theorem 1 on a training that is carried out: windows of that length end where the whole sequences end."""
+    torch.manual_seed(seed)
+    steps, updates, rate = 120, 30, 0.02
+    start = RNN(2, 3, bias=False).double()
+    with torch.no_grad():
+        start.weight_hh_l0.mul_(0.5 / torch.linalg.matrix_norm(start.weight_hh_l0, ord=2))
+    x = 0.3 * torch.randn(steps, 1, 2, dtype=torch.float64)
+    found = truncation(start, x, rate=rate, updates=updates)
+    k = int(found.figures["trained_window"])
+    assert found.status_of("trained_window") == "estimated"
+    assert any("training keeps the weights" in text for text in found.assumptions)
+    assert k < steps
+
+    def trained(window):
+        model = copy.deepcopy(start)
+        for t in range(1, updates + 1):
+            loss = model(x[-window:])[0][-1].square().sum() / 2
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for weight, gradient in zip(model.parameters(), gradients, strict=True):
+                    weight -= rate / t * gradient
+                left, values, right = torch.linalg.svd(model.weight_hh_l0)
+                model.weight_hh_l0.copy_(left @ values.clamp(max=0.5).diag() @ right)  # the theorem's training projects
+        return model
+
+    whole = trained(steps)(x)[0][-1]
+    allowed = 0.01 * start(x)[0][-1].norm()
+    assert (whole - trained(k)(x[-k:])[0][-1]).norm() <= allowed
+    assert (whole - trained(1)(x[-1:])[0][-1]).norm() > allowed  # too short a window does not do

@@ -24,15 +24,20 @@ from mnemoscope.scopes._measures.parameter_batches import (
     stack_parameters,
     step_all,
 )
+from mnemoscope.scopes._measures.periods import (
+    LONGEST_PERIOD,
+    SAME,
+    SMALL,
+    any_approaching,
+    find_period,
+    rounding_noise,
+)
 from mnemoscope.scopes._measures.state_vectors import flatten, unflatten
 
-LONGEST_PERIOD = 32
 STARTS = 10  # random states; four times as many if they end on different attractors
 EXTENSIONS = 3  # times that the transient is doubled while orbits still come nearer to where they end
 LINEAR = 0.1  # how far a step may differ from the linear one for a state to belong to a stable fixed point
 DIVERGED = 1e8
-SAME = 1e-4  # states nearer than this, relative to their size, are one
-SMALL = 0.01  # the smallest size for that: an orbit that decays to zero has ended in a fixed point
 
 HELP = """
 Each point is a place that a state comes back to after a long time. One point above a value: a fixed
@@ -217,7 +222,7 @@ def _orbits(
             longest = max(longest, end - recorded)
             for v, recording in zip(going_on, torch.stack(orbit, 1).cpu(), strict=True):
                 recordings[v] = recording
-            keep = [i for i, v in enumerate(going_on) if _any_approaching(recordings[v])]
+            keep = [i for i, v in enumerate(going_on) if any_approaching(recordings[v])]
             if not keep:
                 break
             going_on = [going_on[i] for i in keep]
@@ -226,58 +231,6 @@ def _orbits(
             inputs = inputs[keep]
         parts += recordings
     return torch.stack(parts), longest
-
-
-def _any_approaching(states: Tensor) -> bool:
-    """True if some orbit of (recorded, starts, N) has no period yet and still comes nearer to where it ends."""
-    noise = _noise(states.dtype)
-    orbits = states.transpose(0, 1).double().numpy()
-    return any(not find_period(orbit, noise=noise) and _is_approaching(orbit) for orbit in orbits)
-
-
-def _is_approaching(orbit: np.ndarray) -> bool:
-    """True if the displacement over the period at which (steps, N) repeats best has shrunk by a twentieth."""
-    if not np.isfinite(orbit).all():
-        return False
-    best = min((_displacements(orbit, p) for p in range(1, _longest(orbit) + 1)), key=max)
-    return best[1] < 0.95 * best[0]
-
-
-def _longest(orbit: np.ndarray) -> int:
-    return max(1, min(LONGEST_PERIOD, len(orbit) // 2))
-
-
-def _displacements(orbit: np.ndarray, period: int) -> tuple[float, float]:
-    """Return how far states (steps, N) are from where they were a period before: in the first and the second half."""
-    distance = np.abs(orbit[period:] - orbit[:-period]).max(1)
-    half = (len(distance) + 1) // 2
-    return float(distance[:half].max()), float(distance[len(distance) - half :].max())
-
-
-def _noise(dtype: torch.dtype) -> float:
-    """Return the relative change that counts as rounding."""
-    return 100 * torch.finfo(dtype).eps
-
-
-def find_period(orbit: np.ndarray, longest: int = LONGEST_PERIOD, noise: float = 1e-13) -> int:
-    """Return the least p for which states (steps, N) repeat after p steps; 0 if there is none up to `longest`.
-
-    They must repeat up to 1e-4 of their size now, and at the end of their approach, extrapolated from both halves of
-    the recording: a slow approach is no fixed point yet.
-    """
-    if not np.isfinite(orbit).all():
-        return 0
-    size = max(np.abs(orbit).max(), SMALL)
-    for period in range(1, min(longest, len(orbit) // 2) + 1):
-        first, second = _displacements(orbit, period)
-        if max(first, second) < noise * size:
-            return period
-        if max(first, second) < SAME * size and second < first:
-            steps_between = max(1, (len(orbit) - period) // 2)
-            per_period = (second / first) ** (period / steps_between)
-            if second / (1 - per_period) < SAME * size:
-                return period
-    return 0
 
 
 class _Ends:
@@ -292,7 +245,7 @@ class _Ends:
 
     def __init__(self, orbits: Tensor, dtype: torch.dtype) -> None:
         self.orbits = orbits
-        self.period = np.array([find_period(orbit, noise=_noise(dtype)) for orbit in orbits.numpy()])
+        self.period = np.array([find_period(orbit, noise=rounding_noise(dtype)) for orbit in orbits.numpy()])
         self.diverged = ~(orbits.abs().flatten(1).amax(1) < DIVERGED).numpy()
         self.fixed: FixedPoints | None = None
         self._attractors: list[tuple[int, Tensor]] = []  # period and one cycle of each

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._lyapunov import standard_error
+from mnemoscope.scopes._measures.growth import standard_error
 from mnemoscope.scopes._measures.state_samples import sample_states
 from mnemoscope.scopes._measures.state_vectors import flatten, jacobians, spectral_norms
 from mnemoscope.theory.smoothness import entropy_bound, entropy_change, hadamard_bound
@@ -51,6 +52,8 @@ def entropy(subject: Subject, *, points: int = 64) -> Finding:
     change, hadamard, norms = [], [], []
     for k, sample in enumerate(samples):
         J = jacobians(subject.recurrence, sample.x, sample.state).double()
+        if not bool(J.isfinite().all()):
+            raise MnemoscopeError(f"the Jacobian of step {sample.step + 1} is NaN or infinite: there is no determinant")
         change.append(entropy_change(J))
         hadamard.append(hadamard_bound(J))
         norms.append(spectral_norms(J))
@@ -103,9 +106,10 @@ def _sentence(figures: dict[str, float], size: int) -> str:
         return "A step keeps the volume of a small cloud of states: on average it neither compresses nor expands it."
     what = "presses neighbouring states together" if change < 0 else "pulls neighbouring states apart"
     spread = f" ± {2 * error:.1g}" if math.isfinite(error) else ""
+    each = f", each of {size} dimensions by {math.exp(figures['a_number']):.3g}" if size > 1 else ""
     return (
-        f"A step {what}: on average the volume of a small cloud of them is multiplied by {_power(change)}, each of "
-        f"{size} dimensions by {math.exp(figures['a_number']):.3g} (logarithm of the volume {change:.3g}{spread})."
+        f"A step {what}: on average the volume of a small cloud of them is multiplied by {_power(change)}{each} "
+        f"(logarithm of the volume {change:.3g}{spread})."
     )
 
 

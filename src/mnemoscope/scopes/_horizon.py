@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -87,6 +88,8 @@ def horizon(
     by_input, by_state = _gradients(subject, fraction, directions, ends, states)
     subject.report(0.6)
     figures, law = _figures(by_input, fraction, subject.dtype)
+    if figures["explodes_at"] == math.inf:  # then infinite outputs are not a result of the explosion
+        subject.check_finite_outputs()
     figures |= _exact_figures(subject, by_input, figures)
     series, spread = _series("input_gradient", by_input)
     single = _horizons(by_input, fraction, subject.dtype)
@@ -257,8 +260,9 @@ def _difference_after_prefix(subject: Subject) -> np.ndarray | None:
     y_other = subject.run(other)
     if len(y) != subject.steps:
         return None
-    difference = (y - y_other)[prefix - 1 :].norm(dim=-1).double().median(1).values.cpu().numpy()
-    return difference / difference[0] if difference[0] > 0 else None
+    difference = (y.double() - y_other)[prefix - 1 :].norm(dim=-1).median(1).values.cpu().numpy()
+    comparable = np.isfinite(difference).all() and difference[0] > 0
+    return difference / difference[0] if comparable else None
 
 
 def _sentence(

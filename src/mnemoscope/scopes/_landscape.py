@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._lyapunov import rounding_warnings
+from mnemoscope.scopes._measures.growth import rounding_warnings
 from mnemoscope.scopes._measures.parameter_batches import (
     Parameters,
     WholeModel,
@@ -104,6 +105,8 @@ def landscape(
     # differs, and a chaotic network makes a difference of it.
     series["cost"] = plane.costs(grid, subject.features, subject.targets).reshape(shape)
     here = _own_cost(subject, subject.features, subject.targets)
+    if not math.isfinite(here):
+        raise MnemoscopeError(f"the cost of these parameters is {here}: there is nothing to compare others with")
     figures = {"cost": here, **_shape(series["cost"], here)}
     if held_out is not None:
         inputs, targets = _time_first(subject, held_out)

@@ -130,6 +130,7 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
     unrepeated = subject.repetition.kind
     if subject.missing("outputs"):
         return _cannot_repeat(subject)
+    subject.check_finite_outputs()
     gradient = _respond_to_gradient(subject, limit)
     change = _respond_to_change(subject)
     kind = _kind(subject, gradient, change, limit)
@@ -262,7 +263,6 @@ def _gradient_of(subject: Subject, place: int) -> Tensor:
     """Return the size of the gradient of one output by every input (T, B), relative to the largest."""
     x = subject.features.clone().requires_grad_()
     y = subject.run(x)  # (S, B, m)
-    _check_finite(y)
     weights = torch.randn(y.shape[-1], generator=subject.generator()).to(y)
     output = (y[place, subject.batch // 2] * weights).sum()
     if not output.requires_grad:
@@ -305,15 +305,6 @@ def _respond_to_change(subject: Subject) -> Response:
 def _is_bidirectional(model: object) -> bool:
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return any(getattr(module, "bidirectional", False) is True for module in modules)
-
-
-def _check_finite(y: Tensor) -> None:
-    bad = ~torch.isfinite(y.detach()).flatten(1).all(1)
-    if bool(bad.any()):
-        raise MnemoscopeError(
-            f"the model's outputs are NaN or infinite from step {int(bad.nonzero()[0])} on: give shorter or smaller "
-            "inputs, or an earlier checkpoint"
-        )
 
 
 def _relative(strength: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.layers import VARIANCE_GAIN
 from mnemoscope.scopes._frame.scope import scope
@@ -46,6 +47,12 @@ def signal(subject: Subject) -> Finding:
     the last; `preserving_gain`, what `weight_gain` should be; `saturated`, `silent`, means.
     """
     states, gradients = _states_and_gradients(subject)  # (T, layers, B, n) each
+    finite = states.isfinite().flatten(1).all(1)
+    if not bool(finite.all()):
+        bad = int((~finite).nonzero()[0])
+        raise MnemoscopeError(
+            f"after {bad + 1} steps the state is NaN or infinite: give shorter or smaller inputs, or float64"
+        )
     subject.report(0.8)
     by_step_and_layer = {
         "activation_mean": states.mean((2, 3)),
@@ -137,10 +144,15 @@ def _ratio(one: Tensor, other: Tensor) -> float:
 
 
 def _sentence(figures: dict[str, float], steps: int) -> str:
-    return (
-        f"Over {steps} steps the variance of its states becomes {figures['variance_over_time']:.3g} times what it was; "
-        f"that of its gradients, going back, {figures['gradient_over_time']:.3g} times."
-    )
+    states = _change(figures["variance_over_time"], "becomes {} times what it was")
+    gradients = _change(figures["gradient_over_time"], "{} times")
+    return f"Over {steps} steps the variance of its states {states}; that of its gradients, going back, {gradients}."
+
+
+def _change(ratio: float, words: str) -> str:
+    if math.isnan(ratio):
+        return "is zero where it would be compared"
+    return words.format(f"{ratio:.3g}") if math.isfinite(ratio) else "overflows"
 
 
 def _warnings(figures: dict[str, float]) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence, State, select
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._lyapunov import rounding_warnings
+from mnemoscope.scopes._measures.growth import rounding_warnings
 from mnemoscope.scopes._measures.parameter_batches import Parameters
 from mnemoscope.scopes._measures.state_samples import sample_states
-from mnemoscope.scopes._measures.state_vectors import flatten, unflatten
+from mnemoscope.scopes._measures.state_vectors import flatten, spectral_norms, unflatten
 from mnemoscope.theory.smoothness import amplification, regime
 
 SEQUENCES = 4  # whose cost is differentiated twice
@@ -133,7 +133,7 @@ def _jacobian_norms(recurrence: Recurrence, x: Tensor, state: State) -> tuple[fl
     (state_by_state, state_by_theta), (output_by_state, output_by_theta) = jacobian
     state_by_state = state_by_state.flatten(1).double()
     output_by_state = output_by_state.flatten(1).double()
-    in_state = torch.linalg.matrix_norm(state_by_state, ord=2).item()
+    in_state = spectral_norms(state_by_state[None]).item()
     return _joint_norm(state_by_state, state_by_theta), in_state, _joint_norm(output_by_state, output_by_theta)
 
 
@@ -154,6 +154,8 @@ def _joint_norm(by_state: Tensor, by_theta: Parameters) -> float:
     for block in by_theta.values():
         rows = block.reshape(len(by_state), -1).double()  # also of a parameter without dimensions
         gram = gram + rows @ rows.mT
+    if not bool(gram.isfinite().all()):
+        return math.inf
     return torch.linalg.eigvalsh(gram)[-1].clamp(min=0).sqrt().item()
 
 
@@ -223,7 +225,7 @@ def _sentence(figures: dict[str, float], allowed: str, seen: str) -> str:
         "unknown": "could not be measured",
     }[seen]
     theorem = {
-        "constant": "Theorem 1 promises as much",
+        "constant": "Theorem 1 promises as much" if seen == "constant" else "Theorem 1 promises that it stops growing",
         "polynomial": "Theorem 1 allows polynomial growth",
         "exponential": "Theorem 1 allows exponential growth",
     }[allowed]

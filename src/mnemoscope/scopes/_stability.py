@@ -144,7 +144,9 @@ def _pairs(recurrence: Recurrence, samples: list[StateSample]) -> Pairs:
     state, x = stack_samples(samples)
     one = flatten(state)
     other = one.roll(1, 0)
-    return Pairs(one - other, advance(recurrence, x, one, state) - advance(recurrence, x, other, state))
+    after = advance(recurrence, x, one, state).double() - advance(recurrence, x, other, state)
+    kept = after.isfinite().all(1)  # a step may overflow
+    return Pairs((one.double() - other)[kept], after[kept])
 
 
 def _check(

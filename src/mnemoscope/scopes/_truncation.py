@@ -56,8 +56,9 @@ def truncation(
     Figures: `window`, the shortest from which on outputs stay within `error`, found by bisection between the windows
     tried; `gradient_window`, the same for `gradient_error`; `bptt_window`, the same for chunks, but never below what
     the task needs; `bptt_window_measured`, without regard to that; `certified_window` (Proposition 1) and
-    `trained_window` (Theorem 1, for `updates` steps of size rate / t); `lambda_fit` of k lambda^k fitted to
-    `gradient_error`; `steps`, the length of the sequences. Labels: `ends`, which outputs were looked at; `loss`.
+    `trained_window` (Theorem 1, for `updates` steps of size rate / t; a proof only if training keeps the weights as
+    stable and as small as they are now); `lambda_fit` of k lambda^k fitted to `gradient_error`; `steps`, the length of
+    the sequences. Labels: `ends`, which outputs were looked at; `loss`.
 
     Args:
         error: the relative difference that is allowed.
@@ -68,11 +69,15 @@ def truncation(
         raise MnemoscopeError(
             f"truncation needs 0 < error < 1, at least 2 windows and 2 steps; got {error}, {windows}, {subject.steps}"
         )
+    subject.check_finite_outputs()
     lengths = np.unique(np.geomspace(1, subject.steps, windows).round().astype(int))
     bounds = truncation_bounds(subject)
 
     # Outputs: the last k inputs from a fresh state, against the whole sequence.
     outputs = _Outputs(subject, 2 if bounds is None else bounds.order)
+    if outputs.size == 0:
+        why = f"the outputs of {subject.name} are zero on these inputs, whatever window they are made from"
+        return Finding("truncation", f"truncation does not apply: {why}.", "not applicable", why=why)
     errors = torch.stack([outputs.errors(int(k)) for k in lengths])  # (K, B)
     if bool(errors[:-1].isinf().all()):
         why = f"{subject.name} does not read shorter sequences than these"
@@ -103,20 +108,29 @@ def truncation(
         "estimated",  # the windows of the sentence are measured; those that are proved are marked
         why="" if bounds is None else f"bounds: {bounds.condition}",
         figures=figures,
-        certified=tuple(name for name in ("certified_window", "trained_window") if name in figures),
+        certified=("certified_window",) if bounds is not None else (),
         series=series,
         labels=labels,
         warnings=_warnings(subject, figures),
-        assumptions=("these sequences are typical" if bounds is None else "inputs are no larger than these",),
+        assumptions=_assumptions(bounds is not None, figures),
         method=f"{len(lengths)} windows and chunks of k steps against the whole sequence, then bisection",
     )
+
+
+def _assumptions(bounded: bool, figures: dict[str, float]) -> tuple[str, ...]:
+    if not bounded:
+        return ("these sequences are typical",)
+    assumptions = ["inputs are no larger than these"]
+    if "trained_window" in figures:
+        assumptions.append("trained_window: training keeps the weights as stable and as small as they are now")
+    return tuple(assumptions)
 
 
 class _Outputs:
     """The last output, and what windows make of it; of a model that reads later inputs, the first output too.
 
     Attributes:
-        size: the median norm of these outputs.
+        size: the median norm of these outputs; the largest if the median is zero.
         both_ends: True if the model reads later inputs.
     """
 
@@ -129,8 +143,8 @@ class _Outputs:
         self._last = y[-1].double()  # (B, m)
         self._first = y[0].double()
         ends = torch.cat([self._last, self._first]) if self.both_ends else self._last
-        size = float(torch.linalg.vector_norm(ends, ord=order, dim=-1).quantile(0.5))
-        self.size = max(size, torch.finfo(torch.float64).tiny)
+        sizes = torch.linalg.vector_norm(ends, ord=order, dim=-1)
+        self.size = float(sizes.quantile(0.5)) or float(sizes.max())
 
     @torch.no_grad()
     def errors(self, k: int) -> Tensor:
@@ -289,8 +303,8 @@ def _sentence(figures: dict[str, float], error: float, needs: float | None, both
         )
     else:
         sentence = (
-            f"The last {window:.0f} inputs give its {outputs} to {percent}: a feed-forward network over so many inputs "
-            "could replace it"
+            f"The last {'input gives' if window == 1 else f'{window:.0f} inputs give'} its {outputs} to {percent}: a "
+            "feed-forward network over so many inputs could replace it"
         )
     if figures.get("certified_window", math.inf) < math.inf:
         sentence += f" (proved for {figures['certified_window']:.0f})"
@@ -303,12 +317,16 @@ def _chunks_in_words(figures: dict[str, float], percent: str, needs: float | Non
     window, measured, steps = figures["bptt_window"], figures["bptt_window_measured"], figures["steps"]
     if measured < window and needs is not None:
         return (
-            f"chunks of {measured:.0f} steps give the gradient to {percent}, but the task needs {needs:g} steps back: "
-            f"backpropagate through {'all' if window >= steps else 'at least'} {window:.0f}"
+            f"chunks of {measured:.0f} {_steps(measured)} give the gradient to {percent}, but the task needs "
+            f"{needs:g} steps back: backpropagate through {'all' if window >= steps else 'at least'} {window:.0f}"
         )
     if window < steps:
-        return f"backpropagation in chunks of {window:.0f} steps gives the gradient to {percent}"
+        return f"backpropagation in chunks of {window:.0f} {_steps(window)} gives the gradient to {percent}"
     return f"backpropagation needs all {steps:.0f} steps"
+
+
+def _steps(count: float) -> str:
+    return "step" if count == 1 else "steps"
 
 
 def _warnings(subject: Subject, figures: dict[str, float]) -> tuple[str, ...]:

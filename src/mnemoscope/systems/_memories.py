@@ -42,6 +42,9 @@ class DelayLine(RandomlyDriven):
         return (
             Known("horizon", "horizon", float(self.delay), 0.0, "the one input that the output repeats"),
             Known("truncation", "window", self.delay + 1.0, 0.0, "the delay and the present step"),
+            Known("lyapunov", "largest", -math.inf, 0.0, "after `delay` steps nothing is left of a start"),
+            Known("stability", "largest_jacobian", 1.0, 1e-9, "a shift, and one number that is lost"),
+            Known("attractors", "stable_fixed_points", 1.0, 0.0, "the input, repeated"),
         )
 
 
@@ -74,4 +77,8 @@ class LeakySum(RandomlyDriven):
         known = [Known("lyapunov", "largest", math.log(decay), 1e-6, "ln decay")]
         known += [Known("entropy", "change", math.log(decay), 1e-9, "ln decay")]
         known += [Known("horizon", "horizon", float(last), 0.0, "the last k with decay^(k - 1) >= 0.01")]
+        known += [Known("stability", "largest_ratio", decay, 1e-9, "decay")]
+        known += [Known("stability", "largest_jacobian", decay, 1e-9, "decay")]
+        known += [Known("smoothness", "L_x", decay, 1e-9, "decay")]
+        known += [Known("attractors", "attractors", 1.0, 0.0, "x / (1 - decay)")]
         return tuple(known)

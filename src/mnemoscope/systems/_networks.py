@@ -44,7 +44,7 @@ class ChaoticLSTM(LSTM):
         """Return the answers that are known for this s."""
         if self.s == 1:
             source = "growth of a tangent vector over 300,000 steps, in an independent program"
-            return (Known("lyapunov", "largest", CHAOTIC_EXPONENT, 0.03, source),)
+            return (Known("lyapunov", "largest", CHAOTIC_EXPONENT, 0.03, source, uncertainty=0.002),)
         if 0 < self.s < 0.7:  # nearer to the limit of 0.784 another attractor is beside the origin
             radius = _origin_radius(self.s)
             source = f"the origin is stable up to s = {stability_limit():.3f}"
@@ -86,13 +86,19 @@ class RandomTanhNetwork(RNN):
 
     def known(self) -> tuple[Known, ...]:
         """Return the answers that are known for these weights."""
-        radius = float(torch.linalg.eigvals(self.weights(0).weight_hh.detach()).abs().max())
+        V = self.weights(0).weight_hh.detach()
+        radius = float(torch.linalg.eigvals(V).abs().max())
+        norm = float(torch.linalg.matrix_norm(V, ord=2))
+        known = [Known("stability", "bound", norm, 1e-9, "||V||, the slope of tanh being at most 1")]
         if radius >= 1:
-            return ()
-        return (
-            Known("lyapunov", "largest", math.log(radius), 0.02, "ln of V's spectral radius, at the origin"),
-            Known("attractors", "attractors", 1.0, 0.0, "the origin attracts every state"),
-        )
+            return tuple(known)
+        volume = float(torch.linalg.slogdet(V).logabsdet)
+        known += [Known("lyapunov", "largest", math.log(radius), 0.02, "ln of V's spectral radius, at the origin")]
+        known += [Known("entropy", "change", volume, 1e-6, "ln|det V|, at the origin")]
+        known += [Known("attractors", "stable_fixed_points", 1.0, 0.0, "the origin")]
+        if radius < 0.99:
+            known += [Known("attractors", "attractors", 1.0, 0.0, "20,000 steps from 200 starts end at the origin")]
+        return tuple(known)
 
 
 class RandomCircuit(RAC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,6 +13,8 @@ from torch import Tensor
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence
 
+ROUNDING = 1e-9  # beside a stated error of zero
+
 
 @dataclass(frozen=True)
 class Known:
@@ -21,9 +24,11 @@ class Known:
         scope: name of the scope that measures it.
         figure: name of the figure in that scope's Finding.
         value: the true value.
-        tolerance: how far a correct measurement may lie from it, absolute.
+        tolerance: how far a correct measurement may lie from it, absolute. Beside it, a measurement that states a
+            standard error must lie within three of them.
         source: the closed form, or where the value was published.
         options: options that the scope needs for it.
+        uncertainty: how far the value itself may be off: digits that were published, a flow's discretization.
     """
 
     scope: str
@@ -32,10 +37,14 @@ class Known:
     tolerance: float
     source: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    uncertainty: float = 0.0
 
-    def holds(self, measured: float) -> bool:
-        """True if a measured figure agrees with the known one."""
-        return abs(measured - self.value) <= self.tolerance
+    def holds(self, measured: float, standard_error: float = math.nan) -> bool:
+        """True if a measured figure agrees with the known one, and with the error that it states itself."""
+        if measured == self.value:  # infinity too
+            return True
+        stated = self.tolerance if math.isnan(standard_error) else 3 * standard_error + self.uncertainty + ROUNDING
+        return abs(measured - self.value) <= min(self.tolerance, stated)
 
 
 class KnownSystem(Protocol):

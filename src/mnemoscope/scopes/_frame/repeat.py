@@ -29,12 +29,14 @@ class Repetition:
         difference: of the outputs of two runs, relative to the largest output.
         prepare: to be called before each run, so that all runs give the same.
         seconds: how long one run takes; 0 if it was not measured.
+        not_finite_from: the first step whose output is NaN or infinite; None if there is none.
     """
 
     kind: Kind = ""
     difference: float = 0.0
     prepare: Callable[[], None] | None = None
     seconds: float = 0.0
+    not_finite_from: int | None = None
 
     @property
     def remedy(self) -> str:
@@ -77,7 +79,7 @@ def find_repetition(
     seconds = time.perf_counter() - start
     limit = min(1e3 * torch.finfo(first.dtype).eps, 0.05)  # in half precision a thousand rounding errors are everything
     if difference <= limit:
-        return Repetition(difference=difference, seconds=seconds)
+        return Repetition(difference=difference, seconds=seconds, not_finite_from=_first_not_finite(first))
 
     # The same random numbers from the model as it was, then from what that run left, then as it was again.
     fresh = run_after(reset)
@@ -99,6 +101,12 @@ def _difference(y: Tensor, other: Tensor) -> float:
     finite = torch.cat([y[y.isfinite()], other[other.isfinite()]]).abs()
     size = float(finite.max()) if finite.numel() else 0.0
     return float(change.max()) / max(size, torch.finfo(y.dtype).tiny)
+
+
+def _first_not_finite(y: Tensor) -> int | None:
+    """Return the first step of (T, B, m) at which a number is NaN or infinite."""
+    bad = ~torch.isfinite(y).flatten(1).all(1)
+    return int(bad.nonzero()[0]) if bool(bad.any()) else None
 
 
 def _seed(device: torch.device) -> None:

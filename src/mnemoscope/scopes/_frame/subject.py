@@ -153,6 +153,15 @@ class Subject:
         allowed = float(torch.as_tensor(bound, dtype=torch.float64).expand(excess.shape).flatten()[worst])
         raise BoundExceeded(f"{what} is certified to be at most {allowed:.6g}, but {seen:.6g} was measured")
 
+    def check_finite_outputs(self) -> None:
+        """Raise if an output is NaN or infinite: nothing can be measured by outputs then."""
+        step = self.repetition.not_finite_from
+        if step is not None:
+            raise MnemoscopeError(
+                f"the model's outputs are NaN or infinite from step {step} on: give shorter or smaller inputs, or an "
+                "earlier checkpoint"
+            )
+
     def missing(self, need: str) -> str:
         """Return why the model cannot give what a scope needs; empty if it can."""
         kind = self.repetition.kind

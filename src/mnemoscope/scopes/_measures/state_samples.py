@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import State, leaves, rebuild, select
 from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.scopes._measures.state_vectors import flatten
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,18 @@ def sample_states(subject: Subject, points: int, rows: int = 8) -> Iterator[Stat
     for t, x in enumerate(inputs.unbind(0)):
         if t in times:
             chosen = order.roll(-t)[:rows]  # different sequences at different times
+            check_finite_states(state, t)
             yield StateSample(t, select(state, chosen), x[chosen])
         with torch.no_grad():
             state = subject.recurrence.step(x, state)[1]
+
+
+def check_finite_states(state: State, step: int) -> None:
+    """Raise if a state is NaN or infinite: neither LAPACK nor a sentence should get it."""
+    if not bool(flatten(state).isfinite().all()):
+        raise MnemoscopeError(
+            f"after {step} steps the state is NaN or infinite: give shorter or smaller inputs, or float64"
+        )
 
 
 def stack_samples(samples: list[StateSample]) -> tuple[State, Tensor]:

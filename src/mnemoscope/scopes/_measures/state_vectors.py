@@ -107,7 +107,14 @@ def spectral_norms(matrices: Tensor, exact: int = 64, rounds: int = 24, block: i
 
     By SVD up to size `exact`, else by block iteration, which errs to the low side, by less than a thousandth even for a
     random matrix, whose singular values lie close together. The SVDs would cost more than all the rest of a scope.
+    Infinite if an entry is NaN or infinite: LAPACK is not asked, as it would print to standard output.
     """
+    finite = matrices.isfinite().flatten(1).all(1)
+    if not bool(finite.all()):
+        norms = torch.full_like(matrices[:, 0, 0], torch.inf)
+        if bool(finite.any()):
+            norms[finite] = spectral_norms(matrices[finite], exact, rounds, block)
+        return norms
     if matrices.shape[-1] <= exact:
         return torch.linalg.matrix_norm(matrices, ord=2)
     start = torch.randn(matrices.shape[-1], block, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

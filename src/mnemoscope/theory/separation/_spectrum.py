@@ -62,7 +62,7 @@ def separation_spectrum(
     matrices, whole = start_end_matrices(model, templates, length, readout=readout, limit=limit, batch=batch, seed=seed)
     if not np.isfinite(matrices).all():
         raise MnemoscopeError("the outputs overflow on sequences of these inputs: there are no singular values")
-    spectra = np.linalg.svd(matrices, compute_uv=False)
+    spectra = np.linalg.svd(matrices.astype(np.float64), compute_uv=False)  # large values would overflow in float32
     tolerance = max(matrices.shape[1:]) * float(np.finfo(matrices.dtype).eps)
     return Spectrum(
         singular_values=spectra,
@@ -120,6 +120,8 @@ def effective_rank(spectra: Array) -> Array:
 
 def separable_distance(spectra: Array) -> Array:
     """sqrt(1 - s_1^2 / sum s^2), over the last axis: Eckart and Young's distance from rank one, as a share."""
-    energy = (spectra**2).sum(axis=-1)
-    rest = (spectra[..., 1:] ** 2).sum(axis=-1)
+    largest = spectra.max(axis=-1, keepdims=True, initial=0.0)
+    shares = spectra / np.where(largest > 0, largest, 1.0)  # squares of very large values would overflow
+    energy = (shares**2).sum(axis=-1)
+    rest = (shares[..., 1:] ** 2).sum(axis=-1)
     return np.sqrt(rest / np.where(energy > 0, energy, 1.0))

@@ -54,7 +54,7 @@ def lstm_constants(*weights: Tensor | None, input_bound: float, start: Start | N
         lam=lam,
         L_x=L_x,
         L_w=read * float(slope[..., :4].norm(dim=-1).max()),
-        beta_ww=read**2 * float(torch.linalg.matrix_norm(bend[..., :4, :4], ord=2).max()),
+        beta_ww=read**2 * _largest_norm(bend[..., :4, :4]),
         beta_wh=mixed,
         beta_hw=mixed,
         beta_hh=float((bent * state).sum(-1).max()),
@@ -120,3 +120,8 @@ def lstm_lemmas() -> Iterator[Row]:
         yield Row(f"n={n}: Lemma 3", loss_smoothness(system, loss) * distance, turned)
         here, there = (torch.stack(lstm_states(x, w)) for w in (weights, other))
         yield Row(f"n={n}: Lemma 4", trajectory_gap(system, distance), float((here - there).abs().max()))
+
+
+def _largest_norm(matrices: Tensor) -> float:
+    """The largest spectral norm; infinite if an entry is not finite, as LAPACK would print an error for each."""
+    return float(torch.linalg.matrix_norm(matrices, ord=2).max()) if bool(matrices.isfinite().all()) else math.inf
