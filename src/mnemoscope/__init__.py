@@ -3,6 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mnemoscope import startup as startup  # first: before torch is loaded
+
+# isort: split
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import catalog, parameter_groups
 from mnemoscope.layers.catalog import *  # noqa: F403

@@ -75,3 +75,68 @@ def test_broken_pipe_is_not_an_error() -> None:
     done = subprocess.run(f"{sys.executable} -m mnemoscope list | head -1", shell=True, capture_output=True, text=True)
     assert "models" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+STUBBORN = """
+import time
+print("loading", flush=True)
+while True:
+    try:
+        time.sleep(60)
+    except BaseException:
+        pass
+"""
+
+
+@pytest.mark.parametrize("library", ["torch", "tyro"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_while_a_library_loads(library: str, number: int, tmp_path: Path) -> None:
+    """Even one that swallows a KeyboardInterrupt."""
+    (tmp_path / f"{library}.py").write_text(STUBBORN)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path}
+    process = subprocess.Popen(
+        command("train", "copy", "--help"), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(number)
+        _, error = process.communicate(timeout=2)  # it takes no time; the machine may be busy
+    finally:
+        process.kill()
+    assert process.returncode == -number  # a shell says 130 and 143
+    assert error == ""
+
+
+def test_ctrl_c_is_pythons_own_again_when_a_command_runs_and_in_scripts() -> None:
+    code = "import signal, mnemoscope; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == "True\n"
+    code = (
+        "import sys; sys.argv = ['/bin/mnemoscope', 'list']; import signal, mnemoscope.cli as cli; "
+        "assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL; cli._command('list'); "
+        "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == "True\n"
+
+
+@pytest.mark.parametrize(("number", "codes"), [(signal.SIGINT, (130,)), (signal.SIGTERM, (-signal.SIGTERM,))])
+def test_a_signal_before_the_first_update_stops_training_at_once(
+    number: int, codes: tuple[int], tmp_path: Path
+) -> None:
+    (tmp_path / "lightning_fabric.py").write_text(STUBBORN.replace("except BaseException", "except ZeroDivisionError"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    process = subprocess.Popen(
+        train(tmp_path / "run"), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(number)
+        _, error = process.communicate(timeout=2)
+    finally:
+        process.kill()
+    assert process.returncode in codes
+    assert "Traceback" not in error

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
+from mnemoscope import startup
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import visible
 
@@ -67,6 +68,7 @@ def _command(name: str) -> Callable[[list[str]], int]:
         hint = f"; did you mean {close[0]}?" if close else ""
         raise MnemoscopeError(f"{name!r} is not a command; commands are {', '.join(COMMANDS)}{hint}")
     module = import_module(f"{__name__}._commands.{COMMANDS[name].module}")
+    startup.loaded()
     command: Callable[[list[str]], int] = module.main
     return command
 

@@ -97,9 +97,11 @@ class RunProgress:
                 signal.signal(number, handler)
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
-        """Note the signal; the next one of its kind ends the process at once."""
+        """Note the signal; the next one of its kind, or one before the first update, ends the process at once."""
         self._signal = number
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        if self._start is None:  # still loading: nothing would be saved by waiting
+            signal.raise_signal(number)
 
 
 def _bar(console: Console) -> ProgressBar:
