@@ -93,7 +93,8 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print("mnemoscope: " + visible(" ".join(message.split())), file=sys.stderr)
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # under torchrun all processes meet the same error
+        print("mnemoscope: " + visible(" ".join(message.split())), file=sys.stderr)
     return code
 
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 from mnemoscope.cli._console import OutputOptions, format_value, say, show_json, terminal
 from mnemoscope.cli._progress import Interrupted, RunProgress
-from mnemoscope.training import ProgressCallback, RunConfig, Summary
+from mnemoscope.training import ProgressCallback, RunConfig, Stop, Summary, this_rank
 
 
 def follow(start: Callable[[ProgressCallback], Summary], config: RunConfig, folder: Path, output: OutputOptions) -> int:
     """Start a run, show its progress and its outcome, and return the exit code."""
-    progress = RunProgress(config.task, f"{config.task.name} · {config.network.model}", output.quiet)
+    is_first = this_rank() == 0  # of the processes that torchrun started
+    title = f"{config.task.name} · {config.network.model}"
+    progress = RunProgress(config.task, title, output.quiet or not is_first)
     try:
         with progress.shown():
             summary = start(progress)
-    except Interrupted as stop:
-        terminal().print(f"{stop}; continue with: mnemoscope resume {folder}", highlight=False, soft_wrap=True)
-        return stop.exit_code
+    except Stop as stop:
+        if is_first:
+            terminal().print(f"{stop}; continue with: mnemoscope resume {folder}", highlight=False, soft_wrap=True)
+        return stop.exit_code if isinstance(stop, Interrupted) else 128 + signal.SIGTERM
+    if not is_first:
+        return 0
     if output.json:
         show_json({"run": str(folder), **asdict(summary)})
     elif not output.quiet:

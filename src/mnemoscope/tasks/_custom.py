@@ -112,6 +112,10 @@ class Custom(Task):
         require(targets.dim() in dims, "dimensions of targets", targets.dim(), f"{dims[0]} (at the end) or {dims[1]}")
         return Batch(inputs, targets)
 
+    def rows(self, batch: Batch, rows: slice) -> Batch:
+        every_step = batch.targets.dim() == (2 if self.answer == "classes" else 3)
+        return Batch(batch.inputs[:, rows], batch.targets[:, rows] if every_step else batch.targets[rows])
+
     def _compared_outputs(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the outputs that the targets are compared with: of all steps (T * B, ...) or of the last (B, ...)."""
         every_step = targets.dim() == outputs.dim() - (self.answer == "classes")

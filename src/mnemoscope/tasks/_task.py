@@ -112,6 +112,15 @@ class Task(ABC):
             means[name] = sum(m[name] * w for m, w in zip(metrics, weights, strict=True)) / total
         return means
 
+    def rows(self, batch: Batch, rows: slice) -> Batch:
+        """Return some sequences of a batch: what one of several processes trains on.
+
+        Targets with the inputs' time dimension are (T, B, ...), others (B, ...). A task whose targets are laid out
+        otherwise overrides this.
+        """
+        every_step = batch.targets.shape[:2] == batch.inputs.shape[:2]
+        return Batch(batch.inputs[:, rows], batch.targets[:, rows] if every_step else batch.targets[rows])
+
     def steps_per_epoch(self, size: int, split: Split = "train") -> int | None:
         """Return the number of batches of `size` in one pass over the data, or None if data are generated endlessly."""
         return None

@@ -9,6 +9,7 @@ from mnemoscope.training._layer_options import layer_options, models
 from mnemoscope.training._metrics import MetricsRecord
 from mnemoscope.training._model import SequenceModel, make_layer
 from mnemoscope.training._progress import Diverged, Enough, Progress, ProgressCallback, Stop, Summary
+from mnemoscope.training._ranks import this_rank
 from mnemoscope.training._run import CheckpointName, Run, resume, train
 
 __all__ = [
@@ -35,5 +36,6 @@ __all__ = [
     "make_layer",
     "models",
     "resume",
+    "this_rank",
     "train",
 ]

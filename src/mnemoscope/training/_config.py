@@ -141,6 +141,8 @@ class FitConfig:
     """CPU threads; 0 takes torch's choice and records it, because results depend on it."""
     tensorboard: bool = False
     """Whether to log for TensorBoard too, in tensorboard/."""
+    ranks: int = 1
+    """Processes that share every batch. torchrun starts them and says how many; results depend on it by rounding."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -156,7 +158,15 @@ class FitConfig:
         _require(self, "stable", self.stable is None or 0 < self.stable < 1, "between 0 and 1")
         _require(self, "evaluate_batches", self.evaluate_batches is None or self.evaluate_batches >= 1, "at least 1")
         _require(self, "seed", 0 <= self.seed < 2**63, "at least 0 and below 2^63")
+        _require(self, "ranks", self.ranks >= 1, "at least 1")
         _require(self, "threads", 0 <= self.threads <= 1024, "between 0 (torch's choice) and 1024")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the configuration for JSON. One process is not mentioned: the first run folders do not either."""
+        content: dict[str, Any] = to_dict(self)
+        if self.ranks == 1:
+            del content["ranks"]
+        return content
 
 
 _AT_LEAST_ONE = ("updates", "batch_size", "accumulate", "step_every", "evaluate_every", "log_every", "checkpoint_every")
@@ -173,7 +183,7 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the content of config.json."""
         task = {"name": self.task.name, **to_dict(self.task)}
-        return {"task": task, "network": self.network.to_dict(), "fit": to_dict(self.fit)}
+        return {"task": task, "network": self.network.to_dict(), "fit": self.fit.to_dict()}
 
     @staticmethod
     def from_dict(data: Any, where: str = "config") -> RunConfig:

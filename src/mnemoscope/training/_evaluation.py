@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import State, detach
 from mnemoscope.tasks import Batch, Split, Task
+from mnemoscope.training._ranks import Ranks
 
 DEFAULT_BATCHES = 8  # for a task that generates data endlessly
 
@@ -25,6 +27,7 @@ def evaluate(
     batches: int | None = None,
     split: Split = "valid",
     callback: BatchCallback = lambda done, total: None,
+    ranks: Ranks | None = None,
 ) -> dict[str, float]:
     """Return the task's metrics for `model` on held-out batches.
 
@@ -35,32 +38,52 @@ def evaluate(
         batches: how many batches; by default all of the split, or 8 if the task generates data endlessly.
         split: "train", "valid" or "test".
         callback: called as `callback(done, total)` after each batch.
+        ranks: the processes that share the work; by default this one has it all.
     """
     training = model.training
     model.eval()
     try:
         total = held_out_batches(task, batch_size, batches, split)
-        return _evaluate(model, task, batch_size, total, split, callback)
+        return _evaluate(model, task, batch_size, total, split, callback, ranks or Ranks())
     finally:
         model.train(training)
 
 
 def _evaluate(
-    model: nn.Module, task: Task, batch_size: int, batches: int, split: Split, callback: BatchCallback
+    model: nn.Module,
+    task: Task,
+    batch_size: int,
+    batches: int,
+    split: Split,
+    callback: BatchCallback,
+    ranks: Ranks,
 ) -> dict[str, float]:
+    """Evaluate this rank's batches, or its rows of each where the state is carried from batch to batch; combine all."""
     state: State | None = None
-    metrics: list[dict[str, float]] = []
-    weights: list[float] = []
+    measured: list[_Measured] = []
     for step in range(batches):
-        inputs, targets = move_batch(task.batch(step, batch_size, split), model)
+        if not task.carries_state and step % ranks.world != ranks.rank:
+            continue
+        batch = task.batch(step, batch_size, split)
+        if task.carries_state and ranks.world > 1:
+            batch = task.rows(batch, ranks.rows(batch.inputs.shape[1]))
+        inputs, targets = move_batch(batch, model)
         if task.resets_state(step, batch_size, split):
             state = None
         outputs, state = model(inputs, state)
         state = detach_state(state)
-        metrics.append(task.metrics(to_float32(outputs), targets))
-        weights.append(task.weight(targets))
+        measured.append(_Measured(step, task.metrics(to_float32(outputs), targets), task.weight(targets)))
         callback(step + 1, batches)
-    return task.combine(metrics, weights)
+    together = sorted((part for parts in ranks.gather(measured) for part in parts), key=lambda part: part.step)
+    return task.combine([part.metrics for part in together], [part.weight for part in together])
+
+
+class _Measured(NamedTuple):
+    """The metrics of one batch, or of a rank's rows of it."""
+
+    step: int
+    metrics: dict[str, float]
+    weight: float
 
 
 def held_out_batches(task: Task, batch_size: int, batches: int | None, split: Split) -> int:

@@ -19,7 +19,8 @@ from mnemoscope.training._folder import RunFolder
 from mnemoscope.training._learner import Learner, select_device
 from mnemoscope.training._progress import ProgressCallback, Summary, read_summary
 from mnemoscope.training._projections import Projection
-from mnemoscope.training._reproducible import deterministic, reproducible
+from mnemoscope.training._ranks import Ranks, joined_ranks
+from mnemoscope.training._reproducible import deterministic, reproducible, seed_of_rank
 from mnemoscope.training._run_description import RunDescription, describe_run, first_difference
 from mnemoscope.training._session import Session
 
@@ -51,31 +52,46 @@ def fit(
     """
     _check_allowed(allow_changed)
     run = None if folder is None else RunFolder(folder)
-    config = _with_threads(config or FitConfig(), run if resume else None)
+    given = config or FitConfig()
     with ExitStack() as stack:
-        stack.enter_context(reproducible(config.seed, config.threads))
+        ranks = stack.enter_context(joined_ranks())
+        config = ranks.on_first(lambda: _with_threads(_with_ranks(given, ranks), run if resume else None))
+        stack.enter_context(reproducible(seed_of_rank(config.seed, ranks.rank), config.threads))
         if select_device(config) == "cpu":
             stack.enter_context(deterministic())
 
         # Find whatever is wrong before the folder is created or changed: its content, the data, the configuration.
         description = describe_run(model, task, config, Environment())
         if run is not None:
-            description = _check_folder(run, description, resume)
-            if resume and run.summary.exists():
-                return read_summary(run.summary)
+            expected = description
+            description = ranks.on_first(lambda: _check_folder(run, expected, resume))
+            ended = ranks.on_first(lambda: read_summary(run.summary) if resume and run.summary.exists() else None)
+            if ended is not None:
+                return ended
         environment = this_environment(task, task.batch(0, config.batch_size), config.threads)
         if not resume:
             description = replace(description, environment=environment)
-        learner = Learner(model, task, config, projections)
+        learner = Learner(model, task, config, projections, ranks)
 
         if run is not None:
-            stack.enter_context(run.locked())
+            ranks.on_first(lambda: stack.enter_context(run.locked()))
         session = Session(learner, run, description, environment, callback)
         if resume:
             session.restore(allow_changed)
         else:
             session.begin()
         return session.run()
+
+
+def _with_ranks(config: FitConfig, ranks: Ranks) -> FitConfig:
+    """Return the configuration with its number of processes, as torchrun started them; refuse any other number."""
+    if config.ranks not in (1, ranks.world):
+        raise MnemoscopeError(
+            f"ranks = {config.ranks}, but {ranks.world} process{'es' if ranks.world > 1 else ''} started; "
+            f"use torchrun --nproc-per-node {config.ranks} -m mnemoscope …"
+        )
+    ranks.rows(config.batch_size)
+    return replace(config, ranks=ranks.world)
 
 
 def _with_threads(config: FitConfig, run: RunFolder | None) -> FitConfig:

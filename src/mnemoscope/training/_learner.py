@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import parameter_groups
 from mnemoscope.recurrence import State, leaves, rebuild
-from mnemoscope.tasks import Task
+from mnemoscope.tasks import Batch, Task
 from mnemoscope.training._checkpoint import Checkpoint, check_tensors_match
 from mnemoscope.training._config import FitConfig
 from mnemoscope.training._evaluation import detach_state, evaluate, move_batch, to_float32
@@ -25,6 +25,7 @@ from mnemoscope.training._optimization import (
     state_names,
 )
 from mnemoscope.training._projections import Projection, stable_projection
+from mnemoscope.training._ranks import Ranks, local_rank
 from mnemoscope.training._reproducible import random_state, set_random_state
 
 
@@ -44,15 +45,21 @@ class _Objective(nn.Module):
         self.task = task
         self.bptt = bptt
 
-    def forward(self, inputs: Tensor, targets: Tensor, carried: _OpaqueState) -> tuple[Tensor, _OpaqueState]:
+    def forward(
+        self, inputs: Tensor, targets: Tensor, carried: _OpaqueState, share: float = 1.0
+    ) -> tuple[Tensor, _OpaqueState]:
+        """Return the loss times `share`, the part of the batch's predictions that these rows have, and the state."""
         state = carried.state
         outputs = []
         for piece in inputs.split(self.bptt or len(inputs)):
             output, state = self.model(piece, state)
             state = detach_state(state)
             outputs.append(output)
-        loss = self.task.loss(to_float32(torch.cat(outputs)), targets)
-        return loss, _OpaqueState(state)
+        joined = to_float32(torch.cat(outputs))
+        if share == 0:  # the mean over no prediction is not a number
+            return joined.sum() * 0, _OpaqueState(state)
+        loss = self.task.loss(joined, targets)
+        return loss if share == 1 else loss * share, _OpaqueState(state)
 
 
 class Learner:
@@ -61,13 +68,22 @@ class Learner:
     `tensors` and `numbers` give it to a checkpoint; `restore` reads it back.
     """
 
-    def __init__(self, model: nn.Module, task: Task, config: FitConfig, projections: Sequence[Projection] = ()) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        config: FitConfig,
+        projections: Sequence[Projection] = (),
+        ranks: Ranks | None = None,
+    ) -> None:
         from lightning_fabric import Fabric  # takes longer to import than all the rest, and only training needs it
 
         self.model = model
         self.task = task
         self.config = config
+        self.ranks = ranks or Ranks()
         self.updates_done = 0
+        self.ranks.copy_from_first(list(model.state_dict().values()))
 
         # Projected gradient descent starts inside the set.
         self.projections = list(projections)
@@ -75,7 +91,9 @@ class Learner:
             self.projections.append(stable_projection(config.stable))
         self._project()
 
-        self.fabric = Fabric(accelerator=select_device(config), devices=1, precision=config.precision)
+        device = select_device(config)
+        devices: Any = [local_rank()] if device == "cuda" and self.ranks.world > 1 else 1
+        self.fabric = Fabric(accelerator=device, devices=devices, precision=config.precision)
         self._optimizer = make_optimizer(parameter_groups(model, config.lr), config)
         self._schedule = make_schedule(self._optimizer, config)
         self._objective, self._stepper = self.fabric.setup(_Objective(model, task, config.bptt), self._optimizer)
@@ -87,7 +105,8 @@ class Learner:
         """Make one update. Return the loss and the gradient norm before clipping, both still on the device."""
         # Gradients of `accumulate` batches.
         first_batch = self.updates_done * self.config.accumulate
-        losses = [self._backward(first_batch + i) for i in range(self.config.accumulate)]
+        loss = torch.stack([self._backward(first_batch + i) for i in range(self.config.accumulate)]).mean()
+        self.ranks.add_up([loss, *(p.grad for p in self.model.parameters() if p.grad is not None)])
         max_norm = self.config.clip or float("inf")
         norm = self.fabric.clip_gradients(self._objective, self._stepper, max_norm=max_norm, error_if_nonfinite=False)
         assert norm is not None  # it would be for a clip by value
@@ -99,7 +118,7 @@ class Learner:
             self._schedule.step()
         self._project()
         self.updates_done += 1
-        return torch.stack(losses).mean(), norm.detach()
+        return loss, norm.detach()
 
     def _project(self) -> None:
         with torch.no_grad():
@@ -108,18 +127,33 @@ class Learner:
 
     def _backward(self, step: int) -> Tensor:
         batch_size = self.config.batch_size
-        inputs, targets = self.fabric.to_device(self.task.batch(step, batch_size))
+        batch = self.task.batch(step, batch_size)
+        share = 1.0
+        if self.ranks.world > 1:
+            batch, share = self._own_rows(batch)
+        inputs, targets = self.fabric.to_device(batch)
         if self.task.resets_state(step, batch_size):
             self._carried = _OpaqueState(None)
-        loss, self._carried = self._objective(inputs, targets, self._carried)
+        loss, self._carried = self._objective(inputs, targets, self._carried, share)
         self.fabric.backward(loss / self.config.accumulate)
         return loss.detach()
+
+    def _own_rows(self, batch: Batch) -> tuple[Batch, float]:
+        """This rank's sequences of a batch, and their share of its predictions, over which the loss is a mean."""
+        rows = self.task.rows(batch, self.ranks.rows(batch.inputs.shape[1]))
+        predictions = self.task.weight(batch.targets)
+        share = self.task.weight(rows.targets) / predictions if predictions else 1 / self.ranks.world
+        return rows, share
 
     def evaluate(self) -> dict[str, float]:
         """Return the metrics on held-out batches, after a step of the plateau schedule with their loss."""
         with self.fabric.autocast():
             metrics = evaluate(
-                self.model, self.task, batch_size=self.config.batch_size, batches=self.config.evaluate_batches
+                self.model,
+                self.task,
+                batch_size=self.config.batch_size,
+                batches=self.config.evaluate_batches,
+                ranks=self.ranks,
             )
         if isinstance(self._schedule, ReduceLROnPlateau):
             self._schedule.step(metrics["loss"])
@@ -130,7 +164,10 @@ class Learner:
         return float(self._optimizer.param_groups[0]["lr"])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return weights, optimizer averages, carried state and random state, by name."""
+        """Return weights, optimizer averages, carried states and random states, by name. All ranks call it together.
+
+        Carried and random states are of every rank: those of the first under the usual names, of others as `rank1.…`.
+        """
         averages = {
             f"{index}.{name}": tensor
             for index, state in self._optimizer.state_dict()["state"].items()
@@ -140,7 +177,9 @@ class Learner:
         carried: dict[str, Tensor] = {}
         if self.task.carries_state and self._carried.state is not None:
             carried = {str(i): tensor for i, tensor in enumerate(leaves(self._carried.state))}
-        parts = {"model": self.model.state_dict(), "optimizer": averages, "carried": carried, "random": random_state()}
+        parts = {"model": self.model.state_dict(), "optimizer": averages}
+        for rank, own in enumerate(self.ranks.gather({"carried": carried, "random": random_state()})):
+            parts |= {_of_rank(part, rank): named for part, named in own.items()}
         return {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
     def numbers(self) -> dict[str, Any]:
@@ -155,8 +194,8 @@ class Learner:
         self.model.load_state_dict(weights)
         try:
             self._restore_optimizer(tensors_under(checkpoint, "optimizer"), checkpoint.numbers["learner"])
-            self._restore_carried(list(tensors_under(checkpoint, "carried").values()))
-            set_random_state(tensors_under(checkpoint, "random"))
+            self._restore_carried(list(tensors_under(checkpoint, _of_rank("carried", self.ranks.rank)).values()))
+            set_random_state(tensors_under(checkpoint, _of_rank("random", self.ranks.rank)))
         except MnemoscopeError as error:
             raise MnemoscopeError(f"{where} does not fit this run's configuration: {error}") from error
         except (KeyError, ValueError, TypeError, RuntimeError, StopIteration) as error:
@@ -188,7 +227,9 @@ class Learner:
         if not tensors:
             return
         # A state made by one step gives the structure that the tensors are put into.
-        inputs, _ = move_batch(self.task.batch(0, self.config.batch_size), self.model)
+        batch = self.task.batch(0, self.config.batch_size)
+        rows = self.task.rows(batch, self.ranks.rows(batch.inputs.shape[1]))
+        inputs, _ = move_batch(rows, self.model)
         with torch.no_grad(), self.fabric.autocast():
             _, template = self.model(inputs[:1], None)
         if len(leaves(template)) != len(tensors):
@@ -209,11 +250,15 @@ def _describe(tensor: Tensor) -> str:
     return f"{list(tensor.shape)} of {tensor.dtype}"
 
 
+def _of_rank(part: str, rank: int) -> str:
+    return f"rank{rank}.{part}" if rank else part
+
+
 def tensors_under(checkpoint: Checkpoint, part: str) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint whose names begin with `part` and a dot, without that prefix."""
     prefix = f"{part}."
     named = {name.removeprefix(prefix): t for name, t in checkpoint.tensors.items() if name.startswith(prefix)}
-    if part == "carried":  # numbered: 0, 1, ..., 10, in the order of the state's leaves
+    if part.endswith("carried"):  # numbered: 0, 1, ..., 10, in the order of the state's leaves
         return dict(sorted(named.items(), key=lambda item: (len(item[0]), item[0])))
     return named
 

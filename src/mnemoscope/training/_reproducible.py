@@ -25,6 +25,11 @@ def reproducible(seed: int, threads: int) -> Iterator[None]:
             torch.set_num_threads(threads_before)
 
 
+def seed_of_rank(seed: int, rank: int) -> int:
+    """Return the seed of a rank's dropout: the run's own for the first, so that one process changes nothing."""
+    return (seed + rank * 0x9E3779B97F4A7C15) % 2**63
+
+
 @contextmanager
 def deterministic() -> Iterator[None]:
     """Use torch's deterministic algorithms inside the block (on the CPU: accumulation by index)."""

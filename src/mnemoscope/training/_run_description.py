@@ -85,7 +85,7 @@ def describe_run(model: nn.Module, task: Task, config: FitConfig, environment: E
         network_section = model.config.to_dict()
     else:
         network_section = {"own": _class_name(model)}
-    return RunDescription(task_section, network_section, to_dict(config), environment)
+    return RunDescription(task_section, network_section, config.to_dict(), environment)
 
 
 def first_difference(recorded: RunDescription, expected: RunDescription, path: Path) -> str:

@@ -41,14 +41,16 @@ class Session:
         callback: ProgressCallback | None,
     ) -> None:
         self.learner = learner
+        self.ranks = learner.ranks
         self.folder = folder
+        self.writes = folder is not None and self.ranks.is_first
         self.description = description
         self.environment = environment
         self.callback = callback
         self.task = learner.task
         self.config = learner.config
         self.total = total_updates(self.task, self.config)
-        self.metrics = MetricsLog(folder.metrics if folder else None)
+        self.metrics = MetricsLog(folder.metrics if folder is not None and self.writes else None)
         self.tensorboard: TensorBoardLog | None = None
         # (loss, gradient norm) of each update: first on the device, then collected until a record averages them.
         self.on_device: list[Tensor] = []
@@ -62,27 +64,39 @@ class Session:
     def begin(self) -> None:
         """Start a new run, with a checkpoint of its initial weights."""
         if self.folder is not None:
-            self.folder.begin(self.description)
-            self.folder.prepare()
+            self.ranks.on_first(self._begin_folder)
         self._write_initial_files()
+
+    def _begin_folder(self) -> None:
+        assert self.folder is not None
+        self.folder.begin(self.description)
+        self.folder.prepare()
 
     def restore(self, allow_changed: Collection[AllowedChange] = ()) -> None:
         """Continue from the newest checkpoint that is not damaged, or from the beginning if there is none."""
         assert self.folder is not None
-        self.folder.prepare()
         self._may_change = allow_changed
-        checkpoint = self.folder.latest()
+        checkpoint = self.ranks.on_first(self._latest_checkpoint)
         if checkpoint is None:
-            self._note_changes(self.description.environment, 0)
-            self.metrics.truncate()
             self._write_initial_files()
             return
-        self._accept(checkpoint)
         path = self.folder.checkpoints / f"{checkpoint.update:08d}.safetensors"
         self.learner.restore(checkpoint, str(path))
         self._restore_records(checkpoint, str(path))
         self.metrics.truncate()
         self.last_checkpoint = path
+
+    def _latest_checkpoint(self) -> Checkpoint | None:
+        """Read the newest checkpoint, and cut metrics.jsonl back to where it was then."""
+        assert self.folder is not None
+        self.folder.prepare()
+        checkpoint = self.folder.latest()
+        if checkpoint is None:
+            self._note_changes(self.description.environment, 0)
+            self.metrics.truncate()
+        else:
+            self._accept(checkpoint)
+        return checkpoint
 
     def _write_initial_files(self) -> None:
         # Parameters are recorded before a checkpoint, here as later: a resumed run does not record them again.
@@ -93,7 +107,7 @@ class Session:
         """Update until the task is solved or the budget is spent."""
         first_update = self.learner.updates_done
         start = time.perf_counter()
-        if self.folder is not None and self.config.tensorboard:
+        if self.folder is not None and self.writes and self.config.tensorboard:
             self.tensorboard = TensorBoardLog(self.folder.tensorboard, first_update)
         try:
             self._report_progress(None)
@@ -129,13 +143,20 @@ class Session:
         return every > 0 and self.learner.updates_done % every == 0
 
     def _report_progress(self, loss: Tensor | None) -> None:
-        if self.callback is None:
+        """Call the callback. If it asks for the end of the run in any rank, all save and end after this update."""
+        asked: Stop | None = None
+        if self.callback is not None:
+            try:
+                self.callback(Progress(self.learner.updates_done, self.total, loss, self.best_so_far.held_out))
+            except Stop as stop:
+                asked = stop
+        ends = self.ranks.largest(_END_KINDS.index(_kind(asked)))
+        if not ends:
             return
-        try:
-            self.callback(Progress(self.learner.updates_done, self.total, loss, self.best_so_far.held_out))
-        except Stop:
-            self.save()
-            raise
+        self.save()
+        if asked is not None and _kind(asked) is _END_KINDS[ends]:
+            raise asked
+        raise Enough("another process ended the run") if ends == 2 else Stop("another process stopped the run")
 
     def _collect_losses(self) -> None:
         """Fetch the new losses and norms from the device; raise `Diverged` at the first that is NaN or too large."""
@@ -179,7 +200,7 @@ class Session:
             self._write_best()
 
     def _write_best(self) -> None:
-        if self.folder is not None:
+        if self.folder is not None and self.writes:
             weights = {f"model.{name}": tensor for name, tensor in self.learner.model.state_dict().items()}
             best = Checkpoint(self.learner.updates_done, weights, {self.task.metric: self.best_so_far.best})
             write_best(self.folder.checkpoints, best)
@@ -191,7 +212,7 @@ class Session:
 
     def record(self) -> None:
         """Write the parameters to trajectory/, if the configuration asks for it."""
-        if self.folder is not None and self.config.record_every:
+        if self.folder is not None and self.writes and self.config.record_every:
             record_parameters(self.folder.trajectory, self.learner.updates_done, self.learner.model)
 
     def save(self) -> None:
@@ -212,7 +233,8 @@ class Session:
             "environment": asdict(self.environment),
             "changes": [asdict(change) for change in self.changes],
         }
-        self.last_checkpoint = self.folder.save(Checkpoint(update, tensors, numbers))
+        if self.writes:
+            self.last_checkpoint = self.folder.save(Checkpoint(update, tensors, numbers))
 
     def _accept(self, checkpoint: Checkpoint) -> None:
         """Refuse a checkpoint of another configuration, or one that does not match metrics.jsonl.
@@ -251,7 +273,8 @@ class Session:
         self.best_so_far = from_dict(BestSoFar, best_so_far, f"{where}: best_so_far")
         self.changes = convert(tuple[Change, ...], numbers.get("changes", []), f"{where}: changes")
         before = numbers.get("environment", {"torch": numbers.get("torch")})  # the first checkpoints had no more
-        self._note_changes(from_dict(Environment, before, f"{where}: environment"), checkpoint.update)
+        environment = from_dict(Environment, before, f"{where}: environment")
+        self.ranks.on_first(lambda: self._note_changes(environment, checkpoint.update))
 
     def _summarize(self, seconds: float, updates: int) -> Summary:
         """Return how the run ended, and write it to summary.json."""
@@ -268,7 +291,7 @@ class Session:
             updates_per_second=updates / seconds,
             changes=self.changes,
         )
-        if self.folder is not None:
+        if self.folder is not None and self.writes:
             write_atomic(self.folder.summary, to_json(asdict(summary), indent=2))
         return summary
 
@@ -276,6 +299,15 @@ class Session:
         if self.stopped_early:
             return "stopped early"
         return "solved" if self.best_so_far.solves(self.task) else "budget spent"
+
+
+_END_KINDS: tuple[type[Stop] | None, ...] = (None, Stop, Enough)
+
+
+def _kind(stop: Stop | None) -> type[Stop] | None:
+    if stop is None:
+        return None
+    return Enough if isinstance(stop, Enough) else Stop
 
 
 def total_updates(task: Task, config: FitConfig) -> int:

@@ -1,0 +1,70 @@
+"""Processes that share a run, started as torchrun starts them, but from a server that has imported everything once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import killing
+
+from mnemoscope.training import Progress, RunConfig, Stop, resume, train
+
+
+def start(config: RunConfig, folder: Path | None, world: int, **options: Any) -> list[Any]:
+    """Begin or continue a run in `world` processes; return them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = []
+    for rank in range(world):
+        arguments = (config.to_dict(), folder, rank, world, port, options)
+        process = killing._processes.Process(target=_run, args=arguments)
+        process.start()
+        processes.append(process)
+    return processes
+
+
+def finish(processes: Sequence[Any]) -> list[int]:
+    """Wait for processes and return their exit codes. Once one has failed the others are killed, as by torchrun."""
+    while any(process.is_alive() for process in processes):
+        if any(process.exitcode for process in processes):
+            time.sleep(0.2)
+            for process in processes:
+                process.kill()
+        time.sleep(0.01)
+    return [process.exitcode for process in processes]
+
+
+def run(config: RunConfig, folder: Path | None, world: int, **options: Any) -> None:
+    assert finish(start(config, folder, world, **options)) == [0] * world
+
+
+def _run(
+    config: dict[str, Any], folder: Path | None, rank: int, world: int, port: int, options: dict[str, Any]
+) -> None:
+    settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in settings.items()}
+
+    def act(progress: Progress) -> None:
+        if options.get("stop_rank") == rank and progress.update == options["stop_at"]:
+            raise Stop("enough")
+        if options.get("kill_rank") == rank and progress.update == options["kill_at"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        if folder is not None and (folder / "config.json").exists():
+            resume(folder, act)
+        else:
+            train(RunConfig.from_dict(config), folder, act)
+    except Stop:
+        os._exit(5)
+    except ValueError as error:
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+            (folder.parent / f"error-{rank}").write_text(str(error))
+        os._exit(getattr(error, "exit_code", 2))
