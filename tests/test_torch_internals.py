@@ -207,3 +207,32 @@ def test_without_torch_function_a_subclass_is_a_plain_tensor() -> None:
     assert Counting.calls == 0
     tensor + 1
     assert Counting.calls == 1
+
+
+def test_in_onnx_export_is_false_in_a_trace_for_something_else() -> None:
+    assert not internals.in_onnx_export()
+    seen = []
+    torch.export.export(Seen(seen), (torch.zeros(2),))
+    assert seen == [False]
+
+
+class Seen(torch.nn.Module):
+    def __init__(self, seen: list[bool]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(internals.in_onnx_export())
+        return x + 1
+
+
+def test_scan_is_a_loop() -> None:
+    x = torch.arange(4.0)[:, None]
+    last, outputs = internals.scan(lambda h, u: ([h[0] + u], 2 * h[0]), [torch.zeros(1)], x)
+    assert last[0].item() == 6
+    assert outputs.flatten().tolist() == [0, 0, 2, 6]
+
+
+def test_fx_passes_proxies() -> None:
+    assert not internals.is_fx_proxy(torch.zeros(1))
+    torch.fx.symbolic_trace(lambda x: pytest.fail("no proxy") if not internals.is_fx_proxy(x) else x)

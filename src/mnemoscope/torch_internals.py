@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
@@ -39,6 +40,34 @@ def in_dispatch_mode() -> bool:
 def without_torch_function() -> AbstractContextManager[Any]:
     """Inside, torch treats a subclass of Tensor as a tensor: its __torch_function__ is not called."""
     return torch._C.DisableTorchFunctionSubclass()
+
+
+def in_onnx_export() -> bool:
+    """True while torch.onnx exports a model, by either of its exporters.
+
+    torch is asked only inside a trace or an export: its own function imports both exporters.
+    """
+    if not torch.jit.is_tracing() and not torch.compiler.is_exporting():
+        return False
+    try:
+        return torch.onnx.is_in_onnx_export()
+    except ImportError:  # a package that the exporters need is not there
+        return False
+
+
+def scan(
+    step: Callable[[list[Tensor], Tensor], tuple[list[Tensor], Tensor]], first: list[Tensor], xs: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """Return the last state and the stacked outputs of a step over xs, as one operator of an exported graph."""
+    from torch._higher_order_ops.scan import scan as torch_scan  # loads torch's compiler
+
+    return torch_scan(step, first, xs)
+
+
+def is_fx_proxy(value: Any) -> bool:
+    """True for what torch.fx passes through a module instead of a tensor."""
+    fx = sys.modules.get("torch.fx")
+    return fx is not None and isinstance(value, fx.Proxy)
 
 
 def outside_dispatch_modes() -> AbstractContextManager[Any]:

@@ -83,7 +83,9 @@ def _backend_supports(
 
 def needs_eager_loop(x: Tensor) -> bool:
     """True if the eager loop must run: empty input, unsupported device, or functorch / forward-mode AD."""
-    return x.shape[0] == 0 or x.shape[1] == 0 or x.device.type not in ("cpu", "cuda") or in_functorch_or_forward_ad()
+    if x.device.type not in ("cpu", "cuda") or in_functorch_or_forward_ad():
+        return True
+    return not torch.jit.is_tracing() and (x.shape[0] == 0 or x.shape[1] == 0)  # a trace is for sequences of any size
 
 
 def in_functorch_or_forward_ad() -> bool:
@@ -111,7 +113,7 @@ def fused_dtype(
         return None
     device = x.device
     candidates = [x.dtype]
-    if torch.is_autocast_enabled(device.type):
+    if torch.is_autocast_enabled(device.type) and x.dtype is not torch.float64:  # which autocast leaves alone
         candidates = [torch.get_autocast_dtype(device.type), torch.float32]
     for dtype in candidates:
         if backend_supports(device, dtype, family, n, cell, buffer, relevant):
@@ -123,5 +125,7 @@ def portable_dtype(x: Tensor) -> torch.dtype | None:
     """Return the dtype in which `_portable.py` would run attention on x; None if the eager loop must."""
     if settings.backend == "eager" or needs_eager_loop(x):
         return None
-    dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
+    dtype = x.dtype
+    if torch.is_autocast_enabled(x.device.type) and dtype is not torch.float64:
+        dtype = torch.float32
     return dtype if dtype in (torch.float32, torch.float64) else None

@@ -47,6 +47,8 @@ def _first_state(state: Tensor | None, xp: Tensor, n: int, *, absent: bool) -> T
 
 def needs_grad(*tensors: Tensor | None) -> bool:
     """True if a backward pass may come: some tensor requires a gradient and gradients are enabled."""
+    if torch.jit.is_tracing():  # the traced graph may be differentiated, and torch.jit checks it without gradients
+        return True
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 

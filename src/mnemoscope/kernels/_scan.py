@@ -37,7 +37,7 @@ def linear(dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor | None, lengths
 def _number_of_chunks(xp: Tensor) -> int:
     """Return as many chunks as make rows for every thread or multiprocessor."""
     T, B, _ = xp.shape
-    if torch.compiler.is_compiling():  # whether V is explosive cannot be asked of a traced tensor
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # whether V explodes cannot be asked of a traced tensor
         return 1
     if xp.is_cuda:
         rows = torch.cuda.get_device_properties(xp.device).multi_processor_count

@@ -5,6 +5,7 @@ and unbatched input, initial and final states and errors are here, once; the loo
 """
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -28,7 +29,9 @@ from mnemoscope.layers._options import naming_unknown_options
 from mnemoscope.layers._projection import project_sequence
 from mnemoscope.layers._run import KernelChoice, KernelSpec, run
 from mnemoscope.layers._state import reverse_sequences, stack_layers, unstack_layers, where_active
+from mnemoscope.layers._torch_interface import Unquantized
 from mnemoscope.recurrence import Attention, Recurrence, State, leaves, map_state, rebuild
+from mnemoscope.torch_internals import is_fx_proxy
 
 
 class Weights:
@@ -44,7 +47,7 @@ class Weights:
         def __setattr__(self, name: str, value: Tensor) -> None: ...
 
 
-class Layer(Recurrence):
+class Layer(Unquantized, Recurrence):
     """A stack of equal recurrences with nn.LSTM's arguments, call and results.
 
     A subclass gives, for one layer in one direction:
@@ -299,6 +302,9 @@ class Layer(Recurrence):
             (layers * directions, batch, ...), or (layers * directions, ...) for unbatched input.
         """
         x, state = input, hx
+        if is_fx_proxy(x):  # a leaf of torch.fx's graph, as torch's own layers are
+            arguments = (x,) if state is None else (x, state)
+            return x.tracer.create_proxy("call_module", x.tracer.path_of_module(self), arguments, {})
         if isinstance(x, PackedSequence):
             return self._forward_packed(x, state)
         check_input(self, x)
@@ -341,7 +347,15 @@ class Layer(Recurrence):
                 finals.append(final)
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
             x = self._drop_between_layers(x, layer)
-        return x, self.present_state(stack_layers(finals))
+        final = stack_layers(finals)
+        if torch.is_autocast_enabled(x.device.type):
+            x, final = self._in_autocast_dtype(x), self.map_visible(self._in_autocast_dtype, final)
+        return x, self.present_state(final)
+
+    @staticmethod
+    def _in_autocast_dtype(tensor: Tensor) -> Tensor:
+        """Return a tensor as nn.LSTM gives it under autocast: in autocast's dtype, whatever it was computed in."""
+        return tensor.to(torch.get_autocast_dtype(tensor.device.type)) if tensor.dtype is torch.float32 else tensor
 
     def _first_states(
         self, state: State | None, weights: list[Weights], x: Tensor, order: Tensor | None
@@ -372,6 +386,10 @@ class Layer(Recurrence):
     def present_state(self, state: State) -> State:
         """Return a state in the form in which callers get it: the inverse of `coerce_state`."""
         return state
+
+    def map_visible(self, fn: Callable[[Tensor], Tensor], state: State) -> State:
+        """Apply `fn` to h, or h and c, of a state in the form that the layer works with."""
+        return map_state(fn, state)
 
     def keep_where_active(self, active: Tensor, new: State, old: State) -> State:
         """Return the new state in rows that are still running, `active` (batch,), and the old one in the others."""

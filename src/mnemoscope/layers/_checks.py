@@ -88,6 +88,8 @@ def check_choice(layer: Layer, option: str, value: Any, allowed: Sequence[str]) 
 def check_input(layer: Layer, x: Any, packed: bool = False) -> None:
     if not isinstance(x, Tensor):
         raise InputError(f"{layer._get_name()} expects a tensor or a PackedSequence; got a {type(x).__name__}")
+    if torch.jit.is_tracing():  # sizes are not numbers there, and torch warns of every comparison
+        return
     dimensions = x.dim()
     if not packed and dimensions not in (2, 3):
         raise InputError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -98,6 +100,9 @@ class MemoryLayer(Layer):
         if torch.jit.is_tracing():  # a traced graph gives plain tensors
             return state.visible if len(state) > 1 else state[0]
         return present_state(state)
+
+    def map_visible(self, fn: Callable[[Tensor], Tensor], state: AttentiveState) -> AttentiveState:
+        return AttentiveState([fn(t) for t in state.visible], state.s, state.memory, state.memory_layout)
 
     def keep_where_active(self, active: Tensor, new: AttentiveState, old: AttentiveState) -> AttentiveState:
         grown = new.memory.values.shape[1] - old.memory.values.shape[1]

@@ -251,7 +251,8 @@ class LSTM(Gated, TorchInterface):
         return KernelSpec("lstm")
 
     def cudnn_cell(self) -> str | None:
-        return "lstm" if self.unchanged_from(LSTM, "cell", "advance", "project") else None
+        known = not self.proj_size and self.unchanged_from(LSTM, "cell", "advance", "project")
+        return "lstm" if known else None
 
     def run_kernel(
         self, choice: KernelChoice, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None

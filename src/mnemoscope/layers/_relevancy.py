@@ -62,7 +62,7 @@ class Screened(AdditiveAttention):
         newest = torch.full_like(memory.clock, self.slots)[:, None]  # (batch, 1)
         # The state that leaves S: the oldest, whose slot h_t takes; without a buffer h_t itself.
         leaving = (memory.clock % self.buffer)[:, None] if self.buffer else newest
-        source = torch.arange(self.slots, device=h.device).expand(len(h), -1)  # every state stays in its slot
+        source = torch.arange(self.slots, device=h.device).expand(h.shape[0], -1)  # every state stays in its slot
         if self.relevant:
             source = source.scatter(1, *self._admit(grown, leaving))
         if self.buffer:

@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from mnemoscope import kernels
+from mnemoscope.layers._onnx import onnx_operator, onnx_scan, run_torch_operator
 from mnemoscope.layers._state import where_active
 from mnemoscope.recurrence import State, leaves
+from mnemoscope.torch_internals import in_onnx_export
 
 if TYPE_CHECKING:
     from mnemoscope.layers._base import Layer, Weights
@@ -56,6 +58,8 @@ def run(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tenso
 
 
 def _run_once(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+    if in_onnx_export():
+        return run_for_onnx(layer, w, x, state, lengths)
     cell = layer.cudnn_cell() if x.is_cuda else None
     if cell is not None and kernels.cudnn_is_faster(cell, layer.hidden_size, x.shape[1]):
         dtype = kernels.cudnn_dtype(x, lengths)
@@ -66,6 +70,20 @@ def _run_once(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths:
         return layer.run_kernel(choice, w, x, state, lengths)
     if state is None:
         state = layer.initial_cell_state(w, x.shape[1])
+    return run_eager(layer, w, x, state, lengths)
+
+
+def run_for_onnx(
+    layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None
+) -> tuple[Tensor, State]:
+    """Run without our kernels, which ONNX does not know: by a loop or an operator that it knows, else unrolled."""
+    if state is None:
+        state = layer.initial_cell_state(w, x.shape[1])
+    if lengths is None and not torch.jit.is_tracing() and layer.constant_state_size:
+        return onnx_scan(layer, w, x, state)
+    operator = onnx_operator(layer) if lengths is None and torch.jit.is_tracing() else None
+    if operator is not None:
+        return run_torch_operator(operator, layer, w, x, state)
     return run_eager(layer, w, x, state, lengths)
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from mnemoscope.layers._checks import warn_caller
+
 
 class TorchInterface(nn.RNNBase):
     """nn.RNNBase for a layer whose weights are its own parameters, and computed anew where they are parametrized.
@@ -40,3 +42,26 @@ class TorchInterface(nn.RNNBase):
     @property
     def all_weights(self) -> list[list[Tensor]]:  # type: ignore[override]
         return [[getattr(self, name) for name in names] for names in self._all_weights]
+
+
+class Unquantized:
+    """A module that torch.ao.quantization leaves as it is, and that says so."""
+
+    @property
+    def qconfig(self) -> Any:
+        """What torch.ao.quantization attaches to every module; it has no quantized form of this one."""
+        if "_qconfig" not in self.__dict__:
+            raise AttributeError("qconfig")
+        return self.__dict__["_qconfig"]
+
+    @qconfig.setter
+    def qconfig(self, value: Any) -> None:
+        if "_qconfig" not in self.__dict__:
+            warn_caller(
+                f"{type(self).__name__} has no quantized form: quantization leaves it as it is, in floating point"
+            )
+        self.__dict__["_qconfig"] = value
+
+    @qconfig.deleter
+    def qconfig(self) -> None:
+        del self.__dict__["_qconfig"]
