@@ -64,7 +64,7 @@ def test_memory_dtype_after_autocast(row: Row, grad: bool) -> None:
     with torch.set_grad_enabled(grad), torch.autocast("cpu", torch.bfloat16):
         _, state = layer(x)  # long enough for every slot to be a new one
     assert {t.dtype for t in state.memory if t.is_floating_point()} == {torch.float32}
-    layer(x, state)
+    layer(x, mnemoscope.to(state, torch.float32))
 
 
 @every_row
