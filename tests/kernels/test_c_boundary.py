@@ -99,3 +99,13 @@ def test_an_unknown_or_missing_field_raises_at_once() -> None:
         Loop(op.rac_forward)(one[None], one, one, None, None, dv_rows=one)
     with pytest.raises(TypeError, match="attentive_backward: missing or unknown fields dv_rows"):
         Loop(op.attentive_backward, scratch=["dv_rows"])()
+
+
+def test_a_tensor_of_another_type_or_with_strides_raises_at_once() -> None:
+    one = torch.ones(1, 1)
+    two = torch.ones(1, 1, 2)
+    for wrong in (torch.ones(2, 2).double(), torch.ones(2, 2).int(), torch.arange(4.0).view(2, 2).T):
+        with pytest.raises(TypeError, match=r"rac_forward: V must be contiguous and of torch\.float32"):
+            Loop(op.rac_forward)(two, wrong, two[0], None, None)
+    with pytest.raises(TypeError, match=r"rac_forward: lengths must be contiguous and of torch\.int64"):
+        Loop(op.rac_forward)(one[None], one, one, None, torch.ones(1, dtype=torch.int32))

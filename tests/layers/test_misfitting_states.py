@@ -240,3 +240,18 @@ def test_a_wrong_input_of_step_is_refused(wrong: Any) -> None:
     layer = mnemoscope.LSTM(INPUT, 4)
     with pytest.raises(mnemoscope.MnemoscopeError, match=r"LSTM\.step expects the input of one step"):
         layer.step(wrong, layer.initial_state(BATCH))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_weight_of_another_shape_is_refused(name: str) -> None:
+    """A kernel that believed the layer's sizes would read past its end."""
+    layer = MAKERS[name](num_layers=2)
+    plain = [key for key, _ in layer.named_parameters() if "parametrizations" not in key]
+    for key in plain:
+        weight = getattr(layer, key)
+        for wrong in (weight[:1].clone(), torch.cat([weight, weight]), weight[..., None].clone()):
+            setattr(layer, key, torch.nn.Parameter(wrong))
+            with pytest.raises(mnemoscope.MnemoscopeError, match=f"{key} must be "):
+                layer(torch.randn(TIME, BATCH, INPUT))
+        setattr(layer, key, weight)
+    layer(torch.randn(TIME, BATCH, INPUT))

@@ -24,6 +24,7 @@ from mnemoscope.layers._checks import (
     check_state,
     check_step_input,
     state_error,
+    weight_error,
 )
 from mnemoscope.layers._options import naming_unknown_options
 from mnemoscope.layers._projection import project_sequence
@@ -126,6 +127,7 @@ class Layer(Unquantized, Recurrence):
                 self.register_parameter(f"{name}_{suffix}", parameter)
         self._names = tuple(self.shapes(input_size))
         self._registered = [{name: f"{name}_{suffix}" for name in self._names} for suffix, _ in self._suffixes()]
+        self._shapes = [self.shapes(size) for _, size in self._suffixes()]
         self.reset_parameters()
 
     # The equations, which a subclass states.
@@ -240,8 +242,12 @@ class Layer(Unquantized, Recurrence):
         """Return the parameters of one layer and direction, read (if parametrized, computed) once for many steps."""
         plain = self._parameters  # nn.Module finds a parameter by name only after a search elsewhere
         found: dict[str, Any] = {}
+        shapes = self._shapes[index]
         for name, registered in self._registered[index].items():
-            found[name] = plain[registered] if registered in plain else getattr(self, registered)
+            weight: Any = plain[registered] if registered in plain else getattr(self, registered)
+            if weight.shape != shapes[name]:  # a kernel would read past its end
+                raise weight_error(self, registered, weight, shapes[name])
+            found[name] = weight
         return Weights(**found)
 
     # The contract of a recurrence.

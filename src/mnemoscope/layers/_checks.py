@@ -259,3 +259,10 @@ def state_error(layer: Layer, state: State, batch: int | None = None) -> InputEr
         f"hidden_size) = {' and '.join(shapes)}; got {describe(state)}: was it made by another layer, or for another "
         "batch?"
     )
+
+
+def weight_error(layer: Layer, name: str, weight: Any, shape: tuple[int, ...]) -> InputError:
+    return InputError(
+        f"{layer._get_name()}'s {name} must be {list(shape)}; got {describe(weight)}: was it replaced by the weight of "
+        "another layer?"
+    )

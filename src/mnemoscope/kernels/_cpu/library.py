@@ -127,8 +127,10 @@ def call(name: str, dtype: torch.dtype, values: Sequence[Tensor | int | float | 
     assert loops is not None
     structure = STRUCTURES[name]
     words: list[int | float] = []
-    for field, value in zip(structure.order, values, strict=True):
+    for field, expected, value in zip(structure.order, structure.dtypes, values, strict=True):
         if isinstance(value, Tensor):
+            if value.dtype is not (expected or dtype) or not value.is_contiguous():
+                raise TypeError(f"{name}: {field} must be contiguous and of {expected or dtype}; it is {value.dtype}")
             if value.nbytes >= huge_pages.PAGE:
                 huge_pages.advise(value)
             words.append(value.data_ptr())

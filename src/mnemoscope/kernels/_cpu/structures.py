@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from mnemoscope.kernels import _operators as op
@@ -21,6 +22,17 @@ ENUMERATIONS: dict[str, dict[str, int]] = {
     "phi": {"tanh": 0, "relu": 1, "modrelu": 2, "identity": 3},
     "cell": {"rnn": 0, "lstm": 1},
     "mix": {"sum": 0, "mean": 1},
+}
+
+
+# Tensors of integers; all others are of the type that the loop computes in.
+INTEGERS = {
+    "lengths": torch.int64,
+    "origin0": torch.int64,
+    "clock0": torch.int64,
+    "slots_T": torch.int64,
+    "origin_T": torch.int64,
+    "slots": torch.int32,
 }
 
 
@@ -43,11 +55,13 @@ class Arguments(ctypes.Structure):
     Attributes:
         order: the fields that a call must give, which are all but `threads`.
         names: the same as a set.
+        dtypes: the type of each field's tensor; None for that of the loop.
         packer: writes their values, and then those of `threads`; four times faster than ctypes' own attributes.
     """
 
     order: ClassVar[tuple[str, ...]]
     names: ClassVar[frozenset[str]]
+    dtypes: ClassVar[tuple[torch.dtype | None, ...]]
     packer: ClassVar[struct.Struct]
 
 
@@ -81,6 +95,7 @@ def _structure(
         "_fields_": [*types.items(), ("threads", Threads)],
         "order": tuple(types),
         "names": frozenset(types),
+        "dtypes": tuple(INTEGERS.get(name) for name in types),
         "packer": struct.Struct(f"@{layout}qqq"),
     }
     return type(operators[-1].name, (Arguments,), members)
