@@ -55,6 +55,9 @@ SMOOTHNESS = CLOSED_FORM
 SIGNAL = f"{CLOSED_FORM}::test_signal_figures_are_ratios_of_their_series"
 WEIGHT_GAIN = "tests/scopes/test_signal_scope.py::test_weight_gain_of_a_parametrized_weight"
 ATTENTION = "tests/scopes/test_attention_scope.py"
+REPEAT = "tests/scopes/test_repeat.py"
+ATTRACTORS = "tests/scopes/test_attractors.py"
+EXPLODING = "tests/scopes/test_exploding.py"
 LYAPUNOV = "tests/scopes/test_lyapunov.py"
 HORIZON = "tests/scopes/test_horizon_scope.py"
 TRUNCATION = "tests/scopes/test_truncation_scope.py"
@@ -221,6 +224,17 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("landscape-rise", "scopes/_landscape.py", "np.nanmean(edge) / here if here", "np.nanmax(edge) / here if here", f"{CLOSED_FORM}::test_landscape_of_a_parabola"),
     Mutant("landscape-parabola", "scopes/_landscape.py", "parabola = 8 / (len(cost) - 1) ** 2", "parabola = 4 / (len(cost) - 1) ** 2", f"{CLOSED_FORM}::test_landscape_of_a_parabola"),
     Mutant("separation-ceiling", "scopes/_separation.py", "separation_ceiling(one.depth, one.channels, one.inputs, length, len(templates))", "separation_ceiling(one.depth, one.channels, one.inputs, length)", f"{CLOSED_FORM}::test_ceiling_counts_the_values_that_inputs_take"),
+    Mutant("repeat-state", "scopes/_frame/repeat.py", "if _difference(fresh, run_after(fix_random_numbers)) <= limit:", "if _difference(fresh, run_after(reset)) <= limit:", REPEAT),
+    Mutant("repeat-seed", "scopes/_frame/repeat.py", "torch.default_generator.manual_seed(SEED)", "torch.default_generator.seed()", REPEAT),
+    Mutant("repeat-reset", "scopes/_frame/subject.py", "self.repetition.prepare()", "pass", REPEAT),
+    Mutant("repeat-starts", "scopes/_frame/subject.py", "recurrence_is_model=False, starts_itself=False)", "recurrence_is_model=False)", REPEAT),
+    Mutant("snapshot-tensor", "scopes/_frame/snapshot.py", "tensor.copy_(value)", "tensor.add_(0)", REPEAT),
+    Mutant("snapshot-new-key", "scopes/_frame/snapshot.py", "del things[key]", "pass", REPEAT),
+    Mutant("period-of-a-spiral", "scopes/_measures/periods.py", "shortest_step > 10 * SAME * size and ", "", ATTRACTORS),
+    Mutant("period-of-rounding", "scopes/_measures/periods.py", "return period if shortest_step > 100 * noise * size else 1", "return 1", ATTRACTORS),
+    Mutant("exponent-of-zero", "scopes/_measures/growth.py", "total += torch.log(diagonal)", "total += torch.log(diagonal.clamp(min=1e-300))", EXPLODING),
+    Mutant("size-of-a-large-state", "scopes/_measures/growth.py", "vector.double().norm(dim=1).cpu()", "vector.norm(dim=1).double().cpu()", EXPLODING),
+    Mutant("truncation-trained-window", "scopes/_truncation.py", '("certified_window",) if bounds', '("certified_window", "trained_window") if bounds', TRUNCATION),
 ]
 
 # fmt: on
