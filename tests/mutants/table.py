@@ -102,7 +102,7 @@ TRAINING_MUTANTS = [
     Mutant("best-direction", "training/_best_so_far.py", "return value > other if task.higher_is_better else value < other", "return value > other", f"{SUMMARIES}::test_best_so_far"),
     Mutant("best-of-nan", "training/_best_so_far.py", "value if math.isfinite(value) else None", "value", f"{SUMMARIES}::test_best_so_far"),
     Mutant("solved-at-equality", "training/_best_so_far.py", "return headline == task.solved or _is_better", "return _is_better", f"{SUMMARIES}::test_solved_at_the_exact_threshold"),
-    Mutant("evaluation-weights", "training/_evaluation.py", "weights.append(task.weight(targets))", "weights.append(1.0)", f"{SUMMARIES}::test_evaluate_is_the_mean_weighted_by_batch_size"),
+    Mutant("evaluation-weights", "training/_evaluation.py", "targets), task.weight(targets)))", "targets), 1.0))", f"{SUMMARIES}::test_evaluate_is_the_mean_weighted_by_batch_size"),
     Mutant("weighted-mean", "tasks/_task.py", "zip(metrics, weights, strict=True)) / total", "zip(metrics, weights, strict=True)) / len(metrics)", f"{SUMMARIES}::test_evaluate_is_the_mean_weighted_by_batch_size"),
     Mutant("evaluation-state", "training/_evaluation.py", "if task.resets_state(step, batch_size, split):", "if not task.resets_state(step, batch_size, split):", f"{FIT} {SUMMARIES}"),
     Mutant("held-out-batches", "training/_evaluation.py", "return min(batches or available, available)", "return batches or available", f"{SUMMARIES}::test_held_out_batches_are_at_most_those_of_the_split"),
