@@ -213,6 +213,15 @@ def test_loss_of_a_random_model():
     assert "same in each run" in found[0].sentence
 
 
+def test_cost_of_a_stateful_model_under_other_parameters():
+    """Resetting the model leaves the parameters alone that it is run with."""
+    model, x, targets = Keeps(), torch.randn(9, 3, 4), torch.randn(9, 3, 5)
+    found = landscape(model, x, targets=targets, loss=F.mse_loss, points=5)
+    alone = landscape(model.layer, x, targets=targets, loss=F.mse_loss, points=5)
+    assert np.ptp(found.series["cost"]) > 0
+    np.testing.assert_allclose(found.series["cost"], alone.series["cost"], rtol=1e-4)
+
+
 def test_the_layer_inside_is_examined_alone():
     model, x = Keeps(), torch.randn(12, 3, 4)
     found = lyapunov(model, x)

@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-OWN_KEYS = ("_buffers", "_modules", "_parameters", "training")
-IGNORED = frozenset(vars(nn.Module())) - frozenset(OWN_KEYS)  # hooks and switches of torch's own
+OWN_KEYS = ("_buffers", "_modules", "training")
+IGNORED = frozenset(vars(nn.Module())) - frozenset(OWN_KEYS)  # hooks, and parameters: a scope may run it with others
 
 
 class Snapshot:
     """The attributes and buffers of a model, and what they hold: tensors, containers, random generators.
 
     Seen are all modules, dataclasses and objects of the model's own package. What a function closes over, what is
-    global and what other objects hide is not seen. Parameters are put back where they were, but not their values.
+    global and what other objects hide is not seen. Parameters are left alone.
     """
 
     def __init__(self, *models: Any) -> None:
