@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mnemoscope import MnemoscopeError, examine
-from mnemoscope.adapters import adapt
+from mnemoscope.adapters import adapt, find_vocabulary
 
 V, STEPS = 7, 9
 
@@ -134,3 +134,12 @@ def test_ids_in_a_step():
     assert found.name == "IdSteps"
     examined = examine(model, ids, scopes=["recurrence", "horizon", "stability", "lyapunov"])
     assert {finding.status for finding in examined} == {"estimated"}, [f.why for f in examined]
+
+
+@pytest.mark.parametrize("way", ["embedding", "after a positional one", "loop"])
+def test_the_vocabulary_of_a_model(way):
+    """By the table in which ids are looked up, not by the first embedding that there is."""
+    assert find_vocabulary(Reader(way)) == V
+    assert find_vocabulary(IdSteps()) == V
+    assert find_vocabulary(nn.LSTM(3, 4)) is None
+    assert find_vocabulary(lambda x: x) is None

@@ -46,8 +46,31 @@ class Forgetful(nn.Module):
         self.rnn, self.out = nn.LSTM(8, 6), nn.Linear(6, 3)
     def forward(self, x): return self.out(self.rnn(x)[0])
 
-class NoGradient(nn.Module):
-    def forward(self, x): return torch.from_numpy(x.detach().numpy()).cumsum(1)
+class OneBatch(nn.Module):
+    """Reads no more than the three sequences that it is given."""
+    def forward(self, x):
+        if len(x) > 3: raise ValueError("too many sequences")
+        return x.cumsum(1)
+
+class Tokens(nn.Module):
+    def __init__(self, vocab_size=11):
+        super().__init__()
+        self.embedding, self.rnn = nn.Embedding(vocab_size, 6), nn.GRU(6, 5, batch_first=True)
+    def forward(self, ids): return self.rnn(self.embedding(ids))[0]
+
+class Words(Tokens):
+    def __init__(self, vocab_size, dropout_rate): super().__init__(vocab_size)
+
+class Channels(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Conv1d(8, 4, 3)
+    def forward(self, x): return self.a(nn.functional.pad(x, (2, 0)))
+
+class Scaled(nn.Module):
+    def forward(self, x, scale, lengths):
+        assert lengths.tolist() == [16] * 3
+        return {"loss": x.mean(), "hidden": x, "sums": scale * x.cumsum(1)}
 
 class Slow(nn.LSTM):
     def __init__(self): super().__init__(8, 4)
@@ -111,6 +134,35 @@ def test_models_without_a_step_are_examined_by_inputs_and_outputs(here, target):
         assert found["horizon"].figures["horizon"] == 6
 
 
+def test_ids_are_made_for_a_model_that_reads_ids(here):
+    found = examine("nets_of_mine.py:Tokens", "--out", "o", "--scopes", "recurrence", "horizon")
+    assert found.about["source of the inputs"] == "random ids below 11"
+    assert found.about["layout"] == "(batch, time, features)"
+    assert found["recurrence"].labels["kind"] == "recurrent"
+    fewer = examine("nets_of_mine.py:Tokens", "--vocabulary", "5", "--out", "o", "--scopes", "horizon")
+    assert fewer.about["source of the inputs"] == "random ids below 5"
+    sized = ("--vocabulary", "7", "--with", "dropout_rate=0.1")
+    found = examine("nets_of_mine.py:Words", *sized, "--out", "o", "--scopes", "horizon")
+    assert found.about["source of the inputs"] == "random ids below 7"
+
+
+def test_channels_first_is_found_and_said(here, capsys):
+    found = examine("nets_of_mine.py:Channels", "--out", "o", "--scopes", "horizon")
+    assert found["horizon"].figures["receptive_field"] == 3
+    assert main(["examine", "nets_of_mine.py:Channels", "--steps", "16", "--scopes", "horizon", "--out", "o"]) == 0
+    printed = capsys.readouterr().out
+    assert "Channels: read as (batch, features, time), 8 sequences of 16 steps." in printed
+    assert "--batch-first" in printed
+
+
+def test_kwargs_and_the_output_of_a_model(here):
+    asked = ("--kwargs", "scale=2.0", "lengths=[16,16,16]", "--model-output", "sums", "--out", "o")
+    found = examine("nets_of_mine.py:Scaled", *asked, "--scopes", "recurrence", "horizon")
+    assert found["recurrence"].labels["kind"] == "recurrent"
+    found = examine("nets_of_mine.py:Scaled", "--kwargs", "scale=2.0", "--out", "o", "--scopes", "recurrence")
+    assert found["recurrence"].labels["kind"] == "memoryless"  # the first that is no loss is `hidden`
+
+
 def test_lightning_module(here):
     lightning = pytest.importorskip("lightning.pytorch", reason="pip install 'mnemoscope[lightning]'")
     assert lightning
@@ -135,7 +187,7 @@ def test_forgotten_batch_first_comes_first_on_the_page(here):
 
 
 def test_failed_scope_is_shown_beside_the_others(here):
-    found = examine("nets_of_mine.py:NoGradient", "--out", "o", "--scopes", "recurrence", "horizon")
+    found = examine("nets_of_mine.py:OneBatch", "--out", "o", "--scopes", "recurrence", "horizon")
     assert found["horizon"].status == "failed"
     assert found["recurrence"].has_result
     assert '<span class="badge failed">' in (here / "o" / "report.html").read_text()

@@ -56,7 +56,7 @@ REFUSED = {
     "broken.py:net": "there is no module no_such_module_anywhere",
     "wrong.py:net": "SyntaxError",
     "no.such.module:net": "there is no module no",
-    "torch.nn:Linear": "missing 2 required",
+    "torch.nn:Linear": "also needs in_features, out_features: give them as --with in_features=... out_features=...",
     f"{STACKED} --with layers=3": "raised TypeError",
     f"{STACKED} --with layers": "takes name=value pairs",
     f"{STACKED} --checkpoint one_layer.pt": "it lacks bias_hh_l1, bias_ih_l1, weight_hh_l1",

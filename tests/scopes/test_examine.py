@@ -35,7 +35,12 @@ def test_examination_round_trip(tmp_path):
     assert {finding.scope for finding in found} == set(QUICK)
     assert found["attention"].status == "not applicable"
     assert all(finding.has_result for finding in found if finding.scope != "attention")
-    assert found.about == {"model": "LSTM(3, 5)", "inputs": "4 sequences of 12 steps", "needs": "40"}
+    assert found.about == {
+        "model": "LSTM(3, 5)",
+        "inputs": "4 sequences of 12 steps",
+        "layout": "(time, batch, features)",
+        "needs": "40",
+    }
     assert not found.partial
     found.save(tmp_path)
     assert Examination.load(tmp_path) == found

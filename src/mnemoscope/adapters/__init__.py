@@ -10,6 +10,7 @@ from mnemoscope.adapters._layout import Layout
 from mnemoscope.adapters._recurrent import WithReadout, as_recurrence
 from mnemoscope.adapters._step import Stepped
 from mnemoscope.adapters._torch_layers import from_torch
+from mnemoscope.adapters._vocabulary import find_vocabulary
 
 __all__ = [
     "Adapted",
@@ -19,6 +20,7 @@ __all__ = [
     "WithReadout",
     "adapt",
     "as_recurrence",
+    "find_vocabulary",
     "from_torch",
     "instantiate",
 ]

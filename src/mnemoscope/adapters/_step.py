@@ -90,18 +90,18 @@ class IdStep(nn.Module):
     def __init__(self, stepper: Any, ids: Tensor) -> None:
         super().__init__()
         self.stepper = stepper
-        self._vocabulary = Vocabulary(ids.numel())
+        self.vocabulary = Vocabulary(ids.numel())
         self._id = ids.flatten()[:1]
         state = stepper.initial_state(ids.shape[1])
         with torch.no_grad():
-            for each in track(ids, self._vocabulary).unbind(0):
+            for each in track(ids, self.vocabulary).unbind(0):
                 state = stepper.step(each, state)[1]
-        if not self._vocabulary.lookups:
+        if not self.vocabulary.lookups:
             raise MnemoscopeError(
                 f"inputs are ids of {ids.dtype} and the step of {_name(stepper)} looks nothing up with them in an "
                 "embedding, a table or one-hot vectors; give real-valued inputs"
             )
-        rows = self._vocabulary.recorded()
+        rows = self.vocabulary.recorded()
         self.features = rows.view(*ids.shape, rows.shape[-1])
 
     def _get_name(self) -> str:
@@ -112,7 +112,7 @@ class IdStep(nn.Module):
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         ids = self._id.expand(len(x))
-        return self.stepper.step(track(ids, replace(self._vocabulary, positions=len(x), features=x)), state)
+        return self.stepper.step(track(ids, replace(self.vocabulary, positions=len(x), features=x)), state)
 
 
 def _find_batch_axes(stepper: Any) -> tuple[Any, list[int]]:

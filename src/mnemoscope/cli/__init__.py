@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from mnemoscope import startup
+from mnemoscope.cli._ascii import write_ascii_where_needed
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import visible
 
@@ -43,10 +44,13 @@ COMMANDS: dict[str, Command] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    write_ascii_where_needed()
+    if words[:1] == ["help"]:  # `help examine` is `examine --help`
+        words = [*words[1:2], "--help"]
     if not words or words[0] in ("-h", "--help"):
         print(usage())
         return 0
-    if words[0] == "--version":
+    if words[0] in ("-V", "--version"):
         from mnemoscope import __version__
 
         print(f"mnemoscope {__version__}")
@@ -59,7 +63,9 @@ def usage() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
     head = "usage: mnemoscope COMMAND [OPTIONS]\n\nShows how far back a recurrent network remembers.\n"
-    return "\n".join([head, *lines, "", "mnemoscope COMMAND --help shows a command's options."])
+    return "\n".join(
+        [head, *lines, "", "mnemoscope COMMAND --help, or help COMMAND, shows a command's options; -V the version."]
+    )
 
 
 def _command(name: str) -> Callable[[list[str]], int]:

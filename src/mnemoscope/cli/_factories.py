@@ -18,6 +18,7 @@ from torch import nn
 from mnemoscope.errors import MnemoscopeError
 
 DEFAULT_HIDDEN_SIZE = 64  # for a factory that requires a hidden_size when none was given
+VOCABULARY_NAMES = ("vocab_size", "vocabulary_size", "num_tokens", "num_embeddings", "ntoken", "n_vocab", "n_tokens")
 
 
 @contextmanager
@@ -31,26 +32,32 @@ def exits_are_errors() -> Iterator[None]:
         ) from end
 
 
-def make_model(spec: str, features: int, options: Mapping[str, Any]) -> Any:
-    """Return the model that a factory makes; input and hidden sizes that it requires are filled in."""
+def make_model(spec: str, features: int, options: Mapping[str, Any], vocabulary: int | None = None) -> Any:
+    """Return the model that a factory makes; sizes that it requires are filled in: input, hidden, vocabulary."""
     module, _, name = spec.rpartition(":")
     folder = Path(module).parent if module.endswith(".py") else Path()  # the current folder, as `python -m` has it
     with _importable(folder):
         factory = _attribute(_import(module), name, spec)
-        model = factory if isinstance(factory, nn.Module) else _call(factory, spec, features, options)
+        model = factory if isinstance(factory, nn.Module) else _call(factory, spec, features, options, vocabulary)
     if not isinstance(model, nn.Module) and not callable(getattr(model, "step", None)):
         given = type(model).__name__
         raise MnemoscopeError(f"{spec} gave a {given}; it must give a torch module or an object with a step")
     return model
 
 
-def _call(factory: Any, spec: str, features: int, options: Mapping[str, Any]) -> Any:
+def _call(factory: Any, spec: str, features: int, options: Mapping[str, Any], vocabulary: int | None) -> Any:
     if not callable(factory):
         given = type(factory).__name__
         raise MnemoscopeError(f"{spec} is a {given}; it must be a function or a class that makes a model")
     required = _required_arguments(factory)
     sizes = {"input_size": features, "hidden_size": DEFAULT_HIDDEN_SIZE}
+    if vocabulary is not None:
+        sizes |= dict.fromkeys(VOCABULARY_NAMES, vocabulary)
     arguments = {name: size for name, size in sizes.items() if name in required} | dict(options)
+    missing = [name for name in required if name not in arguments]
+    if missing:
+        example = " ".join(f"{name}=..." for name in missing)
+        raise MnemoscopeError(f"{spec} also needs {', '.join(missing)}: give {_them(missing)} as --with {example}")
     try:
         return factory(**arguments)
     except Exception as error:
@@ -58,16 +65,20 @@ def _call(factory: Any, spec: str, features: int, options: Mapping[str, Any]) ->
         raise MnemoscopeError(f"the factory {spec} raised {type(error).__name__}: {reason}") from error
 
 
-def _required_arguments(factory: Any) -> set[str]:
+def _them(names: list[str]) -> str:
+    return "it" if len(names) == 1 else "them"
+
+
+def _required_arguments(factory: Any) -> list[str]:
     """The names of a factory's arguments without defaults."""
     if factory in (nn.RNN, nn.LSTM, nn.GRU):  # their signature is *args, **kwargs
-        return {"input_size", "hidden_size"}
+        return ["input_size", "hidden_size"]
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # a built-in without a signature
-        return set()
+        return []
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {p.name for p in parameters if p.default is p.empty and p.kind in by_name}
+    return [p.name for p in parameters if p.default is p.empty and p.kind in by_name]
 
 
 @contextmanager

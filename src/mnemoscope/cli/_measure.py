@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from mnemoscope.cli._console import terminal
 from mnemoscope.cli._run_row import run_row
-from mnemoscope.cli._sequences import Sequences
+from mnemoscope.cli._sequences import Reading, Sequences
 from mnemoscope.cli._targets import Target
 from mnemoscope.files import visible
 from mnemoscope.finding import Examination
@@ -115,7 +115,7 @@ def measure(
     sequences: Sequences,
     scopes: Sequence[str],
     budget: float,
-    batch_first: bool | None,
+    reading: Reading,
     seed: int,
     progress: ScopeProgress,
 ) -> Examination:
@@ -129,9 +129,9 @@ def measure(
             scopes,
             budget,
             needs=sequences.needs,
-            batch_first=batch_first,
             seed=seed,
             progress=progress,
+            **reading.options(),
         )
 
     # What was examined, for the page.

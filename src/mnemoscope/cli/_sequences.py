@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mnemoscope.adapters import adapt
+from mnemoscope.adapters import Adapted, Layout, adapt
 from mnemoscope.cli._weights import read_inputs
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.scopes import untouched
@@ -38,6 +38,31 @@ class Sequences:
         return self.inputs.shape[-1] if self.inputs.dim() > 2 else 1
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How a model is called and its result read, as `mnemoscope.examine` takes it."""
+
+    batch_first: bool | None = None
+    channels_first: bool | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    output: str | int | None = None
+
+    def adapt(self, model: Any, inputs: Tensor) -> Adapted:
+        return adapt(model, inputs, **self.options())
+
+    def options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in asdict(replace(self, kwargs={}))}
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout that was asked for; None if it is left to the model."""
+        if self.channels_first:
+            return Layout.CHANNELS_FIRST
+        if self.batch_first is None:
+            return None
+        return Layout.BATCH_FIRST if self.batch_first else Layout.TIME_FIRST
+
+
 def task_sequences(task: Task, batch_size: int) -> Sequences:
     """Return a batch of held-out sequences of a task."""
     batch = task.batch(0, batch_size, "valid")
@@ -63,6 +88,12 @@ def random_sequences(steps: int, batch_size: int, features: int, seed: int) -> S
     return Sequences(inputs, "random", time_first=True)
 
 
+def random_ids(steps: int, batch_size: int, vocabulary: int, seed: int) -> Sequences:
+    """Return random ids, (steps, batch_size)."""
+    inputs = torch.randint(0, vocabulary, (steps, batch_size), generator=torch.Generator().manual_seed(seed))
+    return Sequences(inputs, f"random ids below {vocabulary}", time_first=True)
+
+
 def system_sequences(system: KnownSystem, steps: int | None, batch_size: int | None, seed: int) -> Sequences:
     """Return a known system's own inputs, with its known answers unless another length was asked for."""
     options: dict[str, int] = {}
@@ -73,50 +104,52 @@ def system_sequences(system: KnownSystem, steps: int | None, batch_size: int | N
     return Sequences(inputs, "the system's own", known=known, time_first=True)
 
 
-def fit_to_model(sequences: Sequences, model: Any, batch_first: bool | None) -> Sequences:
+def fit_to_model(sequences: Sequences, model: Any, reading: Reading) -> Sequences:
     """Return the sequences in the layout that the model reads, after one trial run.
 
     Targets and loss are kept only if the model's outputs are of the task's kind.
     """
-    # Sequences that we made are time first: turn them for a model that wants the batch first.
+    # Sequences that we made are time first: turn them for a model that reads another layout.
     inputs = sequences.inputs
-    layout = batch_first
-    if sequences.time_first and layout is None:
-        layout = _reads_batch_first(model, inputs)
-    if sequences.time_first and layout:
-        inputs = inputs.transpose(0, 1).contiguous()
+    layout = reading.layout
+    if sequences.time_first:
+        layout = layout or _find_layout(model, inputs, reading)
+        inputs = layout.from_time_first(inputs)
     sequences = replace(sequences, inputs=inputs)
-    outputs = _trial_run(model, inputs, batch_first)
+    outputs = _trial_run(model, inputs, reading)
     if sequences.targets is None or sequences.loss is None:
         return sequences
 
     # Turn the targets alike; the task's loss still wants time first.
     targets = sequences.targets
-    if layout and targets.shape[:2] == inputs.shape[1::-1]:
+    batch_first = layout not in (None, Layout.TIME_FIRST)
+    if batch_first and targets.shape[:2] == sequences.inputs.shape[1::-1]:
         targets = targets.transpose(0, 1).contiguous()
-    loss = _with_batch_first(sequences.loss) if layout else sequences.loss
+    loss = _with_batch_first(sequences.loss) if batch_first else sequences.loss
     taught = replace(sequences, targets=targets, loss=loss)
-    if _loss_applies(taught, outputs, bool(layout)):
+    if _loss_applies(taught, outputs, batch_first):
         return taught
     return replace(sequences, targets=None, loss=None)
 
 
-def _reads_batch_first(model: Any, inputs: Tensor) -> bool:
-    """True if the model says, or is known, to read (batch, time, ...)."""
-    try:
-        with untouched(model):
-            return adapt(model, inputs).batch_first
-    except MnemoscopeError:
-        raise
-    except Exception:  # it cannot read them time first: the trial run tries the other way and reports
-        return True
+def _find_layout(model: Any, inputs: Tensor, reading: Reading) -> Layout:
+    """Return the layout in which the model reads sequences (time, batch, ...): the first that it takes for its own."""
+    for layout in (Layout.TIME_FIRST, Layout.BATCH_FIRST, Layout.CHANNELS_FIRST):
+        try:
+            with untouched(model), torch.no_grad():
+                found = reading.adapt(model, layout.from_time_first(inputs)).layout
+        except Exception:  # it does not run on this layout, or not at all, which the trial run reports
+            continue
+        if layout is Layout.TIME_FIRST or found is layout:
+            return found
+    return Layout.BATCH_FIRST
 
 
-def _trial_run(model: Any, inputs: Tensor, batch_first: bool | None) -> Tensor:
+def _trial_run(model: Any, inputs: Tensor, reading: Reading) -> Tensor:
     """Return the outputs: inputs of the wrong size are an error of one line before anything is measured."""
     try:
         with untouched(model), torch.no_grad():
-            adapted = adapt(model, inputs, batch_first)
+            adapted = reading.adapt(model, inputs)
             return adapted.run(adapted.features) if adapted.outputs is None else adapted.outputs
     except MnemoscopeError:
         raise

@@ -44,6 +44,7 @@ def load_target(
     *,
     task: Task | None,
     features: int,
+    vocabulary: int | None,
     options: Mapping[str, Any],
     checkpoint: Path | None,
     which: CheckpointName,
@@ -60,7 +61,7 @@ def load_target(
         system = make_system(spec, options)
         target = Target(spec.removeprefix(PREFIX), spec, system, system=system)
     elif ":" in spec:
-        target = Target(spec.rpartition(":")[2], spec, make_model(spec, features, options))
+        target = Target(spec.rpartition(":")[2], spec, make_model(spec, features, options, vocabulary))
     else:
         raise _unknown_target(spec)
     if checkpoint is not None:
@@ -68,13 +69,13 @@ def load_target(
     return target
 
 
-def read_options(words: Sequence[str]) -> dict[str, Any]:
+def read_options(words: Sequence[str], option: str = "--with") -> dict[str, Any]:
     """Parse ``name=value`` pairs; values are Python literals, and any other word is a string."""
     options = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
-            raise MnemoscopeError(f"--with takes name=value pairs; got {word!r}")
+            raise MnemoscopeError(f"{option} takes name=value pairs; got {word!r}")
         try:
             options[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # as {[]: 1} and deep nests do

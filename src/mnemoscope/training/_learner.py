@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,6 +63,17 @@ class _Objective(nn.Module):
         return loss if share == 1 else loss * share, _OpaqueState(state)
 
 
+def _silence_hints() -> None:
+    """Let Fabric not advise a lower precision of float32 on a GPU: what a run computes is in its configuration."""
+    from lightning_utilities.core import rank_zero
+
+    rank_zero.log.addFilter(_is_no_hint)
+
+
+def _is_no_hint(record: logging.LogRecord) -> bool:
+    return "Tensor Cores" not in record.getMessage()
+
+
 class Learner:
     """Everything that an update depends on.
 
@@ -93,6 +105,7 @@ class Learner:
 
         device = select_device(config)
         devices: Any = [local_rank()] if device == "cuda" and self.ranks.world > 1 else 1
+        _silence_hints()
         self.fabric = Fabric(accelerator=device, devices=devices, precision=config.precision)
         self._optimizer = make_optimizer(parameter_groups(model, config.lr), config)
         self._schedule = make_schedule(self._optimizer, config)

@@ -12,6 +12,7 @@ import torch
 import tyro
 from rich.table import Table
 
+from mnemoscope.adapters import find_vocabulary
 from mnemoscope.cli._conditions import Condition, failures, read_conditions
 from mnemoscope.cli._console import OutputOptions, parse, pop_option, say, show, show_json, terminal
 from mnemoscope.cli._examination_files import Format, examination_folder, save_examinations, write_report
@@ -19,9 +20,11 @@ from mnemoscope.cli._factories import exits_are_errors
 from mnemoscope.cli._measure import ScopeProgress, measure, num_threads, stoppable
 from mnemoscope.cli._names import unused_folder, unused_name
 from mnemoscope.cli._sequences import (
+    Reading,
     Sequences,
     file_sequences,
     fit_to_model,
+    random_ids,
     random_sequences,
     system_sequences,
     task_sequences,
@@ -31,7 +34,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import LOCK_SECONDS, locked, safe_name
 from mnemoscope.finding import Examination
 from mnemoscope.report import headlines
-from mnemoscope.scopes import SCOPES
+from mnemoscope.scopes import SCOPES, untouched
 from mnemoscope.tasks import TASKS, Task
 from mnemoscope.training import CheckpointName, Run
 
@@ -53,7 +56,10 @@ class Examine(Generic[TaskType]):
 
     targets: tyro.conf.Positional[tuple[str, ...]]
     """What to examine."""
-    task: TaskType
+    task: Annotated[
+        TaskType,
+        tyro.conf.arg(metavar="NAME", help="The task that makes the sequences; its options are --task.T and so on."),
+    ]
     checkpoint: tuple[Path, ...] = ()
     """Weights for the targets that are not runs, in their order: safetensors, or torch files of tensors only."""
     which: CheckpointName = "last"
@@ -66,6 +72,14 @@ class Examine(Generic[TaskType]):
     """The model reads (batch, time, features). By default its layers' batch_first decides."""
     time_first: tyro.conf.FlagCreatePairsOff[bool] = False
     """The model reads (time, batch, features)."""
+    channels_first: tyro.conf.FlagCreatePairsOff[bool] = False
+    """The model reads (batch, features, time). By default what its first convolution reads."""
+    kwargs: tuple[str, ...] = ()
+    """What its forward takes beside the inputs: scale=2.0 lengths=[90,100]."""
+    model_output: str | None = None
+    """Which part of its result is the output: a name or a place; by default the first tensor that is no loss."""
+    vocabulary: int | None = None
+    """Random ids below this number, for a model that reads ids; by default what its embedding says."""
     steps: int | None = None
     """Steps of random sequences, 100 by default, or of a system's own, which has its default."""
     features: int = 8
@@ -100,17 +114,27 @@ class Examine(Generic[TaskType]):
                 raise MnemoscopeError(f"scopes = {scope!r} is not a scope; scopes are {', '.join(sorted(SCOPES))}")
         if not (math.isfinite(self.budget) and self.budget > 0):
             raise MnemoscopeError(f"budget = {self.budget} is not allowed; it must be a positive number of seconds")
-        if self.batch_first and self.time_first:
-            raise MnemoscopeError("--batch-first and --time-first contradict each other; give one of them")
-        for name in ("steps", "features", "batch", "threads"):
+        layouts = ("batch_first", "time_first", "channels_first")
+        chosen = [f"--{name.replace('_', '-')}" for name in layouts if getattr(self, name)]
+        if len(chosen) > 1:
+            raise MnemoscopeError(f"{' and '.join(chosen)} contradict each other; give one of them")
+        for name in ("steps", "features", "batch", "threads", "vocabulary"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise MnemoscopeError(f"{name} = {value} is not allowed; it must be at least 1")
 
     @property
-    def layout(self) -> bool | None:
-        """True if the batch comes first, False if time does, None to leave it to the model."""
-        return self.batch_first if self.batch_first or self.time_first else None
+    def reading(self) -> Reading:
+        """How the models are called; the layout is left to them if none was chosen."""
+        kwargs = read_options(self.kwargs, "--kwargs")
+        tensors = {name: torch.tensor(value) if isinstance(value, list) else value for name, value in kwargs.items()}
+        output = self.model_output
+        return Reading(
+            batch_first=self.batch_first if self.batch_first or self.time_first else None,
+            channels_first=self.channels_first or None,
+            kwargs=tensors,
+            output=int(output) if output is not None and output.lstrip("-").isdigit() else output,
+        )
 
 
 def main(arguments: list[str]) -> int:
@@ -186,6 +210,7 @@ def _targets(options: Examine[Any], task: Task | None, device: torch.device) -> 
                 spec,
                 task=task,
                 features=features,
+                vocabulary=options.vocabulary,
                 options={} if is_run(spec) else model_options,
                 checkpoint=None if is_run(spec) else next(files, None),
                 which=options.which,
@@ -221,14 +246,25 @@ def _sequences(options: Examine[Any], task: Task | None, target: Target, device:
         sequences = system_sequences(target.system, options.steps, options.batch, options.seed)
     else:
         steps = options.steps or DEFAULT_STEPS
-        sequences = random_sequences(steps, options.batch or DEFAULT_BATCH, options.features, options.seed)
+        batch = options.batch or DEFAULT_BATCH
+        vocabulary = options.vocabulary or _vocabulary(target)
+        if vocabulary is None:
+            sequences = random_sequences(steps, batch, options.features, options.seed)
+        else:
+            sequences = random_ids(steps, batch, vocabulary, options.seed)
 
     inputs = sequences.inputs.to(device)
     if inputs.is_floating_point():
         inputs = inputs.to(_dtype(options, target))
     targets = None if sequences.targets is None else sequences.targets.to(device)
     needs = sequences.needs if options.needs is None else options.needs
-    return fit_to_model(replace(sequences, inputs=inputs, targets=targets, needs=needs), target.model, options.layout)
+    return fit_to_model(replace(sequences, inputs=inputs, targets=targets, needs=needs), target.model, options.reading)
+
+
+def _vocabulary(target: Target) -> int | None:
+    """How many different ids a target reads; None if it reads real numbers."""
+    with untouched(target.model):
+        return find_vocabulary(target.model)
 
 
 def _measure_all(
@@ -241,7 +277,7 @@ def _measure_all(
     examinations: dict[str, Examination] = {}
     try:
         for target, sequences in zip(targets, all_sequences, strict=True):
-            examination = measure(target, sequences, scopes, options.budget, options.layout, options.seed, progress)
+            examination = measure(target, sequences, scopes, options.budget, options.reading, options.seed, progress)
             examinations[target.name] = examination
             if examination.partial:
                 return examinations, True
@@ -273,6 +309,8 @@ def _show_headlines(examinations: Mapping[str, Examination]) -> None:
     """The verdicts, and the figures that matter side by side."""
     for name, examination in examinations.items():
         say(f"{name}: {examination.verdict}")
+        say(f"{name}: read as {examination.about['layout']}, {examination.about['inputs']}.")
+    say("--time-first, --batch-first and --channels-first read models otherwise.")
     table = Table("", *examinations)
     for headline in headlines(examinations):
         cells = [f"{entry.value} ({entry.note})" if entry.note else entry.value for entry in headline.values]

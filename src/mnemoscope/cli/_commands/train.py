@@ -20,6 +20,9 @@ TaskType = TypeVar("TaskType")
 LayerType = TypeVar("LayerType")
 
 
+FLAGS = {"output": "layer-output"}  # options of layers whose own names could be taken for others': --out is a folder
+
+
 @dataclass(frozen=True)
 class Network(NetworkConfig):
     """The network: an embedding if the inputs are ids, a recurrent layer, and a linear read-out at every step."""
@@ -31,8 +34,8 @@ class Network(NetworkConfig):
 class Train(Generic[TaskType, LayerType]):
     """Options of `mnemoscope train`."""
 
-    task: TaskType
     layer: tyro.conf.OmitArgPrefixes[LayerType]
+    task: TaskType
     network: tyro.conf.OmitArgPrefixes[Network] = field(default_factory=Network)
     fit: tyro.conf.OmitArgPrefixes[FitConfig] = field(default_factory=FitConfig)
     out: Path | None = None
@@ -87,10 +90,10 @@ def _parse(
     # tyro makes a flag of every field of the task and of the layer's options.
     layer_type = _layer_options_type(network.model)
     default: Train[Task, Any] = Train(
-        task,
-        layer_type(**network.options),
-        Network(**{name: value for name, value in vars(network).items() if name != "options"}),
-        FitConfig() if base is None else base.fit,
+        layer=layer_type(**network.options),
+        task=task,
+        network=Network(**{name: value for name, value in vars(network).items() if name != "options"}),
+        fit=FitConfig() if base is None else base.fit,
     )
     about = (
         f"{first_sentence(type(task))} The layer options are those of {network.model}; --model NAME --help shows those "
@@ -113,7 +116,11 @@ def _parse(
 def _layer_options_type(model: str) -> Any:
     """Return a dataclass with the options of a layer as its fields."""
     options = [
-        (option.name, Annotated[option.annotation, tyro.conf.arg(help=option.help)], option.default)
+        (
+            option.name,
+            Annotated[option.annotation, tyro.conf.arg(help=option.help, name=FLAGS.get(option.name))],
+            option.default,
+        )
         for option in layer_options(model).values()
     ]
     return make_dataclass(f"{model} options", options, frozen=True, namespace={"__doc__": f"Options of {model}."})
@@ -123,6 +130,8 @@ def _refuse_options_of_other_layers(model: str, arguments: list[str]) -> None:
     """Refuse an option that only other layers have, with the error that the configuration gives."""
     names = {name for other in models() for name in layer_options(other)} - set(layer_options(model))
     for word in arguments:
+        if word.partition("=")[0] == "--output":
+            raise MnemoscopeError("--output is no option: --out is the run's folder, --layer-output what a layer gives")
         name = word.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
         if word.startswith("--") and name in names:
             NetworkConfig(model, options={name: True})

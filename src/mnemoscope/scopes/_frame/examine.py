@@ -88,7 +88,11 @@ def examine(
         partial = True
 
     _compare_scopes(findings, subject)
-    about = {"model": subject.name, "inputs": f"{subject.batch} sequences of {subject.steps} steps"}
+    about = {
+        "model": subject.name,
+        "inputs": f"{subject.batch} sequences of {subject.steps} steps",
+        "layout": subject.adapted.layout.value,
+    }
     if subject.needs is not None:
         about["needs"] = f"{subject.needs:g}"
     return Examination(findings, verdict(findings, subject), about, partial, time.monotonic() - start)

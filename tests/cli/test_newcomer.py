@@ -1,0 +1,116 @@
+"""What someone meets who types a command for the first time, in whatever terminal."""
+
+import io
+import logging
+import re
+import sys
+
+import pytest
+import torch
+
+from mnemoscope import __version__
+from mnemoscope.cli import COMMANDS, main
+from mnemoscope.tasks import Copy
+from mnemoscope.training import FitConfig, NetworkConfig, SequenceModel, fit
+
+
+def printed(*arguments):
+    """What a command prints in a terminal of ASCII characters and 50 columns."""
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2)]
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = streams
+    try:
+        code = main(list(map(str, arguments)))
+    except SystemExit as end:
+        code = end.code or 0
+    finally:
+        sys.stdout, sys.stderr = before
+    texts = []
+    for stream in streams:
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode("ascii"))
+    assert code == 0, texts
+    return "".join(texts)
+
+
+@pytest.fixture
+def narrow(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_command_works_in_ascii_and_50_columns(narrow):
+    train = ("train", "copy", "--task.T", 5, "--hidden-size", 8, "--updates", 2, "--out", "runs/a", "--model", "LSTM")
+    printed(*train)
+    printed("resume", "runs/a")
+    printed("evaluate", "runs/a", "--task.T", 6)
+    printed("compare", "runs/a")
+    examined = printed("examine", "LSTM", "--steps", 12, "--scopes", "horizon", "stability", "--out", "e")
+    assert "lambda ~ " in examined
+    printed("report", "e")
+    printed("report", "runs")
+    printed("theory")
+    printed("list")
+    printed("sweep", "copy", "--help")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_in_ascii_and_50_columns(narrow, command):
+    arguments = (command, "copy") if command in ("train", "sweep") else (command,)
+    text = printed(*arguments, "--help")
+    assert "usage: mnemoscope" in text
+    assert printed("help", command).startswith("usage: mnemoscope")
+
+
+def test_version_and_help(capsys):
+    assert main(["-V"]) == main(["--version"]) == main(["help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"mnemoscope {__version__}\nmnemoscope {__version__}\nusage: mnemoscope COMMAND")
+
+
+def help_of(capsys, *arguments):
+    with pytest.raises(SystemExit):
+        main([*arguments, "--help"])
+    return re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+
+
+def test_the_help_of_train_begins_with_the_layer(capsys):
+    text = help_of(capsys, "train", "copy", "--model", "RelLSTM")
+    places = [
+        text.index(name) for name in ("layer options", "--buffer", "task options", "network options", "fit options")
+    ]
+    assert places == sorted(places)
+
+
+def test_no_option_stands_without_a_text(capsys):
+    text = " ".join(help_of(capsys, "examine").replace("│", " ").split())
+    assert "--task NAME The task that makes the sequences" in text
+
+
+def test_out_and_output_cannot_be_mistaken(capsys, tmp_path):
+    assert main(["train", "copy", "--output", str(tmp_path)]) == 2
+    assert "--out is the run's folder, --layer-output what a layer gives" in capsys.readouterr().err
+    assert "--layer-output {h,s}" in help_of(capsys, "train", "copy", "--model", "RelRNN")
+    assert main(["examine", "LSTM", "--output", "logits"]) == 2
+
+
+def test_a_layer_option_under_its_other_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ["--task.T", "3", "--hidden-size", "4", "--updates", "1", "--quiet"]
+    assert main(["train", "copy", "--model", "RelRNN", "--layer-output", "s", *small, "--out", "run"]) == 0
+    assert '"output": "s"' in (tmp_path / "run" / "config.json").read_text()
+
+
+def test_no_advice_about_tensor_cores(caplog):
+    from lightning_fabric.utilities.rank_zero import rank_zero_info
+
+    task = Copy(T=2)
+    fit(SequenceModel.for_task(task, NetworkConfig("RNN", hidden_size=4)), task, FitConfig(updates=1, batch_size=2))
+    with caplog.at_level(logging.INFO):
+        rank_zero_info("You are using a CUDA device that has Tensor Cores. To properly utilize them, ...")
+        rank_zero_info("something else")
+    assert "something else" in caplog.text
+    assert "Tensor Cores" not in caplog.text
+    assert torch.get_float32_matmul_precision() == "highest"
