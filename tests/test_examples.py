@@ -5,12 +5,18 @@ import runpy
 from argparse import Namespace
 from pathlib import Path
 
+import pytest
+
+from mnemoscope.tasks import Copy
+from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 
 
 def test_every_example_has_its_test():
-    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == ["own_recurrence.py", "swap_lstm.py"]
+    names = ["own_recurrence.py", "search_optuna.py", "swap_lstm.py"]
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == names
 
 
 def test_own_recurrence_example_remembers_longer_with_a_smaller_a(capsys):
@@ -26,6 +32,25 @@ def test_swap_lstm_example_trains_both_layers(capsys):
     runpy.run_path(str(EXAMPLES / "swap_lstm.py"))["main"](updates=2)
     line = r"{} names the first of 60 symbols in \d+ % of cases\n"
     assert re.fullmatch(line.format("LSTM    ") + line.format("RelLSTM "), capsys.readouterr().out)
+
+
+def test_optuna_example_trains_every_trial_once(capsys, tmp_path):
+    pytest.importorskip("optuna", reason="Optuna is not installed")
+    fit = FitConfig(updates=2, batch_size=4, evaluate_batches=1)
+    base = RunConfig(Copy(T=2), NetworkConfig("RelRNN", hidden_size=4), fit)
+    search = runpy.run_path(str(EXAMPLES / "search_optuna.py"))["main"]
+    search(rounds=2, at_a_time=2, base=base, folder=str(tmp_path / "search"))
+    printed = capsys.readouterr().out
+    assert re.match(r"best accuracy \d\.\d{3} with \{'lr': [\d.e-]+, 'buffer': \d\}\n", printed)
+    assert len(list(tmp_path.glob("search/*/summary.json"))) == 4
+
+
+def test_sweep_benchmark_says_what_a_run_costs(capsys):
+    benchmark = runpy.run_path(str(ROOT / "benchmarks" / "sweep.py"))
+    benchmark["driver"](100)
+    assert re.match(r"driver, +100 jobs that do nothing: \d+ us a job, \d+ kB at most\n", capsys.readouterr().out)
+    benchmark["many_runs"](2, 0.02, 2)
+    assert re.search(r"CPU [\d.]+ s a run, of which [\d.]+ s are the run: -?[\d.]+ s beyond", capsys.readouterr().out)
 
 
 def test_kernel_benchmark_lists_gru_beside_torchs(capsys, monkeypatch):

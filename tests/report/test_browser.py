@@ -6,7 +6,7 @@ import pytest
 from browser import HOW, browser, chromium
 from specimens import bare, batch_over_time, horizon_of, landscape_of, made, orbits_of
 
-from mnemoscope.report import RunRow, write_index, write_page
+from mnemoscope.report import RunRow, SweepGroup, write_index, write_page, write_sweep
 from mnemoscope.report._palette import DARK, LIGHT
 
 pytest.importorskip("websocket", reason="pip install websocket-client")
@@ -210,3 +210,24 @@ def test_index_table_sorts(page, tmp_path):
     assert page.evaluate(f"{head}.closest('th').getAttribute('aria-sort')") == "descending"
     assert page.errors == []
     assert page.evaluate("document.querySelectorAll('.scatterlayer .js-line').length") == 4
+
+
+def test_sweep_page_has_heat_maps_bands_and_a_sortable_table(page, tmp_path):
+    groups = []
+    for buffer in (2, 10):
+        for model in ("LSTM", EVIL):
+            curves = [[(10, 0.1 * seed), (20, 0.02 * buffer * seed)] for seed in range(1, 4)]
+            figures = {"runs": 3, "solved": buffer // 5, "iqm": 0.1 * buffer if model == EVIL else None}
+            groups.append(SweepGroup({"network.buffer": buffer, "network.model": model}, figures, curves))
+    page.open(write_sweep(groups, tmp_path / "table.html", "Sweep", "accuracy"))
+    assert page.evaluate("document.querySelectorAll('.heatmaplayer .hm').length") == 2
+    assert (
+        page.evaluate("document.querySelectorAll('.scatterlayer .js-line').length") == 12
+    )  # 4 lines, 8 edges of bands
+    assert page.evaluate("document.querySelector('.lead').textContent") == "12 runs in 4 groups."
+    names = "[...document.querySelectorAll('tbody th')].map(th => th.textContent.split(',')[0]).join(' ')"
+    page.evaluate("[...document.querySelectorAll('th button')].find(b => b.textContent === 'solved').click()")
+    page.evaluate("[...document.querySelectorAll('th button')].find(b => b.textContent === 'solved').click()")
+    assert page.evaluate(names).startswith("buffer 10 buffer 10")
+    assert page.evaluate("document.title") == "Sweep · Mnemoscope"
+    assert page.errors == []

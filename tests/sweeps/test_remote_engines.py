@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,3 +143,33 @@ def test_an_address_without_a_cluster_is_one_line(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ray, "init", refuse)
     with pytest.raises(MnemoscopeError, match=r"cannot reach Ray at address = '10\.0\.0\.1:6379': no such host$"):
         RayEngine("10.0.0.1:6379")
+
+
+def kill_workers(kills: int, seconds: float, done: threading.Event) -> list[int]:
+    """Kill workers of Ray in the middle of their jobs, at random moments; return their numbers."""
+    killed: list[int] = []
+    while len(killed) < kills and not done.wait(random.uniform(0, seconds)):
+        commands = {int(p.parent.name): p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()}
+        busy = [number for number, command in commands.items() if command.startswith(b"ray::remote_job")]
+        if busy:
+            killed.append(random.choice(busy))
+            os.kill(killed[-1], signal.SIGKILL)
+    return killed
+
+
+@needs_ray
+@pytest.mark.slow
+def test_five_kills_among_twenty_runs_on_ray(ray_engine: RayEngine, tmp_path: Path) -> None:
+    random.seed(0)
+    base = replace(BASE, fit=replace(BASE.fit, updates=400, checkpoint_every=50))
+    grid = {"network.buffer": [2, 5], "network.relevant": [2, 5], "fit.seed": [0, 1, 2, 3, 4]}
+    sweep(base, grid, tmp_path / "local", jobs=2)
+    seen: list[SweepProgress] = []
+    done = threading.Event()
+    killer = threading.Thread(target=kill_workers, args=(5, 3.0, done))
+    killer.start()
+    sweep(base, grid, tmp_path / "ray", engine=ray_engine, callback=seen.append)
+    done.set()
+    killer.join()
+    assert sum(progress.ending.outcome == "died" for progress in seen) >= 3
+    assert results(tmp_path / "ray") == results(tmp_path / "local")

@@ -243,7 +243,7 @@ def test_halving_sets_the_budget_itself(tmp_path: Path, field: str) -> None:
 
 
 @pytest.mark.slow
-def test_five_kills_among_twenty_runs_and_a_killed_driver(tmp_path: Path) -> None:
+def test_five_kills_among_twenty_runs(tmp_path: Path) -> None:
     random.seed(0)
     base = replace(BASE, fit=replace(FIT, updates=150, checkpoint_every=20))
     grid = {"network.buffer": [2, 5], "network.relevant": [2, 5], "fit.seed": [0, 1, 2, 3, 4]}
@@ -257,3 +257,18 @@ def test_five_kills_among_twenty_runs_and_a_killed_driver(tmp_path: Path) -> Non
         if died >= 5:
             break
     assert died >= 5
+
+
+@pytest.mark.slow
+def test_a_driver_killed_again_and_again(undisturbed: Path, tmp_path: Path) -> None:
+    random.seed(0)
+    folder = tmp_path / "sweep"
+    for _ in range(4):
+        driver = subprocess.Popen(command(folder, "--quiet"))
+        wait_until(lambda: (folder / "sweep.json").exists())
+        time.sleep(random.uniform(0, 6))  # while it imports, starts its runs, or waits for what the last one left
+        driver.kill()
+        driver.wait()
+    assert subprocess.run(command(folder, "--quiet")).returncode == 0
+    for name, files in results(folder).items():
+        assert files == results(undisturbed)[name]
