@@ -30,8 +30,10 @@ class LocalEngine:
         if jobs is not None and jobs < 1:
             raise MnemoscopeError(f"jobs = {jobs} is not allowed; it must be at least 1")
         self.slots = jobs or max(1, cpus() // max(threads, 1))
-        self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload([*PRELOADED, *preload])
+        has_forkserver = "forkserver" in multiprocessing.get_all_start_methods()  # Windows has not
+        self._processes: Any = multiprocessing.get_context("forkserver" if has_forkserver else "spawn")
+        if has_forkserver:
+            self._processes.set_forkserver_preload([*PRELOADED, *preload])
         self._running: dict[str, tuple[Any, connection.Connection]] = {}
 
     def start(self, jobs: Sequence[tuple[Job, Path]], logs: Path) -> None:

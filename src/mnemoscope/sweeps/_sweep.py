@@ -52,7 +52,7 @@ def sweep(
     """
     path = Path(folder).absolute()
     file = _described(base, grid, halving)
-    prepare_folder(path)
+    prepare_folder(path)  # before the lock, which would leave a file in a folder of something else
     with locked(path):
         prepare_folder(path)
         file = write_sweep(path, file)
@@ -108,7 +108,7 @@ def _with_halving(file: SweepFile, halving: Halving | None) -> SweepFile:
 
 
 def _local_engine(file: SweepFile, jobs: int | None) -> LocalEngine:
-    return LocalEngine(jobs, threads=max(file.config(entry).fit.threads for entry in file.runs[:1]))
+    return LocalEngine(jobs, threads=file.config(file.runs[0]).fit.threads)
 
 
 def _run(folder: Path, file: SweepFile, engine: Engine, callback: SweepCallback | None) -> Sweep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -111,9 +112,7 @@ def main(arguments: list[str]) -> int:
         raise MnemoscopeError("no grid was given; mnemoscope sweep TASK --grid network.buffer=2,5 fit.seed=0:5")
     grid = parse_grid(grid_words)
     folder = options.out or unused_folder("sweeps", f"{config.task.name}-{config.network.model}")
-    total = 1
-    for values in grid.values():
-        total *= len(values)
+    total = math.prod(map(len, grid.values()))
     with where.open(config.fit.threads or 1) as engine:
         return _follow(
             lambda callback: sweep(config, grid, folder, engine=engine, halving=halving, callback=callback),
