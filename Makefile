@@ -7,7 +7,7 @@ EXTRAS ?= dev
 CSRC := src/mnemoscope/kernels/csrc
 CPU := $(CSRC)/cpu
 
-.PHONY: test quick test-faults test-engines mutants sanitize demo lint clean
+.PHONY: test quick test-faults test-engines fuzz soak mutants sanitize demo lint clean
 
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -29,9 +29,17 @@ quick: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow' --quick tests/test_equations.py tests/layers tests/scopes \
 		tests/kernels --ignore-glob='*/test_cuda_*.py'
 
-# Training processes killed by SIGKILL at fifty moments, in the middle of a write included.
+# 200 kills at random system calls and moments, 74 errors of the disk, 60 power cuts, two writers of one folder.
 test-faults: $(STAMP)
-	MNEMOSCOPE_KILLS=50 $(BIN)/pytest tests/training/test_kills.py
+	MNEMOSCOPE_FAULTS=1 $(BIN)/pytest tests/faults
+
+# 20,000 damaged files, misfitting states, odd arguments and hostile pages; ARGS='--only 1234' runs one of them again.
+fuzz: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run $(ARGS)
+
+# Training, examining and reporting for ten minutes: memory must not grow. ARGS='--minutes 60' takes longer.
+soak: $(STAMP)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m soak $(ARGS)
 
 # Sweeps on Ray, and on submitit's local executor in place of Slurm: 240 MB that the usual suite does without.
 test-engines: $(STAMP)

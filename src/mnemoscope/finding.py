@@ -194,22 +194,27 @@ def _save(examination: Examination, folder: Path) -> Path:
     # The document, and all arrays under "number of the finding/kind/name".
     parts = [_split(finding) for finding in examination]
     documents = [document for document, _ in parts]
-    arrays = {f"{i}/{key}": array for i, (_, own) in enumerate(parts) for key, array in own.items()}
+    arrays = {_unicode(f"{i}/{key}"): array for i, (_, own) in enumerate(parts) for key, array in own.items()}
     data = save_arrays({key: array.copy(order="C") for key, array in arrays.items()})
     name = f"arrays-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
     about = {key: value for key, value in vars(examination).items() if key != "findings"}
     document = {"format": FORMAT, "arrays": name, **about, "findings": documents}
-    text = json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False)
+    text = _unicode(json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False))
 
     # Arrays first: a failure before the document is replaced leaves the old examination readable. Without the lock,
     # another process would delete our arrays as old ones before the document names them.
     with locked(make_folder(folder, follow=True), wait=LOCK_SECONDS, again=True):
         write_atomic(folder / name, data)
-        write_atomic(folder / FILE, text.encode(errors="replace"))  # a file's name need not be Unicode
+        write_atomic(folder / FILE, text.encode())
         for old in folder.glob("arrays-*.safetensors"):
             if old.name != name:
                 remove(old)
     return folder / FILE
+
+
+def _unicode(text: str) -> str:
+    """Return `text` with question marks for what is not Unicode, as the name of a file need not be."""
+    return text.encode(errors="replace").decode()
 
 
 def _load(folder: Path) -> Examination:

@@ -7,6 +7,7 @@ diverged, 4 a condition of `examine --fail-if` holds, 130 and 143 stopped by Ctr
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -81,6 +82,9 @@ def _command(name: str) -> Callable[[list[str]], int]:
 
 def guarded(command: Callable[[], int]) -> int:
     """Run a command and return its exit code. A user error is printed in one line, never as a traceback."""
+    log = logging.getLogger("mnemoscope")
+    handler = _LogLines()
+    log.addHandler(handler)
     try:
         return command()
     except MnemoscopeError as error:
@@ -96,6 +100,15 @@ def guarded(command: Callable[[], int]) -> int:
         if not _is_out_of_memory(error):
             raise
         return _fail("out of memory; use less: a smaller batch-size, hidden-size or length", 2)
+    finally:
+        log.removeHandler(handler)
+
+
+class _LogLines(logging.Handler):
+    """Prints the library's warnings as lines of the command line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _fail(record.getMessage(), 0)
 
 
 def _fail(message: str, code: int) -> int:

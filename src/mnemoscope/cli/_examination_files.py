@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,13 +65,18 @@ def save_examinations(examinations: Mapping[str, Examination], folder: Path) -> 
 
 def _delete_all_but(names: Collection[str], folder: Path) -> None:
     """Delete earlier examinations in the folders that `save_examinations` makes; links are left alone."""
-    for path in folder.glob(f"[0-9][0-9]-*/{FILE}"):
-        own = path.parent
-        if own.name not in names and not own.is_symlink():
-            for file in (path, own / ".lock", *own.glob("arrays-*.safetensors")):
-                remove(file)
-            with contextlib.suppress(OSError):  # the user keeps something else there
+    for own in folder.glob("[0-9][0-9]-*"):
+        if own.name in names or own.is_symlink() or not own.is_dir():
+            continue
+        entries = list(own.iterdir())
+        if all(_OURS.fullmatch(entry.name) for entry in entries):  # nothing of the user's is there
+            for entry in sorted(entries, key=lambda entry: entry.name != FILE):  # first what others would read
+                remove(entry)
+            with contextlib.suppress(OSError):
                 own.rmdir()
+
+
+_OURS = re.compile(rf"\.lock|{re.escape(FILE)}|arrays-\w+\.safetensors|\..*\.tmp")  # what `Examination.save` writes
 
 
 @dataclass(frozen=True)

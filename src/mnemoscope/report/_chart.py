@@ -12,6 +12,7 @@ import numpy as np
 SHARE_RANGE = (-0.02, 1.02)  # of an axis of shares: a line at 0 or 1 stays visible
 LOG_DECADES = 16  # orders of magnitude that a logarithmic axis shows at most
 MAX_TICKS = 8  # powers of ten on a logarithmic axis
+LARGEST_DRAWN = 1e300  # of a value: beyond it the arithmetic of axes overflows
 WORDS_FOR_BARS = 12  # bars that a summary spells out
 
 
@@ -44,6 +45,10 @@ class Line:
     high: np.ndarray | None = None
     style: Style = Style()
 
+    def __post_init__(self) -> None:
+        count = (len(self.x),)
+        _check_arrays(self, x=count, y=count, low=count, high=count)
+
 
 @dataclass(frozen=True, eq=False)
 class Points:
@@ -54,6 +59,9 @@ class Points:
     y: np.ndarray
     style: Style = Style()
 
+    def __post_init__(self) -> None:
+        _check_arrays(self, x=(len(self.x),), y=(len(self.x),))
+
 
 @dataclass(frozen=True, eq=False)
 class Bars:
@@ -63,6 +71,9 @@ class Bars:
     labels: tuple[str, ...]
     values: np.ndarray
     style: Style = Style()
+
+    def __post_init__(self) -> None:
+        _check_arrays(self, values=(len(self.labels),))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +90,9 @@ class HeatMap:
     x_labels: tuple[str, ...] = ()
     y_labels: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        _check_grid(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Plane:
@@ -93,6 +107,31 @@ class Plane:
     z: np.ndarray
     path: np.ndarray | None = None
     color_range: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        _check_grid(self)
+        if self.path is not None:
+            _check_arrays(self, path=(len(self.path), 2))
+
+
+def _check_grid(mark: HeatMap | Plane) -> None:
+    rows, columns = len(mark.y), len(mark.x)
+    if not rows or not columns:
+        raise ValueError(f"{mark.name}: a grid of {rows} by {columns} values cannot be drawn")
+    _check_arrays(mark, x=(columns,), y=(rows,), z=(rows, columns))
+
+
+def _check_arrays(mark: Mark, **shapes: tuple[int, ...]) -> None:
+    """Refuse arrays of other shapes: findings may come from a file. What no chart can show becomes NaN."""
+    for name, shape in shapes.items():
+        values = getattr(mark, name)
+        if values is None:
+            continue
+        if values.shape != shape or values.dtype.kind not in "fiub":
+            raise ValueError(f"{mark.name}: {name} is {values.dtype} {list(values.shape)}, not {list(shape)}")
+        if values.dtype.kind == "f" and values.size:
+            values = values.astype(float)
+            object.__setattr__(mark, name, np.where(np.abs(values) > LARGEST_DRAWN, np.nan, values))
 
 
 Mark = Line | Points | Bars | HeatMap | Plane
@@ -180,7 +219,8 @@ def log_ticks(low: float, high: float) -> list[float]:
         multiples = tuple(range(1, 10))
     elif high - low <= 2.5:
         multiples = (1, 2, 5)
-    powers = [power for power in range(math.floor(low), math.ceil(high) + 1) if power % every == 0]
+    least, most = max(math.floor(low), -300), min(math.ceil(high), 300)  # floats hold little beyond
+    powers = [power for power in range(least, most + 1) if power % every == 0]
     values = [multiple * 10.0**power for power in powers for multiple in multiples]
     return [value for value in values if low <= math.log10(value) <= high]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mnemoscope.files import make_folder, safe_name, write_atomic
+from mnemoscope.files import make_folder, safe_name, visible, write_atomic
 from mnemoscope.report._chart import (
     SHARE_RANGE,
     Axis,
@@ -178,5 +178,5 @@ def _set_axis(axes: Any, name: str, chart: Chart) -> None:
 
 
 def _escape(text: str) -> str:
-    """Escape the dollar sign: a name is not a formula."""
-    return text.replace("$", r"\$")
+    """Escape the dollar sign, for a name is not a formula, and characters that no font has."""
+    return visible(text).replace("$", r"\$")

@@ -49,7 +49,7 @@ def write_index(rows: Sequence[RunRow], path: str | Path, title: str, links: Map
         rows=[(row.run, links.get(row.run, ""), [table_cell(getattr(row, name)) for name in COLUMNS]) for row in rows],
     )
     path = Path(path)
-    write_atomic(path, text.encode(errors="backslashreplace"))
+    write_atomic(path, text.encode())
     return path
 
 

@@ -55,7 +55,7 @@ class Section:
 def write_page(examinations: Examination | Mapping[str, Examination], path: str | Path, title: str = "") -> Path:
     """Write the page of one examination, or of several by the models' names, which are then compared."""
     path = Path(path)
-    write_atomic(path, render(examinations, title).encode(errors="backslashreplace"))
+    write_atomic(path, render(examinations, title).encode())
     return path
 
 
@@ -143,13 +143,14 @@ def fill_template(template: str, charts: Sequence[dict[str, Any]], **values: Any
     )
     environment.globals |= {"palette": palette}
     scripts = [_plotly_script(), _asset("page.js")] if charts else [_asset("page.js")]
-    return environment.get_template(template).render(
+    page = environment.get_template(template).render(
         style=_palette_style() + _asset("style.css"),
         scripts=scripts,
         policy=_security_policy(scripts),
         data=_json_for_script({"charts": charts, "palette": palette}),
         **values,
     )
+    return page.encode(errors="backslashreplace").decode()  # a file's name need not be Unicode
 
 
 def _plotly_script() -> str:

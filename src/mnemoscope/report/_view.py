@@ -49,13 +49,14 @@ class View:
         if y is None or y.ndim != 1 or not y.size:
             return
         at = self.finding.series[x] if x else np.arange(start, start + len(y))
+        y = y.astype(float)
         low, high = _band(y, self.finding.spread.get(key))
         yield Line(
             self.label(kind),
             at.astype(float),
-            y.astype(float) * scale,
-            None if low is None else low.astype(float) * scale,
-            None if high is None else high.astype(float) * scale,
+            y * scale,
+            None if low is None else low * scale,
+            None if high is None else high * scale,
             self.style(number),
         )
 
@@ -109,6 +110,7 @@ def _band(y: np.ndarray, spread: np.ndarray | None) -> tuple[np.ndarray | None, 
     """
     if spread is None:
         return None, None
+    spread = spread.astype(float)
     if spread.shape == (2, *y.shape):
         return spread[0], spread[1]
     if spread.shape == y.shape:
