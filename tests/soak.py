@@ -83,9 +83,8 @@ def soak(seconds: float) -> int:
     before = statistics.mean(size for _, size in samples[fifth : 2 * fifth])
     after = statistics.mean(size for _, size in samples[-fifth:])
     growth = after / before - 1
-    print(
-        f"{len(samples)} rounds in {samples[-1][0]:.0f} s: {before / 1e6:.1f} MB, then {after / 1e6:.1f} MB ({growth:+.2%})"
-    )
+    sizes = f"{before / 1e6:.1f} MB, then {after / 1e6:.1f} MB ({growth:+.2%})"
+    print(f"{len(samples)} rounds in {samples[-1][0]:.0f} s: {sizes}")
     return 0 if growth <= ALLOWED_GROWTH else 1
 
 

@@ -145,6 +145,8 @@ def _change_tensors(rng: Rng, path: Path) -> None:
         tensors = safetensors.numpy.load_file(path)
     except safetensors.SafetensorError:  # it is damaged already
         return
+    if not tensors:
+        return
     name = rng.choice(list(tensors))
     kind = rng.randrange(4)
     if kind == 0:

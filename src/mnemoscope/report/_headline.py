@@ -222,7 +222,7 @@ def _window(examination: Examination) -> HeadlineParts:
 def _far_gradient(examination: Examination) -> HeadlineParts:
     """The gradient at the lag that the task needs, or at the last lag, relative to the largest of the past."""
     gradient = examination.findings["horizon"].series.get("input_gradient") if _has(examination, "horizon") else None
-    if gradient is None or len(gradient) < 2 or not np.nanmax(gradient[1:]) > 0:
+    if gradient is None or gradient.ndim != 1 or len(gradient) < 2 or not np.nanmax(gradient[1:]) > 0:
         return _missing(examination, "horizon")
     needs = needs_of(examination)
     last = len(gradient) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -92,9 +93,10 @@ def lines_by_kind(
 def needs_of(examination: Examination) -> float | None:
     """Return how many steps back the task needs, or None if that is not known."""
     try:
-        return float(examination.about["needs"])
+        needs = float(examination.about["needs"])
     except (KeyError, ValueError):
         return None
+    return needs if 0 <= needs < math.inf else None
 
 
 def need_markers(shown: Sequence[View], axis: str = "x") -> list[Marker]:
