@@ -7,12 +7,26 @@ EXTRAS ?= dev
 CSRC := src/mnemoscope/kernels/csrc
 CPU := $(CSRC)/cpu
 
-.PHONY: test quick test-faults test-engines fuzz soak mutants sanitize demo lint clean
+.PHONY: test locked lock quick test-faults test-engines fuzz soak mutants sanitize demo lint clean
 
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
+
+# The same environment, but from requirements.lock: nothing is installed whose hash is not in it.
+locked:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --require-hashes -r requirements.lock
+	$(BIN)/pip install -q --no-deps --no-build-isolation -e .
+	touch $(STAMP)
+
+# requirements.lock anew, after a change of constraints.txt.
+lock: $(STAMP)
+	mkdir -p build
+	$(BIN)/pip install -q --dry-run --ignore-installed --report build/report.json -c constraints.txt -e '.[dev]' \
+		setuptools wheel
+	PYTHONPATH=tests $(BIN)/python -m dependencies lock build/report.json > requirements.lock
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -170,6 +170,15 @@ def read_bytes(path: Path, *, limit: int = MAX_BYTES, follow: bool = False) -> b
     return data
 
 
+def version(path: Path) -> tuple[int, int] | None:
+    """Return what tells one version of a file from the next that `write_atomic` puts in its place; None without one."""
+    try:
+        info = path.lstat()
+    except OSError:
+        return None
+    return info.st_ino, info.st_mtime_ns
+
+
 def require_regular_file(path: Path) -> None:
     """Refuse what is not a regular file, or too large; for readers of a user's own file that open it by themselves."""
     with _opened(path, os.O_RDONLY, "read", MAX_BYTES, follow=True):

@@ -16,7 +16,17 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import LOCK_SECONDS, FileMissing, locked, make_folder, read_bytes, read_json, remove, write_atomic
+from mnemoscope.files import (
+    LOCK_SECONDS,
+    FileMissing,
+    locked,
+    make_folder,
+    read_bytes,
+    read_json,
+    remove,
+    version,
+    write_atomic,
+)
 from mnemoscope.schema import checked_fields, convert, from_dict
 
 Status = Literal["certified", "estimated", "not applicable", "skipped", "failed"]
@@ -221,11 +231,12 @@ def _load(folder: Path) -> Examination:
     """Read an examination; if another process replaces it meanwhile, the new one."""
     path = folder / FILE if folder.is_dir() else folder
     for _ in range(READS):
+        before = version(path)
         document = _read_document(path)
         try:
             data = read_bytes(path.parent / document.arrays)
         except FileMissing:
-            if _read_document(path).arrays == document.arrays:
+            if version(path) == before:
                 raise
             continue  # replaced between the two reads
         return _examination(document, _read_arrays(data, path), path)

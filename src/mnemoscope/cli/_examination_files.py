@@ -13,7 +13,6 @@ from mnemoscope.cli._names import unused_folder, unused_name
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import (
     LOCK_SECONDS,
-    FileMissing,
     locked,
     make_folder,
     read_json,
@@ -21,6 +20,7 @@ from mnemoscope.files import (
     remove,
     safe_name,
     to_json,
+    version,
     write_atomic,
 )
 from mnemoscope.finding import FILE, READS, Examination
@@ -87,34 +87,47 @@ class _Models:
 
 
 def load_examinations(folder: Path) -> dict[str, Examination]:
-    """Return the examinations in a folder, in a run's folder, or in the folders inside it, by the models' names."""
+    """Return the examinations in a folder, in a run's folder, or in the folders inside it, by the models' names.
+
+    If another process replaces them meanwhile, all are read again: they are those of one time.
+    """
     if not folder.is_dir():
         raise MnemoscopeError(f"there is no folder {folder}")
+    for _ in range(READS):
+        before = _versions(folder)
+        try:
+            found = _load(folder)
+        except MnemoscopeError:
+            if _versions(folder) == before:
+                raise
+        else:
+            if _versions(folder) == before:
+                return found
+    raise MnemoscopeError(f"{folder} changes faster than it can be read; wait for the process that writes it")
+
+
+def _versions(folder: Path) -> list[tuple[int, int] | None]:
+    return [version(path / name) for path in (folder, folder / IN_RUN) for name in (FILE, MODELS)]
+
+
+def _load(folder: Path) -> dict[str, Examination]:
     for path in (folder, examination_folder(folder)):
         if (path / FILE).is_file():
             examination = Examination.load(path)
             return {_name(examination, folder): examination}
         if (path / MODELS).is_file():
-            return _load_listed(path)
+            return _load_named(_listed(path))
     return _load_named(sorted(file.parent for file in folder.glob(f"*/{FILE}")))
 
 
-def _load_listed(folder: Path) -> dict[str, Examination]:
-    """Return the examinations that models.json lists; if another process replaces them meanwhile, the new ones."""
-    for _ in range(READS):
-        names = from_dict(_Models, read_json(folder / MODELS), str(folder / MODELS)).models
-        for name in names:
-            if Path(name).name != name:
-                raise MnemoscopeError(f"{folder / MODELS} names {name!r}, which is not a folder in it")
-            refuse_link(folder / name)
-        try:
-            return _load_named([folder / name for name in names])
-        except FileMissing:
-            if (folder / FILE).is_file():
-                return load_examinations(folder)
-            if from_dict(_Models, read_json(folder / MODELS), str(folder / MODELS)).models == names:
-                raise
-    raise MnemoscopeError(f"{folder} changes faster than it can be read; wait for the process that writes it")
+def _listed(folder: Path) -> list[Path]:
+    """The folders that models.json lists."""
+    names = from_dict(_Models, read_json(folder / MODELS), str(folder / MODELS)).models
+    for name in names:
+        if Path(name).name != name:
+            raise MnemoscopeError(f"{folder / MODELS} names {name!r}, which is not a folder in it")
+        refuse_link(folder / name)
+    return [folder / name for name in names]
 
 
 def _load_named(folders: Sequence[Path]) -> dict[str, Examination]:

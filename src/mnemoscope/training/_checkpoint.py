@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import FileMissing, read_bytes, read_json, remove, to_json, write_atomic
+from mnemoscope.files import FileMissing, read_bytes, read_json, remove, to_json, version, write_atomic
 from mnemoscope.schema import from_dict
 
 FORMAT: Literal[2] = 2  # 1 did not name the file of tensors
@@ -73,12 +73,13 @@ def _write(folder: Path, checkpoint: Checkpoint, tensors: str, name: str) -> Pat
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Return the checkpoint whose JSON file is at `path`; raise one line if it is damaged."""
+    before = version(path)
     body = _read_body(path)
     tensors = path.with_name(body.tensors) if body.tensors else path.with_suffix(".safetensors")
     try:
         data = read_bytes(tensors)
     except FileMissing:
-        if _read_body(path).tensors == body.tensors:
+        if version(path) == before:
             raise
         return read_checkpoint(path)  # replaced by a better one between the two reads
     if hashlib.sha256(data).hexdigest() != body.tensors_sha256:
