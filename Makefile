@@ -24,8 +24,8 @@ locked:
 # requirements.lock anew, after a change of constraints.txt.
 lock: $(STAMP)
 	mkdir -p build
-	$(BIN)/pip install -q --dry-run --ignore-installed --report build/report.json -c constraints.txt -e '.[dev]' \
-		setuptools wheel
+	$(BIN)/pip install -q --dry-run --ignore-installed --report build/report.json -c constraints.txt \
+		-e '.[dev,ray,slurm]' setuptools wheel
 	PYTHONPATH=tests $(BIN)/python -m dependencies lock build/report.json > requirements.lock
 
 lint: $(STAMP)

@@ -1,17 +1,19 @@
 """The versions, hashes and licences of what the development environment is made of.
 
-pip install --dry-run --ignore-installed --report report.json -c constraints.txt -e '.[dev]' setuptools wheel
+pip install --dry-run --ignore-installed --report report.json -c constraints.txt \
+        -e '.[dev,ray,slurm]' setuptools wheel
 python -m dependencies lock report.json > requirements.lock     `make lock` does both
 python -m dependencies licenses                                 the table of docs/security.md
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageMetadata, metadata
+from importlib.metadata import PackageMetadata, PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 HEAD = """\
 # The development environment with the hash of every file: make locked, or
 #   pip install --require-hashes -r requirements.lock && pip install --no-deps --no-build-isolation -e .
-# For Linux on x86-64 and Python 3.11; torch is its build for CPUs, from PyTorch's own index. `make lock` writes it anew.
+# For Linux on x86-64 and Python 3.11; torch is its build for CPUs, from PyTorch's own index. `make lock` makes it anew.
 """
 
 
@@ -94,8 +96,12 @@ def _statements(found: PackageMetadata) -> Iterator[str]:
 
 
 def licenses() -> dict[str, str]:
-    """The licences of all packages in constraints.txt."""
-    return {package: license_of(package) for package in sorted(constraints())}
+    """The licences of all packages in constraints.txt that are installed."""
+    found = {}
+    for package in sorted(constraints()):
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = license_of(package)
+    return found
 
 
 if __name__ == "__main__":
