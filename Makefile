@@ -25,7 +25,7 @@ locked:
 lock: $(STAMP)
 	mkdir -p build
 	$(BIN)/pip install -q --dry-run --ignore-installed --report build/report.json -c constraints.txt \
-		-e '.[dev,ray,slurm]' setuptools wheel
+		-e '.[dev,zoo,ray,slurm]' setuptools wheel
 	PYTHONPATH=tests $(BIN)/python -m dependencies lock build/report.json > requirements.lock
 
 lint: $(STAMP)

@@ -1,7 +1,7 @@
 """The versions, hashes and licences of what the development environment is made of.
 
 pip install --dry-run --ignore-installed --report report.json -c constraints.txt \
-        -e '.[dev,ray,slurm]' setuptools wheel
+        -e '.[dev,zoo,ray,slurm]' setuptools wheel
 python -m dependencies lock report.json > requirements.lock     `make lock` does both
 python -m dependencies licenses                                 the table of docs/security.md
 """

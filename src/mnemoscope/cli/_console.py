@@ -7,9 +7,10 @@ import inspect
 import io
 import json
 import re
+import reprlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
 
 import tyro
@@ -41,11 +42,23 @@ def parse(kind: type[T], arguments: Sequence[str], command: str, *, about: str =
     extra: dict[str, Any] = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(printed):
-            return tyro.cli(kind, args=arguments, prog=f"mnemoscope {command}", description=about or None, **extra)
+            options = tyro.cli(kind, args=arguments, prog=f"mnemoscope {command}", description=about or None, **extra)
+            _check_whole_numbers(options)
+            return options
     except SystemExit as end:
         if not end.code:  # --help was asked for, and printed
             raise
         raise _own_error(end) or MnemoscopeError(error_line(printed.getvalue())) from None
+
+
+def _check_whole_numbers(options: Any) -> None:
+    """Refuse whole numbers that no tensor holds, in any field, also of a task or a configuration inside."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if is_dataclass(value):
+            _check_whole_numbers(value)
+        elif isinstance(value, int) and abs(value) >= 2**63:
+            raise MnemoscopeError(f"{field.name.replace('_', '-')} = {reprlib.repr(value)} is too large; use less")
 
 
 def _own_error(error: BaseException) -> MnemoscopeError | None:

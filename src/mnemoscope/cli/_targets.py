@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,8 @@ def read_options(words: Sequence[str], option: str = "--with") -> dict[str, Any]
             options[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # as {[]: 1} and deep nests do
             options[name] = value
+        if isinstance(options[name], int) and abs(options[name]) >= 2**63:
+            raise MnemoscopeError(f"--with {name} = {reprlib.repr(options[name])} is too large; use less")
     return options
 
 

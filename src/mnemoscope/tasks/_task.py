@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -145,10 +146,10 @@ def require_at_least(task: Task, **bounds: int) -> None:
     for name, bound in bounds.items():
         value = getattr(task, name)
         whole = isinstance(value, int) and not isinstance(value, bool)
-        require(whole and value >= bound, name, value, f"a whole number, {bound} or more")
+        require(whole and bound <= value < 2**63, name, value, f"a whole number, {bound} or more")
 
 
 def require(condition: bool, name: str, value: object, allowed: str) -> None:
     """Unless `condition` holds, raise one line: what was wrong, what was given, what is allowed."""
     if not condition:
-        raise MnemoscopeError(f"{name} = {value!r} is not allowed: {name} must be {allowed}")
+        raise MnemoscopeError(f"{name} = {reprlib.repr(value)} is not allowed: {name} must be {allowed}")
