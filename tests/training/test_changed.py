@@ -71,6 +71,13 @@ def test_other_data_are_refused(stopped: Path, capsys) -> None:
     assert {path: path.read_bytes() for path in stopped.rglob("*.*")} == before
 
 
+def test_other_data_that_make_another_model_are_called_other_data(stopped: Path) -> None:
+    (stopped.parent / "text.txt").write_text(TEXT + "a letter more: z")
+    corpora.characters.cache_clear()
+    with pytest.raises(MnemoscopeError, match="the data are not those of the run"):
+        resume(stopped)
+
+
 @pytest.mark.usefixtures("new_text")
 def test_other_data_that_are_allowed_are_written_down(stopped: Path) -> None:
     assert main(["resume", str(stopped), "--quiet", "--allow-changed", "data"]) == 0

@@ -205,9 +205,12 @@ class Learner:
         weights = tensors_under(checkpoint, "model")
         check_tensors_match(weights, self.model.state_dict(), where)
         self.model.load_state_dict(weights)
+        carried = list(tensors_under(checkpoint, _of_rank("carried", self.ranks.rank)).values())
+        inputs = self._first_inputs() if carried else None  # here: an error of the data is not one of the file
         try:
             self._restore_optimizer(tensors_under(checkpoint, "optimizer"), checkpoint.numbers["learner"])
-            self._restore_carried(list(tensors_under(checkpoint, _of_rank("carried", self.ranks.rank)).values()))
+            if inputs is not None:
+                self._restore_carried(carried, inputs)
             set_random_state(tensors_under(checkpoint, _of_rank("random", self.ranks.rank)))
         except MnemoscopeError as error:
             raise MnemoscopeError(f"{where} does not fit this run's configuration: {error}") from error
@@ -236,13 +239,13 @@ class Learner:
         self._optimizer.load_state_dict(content)
         load_schedule_state(self._schedule, numbers["schedule"])
 
-    def _restore_carried(self, tensors: list[Tensor]) -> None:
-        if not tensors:
-            return
-        # A state made by one step gives the structure that the tensors are put into.
+    def _first_inputs(self) -> Tensor:
         batch = self.task.batch(0, self.config.batch_size)
         rows = self.task.rows(batch, self.ranks.rows(batch.inputs.shape[1]))
-        inputs, _ = move_batch(rows, self.model)
+        return move_batch(rows, self.model).inputs
+
+    def _restore_carried(self, tensors: list[Tensor], inputs: Tensor) -> None:
+        # A state made by one step gives the structure that the tensors are put into.
         with torch.no_grad(), self.fabric.autocast():
             _, template = self.model(inputs[:1], None)
         if len(leaves(template)) != len(tensors):

@@ -81,8 +81,8 @@ class Session:
             self._write_initial_files()
             return
         path = self.folder.checkpoints / f"{checkpoint.update:08d}.safetensors"
+        self._restore_records(checkpoint, str(path))  # first: other data may also make another model
         self.learner.restore(checkpoint, str(path))
-        self._restore_records(checkpoint, str(path))
         self.metrics.truncate()
         self.last_checkpoint = path
 
