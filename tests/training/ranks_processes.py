@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -10,9 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import killing
-
 from mnemoscope.training import Progress, RunConfig, Stop, resume, train
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["mnemoscope.training", "lightning_fabric"])
+
+
+def warm_up() -> None:
+    """Have the imports done, so that the processes to come start at once."""
+    process = _processes.Process(target=int)
+    process.start()
+    process.join()
 
 
 def start(config: RunConfig, folder: Path | None, world: int, **options: Any) -> list[Any]:
@@ -23,7 +32,7 @@ def start(config: RunConfig, folder: Path | None, world: int, **options: Any) ->
     processes = []
     for rank in range(world):
         arguments = (config.to_dict(), folder, rank, world, port, options)
-        process = killing._processes.Process(target=_run, args=arguments)
+        process = _processes.Process(target=_run, args=arguments)
         process.start()
         processes.append(process)
     return processes

@@ -12,7 +12,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import killing
 import pytest
 import ranks_processes as processes
 import torch
@@ -46,7 +45,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def warm() -> None:
-    killing.warm_up()
+    processes.warm_up()
 
 
 def config_of(task: str, text: str, fit: FitConfig = FIT) -> RunConfig:
