@@ -42,8 +42,8 @@ def finish(processes: Sequence[Any]) -> list[int]:
     """Wait for processes and return their exit codes. Once one has failed the others are killed, as by torchrun."""
     while any(process.is_alive() for process in processes):
         if any(process.exitcode for process in processes):
-            time.sleep(0.2)
             for process in processes:
+                process.join(5)  # on a busy machine another may be about to end by itself
                 process.kill()
         time.sleep(0.01)
     return [process.exitcode for process in processes]

@@ -61,7 +61,7 @@ def library() -> ctypes.CDLL | None:
 
 @lru_cache(maxsize=1)
 def build_id() -> str:
-    """Return a name of the build that runs here: its instruction set and a hash of it, or "none"."""
+    """Return a name of the build that runs on this CPU: its instruction set and a hash of it, or "none"."""
     loops = library()
     if loops is None:
         return "none"
