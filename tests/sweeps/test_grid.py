@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.sweeps import parse_grid, run_job_of
 from mnemoscope.sweeps._grid import grid_points, with_changes
 from mnemoscope.sweeps._sweep import _described
-from mnemoscope.tasks import Copy
+from mnemoscope.tasks import Characters, Copy
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
 
 BASE = RunConfig(Copy(T=5), NetworkConfig("RelRNN", 8), FitConfig(updates=10))
@@ -91,3 +93,12 @@ def test_a_list_is_checked_like_a_grid() -> None:
     for base, runs in ((BASE, [BASE]), (None, []), (None, {"fit.seed": [1]})):
         with pytest.raises(MnemoscopeError):
             _described(base, runs, None)
+
+
+def test_the_path_of_a_text_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.txt").write_text("abcd" * 100)
+    monkeypatch.chdir(tmp_path)
+    job = run_job_of(RunConfig(Characters(data="text.txt")))
+    assert job.config["task"]["data"] == str(tmp_path / "text.txt")
+    assert job.name == run_job_of(RunConfig(Characters(data=str(tmp_path / "text.txt")))).name
+    assert run_job_of(RunConfig(Characters())).config["task"]["data"] == "ptb"

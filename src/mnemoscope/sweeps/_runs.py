@@ -23,13 +23,17 @@ class _AtRung(Stop):
 def run_job_of(config: RunConfig, **options: Any) -> Job:
     """Return the job that trains `config`. Equal configurations make the same job, however they were written.
 
-    Where the number of threads is left open it is 1: the same on every machine, and with any number of jobs.
+    Where the number of threads is left open it is 1: the same on every machine, and with any number of jobs. A text's
+    path is made absolute.
     """
     known = layer_options(config.network.model)
     given = {name: value for name, value in config.network.options.items() if value != known[name].default}
     network = replace(config.network, options=given)
     fit = replace(config.fit, threads=config.fit.threads or 1)
     content = RunConfig(config.task, network, fit).to_dict()
+    data = content["task"].get("data")
+    if isinstance(data, str) and Path(data).suffix and Path(data).is_file():
+        content["task"]["data"] = str(Path(data).absolute())  # a worker may have another current folder
     return Job(CALL, content, f"{config.task.name}-{config.network.model}", options)
 
 
