@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from mnemoscope import examine
 from mnemoscope.report import headlines
-from mnemoscope.scopes import horizon, recurrence
+from mnemoscope.scopes import Watch, horizon, recurrence
 
 MEMORY = ["recurrence", "horizon"]
 
@@ -214,6 +214,29 @@ def test_channels_first():
     found = examine(model, torch.randn(4, 2, 30), scopes=MEMORY)
     assert found.about["inputs"].startswith("4 sequences of 30 steps")
     assert found["horizon"].figures["receptive_field"] == 3
+
+
+def test_channels_first_with_one_target_per_sequence():
+    model = nn.Sequential(nn.ConstantPad1d((2, 0), 0.0), nn.Conv1d(2, 5, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    labels = torch.randint(0, 5, (4,))
+    found = examine(model, torch.randn(4, 2, 30), labels, F.cross_entropy, scopes=MEMORY)
+    assert found.about["layout"] == "(batch, features, time)"
+    assert found["horizon"].figures["horizon"] == 29
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (lambda: nn.Sequential(nn.ConstantPad1d((2, 0), 0.0), nn.Conv1d(2, 5, 3)), torch.randn(6, 2, 30)),
+        (lambda: nn.LSTM(3, 4), torch.randn(30, 3)),
+        (lambda: nn.LSTM(3, 4), torch.randn(30, 6, 3).tolist()),
+    ],
+)
+def test_a_watch_reads_what_examine_reads(make, inputs):
+    model = make()
+    look = Watch(model, inputs, every=1, sequences=6)()
+    wanted = examine(model, inputs, scopes=["horizon"])["horizon"].figures["horizon"]
+    assert look["horizon"] == pytest.approx(wanted, abs=1)
 
 
 class TCN(nn.Module):

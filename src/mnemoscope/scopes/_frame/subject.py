@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from mnemoscope.adapters import Adapted, Output, WithReadout, adapt, instantiate
+from mnemoscope.adapters import Adapted, Layout, Output, WithReadout, adapt, instantiate
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes._frame.repeat import Repetition, find_repetition
@@ -214,11 +214,14 @@ def subject_of(
     if needs is not None and not 0 <= needs < math.inf:
         raise MnemoscopeError(f"needs is a number of steps back, at least 0; got {needs!r}")
     model = instantiate(model)
-    if batch_first is None and not channels_first:
-        batch_first = _layout_by_targets(inputs, targets)
+    options: dict[str, Any] = {"channels_first": channels_first, "kwargs": kwargs, "output": output}
     with untouched(model):
         before = Snapshot(model)
-        adapted = adapt(model, inputs, batch_first, channels_first=channels_first, kwargs=kwargs, output=output)
+        adapted = adapt(model, inputs, batch_first, **options)
+        by_targets = _layout_by_targets(inputs, targets) if batch_first is None else None
+        is_known = adapted.layout in (Layout.CHANNELS_FIRST, Layout.UNBATCHED)
+        if by_targets not in (None, adapted.batch_first) and not is_known:
+            adapted = adapt(model, inputs, by_targets, **options)
         repetition = find_repetition(adapted.run, adapted.features, before, adapted.outputs)
         adapted = _what_repeats(replace(adapted, outputs=None), repetition)
     return Subject(model, adapted, targets, loss, needs, seed, progress, deadline, repetition)

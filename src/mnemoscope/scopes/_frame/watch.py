@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnemoscope.adapters import adapt
+from mnemoscope.adapters import Layout, adapt
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import one_line_errors
@@ -70,8 +70,12 @@ class Watch:
         self.fraction = fraction
         self.log = log
         with one_line_errors("watch"), untouched(model):
-            self.batch_first = adapt(model, inputs, batch_first).batch_first  # raises if inputs do not fit the model
-        self.inputs = inputs[:sequences] if self.batch_first else inputs[:, :sequences]
+            layout = adapt(model, inputs, batch_first).layout  # raises if inputs do not fit the model
+        self.batch_first = None if layout in (Layout.CHANNELS_FIRST, Layout.UNBATCHED) else layout is Layout.BATCH_FIRST
+        self.inputs = inputs
+        if isinstance(inputs, Tensor) and layout is not Layout.UNBATCHED:
+            axis = layout.batch_axis
+            self.inputs = inputs.narrow(axis, 0, min(sequences, inputs.shape[axis]))
         self.updates = 0
         self.history: list[dict[str, float]] = []
 
@@ -123,7 +127,7 @@ class Watch:
             "estimated",
             figures={"horizon": last["horizon"], "lambda": last["lambda"]},
             series=arrays(**{name: [look[name] for look in self.history] for name in first}),
-            method=f"one look every {self.every} updates at {self.inputs.shape} inputs",
+            method=f"one look every {self.every} updates at a few sequences",
             title=title,
             question="How does the memory change while the model is trained?",
         )
