@@ -27,9 +27,9 @@ examined by `mnemoscope.examine(model, inputs)`. What is known of it must be fou
 CLIENTS = """
 ## Libraries that use the layers
 
-`pip install -c constraints.txt -e '.[clients]'`, then `pytest tests/clients`.
+`make clients` runs them: tests in `tests/clients` that put the layers where nn.LSTM stood.
 
-| test | what was tried |
+| tried with | what |
 |---|---|
 """
 
@@ -46,14 +46,15 @@ def _key(name: str) -> str:
 
 
 def client_rows() -> list[str]:
-    """Return a row for every test of a client: its name, and the first line of its docstring or its name in words."""
+    """Return a row for every test of a client: its file and its name in words, with the first line of its docstring."""
     rows = []
     for path in sorted((ROOT / "tests" / "clients").glob("test_*.py")):
         for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                words = node.name.removeprefix("test_").replace("_", " ")
                 said = (ast.get_docstring(node) or "").partition("\n")[0]
-                words = said or node.name.removeprefix("test_").replace("_", " ")
-                rows.append(f"| `{path.stem.removeprefix('test_')}` | {words} |")
+                what = f"{words}: {said[0].lower()}{said[1:]}" if said else words
+                rows.append(f"| {path.stem.removeprefix('test_').replace('_', ' ')} | {what} |")
     return rows
 
 
