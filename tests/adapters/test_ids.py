@@ -53,6 +53,7 @@ WAYS = {
     "matrix": lambda model, ids: F.embedding(ids.flatten(), model.table).view(*ids.shape, V),
     "clamped": lambda model, ids: model.token(ids.clamp(0, V - 1).long()),
     "hashed": lambda model, ids: model.token(ids) + model.other((3 * ids + 1) % V),
+    "hashed in the same table": lambda model, ids: model.token(ids) + model.token((3 * ids + 1) % V) ** 2,
     "time first": lambda model, ids: model.token(ids.t()).transpose(0, 1),
 }
 

@@ -20,6 +20,8 @@ class Mutant(NamedTuple):
 
 
 EQUATIONS = "tests/test_equations.py"
+ORDINARY = "tests/scopes/test_ordinary_models.py"
+IDS = "tests/adapters/test_ids.py"
 RELEVANCY = "tests/layers/test_relevancy.py"
 STABLE = "tests/layers/test_stable.py"
 ORTHOGONAL = "tests/layers/test_orthogonal.py"
@@ -200,6 +202,14 @@ SCOPE_MUTANTS = [
     Mutant("attention-entropy", "scopes/_attention.py", "entr(weights).sum(1).exp()", "entr(weights).sum(1)", ATTENTION),
     Mutant("attention-relevance-needed", "scopes/_attention.py", "amin(1) * screening.decay", "amin(1)", ATTENTION),
     Mutant("attention-beyond-buffer", "scopes/_attention.py", "_fraction(attention * (lags >= buffer), attention)", "_fraction(attention * (lags > buffer), attention)", ATTENTION),
+    Mutant("receptive-field", "scopes/_measures/decay.py", "return float(felt[-1] + 1) if", "return float(felt[-1]) if", ORDINARY + "::test_the_receptive_field_is_said"),
+    Mutant("receptive-field-underflow", "scopes/_measures/decay.py", "strongest[felt[-1]] > smallest * strongest.max()", "strongest[felt[-1]] > 0", ORDINARY + "::test_a_memory_that_underflows_has_no_receptive_field"),
+    Mutant("receptive-field-detached", "scopes/_horizon.py", "return bool(change > negligible(y.dtype) * y.abs().max())", "return False", ORDINARY + "::test_a_detached_state_has_no_receptive_field"),
+    Mutant("first-token", "scopes/_horizon.py", "< by_first * growth ** (1 / 8))", "> by_first * growth ** (1 / 8))", ORDINARY + "::test_a_classifier_that_reads_the_first_token_does_not_explode"),
+    Mutant("half-precision", "scopes/_measures/rounding.py", "return min(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)", "return torch.finfo(dtype).eps", ORDINARY + "::test_a_step_in_half_precision_that_forgets_nothing_is_not_random"),
+    Mutant("lags-from-last-read", "scopes/_measures/gradients.py", "return JacobianNorms(norms.frobenius[unread:], spectral, norms.ends - unread)", "return norms", ORDINARY + "::test_fewer_or_more_outputs_than_inputs_of_a_convolution"),
+    Mutant("ids-positions", "adapters/_ids.py", "rows = columns[ids.positions.clamp(min=0)]", "rows = columns[ids.positions.clamp(min=0) * 0]", IDS + "::test_every_way_to_look_ids_up"),
+    Mutant("ids-derived", "adapters/_ids.py", "first.derived or not unchanged", "first.derived", IDS + "::test_every_way_to_look_ids_up"),
     Mutant("decay-rate", "scopes/_measures/decay.py", "return Law(name, math.exp(slope), exponent, quality, advantage)", "return Law(name, math.exp(-slope), exponent, quality, advantage)", HORIZON),
     Mutant("decay-law", "scopes/_measures/decay.py", "if residual_power < residual_exponential:", "if residual_power > residual_exponential:", HORIZON),
     Mutant("decay-quality", "scopes/_measures/decay.py", "quality = 1 - best / total if total > tiny else 1.0", "quality = 1.0", HORIZON),
