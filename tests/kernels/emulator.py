@@ -48,6 +48,13 @@ def _box(arg: torch.Tensor | int | float | None) -> ctypes._SimpleCData:
     return ctypes.c_double(arg) if isinstance(arg, float) else ctypes.c_int(arg)
 
 
+def launch_steps(name: str, defines: dict, *, args: dict, steps=None, before=None, **sizes: int) -> None:
+    """`compiler.launch_steps`, on CPU tensors."""
+    for t in steps:
+        before(t)
+        launch(name, defines, args={**args, "t": t}, **sizes)
+
+
 def launch(name: str, defines: dict, *, blocks: int, threads: int, shared_floats: int, args: dict) -> None:
     """`compiler.launch`, on CPU tensors."""
     sizes = {"THREADS": threads, "SHARED_FLOATS": shared_floats}

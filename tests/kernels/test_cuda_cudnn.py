@@ -72,6 +72,21 @@ def test_small_layers_are_ours_and_wide_ones_cudnns():
     assert _cudnn.cudnn_is_faster("gru", 257, 97)
 
 
+def test_cudnn_runs_no_other_equations():
+    cells = {name: layer(3, 4).cudnn_cell() for name, layer in ms.layers.LAYERS.items()}
+    known = {name: cell for name, cell in cells.items() if cell is not None}
+    assert known == {"RNN": "tanh", "LSTM": "lstm", "GRU": "gru"}
+    assert ms.RNN(3, 4, nonlinearity="relu").cudnn_cell() == "relu"
+    for options in ({"nonlinearity": "modrelu"}, {"nonlinearity": "identity"}, {"preactivation": True}):
+        assert ms.RNN(3, 4, **options).cudnn_cell() is None
+
+    class Changed(ms.LSTM):
+        def advance(self, w, u, h, c):
+            return super().advance(w, 2 * u, h, c)
+
+    assert Changed(3, 4).cudnn_cell() is None
+
+
 @needs_cuda
 @pytest.mark.parametrize("cell", LAYERS)
 def test_wide_layers_are_cudnns(cell, monkeypatch):

@@ -14,7 +14,7 @@ from fused_truth import Packed, assert_fused_equals_eager, calm, opposed
 import mnemoscope as ms
 from mnemoscope import kernels
 from mnemoscope.kernels import _cuda, _dispatch, _fused
-from mnemoscope.kernels._cuda import compiler, layout
+from mnemoscope.kernels._cuda import compiler, layout, screened
 from mnemoscope.kernels._operator import NAMESPACE, OPERATORS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
@@ -36,7 +36,12 @@ def emulated(monkeypatch):
         ran.append(name)
         emulator.launch(name, *rest, **named)
 
+    def launch_steps(name, *rest, **named):
+        ran.append(name)
+        emulator.launch_steps(name, *rest, **named)
+
     monkeypatch.setattr(compiler, "launch", launch)
+    monkeypatch.setattr(compiler, "launch_steps", launch_steps)
     monkeypatch.setattr(layout, "limits", lambda device: EMULATED)
     monkeypatch.setattr("torch.cuda._utils._nvrtc_compile", len, raising=False)
     monkeypatch.setattr(_dispatch, "backend_supports", supports)
@@ -121,6 +126,40 @@ def test_an_odd_number_of_slots_per_lane(emulated):
 
 def test_screened_lstm_over_a_cluster(emulated):
     check(ms.RelLSTM(3, 65, buffer=3, relevant=2), emulated, "screened", T=7, B=1)
+
+
+@pytest.fixture
+def no_clusters(monkeypatch):
+    """No layer fits a cluster: screened attention runs step by step."""
+    monkeypatch.setattr(screened, "supports", lambda *_: False)
+
+
+@pytest.mark.parametrize(
+    ("layer", "options"),
+    [
+        (ms.RelRNN, {"buffer": 3, "relevant": 2}),
+        (ms.RelRNN, {"buffer": 0, "relevant": 3, "mix": "mean", "nonlinearity": "modrelu"}),
+        (ms.RelLSTM, {"buffer": 3, "relevant": 3, "decay": 0.7, "refresh": True, "output": "s"}),
+        (ms.RelRNN, {"buffer": 0, "relevant": 0}),
+    ],
+)
+def test_screening_step_by_step(emulated, no_clusters, layer, options):
+    layer = calm(layer(3, 20, **options))
+    steps = 3 * (layer.buffer + layer.relevant) + 2
+    check(layer, emulated, "screened_step", T=steps, state=carried(layer, emulated))
+    emulated.clear()
+    check(layer, emulated, "screened_step", T=steps)
+
+
+@pytest.mark.parametrize("layer", [ms.RelRNN, ms.RelLSTM])
+def test_screening_step_by_step_of_padded_rows(emulated, no_clusters, layer):
+    packed = Packed(calm(layer(3, 8, buffer=2, relevant=2, bidirectional=True)), torch.tensor([2, 6, 4]))
+    assert_fused_equals_eager(packed, torch.randn(6, 3, 3))
+    assert set(emulated) == {"screened_step_forward", "screened_step_backward"}
+
+
+def test_a_layer_wider_than_a_block_has_threads(emulated):
+    check(ms.RelLSTM(3, 520, buffer=2, relevant=1), emulated, "screened_step", T=4, B=1)
 
 
 @pytest.mark.parametrize("layer", [ms.MemRNN, ms.MemLSTM])

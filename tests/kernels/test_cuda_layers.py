@@ -53,13 +53,13 @@ def launched(monkeypatch):
     from mnemoscope.kernels._cuda import compiler
 
     names = []
-    run = compiler.launch
+    run = compiler.launch_steps  # which `launch` calls, too
 
-    def launch(name, *rest, **named):
+    def launch_steps(name, *rest, **named):
         names.append(name)
         run(name, *rest, **named)
 
-    monkeypatch.setattr(compiler, "launch", launch)
+    monkeypatch.setattr(compiler, "launch_steps", launch_steps)
     return names
 
 
@@ -92,6 +92,27 @@ def test_sizes(launched, name, n, T, B):
 @pytest.mark.parametrize("name", ["RNN", "OrthRNN", "RAC", "GRU", "RelRNN", "MemRNN"])
 def test_more_than_256_units(launched, name):
     check(LAYERS[name](5, 511, device=DEVICE), launched, 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "B"),
+    [("RelRNN", 513, 3), ("RelRNN", 1024, 130), ("RelRNN", 2048, 2), ("RelLSTM", 300, 140), ("RelLSTM", 1025, 3)],
+)
+def test_layers_wider_than_a_cluster(launched, name, n, B):
+    layer = calm(LAYERS[name](5, n, device=DEVICE))
+    check(layer, launched, 14, B)
+    assert set(launched) == {"screened_step_forward", "screened_step_backward"}
+    state = ms.detach(layer(2 * torch.randn(13, B, 5, device=DEVICE))[1])
+    check(layer, launched, 14, B, state)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_widths_of_screening(launched, seed):
+    dice = random.Random(seed)
+    layer = LAYERS[dice.choice(["RelRNN", "RelLSTM"])](
+        5, dice.randint(257, 2048), buffer=dice.randint(0, 10), relevant=dice.randint(1, 10), device=DEVICE
+    )
+    check(layer, launched, dice.randint(1, 30), dice.randint(1, 9))
 
 
 @pytest.mark.parametrize("n", [1, 64, 128, 200])

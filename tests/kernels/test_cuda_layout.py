@@ -46,7 +46,7 @@ def test_a_tile_holds_every_weight_once(on, rows, n):
 def test_devices_without_clusters_keep_what_fits_one_block(on):
     on(AMPERE)
     assert supports("attentive", n=128, dtype=torch.float32, device=DEVICE, buffer=10, relevant=10)
-    assert not supports("attentive", n=128, dtype=torch.float32, device=DEVICE, cell="lstm", buffer=10, relevant=10)
+    assert not screened.supports(True, 128, 20, DEVICE)
     assert full_attention.choose_clusters(False, 128, 4, DEVICE).cluster_blocks == 1
 
 

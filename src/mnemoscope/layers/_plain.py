@@ -156,8 +156,9 @@ class RNN(Gated, TorchInterface):
 
     def cudnn_cell(self) -> str | None:
         phi = self.kernel_nonlinearity()
-        known = phi in ("tanh", "relu") and self.kernel_spec() is not None and self.unchanged_from(Layer, "project")
-        return phi if known else None
+        if self.preactivation or phi not in ("tanh", "relu"):
+            return None
+        return phi if self.unchanged_from(RNN, "cell", "advance", "project") else None
 
     def options_repr(self) -> list[str]:
         shown = [f"nonlinearity={self.nonlinearity!r}"]

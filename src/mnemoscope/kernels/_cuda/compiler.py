@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -41,16 +42,39 @@ def launch(
     `args` are the kernel's parameters by name; None is for a pointer that the kernel does not use. The kernel checks at
     compile time that it needs `threads` and `shared_floats`.
     """
+    launch_steps(name, defines, blocks=blocks, threads=threads, shared_floats=shared_floats, args=args)
+
+
+def launch_steps(
+    name: str,
+    defines: Defines,
+    *,
+    blocks: int,
+    threads: int,
+    shared_floats: int,
+    args: Mapping[str, Argument],
+    steps: Iterable[int] | None = None,
+    before: Callable[[int], None] | None = None,
+) -> None:
+    """Run a kernel once for each of `steps`, which is its parameter t, after `before(t)`; without steps, once."""
+    if steps is not None:
+        args = {**args, "t": 0}
     ordered = order_arguments(name, args)
     index = next(arg for arg in ordered if isinstance(arg, Tensor)).get_device()
-    if index != torch.cuda.current_device():
-        with torch.cuda.device(index):
-            launch(name, defines, blocks=blocks, threads=threads, shared_floats=shared_floats, args=args)
-        return
-    _create_context(index)
-    function = _function(name, tuple(defines.items()), threads, shared_floats, index)
-    values = [arg.data_ptr() if isinstance(arg, Tensor) else arg or 0 for arg in ordered]
-    function.launch(blocks, cuda_stream(index), values)
+    with torch.cuda.device(index) if index != torch.cuda.current_device() else nullcontext():
+        _create_context(index)
+        function = _function(name, tuple(defines.items()), threads, shared_floats, index)
+        stream = cuda_stream(index)
+        values = [arg.data_ptr() if isinstance(arg, Tensor) else arg or 0 for arg in ordered]
+        if steps is None:
+            function.launch(blocks, stream, values)
+            return
+        t_index = args_in_order(name).index("t")
+        for t in steps:
+            if before is not None:
+                before(t)
+            values[t_index] = t
+            function.launch(blocks, stream, values)
 
 
 class Parameter(NamedTuple):
@@ -96,8 +120,14 @@ def order_arguments(name: str, args: Mapping[str, Argument]) -> list[Argument]:
 
 
 @cache
+def args_in_order(name: str) -> tuple[str, ...]:
+    """Return the names of a kernel's parameters."""
+    return tuple(parameter.name for parameter in parameters(name))
+
+
+@cache
 def _names(name: str) -> frozenset[str]:
-    return frozenset(parameter.name for parameter in parameters(name))
+    return frozenset(args_in_order(name))
 
 
 def _create_context(index: int) -> None:

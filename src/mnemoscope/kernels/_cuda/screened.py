@@ -9,18 +9,19 @@ from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import compiler, layout
 from mnemoscope.kernels._cuda.arguments import PHI, to_device
 from mnemoscope.kernels._cuda.layout import Tile
+from mnemoscope.kernels._cuda.products import carried_gradients, products_of
 
 MAX_SLOTS = 32  # lane i of a warp has the record of slot i
 
 
-def _rows(lstm: bool) -> int:
+def rows_per_unit(lstm: bool) -> int:
     """Rows of [V; W_a; U_a] per unit."""
     return 6 if lstm else 3
 
 
 def supports(lstm: bool, n: int, slots: int, device: torch.device) -> bool:
     """True if the weights fit the registers, and the slots the shared memory, of one cluster."""
-    tile = layout.tile(_rows(lstm), n, device)
+    tile = layout.tile(rows_per_unit(lstm), n, device)
     if tile is None or slots > MAX_SLOTS:
         return False
     return backward_floats(tile, slots, has_ds=True) <= layout.limits(device).shared_floats
@@ -54,10 +55,10 @@ def forward(
     options: op.AttentionOptions,
     lengths: Tensor | None,
     save: bool,
-) -> None:
-    """Fill `run`; all tensors float32."""
+) -> op.AttentiveRun:
+    """Fill `run` and return it; all tensors float32."""
     T, B, n = run.h.shape
-    tile = layout.require_tile(_rows(options.cell == "lstm"), n, xp.device)
+    tile = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, xp.device)
     compiler.launch(
         "screened_forward",
         {
@@ -93,6 +94,7 @@ def forward(
             "decay": float(options.decay),
         },
     )
+    return run
 
 
 def backward(
@@ -107,22 +109,13 @@ def backward(
     """Return the gradients; all tensors float32."""
     T, B, n = saved.h.shape
     m0 = options.buffer + options.relevant
-    tile = layout.require_tile(_rows(options.cell == "lstm"), n, saved.h.device)
+    tile = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, saved.h.device)
 
-    # What every state was to each matrix, and every step's query.
-    matrices = torch.cat([weights.V, weights.W_a, weights.U_a])
-    VW_a = matrices[:-n]  # what reads s
-    projected = saved.h @ matrices.T  # (T, B, rows n)
-    queries = saved.s[:-1] @ weights.W_a.T  # (T - 1, B, n)
-    query0 = state.s0 @ weights.W_a.T if state.s0.numel() else None
-
-    # The same for the carried memory, and room for its gradients.
     has_ds = grads.ds is not None
-    projected0 = gathered0 = None
-    if memory.values0.numel():
-        projected0 = torch.cat([memory.values0 @ VW_a.T, memory.keys0], -1)  # (B, m0, rows n)
-        gathered0 = projected.new_empty(B, m0, (tile.rows + has_ds) * n)
-
+    products = products_of(weights, state, memory, saved)
+    gathered0 = None
+    if products.projected0 is not None:
+        gathered0 = saved.h.new_empty(B, m0, (tile.rows + has_ds) * n)
     found = op.attentive_backward.allocate(grads, weights, state, memory, options, saved, lengths)
     dv_rows = found.dv.new_empty(B, n)
     compiler.launch(
@@ -143,10 +136,10 @@ def backward(
             "W_a": weights.W_a,
             "U_a": weights.U_a,
             "v": weights.v,
-            "projected": projected,
-            "projected0": projected0,
-            "queries": queries,
-            "query0": query0,
+            "projected": products.projected,
+            "projected0": products.projected0,
+            "queries": products.queries,
+            "query0": products.query0,
             "c0": state.c0,
             "values0": memory.values0,
             "origin0": memory.origin0,
@@ -166,18 +159,4 @@ def backward(
             "B": B,
         },
     )
-
-    found = found._replace(dv=dv_rows.sum(0))
-
-    # Gradients of the state and the memory that were carried in: of the memory's products with [V; W_a], of its keys,
-    # of its values.
-    if query0 is not None:
-        found = found._replace(ds0=found.dxp[0] @ weights.V + found.dq[0] @ weights.W_a)
-    if gathered0 is not None:
-        gates_n = weights.V.shape[0]
-        dkeys0 = gathered0[..., gates_n + n : gates_n + 2 * n].contiguous()
-        dvalues0 = gathered0[..., : gates_n + n] @ VW_a
-        if has_ds:
-            dvalues0 = dvalues0 + gathered0[..., gates_n + 2 * n :]
-        found = found._replace(dvalues0=dvalues0, dkeys0=dkeys0)
-    return found
+    return carried_gradients(found._replace(dv=dv_rows.sum(0)), weights, products, gathered0)

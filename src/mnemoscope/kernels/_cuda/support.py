@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from mnemoscope.kernels._cuda import full_attention, plain, sab, screened
+from mnemoscope.kernels._cuda import full_attention, plain, sab, screened_steps
 from mnemoscope.torch_internals import cuda_compiler
 
 
@@ -38,7 +38,7 @@ def _fits(family: str, n: int, device: torch.device, lstm: bool, buffer: int, re
     if family == "attentive" and buffer < 0:
         return full_attention.supports(lstm, n, device)
     if family == "attentive":
-        return screened.supports(lstm, n, buffer + relevant, device)
+        return screened_steps.supports(buffer + relevant)  # layers of any width, and by clusters where they fit
     if family == "sab":
         return sab.supports(n, relevant, device)
     return family in plain.CELLS and plain.supports(plain.CELLS[family], n, device)

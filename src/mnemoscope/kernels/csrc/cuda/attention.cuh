@@ -1,32 +1,23 @@
 // Attention over at most 32 slots in shared memory (screened, sab): what both passes share.
 //
-// Slots 0 .. BUFFER - 1 are S, a ring of the last BUFFER states; the next RELEVANT slots are R.
 // Slot i belongs to lane i % LANES_PER_UNIT of each unit.
 //
 // A constant in all logits leaves the softmax as it is: of v . tanh(q + k) = v . (1 - 2 r) the
 // kernels compute -2 v . r.
 //
-// Sizes that the host passes beside those of tile.cuh: BUFFER, RELEVANT; MIX_MEAN: s = (h + c) / 2
-// instead of h + c.
+// Sizes are those of tile.cuh and screening.cuh.
 #pragma once
 #include "equations.cuh"
+#include "screening.cuh"
 #include "tile.cuh"
 
-constexpr int SLOTS = BUFFER + RELEVANT;
 constexpr int SLOTS_PER_LANE = SLOTS > 0 ? (SLOTS + LANES_PER_UNIT - 1) / LANES_PER_UNIT : 1;
 constexpr int PADDED_SLOTS = SLOTS_PER_LANE * LANES_PER_UNIT;
 // The padding lets a unit's lanes read their slots from different shared-memory banks.
 constexpr int SLOT_STRIDE = UNITS_PER_BLOCK + UNITS_PER_WARP;
 constexpr int FIELD_STRIDE = PADDED_SLOTS * SLOT_STRIDE;
-constexpr float MIX = MIX_MEAN ? .5f : 1.f;
-static_assert(SLOTS <= 32, "lane i of a warp keeps the record of slot i");
 static_assert(SLOTS_PER_LANE <= UNITS_PER_WARP,
               "the sums of a lane's slots are scattered over units");
-
-// An integer with the order of the float with these bits; its own inverse.
-DEVICE int sortable_bits(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
-DEVICE int sortable(float x) { return sortable_bits(float_bits(x)); }
-DEVICE float from_sortable(int x) { return bits_float(sortable_bits(x)); }
 
 // Numbers per slot and unit in shared memory: (field, slot, unit of the block).
 struct SlotFields {

@@ -50,14 +50,15 @@ KERNEL sab_backward(const float* dh, const float* dattended, const float* dc_T, 
             for (int r = 0; r < 4; ++r)
                 dxp[(first - unit + t * step_stride) * 4 + r * n + unit] = 0.f;
 
-    // The state in slot `lane` at step t (-1: as carried in), and the attention that it received. A
-    // saved tensor may come back changed (torch's hooks): an index of no state is an empty slot.
+    // The state in slot `lane` at step t (-1: as carried in), and the attention that it received.
     const auto state_at = [&](int t) {
         if (lane >= TOP) return -1;
         if (t < 0) return top0[(long long)pos.sequence * TOP + lane];
-        const int state = slots[((long long)t * B + pos.sequence) * TOP + lane];
-        return state < m0 + T ? state : -1;
+        return slots[((long long)t * B + pos.sequence) * TOP + lane];
     };
+    // A saved tensor may come back changed (torch's hooks): an index of no state is an empty slot.
+    // Checked when the loaded number is used, a step later: a check would wait for it.
+    const auto checked = [&](int state) { return state < m0 + T ? state : -1; };
     const auto attention_at = [&](int t) {
         const bool exists = lane < TOP && t >= 0;
         return exists ? attention[((long long)t * B + pos.sequence) * TOP + lane] : 0.f;
@@ -76,7 +77,7 @@ KERNEL sab_backward(const float* dh, const float* dattended, const float* dc_T, 
 
     // The memory that the last step attended to. Its own state was stored after that.
     TopStates top;
-    top.state = state_at(steps - 1);
+    top.state = checked(state_at(steps - 1));
     top.score = score_of(top.state);
     const long long clock = clock0[pos.sequence];
     const int stored_by_last =
@@ -107,7 +108,7 @@ KERNEL sab_backward(const float* dh, const float* dattended, const float* dc_T, 
     };
     load_step(steps - 1);
     float alpha = attention_at(steps - 1);
-    int previous_state = state_at(steps - 2);
+    int previous_state = checked(state_at(steps - 2));
     sync_cluster();  // before a block stores into another, that one must have begun
 
     for (int t = steps - 1; t >= 0; --t) {
@@ -197,7 +198,7 @@ KERNEL sab_backward(const float* dh, const float* dattended, const float* dc_T, 
         }
         top.state = previous_state;
         top.score = previous_score;
-        previous_state = earlier_state;
+        previous_state = checked(earlier_state);
         alpha = previous_alpha;
     }
 

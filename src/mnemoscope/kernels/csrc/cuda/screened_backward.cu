@@ -113,16 +113,17 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
             gradients(r, slot, pos.block_unit) = 0.f;
         }
     };
-    // The state in slot `lane` at step t (-1: as carried in), and the attention that it received. A
-    // saved tensor may come back changed (torch's hooks): an index of no state is an empty slot.
+    // The state in slot `lane` at step t (-1: as carried in), and the attention that it received.
     const auto state_at = [&](int t) {
         if (lane >= SLOTS) return -1;
-        if (t >= 0) {
-            const int state = slots[((long long)t * B + pos.sequence) * SLOTS + lane];
-            return state < SLOTS + T && (origin0 || state >= SLOTS) ? state : -1;
-        }
+        if (t >= 0) return slots[((long long)t * B + pos.sequence) * SLOTS + lane];
         const bool carried = origin0 && origin0[(long long)pos.sequence * SLOTS + lane] >= 0;
         return carried ? lane : -1;
+    };
+    // A saved tensor may come back changed (torch's hooks): an index of no state is an empty slot.
+    // Checked when the loaded number is used, a step later: a check would wait for it.
+    const auto checked = [&](int state) {
+        return state < SLOTS + T && (origin0 || state >= SLOTS) ? state : -1;
     };
     const auto attention_at = [&](int t) {
         const bool exists = lane < SLOTS && t >= 0;
@@ -130,7 +131,7 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
     };
 
     // The slots as the last step left them.
-    int state = state_at(steps - 1), previous_state = state_at(steps - 2);
+    int state = checked(state_at(steps - 1)), previous_state = checked(state_at(steps - 2));
     for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
         float fields[FIELDS_PER_LANE];
         load_state(slot < SLOTS ? shuffle(state, slot) : -1, fields);
@@ -270,7 +271,7 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         if (change.evicted_from >= 0) fill_slot(change.evicted_from, evicted_fields);
         sync_warp();
         state = previous_state;
-        previous_state = earlier_state;
+        previous_state = checked(earlier_state);
         alpha = previous_alpha;
     }
 

@@ -22,37 +22,6 @@ struct SharedLayout {  // offsets in floats
 };
 CHECK_SHARED_MEMORY(SharedLayout);
 
-// Which state is in which slot: lane i has the record of slot i, every warp the same.
-struct SlotTable {
-    int state = -1;  // index into [carried memory | new states]; -1: empty
-    float relevance = 0.f;  // attention received while the state was in S
-    int next_slot = 0;  // the slot of S that the next state takes
-
-    // Make room for the state `newest`. Returns its slot (-1: none). `promoted` is the slot of R
-    // that the state which leaves S moves to (-1: none).
-    DEVICE int admit(int lane, int newest, float decay, int& promoted) {
-        promoted = -1;
-        if (lane >= BUFFER) relevance *= decay;
-        if constexpr (RELEVANT > 0) {
-            const int leaving = BUFFER > 0 ? shuffle(state, next_slot) : newest;
-            const float leaving_relevance = BUFFER > 0 ? shuffle(relevance, next_slot) : 0.f;
-            if (leaving >= 0) {
-                // It replaces the least relevant state of R (an empty slot first) if it has more.
-                const bool in_R = lane >= BUFFER && lane < SLOTS;
-                const int order = sortable(state >= 0 ? relevance : NEGATIVE_INFINITY);
-                const int least = warp_min(in_R ? order : 0x7fffffff);
-                const int candidate = first_bit(warp_ballot(in_R && order == least));
-                if (leaving_relevance > from_sortable(least)) promoted = candidate;
-                if (lane == promoted) state = leaving, relevance = leaving_relevance;
-            }
-        }
-        const int slot = BUFFER > 0 ? next_slot : promoted;
-        if (lane == slot) state = newest, relevance = 0.f;
-        if (BUFFER > 0) next_slot = next_slot + 1 == BUFFER ? 0 : next_slot + 1;
-        return slot;
-    }
-};
-
 // Names and shapes are those of the operator attentive_forward. Null pointers: s0 and c0 are zero,
 // and the carried memory (values0, keys0, origin0, relevance0, clock0) is empty.
 KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const float* U_a,

@@ -1,0 +1,74 @@
+"""What the backward pass of a screened recurrence multiplies, before its kernel and after it.
+
+The kernels mix products of states, never states with matrices: [V; W_a; U_a] h_i is made once for every state, and the
+gradients of these products are gathered over all steps that attend to it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mnemoscope.kernels import _operators as op
+
+
+class Products(NamedTuple):
+    """The products of all states; those of a state or a memory that was not carried in are None.
+
+    matrices ((G + 2)n, n) = [V; W_a; U_a]; projected (T, B, (G + 2)n) of the states h; projected0 (B, m, (G + 2)n),
+    [V; W_a] values0 followed by keys0; queries (T - 1, B, n) = W_a s_t, which step t + 1 reads; query0 (B, n) = W_a s0.
+    """
+
+    matrices: Tensor
+    projected: Tensor
+    projected0: Tensor | None
+    queries: Tensor
+    query0: Tensor | None
+
+
+def stack_matrices(weights: op.AttentionWeights) -> Tensor:
+    """Return [V; W_a; U_a], ((G + 2)n, n)."""
+    return torch.cat([weights.V, weights.W_a, weights.U_a])
+
+
+def project_memory(matrices: Tensor, memory: op.CarriedMemory) -> Tensor | None:
+    """Return [V; W_a] values0 followed by keys0, (B, m, (G + 2)n); None if nothing was carried in."""
+    if not memory.values0.numel():
+        return None
+    VW_a = matrices[: -matrices.shape[1]]
+    return torch.cat([memory.values0 @ VW_a.T, memory.keys0], -1)
+
+
+def products_of(
+    weights: op.AttentionWeights, state: op.AttentionState, memory: op.CarriedMemory, saved: op.AttentiveSaved
+) -> Products:
+    matrices = stack_matrices(weights)
+    return Products(
+        matrices=matrices,
+        projected=saved.h @ matrices.T,
+        projected0=project_memory(matrices, memory),
+        queries=saved.s[:-1] @ weights.W_a.T,
+        query0=state.s0 @ weights.W_a.T if state.s0.numel() else None,
+    )
+
+
+def carried_gradients(
+    found: op.AttentiveGradients, weights: op.AttentionWeights, products: Products, gathered0: Tensor | None
+) -> op.AttentiveGradients:
+    """Return the gradients with those of the state and the memory that were carried in.
+
+    gathered0 (B, m, fields n) has the gradients of [V; W_a] values0, of keys0 and, if there is a third, of values0.
+    """
+    n = weights.v.shape[0]
+    if products.query0 is not None:
+        found = found._replace(ds0=found.dxp[0] @ weights.V + found.dq[0] @ weights.W_a)
+    if gathered0 is None:
+        return found
+    before_keys = weights.V.shape[0] + n
+    dvalues0 = gathered0[..., :before_keys] @ products.matrices[:before_keys]
+    if gathered0.shape[2] > before_keys + n:
+        dvalues0 = dvalues0 + gathered0[..., before_keys + n :]
+    dkeys0 = gathered0[..., before_keys : before_keys + n].contiguous()
+    return found._replace(dvalues0=dvalues0, dkeys0=dkeys0)
