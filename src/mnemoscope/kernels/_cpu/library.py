@@ -107,7 +107,7 @@ def _gomp_parallel() -> int:
         return 0
 
 
-_LONG = 64  # steps: shorter calls are not worth a watch for signals
+_LONG = 256  # steps of all sequences: shorter calls are not worth a watch for signals
 _OUT_OF_MEMORY, _STOPPED = 1, 2
 
 
@@ -138,8 +138,8 @@ def call(name: str, dtype: torch.dtype, values: Sequence[Tensor | int | float | 
             words.append(ENUMERATIONS[field][value])
         else:
             words.append(value or 0)
-    steps = int(words[0])
-    watches_signals = steps >= _LONG and threading.current_thread() is threading.main_thread()
+    steps, batch = words[:2]
+    watches_signals = steps * batch >= _LONG and threading.current_thread() is threading.main_thread()
     packed = structure.packer.pack(*words, torch.get_num_threads(), _gomp_parallel(), watches_signals)
     status = getattr(loops, f"{name}_{_NAMES[dtype]}")(packed)
     if status == _OUT_OF_MEMORY:
