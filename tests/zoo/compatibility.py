@@ -27,7 +27,7 @@ examined by `mnemoscope.examine(model, inputs)`. What is known of it must be fou
 CLIENTS = """
 ## Libraries that use the layers
 
-`make clients` runs them: tests in `tests/clients` that put the layers where nn.LSTM stood.
+`pytest -m clients` runs the tests in `tests/clients`, which put the layers where nn.LSTM stood.
 
 | tried with | what |
 |---|---|
