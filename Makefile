@@ -7,7 +7,7 @@ EXTRAS ?= dev
 CSRC := src/mnemoscope/kernels/csrc
 CPU := $(CSRC)/cpu
 
-.PHONY: test locked lock quick test-faults test-engines fuzz soak mutants sanitize demo lint clean
+.PHONY: test locked lock quick clients test-faults test-engines fuzz soak mutants sanitize demo lint clean
 
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -35,13 +35,19 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow'  # two processes, a thread each: more only wait for each other
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow and not clients'  # two processes, a thread each: more only wait for each other
 
 # A verdict on layers, scopes and CPU kernels in under a minute on two cores: every test, with every value of each of
 # its parameters once instead of all combinations. The emulated CUDA kernels, which g++ compiles, are left to `make test`.
 quick: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow' --quick tests/test_equations.py tests/layers tests/scopes \
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow and not clients' --quick tests/test_equations.py tests/layers tests/scopes \
 		tests/kernels --ignore-glob='*/test_cuda_*.py'
+
+# Other people's libraries with our layers in place of nn.LSTM: accelerate, Lightning, HF Trainer, torchrl, sb3-contrib,
+# onnxruntime, TensorBoard. Minutes, and packages that the usual suite does without.
+clients: $(STAMP)
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,clients]'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m clients tests/clients
 
 # 200 kills at random system calls and moments, 74 errors of the disk, 60 power cuts, two writers of one folder.
 test-faults: $(STAMP)

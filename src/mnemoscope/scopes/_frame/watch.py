@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from collections.abc import Callable
@@ -169,6 +170,12 @@ def _callback_class() -> Any:
             self.prefix = prefix
             self.options = options
             self.watch: Watch | None = None
+
+        def __reduce__(
+            self,
+        ) -> Any:  # for ddp_spawn: the class is made anew in the other process, the watch starts there
+            make = functools.partial(lightning_callback, prefix=self.prefix, **self.options)
+            return make, (self.inputs, self.every)
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             self.watch = Watch(pl_module, self.inputs.to(pl_module.device), self.every, **self.options)

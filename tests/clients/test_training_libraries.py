@@ -1,0 +1,222 @@
+"""Libraries that train a model and rebuild what it returns: the state goes in and out of them with its memory."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import mnemoscope
+from mnemoscope.layers import CarryingTensor
+from mnemoscope.recurrence import leaves
+from mnemoscope.scopes import lightning_callback
+
+TIME, BATCH, INPUT, HIDDEN = 6, 4, 3, 8
+LAYERS = [mnemoscope.RelLSTM, mnemoscope.RelRNN, mnemoscope.LSTM]
+every_layer = pytest.mark.parametrize("kind", LAYERS)
+
+
+class Streaming(nn.Module):
+    """A model that returns its state, for the next piece of the sequence."""
+
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self.layer = kind(INPUT, HIDDEN)
+        self.head = nn.Linear(HIDDEN, 1)
+
+    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        output, state = self.layer(x, state)
+        return self.head(output), state
+
+
+def hidden(state: Any) -> Tensor:
+    return state[0] if isinstance(state, tuple) else state
+
+
+def check_two_pieces(model: nn.Module, plain: Streaming, tolerance: float) -> None:
+    """Run two pieces through a library's model, and compare with the plain one; nothing may be lost."""
+    x = torch.randn(2 * TIME, BATCH, INPUT)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*without its memory")
+        first, state = model(x[:TIME])
+        second, last = model(x[TIME:], state)
+    assert isinstance(hidden(last), CarryingTensor) or isinstance(plain.layer, mnemoscope.LSTM)
+    assert {t.dtype for t in leaves(state) if t.is_floating_point()} == {torch.float32}
+    expected, _ = plain(x)
+    torch.testing.assert_close(torch.cat([first, second]).float(), expected, rtol=tolerance, atol=tolerance)
+    second.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@every_layer
+@pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
+def test_fabric(kind: type, precision: str) -> None:
+    from lightning_fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+    plain = Streaming(kind)
+    check_two_pieces(fabric.setup(plain), plain, 0.05 if precision == "bf16-mixed" else 1e-5)
+
+
+@pytest.mark.clients
+@every_layer
+@pytest.mark.parametrize("precision", ["bf16", "no"])
+def test_accelerate(kind: type, precision: str) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed (extra `clients`)")
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = accelerate.Accelerator(mixed_precision=precision, cpu=True)
+    plain = Streaming(kind)
+    check_two_pieces(accelerator.prepare(plain), plain, 0.05 if precision == "bf16" else 1e-5)
+
+
+@every_layer
+def test_lightning_utilities_and_fsdp_rebuild_states(kind: type) -> None:
+    from lightning_utilities.core.apply_func import apply_to_collection
+    from torch.distributed.utils import _apply_to_tensors
+
+    layer, x = kind(INPUT, HIDDEN), torch.randn(TIME, BATCH, INPUT)
+    state = layer(x)[1]
+    expected = layer(x, state)[0]
+    for rebuilt in (apply_to_collection(state, Tensor, Tensor.detach), _apply_to_tensors(Tensor.detach, state)):
+        assert type(rebuilt) is type(state)
+        torch.testing.assert_close(layer(x, rebuilt)[0], expected)
+
+
+def test_lightning_callback_is_pickled() -> None:
+    pytest.importorskip("lightning", reason="Lightning is not installed")
+    callback = lightning_callback(torch.randn(2, 9, 3), every=7, prefix="m/", tolerance=0.1)
+    restored = pickle.loads(pickle.dumps(callback))
+    assert (restored.every, restored.prefix, restored.options) == (7, "m/", {"tolerance": 0.1})
+    assert torch.equal(restored.inputs, callback.inputs)
+
+
+@pytest.mark.clients
+def test_lightning_in_two_spawned_processes(tmp_path: Path) -> None:
+    """In a process of its own: ddp_spawn must find the module and the callback by importing a file."""
+    pytest.importorskip("lightning", reason="Lightning is not installed")
+    script = tmp_path / "train.py"
+    script.write_text(SPAWNED)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=250, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "trained and moved" in done.stdout
+
+
+SPAWNED = """
+import lightning.pytorch as pl
+import torch
+from torch import nn
+
+import mnemoscope
+from mnemoscope.scopes import lightning_callback
+
+
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = mnemoscope.RelLSTM(3, 8, batch_first=True), nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])
+
+    def training_step(self, batch, _):
+        x, y = batch
+        return (self(x) - y).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+if __name__ == "__main__":
+    x = torch.randn(32, 10, 3)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x[:, 0, :1]), 4)
+    net = Net()
+    before = net.rnn.weight_hh_l0.detach().clone()
+    quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    trainer = pl.Trainer(
+        max_epochs=1, accelerator="cpu", devices=2, strategy="ddp_spawn",
+        callbacks=[lightning_callback(x[:4], every=2)], **quiet
+    )
+    trainer.fit(net, data)
+    assert not torch.equal(before, net.rnn.weight_hh_l0)
+    assert "memory/horizon" in trainer.callback_metrics
+    print("trained and moved")
+"""
+
+
+class WithLoss(nn.Module):
+    """What Hugging Face's Trainer takes: a dictionary with the loss, the logits and the state."""
+
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self.layer = kind(INPUT, HIDDEN, batch_first=True)
+        self.head = nn.Linear(HIDDEN, 2)
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Any]:
+        output, state = self.layer(x)
+        logits = self.head(output[:, -1])
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits, "state": state}
+
+
+@pytest.mark.clients
+@every_layer
+def test_hugging_face_trainer_with_states(kind: type, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra `hf`)")
+    pytest.importorskip("accelerate", reason="accelerate is not installed (extra `clients`)")
+    data = [{"x": torch.randn(TIME, INPUT), "labels": torch.tensor(k % 2)} for k in range(16)]
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), max_steps=3, per_device_train_batch_size=4, per_device_eval_batch_size=4, report_to=[],
+        use_cpu=True, disable_tqdm=True, save_strategy="no", bf16=True,
+    )  # fmt: skip
+    trainer = transformers.Trainer(WithLoss(kind), arguments, train_dataset=data, eval_dataset=data)
+    trainer.train()
+    predicted = trainer.predict(data)
+    assert predicted.predictions[0].shape == (16, 2)
+    assert trainer.evaluate()["eval_loss"] > 0
+
+
+@pytest.mark.clients
+@every_layer
+@pytest.mark.filterwarnings("ignore")
+def test_tensorboard_graph(kind: type, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path)) as writer:
+        writer.add_graph(Streaming(kind), torch.randn(TIME, BATCH, INPUT))
+    assert any(path.stat().st_size > 1000 for path in tmp_path.iterdir())
+
+
+@pytest.mark.clients
+def test_fastai_resets_models() -> None:
+    """fastai calls reset(), without arguments, of whatever has it."""
+    basics = pytest.importorskip("fastai.basics", reason="fastai is not installed: it needs a torchvision that fits")
+    from fastai.callback.rnn import ModelResetter
+
+    x = torch.randn(32, TIME, INPUT)
+    data = torch.utils.data.TensorDataset(x, x[:, 0, :1])
+    loaders = basics.DataLoaders(basics.DataLoader(data, bs=8), basics.DataLoader(data, bs=8))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = mnemoscope.RelLSTM(INPUT, HIDDEN, batch_first=True)
+            self.head = nn.Linear(HIDDEN, 1)
+
+        def reset(self) -> None:
+            for child in self.children():
+                if hasattr(child, "reset"):
+                    child.reset()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.rnn(x)[0][:, -1])
+
+    learner = basics.Learner(loaders, Net(), loss_func=nn.MSELoss(), cbs=[ModelResetter()])
+    with learner.no_bar(), learner.no_logging():
+        learner.fit(1)
