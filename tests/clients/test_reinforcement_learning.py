@@ -77,7 +77,7 @@ def test_torchrl_says_that_it_loses_the_memory() -> None:
         {"x": torch.randn(ENVIRONMENTS, INPUT), "is_init": torch.ones(ENVIRONMENTS, 1, dtype=torch.bool)},
         [ENVIRONMENTS],
     )
-    first = module(data)
+    first = module(step(True))
     assert first["y"].shape == (ENVIRONMENTS, HIDDEN)
     following = tensordict.TensorDict(
         {"x": torch.randn(ENVIRONMENTS, INPUT), "is_init": torch.zeros(ENVIRONMENTS, 1, dtype=torch.bool)},

@@ -40,7 +40,7 @@ def hidden(state: Any) -> Tensor:
     return state[0] if isinstance(state, tuple) else state
 
 
-def check_two_pieces(model: nn.Module, plain: Streaming, tolerance: float) -> None:
+def check_two_pieces(model: nn.Module, plain: Streaming, tolerance: float, backward: Any = Tensor.backward) -> None:
     """Run two pieces through a library's model, and compare with the plain one; nothing may be lost."""
     x = torch.randn(2 * TIME, BATCH, INPUT)
     with warnings.catch_warnings():
@@ -51,7 +51,7 @@ def check_two_pieces(model: nn.Module, plain: Streaming, tolerance: float) -> No
     assert {t.dtype for t in leaves(state) if t.is_floating_point()} == {torch.float32}
     expected, _ = plain(x)
     torch.testing.assert_close(torch.cat([first, second]).float(), expected, rtol=tolerance, atol=tolerance)
-    second.sum().backward()
+    backward(second.sum())
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
@@ -62,7 +62,7 @@ def test_fabric(kind: type, precision: str) -> None:
 
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     plain = Streaming(kind)
-    check_two_pieces(fabric.setup(plain), plain, 0.05 if precision == "bf16-mixed" else 1e-5)
+    check_two_pieces(fabric.setup(plain), plain, 0.05 if precision == "bf16-mixed" else 1e-5, fabric.backward)
 
 
 @pytest.mark.clients

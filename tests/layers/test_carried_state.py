@@ -74,6 +74,7 @@ IDIOMS: dict[str, Callable[[Any], Any]] = {
     "mask-times": lambda s: each(s, lambda t: ones * t),
     "times-mask": lambda s: each(s, lambda t: t * ones[0]),
     "deepcopy": lambda s: copy.deepcopy(repackage_hidden(s)),
+    "deepcopy-elements": lambda s: each(copy.deepcopy(mnemoscope.detach(s)), Tensor.clone),
     "pickle": lambda s: pickle.loads(pickle.dumps(repackage_hidden(s))),
     "type-of-generator": lambda s: type(s)(t.detach() for t in s) if isinstance(s, tuple) else s,  # accelerate, FSDP1
     "type-of-list": lambda s: type(s)([t.detach() for t in s]) if isinstance(s, tuple) else s,  # Lightning
@@ -202,12 +203,19 @@ def test_states_of_different_layers_are_not_concatenated() -> None:
     assert isinstance(torch.cat([small(x)[1], small(x)[1]], 1), CarryingTensor)
 
 
-def test_a_tuple_of_other_parts_is_a_plain_one() -> None:
+def test_a_state_rebuilt_of_other_parts_has_no_memory() -> None:
     layer, x = make(mnemoscope.RelLSTM)
     state = layer(x)[1]
-    assert type(AttentiveState(t.detach().numpy() for t in state)) is tuple
-    assert type(AttentiveState(t.float() for t in state)) is AttentiveState
-    assert type(AttentiveState([])) is tuple
+    assert AttentiveState(t.float() for t in state).memory is not None
+    for lost in (AttentiveState(t.detach().numpy() for t in state), AttentiveState(t + 1 for t in state)):
+        assert type(lost) is AttentiveState  # Hugging Face's Trainer compares types
+        assert lost.memory is None
+    assert len(pytree.tree_leaves(lost)) == 2
+    assert len(pytree.tree_map(Tensor.clone, lost)) == 2
+    assert copy.deepcopy(mnemoscope.detach(state)).memory is not None
+    with pytest.warns(UserWarning, match="without its memory"):
+        layer(x, lost)
+    assert AttentiveState([]) == ()
 
 
 class Streaming(nn.Module):

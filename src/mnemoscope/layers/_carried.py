@@ -25,7 +25,7 @@ class AttentiveState(tuple):
     too, as ``(h,)``.
 
     ``AttentiveState(parts)`` of one argument, as libraries rebuild a tuple of any type, takes the memory from the part
-    that carries it; parts without a memory become a plain tuple.
+    that carries it. Where none does, its `s` and `memory` are None: for a layer it is a bare (h, c).
 
     Attributes:
         s: the macro-state s_t = h_t + c_t, which the next step reads.
@@ -33,8 +33,8 @@ class AttentiveState(tuple):
         memory_layout: what the slots of the memory are for, set by the layer; empty if unknown.
     """
 
-    _s: Tensor
-    _memory: Memory
+    _s: Any
+    _memory: Any
     memory_layout: str = ""
 
     def __new__(
@@ -42,12 +42,11 @@ class AttentiveState(tuple):
     ) -> Any:
         visible = tuple(visible)
         first = visible[0] if visible else None
-        if s is None or memory is None:
-            if not isinstance(first, CarryingTensor) or not first.is_current:
-                return visible
-            s, memory, memory_layout = first.s, first.memory, first.memory_layout
-        elif isinstance(first, CarryingTensor) and (first.s is not s or first.memory is not memory):
-            visible = (first.plain, *visible[1:])  # what is given counts, not what h carries
+        if isinstance(first, CarryingTensor):
+            if s is None and first.is_current:
+                s, memory, memory_layout = first.s, first.memory, first.memory_layout
+            elif first.s is not s or first.memory is not memory:
+                visible = (first.plain, *visible[1:])  # what is given counts, not what h carries
         state = super().__new__(cls, visible)
         state._s = s
         state._memory = memory
@@ -55,11 +54,11 @@ class AttentiveState(tuple):
         return state
 
     @property
-    def s(self) -> Tensor:
+    def s(self) -> Any:
         return self[0].s if _is_carrying(self) else self._s
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> Any:
         return self[0].memory if _is_carrying(self) else self._memory
 
     @property
@@ -75,7 +74,7 @@ class AttentiveState(tuple):
         return state_from_leaves([fn(t) for t in state_leaves(self)], len(self), self.memory_layout, _is_carrying(self))
 
     def __getnewargs__(self) -> tuple[Any, ...]:  # for copy and pickle
-        return tuple(self), self.s, self.memory, self.memory_layout
+        return (tuple(self),) if _is_carrying(self) else (tuple(self), self.s, self.memory, self.memory_layout)
 
 
 class CarryingTensor(Tensor):
@@ -173,18 +172,20 @@ def present_state(state: AttentiveState) -> Any:
 
 
 def state_leaves(state: AttentiveState | CarryingTensor) -> list[Tensor]:
-    """Return h (and c), s and the tensors of the memory, all of them plain."""
-    return [*state.visible, state.s, *state.memory]
+    """Return h (and c), s and the tensors of the memory, all of them plain; without the rest if it was lost."""
+    return list(state.visible) if state.memory is None else [*state.visible, state.s, *state.memory]
 
 
 def state_from_leaves(parts: list[Any], visible: int, layout: str, carry: bool = True) -> Any:
     """Return the state of `state_leaves`: the number of tensors before s, and whether h is to carry the memory."""
+    if len(parts) == visible:
+        return AttentiveState(parts)
     state = AttentiveState(parts[:visible], parts[visible], Memory(*parts[visible + 1 :]), layout)
     return present_state(state) if carry else state
 
 
 def _is_carrying(state: AttentiveState) -> bool:
-    return isinstance(state[0], CarryingTensor)
+    return len(state) > 0 and isinstance(state[0], CarryingTensor)
 
 
 def _plain_all(arguments: Any) -> Any:

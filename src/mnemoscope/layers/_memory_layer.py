@@ -57,7 +57,7 @@ class MemoryLayer(Layer):
 
         A bare h or (h, c) gets an empty memory and s = h, with a warning if it is not zero: its memory was lost.
         """
-        if not isinstance(state, AttentiveState) or isinstance(state[0], CarryingTensor):
+        if not isinstance(state, AttentiveState) or isinstance(state[0], CarryingTensor) or state.memory is None:
             state = self._find_memory(state)
         known_layout = state.memory_layout in ("", self.memory_layout)
         if len(state) != len(self.state_names) or not known_layout or not isinstance(state.memory, Memory):

@@ -32,4 +32,4 @@ def _flatten(state: AttentiveState | CarryingTensor) -> tuple[list[Tensor], tupl
 def _flatten_with_keys(state: AttentiveState | CarryingTensor) -> tuple[list[tuple[Any, Tensor]], tuple[int, str]]:
     tensors, context = _flatten(state)
     names = [*("h", "c")[: context[0]], "s", *Memory._fields]
-    return [(pytree.MappingKey(name), tensor) for name, tensor in zip(names, tensors, strict=True)], context
+    return [(pytree.MappingKey(name), tensor) for name, tensor in zip(names, tensors, strict=False)], context
