@@ -63,7 +63,12 @@ def test_recurrent_ppo_plays_with_the_memory_and_says_that_updates_lose_it(monke
     with pytest.warns(UserWarning, match="RelLSTM got a state of h and c without its memory"):
         model.learn(32)
     assert isinstance(model._last_lstm_states.pi[0], CarryingTensor)
-    assert model._last_lstm_states.pi[0].memory.clock.max() > 1  # it has played several steps with one memory
+    states = model._last_lstm_states
+    before = int(states.pi[0].memory.clock)
+    with torch.no_grad():
+        for _ in range(3):
+            *_, states = model.policy.forward(torch.zeros(1, 4), states, torch.zeros(1))
+    assert int(states.pi[0].memory.clock) == before + 3  # one memory through all steps of an episode
 
 
 @pytest.mark.clients
@@ -73,16 +78,14 @@ def test_torchrl_says_that_it_loses_the_memory() -> None:
     tensordict = pytest.importorskip("tensordict", reason="tensordict is not installed (extra `clients`)")
     layer = mnemoscope.RelLSTM(INPUT, HIDDEN, batch_first=True)
     module = modules.LSTMModule(lstm=layer, in_keys=["x", "h", "c"], out_keys=["y", ("next", "h"), ("next", "c")])
-    data = tensordict.TensorDict(
-        {"x": torch.randn(ENVIRONMENTS, INPUT), "is_init": torch.ones(ENVIRONMENTS, 1, dtype=torch.bool)},
-        [ENVIRONMENTS],
-    )
+
+    def step(begins: bool) -> Any:
+        parts = {"x": torch.randn(ENVIRONMENTS, INPUT), "is_init": torch.full((ENVIRONMENTS, 1), begins)}
+        return tensordict.TensorDict(parts, [ENVIRONMENTS])
+
     first = module(step(True))
     assert first["y"].shape == (ENVIRONMENTS, HIDDEN)
-    following = tensordict.TensorDict(
-        {"x": torch.randn(ENVIRONMENTS, INPUT), "is_init": torch.zeros(ENVIRONMENTS, 1, dtype=torch.bool)},
-        [ENVIRONMENTS],
-    )
+    following = step(False)
     following["h"], following["c"] = first["next", "h"], first["next", "c"]
     with pytest.warns(UserWarning, match="RelLSTM got a state of h and c without its memory"):
         module(following)
