@@ -46,7 +46,7 @@ quick: $(STAMP)
 # Other people's libraries with our layers in place of nn.LSTM: accelerate, Lightning, HF Trainer, torchrl, sb3-contrib,
 # onnxruntime, TensorBoard. Minutes, and packages that the usual suite does without.
 clients: $(STAMP)
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev,clients]'
+	$(BIN)/pip install -q -c constraints.txt -c tests/clients/constraints.txt -e '.[dev,clients]'
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m clients tests/clients
 
 # 200 kills at random system calls and moments, 74 errors of the disk, 60 power cuts, two writers of one folder.
