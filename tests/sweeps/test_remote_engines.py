@@ -9,6 +9,7 @@ import importlib.util
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from test_engine import attempts, job
-from test_sweep import BASE, GRID, results
+from test_sweep import BASE, GRID, command, results, wait_until
 
 from mnemoscope.cli import main
 from mnemoscope.errors import MnemoscopeError
@@ -173,3 +174,17 @@ def test_five_kills_among_twenty_runs_on_ray(ray_engine: RayEngine, tmp_path: Pa
     killer.join()
     assert sum(progress.ending.outcome == "died" for progress in seen) >= 3
     assert results(tmp_path / "ray") == results(tmp_path / "local")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_driver_on_ray_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    driver = subprocess.Popen(command(folder, "--quiet", "--engine", "ray", updates=2000))
+    wait_until(lambda: list(folder.glob("*/checkpoints/00000006.json")))
+    driver.kill()
+    driver.wait()
+    assert not list(folder.glob("*/summary.json"))
+    assert subprocess.run(command(folder, "--quiet", "--engine", "ray", updates=2000)).returncode == 0
+    assert subprocess.run(command(tmp_path / "local", "--quiet", updates=2000)).returncode == 0
+    assert results(folder) == results(tmp_path / "local")
