@@ -100,10 +100,11 @@ def test_more_than_256_units(launched, name):
 )
 def test_layers_wider_than_a_cluster(launched, name, n, B):
     layer = calm(LAYERS[name](5, n, device=DEVICE))
-    check(layer, launched, 14, B)
+    tolerance = 5e-5  # sums over many units: the eager float32 run has lost a digit as well
+    check(layer, launched, 14, B, tolerance=tolerance)
     assert set(launched) == {"screened_step_forward", "screened_step_backward"}
     state = ms.detach(layer(2 * torch.randn(13, B, 5, device=DEVICE))[1])
-    check(layer, launched, 14, B, state)
+    check(layer, launched, 14, B, state, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("seed", range(5))
