@@ -121,7 +121,7 @@ REPORT_MUTANTS = [
     Mutant("alarms-order", "report/_headline.py", "sorted(ranked, key=lambda pair: pair[0])", "ranked", HEADLINE),
     Mutant("quartile-band", "report/_view.py", "return spread[0], spread[1]", "return spread[1], spread[0]", VIEW),
     Mutant("deviation-band", "report/_view.py", "return y - spread, y + spread", "return y - spread, y", VIEW),
-    Mutant("band-scale", "report/_view.py", "None if high is None else high.astype(float) * scale", "None if high is None else high.astype(float)", f"{VIEW} {CHARTS}"),
+    Mutant("band-scale", "report/_view.py", "None if high is None else high * scale", "high", f"{VIEW} {CHARTS}"),
     Mutant("bound-cut", "report/_view.py", "BOUND_FACTOR = 1e6", "BOUND_FACTOR = 1e5", VIEW),
     Mutant("gradients-relative", "report/_charts/memory.py", "scale = 1 / largest if largest > 0 else 1.0", "scale = 1.0", CHARTS),
     Mutant("slopes-relative", "report/_charts/cost.py", "line.y / first", "line.y", CHARTS),

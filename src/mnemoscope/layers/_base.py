@@ -243,9 +243,10 @@ class Layer(Unquantized, Recurrence):
         plain = self._parameters  # nn.Module finds a parameter by name only after a search elsewhere
         found: dict[str, Any] = {}
         shapes = self._shapes[index]
+        traced = torch.jit.is_tracing()  # to which sizes are tensors
         for name, registered in self._registered[index].items():
             weight: Any = plain[registered] if registered in plain else getattr(self, registered)
-            if weight.shape != shapes[name]:  # a kernel would read past its end
+            if not traced and weight.shape != shapes[name]:  # a kernel would read past its end
                 raise weight_error(self, registered, weight, shapes[name])
             found[name] = weight
         return Weights(**found)
