@@ -106,6 +106,8 @@ def joined_ranks() -> Iterator[Ranks]:
         dist.init_process_group(backend)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
+        if ours:
+            dist.barrier()  # a rank that leaves while another still talks to it may abort that one
     finally:
         if ours:
             dist.destroy_process_group()
