@@ -79,3 +79,15 @@ def test_batches_and_singular_jacobians():
     assert hadamard_bound(J).tolist() == [0.0, -math.inf]
     with pytest.raises(MnemoscopeError, match="not negative; got L_f = -1"):
         entropy_bound(-1.0, 2)
+
+
+def test_determinants_of_many_large_jacobians_in_two_threads(capfd: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        J = torch.randn(2, 8, 256, 256, dtype=torch.float64)
+        found = entropy_change(J)
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(found, torch.linalg.svdvals(J).log().sum(-1))
+    assert capfd.readouterr().out == ""

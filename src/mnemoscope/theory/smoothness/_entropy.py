@@ -20,7 +20,10 @@ def entropy_change(jacobians: Tensor) -> Tensor:
 
     Exact where f is injective; where states meet, H_{t+1} - H_t is at most that mean. -inf for a singular Jacobian.
     """
-    return torch.linalg.slogdet(jacobians).logabsdet
+    # One matrix at a time: torch with MKL gives wrong determinants of a batch of large ones in two threads.
+    matrices = jacobians.reshape(-1, *jacobians.shape[-2:])
+    found = [torch.linalg.slogdet(matrix).logabsdet for matrix in matrices]
+    return torch.stack(found).view(jacobians.shape[:-2]) if found else jacobians.new_zeros(jacobians.shape[:-2])
 
 
 def hadamard_bound(jacobians: Tensor) -> Tensor:
