@@ -21,7 +21,7 @@ class Ranks:
 
     Each takes its rows of the same global batch, adds up its gradients with the others', and makes the same update.
     The first one owns the run folder. What one learns that the others must act on (a folder that is refused, the end of
-    the run, a signal) is told to all in the same step, or they would wait for each other for ever.
+    the run, a signal) is told to all in the same step, or they would wait for each other endlessly.
     """
 
     def __init__(self, rank: int = 0, world: int = 1) -> None:
