@@ -11,7 +11,8 @@ from dependencies import ROOT, canonical, constraints, license_of, lock, locked
 
 ALLOWED = {  # licences that Apache-2.0 software may depend on
     *("Apache-2.0", "MIT", "MIT-CMU", "BSD", "BSD-2-Clause", "BSD-3-Clause", "0BSD", "ISC", "PSF-2.0", "MPL-2.0"),
-    *("LGPL-3.0-only", "LGPL-3.0-or-later", "BSL-1.0", "CNRI-Python", "Zlib", "CC0-1.0", "LLVM-exception", "Unlicense"),
+    *("LGPL", "LGPL-3.0-only", "LGPL-3.0-or-later", "BSL-1.0", "CNRI-Python", "Zlib", "CC0-1.0", "LLVM-exception"),
+    "Unlicense",
 }
 
 

@@ -1,0 +1,110 @@
+"""What an agent needs of its environments: many of one kind, stepped together, and restored from JSON."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What every environment of a fleet shows at one moment, one row each. A part that there is not is None."""
+
+    vector: np.ndarray | None = None
+    """(rows, size) float32."""
+
+    cells: np.ndarray | None = None
+    """(rows, width, height, channels) uint8: what lies in each cell, as a category in each channel."""
+
+    mission: np.ndarray | None = None
+    """(rows, words) int64: what is to be done. 0 stands for no word, i for the i-th word of the vocabulary."""
+
+    def rows(self, index: Any) -> Observation:
+        """The observations of some rows; `index` is anything that numpy indexes by."""
+        parts = (self.vector, self.cells, self.mission)
+        return Observation(*(None if part is None else part[index] for part in parts))
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What observations and actions look like."""
+
+    actions: int
+    """Number of actions: 0, ..., actions - 1."""
+
+    vector: int = 0
+    """Size of the vector of an observation; 0: there is none."""
+
+    cells: tuple[int, int] | None = None
+    """Width and height of the cells of an observation; None: there are none."""
+
+    categories: tuple[int, ...] = ()
+    """How many categories each channel of a cell has."""
+
+    vocabulary: tuple[str, ...] = ()
+    """The words of which missions are made; word i has the id i + 1."""
+
+    words: int = 0
+    """The length of the longest mission; 0: there is none."""
+
+    success: float | None = None
+    """An episode whose return is above it has succeeded. None: returns only."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What a step of a fleet led to. Where an episode ended, the observation is already the first of the next one."""
+
+    observation: Observation
+    reward: np.ndarray
+    """(rows,) float32."""
+
+    terminated: np.ndarray
+    """(rows,) bool: the episode came to its end; nothing lies behind it."""
+
+    truncated: np.ndarray
+    """(rows,) bool: the episode was cut off by a limit of time and did not terminate in the same step."""
+
+    final: Observation | None = None
+    """The last observations of the episodes that were cut off, in the order of `truncated.nonzero()`; None: of none."""
+
+    @property
+    def done(self) -> np.ndarray:
+        """(rows,) bool: a new episode has begun."""
+        return self.terminated | self.truncated
+
+
+class Fleet(ABC):
+    """Environments of one kind that are stepped together."""
+
+    num_envs: int
+    spec: Spec
+
+    @abstractmethod
+    def reset(self, seed: int) -> Observation:
+        """Begin an episode in every environment. The seed decides about everything that is random from here on."""
+
+    @abstractmethod
+    def step(self, actions: np.ndarray) -> Transition:
+        """Take actions (num_envs,) int64. An environment whose episode ends begins the next one at once."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Everything that decides about what follows, to be written as JSON."""
+
+    @abstractmethod
+    def restore(self, state: dict[str, Any]) -> Observation:
+        """Go on from where `state` was taken, on a fleet of the same kind and size. Returns the observation there."""
+
+
+class Environment(ABC):
+    """A kind of environment. Subclasses are frozen dataclasses; their fields become options of `mnemoscope train`."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def fleet(self, num_envs: int) -> Fleet:
+        """Environments of this kind; call `reset` first."""
