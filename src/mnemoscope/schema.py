@@ -6,6 +6,7 @@ need not ask again whether a field is there or of which type it is.
 
 from __future__ import annotations
 
+import dataclasses
 import reprlib
 import sys
 import types
@@ -28,10 +29,19 @@ def _type_hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
+def added_later(default: Any, *, kw_only: bool = False) -> Any:
+    """Return a dataclass field that files written before it lack: `to_dict` leaves it out at its default.
+
+    So the JSON of an old configuration, its hash, and whatever is named by the hash stay what they were.
+    """
+    return dataclasses.field(default=default, kw_only=kw_only, metadata={"added_later": True})
+
+
 def to_dict(value: Any) -> Any:
     """Return a dataclass as the dicts, lists, strings and numbers of JSON."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_dict(getattr(value, field.name)) for field in fields(value) if field.init}
+        written = (field for field in fields(value) if field.init and not _is_left_out(field, value))
+        return {field.name: to_dict(getattr(value, field.name)) for field in written}
     if isinstance(value, tuple | list):
         return [to_dict(item) for item in value]
     return str(value) if isinstance(value, Path) else value
@@ -78,6 +88,10 @@ def convert(kind: Any, value: Any, where: str) -> Any:
     if not fits:
         raise MnemoscopeError(f"{where} = {_short(value)} is not allowed; it must be {_describe(kind)}")
     return result
+
+
+def _is_left_out(field: Field[Any], value: Any) -> bool:
+    return bool(field.metadata.get("added_later")) and getattr(value, field.name) == field.default
 
 
 def _is_required(field: Field[Any]) -> bool:

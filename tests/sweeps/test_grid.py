@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.sweeps import parse_grid, run_job_of
+from mnemoscope.sweeps import field_value, parse_grid, run_job_of
 from mnemoscope.sweeps._grid import grid_points, with_changes
 from mnemoscope.sweeps._sweep import _described
-from mnemoscope.tasks import Characters, Copy
+from mnemoscope.tasks import Characters, Copy, Gaussian
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
 
 BASE = RunConfig(Copy(T=5), NetworkConfig("RelRNN", 8), FitConfig(updates=10))
@@ -102,3 +102,22 @@ def test_the_path_of_a_text_is_made_absolute(tmp_path: Path, monkeypatch: pytest
     assert job.config["task"]["data"] == str(tmp_path / "text.txt")
     assert job.name == run_job_of(RunConfig(Characters(data=str(tmp_path / "text.txt")))).name
     assert run_job_of(RunConfig(Characters())).config["task"]["data"] == "ptb"
+
+
+def test_names_of_runs_are_those_of_the_first_version() -> None:
+    """Fields that were added since do not count at their defaults, or sweeps of before would begin again."""
+    jobs = [run_job_of(BASE)]
+    jobs += [run_job_of(RunConfig(Characters(), NetworkConfig("LSTM", 8), FitConfig(stable=0.5)))]
+    jobs += [run_job_of(RunConfig(Gaussian(), NetworkConfig("RNN", 8), FitConfig(stable=0.5)))]
+    names = ["copy-RelRNN-98bf067e8876", "characters-LSTM-1a0e5ecd7947", "gaussian-RNN-84124961a2b7"]
+    assert [job.name for job in jobs] == names
+
+
+def test_value_of_a_field_that_is_not_written_is_its_default() -> None:
+    content = BASE.to_dict()
+    assert "scale_clip" not in content["fit"]
+    assert field_value(content, "fit.scale_clip") is False
+    assert field_value(content, "network.buffer") == 10
+    assert field_value(content, "task.seed") == 0
+    assert field_value(content, "fit.none") is None
+    assert field_value(content, "none.none") is None

@@ -99,9 +99,15 @@ def test_missing_fields_take_their_defaults(kind: type) -> None:
 def test_layer_options_lie_beside_the_other_fields_in_config_json() -> None:
     network = NetworkConfig("RelRNN", 8, options={"buffer": 3, "relevant": None})
     data = RunConfig(Copy(), network).to_dict()["network"]
-    common = {field.name for field in fields(NetworkConfig)} - {"options"}
+    common = {field.name for field in fields(NetworkConfig) if not field.metadata.get("added_later")} - {"options"}
     assert set(data) == common | {"buffer"}
     assert NetworkConfig.from_dict(data) == network
+
+
+def test_fields_added_later_are_written_only_if_set() -> None:
+    """The hash of a configuration names runs in sweeps and is in checkpoints: it must not change."""
+    assert not {"ranks", "scale_clip"} & set(FitConfig().to_dict())
+    assert FitConfig(scale_clip=True).to_dict()["scale_clip"] is True
 
 
 def test_layer_options_do_not_share_a_name_with_a_field() -> None:

@@ -102,6 +102,25 @@ def records(net: nn.Module, config: FitConfig, folder: Path, name: str = "lr") -
     return [json.loads(line)[name] for line in lines if "split" not in line]
 
 
+@pytest.mark.parametrize("T", [2, 30])
+def test_scaled_clip_follows_the_share_of_the_loss_that_asks_for_an_answer(T: int, tmp_path: Path) -> None:
+    task = Copy(T=T)
+    net = SequenceModel.for_task(task, NetworkConfig("torch.RNN", 4))
+    before = [p.detach().clone() for p in net.parameters()]
+    config = FitConfig(1, optimizer="sgd", lr=1.0, clip=1e-3, scale_clip=True, **{**QUIET, "evaluate_every": 1})
+    fit(net, task, config, tmp_path / "run")
+    step = torch.cat([(p - start).flatten() for p, start in zip(net.parameters(), before, strict=True)])
+    assert step.norm().item() == pytest.approx(1e-3 * 10 / (T + 20), rel=1e-3)
+    assert Run(tmp_path / "run").config.fit.scale_clip
+
+
+def test_tasks_that_ask_at_every_step_or_at_the_end_leave_a_scaled_clip_as_it_is() -> None:
+    assert TASK.answer_share == 1
+    assert Custom(regression, input_size=2, output_size=1, length=4, answer_share=0.5).answer_share == 0.5
+    with pytest.raises(MnemoscopeError, match="answer_share = 0 is not allowed: answer_share must be above 0"):
+        Custom(regression, input_size=2, output_size=1, length=4, answer_share=0)
+
+
 def test_gradient_norm_is_recorded_before_clipping(tmp_path: Path) -> None:
     norms = records(model(), FitConfig(3, optimizer="sgd", clip=1e-3, log_every=1, **QUIET), tmp_path, "gradient_norm")
     assert min(norms) > 0.01

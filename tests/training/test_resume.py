@@ -54,6 +54,7 @@ def variants(text: Path) -> dict[str, RunConfig]:
         "carried memory": RunConfig(characters, NetworkConfig("RelLSTM", 8, options={"buffer": 3, "relevant": 2}), FIT),
         "groups": RunConfig(copy, NetworkConfig("ExpRNN", 8), FIT),
         "accumulated, recorded": RunConfig(copy, SMALL, replace(FIT, accumulate=3, record_every=5, bptt=6)),
+        "scaled clip": RunConfig(copy, SMALL, replace(FIT, clip=0.1, scale_clip=True)),
         "bf16": RunConfig(copy, NetworkConfig("LSTM", 8), replace(FIT, precision="bf16-mixed")),
     }
 

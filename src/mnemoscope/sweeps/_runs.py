@@ -10,7 +10,18 @@ from typing import Any
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import locked
 from mnemoscope.sweeps._job import Job, StopRequest
-from mnemoscope.training import Enough, Progress, Run, RunConfig, Stop, Summary, layer_options, resume, train
+from mnemoscope.training import (
+    Enough,
+    Progress,
+    Run,
+    RunConfig,
+    Stop,
+    Summary,
+    default_value,
+    layer_options,
+    resume,
+    train,
+)
 
 CALL = "mnemoscope.sweeps:train_run"
 LOCK_SECONDS = 60.0  # in which the process of a driver that was killed saves its run and ends
@@ -38,16 +49,13 @@ def run_job_of(config: RunConfig, **options: Any) -> Job:
 
 
 def field_value(config: Mapping[str, Any], field: str) -> Any:
-    """Return the value of a field, as "network.buffer", in a config.json; an option that is not set has its default.
+    """Return the value of a field, as "network.buffer", in a config.json; what is not set has its default.
 
     None if the configuration has no such field.
     """
     section, _, name = field.partition(".")
     values = config.get(section, {})
-    if name in values or section != "network":
-        return values.get(name)
-    option = layer_options(values["model"]).get(name)
-    return None if option is None else option.default
+    return values[name] if name in values else default_value(config, field)
 
 
 def train_run(

@@ -46,6 +46,11 @@ class _SymbolRecall(Task):
         """10 ln 8 / (T + 20): blanks are certain, and every symbol is a guess among eight."""
         return SYMBOLS * math.log(ALPHABET) / self.length
 
+    @property
+    def answer_share(self) -> float:
+        """10 / (T + 20): the loss is a mean over all steps, and blanks are soon certain."""
+        return SYMBOLS / self.length
+
     @abstractmethod
     def symbol_steps(self, size: int, random: torch.Generator) -> Tensor:
         """Return the steps at which the symbols are shown, in ascending order (10, size)."""

@@ -54,11 +54,14 @@ class Custom(Task):
     """The accuracy or mean squared error at which the task counts as solved."""
     baseline: float | None = field(default=None, kw_only=True)
     """The loss without memory, if it is known."""
+    answer_share: float = field(default=1.0, kw_only=True)
+    """The share of the targets that ask for an answer, if many are blanks; see `FitConfig.scale_clip`."""
     _open: dict[str, tuple[int, Iterator[Pair]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require_at_least(self, input_size=1, output_size=1, length=1, needs=0)
         require(self.answer in ("classes", "numbers"), "answer", self.answer, "'classes' or 'numbers'")
+        require(0 < self.answer_share <= 1, "answer_share", self.answer_share, "above 0 and at most 1")
         object.__setattr__(self, "needs", self.needs or self.length - 1)
         if self.answer == "numbers":
             object.__setattr__(self, "metric", "mse")

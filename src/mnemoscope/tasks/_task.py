@@ -78,6 +78,14 @@ class Task(ABC):
         return None
 
     @property
+    def answer_share(self) -> float:
+        """The share of the loss's terms that ask for an answer: below 1 if it is a mean over steps that ask nothing.
+
+        The gradient is smaller by as much: `FitConfig.scale_clip` clips it at a norm that is, too.
+        """
+        return 1.0
+
+    @property
     def data_sha256(self) -> str | None:
         """A hash of data that can change: a text of the user's own. None for generated data and published files."""
         return None

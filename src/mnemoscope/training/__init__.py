@@ -1,7 +1,7 @@
 """Training a network on a task: the loop, its run folder, and the metrics it records."""
 
 from mnemoscope.training._checkpoint import check_tensors_match
-from mnemoscope.training._config import FitConfig, NetworkConfig, RunConfig
+from mnemoscope.training._config import FitConfig, NetworkConfig, RunConfig, default_value
 from mnemoscope.training._environment import AllowedChange, Change, Environment
 from mnemoscope.training._evaluation import evaluate
 from mnemoscope.training._fit import fit
@@ -30,6 +30,7 @@ __all__ = [
     "Stop",
     "Summary",
     "check_tensors_match",
+    "default_value",
     "evaluate",
     "fit",
     "layer_options",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.schema import check_fields, check_object, from_dict, to_dict
+from mnemoscope.schema import added_later, check_fields, check_object, from_dict, to_dict
 from mnemoscope.tasks import TASKS, Task
-from mnemoscope.training._layer_options import check_options
+from mnemoscope.training._layer_options import check_options, layer_options
 
 Optimizer = Literal["adam", "rmsprop", "sgd"]
 Schedule = Literal["constant", "inverse", "inverse-sqrt", "step", "plateau"]
@@ -61,8 +62,9 @@ class NetworkConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration for JSON, with the layer's options beside the other fields."""
-        common = {name: getattr(self, name) for name in _COMMON_FIELDS}
-        return {**common, **self.options}
+        content: dict[str, Any] = to_dict(self)
+        options = content.pop("options")
+        return {**content, **options}
 
     @staticmethod
     def from_dict(data: Any, where: str = "network") -> NetworkConfig:
@@ -115,6 +117,9 @@ class FitConfig:
     """Evaluations without improvement before the rate drops (plateau schedule)."""
     clip: float = 1.0
     """Largest norm of the gradient; a larger one is scaled down to it. 0 does not clip."""
+    scale_clip: bool = added_later(False)
+    """Whether `clip` is multiplied by the share of the loss that asks for an answer: 10/(T + 20) on Copy and Denoise,
+    whose loss is a mean over all steps. With clip = 12 the norm is then at most 1 at T = 100 and 0.06 at T = 2000."""
     stable: float | None = None
     """Project the recurrent layer onto its stable set after each update: each step contracts by at most this factor."""
     precision: Precision = "32-true"
@@ -141,7 +146,7 @@ class FitConfig:
     """CPU threads; 0 takes torch's choice and records it, because results depend on it."""
     tensorboard: bool = False
     """Whether to log for TensorBoard too, in tensorboard/."""
-    ranks: int = 1
+    ranks: int = added_later(1)
     """Processes that share every batch. torchrun starts them and says how many; results depend on it by rounding."""
 
     def __post_init__(self) -> None:
@@ -162,10 +167,8 @@ class FitConfig:
         _require(self, "threads", 0 <= self.threads <= 1024, "between 0 (torch's choice) and 1024")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration for JSON. One process is not mentioned: the first run folders do not either."""
+        """Return the configuration for JSON."""
         content: dict[str, Any] = to_dict(self)
-        if self.ranks == 1:
-            del content["ranks"]
         return content
 
 
@@ -208,6 +211,16 @@ def task_from_dict(data: Any, where: str) -> Task:
     if kind is None:
         raise MnemoscopeError(f"{where}.name = {reprlib.repr(name)} is not a task; tasks are {', '.join(TASKS)}")
     return from_dict(kind, {key: value for key, value in data.items() if key != "name"}, where)
+
+
+def default_value(config: Mapping[str, Any], name: str) -> Any:
+    """Return the default of a field, as "fit.lr" or "network.buffer", that a config.json leaves out, or None."""
+    section, _, name = name.partition(".")
+    kinds: dict[str, Any] = {"task": TASKS[config["task"]["name"]], "network": NetworkConfig, "fit": FitConfig}
+    known = {field.name: field.default for field in fields(kinds[section])} if section in kinds else {}
+    if section == "network":
+        known |= {option.name: option.default for option in layer_options(config["network"]["model"]).values()}
+    return known.get(name)
 
 
 def _require(config: object, name: str, condition: bool, allowed: str) -> None:

@@ -120,8 +120,9 @@ class Learner:
         first_batch = self.updates_done * self.config.accumulate
         loss = torch.stack([self._backward(first_batch + i) for i in range(self.config.accumulate)]).mean()
         self.ranks.add_up([loss, *(p.grad for p in self.model.parameters() if p.grad is not None)])
-        max_norm = self.config.clip or float("inf")
-        norm = self.fabric.clip_gradients(self._objective, self._stepper, max_norm=max_norm, error_if_nonfinite=False)
+        norm = self.fabric.clip_gradients(
+            self._objective, self._stepper, max_norm=self.clip or float("inf"), error_if_nonfinite=False
+        )
         assert norm is not None  # it would be for a clip by value
 
         # Weights, learning rate, projection.
@@ -171,6 +172,11 @@ class Learner:
         if isinstance(self._schedule, ReduceLROnPlateau):
             self._schedule.step(metrics["loss"])
         return metrics
+
+    @property
+    def clip(self) -> float:
+        """The largest norm that a gradient keeps; 0 if it is not clipped."""
+        return self.config.clip * (self.task.answer_share if self.config.scale_clip else 1.0)
 
     @property
     def lr(self) -> float:

@@ -176,7 +176,7 @@ class Session:
             what = f"the loss is {loss:g}"
         else:
             what = f"the norm of the gradient is {norm:g}"
-        hint = f"try a lower lr (it was {self.config.lr:g}) or a tighter clip (it was {self.config.clip:g}; 0 is none)"
+        hint = f"try a lower lr (it was {self.config.lr:g}) or a tighter clip (it was {self.learner.clip:g}; 0 is none)"
         return Diverged(update, what, self.last_checkpoint, hint)
 
     def _log(self) -> None:
