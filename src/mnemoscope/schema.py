@@ -128,7 +128,7 @@ def _try_convert(kind: Any, value: Any, where: str) -> tuple[bool, Any]:
 
 
 def _convert_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[bool, Any]:
-    if not isinstance(value, list):
+    if not isinstance(value, list | tuple):
         return False, None
     items = kinds[:1] * len(value) if kinds[1:] == (Ellipsis,) else kinds
     if len(items) != len(value):

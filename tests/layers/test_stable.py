@@ -211,8 +211,8 @@ def test_stable_errors():
         project_(ExpRNN(2, 4, nonlinearity="tanh"))
     with pytest.raises(MnemoscopeError, match="Lipschitz constant"):
         project_(RNN(2, 3, nonlinearity="modrelu"))
-    with pytest.raises(MnemoscopeError, match=r"got 1\.0"):
-        project_(RNN(2, 3), 1.0)
+    with pytest.raises(MnemoscopeError, match=r"got 1\.1"):
+        project_(RNN(2, 3), 1.1)
     with pytest.raises(MnemoscopeError, match="forget must lie between"):
         project_(LSTM(2, 3), 0.9, forget=0.95)
     with pytest.raises(MnemoscopeError, match="input_bound must be positive"):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Characters, Words
 from mnemoscope.tasks._corpora import characters, words
+from mnemoscope.training import NetworkConfig, SequenceModel
 
 LINE = "the cat — über the mat\n"
 TEXT = LINE * 60 + "a zebra\n" * 9
@@ -29,6 +30,19 @@ def test_characters_spell_the_text(text):
     assert "".join(spelt) == TEXT
     assert sorted(set(TEXT)) == list(corpus.symbols)
     assert len(corpus.train) == len(TEXT) * 9 // 10
+
+
+def test_characters_can_be_ids_to_embed(text):
+    one_hot, ids = Characters(text, bptt=7), Characters(text, bptt=7, ids=True)
+    assert (one_hot.token_input, ids.token_input) == (False, True)
+    vectors, targets = one_hot.batch(3, 2)
+    inputs, same_targets = ids.batch(3, 2)
+    assert inputs.shape == (7, 2)
+    assert torch.equal(vectors.argmax(-1), inputs)
+    assert torch.equal(targets, same_targets)
+    assert ids.input_size == one_hot.input_size
+    model = SequenceModel.for_task(ids, NetworkConfig("torch.RNN", 4, embedding=3))
+    assert model(inputs)[0].shape == (7, 2, ids.output_size)
 
 
 def test_words_spell_the_text_and_lines_end_in_eos(text):

@@ -21,7 +21,8 @@ FIT = st.fixed_dictionaries(
         "clip": st.floats(0, 1e9),
         "updates": st.integers(1, 2**40),
         "schedule": st.sampled_from(["constant", "inverse", "inverse-sqrt", "step", "plateau"]),
-        "stable": st.none() | st.floats(0.01, 0.99),
+        "stable": st.none() | st.floats(0.01, 1),
+        "scale_clip": st.booleans(),
         "evaluate_batches": st.none() | st.integers(1, 9),
         "seed": st.integers(0, 2**63 - 1),
         "tensorboard": st.booleans(),
@@ -51,7 +52,19 @@ def test_json_round_trip(name: str, values: dict[str, Any]) -> None:
         ({"batch_size": "big"}, r"batch-size = 'big' is not allowed; it must be a whole number"),
         ({"optimizer": "adagrad"}, r"optimizer = 'adagrad' is not allowed; it must be one of 'adam', 'rmsprop', 'sgd'"),
         ({"momentum": 0.9}, r"momentum = 0.9 is not allowed; it must be 0 with adam"),
-        ({"stable": 1.0}, r"stable = 1.0 is not allowed; it must be between 0 and 1"),
+        ({"stable": 1.5}, r"stable = 1.5 is not allowed; it must be above 0 and at most 1"),
+        ({"stable": 0.0}, r"stable = 0.0 is not allowed; it must be above 0 and at most 1"),
+        (
+            {"milestones": (5, 5), "schedule": "milestones"},
+            r"milestones = \(5, 5\) is not allowed; it must be in ascending",
+        ),
+        (
+            {"milestones": (0, 5), "schedule": "milestones"},
+            r"milestones = \(0, 5\) is not allowed; it must be in ascending",
+        ),
+        ({"milestones": (2.5,), "schedule": "milestones"}, r"milestones\[0\] = 2.5 is not allowed; it must be a whole"),
+        ({"milestones": (5,)}, r"schedule = 'constant' with milestones = \[5\] is not allowed"),
+        ({"schedule": "milestones"}, r"schedule = 'milestones' with milestones = \[\] is not allowed"),
         ({"threads": 10**6}, r"threads = 1000000 is not allowed"),
         ({"seed": -1}, r"seed = -1 is not allowed"),
     ],
@@ -102,6 +115,14 @@ def test_layer_options_lie_beside_the_other_fields_in_config_json() -> None:
     common = {field.name for field in fields(NetworkConfig) if not field.metadata.get("added_later")} - {"options"}
     assert set(data) == common | {"buffer"}
     assert NetworkConfig.from_dict(data) == network
+
+
+def test_milestones_go_through_json() -> None:
+    fit = FitConfig(schedule="milestones", milestones=[3, 7], factor=0.1)  # type: ignore[arg-type]
+    assert fit.milestones == (3, 7)
+    content = json.loads(json.dumps(RunConfig(Copy(), fit=fit).to_dict()))
+    assert content["fit"]["milestones"] == [3, 7]
+    assert RunConfig.from_dict(content).fit == fit
 
 
 def test_fields_added_later_are_written_only_if_set() -> None:

@@ -71,11 +71,15 @@ def by_hand(updates: int, rate, *, clip: float = math.inf, pieces=None, batches:
         ({"schedule": "inverse"}, {"rate": lambda t: 0.05 / t}),
         ({"schedule": "inverse-sqrt"}, {"rate": lambda t: 0.05 / math.sqrt(t)}),
         ({"schedule": "step", "step_every": 2, "factor": 0.1}, {"rate": lambda t: 0.05 * 0.1 ** ((t - 1) // 2)}),
+        (
+            {"schedule": "milestones", "milestones": (1, 3), "factor": 0.1},
+            {"rate": lambda t: 0.05 * 0.1 ** ((t > 1) + (t > 3))},
+        ),
         ({"clip": 0.3}, {"rate": lambda t: 0.05, "clip": 0.3}),
         ({"bptt": 3}, {"rate": lambda t: 0.05, "pieces": 3}),
         ({"accumulate": 2}, {"rate": lambda t: 0.05, "batches": 2}),
     ],
-    ids=["constant", "inverse", "inverse-sqrt", "step", "clip", "bptt", "accumulate"],
+    ids=["constant", "inverse", "inverse-sqrt", "step", "milestones", "clip", "bptt", "accumulate"],
 )
 def test_updates_match_gradient_descent_by_hand(options, expected) -> None:
     net = model()
@@ -155,6 +159,15 @@ def test_stable_keeps_the_layer_contracting_after_every_update(tmp_path: Path) -
     assert max(norms) > 0.59
     with pytest.raises(MnemoscopeError, match=r"stable = 0.6 is not allowed: the stable sets are known for"):
         fit(SequenceModel(2, 1, NetworkConfig("GRU", 4)), TASK, config)
+
+
+def test_stable_1_keeps_the_norm_of_the_recurrent_weights_at_most_1() -> None:
+    net = model("RNN", 5)
+    with torch.no_grad():
+        net.layer.weight_hh_l0.copy_(3 * torch.eye(5))
+    fit(net, TASK, FitConfig(3, optimizer="sgd", lr=1e-30, stable=1.0, **QUIET))
+    torch.testing.assert_close(net.layer.weight_hh_l0.detach(), torch.eye(5), rtol=1e-5, atol=1e-6)
+    assert torch.linalg.matrix_norm(net.layer.weight_hh_l0, 2) <= 1
 
 
 def test_projections_are_called_after_each_update() -> None:

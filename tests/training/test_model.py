@@ -42,6 +42,17 @@ def test_step_equals_forward(name: str) -> None:
     torch.testing.assert_close(torch.stack(outputs), model(inputs)[0])
 
 
+def test_uniform_start_is_that_of_the_word_language_model() -> None:
+    model = SequenceModel(500, 400, NetworkConfig("torch.LSTM", 64, embedding=32, init="uniform"), token_input=True)
+    assert model.embedding is not None
+    for weight in (model.embedding.weight, model.readout.weight):
+        assert 0.099 < weight.max() <= 0.1
+        assert -0.1 <= weight.min() < -0.099
+        assert abs(weight.std() - 0.2 / 12**0.5) < 1e-3
+    assert not model.readout.bias.any()
+    assert 0.124 < model.layer.weight_ih_l0.max() <= 64**-0.5  # torch's own
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer_options_are_the_constructors_keywords(name: str) -> None:
     signature = inspect.signature(LAYERS[name]).parameters.values()

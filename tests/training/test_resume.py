@@ -55,6 +55,11 @@ def variants(text: Path) -> dict[str, RunConfig]:
         "groups": RunConfig(copy, NetworkConfig("ExpRNN", 8), FIT),
         "accumulated, recorded": RunConfig(copy, SMALL, replace(FIT, accumulate=3, record_every=5, bptt=6)),
         "scaled clip": RunConfig(copy, SMALL, replace(FIT, clip=0.1, scale_clip=True)),
+        "milestones, ids": RunConfig(
+            replace(characters, ids=True),
+            NetworkConfig("torch.RNN", 8, embedding=8, tied=True, init="uniform"),
+            replace(FIT, schedule="milestones", milestones=(4, 9, 11), stable=1.0),
+        ),
         "bf16": RunConfig(copy, NetworkConfig("LSTM", 8), replace(FIT, precision="bf16-mixed")),
     }
 

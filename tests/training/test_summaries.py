@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.tasks import Characters, Copy, Custom, Symbols, Task, Words
-from mnemoscope.training import Diverged, FitConfig, Run, evaluate, fit
+from mnemoscope.training import Diverged, FitConfig, NetworkConfig, Run, RunConfig, evaluate, fit, train
 from mnemoscope.training._best_so_far import BestSoFar
+from mnemoscope.training._budget import total_updates
 from mnemoscope.training._evaluation import held_out_batches
 from mnemoscope.training._optimization import make_optimizer, make_schedule
-from mnemoscope.training._session import total_updates
 
 
 def no_data(step: int, size: int, split: str) -> tuple[Tensor, Tensor]:
@@ -218,6 +218,16 @@ def test_text_chunks_are_rounded_up(tmp_path: Path) -> None:
 
 
 # Schedules
+
+
+def test_milestones_are_epochs_where_the_budget_is(tmp_path: Path) -> None:
+    """Ten sequences in batches of four: two updates an epoch."""
+    task = Symbols(T=4, first=0, second=2, window=1, sequences=10)
+    config = FitConfig(epochs=4, schedule="milestones", milestones=(1, 3), factor=0.1, lr=1.0, optimizer="sgd")
+    options = {"batch_size": 4, "log_every": 1, "threads": 1, "evaluate_every": 100}
+    train(RunConfig(task, NetworkConfig("torch.RNN", 2), replace(config, **options)), tmp_path / "run")
+    found = [record["lr"] for record in Run(tmp_path / "run").metrics() if "split" not in record]
+    assert found == pytest.approx([1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01])  # of the next update
 
 
 def rates(config: FitConfig, losses: list[float]) -> list[float]:

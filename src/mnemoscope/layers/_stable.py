@@ -2,8 +2,8 @@
 
 `project_` moves a layer's weights to the nearest ones of a convex set of contractive systems, after each step of the
 optimizer; `stable` makes the layer compute its weights that way, so that any optimizer stays inside. Within the set
-both change nothing, to the last bit. In contrast to the published code, the set is strictly contractive (lam < 1), rows
-are summed, not columns, weights are projected, not rescaled, and biases count.
+both change nothing, to the last bit. In contrast to the published code, rows are summed, not columns, weights are
+projected, not rescaled, and biases count.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def project_(
 
     Args:
         layer: a `LinearSystem`, `RNN` or `LSTM`, or torch's nn.RNN or nn.LSTM, of any depth and direction.
-        lam: the part of two states' distance that one step may keep, below 1; in the Euclidean norm for an RNN, in the
-            infinity norm of (c, h) for an LSTM.
+        lam: the part of two states' distance that one step may keep; in the Euclidean norm for an RNN, in the infinity
+            norm of (c, h) for an LSTM. With 1, the set of the published experiments, states are only kept from moving
+            apart.
         input_bound: the largest modulus of an input's entry (LSTM only).
         forget: the largest value that an LSTM's forget gate may take; a higher one lets cells remember longer and
             leaves less to the recurrent weights, whose row sums share lam - forget.
@@ -201,8 +202,8 @@ def _balls(
     layer: nn.Module, lam: float, input_bound: float, forget: float, lipschitz: float | None
 ) -> dict[str, SpectralBall | RowBalls]:
     """Return the set of each parameter that the layer's stability restricts, by the parameter's name."""
-    if not 0 < lam < 1:
-        raise MnemoscopeError(f"lam must be between 0 and 1, both excluded; got {lam}")
+    if not 0 < lam <= 1:
+        raise MnemoscopeError(f"lam must be above 0 and at most 1; got {lam}")
     if _is_rnn(layer):
         radius = lam / _lipschitz(layer, lipschitz)
         names = _parameter_names(layer, "weight_hh")

@@ -11,6 +11,7 @@ from functools import cached_property
 import torch.nn.functional as F
 from torch import Tensor
 
+from mnemoscope.schema import added_later
 from mnemoscope.tasks._classification import entropy
 from mnemoscope.tasks._corpora import CHARACTERS, WORDS, Corpus, absolute, characters, corpus_sha256, words
 from mnemoscope.tasks._seeded import one_hot
@@ -94,10 +95,13 @@ class Characters(_RunningText):
     """"ptb" for the Penn Treebank, or the path of a UTF-8 text file (plain or .gz), whose last tenth is held out."""
     bptt: int = 150
     """Steps of a chunk, through which gradients flow back."""
+    ids: bool = added_later(False)
+    """Whether inputs are ids (T, B), which a network can embed, instead of one-hot vectors."""
 
     def __post_init__(self) -> None:
         require_at_least(self, bptt=1)
         object.__setattr__(self, "data", absolute(self.data, CHARACTERS))
+        object.__setattr__(self, "token_input", self.ids)
 
     @property
     def length(self) -> int:
@@ -109,7 +113,7 @@ class Characters(_RunningText):
 
     def _batch(self, step: int, size: int, split: Split) -> Batch:
         inputs, targets = self._chunk(step, size, split)
-        return Batch(one_hot(inputs, self.input_size), targets)
+        return Batch(inputs if self.ids else one_hot(inputs, self.input_size), targets)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         loss = self.loss(outputs, targets).item()

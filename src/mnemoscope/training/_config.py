@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 from mnemoscope.errors import MnemoscopeError
@@ -13,7 +14,7 @@ from mnemoscope.tasks import TASKS, Task
 from mnemoscope.training._layer_options import check_options, layer_options
 
 Optimizer = Literal["adam", "rmsprop", "sgd"]
-Schedule = Literal["constant", "inverse", "inverse-sqrt", "step", "plateau"]
+Schedule = Literal["constant", "inverse", "inverse-sqrt", "step", "milestones", "plateau"]
 Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true"]
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -36,9 +37,10 @@ class NetworkConfig:
     """Whether the read-out sees the input too: y = C h + D x."""
     dropout: float = 0.0
     """Probability of dropping a feature of the embedding, between layers and before the read-out."""
-    init: Literal["xavier", "torch"] = "xavier"
-    """Initialization of input and read-out weights: normal by Xavier's rule, with which attentive layers learn faster,
-    or torch's."""
+    init: Literal["xavier", "torch", "uniform"] = "xavier"
+    """Initial weights. xavier: those of inputs and read-out normal by Xavier's rule, with which attentive layers learn
+    faster. torch: as torch draws them. uniform: those of embedding and read-out between -0.1 and 0.1, no bias of the
+    read-out, all others as torch draws them; PyTorch's example of language modelling begins so."""
     readout_gain: float = 1.0
     """Factor on the read-out's initial weights; with 6 to 8, attentive layers learn Copy faster and from more seeds."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -107,12 +109,14 @@ class FitConfig:
     """L2 penalty on the weights."""
     schedule: Schedule = "constant"
     """Learning-rate schedule. At update t, inverse gives lr/t and inverse-sqrt lr/sqrt(t). step multiplies the rate by
-    `factor` every `step_every` updates. plateau does so once more than `patience` evaluations in a row brought no lower
-    held-out loss."""
+    `factor` every `step_every` updates, milestones at each of `milestones`. plateau does so once more than `patience`
+    evaluations in a row brought no lower held-out loss."""
     factor: float = 0.5
-    """Factor of the step and plateau schedules."""
+    """Factor of the step, milestones and plateau schedules."""
     step_every: int = 1000
     """Updates between the drops of the step schedule."""
+    milestones: tuple[int, ...] = added_later(())
+    """Updates after which the milestones schedule drops the rate, in ascending order; epochs if `epochs` is set."""
     patience: int = 0
     """Evaluations without improvement before the rate drops (plateau schedule)."""
     clip: float = 1.0
@@ -121,7 +125,8 @@ class FitConfig:
     """Whether `clip` is multiplied by the share of the loss that asks for an answer: 10/(T + 20) on Copy and Denoise,
     whose loss is a mean over all steps. With clip = 12 the norm is then at most 1 at T = 100 and 0.06 at T = 2000."""
     stable: float | None = None
-    """Project the recurrent layer onto its stable set after each update: each step contracts by at most this factor."""
+    """Project the recurrent layer onto its stable set after each update: a step keeps at most this part of the distance
+    between two states. At most 1, with which states do not move apart."""
     precision: Precision = "32-true"
     """Floating-point format of weights and arithmetic."""
     device: Device = "auto"
@@ -160,7 +165,15 @@ class FitConfig:
         _require(self, "momentum", 0 <= self.momentum < 1, "at least 0 and below 1")
         _require(self, "momentum", not self.momentum or self.optimizer != "adam", "0 with adam, which has its own")
         _require(self, "factor", 0 < self.factor < 1, "between 0 and 1")
-        _require(self, "stable", self.stable is None or 0 < self.stable < 1, "between 0 and 1")
+        _require(self, "stable", self.stable is None or 0 < self.stable <= 1, "above 0 and at most 1")
+        object.__setattr__(self, "milestones", tuple(self.milestones))
+        ascending = all(a < b for a, b in pairwise((0, *self.milestones)))
+        _require(self, "milestones", ascending, "in ascending order, at least 1")
+        if (self.schedule == "milestones") != bool(self.milestones):
+            raise MnemoscopeError(
+                f"schedule = {self.schedule!r} with milestones = {list(self.milestones)} is not allowed; the schedule "
+                "milestones needs some, and no other has any"
+            )
         _require(self, "evaluate_batches", self.evaluate_batches is None or self.evaluate_batches >= 1, "at least 1")
         _require(self, "seed", 0 <= self.seed < 2**63, "at least 0 and below 2^63")
         _require(self, "ranks", self.ranks >= 1, "at least 1")

@@ -14,6 +14,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import parameter_groups
 from mnemoscope.recurrence import State, leaves, rebuild
 from mnemoscope.tasks import Batch, Task
+from mnemoscope.training._budget import in_updates
 from mnemoscope.training._checkpoint import Checkpoint, check_tensors_match
 from mnemoscope.training._config import FitConfig
 from mnemoscope.training._evaluation import detach_state, evaluate, move_batch, to_float32
@@ -107,8 +108,9 @@ class Learner:
         devices: Any = [local_rank()] if device == "cuda" and self.ranks.world > 1 else 1
         _silence_hints()
         self.fabric = Fabric(accelerator=device, devices=devices, precision=config.precision)
+        milestones = [in_updates(milestone, task, config) for milestone in config.milestones]
         self._optimizer = make_optimizer(parameter_groups(model, config.lr), config)
-        self._schedule = make_schedule(self._optimizer, config)
+        self._schedule = make_schedule(self._optimizer, config, milestones)
         self._objective, self._stepper = self.fabric.setup(_Objective(model, task, config.bptt), self._optimizer)
         self._stepper.zero_grad()  # gradients of a backward pass that the caller made are not this run's
         self._carried = _OpaqueState(None)

@@ -24,7 +24,9 @@ class SequenceModel(Recurrence):
     def __init__(self, input_size: int, output_size: int, config: NetworkConfig, *, token_input: bool = False) -> None:
         super().__init__()
         if config.embedding and not token_input:
-            raise MnemoscopeError(f"embedding = {config.embedding} needs a task whose inputs are ids; use 0")
+            raise MnemoscopeError(
+                f"embedding = {config.embedding} needs a task whose inputs are ids (characters can: ids); use 0"
+            )
         if config.tied and input_size != output_size:
             raise MnemoscopeError(f"tied = True needs as many outputs as ids; got {output_size} and {input_size}")
         self.config = config
@@ -44,6 +46,8 @@ class SequenceModel(Recurrence):
         # Initial weights.
         if config.init == "xavier":
             self._xavier_initialization()
+        elif config.init == "uniform":
+            self._uniform_initialization()
         with torch.no_grad():
             self.readout.weight.mul_(config.readout_gain)
         if config.tied and self.embedding is not None:
@@ -65,6 +69,13 @@ class SequenceModel(Recurrence):
             if name.startswith("weight_ih"):
                 for gate in matrix.split(self.hidden_size):
                     nn.init.xavier_normal_(gate)
+
+    def _uniform_initialization(self) -> None:
+        """Draw embedding and read-out as PyTorch's word_language_model does, whose results Miller & Hardt report."""
+        if self.embedding is not None:
+            nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        nn.init.uniform_(self.readout.weight, -0.1, 0.1)
+        nn.init.zeros_(self.readout.bias)
 
     @property
     def output_size(self) -> int:

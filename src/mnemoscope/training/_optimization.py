@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -52,8 +53,16 @@ def check_average(name: str, key: str, tensor: Tensor, parameter: Tensor | None)
         )
 
 
-def make_schedule(optimizer: Optimizer, config: FitConfig) -> LambdaLR | ReduceLROnPlateau:
-    """Return the configured schedule. Plateau steps after each evaluation, all others after each update."""
+def make_schedule(
+    optimizer: Optimizer, config: FitConfig, milestones: Sequence[int] = ()
+) -> LambdaLR | ReduceLROnPlateau:
+    """Return the configured schedule. Plateau steps after each evaluation, all others after each update.
+
+    Args:
+        optimizer: whose rates are changed.
+        config: names the schedule.
+        milestones: the configuration's, in updates.
+    """
     match config.schedule:
         case "constant":
             return LambdaLR(optimizer, lambda update: 1.0)
@@ -63,6 +72,8 @@ def make_schedule(optimizer: Optimizer, config: FitConfig) -> LambdaLR | ReduceL
             return LambdaLR(optimizer, lambda update: 1 / math.sqrt(update + 1))
         case "step":
             return LambdaLR(optimizer, lambda update: config.factor ** (update // config.step_every))
+        case "milestones":
+            return LambdaLR(optimizer, lambda update: config.factor ** bisect_right(milestones, update))
         case "plateau":
             return ReduceLROnPlateau(optimizer, factor=config.factor, patience=config.patience, threshold=0.0)
 

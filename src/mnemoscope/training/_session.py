@@ -15,10 +15,9 @@ from torch import Tensor
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import to_json, write_atomic
 from mnemoscope.schema import convert, from_dict
-from mnemoscope.tasks import Task
 from mnemoscope.training._best_so_far import BestSoFar
+from mnemoscope.training._budget import total_updates
 from mnemoscope.training._checkpoint import Checkpoint, write_best
-from mnemoscope.training._config import FitConfig
 from mnemoscope.training._environment import AllowedChange, Change, Environment, changes
 from mnemoscope.training._folder import RunFolder
 from mnemoscope.training._learner import Learner, tensors_under
@@ -308,13 +307,3 @@ def _kind(stop: Stop | None) -> type[Stop] | None:
     if stop is None:
         return None
     return Enough if isinstance(stop, Enough) else Stop
-
-
-def total_updates(task: Task, config: FitConfig) -> int:
-    """Return the budget in updates. The last update of an epoch budget may go beyond its last epoch."""
-    if not config.epochs:
-        return config.updates
-    batches = task.steps_per_epoch(config.batch_size)
-    if batches is None:
-        raise MnemoscopeError(f"epochs = {config.epochs} needs a fixed data set; {task.name} generates data endlessly")
-    return math.ceil(config.epochs * batches / config.accumulate)
