@@ -78,8 +78,9 @@ class Instant:
     def stop(self) -> None: ...
 
 
-def driver(count: int) -> None:
-    jobs = (Job("nothing:nothing", {"number": i}) for i in range(count))
+def drive(count: int, padding: int = 0) -> tuple[float, int]:
+    """CPU seconds and peak bytes of a driver over `count` jobs that do nothing, each with `padding` bytes to carry."""
+    jobs = (Job("nothing:nothing", {"number": i, "padding": "x" * padding}) for i in range(count))
     with tempfile.TemporaryDirectory() as name:
         tracemalloc.start()
         begun = time.process_time()
@@ -87,6 +88,11 @@ def driver(count: int) -> None:
         seconds = time.process_time() - begun
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
+    return seconds, peak
+
+
+def show_driver(count: int) -> None:
+    seconds, peak = drive(count)
     print(f"driver, {count:>6} jobs that do nothing: {1e6 * seconds / count:.0f} us a job, {peak / 1e3:.0f} kB at most")
 
 
@@ -98,7 +104,7 @@ def main() -> None:
     parser.add_argument("--driver", type=int, nargs="+", default=[1000, 10_000, 100_000])
     options = parser.parse_args()
     for count in options.driver:
-        driver(count)
+        show_driver(count)
     if options.runs:
         many_runs(options.runs, options.seconds, options.jobs)
 

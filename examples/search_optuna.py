@@ -27,9 +27,9 @@ def main(rounds: int = 5, at_a_time: int = 4, base: RunConfig = BASE, folder: st
         trained = mnemoscope.sweep(None, runs, folder, jobs=at_a_time)
         for trial, config in zip(trials, runs, strict=True):
             run = trained.run(run_job_of(config).name)
-            summary = run.summary() if run else None  # None if it diverged
-            state = None if summary else optuna.trial.TrialState.FAIL
-            study.tell(trial, summary.best if summary else None, state=state)
+            summary = run.summary() if run else None
+            failed = summary is None or summary.is_failure  # it diverged, say
+            study.tell(trial, None if failed else summary.best, state=optuna.trial.TrialState.FAIL if failed else None)
     print(f"best accuracy {study.best_value:.3f} with {study.best_params}")
 
 

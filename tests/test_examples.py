@@ -47,7 +47,7 @@ def test_optuna_example_trains_every_trial_once(capsys, tmp_path):
 
 def test_sweep_benchmark_says_what_a_run_costs(capsys):
     benchmark = runpy.run_path(str(ROOT / "benchmarks" / "sweep.py"))
-    benchmark["driver"](100)
+    benchmark["show_driver"](100)
     assert re.match(r"driver, +100 jobs that do nothing: \d+ us a job, \d+ kB at most\n", capsys.readouterr().out)
     benchmark["many_runs"](2, 0.02, 2)
     assert re.search(r"CPU [\d.]+ s a run, of which [\d.]+ s are the run: -?[\d.]+ s beyond", capsys.readouterr().out)

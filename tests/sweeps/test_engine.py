@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import runpy
 import signal
 import threading
 import time
-import tracemalloc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.sweeps import Ending, Job, LocalEngine, SweepProgress, read_failures, run_job, run_jobs
+from mnemoscope.sweeps import Ending, Job, LocalEngine, SweepProgress, forget_failures, read_failures, run_job, run_jobs
 
 
 def job(name: str, **config: Any) -> Job:
@@ -66,9 +66,36 @@ def test_an_error_is_recorded_and_not_tried_again(tmp_path: Path, code: int) -> 
     assert log.startswith("before the error\n")
     assert ("Traceback" in log) == (code == 1)
 
-    # A new start tries again what somebody may have repaired; a run that diverged would diverge again.
-    run(tmp_path, failing, good)
-    assert attempts(tmp_path, failing) == (1 if code == 3 else 2)
+    # Neither does a new start, unless it is told to.
+    assert run(tmp_path, failing, good) == []
+    assert attempts(tmp_path, failing) == 1
+    forget_failures(tmp_path)
+    assert read_failures(tmp_path) == {}
+    assert len(run(tmp_path, failing, good)) == 1
+    assert attempts(tmp_path, failing) == 2
+    assert read_failures(tmp_path) == {failing.name: Ending("failed", message, code)}
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("failed", 2), ("diverged", 3)])
+def test_a_failure_that_a_killed_driver_did_not_record_counts(tmp_path: Path, outcome: str, code: int) -> None:
+    failed, good = job("finish", number=0), job("finish", number=1)
+    run(tmp_path, failed, good)
+    summary = tmp_path / failed.name / "summary.json"
+    summary.write_text(json.dumps({"outcome": outcome, "message": "why"}))
+    assert run_jobs([failed, good], tmp_path, LocalEngine(1), total=2) == 1
+    assert read_failures(tmp_path) == {failed.name: Ending("failed", "why", code)}
+    forget_failures(tmp_path)
+    assert not summary.exists()
+    assert (tmp_path / good.name / "summary.json").exists()
+
+
+def test_a_job_that_was_killed_too_often_is_tried_again_by_the_next_start(tmp_path: Path) -> None:
+    unlucky = job("die_first", deaths=5)
+    run(tmp_path, unlucky)
+    assert list(read_failures(tmp_path)) == [unlucky.name]
+    assert run_jobs([unlucky], tmp_path, LocalEngine(1), total=1) == 0
+    assert attempts(tmp_path, unlucky) == 6
+    assert read_failures(tmp_path) == {}
 
 
 def test_an_incomplete_last_line_of_the_failures_is_skipped(tmp_path: Path) -> None:
@@ -123,42 +150,11 @@ def test_a_full_disk_stops_the_sweep_and_records_no_failure(tmp_path: Path) -> N
     assert read_failures(tmp_path) == {}
 
 
-class Instant:
-    """An engine whose jobs end at once, without a process."""
-
-    slots = 8
-
-    def __init__(self) -> None:
-        self.ended: list[str] = []
-
-    def start(self, jobs: Sequence[tuple[Job, Path]], logs: Path) -> None:
-        self.ended += [job.name for job, _ in jobs]
-
-    def wait(self, seconds: float) -> Iterator[tuple[str, Ending]]:
-        ended, self.ended = self.ended, []
-        for name in ended:
-            yield name, Ending("ended")
-
-    def stop(self) -> None: ...
-
-
-def drive(folder: Path, count: int) -> tuple[float, int]:
-    """Seconds and peak bytes of a driver over `count` jobs that do nothing."""
-    jobs = (job("finish", number=i, padding="x" * 1000) for i in range(count))
-    folder.mkdir()
-    tracemalloc.start()
-    begun = time.process_time()
-    assert run_jobs(jobs, folder, Instant(), total=count) == 0
-    seconds = time.process_time() - begun
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return seconds, peak
-
-
-def test_memory_of_the_driver_is_flat_and_its_time_linear(tmp_path: Path) -> None:
-    drive(tmp_path / "warm", 100)
-    short, few = drive(tmp_path / "few", 500)
-    attempts = [drive(tmp_path / f"many-{i}", 5000) for i in range(2)]  # other threads of the tests allocate too
+def test_memory_of_the_driver_is_flat_and_its_time_linear() -> None:
+    drive = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "sweep.py"))["drive"]
+    drive(100)
+    short, few = drive(500, padding=1000)
+    attempts = [drive(5000, padding=1000) for _ in range(2)]  # other threads of the tests allocate too
     assert min(peak for _, peak in attempts) < few + 50_000
     assert min(seconds for seconds, _ in attempts) < 20 * short + 0.5
 

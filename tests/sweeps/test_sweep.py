@@ -19,9 +19,12 @@ from pathlib import Path
 import pytest
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.sweeps import Halving, LocalEngine, Sweep, SweepProgress, resume_sweep, sweep
+from mnemoscope.files import locked
+from mnemoscope.sweeps import Halving, LocalEngine, Sweep, SweepProgress, _runs, resume_sweep, sweep, train_run
+from mnemoscope.sweeps._halving import survivors
 from mnemoscope.tasks import Copy
 from mnemoscope.training import FitConfig, NetworkConfig, Run, RunConfig, train
+from mnemoscope.training._progress import read_summary
 
 FIT = FitConfig(updates=24, batch_size=4, evaluate_every=8, evaluate_batches=1, log_every=4, checkpoint_every=6)
 BASE = RunConfig(Copy(T=4), NetworkConfig("RelRNN", 8), FIT)
@@ -32,9 +35,8 @@ def results(folder: Path) -> dict[str, tuple[bytes, bytes]]:
     """The metrics and the last weights of each run of a sweep."""
     found = {}
     for name in Sweep(folder).names:
-        last = sorted((folder / name / "checkpoints").glob("0*.safetensors"))[-1]
         assert (folder / name / "summary.json").exists(), name
-        found[name] = ((folder / name / "metrics.jsonl").read_bytes(), last.read_bytes())
+        found[name] = results_of_one(folder / name)
     return found
 
 
@@ -211,6 +213,86 @@ def test_halving_keeps_the_best_and_does_not_depend_on_the_number_of_jobs(undist
             sweep(BASE, other, folders[0], halving=halving)
     with pytest.raises(MnemoscopeError, match="a sweep with other rungs"):
         sweep(BASE, grid, folders[0])
+
+
+# The first limit is below any loss; the copy task has nothing to embed.
+FAILING = {"network.buffer": [5], "fit.diverged": [1e-9, 1e6], "network.embedding": [0, 4]}
+
+
+def test_runs_that_fail_or_diverge_have_a_summary_and_are_not_tried_again(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    runs = sweep(BASE, FAILING, folder, jobs=2)
+    summaries = [read_summary(folder / name / "summary.json") for name in runs.names]
+    assert [summary.outcome for summary in summaries] == ["diverged", "failed", "budget spent", "failed"]
+    diverged, failed = summaries[:2]
+    assert (diverged.updates, diverged.best) == (1, None)
+    assert diverged.message.startswith("diverged at update 1: the loss is ")
+    assert "embedding" in failed.message
+    assert (failed.metric, failed.parameters, failed.updates) == ("accuracy", None, 0)
+    assert [ending.exit_code for ending in runs.failures().values()].count(2) == 2
+
+    # A new start skips them. On purpose they are tried again, and fail again.
+    seen: list[SweepProgress] = []
+    resume_sweep(folder, callback=seen.append)
+    assert seen == []
+    before = results_of_one(folder / runs.names[2])
+    resume_sweep(folder, jobs=2, retry_failed=True, callback=seen.append)
+    assert sorted(progress.job.name for progress in seen) == sorted(runs.failures())
+    assert len(runs.failures()) == 3
+    assert [read_summary(folder / name / "summary.json").outcome for name in runs.names] == [
+        summary.outcome for summary in summaries
+    ]
+    assert results_of_one(folder / runs.names[2]) == before
+
+
+def test_what_was_repaired_is_tried_again_on_purpose(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    (name,) = sweep(BASE, {"fit.seed": [0]}, folder, jobs=1).names
+    expected = results_of_one(folder / name)
+    metrics = folder / name / "metrics.jsonl"
+    good = metrics.read_bytes()
+    metrics.write_bytes(b"damaged")
+    (folder / name / "summary.json").unlink()
+    runs = resume_sweep(folder, jobs=1)
+    assert "is damaged" in runs.failures()[name].message
+    assert Run(folder / name).summary().outcome == "failed"
+    metrics.write_bytes(good)
+    assert resume_sweep(folder, jobs=1, retry_failed=True).failures() == {}
+    assert Run(folder / name).summary().outcome == "budget spent"
+    assert results_of_one(folder / name) == expected
+
+
+def test_a_folder_in_use_gets_no_summary_of_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_runs, "LOCK_SECONDS", 0.0)
+    with locked(tmp_path / "run"), pytest.raises(MnemoscopeError, match="in use"):
+        train_run(BASE.to_dict(), tmp_path / "run", lambda: False)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+
+
+def test_halving_leaves_a_summary_everywhere_and_lets_no_failed_run_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    base = replace(BASE, fit=replace(FIT, diverged=1e6))
+    limits = {"fit.diverged": [1e-9, 1e6], "fit.seed": [0, 1]}  # two of four diverge at once
+    runs = sweep(base, limits, folder, jobs=2, halving=Halving((8, 24), Fraction(3, 4)))
+    outcomes = [Run(folder / name).summary().outcome for name in runs.names]
+    assert outcomes == ["diverged", "diverged", "budget spent", "budget spent"]
+
+    # One that diverges after a good first rung takes nobody's place at the second.
+    late = folder / runs.names[0]
+    record = {"update": 8, "split": "valid", "loss": 0.0, "accuracy": 1.0}
+    (late / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    folders = [folder / name for name in runs.names]
+    configs = list(runs.configs())
+    assert survivors(folders, configs, 8, Fraction(1, 2)) == [2, 3]
+    summary = json.loads((late / "summary.json").read_text())
+    (late / "summary.json").write_text(json.dumps({**summary, "updates": 9}))
+    assert 0 in survivors(folders, configs, 8, Fraction(1, 2))
+    assert 0 not in survivors(folders, configs, 9, Fraction(1, 2))
+
+
+def results_of_one(folder: Path) -> tuple[bytes, bytes]:
+    last = sorted((folder / "checkpoints").glob("0*.safetensors"))[-1]
+    return (folder / "metrics.jsonl").read_bytes(), last.read_bytes()
 
 
 def evaluations(folder: Path) -> list[dict]:

@@ -16,15 +16,19 @@ from mnemoscope.sweeps import Sweep, bootstrap_interval, interquartile_mean, run
 from mnemoscope.tasks import Adding, Copy
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
 
-BEST = {(2, 0): 0.5, (2, 1): 1.0, (2, 2): 0.75, (5, 0): 0.25, (5, 1): None, (5, 2): None}  # by buffer and seed
+BEST = {(2, 0): 0.5, (2, 1): 1.0, (2, 2): 0.75, (5, 0): 0.25, (5, 1): 1.0, (5, 2): None, (5, 3): 1.0, (5, 4): 1.0}
 SOLVED = {(2, 1): 40}  # the update
 DIVERGED = (5, 1)
+FAILED = (5, 3)
+DIVERGED_BEFORE = (5, 4)  # by a version that left no summary
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A sweep whose runs are only their files: (5, 1) has diverged, (5, 2) has not begun."""
+    """A sweep whose runs are only their files, by buffer and seed: some diverged or failed, (5, 2) has not begun."""
     entries = []
+    outcomes = {key: "solved" if key in SOLVED else "budget spent" for key in BEST}
+    outcomes |= {DIVERGED: "diverged", FAILED: "failed"}
     for (buffer, seed), best in BEST.items():
         network = NetworkConfig("RelRNN", 8, options={"buffer": buffer})
         job = run_job_of(RunConfig(Copy(T=4), network, FitConfig(updates=100, seed=seed)))
@@ -34,15 +38,14 @@ def folder(tmp_path: Path) -> Path:
             continue
         run.mkdir()
         (run / "config.json").write_text(json.dumps(job.config))
-        if (buffer, seed) == DIVERGED:
-            record = {"job": job.name, "exit_code": 3, "message": "diverged at update 3"}
-            (tmp_path / "failures.jsonl").write_text(json.dumps(record) + "\n")
-            continue
-        solved = SOLVED.get((buffer, seed))
-        curve = [(20, 0.1), (40, 1.0 if solved else 0.2), (100, best)]
+        curve = [(20, 0.1), (40, 1.0 if (buffer, seed) in SOLVED else 0.2), (100, best)]
         lines = [json.dumps({"update": u, "split": "valid", "loss": 1.0, "accuracy": a}) for u, a in curve]
         (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-        (run / "summary.json").write_text(json.dumps(summary(best, "solved" if solved else "budget spent")))
+        if (buffer, seed) == DIVERGED_BEFORE:
+            record = {"job": job.name, "exit_code": 3, "message": "diverged at update 3"}
+            (tmp_path / "failures.jsonl").write_text(json.dumps(record) + "\n")
+        else:
+            (run / "summary.json").write_text(json.dumps(summary(best, outcomes[buffer, seed])))
     (tmp_path / "sweep.json").write_text(json.dumps({"format": 1, "base": None, "runs": entries}))
     return tmp_path
 
@@ -70,16 +73,16 @@ def test_figures_are_those_of_the_runs(folder: Path) -> None:
     assert (first.mean, first.median, first.iqm) == (0.75, 0.75, 0.75)
     assert 0.5 <= first.iqm_low < 0.75 < first.iqm_high <= 1.0
     assert (first.updates_to_solved, first.seconds_to_solved) == (40, 4.0)
-    assert (second.runs, second.ended, second.diverged, second.solved) == (3, 1, 1, 0)
+    assert (second.runs, second.ended, second.diverged, second.failed, second.solved) == (5, 1, 2, 1, 0)
     assert (second.mean, second.iqm_low, second.updates_to_solved) == (0.25, None, None)
 
 
 def test_groups_are_by_any_fields(folder: Path) -> None:
     table = sweep_table(Sweep(folder), ["network.model", "fit.seed"])
     assert [group.settings for group in table.groups] == [
-        {"network.model": "RelRNN", "fit.seed": seed} for seed in range(3)
+        {"network.model": "RelRNN", "fit.seed": seed} for seed in range(5)
     ]
-    assert [group.runs for group in table.groups] == [2, 2, 2]
+    assert [group.runs for group in table.groups] == [2, 2, 2, 1, 1]
     assert table.groups[0].mean == (0.5 + 0.25) / 2
     with pytest.raises(
         MnemoscopeError, match=r"'fit\.sed' is no field.*those that vary are network\.buffer, fit\.seed"
@@ -131,7 +134,7 @@ def test_command_writes_the_terminal_csv_json_and_a_page(folder: Path, capsys: p
     assert json.loads((folder / "table.json").read_text())["rows"][1]["updates_to_solved"] == 40
     page = (folder / "table.html").read_text()
     for text in (
-        "6 runs in 6 groups",
+        "8 runs in 8 groups",
         "Best held-out accuracy (IQM)",
         "Share of runs that solved",
         "Accuracy while learning",

@@ -240,6 +240,8 @@ def test_divergence_names_the_update_and_keeps_the_last_good_checkpoint(tmp_path
     assert error.value.checkpoint == tmp_path / "run/checkpoints/00000004.safetensors"
     assert "diverged at update 7: the loss is nan; last good checkpoint" in str(error.value)
     assert Run(tmp_path / "run").checkpoint().tensors["model.weight"].isfinite()
+    summary = Run(tmp_path / "run").summary()
+    assert (summary.outcome, summary.updates, summary.message) == ("diverged", 7, str(error.value))
     with pytest.raises(Diverged, match=r"the loss is \d"):
         fit(model(), TASK, FitConfig(50, optimizer="sgd", lr=1e3, diverged=1e5, **{**QUIET, "clip": 0.0}))
 

@@ -59,8 +59,8 @@ def _table(table: SweepTable) -> Table:
     shown = Table(title=f"best held-out {table.metric}, {'more' if table.higher_is_better else 'less'} is better")
     for name in table.by:
         shown.add_column(short_name(name), overflow="fold")
-    headings = ("ended", "diverged", "solved", "mean", "median", "IQM [95 %]", "updates to solved", "seconds to solved")
-    for heading in headings:
+    counts = ("ended", "diverged", "failed", "solved")
+    for heading in (*counts, "mean", "median", "IQM [95 %]", "updates to solved", "seconds to solved"):
         shown.add_column(heading, justify="right")
     for group in table.groups:
         shown.add_row(*(str(value) for value in group.settings.values()), *_figures(group))
@@ -74,6 +74,7 @@ def _figures(group: Group) -> list[Any]:
     return [
         f"{group.ended} of {group.runs}",
         str(group.diverged),
+        str(group.failed),
         f"{group.solved} of {group.runs}",
         format_value(group.mean),
         format_value(group.median),

@@ -15,6 +15,8 @@ _OUTCOMES = {
     "solved": "Training solved the task",
     "budget spent": "Training spent its budget",
     "stopped early": "Training was stopped early",
+    "diverged": "Training diverged",
+    "failed": "Training failed",
     "unfinished": "Training is unfinished",
 }
 _HELP = (

@@ -1,6 +1,6 @@
 """Many runs: a grid of configurations, an engine to train them on, and a table of how they went."""
 
-from mnemoscope.sweeps._driver import Engine, SweepCallback, SweepProgress, read_failures, run_jobs
+from mnemoscope.sweeps._driver import Engine, SweepCallback, SweepProgress, forget_failures, read_failures, run_jobs
 from mnemoscope.sweeps._folder import Sweep, words
 from mnemoscope.sweeps._grid import Grid, parse_grid
 from mnemoscope.sweeps._halving import Halving
@@ -30,6 +30,7 @@ __all__ = [
     "bootstrap_interval",
     "cpus",
     "field_value",
+    "forget_failures",
     "interquartile_mean",
     "parse_grid",
     "read_failures",

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Protocol
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import append, make_folder, parse_json, read_bytes, to_json
+from mnemoscope.files import append, make_folder, parse_json, read_bytes, read_json, remove, to_json
 from mnemoscope.sweeps._job import SUMMARY, Ending, Job
 
 MAX_RETRIES = 3  # of a job whose process was killed
 FAILURES = "failures.jsonl"
 LOGS = "logs"
 POLL_SECONDS = 1.0
-DIVERGED = 3  # the exit code of a run that diverged, which it would do again
+FAILED = 2  # exit codes: of a mistake that somebody can correct,
+DIVERGED = 3  # and of a run that diverged
 
 
 class Engine(Protocol):
@@ -71,7 +72,9 @@ def run_jobs(
 ) -> int:
     """Do all jobs that are not done yet, each in `folder / job.name`; return how many failed.
 
-    An interrupted call, by Ctrl-C or an error of the engine, first has the running jobs save their work.
+    A job that failed, now or in an earlier call, is not tried again unless `forget_failures` was called. One whose
+    process was killed is, three times in a call. An interrupted call, by Ctrl-C or an error of the engine, first has
+    the running jobs save their work.
 
     Args:
         jobs: taken one by one as there is room, so that any number of them fits into memory.
@@ -93,7 +96,7 @@ def has_summary(folder: Path) -> bool:
 
 
 def read_failures(folder: Path) -> dict[str, Ending]:
-    """Return how jobs failed, by name, the last time that each was tried."""
+    """Return how jobs failed, by name, the last time that they were tried, unless they have ended well since."""
     path = folder / FAILURES
     if not path.exists():
         return {}
@@ -105,7 +108,28 @@ def read_failures(folder: Path) -> dict[str, Ending]:
         if not isinstance(message, str) or type(code) is not int:
             raise MnemoscopeError(f"{path}, line {number} is not a record of a failed job")
         failures[str(record.get("job"))] = Ending("failed", message, code)
-    return {name: ending for name, ending in failures.items() if not has_summary(folder / name)}
+    return {
+        name: ending
+        for name, ending in failures.items()
+        if not has_summary(folder / name) or failure_in(folder / name) is not None
+    }
+
+
+def failure_in(folder: Path) -> Ending | None:
+    """Return the failure that the summary of a job tells of; None if it ended well."""
+    summary = read_json(folder / SUMMARY)
+    if not isinstance(summary, dict) or summary.get("outcome") not in ("failed", "diverged"):
+        return None
+    code = DIVERGED if summary["outcome"] == "diverged" else FAILED
+    return Ending("failed", str(summary.get("message", "")), code)
+
+
+def forget_failures(folder: Path) -> None:
+    """Have the next call of `run_jobs` try again what has failed, each job from its last checkpoint."""
+    for summary in folder.glob(f"*/{SUMMARY}"):
+        if failure_in(summary.parent) is not None:
+            remove(summary)
+    remove(folder / FAILURES)
 
 
 class _Driver:
@@ -125,7 +149,8 @@ class _Driver:
         self.callback = callback
         self.stage = stage
         self.logs = make_folder(folder / LOGS)
-        self.diverged = {name for name, ending in read_failures(folder).items() if ending.exit_code == DIVERGED}
+        # A job that was killed too often has no exit code: it may have better luck.
+        self.failed_before = {name for name, ending in read_failures(folder).items() if ending.exit_code}
         self.running: dict[str, Job] = {}
         self.again: deque[Job] = deque()
         self.deaths: Counter[str] = Counter()
@@ -151,13 +176,19 @@ class _Driver:
 
     def _wanted(self, jobs: Iterable[Job]) -> Iterator[Job]:
         for job in jobs:
-            if job.name in self.diverged:
-                self.skipped += 1
-                self.failed += 1
-            elif self.is_done(job):
-                self.skipped += 1
-            else:
+            if job.name not in self.failed_before and not self.is_done(job):
                 yield job
+                continue
+            self.skipped += 1
+            self.failed += job.name in self.failed_before or self._is_unrecorded_failure(job)
+
+    def _is_unrecorded_failure(self, job: Job) -> bool:
+        """True if a job has failed just before an earlier driver was killed; it is then recorded."""
+        folder = self.folder / job.name
+        ending = failure_in(folder) if has_summary(folder) else None
+        if ending is not None:
+            self._record(job, ending)
+        return ending is not None
 
     def _again(self) -> Iterator[Job]:
         while self.again:

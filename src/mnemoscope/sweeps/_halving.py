@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.training import Run, RunConfig
+from mnemoscope.training import Run, RunConfig, Summary
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def survivors(folders: Sequence[Path], configs: Sequence[RunConfig], rung: int, 
     """Return which runs go on from a rung: the best share by held-out metric up to its update, in their own order.
 
     It is decided by the runs' own records, so neither the number of jobs nor a restart changes it. At equality the
-    earlier run goes on. A run without an evaluation, because it failed, comes last.
+    earlier run goes on. A run that failed or diverged before the rung, or has no evaluation, comes last.
     """
 
     def rank(index: int) -> float:
@@ -77,10 +77,20 @@ def _best_until(folder: Path, config: RunConfig, rung: int) -> float | None:
     """The best held-out metric until an update, with its sign changed where more is better."""
     if not (folder / "config.json").is_file():
         return None
+    run = Run(folder)
+    if _failed_before(run.summary(), rung):
+        return None
     sign = -1.0 if config.task.higher_is_better else 1.0
     values = [
         sign * record[config.task.metric]
-        for record in Run(folder).metrics()
+        for record in run.metrics()
         if record.get("split") == "valid" and record["update"] <= rung and record.get(config.task.metric) is not None
     ]
     return min(values, default=None)
+
+
+def _failed_before(summary: Summary | None, rung: int) -> bool:
+    """True if a run failed before it reached a rung; one that diverged at the very update of the rung did."""
+    if summary is None or not summary.is_failure:
+        return False
+    return summary.updates < rung or (summary.outcome == "diverged" and summary.updates == rung)

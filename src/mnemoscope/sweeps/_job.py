@@ -34,7 +34,8 @@ class Job:
 
     The function is called as `function(config, folder, should_stop, **options)`. It goes on from whatever an earlier,
     killed call left in the folder, raises `Stop` soon after `should_stop()` is True, and writes summary.json last, and
-    whole. It returns one line that says how it went.
+    whole. It returns one line that says how it went. One that raises an error may leave a summary.json, too, whose
+    `outcome` is "failed" or "diverged" and whose `message` says why.
     """
 
     call: str
@@ -82,7 +83,7 @@ def run_job(job: Job, folder: Path, should_stop: StopRequest) -> Ending:
     except MnemoscopeError as error:
         message = str(error)
         exit_code = getattr(error, "exit_code", 2)
-        no_space = _is_no_space(error)
+        no_space = is_no_space(error)
     except Exception as error:  # a mistake in the function: the others may well succeed, and the log has the traceback
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}"
@@ -117,7 +118,8 @@ def _function(call: str) -> Callable[..., Any]:
     return function
 
 
-def _is_no_space(error: BaseException | None) -> bool:
+def is_no_space(error: BaseException | None) -> bool:
+    """True if an error comes from a disk that takes no more."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _NO_SPACE:
             return True

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import locked
-from mnemoscope.sweeps._job import Job, StopRequest
+from mnemoscope.files import locked, to_json, write_atomic
+from mnemoscope.sweeps._job import SUMMARY, Job, StopRequest, is_no_space
 from mnemoscope.training import (
+    Diverged,
     Enough,
     Progress,
     Run,
@@ -63,6 +65,8 @@ def train_run(
 ) -> str:
     """Begin the run of `config` in `folder`, or go on with it; return how it went in one line.
 
+    A run that diverged or failed leaves a summary, too.
+
     Args:
         config: the content of config.json.
         folder: the run's folder.
@@ -86,6 +90,36 @@ def train_run(
         return outcome(resume(folder, check_stop))
     except _AtRung as rung:
         return str(rung)
+    except (Stop, Diverged):
+        raise
+    except Exception as error:
+        if not is_no_space(error):  # then it can go on once there is space
+            _note_failure(config, folder, error)
+        raise
+
+
+def _note_failure(config: Mapping[str, Any], folder: Path, error: Exception) -> None:
+    """Write to summary.json why a run failed, unless another process has the folder in use."""
+    metric, updates = "", 0
+    with contextlib.suppress(MnemoscopeError):  # what is wrong may be just these
+        metric = RunConfig.from_dict(config).task.metric
+        updates = Run(folder).saved_update
+    message = str(error) if isinstance(error, MnemoscopeError) else f"{type(error).__name__}: {error}"
+    summary = Summary(
+        outcome="failed",
+        updates=updates,
+        metric=metric,
+        best=None,
+        best_update=0,
+        held_out={},
+        baseline=None,
+        parameters=None,
+        seconds=0.0,
+        updates_per_second=0.0,
+        message=" ".join(message.split()),
+    )
+    with contextlib.suppress(MnemoscopeError), locked(folder):
+        write_atomic(folder / SUMMARY, to_json(asdict(summary), indent=2))
 
 
 def outcome(summary: Summary) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import locked
-from mnemoscope.sweeps._driver import Engine, SweepCallback, has_summary, run_jobs
+from mnemoscope.sweeps._driver import Engine, SweepCallback, forget_failures, has_summary, run_jobs
 from mnemoscope.sweeps._folder import (
     Entry,
     Sweep,
@@ -34,12 +34,13 @@ def sweep(
     jobs: int | None = None,
     engine: Engine | None = None,
     halving: Halving | None = None,
+    retry_failed: bool = False,
     callback: SweepCallback | None = None,
 ) -> Sweep:
     """Train every run of a grid, or of a list, each in a folder of its own in `folder`; return the sweep.
 
-    Runs that have ended are skipped, so that a sweep that was stopped or killed goes on when it is started again. A run
-    is named by the hash of its configuration. So a sweep started again with a larger grid trains only what is new.
+    Runs that have ended, well or not, are skipped: a sweep that was stopped or killed goes on when it is started again.
+    A run is named by the hash of its configuration; with a larger grid only what is new is trained.
 
     Args:
         base: the configuration whose fields the grid changes; None with a list.
@@ -48,6 +49,7 @@ def sweep(
         jobs: how many runs at a time on this machine; by default one for each CPU, or for as many as a run has threads.
         engine: where the runs are trained; by default in processes of this machine.
         halving: if given, only the best runs go on from each of its rungs.
+        retry_failed: whether to try again the runs in the folder that failed or diverged, from their last checkpoints.
         callback: called with the `SweepProgress` when a run has ended.
     """
     path = Path(folder).absolute()
@@ -56,7 +58,7 @@ def sweep(
     with locked(path):
         prepare_folder(path)
         file = write_sweep(path, file)
-        return _run(path, file, engine or _local_engine(file, jobs), callback)
+        return _run(path, file, engine or _local_engine(file, jobs), retry_failed, callback)
 
 
 def resume_sweep(
@@ -64,14 +66,15 @@ def resume_sweep(
     *,
     jobs: int | None = None,
     engine: Engine | None = None,
+    retry_failed: bool = False,
     callback: SweepCallback | None = None,
 ) -> Sweep:
-    """Go on with the sweep in `folder`, as its sweep.json describes it."""
+    """Go on with the sweep in `folder`, as its sweep.json describes it; `retry_failed` as in `sweep`."""
     path = Path(folder).absolute()
     read_sweep(path)
     with locked(path):
         file = read_sweep(path)
-        return _run(path, file, engine or _local_engine(file, jobs), callback)
+        return _run(path, file, engine or _local_engine(file, jobs), retry_failed, callback)
 
 
 def _described(base: RunConfig | None, grid: Grid | Sequence[RunConfig], halving: Halving | None) -> SweepFile:
@@ -111,7 +114,9 @@ def _local_engine(file: SweepFile, jobs: int | None) -> LocalEngine:
     return LocalEngine(jobs, threads=file.config(file.runs[0]).fit.threads)
 
 
-def _run(folder: Path, file: SweepFile, engine: Engine, callback: SweepCallback | None) -> Sweep:
+def _run(folder: Path, file: SweepFile, engine: Engine, retry_failed: bool, callback: SweepCallback | None) -> Sweep:
+    if retry_failed:
+        forget_failures(folder)
     if file.halving is None:
         run_jobs(map(file.job, file.runs), folder, engine, total=len(file.runs), callback=callback)
     else:

@@ -30,7 +30,7 @@ class Result:
     """"solved", "budget spent", "stopped early", "diverged", "failed", "unfinished" or "not begun"."""
     metric: str
     best: float | None
-    """The best held-out metric; None unless the run has ended."""
+    """The best held-out metric; None unless the run has ended well."""
     updates_to_solved: int | None
     """The update of the first evaluation that reached the task's threshold."""
     seconds_to_solved: float | None
@@ -41,13 +41,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs with the same settings. The figures of the metric are over those that have ended with one."""
+    """Runs with the same settings. The figures of the metric are over those that have ended well, with one."""
 
     settings: dict[str, Any]
     """Values by field."""
     runs: int
     ended: int
+    """Without those that diverged or failed."""
     diverged: int
+    failed: int
     solved: int
     mean: float | None
     median: float | None
@@ -168,11 +170,13 @@ def _result(sweep: Sweep, name: str, config: RunConfig, failed: str) -> Result:
         if record.get("split") == "valid" and record.get(task.metric) is not None
     ]
     summary = run.summary()
+    outcome = failed or "unfinished" if summary is None else summary.outcome
+    if outcome in ("diverged", "failed"):
+        return Result(config.to_dict(), outcome, task.metric, None, None, None, curve)
     solved_at = next((update for update, value in curve if _solves(value, config)), None)
     seconds = None
     if solved_at is not None and summary is not None and summary.updates_per_second > 0:
         seconds = solved_at / summary.updates_per_second
-    outcome = failed or "unfinished" if summary is None else summary.outcome
     best = None if summary is None else summary.best
     return Result(config.to_dict(), outcome, task.metric, best, solved_at, seconds, curve)
 
@@ -194,6 +198,7 @@ def _group(settings: dict[str, Any], results: Sequence[Result], strata: Sequence
         runs=len(results),
         ended=sum(result.outcome in ("solved", "budget spent", "stopped early") for result in results),
         diverged=sum(result.outcome == "diverged" for result in results),
+        failed=sum(result.outcome == "failed" for result in results),
         solved=sum(result.updates_to_solved is not None for result in results),
         mean=float(best.mean()) if len(best) else None,
         median=float(np.median(best)) if len(best) else None,

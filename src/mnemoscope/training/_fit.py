@@ -17,7 +17,7 @@ from mnemoscope.training._config import FitConfig
 from mnemoscope.training._environment import AllowedChange, Environment, this_environment
 from mnemoscope.training._folder import RunFolder
 from mnemoscope.training._learner import Learner, select_device
-from mnemoscope.training._progress import ProgressCallback, Summary, read_summary
+from mnemoscope.training._progress import Diverged, ProgressCallback, Summary, read_summary
 from mnemoscope.training._projections import Projection
 from mnemoscope.training._ranks import Ranks, joined_ranks
 from mnemoscope.training._reproducible import deterministic, reproducible, seed_of_rank
@@ -65,7 +65,7 @@ def fit(
         if run is not None:
             expected = description
             description = ranks.on_first(lambda: _check_folder(run, expected, resume))
-            ended = ranks.on_first(lambda: read_summary(run.summary) if resume and run.summary.exists() else None)
+            ended = ranks.on_first(lambda: _summary_of(run) if resume else None)
             if ended is not None:
                 return ended
         environment = this_environment(task, task.batch(0, config.batch_size), config.threads)
@@ -76,11 +76,15 @@ def fit(
         if run is not None:
             ranks.on_first(lambda: stack.enter_context(run.locked()))
         session = Session(learner, run, description, environment, callback)
-        if resume:
-            session.restore(allow_changed)
-        else:
-            session.begin()
-        return session.run()
+        try:
+            if resume:
+                session.restore(allow_changed)
+            else:
+                session.begin()
+            return session.run()
+        except Diverged as error:
+            session.note_divergence(error)
+            raise
 
 
 def _with_ranks(config: FitConfig, ranks: Ranks) -> FitConfig:
@@ -107,6 +111,14 @@ def _check_allowed(allow_changed: Collection[AllowedChange]) -> None:
         if what not in get_args(AllowedChange):
             allowed = " and ".join(get_args(AllowedChange))
             raise MnemoscopeError(f"allow-changed = {what!r} is not allowed; what may change are {allowed}")
+
+
+def _summary_of(run: RunFolder) -> Summary | None:
+    """Return how the run ended; None if it has not, or if it diverged or failed: it is then tried again."""
+    if not run.summary.exists():
+        return None
+    summary = read_summary(run.summary)
+    return None if summary.is_failure else summary
 
 
 def _check_folder(run: RunFolder, description: RunDescription, resume: bool) -> RunDescription:

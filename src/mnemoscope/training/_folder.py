@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import locked, make_folder, refuse_link, write_atomic
+from mnemoscope.files import locked, make_folder, refuse_link, remove, write_atomic
 from mnemoscope.training._checkpoint import (
     Checkpoint,
     checkpoints,
@@ -61,8 +61,9 @@ class RunFolder:
         write_atomic(self.config, description.to_json())
 
     def prepare(self) -> None:
-        """Create the folders, and delete what a killed process may have left half-written."""
+        """Create the folders; delete what a killed process may have left half-written, and the summary of a failure."""
         make_folder(self.checkpoints)
+        remove(self.summary)
         for folder in (self.path, self.checkpoints, self.trajectory):
             remove_temporary_files(folder)
         prune(self.checkpoints)

@@ -27,7 +27,7 @@ class Progress:
     """The metrics of the last evaluation."""
 
 
-Outcome = Literal["solved", "budget spent", "stopped early"]
+Outcome = Literal["solved", "budget spent", "stopped early", "diverged", "failed"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,9 @@ class Summary:
     """How a run ended: the content of summary.json."""
 
     outcome: Outcome
+    """A run in a sweep that ended with an error has "failed"; outside of a sweep it has no summary."""
     updates: int
+    """Those that were made; of a run that diverged, the first whose loss or gradient was bad."""
     metric: str
     """The task's headline metric, whose best value is `best`."""
     best: float | None
@@ -44,12 +46,20 @@ class Summary:
     """All metrics of the last evaluation."""
     baseline: float | None
     """The loss of the best model without memory, or None if it is not known."""
-    parameters: int
+    parameters: int | None
+    """None if the run failed before it had a model."""
     seconds: float
     """How long the process that ended the run took."""
     updates_per_second: float
     changes: tuple[Change, ...] = ()
     """What was different when the run was resumed: data, versions, metrics.jsonl."""
+    message: str = ""
+    """What went wrong, if the run diverged or failed."""
+
+    @property
+    def is_failure(self) -> bool:
+        """True if the run diverged or failed: `resume` tries it again from its last good checkpoint."""
+        return self.outcome in ("diverged", "failed")
 
 
 ProgressCallback = Callable[[Progress], object]

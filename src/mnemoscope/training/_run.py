@@ -33,7 +33,9 @@ def train(config: RunConfig, folder: str | Path | None = None, callback: Progres
 def resume(
     folder: str | Path, callback: ProgressCallback | None = None, allow_changed: Collection[AllowedChange] = ()
 ) -> Summary:
-    """Continue a run that was stopped or killed. If it has ended already, return its summary.
+    """Continue a run that was stopped or killed, or try again one that diverged or failed.
+
+    If it has ended otherwise, return its summary.
 
     Args:
         folder: the run's folder.

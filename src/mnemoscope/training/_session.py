@@ -59,6 +59,8 @@ class Session:
         self.last_checkpoint: Path | None = None
         self._may_change: Collection[AllowedChange] = ()
         self.stopped_early = False
+        self.first_update = 0
+        self.started_at = time.perf_counter()
 
     def begin(self) -> None:
         """Start a new run, with a checkpoint of its initial weights."""
@@ -104,10 +106,10 @@ class Session:
 
     def run(self) -> Summary:
         """Update until the task is solved or the budget is spent."""
-        first_update = self.learner.updates_done
-        start = time.perf_counter()
+        self.first_update = self.learner.updates_done
+        self.started_at = time.perf_counter()
         if self.folder is not None and self.writes and self.config.tensorboard:
-            self.tensorboard = TensorBoardLog(self.folder.tensorboard, first_update)
+            self.tensorboard = TensorBoardLog(self.folder.tensorboard, self.first_update)
         try:
             self._report_progress(None)
             while not self.finished:
@@ -117,7 +119,11 @@ class Session:
         finally:
             if self.tensorboard is not None:
                 self.tensorboard.close()
-        return self._summarize(time.perf_counter() - start, self.learner.updates_done - first_update)
+        return self._summarize(self._outcome(), self.learner.updates_done)
+
+    def note_divergence(self, error: Diverged) -> None:
+        """Write to summary.json that, where and how the run diverged."""
+        self._summarize("diverged", error.update, str(error))
 
     @property
     def finished(self) -> bool:
@@ -275,11 +281,12 @@ class Session:
         environment = from_dict(Environment, before, f"{where}: environment")
         self.ranks.on_first(lambda: self._note_changes(environment, checkpoint.update))
 
-    def _summarize(self, seconds: float, updates: int) -> Summary:
+    def _summarize(self, outcome: Outcome, updates: int, message: str = "") -> Summary:
         """Return how the run ended, and write it to summary.json."""
+        seconds = time.perf_counter() - self.started_at
         summary = Summary(
-            outcome=self._outcome(),
-            updates=self.learner.updates_done,
+            outcome=outcome,
+            updates=updates,
             metric=self.task.metric,
             best=self.best_so_far.best,
             best_update=self.best_so_far.best_update,
@@ -287,8 +294,9 @@ class Session:
             baseline=self.task.baseline,
             parameters=sum(p.numel() for p in self.learner.model.parameters()),
             seconds=seconds,
-            updates_per_second=updates / seconds,
+            updates_per_second=(self.learner.updates_done - self.first_update) / seconds,
             changes=self.changes,
+            message=message,
         )
         if self.folder is not None and self.writes:
             write_atomic(self.folder.summary, to_json(asdict(summary), indent=2))

@@ -35,11 +35,11 @@ EngineName = Literal["local", "ray", "slurm"]
 
 USAGE = f"""usage: mnemoscope sweep TASK --grid FIELD=VALUES... [OPTIONS] [OPTIONS of mnemoscope train]
        mnemoscope sweep --config RUN/config.json --grid FIELD=VALUES... [OPTIONS]
-       mnemoscope sweep resume FOLDER [--jobs N] [--engine ENGINE]
+       mnemoscope sweep resume FOLDER [--jobs N] [--engine ENGINE] [--retry-failed]
        mnemoscope sweep table FOLDER [--by FIELD...]
 
 Trains a run for every combination of the grid's values, each in a folder of its own. Started again, it goes on and
-skips what has ended; with a larger grid it trains what is new.
+skips what has ended, well or not; with a larger grid it trains what is new.
 
   --grid FIELD=VALUES...  fields of task, network and fit: network.buffer=2,5 fit.seed=0:5 (the latter is 0 to 4)
   --out FOLDER            the sweep's folder; by default a new one under sweeps/
@@ -50,6 +50,7 @@ skips what has ended; with a larger grid it trains what is new.
   --slurm NAME=VALUE...   slurm: submitit's parameters, as slurm_partition=gpu timeout_min=60
   --halving UPDATES       rungs, as 100,300,900: only the best runs go on from each; the last is the budget
   --keep SHARE            of the runs at a rung that go on; 1/2 by default
+  --retry-failed          try again the runs in FOLDER that failed or diverged, from their last checkpoints
   --quiet, --json         print nothing but errors; print the result as JSON
 
 Tasks are {", ".join(TASKS)}. mnemoscope train TASK --help shows the other options."""
@@ -92,6 +93,8 @@ class Resume:
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """The sweep's folder."""
+    retry_failed: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Try again the runs that failed or diverged, from their last checkpoints."""
     where: tyro.conf.OmitArgPrefixes[EngineOptions] = field(default_factory=EngineOptions)
     output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
@@ -107,6 +110,8 @@ def main(arguments: list[str]) -> int:
     grid_words, rest = _pop_words(arguments, "--grid")
     where, rest = _pop_engine(rest)
     halving, rest = _pop_halving(rest)
+    retry_failed = "--retry-failed" in rest
+    rest = [word for word in rest if word != "--retry-failed"]
     config, options = parse_run(rest, "sweep")
     if not grid_words:
         raise MnemoscopeError("no grid was given; mnemoscope sweep TASK --grid network.buffer=2,5 fit.seed=0:5")
@@ -115,7 +120,9 @@ def main(arguments: list[str]) -> int:
     total = math.prod(map(len, grid.values()))
     with where.open(config.fit.threads or 1) as engine:
         return _follow(
-            lambda callback: sweep(config, grid, folder, engine=engine, halving=halving, callback=callback),
+            lambda callback: sweep(
+                config, grid, folder, engine=engine, halving=halving, retry_failed=retry_failed, callback=callback
+            ),
             SweepView(list(grid), total, options.output.quiet),
             folder,
             options.output,
@@ -129,7 +136,9 @@ def _resume(arguments: list[str]) -> int:
     axes = list(described.file.runs[0].changes)
     with options.where.open(threads) as engine:
         return _follow(
-            lambda callback: resume_sweep(options.folder, engine=engine, callback=callback),
+            lambda callback: resume_sweep(
+                options.folder, engine=engine, retry_failed=options.retry_failed, callback=callback
+            ),
             SweepView(axes, len(described.names), options.output.quiet),
             options.folder,
             options.output,
@@ -159,7 +168,10 @@ def _follow(start: Callable[[SweepCallback], Sweep], view: SweepView, folder: Pa
         print(f"{', '.join(counts)}; {folder}; see: mnemoscope sweep table {folder}")
     if result["failed"]:
         first = next(ending.message for name, ending in failures.items() if name not in diverged)
-        raise MnemoscopeError(f"{result['failed']} of {result['runs']} runs failed ({folder}/failures.jsonl): {first}")
+        raise MnemoscopeError(
+            f"{result['failed']} of {result['runs']} runs failed ({folder}/failures.jsonl): {first}; "
+            "once that is corrected, --retry-failed tries them again"
+        )
     return 0
 
 
