@@ -9,7 +9,7 @@ from mnemoscope import startup as startup  # first: before torch is loaded
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import catalog, parameter_groups
 from mnemoscope.layers.catalog import *  # noqa: F403
-from mnemoscope.recurrence import Recurrence, State, Trace, detach, select, to, trace
+from mnemoscope.recurrence import Recurrence, State, Trace, detach, reset, select, to, trace
 
 if TYPE_CHECKING:
     from mnemoscope.finding import Examination, Finding
@@ -27,6 +27,7 @@ __all__ = [
     "detach",
     "examine",
     "parameter_groups",
+    "reset",
     "select",
     "sweep",
     "to",

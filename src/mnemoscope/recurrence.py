@@ -78,6 +78,79 @@ def select(state: S, rows: Any) -> S:
     return map_state(lambda t: t[:, [int(rows)] if single else rows], state)
 
 
+def reset(state: S, rows: Any, initial: State | None = None) -> S:
+    """Return the state in which some sequences of the batch begin anew; the others go on, with their gradients.
+
+    A memory is empty in these rows. Slots of a growing memory that are then empty in all rows are dropped.
+
+    Args:
+        state: every tensor (layers * directions, batch, ...), also nn.LSTM's (h, c). It is not changed.
+        rows: a mask (batch,) of bool, or indices; a tensor, an array, a list, a slice or one index.
+        initial: the state before the first step, of one sequence or of the whole batch: ``layer.initial_state(1)``, or
+            a learned one. By default zeros and an empty memory, with which every layer but `RAC` begins.
+    """
+    batched = leaves(state)[0]
+    if batched.dim() < 2:
+        raise MnemoscopeError(f"reset needs a state (layers * directions, batch, ...); got {describe(state)}")
+    mask = row_mask(rows, batched.shape[1])
+    if not isinstance(rows, Tensor) and not mask.any():
+        return state
+    return _reset(state, mask.to(batched.device), initial)
+
+
+def _reset(state: State, mask: Tensor, initial: State | None) -> State:
+    if hasattr(state, "reset_rows"):  # a state of its own kind, which knows what its tensors mean
+        return state.reset_rows(mask, initial)
+    if isinstance(state, Tensor):
+        return begin_rows(state, mask, 0 if initial is None else _initial_part(state, initial))
+    if initial is None:
+        parts: Sequence[Any] = [None] * len(state)
+    else:
+        parts = (initial,) if isinstance(initial, Tensor) else initial
+    if len(parts) != len(state):
+        raise MnemoscopeError(f"reset: the initial state is {describe(initial)}, the state {describe(state)}")
+    items = [_reset(item, mask, part) for item, part in zip(state, parts, strict=True)]
+    return type(state)(*items) if hasattr(state, "_fields") else type(state)(items)
+
+
+def begin_rows(tensor: Tensor, mask: Tensor, first: Tensor | float) -> Tensor:
+    """Return a tensor (layers * directions, batch, ...) with `first` in the rows that a mask (batch,) marks."""
+    return torch.where(mask.view(1, -1, *[1] * (tensor.dim() - 2)), first, tensor)
+
+
+def _initial_part(tensor: Tensor, initial: State) -> Tensor:
+    """Return the initial state of one tensor: one that can be spread over its batch."""
+    if isinstance(initial, tuple | list) and len(initial) == 1:
+        (initial,) = initial
+    expected = tensor.shape[:1] + tensor.shape[2:]
+    fits = isinstance(initial, Tensor) and initial.shape[:1] + initial.shape[2:] == expected
+    if not fits or initial.shape[1] not in (1, tensor.shape[1]):
+        raise MnemoscopeError(f"reset: the initial state is {describe(initial)}, the state {describe(tensor)}")
+    return initial
+
+
+def row_mask(rows: Any, batch: int) -> Tensor:
+    """Return a mask (batch,) of the sequences that a mask, indices, a slice or an index name."""
+    mask = torch.zeros(batch, dtype=torch.bool, device=rows.device if isinstance(rows, Tensor) else None)
+    if not isinstance(rows, slice):
+        rows = torch.as_tensor(rows)
+        if rows.dtype is torch.bool and rows.shape == (batch,):
+            return rows
+        if not rows.numel():
+            return mask
+        if rows.dtype not in (torch.int32, torch.int64) or rows.dim() > 1:
+            kind = str(rows.dtype).removeprefix("torch.")
+            raise MnemoscopeError(
+                f"rows must be a mask of bool, [{batch}], or indices of the batch; got {list(rows.shape)} of {kind}"
+            )
+        rows = rows.long()
+    try:
+        mask[rows] = True
+    except IndexError:
+        raise MnemoscopeError(f"rows must be indices of a batch of {batch}; got {rows.tolist()}") from None
+    return mask
+
+
 def describe(state: State) -> str:
     """Return a state's shapes in words, for an error message."""
     if isinstance(state, Tensor):
@@ -165,12 +238,18 @@ class Recurrence(nn.Module, ABC):
         """Return what the additive attention of one layer is computed with; None if it has none."""
         return None
 
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return the outputs (time, batch, output_size) of x (time, batch, input_size), and the last state."""
+    def forward(self, x: Tensor, state: State | None = None, *, starts: Tensor | None = None) -> tuple[Tensor, State]:
+        """Return the outputs (time, batch, output_size) of x (time, batch, input_size), and the last state.
+
+        `starts` (time, batch) is True where a new sequence begins: the step there comes from the initial state.
+        """
         if state is None:
             state = self.initial_state(x.shape[1])
+        initial = None if starts is None else self.initial_state(x.shape[1])
         outputs = []
-        for x_t in x.unbind(0):  # indexing x[t] would make the backward pass quadratic in time
+        for t, x_t in enumerate(x.unbind(0)):  # indexing x[t] would make the backward pass quadratic in time
+            if starts is not None:
+                state = reset(state, starts[t], initial)
             output, state = self.step(x_t, state)
             outputs.append(output)
         return torch.stack(outputs), state

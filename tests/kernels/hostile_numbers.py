@@ -62,7 +62,7 @@ def check_lengths(layer: mnemoscope.layers.Layer, length: int) -> None:
     x = torch.randn(TIME, BATCH, 3)
     found = []
     for wanted in (length, min(max(length, 0), TIME)):
-        output, _ = layer._forward(x, None, torch.tensor([3, wanted]))
+        output, _ = layer.run_sequence(x, None, torch.tensor([3, wanted]))
         output.square().sum().backward()
         found.append(output.detach())
     torch.testing.assert_close(*found)

@@ -54,8 +54,8 @@ class WithReadout(Recurrence):
     def screening(self) -> Screening | None:
         return self.layer.screening
 
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        h, state = self.layer(x, state)
+    def forward(self, x: Tensor, state: State | None = None, *, starts: Tensor | None = None) -> tuple[Tensor, State]:
+        h, state = self.layer(x, state, starts=starts)
         return self.read(h, x), state
 
 

@@ -4,7 +4,7 @@ All layers are listed in `catalog` and exported here, with their initialization,
 """
 
 from mnemoscope.equations import modrelu
-from mnemoscope.layers import _state_pytree, catalog
+from mnemoscope.layers import _carried_operations, _state_pytree, catalog
 from mnemoscope.layers._base import Layer, Weights
 from mnemoscope.layers._carried import AttentiveState, CarryingTensor
 from mnemoscope.layers._init import VARIANCE_GAIN, cayley_, henaff_, orthogonal_, variance_preserving_
@@ -14,6 +14,7 @@ from mnemoscope.layers._orthogonal import parameter_groups
 from mnemoscope.layers._stable import project_, stable
 from mnemoscope.layers.catalog import *  # noqa: F403
 
+_carried_operations.register()
 _state_pytree.register()
 
 LAYERS: dict[str, type[Layer]] = {name: getattr(catalog, name) for name in catalog.__all__}

@@ -76,10 +76,10 @@ class RAC(Gated):
         for suffix, _ in self._suffixes()[: self.num_directions]:  # one-hot templates meet entries of variance 1
             nn.init.normal_(getattr(self, f"weight_ih_{suffix}"))
 
-    def forward(self, input: Any, hx: State | None = None) -> tuple[Any, State]:
+    def forward(self, input: Any, hx: State | None = None, *, starts: Any = None) -> tuple[Any, State]:
         if isinstance(input, PackedSequence):
-            return super().forward(PackedSequence(self._template(input.data), *input[1:]), hx)
-        return super().forward(self._template(input), hx)
+            return super().forward(PackedSequence(self._template(input.data), *input[1:]), hx, starts=starts)
+        return super().forward(self._template(input), hx, starts=starts)
 
     def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Attention, ...] | None]:
         return super().observe(self._template(x), state)

@@ -11,7 +11,7 @@ from mnemoscope.layers._base import Weights
 from mnemoscope.layers._carried import AttentiveState
 from mnemoscope.layers._checks import check_choice
 from mnemoscope.layers._init import RecurrentInit
-from mnemoscope.layers._memory import Memory, append_state, memory_after_kernel
+from mnemoscope.layers._memory import EVERY_STATE, Memory, append_state, memory_after_kernel
 from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.layers._plain import LSTM, RNN, Nonlinearity
 from mnemoscope.layers._run import KernelChoice, KernelSpec
@@ -48,7 +48,7 @@ class AdditiveAttention(MemoryLayer):
 
     @property
     def memory_layout(self) -> str:
-        return "every state"
+        return EVERY_STATE
 
     def observe_cell(self, w: Weights, u: Tensor, state: AttentiveState) -> tuple[Tensor, AttentiveState, Attention]:
         visible = self.advance(w, u, state.s, *state[1:])  # h_t = phi(V s_{t-1} + U x_t + b), eq. 51

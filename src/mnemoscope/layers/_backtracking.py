@@ -10,7 +10,7 @@ from mnemoscope import equations, kernels
 from mnemoscope.layers._base import Weights
 from mnemoscope.layers._carried import AttentiveState
 from mnemoscope.layers._checks import check_choice, check_int
-from mnemoscope.layers._memory import Memory, append_state
+from mnemoscope.layers._memory import STORED_STATES, Memory, append_state
 from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.layers._plain import LSTM
 from mnemoscope.layers._run import KernelChoice, KernelSpec
@@ -84,7 +84,7 @@ class SAB(MemoryLayer, LSTM):
 
     @property
     def memory_layout(self) -> str:
-        return "stored states"
+        return STORED_STATES
 
     def observe_cell(self, w: Weights, u: Tensor, state: AttentiveState) -> tuple[Tensor, AttentiveState, Attention]:
         memory = state.memory

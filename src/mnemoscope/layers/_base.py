@@ -1,7 +1,7 @@
 """nn.LSTM's interface over any recurrence's equations.
 
-A subclass of `Layer` states the mathematics of one layer in one direction. Stacking, both directions, dropout, packed
-and unbatched input, initial and final states and errors are here, once; the loop over time is in `_run.py`.
+A subclass of `Layer` states the mathematics of one layer in one direction. Stacking, both directions, dropout, initial
+and final states are here, once. Layouts of the input are in `_sequences.py`, the loop over time in `_run.py`.
 """
 
 import math
@@ -12,15 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers._checks import (
-    add_batch_axis,
     check_arguments,
     check_bool,
-    check_input,
     check_state,
     check_step_input,
     state_error,
@@ -29,6 +26,7 @@ from mnemoscope.layers._checks import (
 from mnemoscope.layers._options import naming_unknown_options
 from mnemoscope.layers._projection import project_sequence
 from mnemoscope.layers._run import KernelChoice, KernelSpec, run
+from mnemoscope.layers._sequences import in_autocast_dtype, run_any_layout
 from mnemoscope.layers._state import reverse_sequences, stack_layers, unstack_layers, where_active
 from mnemoscope.layers._torch_interface import Unquantized
 from mnemoscope.recurrence import Attention, Recurrence, State, leaves, map_state, rebuild
@@ -260,7 +258,7 @@ class Layer(Unquantized, Recurrence):
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         if self._steps_by_kernel(x):
-            output, state = self._forward(x.unsqueeze(0), state, None)
+            output, state = self.run_sequence(x.unsqueeze(0), state, None)
             return output.squeeze(0), state
         output, state, _ = self.observe(x, state)
         return output, state
@@ -296,13 +294,16 @@ class Layer(Unquantized, Recurrence):
 
     # Whole sequences, in every layout that nn.LSTM takes.
 
-    def forward(self, input: Any, hx: State | None = None) -> tuple[Any, State]:
+    def forward(self, input: Any, hx: State | None = None, *, starts: Any = None) -> tuple[Any, State]:
         """Run over a sequence, as nn.LSTM does.
 
         Args:
             input: (time, batch, input_size), (batch, time, input_size) with ``batch_first``, (time, input_size)
                 unbatched, or a PackedSequence.
             hx: the state to start from; by default zeros, and an empty memory.
+            starts: a mask of bool, (time, batch) in the layout of the input, that is True where a new sequence begins:
+                the step there comes from the initial state, as if the pieces were run one by one. Of packed sequences,
+                the mask of the padded ones. Not for both directions.
 
         Returns:
             The outputs in the layout of the input with ``output_size`` features, and the last state, every tensor of it
@@ -311,30 +312,11 @@ class Layer(Unquantized, Recurrence):
         x, state = input, hx
         if is_fx_proxy(x):  # a leaf of torch.fx's graph, as torch's own layers are
             arguments = (x,) if state is None else (x, state)
-            return x.tracer.create_proxy("call_module", x.tracer.path_of_module(self), arguments, {})
-        if isinstance(x, PackedSequence):
-            return self._forward_packed(x, state)
-        check_input(self, x)
-        if x.dim() == 2:
-            if state is not None:
-                state = add_batch_axis(self, state)
-            output, final = self._forward(x.unsqueeze(1), state, None)
-            return output.squeeze(1), map_state(lambda t: t.squeeze(1), final)
-        if not self.batch_first:
-            return self._forward(x, state, None)
-        output, final = self._forward(x.transpose(0, 1), state, None)
-        return output.transpose(0, 1), final
+            options = {} if starts is None else {"starts": starts}
+            return x.tracer.create_proxy("call_module", x.tracer.path_of_module(self), arguments, options)
+        return run_any_layout(self, x, state, starts)
 
-    def _forward_packed(self, packed: PackedSequence, state: State | None) -> tuple[PackedSequence, State]:
-        check_input(self, packed.data, packed=True)
-        data, sizes, order, back = packed
-        x, lengths = pad_packed_sequence(PackedSequence(data, sizes))  # sequences stay sorted, longest first
-        output, final = self._forward(x, state, lengths.to(x.device), order)
-        if back is not None:
-            final = map_state(lambda t: t[:, back], final)
-        return PackedSequence(pack_padded_sequence(output, lengths).data, sizes, order, back), final
-
-    def _forward(
+    def run_sequence(
         self, x: Tensor, state: State | None, lengths: Tensor | None, order: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """Return the outputs of x (time, batch, input_size), zero past the lengths (batch,), and the last state.
@@ -356,13 +338,8 @@ class Layer(Unquantized, Recurrence):
             x = self._drop_between_layers(x, layer)
         final = stack_layers(finals)
         if torch.is_autocast_enabled(x.device.type):
-            x, final = self._in_autocast_dtype(x), self.map_visible(self._in_autocast_dtype, final)
+            x, final = in_autocast_dtype(x), self.map_visible(in_autocast_dtype, final)
         return x, self.present_state(final)
-
-    @staticmethod
-    def _in_autocast_dtype(tensor: Tensor) -> Tensor:
-        """Return a tensor as nn.LSTM gives it under autocast: in autocast's dtype, whatever it was computed in."""
-        return tensor.to(torch.get_autocast_dtype(tensor.device.type)) if tensor.dtype is torch.float32 else tensor
 
     def _first_states(
         self, state: State | None, weights: list[Weights], x: Tensor, order: Tensor | None
@@ -413,8 +390,7 @@ class Layer(Unquantized, Recurrence):
 
     def extra_repr(self) -> str:
         shown = [f"{self.input_size}, {self.hidden_size}"]
-        defaults: dict[str, Any] = dict(num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False)
-        defaults["proj_size"] = 0
+        defaults = dict(num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False, proj_size=0)
         shown += [f"{name}={getattr(self, name)}" for name, usual in defaults.items() if getattr(self, name) != usual]
         return ", ".join(shown + self.options_repr())
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
-from mnemoscope.layers._memory import Memory
-from mnemoscope.recurrence import to
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.layers._memory import Memory, reset_memory
+from mnemoscope.recurrence import begin_rows, describe
 from mnemoscope.torch_internals import outside_dispatch_modes, version
+
+Rule: TypeAlias = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""What one operation does to a memory: from the function and its arguments to its result, None for a plain one."""
 
 
 class AttentiveState(tuple):
@@ -73,6 +77,10 @@ class AttentiveState(tuple):
     def map_state(self, fn: Callable[[Tensor], Tensor]) -> Any:
         return state_from_leaves([fn(t) for t in state_leaves(self)], len(self), self.memory_layout, _is_carrying(self))
 
+    def reset_rows(self, mask: Tensor, initial: Any) -> Any:
+        """Return the state with the rows that a mask (batch,) marks as in `initial`; by None zero, with no memory."""
+        return _reset_rows(self, mask, initial)
+
     def __getnewargs__(self) -> tuple[Any, ...]:  # for copy and pickle
         return (tuple(self),) if _is_carrying(self) else (tuple(self), self.s, self.memory, self.memory_layout)
 
@@ -90,6 +98,9 @@ class CarryingTensor(Tensor):
         s, memory, memory_layout: as in `AttentiveState`.
     """
 
+    rules: ClassVar[dict[str, Rule]] = {}
+    """Operations that keep the memory, by the name of torch's function (`_carried_operations.py`)."""
+
     plain: Tensor
     s: Tensor
     memory: Memory
@@ -101,12 +112,12 @@ class CarryingTensor(Tensor):
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        carry = _CARRYING.get(getattr(func, "__name__", ""))
-        if carry is not None:
-            carried = carry(func, args, kwargs)
+        rule = cls.rules.get(getattr(func, "__name__", ""))
+        if rule is not None:
+            carried = rule(func, args, kwargs)
             if carried is not None:
                 return carried
-        return func(*_plain_all(args), **_plain_all(kwargs))
+        return func(*plain_arguments(args), **plain_arguments(kwargs))
 
     @property
     def h(self) -> Tensor:
@@ -121,11 +132,18 @@ class CarryingTensor(Tensor):
         """False after h was written to in place: the memory is not that of this h any more."""
         return torch.compiler.is_compiling() or self.version is None or self.version == version(self.plain)
 
+    def begun_anew(self, mask: Tensor) -> tuple[Tensor, Memory]:
+        """Return s and the memory, which is empty in the rows where a mask (1, batch, 1) is zero."""
+        return self.s * mask, reset_memory(self.memory, (mask == 0).view(-1), self.memory_layout)
+
     def begin_anew(self, mask: Tensor) -> CarryingTensor:
         """Empty the memory of the rows where a mask (1, batch, 1) is zero, and return the same tensor."""
-        self.s, self.memory = _begun_anew(self, mask)
+        self.s, self.memory = self.begun_anew(mask)
         self.version = version(self.plain)
         return self
+
+    def reset_rows(self, mask: Tensor, initial: Any) -> Any:
+        return _reset_rows(self, mask, initial)
 
     def map_state(self, fn: Callable[[Tensor], Tensor]) -> Any:
         return state_from_leaves([fn(t) for t in state_leaves(self)], 1, self.memory_layout, True)
@@ -184,212 +202,48 @@ def state_from_leaves(parts: list[Any], visible: int, layout: str, carry: bool =
     return present_state(state) if carry else state
 
 
-def _is_carrying(state: AttentiveState) -> bool:
-    return len(state) > 0 and isinstance(state[0], CarryingTensor)
+def _is_carrying(state: Any) -> bool:
+    return isinstance(state, CarryingTensor) or (len(state) > 0 and isinstance(state[0], CarryingTensor))
 
 
-def _plain_all(arguments: Any) -> Any:
+def _has_memory(state: Any) -> bool:
+    """True for a state that comes with its memory: not for a bare one, nor if h was written to."""
+    if not isinstance(state, AttentiveState | CarryingTensor) or state.memory is None:
+        return False
+    h = state if isinstance(state, CarryingTensor) else state[0]
+    return not isinstance(h, CarryingTensor) or h.is_current
+
+
+def _reset_rows(state: AttentiveState | CarryingTensor, mask: Tensor, initial: Any) -> Any:
+    single = isinstance(state, CarryingTensor)
+    visible = state.visible
+    firsts: Sequence[Any] = [0] * len(visible)
+    if initial is not None:
+        firsts = [plain(t) for t in ((initial,) if isinstance(initial, Tensor) else initial)]
+    if len(firsts) != len(visible):
+        raise MnemoscopeError(f"reset: the initial state is {describe(initial)}, the state {describe(state)}")
+    begun = [begin_rows(t, mask, first) for t, first in zip(visible, firsts, strict=True)]
+    if not _has_memory(state):  # a layer will say so
+        return begun[0] if single else tuple(begun)
+
+    first_s, first_memory = firsts[0], None
+    if _has_memory(initial):
+        first_s, first_memory = initial.s, initial.memory
+    s = begin_rows(state.s, mask, first_s)
+    memory = reset_memory(state.memory, mask, state.memory_layout, first_memory)
+    after = AttentiveState(begun, s, memory, state.memory_layout)
+    return present_state(after) if _is_carrying(state) else after
+
+
+def plain_arguments(arguments: Any) -> Any:
     """Return the arguments of a function of torch with plain tensors in place of those that carry a memory."""
     if isinstance(arguments, CarryingTensor):
         return arguments.plain
     if type(arguments) in (tuple, list):
-        return type(arguments)(_plain_all(item) for item in arguments)
+        return type(arguments)(plain_arguments(item) for item in arguments)
     if type(arguments) is dict:
-        return {key: _plain_all(item) for key, item in arguments.items()}
+        return {key: plain_arguments(item) for key, item in arguments.items()}
     return arguments
 
-
-# Operations that keep the memory. Each rule gets the function and its arguments, the first of which carries a memory,
-# and returns the result with its memory, or None where the arguments are such that there is none.
-
-Rule = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-
-
-def _copy(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """detach, clone, contiguous, cpu, cuda, pin_memory: the same for every tensor."""
-    carrier, *rest = args
-    return carrier.map_state(lambda t: func(t, *rest, **kwargs)) if _carries(carrier) else None
-
-
-def _cast(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """float, double, half, bfloat16; clocks and origins stay integers."""
-    carrier = args[0]
-    return carrier.map_state(lambda t: func(t) if t.is_floating_point() else t) if _carries(carrier) else None
-
-
-def _to(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    carrier, *rest = args
-    return to(carrier, *_plain_all(rest), **_plain_all(kwargs)) if _carries(carrier) else None
-
-
-def _data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """h.data; torch calls every property by this one name."""
-    carrier = args[0]
-    if func.__self__ is not Tensor.data or not _carries(carrier):
-        return None
-    return carrier.map_state(lambda t: t.data)
-
-
-def _in_place(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """requires_grad_ and detach_, which do not change the numbers."""
-    carrier = args[0]
-    if not isinstance(carrier, CarryingTensor):
-        return None
-    func(carrier.plain, *args[1:], **kwargs)
-    if func.__name__ == "detach_":
-        for t in state_leaves(carrier)[1:]:
-            t.detach_()
-    return carrier
-
-
-def _index(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """h[:, rows] and h[:, rows, :], where rows is a slice, a list, or a tensor of indices or a mask."""
-    carrier, key = args
-    if not _is_batched(carrier) or type(key) is not tuple or len(key) not in (2, 3):
-        return None
-    everything = (slice(None), Ellipsis)
-    layers, rows, *features = key
-    one_dimension = isinstance(rows, slice | list) or getattr(rows, "ndim", 0) == 1
-    if layers != slice(None) or not one_dimension or any(f not in everything for f in features):
-        return None
-    return carrier.map_state(lambda t: t[:, rows])
-
-
-def _along_batch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """index_select, narrow: functions of (tensor, dim, ...)."""
-    carrier, *rest = args
-    dim = kwargs.get("dim", rest[0] if rest else None)
-    if not _is_batched(carrier) or dim not in (1, -2):
-        return None
-    rest = [1, *_plain_all(rest[1:])] if rest else []
-    kwargs = _plain_all({**kwargs, "dim": 1}) if "dim" in kwargs else kwargs
-    return carrier.map_state(lambda t: func(t, *rest, **kwargs))
-
-
-def _into_parts(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """chunk and split: functions of (tensor, size, dim) that return several parts of the batch."""
-    carrier, *rest = args
-    dim = kwargs.get("dim", rest[1] if len(rest) > 1 else 0)
-    if not _is_batched(carrier) or dim not in (1, -2):
-        return None
-    rest, kwargs = rest[:1], {**kwargs, "dim": 1}
-    parts = zip(*(func(t, *rest, **kwargs) for t in state_leaves(carrier)), strict=True)
-    return tuple(state_from_leaves(list(part), 1, carrier.memory_layout) for part in parts)
-
-
-def _repeat_interleave(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """repeat_interleave(h, repeats, dim=1): a beam search's copies."""
-    carrier, *rest = args
-    dim = kwargs.get("dim", rest[1] if len(rest) > 1 else None)
-    if not _is_batched(carrier) or dim not in (1, -2):
-        return None
-    repeats = kwargs["repeats"] if "repeats" in kwargs else rest[0]
-    return carrier.map_state(lambda t: t.repeat_interleave(repeats, 1))
-
-
-def _repeat(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """h.repeat(1, copies, 1)."""
-    carrier, *sizes = args
-    if len(sizes) == 1 and isinstance(sizes[0], Sequence):
-        sizes = list(sizes[0])
-    if not _is_batched(carrier) or len(sizes) != 3 or sizes[0] != 1 or sizes[2] != 1:
-        return None
-    return carrier.map_state(lambda t: t.repeat(1, sizes[1], *[1] * (t.dim() - 2)))
-
-
-def _concatenate(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """torch.cat of states along the batch; they must have as many slots."""
-    carriers = args[0] if args else kwargs.get("tensors", ())
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
-    if "out" in kwargs or dim not in (1, -2) or not all(_is_batched(c) for c in carriers):
-        return None
-    first = carriers[0]
-    alike = {(c.memory_layout, c.memory.values.shape[2:]) for c in carriers}
-    if len(alike) != 1:
-        return None
-    together = [torch.cat(parts, 1) for parts in zip(*map(state_leaves, carriers), strict=True)]
-    return state_from_leaves(together, 1, first.memory_layout)
-
-
-def _mask(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """mask * h or h * mask with a mask (1, batch, 1): where it is zero an episode starts, with an empty memory."""
-    carrier, mask = args if isinstance(args[0], CarryingTensor) else reversed(args)
-    if kwargs or not _is_batched(carrier) or not _is_mask_of(mask, carrier):
-        return None
-    return carrying(carrier.plain * mask, *_begun_anew(carrier, mask), carrier.memory_layout)
-
-
-def _mask_in_place(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """h *= mask."""
-    carrier, mask = args
-    if not _is_batched(carrier) or not _is_mask_of(mask, carrier):
-        return None
-    carrier.plain.mul_(mask)
-    return carrier.begin_anew(mask)
-
-
-def _clear(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """h[:, rows] = 0: an episode starts there, with an empty memory."""
-    carrier, key, value = args
-    if not _is_batched(carrier) or not isinstance(value, int | float) or value != 0:
-        return None
-    if type(key) is not tuple or len(key) != 2 or key[0] != slice(None):
-        return None
-    mask = carrier.plain.new_ones(1, carrier.plain.shape[1], 1)
-    mask[key] = 0
-    func(carrier.plain, key, value)
-    return carrier.begin_anew(mask)
-
-
-def _is_mask_of(mask: Any, carrier: CarryingTensor) -> bool:
-    """True for a tensor (1, batch, 1) or (batch, 1)."""
-    batch = carrier.plain.shape[1]
-    return type(mask) is Tensor and mask.shape in ((1, batch, 1), (batch, 1))
-
-
-def _begun_anew(carrier: CarryingTensor, mask: Tensor) -> tuple[Tensor, Memory]:
-    """Return s and the memory, empty in the rows where the mask is zero."""
-    layers, batch, _ = carrier.plain.shape
-    keep = (mask != 0).view(1, batch).expand(layers, batch)
-    values, keys, origin, relevance, clock = carrier.memory
-    memory = Memory(
-        values=torch.where(keep[..., None, None], values, 0),
-        keys=torch.where(keep[..., None, None], keys, 0),
-        origin=torch.where(keep[..., None], origin, -1),
-        relevance=torch.where(keep[..., None], relevance, 0),
-        clock=torch.where(keep, clock, 0),
-    )
-    return carrier.s * mask, memory
-
-
-def _carries(carrier: Any) -> bool:
-    return isinstance(carrier, CarryingTensor) and carrier.is_current
-
-
-def _is_batched(carrier: Any) -> bool:
-    """True for h (layers * directions, batch, hidden_size) with its memory, not for one of unbatched input."""
-    return _carries(carrier) and carrier.plain.dim() == 3
-
-
-_CARRYING: dict[str, Rule] = {
-    **dict.fromkeys(("detach", "clone", "contiguous", "cpu", "cuda", "pin_memory"), _copy),
-    **dict.fromkeys(("float", "double", "half", "bfloat16"), _cast),
-    "to": _to,
-    "__get__": _data,
-    "requires_grad_": _in_place,
-    "detach_": _in_place,
-    "__getitem__": _index,
-    "index_select": _along_batch,
-    "narrow": _along_batch,
-    "chunk": _into_parts,
-    "split": _into_parts,
-    "repeat": _repeat,
-    "repeat_interleave": _repeat_interleave,
-    "cat": _concatenate,
-    "mul": _mask,
-    "mul_": _mask_in_place,
-    "__imul__": _mask_in_place,
-    "__setitem__": _clear,
-}
 
 torch.serialization.add_safe_globals([AttentiveState, Memory, carrying])  # a saved state is loaded as nn.LSTM's is

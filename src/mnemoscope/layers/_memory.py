@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mnemoscope import kernels
 from mnemoscope.kernels import Attended
+from mnemoscope.recurrence import begin_rows
+
+EVERY_STATE = "every state"
+STORED_STATES = "stored states"
+GROWING = (EVERY_STATE, STORED_STATES)
+"""What the slots of a memory that grows are for; a memory of any other layout has as many slots at every step."""
 
 
 class Memory(NamedTuple):
@@ -42,6 +49,56 @@ def add_empty_slots(memory: Memory, count: int) -> Memory:
         relevance=F.pad(memory.relevance, (0, count)),
         clock=memory.clock,
     )
+
+
+def drop_empty_slots(memory: Memory) -> Memory:
+    """Return a memory (..., batch, slots) without the slots that hold no state in any row."""
+    if not values_can_be_read(memory.origin):
+        return memory
+    held = (memory.origin >= 0).flatten(0, -2).any(0)  # (slots,)
+    if held.all():
+        return memory
+    slots = held.nonzero().squeeze(1)
+    return Memory(
+        values=memory.values.index_select(-2, slots),
+        keys=memory.keys.index_select(-2, slots),
+        origin=memory.origin.index_select(-1, slots),
+        relevance=memory.relevance.index_select(-1, slots),
+        clock=memory.clock,
+    )
+
+
+def reset_memory(memory: Memory, mask: Tensor, layout: str, initial: Memory | None = None) -> Memory:
+    """Return a memory (layers, batch, slots) with `initial`, by default nothing, in the rows that mask (batch,) marks.
+
+    Empty slots of a growing memory are dropped.
+    """
+    if initial is None:
+        begun = Memory(
+            values=begin_rows(memory.values, mask, 0),
+            keys=begin_rows(memory.keys, mask, 0),
+            origin=begin_rows(memory.origin, mask, -1),
+            relevance=begin_rows(memory.relevance, mask, 0),
+            clock=begin_rows(memory.clock, mask, 0),
+        )
+    else:
+        slots = max(memory.origin.shape[-1], initial.origin.shape[-1])
+        pairs = zip(with_slots(memory, slots), with_slots(initial, slots), strict=True)
+        begun = Memory(*(begin_rows(now, mask, first) for now, first in pairs))
+    return drop_empty_slots(begun) if layout in GROWING else begun
+
+
+def with_slots(memory: Memory, slots: int) -> Memory:
+    """Return the memory with empty slots at its end, `slots` in all."""
+    missing = slots - memory.origin.shape[-1]
+    return add_empty_slots(memory, missing) if missing else memory
+
+
+def values_can_be_read(tensor: Tensor) -> bool:
+    """True if the numbers of a tensor may decide what Python does next."""
+    if kernels.is_traced_or_transformed() or tensor.is_meta:
+        return False
+    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def append_state(memory: Memory, h: Tensor, key: Tensor) -> Memory:

@@ -7,11 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mnemoscope import kernels
 from mnemoscope.layers._base import Layer, Weights
 from mnemoscope.layers._carried import AttentiveState, CarryingTensor, plain, present_state
 from mnemoscope.layers._checks import state_error, warn_caller
-from mnemoscope.layers._memory import Memory, add_empty_slots, empty_memory
+from mnemoscope.layers._memory import Memory, add_empty_slots, empty_memory, values_can_be_read
 from mnemoscope.recurrence import State
 
 
@@ -83,7 +82,7 @@ class MemoryLayer(Layer):
 
     def _warn_of_lost_memory(self, visible: tuple[Tensor, ...]) -> None:
         """Warn, once for each layer, of a state that was computed and comes without its memory."""
-        if self._warned_of_lost_memory or not _values_can_be_read(visible[0]):
+        if self._warned_of_lost_memory or not values_can_be_read(visible[0]):
             return
         if not any(bool(t.any()) for t in visible):
             return
@@ -109,10 +108,3 @@ class MemoryLayer(Layer):
         if grown:  # an ended sequence gets an empty slot beside the new one of the others
             old = AttentiveState(old, old.s, add_empty_slots(old.memory, grown))
         return super().keep_where_active(active, new, old)
-
-
-def _values_can_be_read(tensor: Tensor) -> bool:
-    """True if the numbers of a tensor may decide what Python does next."""
-    if kernels.is_traced_or_transformed() or tensor.is_meta:
-        return False
-    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -107,9 +107,12 @@ class SequenceModel(Recurrence):
     def screening(self) -> Screening | None:
         return self.layer.screening if isinstance(self.layer, Recurrence) else None
 
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, state: State | None = None, *, starts: Tensor | None = None) -> tuple[Tensor, State]:
         x = self.embed(x)
-        h, state = self.layer(x, state)
+        if starts is None:
+            h, state = self.layer(x, state)
+        else:  # which torch's own layers do not know
+            h, state = self.layer(x, state, starts=starts)
         return self.read(h, x), state
 
     def embed(self, x: Tensor) -> Tensor:

@@ -62,14 +62,18 @@ class Truncated(Recurrence):
             inner = _where(age >= missing, after, inner)
         return output, Window(inputs[None, :, 1:], state.clock + 1)
 
-    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, state: State | None = None, *, starts: Tensor | None = None) -> tuple[Tensor, State]:
         """x (time, batch, input_size), or (batch, time, input_size) where the layer is batch_first."""
         if x.dim() != 3:
             raise MnemoscopeError(f"Truncated expects batched input with 3 dimensions; got {list(x.shape)}")
         x = x.transpose(0, 1) if self.batch_first else x
+        starts = starts.transpose(0, 1) if self.batch_first and starts is not None else starts
         state = self.initial_state(x.shape[1]) if state is None else state
         seen = state.clock.clamp(max=self.k - 1).unique()
-        output, after = self._forward(x, state, int(seen)) if len(seen) == 1 else super().forward(x, state)
+        if len(seen) == 1 and starts is None:
+            output, after = self._forward(x, state, int(seen))
+        else:
+            output, after = super().forward(x, state, starts=starts)
         return (output.transpose(0, 1) if self.batch_first else output), after
 
     def _forward(self, x: Tensor, state: Window, seen: int) -> tuple[Tensor, Window]:
