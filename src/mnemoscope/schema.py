@@ -103,6 +103,8 @@ def _try_convert(kind: Any, value: Any, where: str) -> tuple[bool, Any]:
     origin = get_origin(kind)
     if kind is Any:
         return True, value
+    if is_dataclass(kind):  # one of several that are allowed
+        return isinstance(value, dict), from_dict(kind, value, where) if isinstance(value, dict) else None  # type: ignore[arg-type]
     if origin in (types.UnionType, Union):
         attempts = (_try_convert(option, value, where) for option in get_args(kind))
         return next((attempt for attempt in attempts if attempt[0]), (False, None))

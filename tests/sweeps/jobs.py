@@ -53,3 +53,10 @@ def wait_for_stop(config: dict[str, Any], folder: Path, should_stop: StopRequest
         time.sleep(0.01)
     write_atomic(folder / "saved", b"")
     raise Stop("stopped")
+
+
+def needs_folder(config: dict[str, Any], folder: Path, should_stop: StopRequest) -> str:
+    """Finish if another job has ended."""
+    if not (folder.parent / config["other"] / "summary.json").exists():
+        raise MnemoscopeError("it began too early")
+    return finish(config, folder, should_stop)

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +177,18 @@ def full_disk(config: dict[str, Any], folder: Path, should_stop: Any) -> str:
 def test_jobs_must_be_at_least_one() -> None:
     with pytest.raises(MnemoscopeError, match="jobs = 0 is not allowed"):
         LocalEngine(0)
+
+
+def test_a_job_waits_for_those_that_it_needs(tmp_path: Path) -> None:
+    first, last = job("finish", number=1), job("finish", number=2)
+    late = replace(job("needs_folder", other=last.name), needs=(first.name, last.name))
+    jobs = [late, first, last]
+    assert run_jobs(jobs, tmp_path, LocalEngine(2), total=3) == 0
+    assert (tmp_path / late.name / "summary.json").exists()
+
+
+def test_a_job_that_needs_a_failed_one_fails_too(tmp_path: Path) -> None:
+    broken = job("fail", code=2)
+    late = replace(job("finish", number=1), needs=(broken.name,))
+    assert run_jobs([broken, late], tmp_path, LocalEngine(1), total=2) == 2
+    assert read_failures(tmp_path)[late.name].message == f"it needs {broken.name}, which did not end"

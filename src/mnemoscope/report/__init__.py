@@ -1,6 +1,7 @@
 """Findings -> one HTML page, figures as files, and an index over runs."""
 
-from mnemoscope.report._chart import Chart
+from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Panels, Plane, Points, Style
+from mnemoscope.report._chart_file import charts_from_json, charts_to_json
 from mnemoscope.report._charts import charts_of
 from mnemoscope.report._figures import write_figures, write_panels
 from mnemoscope.report._headline import Headline, HeadlineValue, headlines
@@ -10,13 +11,24 @@ from mnemoscope.report._runs import RunRow, learning_charts, learning_finding
 from mnemoscope.report._sweep import SweepGroup, short_name, sweep_charts, write_sweep
 
 __all__ = [
+    "Axis",
+    "Bars",
     "Chart",
     "Headline",
     "HeadlineValue",
+    "HeatMap",
+    "Line",
+    "Marker",
+    "Panels",
+    "Plane",
+    "Points",
     "RunRow",
+    "Style",
     "SweepGroup",
     "all_charts",
+    "charts_from_json",
     "charts_of",
+    "charts_to_json",
     "headlines",
     "learning_charts",
     "learning_finding",

@@ -190,6 +190,27 @@ class Chart:
         return LabelPosition(1, "right", "bottom")
 
 
+@dataclass(frozen=True, eq=False)
+class Panels:
+    """Charts in a grid of `columns`, each with its own title: one figure. Shared axes span the same range in all."""
+
+    key: str
+    title: str
+    charts: tuple[Chart, ...]
+    columns: int = 3
+    share_x: bool = True
+    share_y: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.charts or self.columns < 1:
+            raise ValueError(f"{self.key}: panels need at least one chart and one column")
+
+    @property
+    def summary(self) -> str:
+        """What the panels show, in words."""
+        return " ".join([f"{self.title}.", *(chart.summary for chart in self.charts)])
+
+
 def finite_markers(markers: Iterable[Marker]) -> tuple[Marker, ...]:
     """Return the markers without those at a NaN or infinite position."""
     return tuple(marker for marker in markers if math.isfinite(marker.at))

@@ -124,10 +124,20 @@ def failure_in(folder: Path) -> Ending | None:
     return Ending("failed", str(summary.get("message", "")), code)
 
 
-def forget_failures(folder: Path) -> None:
-    """Have the next call of `run_jobs` try again what has failed, each job from its last checkpoint."""
+def _has_ended(folder: Path) -> bool:
+    """True if a job has ended, and if only because it diverged."""
+    ending = failure_in(folder) if has_summary(folder) else Ending("failed")
+    return ending is None or ending.exit_code == DIVERGED
+
+
+def forget_failures(folder: Path, *, diverged: bool = True) -> None:
+    """Have the next call of `run_jobs` try again what has failed, each job from its last checkpoint.
+
+    With `diverged=False` runs that diverged are not among them: those would do so again.
+    """
     for summary in folder.glob(f"*/{SUMMARY}"):
-        if failure_in(summary.parent) is not None:
+        ending = failure_in(summary.parent)
+        if ending is not None and (diverged or ending.exit_code != DIVERGED):
             remove(summary)
     remove(folder / FAILURES)
 
@@ -153,6 +163,7 @@ class _Driver:
         self.failed_before = {name for name, ending in read_failures(folder).items() if ending.exit_code}
         self.running: dict[str, Job] = {}
         self.again: deque[Job] = deque()
+        self.waiting: dict[str, Job] = {}  # for jobs that they need
         self.deaths: Counter[str] = Counter()
         self.skipped = self.ended_now = self.failed = 0
         self.started_at = time.monotonic()
@@ -163,10 +174,11 @@ class _Driver:
         try:
             while True:
                 room = self.engine.slots - len(self.running)
-                new = list(islice(chain(self._again(), queue), room))
+                new = list(islice(chain(self._again(), self._ready(), queue), room))
                 self.running |= {job.name: job for job in new}
                 self.engine.start([(job, self.folder / job.name) for job in new], self.logs)
                 if not self.running:
+                    self._give_up_waiting()
                     return self.failed
                 for name, ending in self.engine.wait(POLL_SECONDS):
                     self._note(self.running.pop(name), ending)
@@ -177,7 +189,10 @@ class _Driver:
     def _wanted(self, jobs: Iterable[Job]) -> Iterator[Job]:
         for job in jobs:
             if job.name not in self.failed_before and not self.is_done(job):
-                yield job
+                if self._is_held_up(job):
+                    self.waiting[job.name] = job
+                else:
+                    yield job
                 continue
             self.skipped += 1
             self.failed += job.name in self.failed_before or self._is_unrecorded_failure(job)
@@ -189,6 +204,23 @@ class _Driver:
         if ending is not None:
             self._record(job, ending)
         return ending is not None
+
+    def _is_held_up(self, job: Job) -> bool:
+        """True if a job that it needs has yet to end, or failed. What diverged has ended: it can be looked at."""
+        return any(not _has_ended(self.folder / name) for name in job.needs)
+
+    def _ready(self) -> Iterator[Job]:
+        """Waiting jobs whose turn has come."""
+        for job in [job for job in self.waiting.values() if not self._is_held_up(job)]:
+            del self.waiting[job.name]
+            yield job
+
+    def _give_up_waiting(self) -> None:
+        """Record as failed the jobs that wait for one that will not end."""
+        for job in self.waiting.values():
+            missing = next(name for name in job.needs if not _has_ended(self.folder / name))
+            self._note(job, Ending("failed", f"it needs {missing}, which did not end", 1))
+        self.waiting.clear()
 
     def _again(self) -> Iterator[Job]:
         while self.again:

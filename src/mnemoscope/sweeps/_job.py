@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -46,6 +46,10 @@ class Job:
     """Begins the folder's name, for people to read."""
     options: dict[str, Any] = field(default_factory=dict)
     """How the job is done, as keyword arguments. They do not count for its name."""
+    needs: Sequence[str] = ()
+    """Names of jobs that must have ended before it begins; they come earlier in the list."""
+    seconds: float = 0.0
+    """About how long it takes on one CPU, for whoever plans; 0 if nobody has said."""
 
     @property
     def name(self) -> str:

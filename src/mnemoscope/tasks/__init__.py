@@ -4,6 +4,7 @@ from mnemoscope.tasks._adding import Adding
 from mnemoscope.tasks._chorales import Chorales
 from mnemoscope.tasks._copying import Copy, Denoise
 from mnemoscope.tasks._custom import Custom
+from mnemoscope.tasks._data import missing_data
 from mnemoscope.tasks._digits import Digits
 from mnemoscope.tasks._gaussian import Gaussian
 from mnemoscope.tasks._start_end import StartEnd
@@ -33,4 +34,5 @@ __all__ = [
     "Symbols",
     "Task",
     "Words",
+    "missing_data",
 ]

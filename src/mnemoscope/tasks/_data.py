@@ -38,17 +38,32 @@ def read_data_file(path: str) -> bytes:
     return _verified(read_file(found, file.size), file, str(found))
 
 
+def missing_data(dataset: str) -> str:
+    """Return how to get a data set, such as "mnist", that is not on this machine; nothing if it is there."""
+    files = [file for file in FILES.values() if file.dataset == dataset]
+    if not files:
+        raise MnemoscopeError(f"{dataset!r} is not a data set; data sets are {', '.join(LICENSES)}")
+    missing = [file for file in files if _find(file) is None]
+    if not missing:
+        return ""
+    return f"{missing[0].path} is missing: set {DATA_VARIABLE} to a folder that has it, or train on it once to download"
+
+
 def _find(file: DataFile) -> Path | None:
-    folders = [cache_folder()]
     user_folder = os.environ.get(DATA_VARIABLE)
     if user_folder:
         if not Path(user_folder).is_dir():
             raise MnemoscopeError(f"{DATA_VARIABLE} = {user_folder!r} is not a folder")
-        folders.insert(0, Path(user_folder))
-    for folder in folders:
-        for name in (file.path, file.path.removesuffix(".gz")):
-            if (folder / name).exists():
-                return folder / name
+        found = _in_folder(Path(user_folder), file)
+        if found is not None:
+            return found
+    return _in_folder(cache_folder(), file)
+
+
+def _in_folder(folder: Path, file: DataFile) -> Path | None:
+    for name in (file.path, file.path.removesuffix(".gz")):
+        if (folder / name).exists():
+            return folder / name
     return None
 
 

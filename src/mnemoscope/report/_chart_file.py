@@ -1,0 +1,127 @@
+"""Charts as JSON and back: drawn again, on a page or as a figure, without what they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Mark, Marker, Panels, Plane, Points, Style
+from mnemoscope.report._downsampling import block_means, even_indices, random_indices
+
+DIGITS = 5  # significant, of a stored value: more than a picture shows
+MAX_POINTS = 600  # of a stored line
+MAX_CLOUD = 4000  # of a stored cloud
+MAX_CELLS = 100  # rows or columns of a stored heat map or plane
+
+_KINDS: dict[str, type[Mark]] = {kind.__name__: kind for kind in (Line, Points, Bars, HeatMap, Plane)}
+
+
+def charts_to_json(charts: Sequence[Chart | Panels]) -> list[dict[str, Any]]:
+    """Return charts for JSON; long lines, large clouds and fine grids are thinned out."""
+    return [_panels_to_json(chart) if isinstance(chart, Panels) else _chart_to_json(chart) for chart in charts]
+
+
+def charts_from_json(content: Any, where: str) -> list[Chart | Panels]:
+    """Return the charts in JSON data; anything wrong raises a one-line error that begins with `where`."""
+    try:
+        return [_panels_from_json(chart) if "panels" in chart else _chart_from_json(chart) for chart in content]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise MnemoscopeError(f"{where} is not a list of charts: {' '.join(str(error).split())}") from error
+
+
+def _panels_to_json(panels: Panels) -> dict[str, Any]:
+    plain = {name: getattr(panels, name) for name in ("key", "title", "columns", "share_x", "share_y")}
+    return {**plain, "panels": [_chart_to_json(chart) for chart in panels.charts]}
+
+
+def _panels_from_json(content: Mapping[str, Any]) -> Panels:
+    charts = tuple(_chart_from_json(chart) for chart in content["panels"])
+    share_x, share_y = bool(content["share_x"]), bool(content["share_y"])
+    return Panels(str(content["key"]), str(content["title"]), charts, int(content["columns"]), share_x, share_y)
+
+
+def _chart_to_json(chart: Chart) -> dict[str, Any]:
+    plain = {"key": chart.key, "title": chart.title, "x": vars(chart.x), "y": vars(chart.y)}
+    marks = [{"kind": type(mark).__name__, **_mark_to_json(_thinned(mark))} for mark in chart.marks]
+    markers = [vars(marker) for marker in chart.markers]
+    return {**plain, "marks": marks, "markers": markers, "equal_axes": chart.equal_axes}
+
+
+def _chart_from_json(content: Mapping[str, Any]) -> Chart:
+    axes = {name: Axis(**content[name]) for name in "xy"}
+    marks = tuple(_mark_from_json(mark) for mark in content["marks"])
+    markers = tuple(Marker(**marker) for marker in content["markers"])
+    key, title = str(content["key"]), str(content["title"])
+    return Chart(key, title, axes["x"], axes["y"], marks, markers, bool(content["equal_axes"]))
+
+
+def _thinned(mark: Mark) -> Mark:
+    """The mark with no more points than are worth keeping."""
+    match mark:
+        case Line():
+            kept = even_indices(len(mark.x), MAX_POINTS)
+            low, high = (None if edge is None else edge[kept] for edge in (mark.low, mark.high))
+            return Line(mark.name, mark.x[kept], mark.y[kept], low, high, mark.style)
+        case Points():
+            kept = random_indices(len(mark.x), MAX_CLOUD)
+            return Points(mark.name, mark.x[kept], mark.y[kept], mark.style)
+        case HeatMap():
+            z, rows, columns = block_means(mark.z, MAX_CELLS)
+            x_labels = tuple(mark.x_labels[i] for i in columns) if mark.x_labels else ()
+            y_labels = tuple(mark.y_labels[i] for i in rows) if mark.y_labels else ()
+            return HeatMap(mark.name, mark.x[columns], mark.y[rows], z, x_labels, y_labels)
+        case Plane():
+            z, rows, columns = block_means(mark.z, MAX_CELLS)
+            return Plane(mark.name, mark.x[columns], mark.y[rows], z, mark.path, mark.color_range)
+        case Bars():
+            return mark
+
+
+def _mark_to_json(mark: Mark) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for known in fields(mark):
+        value = getattr(mark, known.name)
+        if isinstance(value, np.ndarray):
+            value = _numbers(value)
+        elif isinstance(value, Style):
+            value = [value.color, value.dash]
+        if value is not None and value != ():
+            content[known.name] = list(value) if isinstance(value, tuple) else value
+    return content
+
+
+def _numbers(values: np.ndarray) -> list[Any]:
+    """An array as nested lists of rounded numbers, None for what is NaN or infinite."""
+    if values.ndim > 1:
+        return [_numbers(row) for row in values]
+    return [_rounded(float(value)) if np.isfinite(value) else None for value in values]
+
+
+def _rounded(value: float) -> float | int:
+    short = float(f"{value:.{DIGITS}g}")
+    return int(short) if short == int(short) and abs(short) < 1e15 else short
+
+
+def _mark_from_json(content: Mapping[str, Any]) -> Mark:
+    kind = _KINDS[content["kind"]]
+    values: dict[str, Any] = {}
+    for known in fields(kind):
+        if known.name not in content:
+            continue
+        value = content[known.name]
+        if known.name == "style":
+            value = Style(*(int(number) for number in value))
+        elif known.name.endswith("labels"):
+            value = tuple(map(str, value))
+        elif known.name == "color_range":
+            value = (float(value[0]), float(value[1]))
+        elif known.name == "name":
+            value = str(value)
+        else:
+            value = np.array(value, dtype=float)  # None becomes NaN
+        values[known.name] = value
+    return kind(**values)

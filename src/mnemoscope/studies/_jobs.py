@@ -1,0 +1,211 @@
+"""What a study has done: training runs and measurements, as jobs, and what each of them found."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import locked, make_folder, read_bytes, read_json, to_json, write_atomic
+from mnemoscope.studies._cost import training_seconds
+from mnemoscope.sweeps import Job, StopRequest, run_job_of
+from mnemoscope.training import FitConfig, NetworkConfig, Run, RunConfig
+
+MEASUREMENT = "mnemoscope.studies:run_measurement"
+ARRAYS = "arrays.safetensors"
+LOCK_SECONDS = 60.0
+
+
+def train(config: RunConfig, *, seconds: float | None = None) -> Job:
+    """Return the job that trains a configuration; equal ones are one run, whichever studies ask for it.
+
+    Leave the device "auto": a run is the same wherever it was trained. Only what differs from the defaults makes the
+    name of its folder, so that a new option does not give old runs new names.
+
+    Args:
+        config: the run. Seeds go into ``FitConfig(seed=...)`` and into the task's own seed.
+        seconds: about how long it takes on one CPU; by default estimated from its sizes.
+    """
+    job = run_job_of(config)
+    task, network, fit = job.config["task"], job.config["network"], job.config["fit"]
+    content = {
+        "task": {"name": task["name"], **_changed(task, type(config.task))},
+        "network": {"model": network["model"], **_changed(network, NetworkConfig, others=True)},
+        "fit": _changed(fit, FitConfig),
+    }
+    if seconds is None:
+        seconds = training_seconds(config, on_gpu=torch.cuda.is_available())
+    return Job(job.call, content, job.label, seconds=seconds)
+
+
+def _changed(content: Mapping[str, Any], kind: type, others: bool = False) -> dict[str, Any]:
+    """The fields of a dataclass's JSON that are not at their defaults; with `others`, what is no field of it too."""
+    defaults = {known.name: known.default for known in fields(kind)}
+    kept = {name: value for name, value in content.items() if name in defaults and value != defaults[name]}
+    return kept | {name: value for name, value in content.items() if others and name not in defaults}
+
+
+def measure(
+    function: Callable[..., Mapping[str, Any]],
+    *,
+    needs: Job | Sequence[Job] = (),
+    seconds: float = 1.0,
+    version: int = 1,
+    **arguments: Any,
+) -> Job:
+    """Return the job that calls ``function(*results_of_needs, **arguments)`` and keeps what it returns.
+
+    Args:
+        function: of a module, found by its name. It returns figures by name: numbers, words, lists of them, or arrays
+            and tensors. The same arguments must give the same figures; it runs with one thread.
+        needs: jobs that it looks at, as a trained run: it gets the `Result` of each, first. They must be among the
+            study's jobs too.
+        seconds: about how long it takes on one CPU.
+        version: count it up when the function changes what it returns: old results are then made again.
+        arguments: plain values, for JSON; they make the name of its folder.
+    """
+    needed = (needs,) if isinstance(needs, Job) else tuple(needs)
+    names = [job.name for job in needed]
+    call = f"{function.__module__}:{function.__qualname__}"
+    config = {"function": call, "arguments": arguments, "needs": names, "version": version}
+    return Job(MEASUREMENT, config, function.__name__.strip("_"), needs=tuple(names), seconds=seconds)
+
+
+def run_measurement(config: Mapping[str, Any], folder: Path, should_stop: StopRequest) -> str:
+    """Do a measurement in its folder: config.json, arrays.safetensors and, last, summary.json."""
+    module, _, name = config["function"].partition(":")
+    function = getattr(import_module(module), name)
+    with locked(folder, wait=LOCK_SECONDS):
+        needed = [Result(folder.parent / need) for need in config["needs"]]
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        started = time.perf_counter()
+        try:
+            found = function(*needed, **config["arguments"])
+        finally:
+            torch.set_num_threads(threads)
+        seconds = time.perf_counter() - started
+
+        arrays = {key: _array(value) for key, value in found.items() if isinstance(value, torch.Tensor | np.ndarray)}
+        figures = {key: _plain(value) for key, value in found.items() if key not in arrays}
+        write_atomic(folder / "config.json", to_json({"measurement": config}))
+        if arrays:
+            write_atomic(folder / ARRAYS, save_arrays(arrays))
+        write_atomic(folder / "summary.json", to_json({"figures": figures, "seconds": seconds}))
+    return f"measured in {seconds:.1f} s"
+
+
+def _array(value: torch.Tensor | np.ndarray) -> np.ndarray:
+    given = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+    return np.array(given, order="C")
+
+
+def _plain(value: Any) -> Any:
+    """A figure for JSON, which has no NaN: None stands for it."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+class Result:
+    """What a job has found: of a measurement its figures, of a training run its curves and its network."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json."""
+        content = read_json(self.folder / "summary.json")
+        if not isinstance(content, dict):
+            raise MnemoscopeError(f"{self.folder / 'summary.json'} is not the summary of a job; delete {self.folder}")
+        return content
+
+    @property
+    def diverged(self) -> str:
+        """Why a training run was given up; empty for one that ended."""
+        is_diverged = self.summary.get("outcome") == "diverged"
+        return str(self.summary.get("message") or "diverged") if is_diverged else ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return float(self.summary.get("seconds") or 0.0)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a figure or an array that a measurement returned; a number that was NaN is NaN again."""
+        figures = self.summary.get("figures")
+        if not isinstance(figures, dict):
+            raise MnemoscopeError(f"{self.folder} is not the folder of a measurement")
+        if name in figures:
+            return math.nan if figures[name] is None else figures[name]
+        return self.arrays[name]
+
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays that a measurement returned."""
+        path = self.folder / ARRAYS
+        try:
+            return load_arrays(read_bytes(path)) if path.exists() else {}
+        except SafetensorError as error:
+            raise MnemoscopeError(f"{path} is damaged: {error}; delete {self.folder}") from error
+
+    @cached_property
+    def run(self) -> Run:
+        """A training run: ``run.model("best")``, ``run.config``, ``run.metrics()``."""
+        return Run(self.folder)
+
+    @property
+    def best(self) -> float:
+        """The best held-out value of the task's headline metric; NaN if the run was never evaluated."""
+        best = self.summary.get("best")
+        return math.nan if best is None else float(best)
+
+    def curve(self, metric: str, split: str = "valid") -> tuple[np.ndarray, np.ndarray]:
+        """Return the updates at which a metric was recorded, and its values: both (N,)."""
+        records = [record for record in self.run.metrics() if record.get("split") == split and metric in record]
+        values = [math.nan if record[metric] is None else record[metric] for record in records]
+        return np.array([record["update"] for record in records], dtype=float), np.array(values, dtype=float)
+
+
+class Done(dict[Any, Result]):
+    """The results of one seed by the keys of the study's jobs; jobs that have not ended are missing."""
+
+    def __init__(self, seed: int, results: Iterable[tuple[Any, Result]] = ()) -> None:
+        super().__init__(results)
+        self.seed = seed
+
+
+def check_is_of(job: Job, folder: Path) -> None:
+    """Refuse a folder with a config.json that is not this job's."""
+    path = folder / "config.json"
+    if not path.is_file():
+        return
+    if job.call == MEASUREMENT:
+        content = read_json(path)
+        same = isinstance(content, dict) and content.get("measurement") == job.config
+    else:
+        same = Run(folder).config == RunConfig.from_dict(job.config)
+    if not same:
+        raise MnemoscopeError(f"{folder} holds something else than its name says; move it away")
+
+
+def results_folder(out: Path) -> Path:
+    """Return the folder of all jobs, which is created."""
+    return make_folder(out / "runs")

@@ -1,0 +1,228 @@
+"""What is kept of a study: study.json, charts.json, cells.csv and cost.json in its folder.
+
+study.json is the same, byte for byte, however the jobs were run: what depends on the machine and the day, seconds and
+date, is in cost.json.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import make_folder, read_json, to_json, write_atomic
+from mnemoscope.report import Chart, Panels, charts_from_json, charts_to_json
+from mnemoscope.schema import from_dict, to_dict
+from mnemoscope.studies._study import SCALES, Cells, PublishedCell, Scale, Setting, Study
+from mnemoscope.studies._verdict import OPEN, ClaimVerdict, Verdict, judge_claims, judge_study
+
+FORMAT = 1
+FILE = "study.json"
+CHARTS = "charts.json"
+COST = "cost.json"
+TABLE = "cells.csv"
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """What one seed gave: the names of its jobs, our numbers as (row, column, value), and what went wrong."""
+
+    seed: int
+    jobs: tuple[str, ...]
+    cells: tuple[tuple[str, str, float | None], ...]
+    missing: tuple[str, ...] = ()
+    """Jobs that have not ended."""
+    diverged: tuple[str, ...] = ()
+    """Training runs that were given up, and why."""
+    failed: tuple[str, ...] = ()
+    """Jobs that failed for another reason, and which."""
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.missing and not self.failed
+
+
+@dataclass(frozen=True)
+class ScaleResult:
+    """The results of one size of a study, over its seeds."""
+
+    seeds: tuple[SeedResult, ...] = ()
+    claims: tuple[ClaimVerdict, ...] = ()
+    verdict: Verdict = OPEN
+    corrected: Verdict | None = None
+    """The verdict with the corrected claims in place of the printed ones, if some are corrected."""
+    versions: dict[str, str] = field(default_factory=dict)
+    chart_seeds: int = 0
+    """Over how many seeds charts.json was drawn."""
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.seeds) and all(one.is_complete for one in self.seeds)
+
+    def cells(self, expected: Sequence[tuple[str, str]] = ()) -> dict[int, Cells]:
+        """Return our numbers by seed."""
+        return {
+            one.seed: Cells({(row, column): value for row, column, value in one.cells}, expected) for one in self.seeds
+        }
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    """The content of study.json: what the study is, and the results of its two sizes, each by itself."""
+
+    id: str
+    paper: str
+    where: str
+    shows: str
+    words: str = ""
+    errata: tuple[str, ...] = ()
+    would_change: str = ""
+    surprise: str = ""
+    ours: bool = False
+    settings: tuple[Setting, ...] = ()
+    quick_settings: tuple[Setting, ...] = ()
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    row_title: str = ""
+    column_title: str = ""
+    published: tuple[tuple[str, str, float | str | None], ...] = ()
+    published_note: str = ""
+    percent: bool = False
+    within: float = 0.0
+    quick: ScaleResult | None = None
+    full: ScaleResult | None = None
+    format: int = FORMAT
+
+    def result(self, scale: Scale) -> ScaleResult | None:
+        return self.quick if scale == "quick" else self.full
+
+    def with_result(self, scale: Scale, result: ScaleResult | None) -> StudyRecord:
+        return replace(self, quick=result) if scale == "quick" else replace(self, full=result)
+
+    @property
+    def published_cells(self) -> dict[tuple[str, str], PublishedCell]:
+        return {(row, column): value for row, column, value in self.published}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The content of cost.json for one size: what the results took, on what, and when they were made."""
+
+    seconds: float
+    jobs: int
+    machine: str
+    date: str
+
+
+def describe(study: Study) -> StudyRecord:
+    """Return the record of a study without results."""
+    published = study.published
+    return StudyRecord(
+        id=study.id,
+        paper=study.paper,
+        where=study.where,
+        shows=study.shows,
+        words=study.words,
+        errata=study.errata,
+        would_change=study.would_change,
+        surprise=study.surprise,
+        ours=study.ours,
+        settings=study.settings,
+        quick_settings=study.quick,
+        rows=published.rows,
+        columns=published.columns,
+        row_title=published.row_title,
+        column_title=published.column_title,
+        published=tuple((row, column, value) for (row, column), value in published.values.items()),
+        published_note=published.note,
+        percent=published.percent,
+        within=published.within,
+    )
+
+
+def judged(study: Study, scale: Scale, result: ScaleResult) -> ScaleResult:
+    """Return the results with the verdicts that follow from their cells and the study's claims."""
+    expected = list(study.published.values)
+    claims = judge_claims(study.claims, scale, result.cells(expected))
+    corrected = judge_study(claims, "corrected") if any(claim.form == "corrected" for claim in claims) else None
+    return replace(result, claims=claims, verdict=judge_study(claims), corrected=corrected)
+
+
+def read_record(folder: Path) -> StudyRecord | None:
+    """Return the record in a study's folder, or None without one; a damaged file raises a one-line error."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise MnemoscopeError(f"{path} is not the file of a study of format {FORMAT}; move it away")
+    return from_dict(StudyRecord, content, str(path))
+
+
+def read_costs(folder: Path) -> dict[str, Cost]:
+    """Return what the results of each size took, by its name."""
+    path = folder / COST
+    if not path.exists():
+        return {}
+    content = read_json(path)
+    if not isinstance(content, dict) or set(content) - set(SCALES):
+        raise MnemoscopeError(f"{path} is not the cost of a study; delete it")
+    return {scale: from_dict(Cost, cost, f"{path}: {scale}") for scale, cost in content.items()}
+
+
+def read_charts(folder: Path) -> dict[str, list[Chart | Panels]]:
+    """Return the charts of each size, by its name."""
+    path = folder / CHARTS
+    if not path.exists():
+        return {}
+    content = read_json(path)
+    if not isinstance(content, dict) or set(content) - set(SCALES):
+        raise MnemoscopeError(f"{path} has not the charts of a study; delete it")
+    return {scale: charts_from_json(charts, f"{path}: {scale}") for scale, charts in content.items()}
+
+
+def write_record(
+    folder: Path, record: StudyRecord, costs: Mapping[str, Cost], charts: Mapping[str, Sequence[Chart | Panels]]
+) -> None:
+    """Write the files of a study's folder, study.json last."""
+    make_folder(folder)
+    write_atomic(folder / CHARTS, to_json({scale: charts_to_json(drawn) for scale, drawn in charts.items()}))
+    write_atomic(folder / COST, _readable({scale: to_dict(costs[scale]) for scale in SCALES if scale in costs}))
+    write_atomic(folder / TABLE, _table(record).encode())
+    write_atomic(folder / FILE, _readable(to_dict(record)))
+
+
+def _readable(value: Any) -> bytes:
+    """JSON in which every list or object of plain values has a line of its own: versions can be compared."""
+    return (_lines(value, "") + "\n").encode()
+
+
+def _lines(value: Any, indent: str) -> str:
+    items = list(value.values()) if isinstance(value, dict) else value
+    if not isinstance(value, dict | list) or not any(isinstance(item, dict | list) for item in items):
+        return json.dumps(value, allow_nan=False)
+    inner = indent + " "
+    parts = [_lines(item, inner) for item in items]
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(name)}: {part}" for name, part in zip(value, parts, strict=True)]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return opening + "\n" + ",\n".join(inner + part for part in parts) + f"\n{indent}{closing}"
+
+
+def _table(record: StudyRecord) -> str:
+    """The cells as CSV: one line for each cell, size and seed."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["scale", "seed", "row", "column", "published", "ours"])
+    published = record.published_cells
+    for scale in SCALES:
+        result = record.result(scale)
+        for one in result.seeds if result else ():
+            for row, column, value in one.cells:
+                writer.writerow([scale, one.seed, row, column, published.get((row, column)), value])
+    return text.getvalue()

@@ -1,0 +1,394 @@
+"""reproduce(): plan the jobs of some studies, run them, and keep what they found with a verdict."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import locked, to_json, write_atomic
+from mnemoscope.schema import from_dict
+from mnemoscope.studies._cost import machine_factor, words_for
+from mnemoscope.studies._jobs import Done, Result, check_is_of
+from mnemoscope.studies._record import (
+    Cost,
+    ScaleResult,
+    SeedResult,
+    StudyRecord,
+    describe,
+    judged,
+    read_charts,
+    read_costs,
+    read_record,
+    write_record,
+)
+from mnemoscope.studies._study import Scale, Study, choose
+from mnemoscope.studies._verdict import OPEN, Verdict
+from mnemoscope.sweeps import (
+    Engine,
+    Job,
+    LocalEngine,
+    SweepCallback,
+    SweepProgress,
+    forget_failures,
+    read_failures,
+    run_jobs,
+)
+from mnemoscope.tasks import missing_data
+
+MARK = "studies.json"  # a folder that has it is one of ours
+RUNS = "runs"
+_ALLOWED = {MARK, RUNS, ".lock", "index.html", ".gitignore"}  # all that a folder killed at its very start can have
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a study in one call."""
+
+    id: str
+    scale: Scale
+    verdict: Verdict = OPEN
+    corrected: Verdict | None = None
+    recorded: Verdict | None = None
+    """The verdict that was known before."""
+    worse: tuple[str, ...] = ()
+    """What holds less than was recorded: the study itself, or its claims."""
+    skipped: str = ""
+    """Why it was not run."""
+    missing: int = 0
+    """Jobs that have not ended."""
+    kept: bool = False
+    """True if an earlier, complete result was kept because this one is not complete."""
+
+
+@dataclass
+class Plan:
+    """What is to be done: jobs by study and seed, which have ended already, and about how long the others take."""
+
+    scale: Scale
+    runs: Path
+    jobs: dict[str, dict[int, dict[Any, Job]]] = field(default_factory=dict)
+    """By study, seed and key."""
+    studies: dict[str, Study] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Why a study is not run, by id."""
+    done: set[str] = field(default_factory=set)
+
+    @property
+    def all_jobs(self) -> dict[str, Job]:
+        """Every job once, by name, those of the cheapest study first; within a study in its own order."""
+        cheapest = sorted(self.jobs, key=self.seconds)
+        return {job.name: job for name in cheapest for by_key in self.jobs[name].values() for job in by_key.values()}
+
+    def seconds(self, study: str) -> float:
+        """Return about how long the jobs of a study take that have not ended, one after the other, on this machine."""
+        jobs = {job.name: job for by_key in self.jobs[study].values() for job in by_key.values()}
+        return self._seconds(jobs)
+
+    @property
+    def total_seconds(self) -> float:
+        return self._seconds(self.all_jobs)
+
+    def _seconds(self, jobs: Mapping[str, Job]) -> float:
+        factor = 1.0 if torch.cuda.is_available() else machine_factor()
+        return factor * sum(job.seconds for name, job in jobs.items() if name not in self.done)
+
+    def words(self, slots: int) -> str:
+        """Return what is to be done, in a line."""
+        jobs = self.all_jobs
+        left = [name for name in jobs if name not in self.done]
+        done = f", {len(jobs) - len(left)} of them done" if len(left) < len(jobs) else ""
+        studies = f"{len(self.jobs)} stud{'y' if len(self.jobs) == 1 else 'ies'}"
+        at_a_time = f", {slots} at a time" if slots > 1 else ""
+        return f"{studies}, {len(jobs)} jobs{done}: about {words_for(self.total_seconds / slots)}{at_a_time}"
+
+
+def reproduce(
+    prefixes: Iterable[str],
+    scale: Scale = "quick",
+    *,
+    seeds: int = 1,
+    jobs: int | None = None,
+    engine: Engine | None = None,
+    out: str | Path = "studies",
+    budget: float | None = None,
+    callback: SweepCallback | None = None,
+    on_plan: Callable[[Plan], object] | None = None,
+) -> list[Outcome]:
+    """Run the studies whose ids begin with one of `prefixes`, write their results below `out`, and return the verdicts.
+
+    Jobs that have ended are not run again; a call that was stopped or killed goes on where it was. Pages are drawn by
+    `mnemoscope report`, from what is written here.
+
+    Args:
+        prefixes: ids of studies or how they begin; [""] is all of them.
+        scale: "quick", or "full": the paper's size.
+        seeds: how many seeds, from 0.
+        jobs: how many jobs at a time on this machine; by default one for each CPU.
+        engine: where the jobs run, instead.
+        out: the folder of all studies; jobs are in its folder runs/.
+        budget: minutes; only the cheapest studies that fit are run.
+        callback: called with the `SweepProgress` when a job has ended.
+        on_plan: called with the `Plan` before the first job begins.
+    """
+    if seeds < 1:
+        raise MnemoscopeError(f"seeds = {seeds} is not allowed; it must be at least 1")
+    if budget is not None and not budget > 0:
+        raise MnemoscopeError(f"budget = {budget} is not allowed; it must be above 0 minutes")
+    chosen = choose(prefixes)
+    path = Path(out).absolute()
+    check_folder(path)
+    with locked(path):
+        check_folder(path)
+        records = {study.id: read_record(path / study.id) for study in chosen}  # whatever is damaged is found first
+        plan = make_plan(chosen, scale, seeds, path)
+        engine = engine or LocalEngine(jobs, preload=("mnemoscope.studies", "mnemoscope.scopes"))
+        if budget is not None:
+            keep_within(plan, budget * 60 * engine.slots)
+        write_atomic(path / MARK, to_json({"format": 1}))
+        if on_plan is not None:
+            on_plan(plan)
+        follow = _Follow(plan, path, records, callback)
+        if plan.runs.exists():
+            forget_failures(plan.runs, diverged=False)  # what failed may succeed now
+        try:
+            run_jobs(plan.all_jobs.values(), plan.runs, engine, total=len(plan.all_jobs), callback=follow)
+        finally:  # also after Ctrl-C: what there is can be shown
+            outcomes = follow.finish()
+        return outcomes
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that holds something else than studies."""
+    if path.exists() and not path.is_dir():
+        raise MnemoscopeError(f"{path} is a file; choose another folder for the studies")
+    found = list(path.iterdir()) if path.is_dir() else []
+    if not (path / MARK).exists() and any(entry.name not in _ALLOWED for entry in found):
+        raise MnemoscopeError(f"{path} is not empty and holds no studies; choose another folder")
+
+
+def make_plan(studies: Sequence[Study], scale: Scale, seeds: int, out: Path) -> Plan:
+    """Return the jobs of the studies, and which of them have ended; a folder of something else is refused."""
+    plan = Plan(scale, out / RUNS)
+    for study in studies:
+        reason = _missing(study)
+        if reason:
+            plan.skipped[study.id] = reason
+            continue
+        plan.studies[study.id] = study
+        plan.jobs[study.id] = {seed: dict(study.jobs(scale, seed)) for seed in study.seeds(seeds)}
+    for name, job in plan.all_jobs.items():
+        check_is_of(job, plan.runs / name)
+        if _has_ended(plan.runs / name):
+            plan.done.add(name)
+    return plan
+
+
+def keep_within(plan: Plan, seconds: float) -> None:
+    """Leave out of a plan the studies that do not fit into some seconds, the cheapest being taken first."""
+    kept: dict[str, Job] = {}
+    for name in sorted(plan.jobs, key=plan.seconds):
+        jobs = {job.name: job for by_key in plan.jobs[name].values() for job in by_key.values()}
+        if plan._seconds({**kept, **jobs}) <= seconds:
+            kept |= jobs
+        else:
+            plan.skipped[name] = f"does not fit into the budget: it takes about {words_for(plan.seconds(name))}"
+            del plan.jobs[name]
+
+
+def _missing(study: Study) -> str:
+    """What a study needs that this machine does not have, and how to get it; empty if it can run."""
+    for module in study.modules:
+        if importlib.util.find_spec(module) is None:
+            return f"needs {module}: pip install 'mnemoscope[theory]'"
+    for dataset in study.data:
+        how = missing_data(dataset)
+        if how:
+            return f"needs the data set {dataset}: {how}"
+    return ""
+
+
+def _has_ended(folder: Path) -> bool:
+    """True if a job has a result; a run that diverged is one, too."""
+    return (folder / "summary.json").is_file() and Result(folder).summary.get("outcome") != "failed"
+
+
+def _failures(runs: Path) -> dict[str, Any]:
+    return read_failures(runs) if runs.exists() else {}
+
+
+class _Follow:
+    """Writes the results of each study as soon as its last job has ended."""
+
+    def __init__(
+        self, plan: Plan, out: Path, records: Mapping[str, StudyRecord | None], callback: SweepCallback | None
+    ) -> None:
+        self.plan = plan
+        self.out = out
+        self.records = records
+        self.callback = callback
+        self.waiting = {
+            study: {job.name for by_key in seeds.values() for job in by_key.values()} - plan.done
+            for study, seeds in plan.jobs.items()
+        }
+        self.outcomes: dict[str, Outcome] = {}
+
+    def __call__(self, progress: SweepProgress) -> None:
+        if not progress.retry:
+            for study, names in self.waiting.items():
+                if progress.job.name in names:
+                    names.remove(progress.job.name)
+                    if not names:
+                        self._write(study)
+        if self.callback is not None:
+            self.callback(progress)
+
+    def finish(self) -> list[Outcome]:
+        """Write what there is of the other studies, and return what became of each."""
+        for study in self.plan.jobs:
+            if study not in self.outcomes:
+                self._write(study)
+        skipped = [Outcome(name, self.plan.scale, skipped=reason) for name, reason in self.plan.skipped.items()]
+        return [*self.outcomes.values(), *skipped]
+
+    def _write(self, name: str) -> None:
+        self.outcomes[name] = write_study(self.plan, self.plan.studies[name], self.out, self.records[name])
+
+
+def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None) -> Outcome:
+    """Write the results of a study, merged with those of other seeds and of the other size; return what became of it.
+
+    A result that is not complete does not replace one that is.
+    """
+    folder, scale = out / study.id, plan.scale
+    old = before.result(scale) if before else None
+    recorded = old or shipped_verdict(study.id, scale)
+    failures = _failures(plan.runs)
+    done = {seed: _done(plan, study, seed) for seed in plan.jobs[study.id]}
+    new = tuple(_seed_result(study, scale, plan.jobs[study.id][seed], found, failures) for seed, found in done.items())
+    missing = sum(len(one.missing) for one in new)
+    if old is not None and old.is_complete and not all(one.is_complete for one in new):
+        again = judged(study, scale, old)
+        return Outcome(study.id, scale, again.verdict, again.corrected, old.verdict, missing=missing, kept=True)
+
+    # Seeds that were not asked for this time stay, if they are of the same jobs.
+    kept = () if old is None else tuple(one for one in old.seeds if _is_current(study, scale, one))
+    merged = {one.seed: one for one in (*kept, *new)}
+    seeds = tuple(merged[seed] for seed in sorted(merged))
+    ended = [found for found, one in zip(done.values(), new, strict=True) if not one.missing]
+    charts = read_charts(folder)
+    drawn = old.chart_seeds if old else 0
+    if ended and (len(ended) >= drawn or not kept):
+        complete = all(one.is_complete for one in new)
+        charts[scale] = _tolerant(lambda: list(study.charts(scale, ended)), [], complete)
+        drawn = len(ended)
+    result = judged(study, scale, ScaleResult(seeds, versions=_versions(), chart_seeds=drawn))
+
+    costs = read_costs(folder)
+    unchanged = before is not None and old == result and scale in costs
+    if not unchanged:
+        costs[scale] = _cost(plan, seeds)
+    base = describe(study)
+    if before is not None:
+        base = replace(base, quick=before.quick, full=before.full)
+    write_record(folder, base.with_result(scale, result), costs, charts)
+    worse = _worse(result, recorded)
+    known = recorded.verdict if isinstance(recorded, ScaleResult) else recorded
+    return Outcome(study.id, scale, result.verdict, result.corrected, known, worse, missing=missing)
+
+
+def _is_current(study: Study, scale: Scale, one: SeedResult) -> bool:
+    return [job.name for job in study.jobs(scale, one.seed).values()] == list(one.jobs)
+
+
+def _done(plan: Plan, study: Study, seed: int) -> Done:
+    """The results of a seed's jobs that have ended, also of those that diverged."""
+    results: list[tuple[Any, Result]] = []
+    for key, job in plan.jobs[study.id][seed].items():
+        folder = plan.runs / job.name
+        if _has_ended(folder):
+            results.append((key, Result(folder)))
+    return Done(seed, results)
+
+
+def _seed_result(
+    study: Study, scale: Scale, jobs: Mapping[Any, Job], done: Done, failures: Mapping[str, Any]
+) -> SeedResult:
+    """What a seed gave, as it is kept."""
+    absent = {key: job.name for key, job in jobs.items() if key not in done}
+    found: Mapping[Any, Any] = _tolerant(lambda: study.cells(scale, done), {}, not absent)
+    cells = tuple((str(row), str(column), _number(value)) for (row, column), value in found.items())
+    failed = tuple(f"{name}: {failures[name].message}" for name in absent.values() if name in failures)
+    missing = tuple(name for name in absent.values() if name not in failures)
+    diverged = tuple(f"{jobs[key].name}: {result.diverged}" for key, result in done.items() if result.diverged)
+    return SeedResult(done.seed, tuple(job.name for job in jobs.values()), cells, missing, diverged, failed)
+
+
+def _number(value: Any) -> float | None:
+    if value is None:
+        return None
+    number = float(value)
+    return number if number == number and abs(number) != float("inf") else None
+
+
+def _tolerant(make: Callable[[], T], default: T, is_complete: bool) -> T:
+    """What `make` returns; the default if it misses a result that is not there yet."""
+    try:
+        return make()
+    except KeyError:
+        if is_complete:
+            raise
+        return default
+
+
+def _worse(result: ScaleResult, recorded: ScaleResult | Verdict | None) -> tuple[str, ...]:
+    """What holds less than was recorded: the study, or its claims."""
+    if recorded is None:
+        return ()
+    if isinstance(recorded, Verdict):
+        return ("the study",) if result.verdict.is_worse_than(recorded) else ()
+    before = {(claim.text, claim.form): claim.verdict for claim in recorded.claims}
+    worse = ["the study"] if result.verdict.is_worse_than(recorded.verdict) else []
+    for claim in result.claims:
+        known = before.get((claim.text, claim.form))
+        if known is not None and claim.verdict.is_worse_than(known):
+            worse.append(claim.text)
+    return tuple(worse)
+
+
+def shipped_verdict(study: str, scale: Scale) -> Verdict | None:
+    """Return the verdict that this version of Mnemoscope came with, for a folder that has none yet."""
+    source = files("mnemoscope.studies") / "verdicts.json"
+    try:
+        content = json.loads(source.read_text())
+    except FileNotFoundError:
+        return None
+    found = content.get(study, {}).get(scale)
+    return None if found is None else from_dict(Verdict, found, f"verdicts.json: {study}")
+
+
+def _versions() -> dict[str, str]:
+    from mnemoscope import __version__
+
+    return {"mnemoscope": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def _cost(plan: Plan, seeds: Sequence[SeedResult]) -> Cost:
+    names = {name for one in seeds for name in one.jobs}
+    present = [name for name in names if _has_ended(plan.runs / name)]
+    seconds = sum(Result(plan.runs / name).seconds for name in present)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPUs"
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return Cost(round(seconds, 1), len(present), device, today)

@@ -1,0 +1,178 @@
+"""reproduce(): the same bytes with any number of jobs, after a kill too; what is kept, refused and compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import study_jobs
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.studies import Claim, Verdict, load, read_charts, read_record, reproduce, table
+from mnemoscope.studies import _study as registry
+from mnemoscope.sweeps import LocalEngine
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The test study, run to its end with one job at a time."""
+    return run(study_jobs.trained(), tmp_path_factory.mktemp("one") / "out", jobs=1)
+
+
+def run(study, out, **options):
+    """Run a study that is not in the catalogue."""
+    load()
+    registry.STUDIES[study.id] = study
+    try:
+        options = {"jobs": 1} | options
+        outcomes = reproduce([study.id], out=out, **options)
+    finally:
+        del registry.STUDIES[study.id]
+    run.outcomes = outcomes
+    return out
+
+
+def content(out, study="miller/test"):
+    return {name: (out / study / name).read_bytes() for name in ("study.json", "charts.json", "cells.csv")}
+
+
+def test_a_study_is_run_and_judged(finished):
+    record = read_record(finished / "miller/test")
+    assert str(record.quick.verdict) == "reproduced"
+    assert record.full is None
+    assert record.quick.is_complete
+    assert {(row, column) for row, column, _ in record.quick.seeds[0].cells} == {
+        (model, column) for model in ("RNN", "LSTM") for column in ("norm", "loss")
+    }
+    assert [chart.key for chart in read_charts(finished / "miller/test")["quick"]] == ["norms"]
+
+
+def test_two_jobs_at_a_time_give_the_same_bytes(finished, tmp_path):
+    assert content(run(study_jobs.trained(), tmp_path / "out", jobs=2)) == content(finished)
+
+
+class Killer:
+    """An engine that gives up before its `limit`-th job, as if the driver had been killed."""
+
+    def __init__(self, limit):
+        self.engine = LocalEngine(1)
+        self.slots = 1
+        self.left = limit
+
+    def start(self, jobs, logs):
+        self.left -= len(jobs)
+        if self.left < 0:
+            raise KeyboardInterrupt
+        self.engine.start(jobs, logs)
+
+    def wait(self, seconds):
+        return self.engine.wait(seconds)
+
+    def stop(self):
+        self.engine.stop()
+
+
+def test_a_study_that_was_stopped_between_jobs_goes_on(finished, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(study_jobs.trained(), tmp_path / "out", engine=Killer(2))
+    partial = read_record(tmp_path / "out/miller/test")
+    assert not partial.quick.is_complete
+    assert partial.quick.verdict.word == "open"
+    assert content(run(study_jobs.trained(), tmp_path / "out")) == content(finished)
+
+
+def test_a_study_that_was_killed_inside_a_job_goes_on(finished, tmp_path):
+    """The run's folder is as a kill after its second update leaves it: a checkpoint, and no summary."""
+    out = shutil.copytree(finished, tmp_path / "out")
+    for run_folder in (out / "runs").glob("copy-*"):
+        (run_folder / "summary.json").unlink()
+        for checkpoint in (run_folder / "checkpoints").glob("*"):
+            if checkpoint.stem.isdigit() and int(checkpoint.stem) > 2:
+                checkpoint.unlink()
+    for measured in (out / "runs").glob("weight_norm-*"):
+        shutil.rmtree(measured)
+    shutil.rmtree(out / "miller")
+    assert content(run(study_jobs.trained(), out)) == content(finished)
+
+
+def test_a_changed_result_turns_the_verdict(tmp_path):
+    claims = (Claim("above 1", column="x", at_least=1.0),)
+    study = study_jobs.numbers({0: {("a", "x"): 2.0}}, claims=claims, published=table(("a",), ("x",), [[2.0]]))
+    out = run(study, tmp_path / "out")
+    assert run.outcomes[0].worse == ()
+    (summary,) = (out / "runs").glob("number-*/summary.json")
+    changed = json.loads(summary.read_text())
+    changed["figures"]["value"] = 0.5
+    summary.write_text(json.dumps(changed))
+    run(study, out)
+    (outcome,) = run.outcomes
+    assert (outcome.verdict.word, outcome.recorded.word) == ("contradicted", "reproduced")
+    assert outcome.worse == ("the study", "above 1")
+
+
+def test_more_seeds_add_to_those_that_are_there(tmp_path):
+    values = {seed: {("a", "x"): value} for seed, value in enumerate((2.0, 0.5, 3.0))}
+    study = study_jobs.numbers(values, claims=(Claim("above 1", column="x", at_least=1.0),))
+    out = run(study, tmp_path / "out", seeds=3)
+    assert str(read_record(out / study.id).quick.verdict) == "partly (2 of 3)"
+    run(study, out, seeds=1)
+    assert [one.seed for one in read_record(out / study.id).quick.seeds] == [0, 1, 2]
+
+
+def test_the_two_sizes_are_kept_apart(tmp_path):
+    claims = (Claim("above 1", column="x", at_least=1.0, scale="full"),)
+    study = study_jobs.numbers({0: {("a", "x"): 2.0}}, claims=claims)
+    out = run(study, tmp_path / "out")
+    run(study, out, scale="full")
+    record = read_record(out / study.id)
+    assert (record.quick.verdict, record.full.verdict) == (Verdict(), Verdict("reproduced", 1, 1))
+
+
+def test_a_failed_job_leaves_the_complete_result(tmp_path):
+    study = study_jobs.numbers({0: {("a", "x"): 2.0}}, claims=(Claim("above 1", column="x", at_least=1.0),))
+    out = run(study, tmp_path / "out")
+    before = content(out, study.id)
+    shutil.rmtree(out / "runs")
+    with pytest.raises(KeyboardInterrupt):
+        run(study, out, engine=Killer(0))
+    assert content(out, study.id) == before
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "letter.txt").write_text("mine")
+    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
+    with pytest.raises(MnemoscopeError, match="not empty and holds no studies"):
+        run(study, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_a_damaged_file_is_refused_before_anything_runs(tmp_path):
+    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
+    out = run(study, tmp_path / "out")
+    (out / study.id / "study.json").write_text("{")
+    with pytest.raises(MnemoscopeError, match=r"study\.json is not valid JSON"):
+        run(study, out)
+    assert (out / study.id / "study.json").read_text() == "{"
+
+
+def test_a_run_of_another_configuration_is_refused(finished, tmp_path):
+    out = shutil.copytree(finished, tmp_path / "out")
+    one, other = sorted((out / "runs").glob("copy-*"))
+    shutil.rmtree(one)
+    other.rename(one)
+    with pytest.raises(MnemoscopeError, match="holds something else than its name says"):
+        run(study_jobs.trained(), out)
+
+
+def test_unknown_ids_are_told_with_the_nearest(tmp_path):
+    with pytest.raises(MnemoscopeError, match=r"'miller/fig1x' is not a study.*did you mean miller/fig1a"):
+        reproduce(["miller/fig1x"], out=tmp_path / "out")
+
+
+def test_what_does_not_fit_the_budget_is_left_out(tmp_path):
+    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
+    out = run(study, tmp_path / "out", budget=1e-9)
+    (outcome,) = run.outcomes
+    assert "does not fit into the budget" in outcome.skipped
+    assert not (out / study.id).exists()

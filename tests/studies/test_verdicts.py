@@ -1,0 +1,92 @@
+"""Verdicts: over seeds and claims, of unknown cells, and which is worse than another."""
+
+from __future__ import annotations
+
+import pytest
+
+from mnemoscope.studies import Cells, Claim, Verdict, table
+from mnemoscope.studies._verdict import judge_claim, judge_claims, judge_study
+
+AT_HALF = Claim("at least a half", row="a", column="x", at_least=0.5)
+
+
+def seeds(*values):
+    return {seed: Cells({("a", "x"): value}) for seed, value in enumerate(values)}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((0.6, 0.7), "reproduced"),
+        ((0.6, 0.4, 0.9), "partly (2 of 3)"),
+        ((0.1, 0.4), "contradicted"),
+        ((None, float("nan")), "open"),
+        ((None, 0.6), "reproduced"),
+        ((), "open"),
+    ],
+)
+def test_a_claim_over_seeds(values, expected):
+    assert str(judge_claim(AT_HALF, "quick", seeds(*values))) == expected
+
+
+def test_a_claim_about_the_other_size_is_open_and_not_listed():
+    claim = Claim("at least a half", row="a", column="x", at_least=0.5, scale="full")
+    assert judge_claim(claim, "quick", seeds(0.9)).word == "open"
+    assert judge_claims([claim], "quick", seeds(0.9)) == ()
+    assert judge_claim(claim, "full", seeds(0.9)).word == "reproduced"
+
+
+def test_an_unknown_cell_never_counts():
+    expected = list(table(("a", "b"), ("x",)).values)
+    everywhere = Claim("everywhere", column="x", at_least=0.5)
+    assert everywhere.holds(Cells({("a", "x"): 0.9}, expected)) is None
+    assert everywhere.holds(Cells({("a", "x"): 0.1}, expected)) is False
+    assert everywhere.holds(Cells({("a", "x"): 0.9, ("b", "x"): 0.5}, expected)) is True
+    ordered = Claim("ordered", check=lambda cells: cells["a", "x"] > cells["b", "x"])
+    assert ordered.holds(Cells({("a", "x"): 0.9}, expected)) is None
+
+
+def test_a_claim_of_the_median_and_of_all_seeds():
+    median = Claim("at least a half", row="a", column="x", at_least=0.5, over="median")
+    assert str(judge_claim(median, "full", seeds(0.1, 0.6, 0.7))) == "reproduced"
+    both = Claim("both kinds", over="all", check=lambda cells: len({one["a", "x"] > 0.5 for one in cells}) == 2)
+    assert str(judge_claim(both, "full", seeds(0.1, 0.6))) == "reproduced"
+    assert str(judge_claim(both, "full", seeds(0.7, 0.6))) == "contradicted"
+
+
+def verdict(*claims, form="printed"):
+    return str(judge_study(judge_claims(claims, "quick", seeds(0.6)), form))
+
+
+def test_a_study_is_judged_by_its_headline_claims():
+    holds, broken = AT_HALF, Claim("above", row="a", column="x", at_least=0.9)
+    unknown = Claim("unknown", row="z", column="x", at_least=0.9)
+    minor = Claim("above", row="a", column="x", at_least=0.9, headline=False)
+    assert verdict(holds) == "reproduced"
+    assert verdict(holds, minor) == "reproduced"
+    assert verdict(holds, broken) == "contradicted"
+    assert verdict(holds, unknown) == "partly (1 of 2)"
+    assert verdict(unknown) == "open"
+
+
+def test_printed_and_corrected_claims_are_judged_side_by_side():
+    printed = Claim("above", row="a", column="x", at_least=0.9, form="printed")
+    corrected = Claim("above", row="a", column="x", at_least=0.5, form="corrected")
+    assert verdict(AT_HALF, printed, corrected) == "contradicted"
+    assert verdict(AT_HALF, printed, corrected, form="corrected") == "reproduced"
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "worse"),
+    [
+        (Verdict("contradicted", 0, 1), Verdict("reproduced", 1, 1), True),
+        (Verdict("partly", 1, 3), Verdict("partly", 2, 3), True),
+        (Verdict("partly", 4, 6), Verdict("partly", 2, 3), False),
+        (Verdict(), Verdict("reproduced", 1, 1), True),
+        (Verdict(), Verdict("contradicted", 0, 1), False),
+        (Verdict("contradicted", 0, 1), Verdict(), False),
+        (Verdict("reproduced", 1, 1), Verdict("contradicted", 0, 1), False),
+    ],
+)
+def test_worse_than_recorded(now, before, worse):
+    assert now.is_worse_than(before) is worse
