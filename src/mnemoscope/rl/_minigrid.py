@@ -1,0 +1,285 @@
+"""minigrid's environments, with observations that are made for all of them at once."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.rl._environment import Environment, Fleet, Observation, Spec, Transition
+from mnemoscope.rl._replay import Episode, fleet_state, restored, seeds
+from mnemoscope.rl._views import pack, unpack, view_coordinates, visible_cells
+
+# Every word of minigrid's and BabyAI's missions: a policy from one environment can read those of another.
+_WORDS = """
+, a after and at avoid ball behind blue box door end fetch find from front get go goal green grey hallway in key lava
+left matching must near next object of on open opening pick purple put reach red right room rooms square the then to
+traverse unlock up use yellow you your
+"""
+VOCABULARY = tuple(_WORDS.split())
+
+_CHANGES = frozenset((3, 4, 5))  # pickup, drop, toggle: the actions that change the cell in front
+_STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # right, down, left, up
+_COMPARED_AT_FIRST = 16  # steps in which every environment is compared with minigrid's own observation
+_COMPARED_EVERY = 64  # steps after which one of them is compared again
+
+
+@dataclass(frozen=True)
+class MiniGrid(Environment):
+    """A gridworld of minigrid or BabyAI, seen through a window of 7 by 7 cells."""
+
+    name = "minigrid"
+
+    env: str = "MemoryS7"
+    """Which: MemoryS13, DoorKey-5x5, ..., or a full id such as BabyAI-GoToLocal-v0."""
+
+    mission: bool = True
+    """Show the mission's words."""
+
+    compass: bool = False
+    """Show in which direction the agent looks."""
+
+    observations: Literal["fleet", "own"] = "fleet"
+    """Made for all environments at once, or by each environment's own code, which is ten times slower."""
+
+    def fleet(self, num_envs: int) -> MiniGridFleet:
+        envs = [_make(self.env) for _ in range(num_envs)]
+        return MiniGridFleet(envs, mission=self.mission, compass=self.compass, own=self.observations == "own")
+
+
+class MiniGridFleet(Fleet):
+    """Environments of minigrid of one kind: their own dynamics and random numbers, their observations all at once.
+
+    A step of minigrid spends nine tenths of its time on the observation. Here the grids are kept as one array of
+    numbers. A step changes at most the cell in front of the agent, so that one cell is encoded anew, and the views of
+    all agents are cut out of the array together. Environments for which that is not so (other things move too) are
+    found by comparison with minigrid's own observation and refused: all of them in the first steps, then one now and
+    then.
+    """
+
+    def __init__(self, envs: Sequence[Any], *, mission: bool = True, compass: bool = False, own: bool = False) -> None:
+        """`envs` are MiniGridEnv objects of one id, without wrappers; their `gen_obs` is switched off."""
+        from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
+
+        first = envs[0]
+        self.num_envs = len(envs)
+        self._envs = list(envs)
+        self._kind = first.spec.id if first.spec is not None else type(first).__name__
+        self._mission, self._compass, self._own = mission, compass, own
+        view = first.agent_view_size
+        self.spec = Spec(
+            actions=int(first.action_space.n),
+            vector=4 if compass else 0,
+            cells=(view, view),
+            categories=(len(OBJECT_TO_IDX), len(COLOR_TO_IDX), len(STATE_TO_IDX)),
+            vocabulary=VOCABULARY if mission else (),
+            words=_words(self._kind) if mission else 0,
+            success=0.0,
+        )
+
+        # Each grid lies in a frame of walls, so that a view at its edge needs no other treatment.
+        self._see_through = first.see_through_walls
+        self._wall = pack(OBJECT_TO_IDX["wall"], COLOR_TO_IDX["grey"], 0, True)
+        self._empty = pack(OBJECT_TO_IDX["empty"], 0, 0, False)
+        self._frame = view
+        width, height = first.width + 2 * view, first.height + 2 * view
+        self._grids = np.full((self.num_envs, width, height), self._wall, dtype=np.uint32)
+        self._offsets = (view_coordinates(view) @ np.array([height, 1])).reshape(4, view * view)
+        self._first_cells = np.arange(self.num_envs) * (width * height) + view * height + view
+        self._column = height
+
+        self._positions = [0] * self.num_envs  # x * column + y
+        self._directions = [0] * self.num_envs
+        self._carried = np.full(self.num_envs, self._empty, dtype=np.uint32)
+        self._words = np.zeros((self.num_envs, self.spec.words), dtype=np.int64)
+        self._ids: dict[str, np.ndarray] = {}
+        self._episodes: list[Episode] = []
+        self._steps = 0
+        for env in self._envs:
+            env.gen_obs = lambda: None
+
+    @property
+    def envs(self) -> list[Any]:
+        """minigrid's own environments, to look at."""
+        return self._envs
+
+    def reset(self, seed: int) -> Observation:
+        self._episodes = [self._begin(row, start) for row, start in enumerate(seeds(seed, self.num_envs))]
+        self._steps = 0
+        return self._compared(self._observe())
+
+    def step(self, actions: np.ndarray) -> Transition:
+        reward = np.zeros(self.num_envs, dtype=np.float32)
+        terminated = np.zeros(self.num_envs, dtype=bool)
+        truncated = np.zeros(self.num_envs, dtype=bool)
+        for row, (env, action) in enumerate(zip(self._envs, np.asarray(actions).tolist(), strict=True)):
+            ahead = self._ahead(row) if action in _CHANGES else -1
+            _, reward[row], terminated[row], truncated[row], _ = env.step(action)
+            self._episodes[row].actions.append(action)
+            if ahead >= 0:
+                self._encode_cell(row, ahead)
+            self._follow_agent(row)
+
+        # The last views of episodes that were cut off are made before the next ones begin.
+        truncated &= ~terminated
+        final = None
+        if truncated.any():
+            final = self._observe().rows(truncated.nonzero()[0])
+        for row in np.flatnonzero(terminated | truncated):
+            self._episodes[row] = self._begin(int(row))
+        self._steps += 1
+        return Transition(self._compared(self._observe()), reward, terminated, truncated, final)
+
+    def state(self) -> dict[str, Any]:
+        return fleet_state(self._kind, self._observe(), episodes=[episode.state() for episode in self._episodes])
+
+    def restore(self, state: dict[str, Any]) -> Observation:
+        def go() -> Observation:
+            self._episodes = [Episode(**saved) for saved in state["episodes"]]
+            for row, (env, episode) in enumerate(zip(self._envs, self._episodes, strict=True)):
+                with contextlib.redirect_stdout(io.StringIO()):
+                    episode.replay(env)
+                self._encode(row)
+            return self._observe()
+
+        return restored(self._kind, state, go)
+
+    def _begin(self, row: int, seed: int | None = None) -> Episode:
+        with contextlib.redirect_stdout(io.StringIO()):  # BabyAI prints the missions that it rejects
+            episode = Episode.begin(self._envs[row], seed)
+        self._encode(row)
+        return episode
+
+    def _encode(self, row: int) -> None:
+        """Take over an environment's grid, agent and mission."""
+        env = self._envs[row]
+        self._grid(row)[:] = self._grid_of(env)
+        self._carried[row] = self._number(env.carrying)
+        self._follow_agent(row)
+        if self._mission:
+            self._words[row] = self._mission_ids(env.mission)
+
+    def _grid(self, row: int) -> np.ndarray:
+        frame = self._frame
+        return self._grids[row, frame:-frame, frame:-frame]
+
+    def _grid_of(self, env: Any) -> np.ndarray:
+        numbers = [self._empty if cell is None else self._number(cell) for cell in env.grid.grid]
+        return np.array(numbers, dtype=np.uint32).reshape(env.grid.height, env.grid.width).T
+
+    def _number(self, cell: Any) -> int:
+        return self._empty if cell is None else pack(*cell.encode(), not cell.see_behind())
+
+    def _ahead(self, row: int) -> int:
+        """The cell in front of the agent: y * width + x."""
+        env = self._envs[row]
+        x, y = env.agent_pos
+        dx, dy = _STEPS[env.agent_dir]
+        return int((y + dy) * env.width + x + dx)
+
+    def _encode_cell(self, row: int, place: int) -> None:
+        env = self._envs[row]
+        self._grid(row)[place % env.width, place // env.width] = self._number(env.grid.grid[place])
+        self._carried[row] = self._number(env.carrying)
+
+    def _follow_agent(self, row: int) -> None:
+        env = self._envs[row]
+        x, y = env.agent_pos
+        self._positions[row] = x * self._column + y
+        self._directions[row] = env.agent_dir
+
+    def _observe(self) -> Observation:
+        """What every agent sees now."""
+        size = self._frame
+        directions = np.array(self._directions)
+        if self._own:
+            cells = np.stack([_own_image(env) for env in self._envs])
+        else:
+            corners = self._first_cells + np.array(self._positions)
+            view = self._grids.reshape(-1)[corners[:, None] + self._offsets[directions]].reshape(-1, size, size)
+            seen = None if self._see_through else visible_cells(view >> 24)
+            view[:, size // 2, size - 1] = self._carried  # the agent sees what it carries where it stands itself
+            cells = unpack(view if seen is None else np.where(seen, view, 0))
+        return Observation(
+            vector=np.eye(4, dtype=np.float32)[directions] if self._compass else None,
+            cells=cells,
+            mission=self._words.copy() if self._mission else None,
+        )
+
+    def _compared(self, observation: Observation) -> Observation:
+        """The observation, if minigrid's own is the same; compared in the first steps, and then now and then."""
+        if self._own:
+            return observation
+        if self._steps < _COMPARED_AT_FIRST:
+            rows = range(self.num_envs)
+        elif self._steps % _COMPARED_EVERY == 0:
+            row = self._steps // _COMPARED_EVERY % self.num_envs
+            rows = range(row, row + 1)
+        else:
+            return observation
+        for row in rows:
+            env = self._envs[row]
+            same_grid = np.array_equal(self._grid(row), self._grid_of(env))
+            if not (same_grid and np.array_equal(observation.cells[row], _own_image(env))):  # type: ignore[index]
+                raise MnemoscopeError(
+                    f"{self._kind} changes more than the cell in front of the agent in a step: its observations cannot "
+                    "be made for all environments at once; use --task.observations own, which is slower"
+                )
+        return observation
+
+    def _mission_ids(self, mission: str) -> np.ndarray:
+        if mission not in self._ids:
+            self._ids[mission] = mission_ids(mission, self.spec)
+        return self._ids[mission]
+
+
+def mission_ids(mission: str, spec: Spec) -> np.ndarray:
+    """(words,) int64: the ids of a mission's words, and 0 behind its end."""
+    words = re.findall(r"[a-z]+|[^a-z\s]", mission.lower())
+    unknown = [word for word in words if word not in spec.vocabulary]
+    if unknown:
+        raise MnemoscopeError(f'the mission "{mission}" has a word that is not in the vocabulary: {unknown[0]}')
+    if len(words) > spec.words:
+        raise MnemoscopeError(f'the mission "{mission}" has {len(words)} words; at most {spec.words} are expected')
+    ids = np.zeros(spec.words, dtype=np.int64)
+    ids[: len(words)] = [spec.vocabulary.index(word) + 1 for word in words]
+    return ids
+
+
+def _words(kind: str) -> int:
+    return 64 if kind.startswith("BabyAI-") else 20
+
+
+def _own_image(env: Any) -> np.ndarray:
+    return type(env).gen_obs(env)["image"]
+
+
+def _make(name: str) -> Any:
+    """One environment, without wrappers; `name` is an id or the part of it between MiniGrid- and -v0."""
+    try:
+        import gymnasium
+        import minigrid  # noqa: F401  (registers its environments)
+        from minigrid.minigrid_env import MiniGridEnv
+    except ImportError as error:
+        raise MnemoscopeError("gridworlds need gymnasium and minigrid: pip install 'mnemoscope[rl]'") from error
+    names = [name, f"MiniGrid-{name}-v0", f"MiniGrid-{name}"]
+    known = next((each for each in names if each in gymnasium.registry), None)
+    if known is None:
+        short = [each.removeprefix("MiniGrid-").removesuffix("-v0") for each in gymnasium.registry if "Grid" in each]
+        close = difflib.get_close_matches(name, short, n=3)
+        hint = f"; did you mean {', '.join(close)}?" if close else "; for example MemoryS7, DoorKey-5x5, GoToDoor-5x5"
+        raise MnemoscopeError(f"minigrid has no environment {name}{hint}")
+    try:
+        env = gymnasium.make(known, disable_env_checker=True).unwrapped
+    except gymnasium.error.Error as error:
+        raise MnemoscopeError(f"{known} cannot be made: {error}") from error
+    if not isinstance(env, MiniGridEnv):
+        raise MnemoscopeError(f"{known} is not an environment of minigrid; use `train gym`")
+    return env

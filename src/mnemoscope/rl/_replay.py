@@ -1,0 +1,84 @@
+"""Environments restored from JSON: the random numbers with which an episode began, and the actions since."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.rl._environment import Observation
+
+
+@dataclass
+class Episode:
+    """How an environment came to where it is."""
+
+    start: int | dict[str, Any]
+    """The seed of its reset, or the state that its generator had before it."""
+
+    actions: list[int] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, env: Any, seed: int | None = None) -> Episode:
+        """Reset a gymnasium environment; without a seed it goes on with its random numbers."""
+        start = env.unwrapped.np_random.bit_generator.state if seed is None else seed
+        env.reset(seed=seed)
+        return cls(start)
+
+    def replay(self, env: Any) -> None:
+        """Bring an environment to where this episode is."""
+        seed = self.start if isinstance(self.start, int) else None
+        if not isinstance(self.start, int):
+            env.unwrapped.np_random = generator(self.start)
+        env.reset(seed=seed)
+        for action in self.actions:
+            env.step(action)
+
+    def state(self) -> dict[str, Any]:
+        return {"start": self.start, "actions": self.actions}
+
+
+def generator(state: dict[str, Any]) -> np.random.Generator:
+    """A generator of numpy's that goes on from `state`."""
+    made = np.random.Generator(getattr(np.random, state["bit_generator"])())
+    made.bit_generator.state = state
+    return made
+
+
+def seeds(seed: int, count: int) -> list[int]:
+    """Seeds of the environments of a fleet: different for each, and for each seed of the fleet."""
+    return [int(word) for word in np.random.SeedSequence(seed).generate_state(count)]
+
+
+def digest(observation: Observation) -> str:
+    """A checksum of an observation, by which a restored fleet is known to be where it was."""
+    parts = (observation.vector, observation.cells, observation.mission)
+    made = hashlib.sha256()
+    for part in parts:
+        made.update(b"-" if part is None else np.ascontiguousarray(part).tobytes())
+    return made.hexdigest()
+
+
+def fleet_state(kind: str, observation: Observation, **parts: Any) -> dict[str, Any]:
+    """What a fleet writes down: which it is, where it is, and how it came there."""
+    return {"kind": kind, **parts, "observation": digest(observation)}
+
+
+def restored(kind: str, state: dict[str, Any], go: Callable[[], Observation]) -> Observation:
+    """The observation of a fleet of this kind after `go` has brought it to where `state` was taken."""
+    if state.get("kind") != kind:
+        raise MnemoscopeError(f"these environments are {kind}, but the state is one of {state.get('kind')}")
+    try:
+        observation = go()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MnemoscopeError(f"the state of {kind} is damaged: {type(error).__name__}: {error}") from error
+    if digest(observation) != state.get("observation"):
+        raise MnemoscopeError(
+            f"{kind} did not come to where it was: it uses random numbers other than its np_random, or another "
+            "version made the state; runs in it cannot be resumed"
+        )
+    return observation
