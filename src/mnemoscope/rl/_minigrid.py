@@ -50,7 +50,7 @@ class MiniGrid(Environment):
     """Made for all environments at once, or by each environment's own code, which is ten times slower."""
 
     def fleet(self, num_envs: int) -> MiniGridFleet:
-        envs = [_make(self.env) for _ in range(num_envs)]
+        envs = [make_minigrid(self.env) for _ in range(num_envs)]
         return MiniGridFleet(envs, mission=self.mission, compass=self.compass, own=self.observations == "own")
 
 
@@ -132,8 +132,8 @@ class MiniGridFleet(Fleet):
         final = None
         if truncated.any():
             final = self._observe().rows(truncated.nonzero()[0])
-        for row in np.flatnonzero(terminated | truncated):
-            self._episodes[row] = self._begin(int(row))
+        for row in np.flatnonzero(terminated | truncated).tolist():
+            self._episodes[row] = self._begin(row)
         self._steps += 1
         return Transition(self._compared(self._observe()), reward, terminated, truncated, final)
 
@@ -153,7 +153,7 @@ class MiniGridFleet(Fleet):
 
     def _begin(self, row: int, seed: int | None = None) -> Episode:
         with contextlib.redirect_stdout(io.StringIO()):  # BabyAI prints the missions that it rejects
-            episode = Episode.begin(self._envs[row], seed)
+            episode, _ = Episode.begin(self._envs[row], seed)
         self._encode(row)
         return episode
 
@@ -175,7 +175,10 @@ class MiniGridFleet(Fleet):
         return np.array(numbers, dtype=np.uint32).reshape(env.grid.height, env.grid.width).T
 
     def _number(self, cell: Any) -> int:
-        return self._empty if cell is None else pack(*cell.encode(), not cell.see_behind())
+        if cell is None:
+            return self._empty
+        kind, color, state = cell.encode()
+        return pack(kind, color, state, not cell.see_behind())
 
     def _ahead(self, row: int) -> int:
         """The cell in front of the agent: y * width + x."""
@@ -200,7 +203,7 @@ class MiniGridFleet(Fleet):
         size = self._frame
         directions = np.array(self._directions)
         if self._own:
-            cells = np.stack([_own_image(env) for env in self._envs])
+            cells = np.stack([own_image(env) for env in self._envs])
         else:
             corners = self._first_cells + np.array(self._positions)
             view = self._grids.reshape(-1)[corners[:, None] + self._offsets[directions]].reshape(-1, size, size)
@@ -227,7 +230,7 @@ class MiniGridFleet(Fleet):
         for row in rows:
             env = self._envs[row]
             same_grid = np.array_equal(self._grid(row), self._grid_of(env))
-            if not (same_grid and np.array_equal(observation.cells[row], _own_image(env))):  # type: ignore[index]
+            if not (same_grid and np.array_equal(observation.cells[row], own_image(env))):  # type: ignore[index]
                 raise MnemoscopeError(
                     f"{self._kind} changes more than the cell in front of the agent in a step: its observations cannot "
                     "be made for all environments at once; use --task.observations own, which is slower"
@@ -257,11 +260,12 @@ def _words(kind: str) -> int:
     return 64 if kind.startswith("BabyAI-") else 20
 
 
-def _own_image(env: Any) -> np.ndarray:
+def own_image(env: Any) -> np.ndarray:
+    """(size, size, 3) uint8: what the agent sees, by minigrid's own code."""
     return type(env).gen_obs(env)["image"]
 
 
-def _make(name: str) -> Any:
+def make_minigrid(name: str) -> Any:
     """One environment, without wrappers; `name` is an id or the part of it between MiniGrid- and -v0."""
     try:
         import gymnasium

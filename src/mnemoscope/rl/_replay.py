@@ -23,20 +23,21 @@ class Episode:
     actions: list[int] = field(default_factory=list)
 
     @classmethod
-    def begin(cls, env: Any, seed: int | None = None) -> Episode:
-        """Reset a gymnasium environment; without a seed it goes on with its random numbers."""
+    def begin(cls, env: Any, seed: int | None = None) -> tuple[Episode, Any]:
+        """Reset a gymnasium environment; without a seed it goes on with its random numbers. Also what it shows."""
         start = env.unwrapped.np_random.bit_generator.state if seed is None else seed
-        env.reset(seed=seed)
-        return cls(start)
+        shown, _ = env.reset(seed=seed)
+        return cls(start), shown
 
-    def replay(self, env: Any) -> None:
-        """Bring an environment to where this episode is."""
+    def replay(self, env: Any) -> Any:
+        """Bring an environment to where this episode is; returns what it shows there."""
         seed = self.start if isinstance(self.start, int) else None
         if not isinstance(self.start, int):
             env.unwrapped.np_random = generator(self.start)
-        env.reset(seed=seed)
+        shown, _ = env.reset(seed=seed)
         for action in self.actions:
-            env.step(action)
+            shown, *_ = env.step(action)
+        return shown
 
     def state(self) -> dict[str, Any]:
         return {"start": self.start, "actions": self.actions}

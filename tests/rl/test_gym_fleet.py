@@ -1,0 +1,134 @@
+"""Environments of gymnasium as fleets: observations, ends of episodes, and restoring."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.rl import Fleet, Gym, GymFleet, VectorFleet
+
+gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed (extra `rl`)")
+
+ENVS = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1", "FrozenLake-v1", "Taxi-v4", "CliffWalking-v1", "Blackjack-v1"]
+
+
+def play(fleet: Fleet, steps: int, seed: int = 0) -> list[Any]:
+    random = np.random.default_rng(seed)
+    return [fleet.step(random.integers(fleet.spec.actions, size=fleet.num_envs)) for _ in range(steps)]
+
+
+def assert_same(ours: list[Any], theirs: list[Any]) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        for part in ("reward", "terminated", "truncated"):
+            np.testing.assert_array_equal(getattr(a, part), getattr(b, part))
+        np.testing.assert_array_equal(a.observation.vector, b.observation.vector)
+        assert (a.final is None) == (b.final is None)
+        if a.final is not None:
+            np.testing.assert_array_equal(a.final.vector, b.final.vector)
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_restored_from_json_it_goes_on_exactly(name: str) -> None:
+    fleet, other = Gym(name).fleet(3), Gym(name).fleet(3)
+    fleet.reset(seed=1)
+    other.reset(seed=2)
+    play(fleet, 70)
+    observation = other.restore(json.loads(json.dumps(fleet.state())))
+    np.testing.assert_array_equal(observation.vector, fleet._seen)
+    assert_same(play(fleet, 70, seed=1), play(other, 70, seed=1))
+
+
+def vectors(mode: str) -> Any:
+    make = [lambda: gymnasium.make("CartPole-v1", max_episode_steps=15) for _ in range(3)]
+    return gymnasium.vector.SyncVectorEnv(make, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
+
+
+def test_every_way_of_resetting_gives_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mnemoscope.rl._gym.seeds", lambda seed, count: list(range(seed, seed + count)))
+    one_by_one = GymFleet([gymnasium.make("CartPole-v1", max_episode_steps=15) for _ in range(3)])
+    one_by_one.reset(seed=4)
+    reference = play(one_by_one, 60)
+    assert any(step.truncated.any() for step in reference)
+    assert any(step.terminated.any() for step in reference)
+    for mode in ("NextStep", "SameStep", "Disabled"):
+        fleet = VectorFleet(vectors(mode))
+        fleet.reset(seed=4)
+        assert_same(reference, play(fleet, 60))
+
+
+def test_vectors_that_begin_in_the_step_after_show_zeros_there() -> None:
+    fleet = VectorFleet(gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="vector_entry_point"))
+    fleet.reset(seed=0)
+    steps = play(fleet, 60)
+    ended = [(t, row) for t, step in enumerate(steps[:-1]) for row in np.flatnonzero(step.done)]
+    assert ended
+    for t, row in ended:
+        assert not steps[t].observation.vector[row].any()
+        assert not steps[t + 1].done[row]
+        assert np.abs(steps[t + 1].observation.vector[row]).max() <= 0.05  # where CartPole begins
+
+
+def test_vectors_are_restored_from_their_actions() -> None:
+    fleet, other = VectorFleet(vectors("NextStep")), VectorFleet(vectors("NextStep"))
+    fleet.reset(seed=4)
+    play(fleet, 60)
+    other.restore(json.loads(json.dumps(fleet.state())))
+    assert_same(play(fleet, 30, seed=1), play(other, 30, seed=1))
+
+
+def test_actions_that_start_elsewhere() -> None:
+    class Echo(gymnasium.Env):
+        observation_space = gymnasium.spaces.Discrete(3)
+        action_space = gymnasium.spaces.Discrete(3, start=5)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            return 0, {}
+
+        def step(self, action: int) -> Any:
+            return action - 5, 0.0, False, False, {}
+
+    fleet = GymFleet([Echo(), Echo()])
+    np.testing.assert_array_equal(fleet.reset(seed=0).vector, [[1, 0, 0], [1, 0, 0]])
+    np.testing.assert_array_equal(fleet.step(np.array([2, 1])).observation.vector, [[0, 0, 1], [0, 1, 0]])
+
+
+def test_random_numbers_of_its_own_are_noticed_when_restoring() -> None:
+    class Own(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 1, (1,))
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            return np.random.default_rng().random(1), {}
+
+        def step(self, action: int) -> Any:
+            return np.random.default_rng().random(1), 0.0, False, False, {}
+
+    fleet = GymFleet([Own()])
+    fleet.reset(seed=0)
+    with pytest.raises(MnemoscopeError, match="Own did not come to where it was"):
+        fleet.restore(fleet.state())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("CartPole-v7", "gymnasium cannot make CartPole-v7: .*did you mean CartPole-v"),
+        ("Pendulum-v1", "Pendulum-v1 has actions that are Box"),
+        ("no_such_module:Thing-v0", "cannot be made: No module named"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(name: str, said: str) -> None:
+    with pytest.raises(MnemoscopeError, match=said) as caught:
+        Gym(name).fleet(1)
+    assert "\n" not in str(caught.value)
+
+
+def test_success_is_the_threshold_that_gymnasium_knows() -> None:
+    assert Gym("CartPole-v1").fleet(1).spec.success == 475
+    assert Gym("Blackjack-v1").fleet(1).spec.success is None
