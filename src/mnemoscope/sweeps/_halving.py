@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.training import Run, RunConfig, Summary
+from mnemoscope.training import FitConfig, Run, RunConfig, Summary
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Halving:
 
     def check(self, config: RunConfig) -> None:
         """Refuse a run that cannot be compared at the first rung, or that has another budget than the last."""
-        if config.fit.epochs:
+        if isinstance(config.fit, FitConfig) and config.fit.epochs:
             raise MnemoscopeError("halving counts updates; leave epochs at 0")
         if config.fit.evaluate_every > self.rungs[0]:
             raise MnemoscopeError(

@@ -12,6 +12,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.schema import added_later, check_fields, check_object, from_dict, to_dict
 from mnemoscope.tasks import TASKS, Task
 from mnemoscope.training._layer_options import check_options, layer_options
+from mnemoscope.training._method import method_of
 
 Optimizer = Literal["adam", "rmsprop", "sgd"]
 Schedule = Literal["constant", "inverse", "inverse-sqrt", "step", "milestones", "plateau"]
@@ -50,12 +51,12 @@ class NetworkConfig:
         check_fields(self)
         options = check_options(self.model, self.options, common=_COMMON_FIELDS)
         object.__setattr__(self, "options", options)
-        _require(self, "hidden_size", self.hidden_size >= 1, "at least 1")
-        _require(self, "num_layers", 1 <= self.num_layers <= 1000, "between 1 and 1000")
-        _require(self, "embedding", self.embedding >= 0, "0 (one-hot) or more")
-        _require(self, "readout_gain", self.readout_gain > 0, "above 0")
-        _require(self, "readout_gain", self.readout_gain == 1 or not self.tied, "1 where the read-out is tied")
-        _require(self, "dropout", 0 <= self.dropout < 1, "at least 0 and below 1")
+        require(self, "hidden_size", self.hidden_size >= 1, "at least 1")
+        require(self, "num_layers", 1 <= self.num_layers <= 1000, "between 1 and 1000")
+        require(self, "embedding", self.embedding >= 0, "0 (one-hot) or more")
+        require(self, "readout_gain", self.readout_gain > 0, "above 0")
+        require(self, "readout_gain", self.readout_gain == 1 or not self.tied, "1 where the read-out is tied")
+        require(self, "dropout", 0 <= self.dropout < 1, "at least 0 and below 1")
         if self.tied and self.embedding != self.hidden_size:
             raise MnemoscopeError(
                 f"tied = True needs embedding = hidden_size; got embedding = {self.embedding}, "
@@ -85,20 +86,12 @@ class NetworkConfig:
 _COMMON_FIELDS = tuple(field.name for field in fields(NetworkConfig) if field.name != "options")
 
 
-@dataclass(frozen=True)
-class FitConfig:
-    """How a network is trained."""
+@dataclass(frozen=True, kw_only=True)
+class LoopConfig:
+    """What every way of training has: an optimizer, when to evaluate and save, and where the run is computed."""
 
-    updates: int = 2000
+    updates: int = field(default=2000, kw_only=False)
     """Maximum number of weight updates."""
-    epochs: int = 0
-    """Maximum number of passes over the data, instead of `updates`; 0 uses `updates`. Only for fixed data sets."""
-    batch_size: int = 64
-    """Sequences in a batch."""
-    accumulate: int = 1
-    """Batches whose gradients are averaged for one update."""
-    bptt: int = 0
-    """Steps after which back-propagation is truncated while the state is carried on; 0 never truncates in a batch."""
     optimizer: Optimizer = "adam"
     """The optimizer."""
     lr: float = 1e-3
@@ -121,9 +114,6 @@ class FitConfig:
     """Evaluations without improvement before the rate drops (plateau schedule)."""
     clip: float = 1.0
     """Largest norm of the gradient; a larger one is scaled down to it. 0 does not clip."""
-    scale_clip: bool = added_later(False)
-    """Whether `clip` is multiplied by the share of the loss that asks for an answer: 10/(T + 20) on Copy and Denoise,
-    whose loss is a mean over all steps. With clip = 12 the norm is then at most 1 at T = 100 and 0.06 at T = 2000."""
     stable: float | None = None
     """Project the recurrent layer onto its stable set after each update: a step keeps at most this part of the distance
     between two states. At most 1, with which states do not move apart."""
@@ -133,8 +123,6 @@ class FitConfig:
     """Where to train; auto takes a GPU if there is one."""
     evaluate_every: int = 100
     """Updates between evaluations on held-out batches."""
-    evaluate_batches: int | None = None
-    """Held-out batches in an evaluation; by default all of them, or 8 if the task generates data endlessly."""
     stop_when_solved: bool = True
     """Whether to stop once the held-out metric reaches the task's threshold."""
     log_every: int = 10
@@ -156,28 +144,26 @@ class FitConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in _AT_LEAST_ONE:
-            _require(self, name, getattr(self, name) >= 1, "at least 1")
-        for name in ("epochs", "bptt", "patience", "record_every", "weight_decay", "clip"):
-            _require(self, name, getattr(self, name) >= 0, "at least 0")
+        for name in ("step_every", "evaluate_every", "log_every", "checkpoint_every", "ranks"):
+            require(self, name, getattr(self, name) >= 1, "at least 1")
+        for name in ("patience", "record_every", "weight_decay", "clip"):
+            require(self, name, getattr(self, name) >= 0, "at least 0")
         for name in ("lr", "diverged"):
-            _require(self, name, getattr(self, name) > 0, "above 0")
-        _require(self, "momentum", 0 <= self.momentum < 1, "at least 0 and below 1")
-        _require(self, "momentum", not self.momentum or self.optimizer != "adam", "0 with adam, which has its own")
-        _require(self, "factor", 0 < self.factor < 1, "between 0 and 1")
-        _require(self, "stable", self.stable is None or 0 < self.stable <= 1, "above 0 and at most 1")
+            require(self, name, getattr(self, name) > 0, "above 0")
+        require(self, "momentum", 0 <= self.momentum < 1, "at least 0 and below 1")
+        require(self, "momentum", not self.momentum or self.optimizer != "adam", "0 with adam, which has its own")
+        require(self, "factor", 0 < self.factor < 1, "between 0 and 1")
+        require(self, "stable", self.stable is None or 0 < self.stable <= 1, "above 0 and at most 1")
         object.__setattr__(self, "milestones", tuple(self.milestones))
         ascending = all(a < b for a, b in pairwise((0, *self.milestones)))
-        _require(self, "milestones", ascending, "in ascending order, at least 1")
+        require(self, "milestones", ascending, "in ascending order, at least 1")
         if (self.schedule == "milestones") != bool(self.milestones):
             raise MnemoscopeError(
                 f"schedule = {self.schedule!r} with milestones = {list(self.milestones)} is not allowed; the schedule "
                 "milestones needs some, and no other has any"
             )
-        _require(self, "evaluate_batches", self.evaluate_batches is None or self.evaluate_batches >= 1, "at least 1")
-        _require(self, "seed", 0 <= self.seed < 2**63, "at least 0 and below 2^63")
-        _require(self, "ranks", self.ranks >= 1, "at least 1")
-        _require(self, "threads", 0 <= self.threads <= 1024, "between 0 (torch's choice) and 1024")
+        require(self, "seed", 0 <= self.seed < 2**63, "at least 0 and below 2^63")
+        require(self, "threads", 0 <= self.threads <= 1024, "between 0 (torch's choice) and 1024")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration for JSON."""
@@ -185,7 +171,31 @@ class FitConfig:
         return content
 
 
-_AT_LEAST_ONE = ("updates", "batch_size", "accumulate", "step_every", "evaluate_every", "log_every", "checkpoint_every")
+@dataclass(frozen=True)
+class FitConfig(LoopConfig):
+    """How a network is trained on batches."""
+
+    epochs: int = 0
+    """Maximum number of passes over the data, instead of `updates`; 0 uses `updates`. Only for fixed data sets."""
+    batch_size: int = 64
+    """Sequences in a batch."""
+    accumulate: int = 1
+    """Batches whose gradients are averaged for one update."""
+    bptt: int = 0
+    """Steps after which back-propagation is truncated while the state is carried on; 0 never truncates in a batch."""
+    scale_clip: bool = added_later(False, kw_only=True)
+    """Whether `clip` is multiplied by the share of the loss that asks for an answer: 10/(T + 20) on Copy and Denoise,
+    whose loss is a mean over all steps. With clip = 12 the norm is then at most 1 at T = 100 and 0.06 at T = 2000."""
+    evaluate_batches: int | None = field(default=None, kw_only=True)
+    """Held-out batches in an evaluation; by default all of them, or 8 if the task generates data endlessly."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("updates", "batch_size", "accumulate"):
+            require(self, name, getattr(self, name) >= 1, "at least 1")
+        for name in ("epochs", "bptt"):
+            require(self, name, getattr(self, name) >= 0, "at least 0")
+        require(self, "evaluate_batches", self.evaluate_batches is None or self.evaluate_batches >= 1, "at least 1")
 
 
 @dataclass(frozen=True)
@@ -194,7 +204,17 @@ class RunConfig:
 
     task: Task
     network: NetworkConfig = field(default_factory=NetworkConfig)
-    fit: FitConfig = field(default_factory=FitConfig)
+    fit: LoopConfig = field(default=None)  # type: ignore[assignment]
+    """By default a `FitConfig`, or what the task's own method takes."""
+
+    def __post_init__(self) -> None:
+        if self.fit is None:
+            object.__setattr__(self, "fit", default_config(self.task))
+        kind = config_type(self.task)
+        if not isinstance(self.fit, kind):
+            raise MnemoscopeError(
+                f"{self.task.name} is trained with a {kind.__name__}; got a {type(self.fit).__name__}"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of config.json."""
@@ -209,11 +229,28 @@ class RunConfig:
         """
         if not isinstance(data, dict) or set(data) - {"environment"} != {"task", "network", "fit"}:
             raise MnemoscopeError(f"{where} is no run's configuration: it must have task, network and fit")
-        return RunConfig(
-            task_from_dict(data["task"], f"{where}: task"),
-            NetworkConfig.from_dict(data["network"], f"{where}: network"),
-            from_dict(FitConfig, data["fit"], f"{where}: fit"),
-        )
+        task = task_from_dict(data["task"], f"{where}: task")
+        network = NetworkConfig.from_dict(data["network"], f"{where}: network")
+        return RunConfig(task, network, from_dict(config_type(task), data["fit"], f"{where}: fit"))
+
+
+def config_type(task: Task | type[Task]) -> type[LoopConfig]:
+    """Return the configuration that the training of a task has: a `FitConfig`, unless it has a method of its own."""
+    method = method_of(task)
+    return FitConfig if method is None else method.config_type
+
+
+def check_config(config: LoopConfig, task: Task) -> None:
+    """Refuse the configuration of another kind of training than the task's."""
+    kind = config_type(task)
+    if not isinstance(config, kind):
+        raise MnemoscopeError(f"{task.name} is trained with a {kind.__name__}; got a {type(config).__name__}")
+
+
+def default_config(task: Task) -> LoopConfig:
+    """Return how a task is trained if nothing is said about it."""
+    method = method_of(task)
+    return FitConfig() if method is None else method.default_config(task)
 
 
 def task_from_dict(data: Any, where: str) -> Task:
@@ -229,14 +266,16 @@ def task_from_dict(data: Any, where: str) -> Task:
 def default_value(config: Mapping[str, Any], name: str) -> Any:
     """Return the default of a field, as "fit.lr" or "network.buffer", that a config.json leaves out, or None."""
     section, _, name = name.partition(".")
-    kinds: dict[str, Any] = {"task": TASKS[config["task"]["name"]], "network": NetworkConfig, "fit": FitConfig}
+    task = TASKS[config["task"]["name"]]
+    kinds: dict[str, Any] = {"task": task, "network": NetworkConfig, "fit": config_type(task)}
     known = {field.name: field.default for field in fields(kinds[section])} if section in kinds else {}
     if section == "network":
         known |= {option.name: option.default for option in layer_options(config["network"]["model"]).values()}
     return known.get(name)
 
 
-def _require(config: object, name: str, condition: bool, allowed: str) -> None:
+def require(config: object, name: str, condition: bool, allowed: str) -> None:
+    """Refuse a field's value in one line unless `condition` holds."""
     if not condition:
         value = getattr(config, name)
         raise MnemoscopeError(f"{name.replace('_', '-')} = {value!r} is not allowed; it must be {allowed}")

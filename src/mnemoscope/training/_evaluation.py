@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import State, detach
 from mnemoscope.tasks import Batch, Split, Task
+from mnemoscope.training._method import method_of
 from mnemoscope.training._ranks import Ranks
 
 DEFAULT_BATCHES = 8  # for a task that generates data endlessly
@@ -41,8 +42,11 @@ def evaluate(
         ranks: the processes that share the work; by default this one has it all.
     """
     training = model.training
+    method = method_of(task)
     model.eval()
     try:
+        if method is not None:
+            return method.evaluate(model, task, batch_size=batch_size, batches=batches, split=split, callback=callback)
         total = held_out_batches(task, batch_size, batches, split)
         return _evaluate(model, task, batch_size, total, split, callback, ranks or Ranks())
     finally:

@@ -13,10 +13,12 @@ from torch import nn
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Task
-from mnemoscope.training._config import FitConfig
+from mnemoscope.training._batch_learner import BatchLearner
+from mnemoscope.training._config import FitConfig, LoopConfig, check_config, default_config
 from mnemoscope.training._environment import AllowedChange, Environment, this_environment
 from mnemoscope.training._folder import RunFolder
 from mnemoscope.training._learner import Learner, select_device
+from mnemoscope.training._method import method_of
 from mnemoscope.training._progress import Diverged, ProgressCallback, Summary, read_summary
 from mnemoscope.training._projections import Projection
 from mnemoscope.training._ranks import Ranks, joined_ranks
@@ -28,7 +30,7 @@ from mnemoscope.training._session import Session
 def fit(
     model: nn.Module,
     task: Task,
-    config: FitConfig | None = None,
+    config: LoopConfig | None = None,
     folder: str | Path | None = None,
     *,
     projections: Sequence[Projection] = (),
@@ -41,7 +43,8 @@ def fit(
     Args:
         model: called as `model(inputs, state) -> (outputs, state)`, inputs (T, B, ...), outputs (T, B, output_size).
         task: source of batches, loss and metrics.
-        config: optimizer, schedule, budget, and how often to evaluate and save.
+        config: optimizer, schedule, budget, and how often to evaluate and save; a `FitConfig`, or what the task's own
+            method takes.
         folder: where config.json, metrics.jsonl, checkpoints/ and summary.json go; without it nothing is written.
         projections: called on the model after each update, to keep it inside a set.
         callback: called with the `Progress` after each update; it may raise `Stop`.
@@ -52,7 +55,8 @@ def fit(
     """
     _check_allowed(allow_changed)
     run = None if folder is None else RunFolder(folder)
-    given = config or FitConfig()
+    given = config or default_config(task)
+    check_config(given, task)
     with ExitStack() as stack:
         ranks = stack.enter_context(joined_ranks())
         config = ranks.on_first(lambda: _with_threads(_with_ranks(given, ranks), run if resume else None))
@@ -68,10 +72,11 @@ def fit(
             ended = ranks.on_first(lambda: _summary_of(run) if resume else None)
             if ended is not None:
                 return ended
-        environment = this_environment(task, task.batch(0, config.batch_size), config.threads)
+        first_batch = task.batch(0, config.batch_size if isinstance(config, FitConfig) else 1)
+        environment = this_environment(task, first_batch, config.threads)
         if not resume:
             description = replace(description, environment=environment)
-        learner = Learner(model, task, config, projections, ranks)
+        learner = _make_learner(model, task, config, projections, ranks)
 
         if run is not None:
             ranks.on_first(lambda: stack.enter_context(run.locked()))
@@ -87,18 +92,31 @@ def fit(
             raise
 
 
-def _with_ranks(config: FitConfig, ranks: Ranks) -> FitConfig:
+def _make_learner(
+    model: nn.Module, task: Task, config: LoopConfig, projections: Sequence[Projection], ranks: Ranks
+) -> Learner:
+    method = method_of(task)
+    if method is None:
+        assert isinstance(config, FitConfig)
+        return BatchLearner(model, task, config, projections, ranks)
+    if ranks.world > 1:
+        raise MnemoscopeError(f"{task.name} is trained by one process; start it without torchrun")
+    return method.learner(model, task, config)
+
+
+def _with_ranks(config: LoopConfig, ranks: Ranks) -> LoopConfig:
     """Return the configuration with its number of processes, as torchrun started them; refuse any other number."""
     if config.ranks not in (1, ranks.world):
         raise MnemoscopeError(
             f"ranks = {config.ranks}, but {ranks.world} process{'es' if ranks.world > 1 else ''} started; "
             f"use torchrun --nproc-per-node {config.ranks} -m mnemoscope …"
         )
-    ranks.rows(config.batch_size)
+    if isinstance(config, FitConfig):
+        ranks.rows(config.batch_size)
     return replace(config, ranks=ranks.world)
 
 
-def _with_threads(config: FitConfig, run: RunFolder | None) -> FitConfig:
+def _with_threads(config: LoopConfig, run: RunFolder | None) -> LoopConfig:
     """Return the configuration with its number of threads filled in: the resumed run's, or torch's choice."""
     if config.threads:
         return config

@@ -12,10 +12,10 @@ from torch.optim import SGD, Adam, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.training._config import FitConfig
+from mnemoscope.training._config import LoopConfig
 
 
-def make_optimizer(parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]], config: FitConfig) -> Optimizer:
+def make_optimizer(parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]], config: LoopConfig) -> Optimizer:
     """Return the configured optimizer over parameters, or over groups of them with their own rates."""
     common: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
     match config.optimizer:
@@ -27,7 +27,7 @@ def make_optimizer(parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]]
             return SGD(parameters, momentum=config.momentum, **common)
 
 
-def state_names(config: FitConfig) -> set[str]:
+def state_names(config: LoopConfig) -> set[str]:
     """Return the names of what the configured optimizer keeps of a parameter."""
     momentum = {"momentum_buffer"} if config.momentum else set()
     match config.optimizer:
@@ -54,7 +54,7 @@ def check_average(name: str, key: str, tensor: Tensor, parameter: Tensor | None)
 
 
 def make_schedule(
-    optimizer: Optimizer, config: FitConfig, milestones: Sequence[int] = ()
+    optimizer: Optimizer, config: LoopConfig, milestones: Sequence[int] = ()
 ) -> LambdaLR | ReduceLROnPlateau:
     """Return the configured schedule. Plateau steps after each evaluation, all others after each update.
 

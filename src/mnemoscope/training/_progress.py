@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +25,8 @@ class Progress:
     """The last update's loss, still on the device. Reading it waits for the device: do so only to show it."""
     held_out: dict[str, float | None] | None
     """The metrics of the last evaluation."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the learner says of its last update: an agent's return, success and frames so far."""
 
 
 Outcome = Literal["solved", "budget spent", "stopped early", "diverged", "failed"]

@@ -12,11 +12,12 @@ from torch import Tensor
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Task
 from mnemoscope.training._checkpoint import BEST, Checkpoint, check_tensors_match, checkpoints, read_checkpoint
-from mnemoscope.training._config import RunConfig
+from mnemoscope.training._config import LoopConfig, NetworkConfig, RunConfig
 from mnemoscope.training._environment import AllowedChange
 from mnemoscope.training._fit import fit
 from mnemoscope.training._folder import RunFolder
 from mnemoscope.training._learner import tensors_under
+from mnemoscope.training._method import method_of
 from mnemoscope.training._metrics import MetricsRecord, read_metrics
 from mnemoscope.training._model import SequenceModel
 from mnemoscope.training._progress import ProgressCallback, Summary, read_summary
@@ -58,7 +59,13 @@ def resume(
 def _initial_model(config: RunConfig) -> SequenceModel:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(config.fit.seed)
-        return SequenceModel.for_task(config.task, config.network)
+        return make_model(config.task, config.network, config.fit)
+
+
+def make_model(task: Task, network: NetworkConfig, fit: LoopConfig | None = None) -> SequenceModel:
+    """Return the network of a configuration with the sizes of a task, or what the task's own method makes of it."""
+    method = method_of(task)
+    return SequenceModel.for_task(task, network) if method is None else method.network(task, network, fit)
 
 
 class Run:

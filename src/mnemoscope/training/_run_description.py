@@ -13,7 +13,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import read_json, to_json
 from mnemoscope.schema import from_dict, to_dict
 from mnemoscope.tasks import TASKS, Task
-from mnemoscope.training._config import FitConfig, NetworkConfig, RunConfig
+from mnemoscope.training._config import LoopConfig, NetworkConfig, RunConfig
 from mnemoscope.training._environment import Environment
 from mnemoscope.training._model import SequenceModel
 
@@ -75,7 +75,7 @@ def read_description(path: Path) -> RunDescription:
     return from_dict(RunDescription, data, str(path))
 
 
-def describe_run(model: nn.Module, task: Task, config: FitConfig, environment: Environment) -> RunDescription:
+def describe_run(model: nn.Module, task: Task, config: LoopConfig, environment: Environment) -> RunDescription:
     """Return the description of a new run."""
     if TASKS.get(task.name) is type(task):
         task_section = {"name": task.name, **to_dict(task)}

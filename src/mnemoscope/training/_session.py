@@ -16,7 +16,6 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import to_json, write_atomic
 from mnemoscope.schema import convert, from_dict
 from mnemoscope.training._best_so_far import BestSoFar
-from mnemoscope.training._budget import total_updates
 from mnemoscope.training._checkpoint import Checkpoint, write_best
 from mnemoscope.training._environment import AllowedChange, Change, Environment, changes
 from mnemoscope.training._folder import RunFolder
@@ -48,7 +47,7 @@ class Session:
         self.callback = callback
         self.task = learner.task
         self.config = learner.config
-        self.total = total_updates(self.task, self.config)
+        self.total = learner.total
         self.metrics = MetricsLog(folder.metrics if folder is not None and self.writes else None)
         self.tensorboard: TensorBoardLog | None = None
         # (loss, gradient norm) of each update: first on the device, then collected until a record averages them.
@@ -152,7 +151,8 @@ class Session:
         asked: Stop | None = None
         if self.callback is not None:
             try:
-                self.callback(Progress(self.learner.updates_done, self.total, loss, self.best_so_far.held_out))
+                figures = self.learner.figures()
+                self.callback(Progress(self.learner.updates_done, self.total, loss, self.best_so_far.held_out, figures))
             except Stop as stop:
                 asked = stop
         ends = self.ranks.largest(_END_KINDS.index(_kind(asked)))
@@ -190,15 +190,17 @@ class Session:
         loss, norm = self.pending.mean(0).tolist()
         self.pending = self.pending[:0]
         update = self.learner.updates_done
-        self._write_record({"update": update, "loss": loss, "gradient_norm": norm, "lr": self.learner.lr})
+        record = {"update": update, "loss": loss, "gradient_norm": norm, "lr": self.learner.lr}
+        self._write_record({**record, **self.learner.figures()})
 
     def _evaluate(self) -> None:
         """Evaluate on held-out batches, write the metrics, and save the weights if they are the best so far."""
         self._collect_losses()
         update = self.learner.updates_done
         metrics = self.learner.evaluate()
-        if not math.isfinite(metrics["loss"]):
-            raise self._diverged(update, metrics["loss"], 0.0)
+        loss = metrics.get("loss", 0.0)
+        if not math.isfinite(loss):
+            raise self._diverged(update, loss, 0.0)
         self.best_so_far = self.best_so_far.after(metrics, update, self.task)
         self._write_record({"update": update, "split": "valid", **(self.best_so_far.held_out or {})})
         if self.best_so_far.best_update == update:

@@ -14,10 +14,19 @@ from mnemoscope.cli._names import unused_folder
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import read_json
 from mnemoscope.tasks import TASKS, Task
-from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, layer_options, models, train
+from mnemoscope.training import (
+    NetworkConfig,
+    RunConfig,
+    config_type,
+    default_config,
+    layer_options,
+    models,
+    train,
+)
 
 TaskType = TypeVar("TaskType")
 LayerType = TypeVar("LayerType")
+FitType = TypeVar("FitType")
 
 
 FLAGS = {"output": "layer-output"}  # options of layers whose own names could be taken for others': --out is a folder
@@ -31,13 +40,13 @@ class Network(NetworkConfig):
 
 
 @dataclass(frozen=True)
-class Train(Generic[TaskType, LayerType]):
+class Train(Generic[TaskType, LayerType, FitType]):
     """Options of `mnemoscope train`."""
 
     layer: tyro.conf.OmitArgPrefixes[LayerType]
     task: TaskType
+    fit: tyro.conf.OmitArgPrefixes[FitType]
     network: tyro.conf.OmitArgPrefixes[Network] = field(default_factory=Network)
-    fit: tyro.conf.OmitArgPrefixes[FitConfig] = field(default_factory=FitConfig)
     out: Path | None = None
     """The run's folder; by default a new one under runs/."""
     output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
@@ -53,7 +62,7 @@ def main(arguments: list[str]) -> int:
     return follow(lambda callback: train(config, folder, callback), config, folder, options.output)
 
 
-def parse_run(arguments: list[str], command: str) -> tuple[RunConfig, Train[Task, Any]]:
+def parse_run(arguments: list[str], command: str) -> tuple[RunConfig, Train[Task, Any, Any]]:
     """Return the configuration of a run that the arguments of `command` describe, and all options."""
     path, rest = pop_option(arguments, "--config")
     base = None if path is None else RunConfig.from_dict(read_json(Path(path), follow=True), path)
@@ -80,7 +89,7 @@ def _task(name: str | None, base: RunConfig | None, command: str) -> Task:
 
 def _parse(
     task: Task, base: RunConfig | None, arguments: list[str], command: str
-) -> tuple[RunConfig, Train[Task, Any]]:
+) -> tuple[RunConfig, Train[Task, Any, Any]]:
     """Return the configuration that the arguments give, and all options. The model decides which options there are."""
     network = NetworkConfig() if base is None else base.network
     model, arguments = pop_option(arguments, "--model")
@@ -89,18 +98,18 @@ def _parse(
 
     # tyro makes a flag of every field of the task and of the layer's options.
     layer_type = _layer_options_type(network.model)
-    default: Train[Task, Any] = Train(
+    default: Train[Task, Any, Any] = Train(
         layer=layer_type(**network.options),
         task=task,
         network=Network(**{name: value for name, value in vars(network).items() if name != "options"}),
-        fit=FitConfig() if base is None else base.fit,
+        fit=default_config(task) if base is None or not isinstance(base.fit, config_type(task)) else base.fit,
     )
     about = (
         f"{first_sentence(type(task))} The layer options are those of {network.model}; --model NAME --help shows those "
         "of another layer. --config RUN/config.json repeats a run; other options then change it."
     )
-    kind: Any = Train[type(task), layer_type]  # type: ignore[misc]
-    options: Train[Task, Any] = parse(kind, arguments, f"{command} {task.name}", about=about, default=default)
+    kind: Any = Train[type(task), layer_type, config_type(task)]  # type: ignore[misc]
+    options: Train[Task, Any, Any] = parse(kind, arguments, f"{command} {task.name}", about=about, default=default)
 
     # The configuration records the options that were given, not the layer's defaults.
     defaults = asdict(layer_type())
