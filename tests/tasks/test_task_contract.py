@@ -5,14 +5,15 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.tasks import TASKS, Adding, Batch, Copy, Denoise, Digits, Gaussian, StartEnd, Symbols
-from mnemoscope.tasks._classification import batch_indices
+from mnemoscope.tasks import TASKS, Adding, Batch, Copy, Denoise, Digits, Gaussian, Split, StartEnd, Symbols
+from mnemoscope.tasks._finite import FiniteData
 
 SMALL = [Copy(7), Denoise(7), Adding(9), Symbols(), Gaussian(6), StartEnd(T=9, span=3)]
 FROM_FILES = {"digits", "characters", "words", "chorales"}
@@ -198,11 +199,33 @@ def test_batches_larger_than_the_training_set_are_refused() -> None:
 
 
 def test_an_epoch_has_every_sequence_once_in_a_new_order() -> None:
-    task = Symbols(sequences=10)
-    epochs = [[batch_indices(task, 10, step, 3, "train").tolist() for step in (e, e + 1, e + 2)] for e in (0, 3)]
+    task = NumberedSequences()
+    epochs = [[task.batch(step, 3).targets.tolist() for step in (e, e + 1, e + 2)] for e in (0, 3)]
     for epoch in epochs:
         assert [len(batch) for batch in epoch] == [3, 3, 3]
         assert len({index for batch in epoch for index in batch}) == 9
     assert epochs[0] != epochs[1]
-    held_out = [batch_indices(task, 10, step, 4, "valid").tolist() for step in range(4)]
+    held_out = [task.batch(step, 4, "valid").targets.tolist() for step in range(4)]
     assert held_out == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("size", [4, 11])
+def test_an_evaluation_of_the_training_split_has_every_sequence(size: int) -> None:
+    task = NumberedSequences()
+    batches = [task.evaluation_batch(i, size, "train") for i in range(task.evaluation_steps(size, "train"))]
+    assert torch.cat([batch.targets for batch in batches]).tolist() == list(range(10))
+
+
+@dataclass(frozen=True)
+class NumberedSequences(FiniteData):
+    """Ten sequences, each with its number as its target."""
+
+    name = "numbered"
+    input_size = output_size = length = 1
+    loss = metrics = None  # type: ignore[assignment]
+
+    def _count(self, split: Split) -> int:
+        return 10
+
+    def _select(self, rows: Tensor, split: Split) -> Batch:
+        return Batch(rows.view(1, -1, 1).float(), rows)

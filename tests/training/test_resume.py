@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from mnemoscope import MnemoscopeError
 from mnemoscope.files import to_json
-from mnemoscope.tasks import Characters, Copy
+from mnemoscope.tasks import Characters, Copy, Symbols
 from mnemoscope.training import FitConfig, NetworkConfig, Run, RunConfig, Stop, resume, train
 
 FIT = FitConfig(
@@ -60,6 +61,9 @@ def variants(text: Path) -> dict[str, RunConfig]:
             NetworkConfig("torch.RNN", 8, embedding=8, tied=True, init="uniform"),
             replace(FIT, schedule="milestones", milestones=(4, 9, 11), stable=1.0),
         ),
+        "snapshots, training data": RunConfig(
+            copy, SMALL, replace(FIT, snapshot_every=10, snapshot_at=(3, 22), evaluate_train=True)
+        ),
         "bf16": RunConfig(copy, NetworkConfig("LSTM", 8), replace(FIT, precision="bf16-mixed")),
     }
 
@@ -82,6 +86,39 @@ def test_resume_is_bit_for_bit(name: str, tmp_path: Path, text: Path, request) -
     whole, parts = files(tmp_path / "whole"), files(tmp_path / "parts")
     kept = {name for name in whole if "checkpoints/" not in name or "best" in name or "00000024" in name}
     assert {name: whole[name] for name in kept} == {name: parts[name] for name in kept}
+
+
+def test_snapshots_have_the_weights_of_their_updates(tmp_path: Path) -> None:
+    """Two updates an epoch: the initial weights, every second epoch, and epoch 5."""
+    task = Symbols(T=4, first=0, second=2, window=1, sequences=10)
+    fit = replace(FIT, epochs=6, snapshot_every=2, snapshot_at=(5,), record_every=1, stop_when_solved=False)
+    train(RunConfig(task, NetworkConfig("RNN", 4), replace(fit, stable=0.5)), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert run.snapshots() == [0, 4, 8, 10, 12]
+    updates, path = run.trajectory()
+    for update in run.snapshots():
+        model = run.model(update)
+        assert run.snapshot(update).keys() == model.state_dict().keys()
+        vector = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+        assert torch.equal(vector, path[updates.index(update)])
+    assert torch.linalg.matrix_norm(run.snapshot(0)["layer.weight_hh_l0"], 2) <= 0.5  # begun inside the stable set
+    with pytest.raises(MnemoscopeError, match=r"has no snapshot of update 3; it has those of 0, 4, 8, 10, 12"):
+        run.model(3)
+
+
+def test_a_run_without_snapshots_says_how_to_take_them(tmp_path: Path) -> None:
+    train(RunConfig(Copy(T=3), SMALL, replace(FIT, updates=1)), tmp_path / "run")
+    assert Run(tmp_path / "run").snapshots() == []
+    assert not (tmp_path / "run/snapshots").exists()
+    with pytest.raises(MnemoscopeError, match="it has none: train with snapshot-every or snapshot-at"):
+        Run(tmp_path / "run").snapshot(0)
+
+
+def test_a_damaged_snapshot_is_refused_in_one_line(tmp_path: Path) -> None:
+    train(RunConfig(Copy(T=3), SMALL, replace(FIT, updates=1, snapshot_every=1)), tmp_path / "run")
+    (tmp_path / "run/snapshots/00000001.safetensors").write_bytes(b"nothing")
+    with pytest.raises(MnemoscopeError, match=r"00000001.safetensors is not a safetensors file"):
+        Run(tmp_path / "run").model(1)
 
 
 def test_resume_of_a_finished_run_returns_its_summary(tmp_path: Path) -> None:

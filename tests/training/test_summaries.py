@@ -217,6 +217,26 @@ def test_text_chunks_are_rounded_up(tmp_path: Path) -> None:
     assert Characters(data=str(path), bptt=3).steps_per_epoch(1, "valid") == 2
 
 
+# Evaluations of the training data
+
+
+def test_training_data_are_evaluated_with_every_sequence(tmp_path: Path) -> None:
+    """Ten sequences in batches of four: training drops two in every epoch, an evaluation none."""
+    task = Symbols(T=4, first=0, second=2, window=1, sequences=10)
+    network = NetworkConfig("torch.RNN", 2, dropout=0.5)
+    config = FitConfig(4, batch_size=4, threads=1, evaluate_every=2, evaluate_train=True, lr=0.3)
+    train(RunConfig(task, network, config), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    found = [record for record in run.metrics() if record.get("split") == "train"]
+    assert [record["update"] for record in found] == [2, 4]
+    outputs, _ = run.model().eval()(task.evaluation_batch(0, 10, "train").inputs)
+    expected = task.metrics(outputs, task.evaluation_batch(0, 10, "train").targets)
+    assert found[-1]["accuracy"] == pytest.approx(expected["accuracy"])
+    assert found[-1]["loss"] == pytest.approx(expected["loss"])
+    assert evaluate(run.model(), task, batch_size=4, split="train") == pytest.approx(expected)
+    assert found[-1]["accuracy"] * 10 == pytest.approx(round(found[-1]["accuracy"] * 10))
+
+
 # Schedules
 
 

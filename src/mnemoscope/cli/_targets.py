@@ -48,7 +48,7 @@ def load_target(
     vocabulary: int | None,
     options: Mapping[str, Any],
     checkpoint: Path | None,
-    which: CheckpointName,
+    which: CheckpointName | int,
 ) -> Target:
     """Return the model that `spec` names, with the weights in `checkpoint` if one is given."""
     if is_run(spec):

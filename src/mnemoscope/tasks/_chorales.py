@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.tasks._classification import batch_indices, batches_per_epoch
 from mnemoscope.tasks._data import read_data_file
-from mnemoscope.tasks._task import Batch, Split, Task, require, require_at_least
+from mnemoscope.tasks._finite import FiniteData
+from mnemoscope.tasks._task import Batch, Split, require, require_at_least
 
 NOTES = 88
 PADDING = -1
@@ -24,7 +24,7 @@ _FILES = {"jsb": "polyphonic/JSB_Chorales.mat", "nottingham": "polyphonic/Nottin
 
 
 @dataclass(frozen=True)
-class Chorales(Task):
+class Chorales(FiniteData):
     """Predict which of 88 notes sound in the next frame of a piece; in nats per frame, summed over the notes.
 
     Every frame counts, also the first: it is predicted from silence. The pieces of a batch are padded at their end.
@@ -56,13 +56,12 @@ class Chorales(Task):
         frequency = torch.cat(_pieces(self.data, self.cut, "train")).double().mean(0)
         return (torch.special.entr(frequency) + torch.special.entr(1 - frequency)).sum().item()
 
-    def steps_per_epoch(self, size: int, split: Split = "train") -> int:
-        return batches_per_epoch(len(_pieces(self.data, self.cut, split)), size, split)
+    def _count(self, split: Split) -> int:
+        return len(_pieces(self.data, self.cut, split))
 
-    def _batch(self, step: int, size: int, split: Split) -> Batch:
+    def _select(self, rows: Tensor, split: Split) -> Batch:
         pieces = _pieces(self.data, self.cut, split)
-        rows = batch_indices(self, len(pieces), step, size, split).tolist()
-        targets = pad_sequence([pieces[row] for row in rows], padding_value=PADDING).float()  # (T, B, 88)
+        targets = pad_sequence([pieces[row] for row in rows.tolist()], padding_value=PADDING).float()  # (T, B, 88)
         silence = torch.zeros_like(targets[:1])
         return Batch(torch.cat([silence, targets[:-1].clamp_min(0)]), targets)
 

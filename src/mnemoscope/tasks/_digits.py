@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from mnemoscope.tasks._archives import parse_idx
-from mnemoscope.tasks._classification import SequenceClassification, batch_indices, batches_per_epoch, entropy
+from mnemoscope.tasks._classification import SequenceClassification, entropy
 from mnemoscope.tasks._data import read_data_file
+from mnemoscope.tasks._finite import FiniteData
 from mnemoscope.tasks._seeded import generator
 from mnemoscope.tasks._task import Batch, Split, require, require_at_least
 
@@ -20,7 +21,7 @@ _TRAINING = 50_000  # of the 60,000 in the training files; the others are the va
 
 
 @dataclass(frozen=True)
-class Digits(SequenceClassification):
+class Digits(SequenceClassification, FiniteData):
     """Classify a handwritten digit after seeing all of its pixels, a few at each step."""
 
     name = "digits"
@@ -54,12 +55,11 @@ class Digits(SequenceClassification):
         """The order of the pixels (784,)."""
         return _permutation(self.seed) if self.order == "permuted" else torch.arange(PIXELS, device="cpu")
 
-    def steps_per_epoch(self, size: int, split: Split = "train") -> int:
-        return batches_per_epoch(len(_images(split)[1]), size, split)
+    def _count(self, split: Split) -> int:
+        return len(_images(split)[1])
 
-    def _batch(self, step: int, size: int, split: Split) -> Batch:
+    def _select(self, rows: Tensor, split: Split) -> Batch:
         images, labels = _images(split)
-        rows = batch_indices(self, len(labels), step, size, split)
         pixels = images[rows]  # (B, 784)
         if self.order == "permuted":
             pixels = pixels[:, self.permutation]

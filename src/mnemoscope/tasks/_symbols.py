@@ -9,7 +9,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from mnemoscope.tasks._classification import SequenceClassification, batch_indices, batches_per_epoch
+from mnemoscope.tasks._classification import SequenceClassification
+from mnemoscope.tasks._finite import FiniteData
 from mnemoscope.tasks._seeded import one_hot
 from mnemoscope.tasks._task import Batch, Split, require_at_least
 
@@ -18,7 +19,7 @@ ALPHABET = "pqabcd"
 
 
 @dataclass(frozen=True)
-class Symbols(SequenceClassification):
+class Symbols(SequenceClassification, FiniteData):
     """Distractors a, b, c, d, and early on two symbols p or q: classify at the end which two, and in which order.
 
     The classes are (p, p), (p, q), (q, p), (q, q). The sequences are drawn once, as many for training as for each of
@@ -59,12 +60,11 @@ class Symbols(SequenceClassification):
         """ln 4: a guess among four classes."""
         return math.log(4)
 
-    def steps_per_epoch(self, size: int, split: Split = "train") -> int:
-        return batches_per_epoch(self.sequences, size, split)
+    def _count(self, split: Split) -> int:
+        return self.sequences
 
-    def _batch(self, step: int, size: int, split: Split) -> Batch:
+    def _select(self, rows: Tensor, split: Split) -> Batch:
         symbols, classes = _draw(self, split)
-        rows = batch_indices(self, self.sequences, step, size, split)
         return Batch(one_hot(symbols[:, rows], self.input_size), classes[rows])
 
 

@@ -134,6 +134,14 @@ class Task(ABC):
         """Return the number of batches of `size` in one pass over the data, or None if data are generated endlessly."""
         return None
 
+    def evaluation_steps(self, size: int, split: Split) -> int | None:
+        """Return the number of batches in one evaluation of a whole split, or None if data are generated endlessly."""
+        return self.steps_per_epoch(size, split)
+
+    def evaluation_batch(self, step: int, size: int, split: Split) -> Batch:
+        """Return batch `step` of an evaluation: all of them together hold every sequence of the split once."""
+        return self.batch(step, size, split)
+
     def resets_state(self, step: int, size: int, split: Split = "train") -> bool:
         """True if the hidden state is to be reset before batch `step`: always, unless the task `carries_state`."""
         return True

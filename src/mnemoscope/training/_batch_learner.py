@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import State, leaves, rebuild
-from mnemoscope.tasks import Batch, Task
+from mnemoscope.tasks import Batch, Split, Task
 from mnemoscope.training._budget import in_updates, total_updates
 from mnemoscope.training._checkpoint import Checkpoint
 from mnemoscope.training._config import FitConfig
@@ -136,16 +136,23 @@ class BatchLearner(Learner):
 
     def evaluate(self) -> dict[str, float]:
         """Return the metrics on held-out batches, after a step of the plateau schedule with their loss."""
+        metrics = self._evaluate("valid")
+        self.note_evaluation(metrics["loss"])
+        return metrics
+
+    def evaluate_training_data(self) -> dict[str, float] | None:
+        return self._evaluate("train") if self.config.evaluate_train else None
+
+    def _evaluate(self, split: Split) -> dict[str, float]:
         with self.fabric.autocast():
-            metrics = evaluate(
+            return evaluate(
                 self.model,
                 self.task,
                 batch_size=self.config.batch_size,
                 batches=self.config.evaluate_batches,
+                split=split,
                 ranks=self.ranks,
             )
-        self.note_evaluation(metrics["loss"])
-        return metrics
 
     @property
     def clip(self) -> float:

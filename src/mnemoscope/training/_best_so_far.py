@@ -21,9 +21,7 @@ class BestSoFar:
 
         A metric that is NaN or infinite becomes None. At equality the earlier update stays the best one.
         """
-        held_out: dict[str, float | None] = {}
-        for name, value in metrics.items():
-            held_out[name] = value if math.isfinite(value) else None
+        held_out = finite_or_none(metrics)
         headline = held_out[task.metric]
         if headline is not None and (self.best is None or _is_better(headline, self.best, task)):
             return BestSoFar(held_out, headline, update)
@@ -35,6 +33,11 @@ class BestSoFar:
         if headline is None or task.solved is None:
             return False
         return headline == task.solved or _is_better(headline, task.solved, task)
+
+
+def finite_or_none(metrics: dict[str, float]) -> dict[str, float | None]:
+    """Return the metrics for JSON, which has neither NaN nor infinity."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 def _is_better(value: float, other: float, task: Task) -> bool:

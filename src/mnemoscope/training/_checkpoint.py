@@ -64,7 +64,7 @@ def write_best(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def _write(folder: Path, checkpoint: Checkpoint, tensors: str, name: str) -> Path:
-    data = safetensors.torch.save({key: _cpu_copy(tensor) for key, tensor in checkpoint.tensors.items()})
+    data = safetensors.torch.save({key: cpu_copy(tensor) for key, tensor in checkpoint.tensors.items()})
     body = asdict(_Body(FORMAT, checkpoint.update, hashlib.sha256(data).hexdigest(), checkpoint.numbers, tensors))
     write_atomic(folder / tensors, data)
     write_atomic(folder / name, to_json({**body, "sha256": _digest(body)}, indent=1))
@@ -147,7 +147,7 @@ def check_tensors_match(tensors: Mapping[str, Tensor], expected: Mapping[str, Te
             raise MnemoscopeError(f"{where} is another model's: {name} is {shapes}")
 
 
-def _cpu_copy(tensor: Tensor) -> Tensor:
+def cpu_copy(tensor: Tensor) -> Tensor:
     """Return a contiguous copy on the CPU: safetensors refuses strided and shared memory, and tied weights share it."""
     return tensor.detach().to("cpu", copy=True).contiguous()
 

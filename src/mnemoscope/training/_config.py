@@ -131,6 +131,10 @@ class LoopConfig:
     """Updates between checkpoints: the most that a killed run loses."""
     record_every: int = 0
     """Updates between records of all parameters in trajectory/; 0 records none."""
+    snapshot_every: int = added_later(0)
+    """Updates, or epochs if `epochs` is set, between snapshots of the weights in snapshots/; 0 takes none."""
+    snapshot_at: tuple[int, ...] = added_later(())
+    """Further updates, or epochs, after which a snapshot is taken. Whoever takes any has the initial weights too."""
     diverged: float = 1e6
     """Loss above which a run counts as diverged and stops."""
     seed: int = 0
@@ -146,7 +150,7 @@ class LoopConfig:
         check_fields(self)
         for name in ("step_every", "evaluate_every", "log_every", "checkpoint_every", "ranks"):
             require(self, name, getattr(self, name) >= 1, "at least 1")
-        for name in ("patience", "record_every", "weight_decay", "clip"):
+        for name in ("patience", "record_every", "snapshot_every", "weight_decay", "clip"):
             require(self, name, getattr(self, name) >= 0, "at least 0")
         for name in ("lr", "diverged"):
             require(self, name, getattr(self, name) > 0, "above 0")
@@ -162,6 +166,8 @@ class LoopConfig:
                 f"schedule = {self.schedule!r} with milestones = {list(self.milestones)} is not allowed; the schedule "
                 "milestones needs some, and no other has any"
             )
+        object.__setattr__(self, "snapshot_at", tuple(self.snapshot_at))
+        require(self, "snapshot_at", all(moment >= 0 for moment in self.snapshot_at), "at least 0")
         require(self, "seed", 0 <= self.seed < 2**63, "at least 0 and below 2^63")
         require(self, "threads", 0 <= self.threads <= 1024, "between 0 (torch's choice) and 1024")
 
@@ -188,6 +194,8 @@ class FitConfig(LoopConfig):
     whose loss is a mean over all steps. With clip = 12 the norm is then at most 1 at T = 100 and 0.06 at T = 2000."""
     evaluate_batches: int | None = field(default=None, kw_only=True)
     """Held-out batches in an evaluation; by default all of them, or 8 if the task generates data endlessly."""
+    evaluate_train: bool = added_later(False, kw_only=True)
+    """Whether evaluations also measure the training data, without dropout; they are recorded as split train."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

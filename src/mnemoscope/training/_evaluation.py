@@ -1,4 +1,4 @@
-"""Evaluation of a network on held-out batches."""
+"""Evaluation of a network on held-out batches, or on those that it was trained on."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ def evaluate(
     callback: BatchCallback = lambda done, total: None,
     ranks: Ranks | None = None,
 ) -> dict[str, float]:
-    """Return the task's metrics for `model` on held-out batches.
+    """Return the task's metrics for `model` on one split.
 
     Args:
         model: called as `model(inputs, state) -> (outputs, state)` in eval mode; its mode is restored afterwards.
         task: source of the batches and of the metrics.
         batch_size: sequences in a batch.
         batches: how many batches; by default all of the split, or 8 if the task generates data endlessly.
-        split: "train", "valid" or "test".
+        split: "train", "valid" or "test". Every sequence of it counts, also those that training drops because they do
+            not fill a batch.
         callback: called as `callback(done, total)` after each batch.
         ranks: the processes that share the work; by default this one has it all.
     """
@@ -68,7 +69,7 @@ def _evaluate(
     for step in range(batches):
         if not task.carries_state and step % ranks.world != ranks.rank:
             continue
-        batch = task.batch(step, batch_size, split)
+        batch = task.evaluation_batch(step, batch_size, split)
         if task.carries_state and ranks.world > 1:
             batch = task.rows(batch, ranks.rows(batch.inputs.shape[1]))
         inputs, targets = move_batch(batch, model)
@@ -92,7 +93,7 @@ class _Measured(NamedTuple):
 
 def held_out_batches(task: Task, batch_size: int, batches: int | None, split: Split) -> int:
     """Return how many batches to evaluate on: what was asked for, but never more than the split has."""
-    available = task.steps_per_epoch(batch_size, split)
+    available = task.evaluation_steps(batch_size, split)
     if available is None:
         return batches or DEFAULT_BATCHES
     if available == 0:

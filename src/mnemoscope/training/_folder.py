@@ -33,6 +33,7 @@ class RunFolder:
         self.summary = self.path / "summary.json"
         self.checkpoints = self.path / "checkpoints"
         self.trajectory = self.path / "trajectory"
+        self.snapshots = self.path / "snapshots"
         self.tensorboard = self.path / "tensorboard"
 
     def require_empty(self) -> None:
@@ -48,7 +49,8 @@ class RunFolder:
         """Refuse a folder that holds no run, or whose files are links to somewhere else."""
         if not self.config.is_file():
             raise MnemoscopeError(f"{self.path} is not a run folder: it has no config.json")
-        for entry in (self.config, self.metrics, self.summary, self.checkpoints, self.trajectory, self.tensorboard):
+        folders = (self.checkpoints, self.trajectory, self.snapshots, self.tensorboard)
+        for entry in (self.config, self.metrics, self.summary, *folders):
             refuse_link(entry)
 
     def locked(self) -> AbstractContextManager[None]:
@@ -64,7 +66,7 @@ class RunFolder:
         """Create the folders; delete what a killed process may have left half-written, and the summary of a failure."""
         make_folder(self.checkpoints)
         remove(self.summary)
-        for folder in (self.path, self.checkpoints, self.trajectory):
+        for folder in (self.path, self.checkpoints, self.trajectory, self.snapshots):
             remove_temporary_files(folder)
         prune(self.checkpoints)
 

@@ -70,6 +70,10 @@ class Learner(ABC):
     def evaluate(self) -> dict[str, float]:
         """Return the metrics on held-out data, after a step of the plateau schedule."""
 
+    def evaluate_training_data(self) -> dict[str, float] | None:
+        """Return the metrics on the training data, if they are to be recorded too."""
+        return None
+
     def in_updates(self, milestone: int) -> int:
         """Return a milestone of the configuration in updates, if it is counted in something else."""
         return milestone

@@ -21,6 +21,7 @@ from mnemoscope.training._method import method_of
 from mnemoscope.training._metrics import MetricsRecord, read_metrics
 from mnemoscope.training._model import SequenceModel
 from mnemoscope.training._progress import ProgressCallback, Summary, read_summary
+from mnemoscope.training._snapshots import read_snapshot, recorded_updates
 from mnemoscope.training._trajectory import read_trajectory
 
 CheckpointName = Literal["last", "best"]
@@ -104,11 +105,18 @@ class Run:
         """The update of the newest checkpoint; 0 if there is none."""
         return max((int(path.stem) for path in checkpoints(self.files.checkpoints)), default=0)
 
-    def model(self, which: CheckpointName = "last") -> SequenceModel:
-        """Return the network with its last weights, or with the best ones on held-out batches."""
+    def model(self, which: CheckpointName | int = "last") -> SequenceModel:
+        """Return the network with its last weights, the best ones on held-out batches, or those of a snapshot.
+
+        A snapshot is named by its update: `model(0)` has the weights that training began with.
+        """
         model = _initial_model(self.config)
-        weights = tensors_under(self.checkpoint(which), "model")
-        check_tensors_match(weights, model.state_dict(), str(self.files.checkpoints))
+        if isinstance(which, int):
+            weights = self.snapshot(which)
+            check_tensors_match(weights, model.state_dict(), str(self.files.snapshots))
+        else:
+            weights = tensors_under(self.checkpoint(which), "model")
+            check_tensors_match(weights, model.state_dict(), str(self.files.checkpoints))
         model.load_state_dict(weights)
         return model
 
@@ -120,6 +128,14 @@ class Run:
         if checkpoint is None:
             raise MnemoscopeError(f"{self.path} has no checkpoint yet")
         return checkpoint
+
+    def snapshots(self) -> list[int]:
+        """Return the updates of which there is a snapshot, in ascending order; see `FitConfig.snapshot_every`."""
+        return recorded_updates(self.files.snapshots)
+
+    def snapshot(self, update: int) -> dict[str, Tensor]:
+        """Return the weights after an update, by their names in the model's `state_dict()`."""
+        return read_snapshot(self.files.snapshots, update)
 
     def trajectory(self) -> tuple[list[int], Tensor]:
         """Return the recorded updates, and the parameters after each of them (updates, parameters)."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import to_json, write_atomic
 from mnemoscope.schema import convert, from_dict
-from mnemoscope.training._best_so_far import BestSoFar
+from mnemoscope.training._best_so_far import BestSoFar, finite_or_none
 from mnemoscope.training._checkpoint import Checkpoint, write_best
 from mnemoscope.training._environment import AllowedChange, Change, Environment, changes
 from mnemoscope.training._folder import RunFolder
@@ -23,6 +23,7 @@ from mnemoscope.training._learner import Learner, tensors_under
 from mnemoscope.training._metrics import MetricsLog, MetricsPosition
 from mnemoscope.training._progress import Diverged, Enough, Outcome, Progress, ProgressCallback, Stop, Summary
 from mnemoscope.training._run_description import RunDescription
+from mnemoscope.training._snapshots import Moments, write_snapshot
 from mnemoscope.training._tensorboard_log import TensorBoardLog
 from mnemoscope.training._trajectory import record_parameters
 
@@ -48,6 +49,7 @@ class Session:
         self.task = learner.task
         self.config = learner.config
         self.total = learner.total
+        self._snapshots = Moments(self.config.snapshot_every, self.config.snapshot_at, learner.in_updates)
         self.metrics = MetricsLog(folder.metrics if folder is not None and self.writes else None)
         self.tensorboard: TensorBoardLog | None = None
         # (loss, gradient norm) of each update: first on the device, then collected until a record averages them.
@@ -133,8 +135,7 @@ class Session:
     def _one_update(self) -> None:
         loss, norm = self.learner.update()
         self.on_device.append(torch.stack([loss, norm]))
-        if self._is_due(self.config.record_every):
-            self.record()
+        self.record()
         if self._is_due(self.config.log_every):
             self._log()
         if self._is_due(self.config.evaluate_every) or self.learner.updates_done == self.total:
@@ -205,6 +206,9 @@ class Session:
         self._write_record({"update": update, "split": "valid", **(self.best_so_far.held_out or {})})
         if self.best_so_far.best_update == update:
             self._write_best()
+        training_data = self.learner.evaluate_training_data()
+        if training_data is not None:
+            self._write_record({"update": update, "split": "train", **finite_or_none(training_data)})
 
     def _write_best(self) -> None:
         if self.folder is not None and self.writes:
@@ -218,9 +222,14 @@ class Session:
             self.tensorboard.add(record)
 
     def record(self) -> None:
-        """Write the parameters to trajectory/, if the configuration asks for it."""
-        if self.folder is not None and self.writes and self.config.record_every:
-            record_parameters(self.folder.trajectory, self.learner.updates_done, self.learner.model)
+        """Write the parameters to trajectory/ and the weights to snapshots/, where the configuration asks for it."""
+        if self.folder is None or not self.writes:
+            return
+        update = self.learner.updates_done
+        if self._is_due(self.config.record_every):
+            record_parameters(self.folder.trajectory, update, self.learner.model)
+        if update in self._snapshots:
+            write_snapshot(self.folder.snapshots, update, self.learner.model)
 
     def save(self) -> None:
         """Write a checkpoint of everything; raise `Diverged` instead if a weight is NaN or infinite."""

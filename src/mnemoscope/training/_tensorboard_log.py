@@ -19,7 +19,8 @@ class TensorBoardLog:
         self._writer = SummaryWriter(str(folder), purge_step=start + 1)
 
     def add(self, record: dict[str, Any]) -> None:
-        split = record.get("split", "train")
+        evaluated = record.get("split")
+        split = {None: "train", "train": "train-evaluated"}.get(evaluated, evaluated)
         for name, value in record.items():
             if isinstance(value, int | float) and name != "update":
                 self._writer.add_scalar(f"{split}/{name}", value, record["update"])

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import make_folder, read_bytes, write_atomic
+from mnemoscope.files import make_folder, write_atomic
+from mnemoscope.training._snapshots import read_tensors, recorded_updates
 
 
 def record_parameters(folder: Path, update: int, model: nn.Module) -> None:
@@ -23,15 +23,16 @@ def record_parameters(folder: Path, update: int, model: nn.Module) -> None:
 
 def read_trajectory(folder: Path) -> tuple[list[int], Tensor]:
     """Return the recorded updates, and the parameters after each of them (updates, parameters)."""
-    paths = sorted(path for path in folder.glob("*.safetensors") if path.stem.isdecimal())
-    if not paths:
+    updates = recorded_updates(folder)
+    if not updates:
         raise MnemoscopeError(f"{folder} holds no record of the parameters; train with record-every")
-    return [int(path.stem) for path in paths], torch.stack([_read(path) for path in paths])
+    return updates, torch.stack([read_parameters(folder, update) for update in updates])
 
 
-def _read(path: Path) -> Tensor:
-    data = read_bytes(path)
-    try:
-        return safetensors.torch.load(data)["parameters"]
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise MnemoscopeError(f"{path} is not a record of parameters: {error}") from error
+def read_parameters(folder: Path, update: int) -> Tensor:
+    """Return the parameters after one update (parameters,)."""
+    path = folder / f"{update:08d}.safetensors"
+    tensors = read_tensors(path)
+    if "parameters" not in tensors:
+        raise MnemoscopeError(f"{path} is not a record of parameters")
+    return tensors["parameters"]

@@ -23,8 +23,8 @@ class Evaluate(Generic[TaskType]):
     """Options of `mnemoscope evaluate`."""
 
     task: TaskType
-    which: CheckpointName = "last"
-    """The last weights, or the best on held-out batches."""
+    which: CheckpointName | int = "last"
+    """The last weights, the best on held-out batches, or those of a snapshot: the number of its update."""
     split: Split = "test"
     """The part of the data to evaluate on."""
     batches: int | None = None

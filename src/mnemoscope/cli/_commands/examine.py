@@ -62,8 +62,8 @@ class Examine(Generic[TaskType]):
     ]
     checkpoint: tuple[Path, ...] = ()
     """Weights for the targets that are not runs, in their order: safetensors, or torch files of tensors only."""
-    which: CheckpointName = "last"
-    """A run's last weights, or its best on held-out batches."""
+    which: CheckpointName | int = "last"
+    """A run's last weights, its best on held-out batches, or those of a snapshot: the number of its update."""
     options: Annotated[tuple[str, ...], tyro.conf.arg(name="with")] = ()
     """Options of a built-in model or system, or a factory's arguments: hidden_size=128 bidirectional=True."""
     inputs: Path | None = None

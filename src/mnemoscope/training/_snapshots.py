@@ -1,0 +1,69 @@
+"""Snapshots of the weights alone, at chosen moments of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.files import make_folder, read_bytes, write_atomic
+from mnemoscope.training._checkpoint import cpu_copy
+
+
+class Moments:
+    """The updates after which snapshots are taken: 0, every so often, and some that are chosen.
+
+    Args:
+        every: the time between two, as the configuration counts it; 0 takes none.
+        at: further ones.
+        in_updates: turns a time into updates.
+    """
+
+    def __init__(self, every: int, at: Collection[int], in_updates: Callable[[int], int]) -> None:
+        self._every = every
+        self._in_updates = in_updates
+        self._chosen = {0, *map(in_updates, at)} if every or at else set()
+        self._passed = 0  # moments of the regular ones that lie before the last update asked about
+
+    def __contains__(self, update: int) -> bool:
+        """True if a snapshot is due after `update`; asked in ascending order."""
+        if update in self._chosen or not self._every:
+            return update in self._chosen
+        while (moment := self._in_updates(self._passed * self._every)) < update:
+            self._passed += 1
+        return moment == update
+
+
+def write_snapshot(folder: Path, update: int, model: nn.Module) -> None:
+    """Write the tensors of `model.state_dict()` under the update's number."""
+    make_folder(folder)
+    tensors = {name: cpu_copy(tensor) for name, tensor in model.state_dict().items()}
+    write_atomic(folder / f"{update:08d}.safetensors", safetensors.torch.save(tensors))
+
+
+def recorded_updates(folder: Path) -> list[int]:
+    """Return the updates whose files are in a folder, in ascending order."""
+    return sorted(int(path.stem) for path in folder.glob("*.safetensors") if path.stem.isdecimal())
+
+
+def read_snapshot(folder: Path, update: int) -> dict[str, Tensor]:
+    """Return the tensors of a snapshot by their names in the `state_dict()`."""
+    kept = recorded_updates(folder)
+    if update not in kept:
+        shown = ", ".join(map(str, kept[:20])) + (", …" if len(kept) > 20 else "")
+        has = f"it has those of {shown}" if kept else "it has none: train with snapshot-every or snapshot-at"
+        raise MnemoscopeError(f"{folder.parent} has no snapshot of update {update}; {has}")
+    return read_tensors(folder / f"{update:08d}.safetensors")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors in a safetensors file."""
+    data = read_bytes(path)
+    try:
+        return safetensors.torch.load(data)
+    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
+        raise MnemoscopeError(f"{path} is not a safetensors file: {error}") from error
