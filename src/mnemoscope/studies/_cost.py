@@ -9,7 +9,7 @@ from functools import cache
 import torch
 
 from mnemoscope.tasks import Task
-from mnemoscope.training import RunConfig
+from mnemoscope.training import FitConfig, RunConfig
 
 # Microseconds of one step on one CPU core at n = 128: of a call, and of each sequence in the batch.
 _CPU = {
@@ -48,6 +48,7 @@ _OTHER_TEXT = (1_000_000, 10_000)
 def training_seconds(config: RunConfig, *, on_gpu: bool = False) -> float:
     """Return about how long a run takes on one core of the reference machine, or on its GPU, if it is never solved."""
     task, network, fit = config.task, config.network, config.fit
+    assert isinstance(fit, FitConfig)
     batch = fit.batch_size
     steps, outputs, per_epoch = _sizes(task, batch)
     updates = (fit.epochs * per_epoch if fit.epochs else fit.updates) * fit.accumulate
