@@ -114,6 +114,25 @@ class Plane:
             _check_arrays(self, path=(len(self.path), 2))
 
 
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """Pixels (rows, columns, 4) uint8: red, green, blue, opacity. Row 0 is at the top.
+
+    `labels` are written at the pixels `x` and `y` (labels,), centered.
+    """
+
+    name: str
+    pixels: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    labels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_arrays(self, x=(len(self.labels),), y=(len(self.labels),))
+        if self.pixels.ndim != 3 or self.pixels.shape[2] != 4 or self.pixels.dtype != np.uint8 or not self.pixels.size:
+            raise ValueError(f"{self.name}: {self.pixels.dtype} {list(self.pixels.shape)} are no pixels")
+
+
 def _check_grid(mark: HeatMap | Plane) -> None:
     rows, columns = len(mark.y), len(mark.x)
     if not rows or not columns:
@@ -134,7 +153,7 @@ def _check_arrays(mark: Mark, **shapes: tuple[int, ...]) -> None:
             object.__setattr__(mark, name, np.where(np.abs(values) > LARGEST_DRAWN, np.nan, values))
 
 
-Mark = Line | Points | Bars | HeatMap | Plane
+Mark = Line | Points | Bars | HeatMap | Plane | Picture
 
 
 @dataclass(frozen=True)
@@ -279,6 +298,8 @@ def _mark_in_words(mark: Mark) -> str:
             return f"{name}: {', '.join(bars[:WORDS_FOR_BARS])}."
         case HeatMap(name=name, z=z) | Plane(name=name, z=z):
             return f"{name}: {z.shape[0]} by {z.shape[1]} values, {_range_in_words(z)}."
+        case Picture(name=name, labels=labels):
+            return f"{name}: {', '.join(labels)}."
 
 
 def _ends_in_words(x: np.ndarray, y: np.ndarray) -> str:

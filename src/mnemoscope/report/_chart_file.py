@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -9,15 +12,29 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Mark, Marker, Panels, Plane, Points, Style
+from mnemoscope.report._chart import (
+    Axis,
+    Bars,
+    Chart,
+    HeatMap,
+    Line,
+    Mark,
+    Marker,
+    Panels,
+    Picture,
+    Plane,
+    Points,
+    Style,
+)
 from mnemoscope.report._downsampling import block_means, even_indices, random_indices
 
 DIGITS = 5  # significant, of a stored value: more than a picture shows
 MAX_POINTS = 600  # of a stored line
 MAX_CLOUD = 4000  # of a stored cloud
+MAX_PIXEL_BYTES = 1 << 24  # of a stored picture
 MAX_CELLS = 100  # rows or columns of a stored heat map or plane
 
-_KINDS: dict[str, type[Mark]] = {kind.__name__: kind for kind in (Line, Points, Bars, HeatMap, Plane)}
+_KINDS: dict[str, type[Mark]] = {kind.__name__: kind for kind in (Line, Points, Bars, HeatMap, Plane, Picture)}
 
 
 def charts_to_json(charts: Sequence[Chart | Panels]) -> list[dict[str, Any]]:
@@ -29,7 +46,7 @@ def charts_from_json(content: Any, where: str) -> list[Chart | Panels]:
     """Return the charts in JSON data; anything wrong raises a one-line error that begins with `where`."""
     try:
         return [_panels_from_json(chart) if "panels" in chart else _chart_from_json(chart) for chart in content]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, zlib.error) as error:
         raise MnemoscopeError(f"{where} is not a list of charts: {' '.join(str(error).split())}") from error
 
 
@@ -77,7 +94,7 @@ def _thinned(mark: Mark) -> Mark:
         case Plane():
             z, rows, columns = block_means(mark.z, MAX_CELLS)
             return Plane(mark.name, mark.x[columns], mark.y[rows], z, mark.path, mark.color_range)
-        case Bars():
+        case Bars() | Picture():
             return mark
 
 
@@ -85,7 +102,9 @@ def _mark_to_json(mark: Mark) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for known in fields(mark):
         value = getattr(mark, known.name)
-        if isinstance(value, np.ndarray):
+        if known.name == "pixels":
+            value = {"shape": list(value.shape), "bytes": base64.b64encode(zlib.compress(value.tobytes(), 9)).decode()}
+        elif isinstance(value, np.ndarray):
             value = _numbers(value)
         elif isinstance(value, Style):
             value = [value.color, value.dash]
@@ -119,9 +138,21 @@ def _mark_from_json(content: Mapping[str, Any]) -> Mark:
             value = tuple(map(str, value))
         elif known.name == "color_range":
             value = (float(value[0]), float(value[1]))
+        elif known.name == "pixels":
+            value = _pixels(value)
         elif known.name == "name":
             value = str(value)
         else:
             value = np.array(value, dtype=float)  # None becomes NaN
         values[known.name] = value
     return kind(**values)
+
+
+def _pixels(content: Mapping[str, Any]) -> np.ndarray:
+    """Pixels that were packed; not more of them than there may be."""
+    shape = [int(size) for size in content["shape"]]
+    size = math.prod(shape)
+    if not 0 < size <= MAX_PIXEL_BYTES:
+        raise ValueError(f"a picture of {shape} cannot be drawn")
+    unpacked = zlib.decompressobj().decompress(base64.b64decode(content["bytes"], validate=True), size + 1)
+    return np.frombuffer(unpacked, dtype=np.uint8).reshape(shape)

@@ -20,6 +20,7 @@ from mnemoscope.report._chart import (
     Line,
     Mark,
     Marker,
+    Picture,
     Plane,
     Points,
     log_range,
@@ -103,6 +104,11 @@ def _draw_mark(figure: Any, axes: Any, mark: Mark, number: int, count: int) -> N
             if mark.y_labels:
                 axes.set_yticks(mark.y, [_escape(label) for label in mark.y_labels])
             figure.colorbar(drawn, ax=axes)
+        case Picture():
+            axes.imshow(mark.pixels)
+            axes.set_axis_off()
+            for x, y, label in zip(mark.x, mark.y, mark.labels, strict=True):
+                axes.text(x, y, _escape(label), ha="center", va="center", fontsize=5)
         case Plane():
             levels = 20 if mark.color_range is None else np.linspace(*mark.color_range, 21)
             drawn = axes.contourf(mark.x, mark.y, mark.z, levels, cmap=COLOR_SCALE.lower())

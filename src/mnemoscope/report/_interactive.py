@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import math
 from typing import Any
 
@@ -17,6 +18,7 @@ from mnemoscope.report._chart import (
     Line,
     Mark,
     Marker,
+    Picture,
     Plane,
     Points,
     log_range,
@@ -96,7 +98,9 @@ def _axis(chart: Chart, name: str) -> Json:
         described |= _linear_axis(chart, name)
     if name == "y" and chart.equal_axes:
         described |= {"scaleanchor": "x", "scaleratio": 1}
-    if name == "y" and any(isinstance(mark, HeatMap) for mark in chart.marks):
+    if any(isinstance(mark, Picture) for mark in chart.marks):
+        described |= {"visible": False}
+    if name == "y" and any(isinstance(mark, HeatMap | Picture) for mark in chart.marks):
         described["autorange"] = "reversed"  # row 0 at the top, as in a matrix
     return described
 
@@ -173,6 +177,8 @@ def _traces(mark: Mark, detail: float) -> list[Json]:
             return [grid]
         case Plane():
             return _contours(mark, detail)
+        case Picture():
+            return _picture(mark)
 
 
 def _line(mark: Line, detail: float) -> list[Json]:
@@ -253,6 +259,32 @@ def _grid(mark: HeatMap | Plane, kind: str, z: np.ndarray, x: np.ndarray, y: np.
         if known.max() > 2 * top > 0:
             grid |= {"zmin": 0.0, "zmax": top}
     return grid
+
+
+def _picture(mark: Picture) -> list[Json]:
+    """The pixels as a PNG, and the labels over it."""
+    source = f"data:image/png;base64,{base64.b64encode(png(mark.pixels)).decode()}"
+    image = {"type": "image", "source": source, "hoverinfo": "skip", **_named(mark.name)}
+    labels = {
+        "type": "scatter",
+        "mode": "text",
+        "x": pack_array(mark.x),
+        "y": pack_array(mark.y),
+        "text": [_escape(label) for label in mark.labels],
+        "hoverinfo": "skip",
+        "showlegend": False,
+        **_named(mark.name),
+    }
+    return [image, labels]
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """Return pixels (rows, columns, 4) as the content of a PNG file."""
+    from matplotlib.image import imsave
+
+    content = io.BytesIO()
+    imsave(content, pixels, format="png")
+    return content.getvalue()
 
 
 def _contours(mark: Plane, detail: float) -> list[Json]:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from mnemoscope.finding import Examination
 from mnemoscope.report._chart import Chart
-from mnemoscope.report._charts import attention, cost, dynamics, learning, memory  # noqa: F401  (they fill CHARTS)
+from mnemoscope.report._charts import attention, cost, dynamics, episode, learning, memory  # noqa: F401  (they fill CHARTS)
 from mnemoscope.report._charts.generic import generic
 from mnemoscope.report._charts.registry import CHARTS
 from mnemoscope.report._view import views
 
 PAGE_ORDER = (
+    "episode",
     "horizon",
     "recurrence",
     "truncation",
