@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.report import Axis, Chart, Line
-from mnemoscope.studies import Claim, Result, Study, measure, table, train
+from mnemoscope.studies import Claim, Result, Study, measure, settings, table, train  # noqa: F401
 from mnemoscope.tasks import Copy
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
 

@@ -1,7 +1,8 @@
 """The command line: a table of commands, one file each.
 
-Exit codes: 0 success, 1 a statement of `theory` does not hold, 2 a user error (one line says what to change), 3 a run
-diverged, 4 a condition of `examine --fail-if` holds, 130 and 143 stopped by Ctrl-C and by a termination signal.
+Exit codes: 0 success, 1 a statement of `theory` does not hold, or a verdict of `reproduce` is worse than recorded,
+2 a user error (one line says what to change), 3 a run diverged, 4 a condition of `examine --fail-if` holds, 130 and 143
+stopped by Ctrl-C and by a termination signal.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ COMMANDS: dict[str, Command] = {
     "compare": Command("compare", "compare runs: a table and their learning curves"),
     "examine": Command("examine", "show how far back models remember: a page of findings"),
     "report": Command("report", "write the page again, or an index over a folder of runs"),
+    "reproduce": Command("reproduce", "make the papers' tables, figures and claims again, with a verdict on each"),
     "theory": Command("theory", "check the papers' statements against numbers"),
     "list": Command("list", "list the models, tasks, scopes and known systems"),
 }

@@ -18,6 +18,8 @@ from mnemoscope.sweeps import SweepProgress, field_value
 class SweepView:
     """Shows the progress of a sweep: call it with the `SweepProgress` whenever a run has ended."""
 
+    title = "sweep"
+
     def __init__(self, axes: Sequence[str], total: int, quiet: bool) -> None:
         self.axes = axes
         self.total = total
@@ -41,7 +43,7 @@ class SweepView:
             return
         self.console.print(self._line(progress), highlight=False, soft_wrap=True)
         if self._bar is not None:
-            title = f"sweep · {progress.stage}" if progress.stage else "sweep"
+            title = f"{self.title} · {progress.stage}" if progress.stage else self.title
             left = f"{progress.running} running, {_clock(progress.seconds_left)} left"
             self._bar.update(
                 self._bar_task, description=title, completed=progress.done, total=progress.total, left=left
@@ -67,7 +69,7 @@ class SweepView:
                 yield
             else:
                 with self._bar:
-                    self._bar_task = self._bar.add_task("sweep", total=self.total, left="")
+                    self._bar_task = self._bar.add_task(self.title, total=self.total, left="")
                     yield
         finally:
             for number, handler in handlers.items():

@@ -3,20 +3,35 @@
 from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Panels, Picture, Plane, Points, Style
 from mnemoscope.report._chart_file import charts_from_json, charts_to_json
 from mnemoscope.report._charts import charts_of
-from mnemoscope.report._figures import write_figures, write_panels
+from mnemoscope.report._figures import write_figures, write_numbered_figures, write_panels
 from mnemoscope.report._headline import Headline, HeadlineValue, headlines
-from mnemoscope.report._index import write_index
+from mnemoscope.report._index import Cell, write_index
 from mnemoscope.report._page import all_charts, render, write_page
 from mnemoscope.report._runs import RunRow, learning_charts, learning_finding
+from mnemoscope.report._studies import (
+    Agreement,
+    ClaimLine,
+    IndexRow,
+    StudyPage,
+    StudyResult,
+    TwoValues,
+    VerdictWords,
+    write_studies_index,
+    write_study_page,
+)
 from mnemoscope.report._sweep import SweepGroup, short_name, sweep_charts, write_sweep
 
 __all__ = [
+    "Agreement",
     "Axis",
     "Bars",
+    "Cell",
     "Chart",
+    "ClaimLine",
     "Headline",
     "HeadlineValue",
     "HeatMap",
+    "IndexRow",
     "Line",
     "Marker",
     "Panels",
@@ -24,8 +39,12 @@ __all__ = [
     "Plane",
     "Points",
     "RunRow",
+    "StudyPage",
+    "StudyResult",
     "Style",
     "SweepGroup",
+    "TwoValues",
+    "VerdictWords",
     "all_charts",
     "charts_from_json",
     "charts_of",
@@ -38,7 +57,10 @@ __all__ = [
     "sweep_charts",
     "write_figures",
     "write_index",
+    "write_numbered_figures",
     "write_page",
     "write_panels",
+    "write_studies_index",
+    "write_study_page",
     "write_sweep",
 ]

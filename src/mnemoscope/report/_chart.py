@@ -17,6 +17,15 @@ WORDS_FOR_BARS = 12  # bars that a summary spells out
 
 
 @dataclass(frozen=True)
+class Extent:
+    """What an axis must show: from `low` to `high`; while it is logarithmic from `positive`, unless that is None."""
+
+    low: float
+    high: float
+    positive: float | None = None
+
+
+@dataclass(frozen=True)
 class Axis:
     """An axis: its title, whether it starts out logarithmic, and whether the reader may switch."""
 
@@ -24,6 +33,8 @@ class Axis:
     log: bool = False
     switch: bool = False
     share: bool = False  # True if it shows shares of a whole: it then runs from 0 to 1
+    hidden: bool = False  # True if it has no meaning, as in the drawing of a graph
+    extent: Extent | None = None  # of several charts side by side; else what the chart itself needs
 
 
 @dataclass(frozen=True)

@@ -62,10 +62,14 @@ def _panels_from_json(content: Mapping[str, Any]) -> Panels:
 
 
 def _chart_to_json(chart: Chart) -> dict[str, Any]:
-    plain = {"key": chart.key, "title": chart.title, "x": vars(chart.x), "y": vars(chart.y)}
+    plain = {"key": chart.key, "title": chart.title, "x": _axis_to_json(chart.x), "y": _axis_to_json(chart.y)}
     marks = [{"kind": type(mark).__name__, **_mark_to_json(_thinned(mark))} for mark in chart.marks]
     markers = [vars(marker) for marker in chart.markers]
     return {**plain, "marks": marks, "markers": markers, "equal_axes": chart.equal_axes}
+
+
+def _axis_to_json(axis: Axis) -> dict[str, Any]:
+    return {name: value for name, value in vars(axis).items() if name == "title" or value}
 
 
 def _chart_from_json(content: Mapping[str, Any]) -> Chart:

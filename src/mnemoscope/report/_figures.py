@@ -20,6 +20,7 @@ from mnemoscope.report._chart import (
     Line,
     Mark,
     Marker,
+    Panels,
     Picture,
     Plane,
     Points,
@@ -28,8 +29,10 @@ from mnemoscope.report._chart import (
     tick_label,
 )
 from mnemoscope.report._palette import COLOR_SCALE, LIGHT, MATPLOTLIB_DASHES, MATPLOTLIB_SYMBOLS, cycle
+from mnemoscope.report._panels import panel_charts
 
 PANEL = (7, 4.2)  # inches
+SMALL_PANEL = (3.6, 2.7)  # in a grid of them
 DPI = 160
 MAX_SYMBOLS = 40  # a longer line is drawn without a symbol at each point
 MANY_POINTS = 1000  # a larger cloud is drawn with smaller dots
@@ -48,6 +51,18 @@ def write_figures(charts: Iterable[Chart], folder: Path, formats: Sequence[str])
     return paths
 
 
+def write_numbered_figures(charts: Iterable[Chart | Panels], folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Write one file per chart and format: figure-1.png, figure-1.svg, figure-2.png, ..."""
+    paths = []
+    for number, chart in enumerate(charts, 1):
+        figure = draw_grid(chart) if isinstance(chart, Panels) else draw_figure([chart])
+        for suffix in formats:
+            path = folder / f"figure-{number}.{suffix}"
+            _save(figure, path)
+            paths.append(path)
+    return paths
+
+
 def write_panels(charts: Sequence[Chart], path: Path) -> None:
     """Write charts side by side into one file; its suffix is the format: .png, .svg or .pdf."""
     _save(draw_figure(charts), path)
@@ -55,7 +70,12 @@ def write_panels(charts: Sequence[Chart], path: Path) -> None:
 
 def _save(figure: Any, path: Path) -> None:
     content = io.BytesIO()
-    figure.savefig(content, format=path.suffix[1:], dpi=DPI)
+    from matplotlib import rc_context
+
+    # The same figure has the same bytes: no date, and no random names of its parts.
+    metadata = {"Date": None} if path.suffix == ".svg" else {}
+    with rc_context({"svg.hashsalt": "mnemoscope"}):
+        figure.savefig(content, format=path.suffix[1:], dpi=DPI, metadata=metadata)
     write_atomic(path, content.getvalue())
 
 
@@ -67,6 +87,24 @@ def draw_figure(charts: Sequence[Chart]) -> Any:
     figure = Figure(figsize=(width * len(charts), height), layout="constrained")
     for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
         _draw_chart(figure, axes, chart)
+    return figure
+
+
+def draw_grid(panels: Panels) -> Any:
+    """Return a matplotlib figure with the charts of panels in their grid."""
+    from matplotlib.figure import Figure
+
+    charts = panel_charts(panels)
+    columns = min(panels.columns, len(charts))
+    rows = -(-len(charts) // columns)
+    width, height = SMALL_PANEL
+    figure = Figure(figsize=(width * columns, height * rows + 0.4), layout="constrained")
+    figure.suptitle(_escape(panels.title), fontsize=12)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, chart in zip(grid, charts, strict=False):
+        _draw_chart(figure, axes, chart)
+    for axes in grid[len(charts) :]:
+        axes.set_visible(False)
     return figure
 
 
@@ -166,9 +204,18 @@ def _draw_marker(axes: Any, marker: Marker, chart: Chart) -> None:
 def _set_axis(axes: Any, name: str, chart: Chart) -> None:
     axis: Axis = getattr(chart, name)
     getattr(axes, f"set_{name}label")(_escape(axis.title))
-    ends = log_range(getattr(mark, name) for mark in chart.marks if isinstance(mark, Line | Points))
+    drawn = [getattr(mark, name) for mark in chart.marks if isinstance(mark, Line | Points)]
+    if axis.extent is not None and axis.extent.positive is not None:
+        drawn.append(np.array([axis.extent.positive, axis.extent.high]))
+    ends = log_range(drawn)
     if axis.share and not axis.log:
         getattr(axes, f"set_{name}lim")(*SHARE_RANGE)
+    elif axis.extent is not None and not axis.log:
+        padding = 0.04 * (axis.extent.high - axis.extent.low) or 0.5
+        getattr(axes, f"set_{name}lim")(axis.extent.low - padding, axis.extent.high + padding)
+    if axis.hidden:
+        getattr(axes, f"{name}axis").set_visible(False)
+        axes.spines[["left" if name == "y" else "bottom"]].set_visible(False)
     if not axis.log or ends is None:
         return
     markers = [marker.at for marker in chart.markers if marker.axis == name and marker.at > 0]

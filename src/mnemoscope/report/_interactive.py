@@ -90,11 +90,13 @@ def _smallest_dtype(values: np.ndarray) -> str:
 def _axis(chart: Chart, name: str) -> Json:
     axis: Axis = getattr(chart, name)
     described: Json = {"title": {"text": _escape(axis.title)}, "automargin": True}
+    if axis.hidden:
+        described["visible"] = False
     if any(_has_labels(mark, name) for mark in chart.marks):
         described["type"] = "category"
     elif axis.log:
         described |= {"type": "log", **(_log_axis(chart, name) or {})}
-    elif axis.share:
+    elif axis.share or axis.extent:
         described |= _linear_axis(chart, name)
     if name == "y" and chart.equal_axes:
         described |= {"scaleanchor": "x", "scaleratio": 1}
@@ -114,14 +116,21 @@ def _has_labels(mark: Mark, axis: str) -> bool:
 def _linear_axis(chart: Chart, name: str) -> Json:
     """The range of an axis while it is linear: 0 to 1 for shares, else what is drawn."""
     axis: Axis = getattr(chart, name)
-    return {"range": list(SHARE_RANGE)} if axis.share else {"autorange": True}
+    if axis.share:
+        return {"range": list(SHARE_RANGE)}
+    if axis.extent is None:
+        return {"autorange": True}
+    padding = 0.04 * (axis.extent.high - axis.extent.low) or 0.5
+    return {"range": [axis.extent.low - padding, axis.extent.high + padding]}
 
 
 def _log_axis(chart: Chart, name: str) -> Json | None:
     """Range (as powers of ten) and ticks of an axis while it is logarithmic; None if the reader cannot make it so."""
     axis: Axis = getattr(chart, name)
     drawn = [getattr(mark, name) for mark in chart.marks if isinstance(mark, Line | Points)]
-    ends = log_range(drawn) if axis.switch else None
+    if axis.extent is not None and axis.extent.positive is not None:
+        drawn.append(np.array([axis.extent.positive, axis.extent.high]))
+    ends = log_range(drawn) if axis.switch or axis.log else None
     if ends is None:
         return None
     low, high = (math.log10(end) for end in ends)

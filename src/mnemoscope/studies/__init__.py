@@ -65,8 +65,17 @@ runs them without the command line; `mnemoscope report studies` draws the pages 
 from mnemoscope.studies._charts import band
 from mnemoscope.studies._cost import machine_factor, training_seconds, words_for
 from mnemoscope.studies._jobs import Done, Result, measure, run_measurement, train
+from mnemoscope.studies._pages import write_pages
 from mnemoscope.studies._record import Cost, ScaleResult, SeedResult, StudyRecord, read_charts, read_costs, read_record
-from mnemoscope.studies._reproduce import Outcome, Plan, make_plan, reproduce
+from mnemoscope.studies._reproduce import (
+    Outcome,
+    Plan,
+    estimated_seconds,
+    is_studies,
+    known_verdict,
+    make_plan,
+    reproduce,
+)
 from mnemoscope.studies._study import (
     PAPERS,
     SCALES,
@@ -105,6 +114,9 @@ __all__ = [
     "Verdict",
     "band",
     "choose",
+    "estimated_seconds",
+    "is_studies",
+    "known_verdict",
     "load",
     "machine_factor",
     "make_plan",
@@ -120,4 +132,5 @@ __all__ = [
     "train",
     "training_seconds",
     "words_for",
+    "write_pages",
 ]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import make_folder, read_json, to_json, write_atomic
+from mnemoscope.files import make_folder, read_bytes, read_json, to_json, write_atomic
 from mnemoscope.report import Chart, Panels, charts_from_json, charts_to_json
 from mnemoscope.schema import from_dict, to_dict
 from mnemoscope.studies._study import SCALES, Cells, PublishedCell, Scale, Setting, Study
@@ -149,7 +149,8 @@ def judged(study: Study, scale: Scale, result: ScaleResult) -> ScaleResult:
     """Return the results with the verdicts that follow from their cells and the study's claims."""
     expected = list(study.published.values)
     claims = judge_claims(study.claims, scale, result.cells(expected))
-    corrected = judge_study(claims, "corrected") if any(claim.form == "corrected" for claim in claims) else None
+    is_corrected = any(claim.form == "corrected" and claim.headline for claim in claims)
+    corrected = judge_study(claims, "corrected") if is_corrected else None
     return replace(result, claims=claims, verdict=judge_study(claims), corrected=corrected)
 
 
@@ -191,10 +192,17 @@ def write_record(
 ) -> None:
     """Write the files of a study's folder, study.json last."""
     make_folder(folder)
-    write_atomic(folder / CHARTS, to_json({scale: charts_to_json(drawn) for scale, drawn in charts.items()}))
-    write_atomic(folder / COST, _readable({scale: to_dict(costs[scale]) for scale in SCALES if scale in costs}))
-    write_atomic(folder / TABLE, _table(record).encode())
-    write_atomic(folder / FILE, _readable(to_dict(record)))
+    known = [scale for scale in SCALES if scale in charts]
+    _write(folder / CHARTS, to_json({scale: charts_to_json(charts[scale]) for scale in known}))
+    _write(folder / COST, _readable({scale: to_dict(costs[scale]) for scale in SCALES if scale in costs}))
+    _write(folder / TABLE, _table(record).encode())
+    _write(folder / FILE, _readable(to_dict(record)))
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file, unless it is the same already: figures that are newer than their charts need not be drawn again."""
+    if not path.exists() or read_bytes(path) != data:
+        write_atomic(path, data)
 
 
 def _readable(value: Any) -> bytes:

@@ -69,6 +69,8 @@ class Outcome:
     """Why it was not run."""
     missing: int = 0
     """Jobs that have not ended."""
+    failed: tuple[str, ...] = ()
+    """Jobs that failed, and why."""
     kept: bool = False
     """True if an earlier, complete result was kept because this one is not complete."""
 
@@ -102,6 +104,7 @@ class Plan:
         return self._seconds(self.all_jobs)
 
     def _seconds(self, jobs: Mapping[str, Job]) -> float:
+        """About how long those of some jobs take that have not ended."""
         factor = 1.0 if torch.cuda.is_available() else machine_factor()
         return factor * sum(job.seconds for name, job in jobs.items() if name not in self.done)
 
@@ -175,7 +178,7 @@ def check_folder(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise MnemoscopeError(f"{path} is a file; choose another folder for the studies")
     found = list(path.iterdir()) if path.is_dir() else []
-    if not (path / MARK).exists() and any(entry.name not in _ALLOWED for entry in found):
+    if not is_studies(path) and any(entry.name not in _ALLOWED for entry in found):
         raise MnemoscopeError(f"{path} is not empty and holds no studies; choose another folder")
 
 
@@ -194,6 +197,24 @@ def make_plan(studies: Sequence[Study], scale: Scale, seeds: int, out: Path) -> 
         if _has_ended(plan.runs / name):
             plan.done.add(name)
     return plan
+
+
+def estimated_seconds(study: Study, scale: Scale) -> float:
+    """Return about how long a study takes on this machine, for one seed, one job after the other."""
+    jobs = {job.name: job for job in study.jobs(scale, 0).values()}
+    return Plan(scale, Path())._seconds(jobs)
+
+
+def known_verdict(study: Study, scale: Scale, out: Path) -> Verdict | None:
+    """Return the verdict in the folder `out`, or else the one that this version came with; None without one."""
+    record = read_record(out / study.id)
+    result = record.result(scale) if record else None
+    return shipped_verdict(study.id, scale) if result is None else judged(study, scale, result).verdict
+
+
+def is_studies(path: Path) -> bool:
+    """True if a folder is one that `reproduce` wrote."""
+    return (path / MARK).is_file()
 
 
 def keep_within(plan: Plan, seconds: float) -> None:
@@ -279,9 +300,11 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     done = {seed: _done(plan, study, seed) for seed in plan.jobs[study.id]}
     new = tuple(_seed_result(study, scale, plan.jobs[study.id][seed], found, failures) for seed, found in done.items())
     missing = sum(len(one.missing) for one in new)
+    failed = tuple(message for one in new for message in one.failed)
     if old is not None and old.is_complete and not all(one.is_complete for one in new):
         again = judged(study, scale, old)
-        return Outcome(study.id, scale, again.verdict, again.corrected, old.verdict, missing=missing, kept=True)
+        verdicts = (again.verdict, again.corrected, old.verdict)
+        return Outcome(study.id, scale, *verdicts, missing=missing, failed=failed, kept=True)
 
     # Seeds that were not asked for this time stay, if they are of the same jobs.
     kept = () if old is None else tuple(one for one in old.seeds if _is_current(study, scale, one))
@@ -306,7 +329,7 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     write_record(folder, base.with_result(scale, result), costs, charts)
     worse = _worse(result, recorded)
     known = recorded.verdict if isinstance(recorded, ScaleResult) else recorded
-    return Outcome(study.id, scale, result.verdict, result.corrected, known, worse, missing=missing)
+    return Outcome(study.id, scale, result.verdict, result.corrected, known, worse, missing=missing, failed=failed)
 
 
 def _is_current(study: Study, scale: Scale, one: SeedResult) -> bool:

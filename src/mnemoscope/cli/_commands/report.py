@@ -1,4 +1,4 @@
-"""mnemoscope report FOLDER...: write the page again from findings, or an index over a folder of runs."""
+"""mnemoscope report FOLDER...: write the page again from findings, of studies, or an index over a folder of runs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import LOCK_SECONDS, locked, make_folder
 from mnemoscope.finding import Examination
 from mnemoscope.report import write_index
+from mnemoscope.studies import is_studies, write_pages
 from mnemoscope.training import Run
 
 INDEX = "index.html"
@@ -27,7 +28,7 @@ class Report:
     """Write the page again from the findings in folders, without measuring; for a folder of runs, an index of them."""
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders that `mnemoscope examine` wrote, runs that were examined, or one folder of runs."""
+    """Folders that `mnemoscope examine` wrote, runs that were examined, one folder of runs, or one of studies."""
     out: Path | None = None
     """Where the page goes; by default the first folder."""
     figures: tuple[Format, ...] = ()
@@ -39,6 +40,9 @@ def main(arguments: list[str]) -> int:
     options = parse(Report, arguments, "report")
     if not options.folders:
         raise MnemoscopeError("no folder was given; mnemoscope report FOLDER takes findings, or a folder of runs")
+    if len(options.folders) == 1 and is_studies(options.folders[0]):
+        _print_page(write_pages(options.folders[0]), options.output)
+        return 0
     examinations: dict[str, Examination] = {}
     for folder in options.folders:
         for name, examination in load_examinations(folder).items():
@@ -55,11 +59,15 @@ def main(arguments: list[str]) -> int:
     else:
         raise MnemoscopeError(f"{first} holds neither findings nor runs; mnemoscope examine makes findings")
 
-    if options.output.json:
-        show_json({"report": str(page)})
-    elif not options.output.quiet:
-        say(page)
+    _print_page(page, options.output)
     return 0
+
+
+def _print_page(page: Path, output: OutputOptions) -> None:
+    if output.json:
+        show_json({"report": str(page)})
+    elif not output.quiet:
+        say(page)
 
 
 def _examination_folder(folder: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,8 +72,11 @@ class EngineOptions:
     """Slurm: submitit's parameters, as slurm_partition=gpu timeout_min=60."""
 
     @contextmanager
-    def open(self, threads: int) -> Iterator[Engine]:
-        """The engine, ready to run jobs of `threads` CPUs each inside the block."""
+    def open(self, threads: int, preload: Sequence[str] = ()) -> Iterator[Engine]:
+        """The engine, ready to run jobs of `threads` CPUs each inside the block.
+
+        `preload` names modules that the jobs need, which processes of this machine then need not import each.
+        """
         if self.engine == "ray":
             ray = RayEngine(self.address, jobs=self.jobs, threads=threads, gpus=self.gpus)
             try:
@@ -84,7 +87,7 @@ class EngineOptions:
             parameters = dict(_parameter(word) for word in self.slurm)
             yield SlurmEngine(jobs=self.jobs, threads=threads, gpus=int(self.gpus), parameters=parameters)
         else:
-            yield LocalEngine(self.jobs, threads=threads)
+            yield LocalEngine(self.jobs, threads=threads, preload=preload)
 
 
 @dataclass(frozen=True)

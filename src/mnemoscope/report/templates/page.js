@@ -4,7 +4,8 @@
   const chartByKey = new Map(charts.map((chart) => [chart.key, chart]));
   const plots = [...document.querySelectorAll(".plot")];
   const chartOf = (plot) => chartByKey.get(plot.dataset.chart);
-  const plotOf = (button) => button.closest(".chart").querySelector(".plot");
+  const plotsOf = (button) => [...button.closest(".chart").querySelectorAll(".plot")];  // several, of panels
+  const plotOf = (button) => plotsOf(button)[0];
 
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const touch = matchMedia("(pointer: coarse)").matches;
@@ -96,12 +97,15 @@
   // Tools of a chart
 
   function toggleLog(button) {
-    const plot = plotOf(button);
-    const chart = chartOf(plot);
     const name = button.dataset.log;
-    const axis = chart.layout[name + "axis"];
-    const log = axis.type !== "log";
+    const log = button.getAttribute("aria-pressed") !== "true";
     button.setAttribute("aria-pressed", String(log));
+    for (const plot of plotsOf(button)) setLog(plot, name, log);
+  }
+
+  function setLog(plot, name, log) {
+    const chart = chartOf(plot);
+    const axis = chart.layout[name + "axis"];
     axis.type = log ? "log" : "linear";
     for (const key of ["range", "autorange", "tickmode", "tickvals", "ticktext"]) delete axis[key];
     Object.assign(axis, log && chart.logs[name] ? chart.logs[name] : chart.linear[name]);
@@ -220,6 +224,23 @@
     body.append(...[...body.rows].sort(compare));
   }
 
+  // Filtering
+
+  function filterRows() {
+    const wanted = Object.fromEntries(filters.map((field) => [field.dataset.filter, field.value.trim().toLowerCase()]));
+    const rows = [...document.querySelector("table.sortable").tBodies[0].rows];
+    for (const row of rows) {
+      row.hidden = (wanted.paper && row.dataset.paper.toLowerCase() !== wanted.paper)
+        || (wanted.verdict && !row.dataset.verdict.split(" ").includes(wanted.verdict))
+        || ![...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase().includes(wanted.words);
+    }
+    const shown = rows.filter((row) => !row.hidden).length;
+    document.querySelector("[data-filtered]").textContent = shown < rows.length ? `${shown} of ${rows.length}` : "";
+  }
+
+  const filters = [...document.querySelectorAll("[data-filter]")];
+  for (const field of filters) field.addEventListener("input", filterRows);
+
   // Events
 
   const onClick = (selector, action) => {
@@ -227,8 +248,8 @@
   };
   for (const plot of plots) plot.addEventListener("keydown", onKey);
   onClick("[data-log]", toggleLog);
-  onClick("[data-reset]", (button) => resetZoom(plotOf(button)));
-  onClick("[data-numbers]", (button) => copy(chartText(plotOf(button)), button));
+  onClick("[data-reset]", (button) => plotsOf(button).forEach(resetZoom));
+  onClick("[data-numbers]", (button) => copy(plotsOf(button).map(chartText).join("\n\n"), button));
   onClick("[data-surface]", toggle3d);
   for (const button of document.querySelectorAll("[data-surface]")) {
     button.hidden = !(chartOf(plotOf(button)).surface && hasWebGL);

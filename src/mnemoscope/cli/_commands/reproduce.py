@@ -1,0 +1,172 @@
+"""mnemoscope reproduce ID...: the papers' tables, figures and claims, made again and judged; without ids, the list."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.table import Table
+
+from mnemoscope.cli._commands.sweep import EngineOptions
+from mnemoscope.cli._console import OutputOptions, parse, show, show_json, terminal
+from mnemoscope.cli._sweep_progress import SweepView
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.studies import (
+    SCALES,
+    Outcome,
+    Plan,
+    Scale,
+    Study,
+    Verdict,
+    estimated_seconds,
+    is_studies,
+    known_verdict,
+    load,
+    reproduce,
+    words_for,
+    write_pages,
+)
+
+LISTED_REASONS = 8  # studies that were not run, of which each has a line
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Make the papers' tables, figures and claims again and judge them; without ids, list them with their cost."""
+
+    ids: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Studies, as kerg/table5; the beginning of an id stands for all that begin with it."""
+    all: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Take every study."""
+    full: tyro.conf.FlagCreatePairsOff[bool] = False
+    """The paper's size, which takes hours; by default the quick version, at most two minutes each."""
+    seeds: int = 1
+    """Seeds, from 0; more of them add to those that are there."""
+    budget: float | None = None
+    """Minutes: only the cheapest studies that fit are run."""
+    out: Path = Path("studies")
+    """Where pages, results and runs go; what has ended there is not run again."""
+    where: tyro.conf.OmitArgPrefixes[EngineOptions] = field(default_factory=EngineOptions)
+    output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(Reproduce, arguments, "reproduce")
+    scale: Scale = "full" if options.full else "quick"
+    if not options.ids and not options.all:
+        _list(options)
+        return 0
+    view = _View(options.output.quiet)
+    try:
+        with options.where.open(1, preload=("mnemoscope.studies", "mnemoscope.scopes")) as engine, view.shown():
+            outcomes = reproduce(
+                [""] if options.all else options.ids,
+                scale,
+                seeds=options.seeds,
+                engine=engine,
+                out=options.out,
+                budget=options.budget,
+                callback=view,
+                on_plan=lambda plan: view.begin(plan, engine.slots),
+            )
+    except KeyboardInterrupt:
+        seen = f"{write_pages(options.out)} shows what there is; " if is_studies(options.out) else ""
+        terminal().print(f"stopped; {seen}the same command goes on", highlight=False, soft_wrap=True)
+        return 128 + (view.signal_number or 2)
+    page = write_pages(options.out)
+    _tell(outcomes, page, options.output)
+    failed = [message for outcome in outcomes for message in outcome.failed]
+    if failed:
+        raise MnemoscopeError(f"{len(failed)} jobs failed ({options.out}/runs/failures.jsonl): {failed[0]}")
+    return 1 if any(outcome.worse for outcome in outcomes) else 0
+
+
+class _View(SweepView):
+    """A line for each job that has ended, and one bar."""
+
+    title = "reproduce"
+
+    def __init__(self, quiet: bool) -> None:
+        super().__init__((), 0, quiet)
+
+    def begin(self, plan: Plan, slots: int) -> None:
+        """Say what is to be done, and about how long it takes."""
+        self.total = len(plan.all_jobs)
+        if not self.quiet:
+            self.console.print(plan.words(slots), highlight=False, soft_wrap=True)
+
+
+def _tell(outcomes: Sequence[Outcome], page: Path, output: OutputOptions) -> None:
+    if output.json:
+        show_json({"page": str(page), "studies": [_plain(outcome) for outcome in outcomes]})
+        return
+    if output.quiet:
+        return
+    run = [outcome for outcome in outcomes if not outcome.skipped]
+    if run:
+        table = Table("study", "verdict", "as corrected", "recorded before", "")
+        for outcome in run:
+            corrected = "" if outcome.corrected is None else str(outcome.corrected)
+            recorded = "" if outcome.recorded is None else str(outcome.recorded)
+            table.add_row(outcome.id, str(outcome.verdict), corrected, recorded, _remark(outcome))
+        show(table)
+    skipped = [outcome for outcome in outcomes if outcome.skipped]
+    for outcome in skipped[:LISTED_REASONS]:
+        print(f"not run: {outcome.id} {outcome.skipped}")
+    if len(skipped) > LISTED_REASONS:
+        print(f"not run: {len(skipped) - LISTED_REASONS} more")
+    counts = Counter(outcome.verdict.word for outcome in run)
+    print(", ".join([*(f"{count} {word}" for word, count in counts.items()), str(page)]))
+
+
+def _remark(outcome: Outcome) -> str:
+    remarks = []
+    if outcome.worse:
+        remarks.append(f"worse: {', '.join(outcome.worse)}")
+    if outcome.missing:
+        remarks.append(f"{outcome.missing} jobs missing")
+    if outcome.failed:
+        remarks.append(f"{len(outcome.failed)} jobs failed")
+    if outcome.kept:
+        remarks.append("the recorded result is kept")
+    return "; ".join(remarks)
+
+
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    plain = asdict(outcome)
+    for name in ("verdict", "corrected", "recorded"):
+        value = getattr(outcome, name)
+        plain[name] = None if value is None else str(value)
+    return plain
+
+
+def _list(options: Reproduce) -> None:
+    """Every study, with its cost on this machine and its last verdict."""
+    studies = load()
+    rows = [_row(study, options.out) for study in studies.values()]
+    if options.output.json:
+        show_json(rows)
+    elif not options.output.quiet:
+        table = Table("study", "what it shows", "quick", "full", "last verdict", title=f"{len(rows)} studies")
+        for row in rows:
+            costs = [words_for(row["seconds"][scale]) for scale in SCALES]
+            verdicts = ", ".join(f"{scale}: {word}" for scale, word in row["verdicts"].items() if word)
+            table.add_row(row["id"], row["shows"], *costs, verdicts)
+        show(table)
+        print("mnemoscope reproduce ID... makes them again; --full at the paper's size")
+
+
+def _row(study: Study, out: Path) -> dict[str, Any]:
+    verdicts: dict[str, Verdict | None] = {scale: known_verdict(study, scale, out) for scale in SCALES}
+    return {
+        "id": study.id,
+        "paper": study.paper,
+        "where": study.where,
+        "shows": study.shows,
+        "seconds": {scale: round(estimated_seconds(study, scale), 1) for scale in SCALES},
+        "verdicts": {scale: None if verdict is None else str(verdict) for scale, verdict in verdicts.items()},
+    }

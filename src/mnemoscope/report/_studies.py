@@ -1,0 +1,141 @@
+"""Pages of studies: an index with a filter, and a page a study with the published and our values side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mnemoscope.files import write_atomic
+from mnemoscope.report._chart import Chart, Panels
+from mnemoscope.report._index import Cell
+from mnemoscope.report._interactive import plotly_chart
+from mnemoscope.report._page import MAX_BYTES, fill_template
+from mnemoscope.report._panels import charts_in, with_key
+
+Agreement = Literal["agrees", "differs", "unknown", ""]
+
+
+@dataclass(frozen=True)
+class TwoValues:
+    """A cell with two values: what was published, and ours with its spread; both in words."""
+
+    published: str
+    ours: str
+    spread: str = ""
+    agreement: Agreement = ""
+
+
+@dataclass(frozen=True)
+class VerdictWords:
+    """A verdict in words, and the word that gives it its color."""
+
+    word: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ClaimLine:
+    """A claim and its verdict; `form` says whether it is as printed, as corrected, or ours."""
+
+    text: str
+    form: str
+    headline: bool
+    verdict: VerdictWords
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What one size of a study gave, as its page shows it."""
+
+    scale: str
+    verdict: VerdictWords
+    corrected: VerdictWords | None
+    claims: Sequence[ClaimLine]
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[TwoValues]]]
+    seeds: str
+    facts: Sequence[tuple[str, str]]
+    """Cost, machine, date and versions, by name."""
+    problems: Sequence[str] = ()
+    """Runs that diverged, jobs that failed or are missing."""
+    charts: Sequence[Chart | Panels] = ()
+
+    @property
+    def has_table(self) -> bool:
+        return bool(self.rows)
+
+
+@dataclass(frozen=True)
+class StudyPage:
+    """All that the page of a study shows."""
+
+    id: str
+    paper: str
+    where: str
+    shows: str
+    ours: bool
+    words: str
+    errata: Sequence[str]
+    would_change: str
+    surprise: str
+    settings: Sequence[tuple[str, str, str, str]]
+    """Name, value, source and note."""
+    quick_settings: Sequence[tuple[str, str, str, str]]
+    corner: str
+    """The title of the first column."""
+    published_note: str
+    results: Sequence[StudyResult] = ()
+    files: Sequence[str] = ()
+    """Files beside the page: study.json, cells.csv, figures."""
+
+
+@dataclass(frozen=True)
+class IndexRow:
+    """A study in the index."""
+
+    id: str
+    link: str
+    paper: str
+    where: str
+    shows: str
+    verdicts: Mapping[str, VerdictWords | None]
+    """By size."""
+    compared: str
+    """The first published number and ours: "100 % | 99.7 %"."""
+    cost: Cell
+    date: str
+
+    @property
+    def words(self) -> str:
+        """The verdicts' words, for the filter."""
+        return " ".join(verdict.word for verdict in self.verdicts.values() if verdict) or "open"
+
+
+def write_study_page(page: StudyPage, path: Path) -> Path:
+    """Write the page of a study. Charts keep as much detail as the page can hold."""
+    detail = 1.0
+    text = _study(page, detail)
+    while len(text.encode()) > MAX_BYTES and detail > 0.05:
+        detail /= 2
+        text = _study(page, detail)
+    write_atomic(path, text.encode())
+    return path
+
+
+def _study(page: StudyPage, detail: float) -> str:
+    drawn = {result.scale: [with_key(chart, result.scale) for chart in result.charts] for result in page.results}
+    charts = [plotly_chart(chart, detail) for shown in drawn.values() for chart in charts_in(shown)]
+    return fill_template("study.html", charts, page=page, drawn=drawn)
+
+
+def write_studies_index(rows: Sequence[IndexRow], path: Path, title: str) -> Path:
+    """Write the index of studies, with a filter by paper, verdict and words."""
+    papers = list(dict.fromkeys(row.paper for row in rows))
+    counts = {
+        word: sum(word in row.words.split() for row in rows)
+        for word in ("reproduced", "partly", "contradicted", "open")
+    }
+    write_atomic(path, fill_template("studies.html", [], rows=rows, papers=papers, counts=counts, title=title).encode())
+    return path

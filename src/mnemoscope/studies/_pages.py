@@ -1,0 +1,252 @@
+"""The pages of a folder of studies, drawn from its files alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+from mnemoscope.files import LOCK_SECONDS, locked
+from mnemoscope.report import (
+    Agreement,
+    Cell,
+    Chart,
+    ClaimLine,
+    IndexRow,
+    Panels,
+    StudyPage,
+    StudyResult,
+    TwoValues,
+    VerdictWords,
+    write_numbered_figures,
+    write_studies_index,
+    write_study_page,
+)
+from mnemoscope.studies._cost import words_for
+from mnemoscope.studies._record import (
+    CHARTS,
+    FILE,
+    TABLE,
+    Cost,
+    ScaleResult,
+    StudyRecord,
+    describe,
+    judged,
+    read_charts,
+    read_costs,
+    read_record,
+)
+from mnemoscope.studies._study import SCALES, PublishedCell, Scale, Setting, Study, load, medians
+from mnemoscope.studies._verdict import Verdict
+
+PAGE = "index.html"
+FORMATS = ("svg", "png")
+
+
+def write_pages(out: str | Path) -> Path:
+    """Draw the index, a page and the figures of each study in a folder again, without running anything."""
+    folder = Path(out)
+    studies = load()
+    rows = []
+    with locked(folder, wait=LOCK_SECONDS, again=True):
+        for study_id in dict.fromkeys([*studies, *_recorded(folder)]):
+            study = studies.get(study_id)
+            record = current_record(study, folder / study_id)
+            if record is None:
+                continue
+            costs = read_costs(folder / study_id)
+            if record.quick or record.full:
+                charts = read_charts(folder / study_id)
+                _draw_figures(folder / study_id, charts.get("full") or charts.get("quick") or [])
+                write_study_page(study_page(record, costs, charts, folder / study_id), folder / study_id / PAGE)
+            rows.append(_index_row(record, costs))
+        return write_studies_index(rows, folder / PAGE, "Studies: the papers made again")
+
+
+def current_record(study: Study | None, folder: Path) -> StudyRecord | None:
+    """Return what is recorded of a study, with the words and claims that it has now and the verdicts that follow.
+
+    A study that there is no longer is as it was recorded; None if there is neither.
+    """
+    record = read_record(folder)
+    if study is None:
+        return record
+    base = describe(study)
+    for scale in SCALES:
+        result = record.result(scale) if record else None
+        if result is not None:
+            base = base.with_result(scale, judged(study, scale, result))
+    return base
+
+
+def _recorded(folder: Path) -> Iterable[str]:
+    """The ids of the studies that a folder has files of."""
+    return sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob(f"*/*/{FILE}"))
+
+
+def _draw_figures(folder: Path, charts: Sequence[Chart | Panels]) -> None:
+    """Write figure-N.svg and .png, unless they are newer than the charts."""
+    wanted = {f"figure-{number}.{suffix}" for number in range(1, len(charts) + 1) for suffix in FORMATS}
+    for old in folder.glob("figure-*.*"):
+        if old.name not in wanted:
+            old.unlink()
+    made = (folder / CHARTS).stat().st_mtime_ns if charts else 0
+    if all((folder / name).exists() and (folder / name).stat().st_mtime_ns >= made for name in wanted):
+        return
+    write_numbered_figures(charts, folder, FORMATS)
+
+
+def study_page(
+    record: StudyRecord, costs: dict[str, Cost], charts: dict[str, list[Chart | Panels]], folder: Path
+) -> StudyPage:
+    """Return what the page of a study shows; the full size first."""
+    results = []
+    for scale in reversed(SCALES):
+        result = record.result(scale)
+        if result is not None:
+            results.append(_result(record, scale, result, costs.get(scale), charts.get(scale, [])))
+    files = [name for name in (FILE, TABLE) if (folder / name).exists()]
+    return StudyPage(
+        id=record.id,
+        paper=record.paper,
+        where=record.where,
+        shows=record.shows,
+        ours=record.ours,
+        words=record.words,
+        errata=record.errata,
+        would_change=record.would_change,
+        surprise=record.surprise,
+        settings=_settings(record.settings),
+        quick_settings=_settings(record.quick_settings),
+        corner=record.row_title,
+        published_note=record.published_note,
+        results=results,
+        files=[*files, *sorted(path.name for path in folder.glob("figure-*.*"))],
+    )
+
+
+def _settings(settings: Iterable[Setting]) -> list[tuple[str, str, str, str]]:
+    return [(setting.name, setting.value, setting.source, setting.note) for setting in settings]
+
+
+def _words(verdict: Verdict) -> VerdictWords:
+    return VerdictWords(verdict.word, str(verdict))
+
+
+def _result(
+    record: StudyRecord, scale: Scale, result: ScaleResult, cost: Cost | None, charts: Sequence[Chart | Panels]
+) -> StudyResult:
+    columns, rows = two_values(record, result)
+    problems = [
+        f"seed {one.seed}: {text}"
+        for one in result.seeds
+        for text in (*one.diverged, *one.failed, *(f"{name} has not ended" for name in one.missing))
+    ]
+    facts = [(name, version) for name, version in result.versions.items()]
+    if cost is not None:
+        seconds = f"{words_for(cost.seconds)} in {cost.jobs} jobs"
+        facts = [("cost", seconds), ("machine", cost.machine), ("date", cost.date), *facts]
+    numbers = ", ".join(str(one.seed) for one in result.seeds)
+    return StudyResult(
+        scale=scale,
+        verdict=_words(result.verdict),
+        corrected=None if result.corrected is None else _words(result.corrected),
+        claims=[ClaimLine(claim.text, claim.form, claim.headline, _words(claim.verdict)) for claim in result.claims],
+        columns=columns,
+        rows=rows,
+        seeds=f"seed{'s' if len(result.seeds) > 1 else ''} {numbers}",
+        facts=facts,
+        problems=problems,
+        charts=charts,
+    )
+
+
+def two_values(record: StudyRecord, result: ScaleResult) -> tuple[list[str], list[tuple[str, list[TwoValues]]]]:
+    """Return the columns and rows of the table with the published and our value in each cell."""
+    cells = result.cells()
+    ours = [key for one in result.seeds for key in ((row, column) for row, column, _ in one.cells)]
+    rows = list(dict.fromkeys([*record.rows, *(row for row, _ in ours)]))
+    columns = list(dict.fromkeys([*record.columns, *(column for _, column in ours)]))
+    known = medians(list(cells.values()))
+    published = record.published_cells
+    table = []
+    for row in rows:
+        line = []
+        for column in columns:
+            values = [one[row, column] for one in cells.values() if (row, column) in one]
+            line.append(_two_values(record, published.get((row, column)), known.get((row, column)), values))
+        table.append((row, line))
+    return columns, table
+
+
+def _two_values(
+    record: StudyRecord, published: PublishedCell, ours: float | None, values: Sequence[float]
+) -> TwoValues:
+    spread = ""
+    if len(values) > 1:
+        spread = f"[{number_words(min(values), record.percent)}, {number_words(max(values), record.percent)}]"
+    words = number_words(published, record.percent)
+    return TwoValues(words, number_words(ours, record.percent), spread, _agreement(published, ours, record.within))
+
+
+def _agreement(published: PublishedCell, ours: float | None, within: float) -> Agreement:
+    """Whether ours is as near to the published number as it should be; nothing where no nearness is asked."""
+    if ours is None:
+        return "unknown"
+    if isinstance(published, str):
+        return "differs"  # a word, such as OOM, where we have a number
+    if published is None or not within:
+        return ""
+    return "agrees" if abs(ours - published) <= within * abs(published) else "differs"
+
+
+def number_words(value: PublishedCell, percent: bool = False) -> str:
+    """Return a value as tables show it: four digits, a share as percent, a dash if it is not known."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    if percent:
+        return f"{100 * value:.4g} %"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
+
+
+def first_comparison(record: StudyRecord) -> str:
+    """Return the first published number that we have, too, beside ours; of the full size, if it was run."""
+    for result in (record.full, record.quick):
+        if result is None:
+            continue
+        known = medians(list(result.cells().values()))
+        for key, value in record.published_cells.items():
+            if isinstance(value, float | int) and key in known:
+                return f"{number_words(value, record.percent)} | {number_words(known[key], record.percent)}"
+    return ""
+
+
+def _index_row(record: StudyRecord, costs: dict[str, Cost]) -> IndexRow:
+    latest = costs.get("full") or costs.get("quick")
+    cost = Cell("–", "", True)
+    if latest is not None:
+        cost = Cell(words_for(latest.seconds), repr(latest.seconds), True)
+    results = {scale: record.result(scale) for scale in SCALES}
+    has_page = any(results.values())
+    return IndexRow(
+        id=record.id,
+        link=quote(f"{record.id}/{PAGE}") if has_page else "",
+        paper=record.paper,
+        where=record.where,
+        shows=record.shows,
+        verdicts={scale: None if result is None else _verdicts(result) for scale, result in results.items()},
+        compared=first_comparison(record),
+        cost=cost,
+        date=latest.date if latest else "",
+    )
+
+
+def _verdicts(result: ScaleResult) -> VerdictWords:
+    """The verdict of a size; with that of its corrected claims, if they change it."""
+    words = _words(result.verdict)
+    if result.corrected is None or result.corrected.word == result.verdict.word:
+        return words
+    return replace(words, text=f"{words.text} as printed, {result.corrected} as corrected")
