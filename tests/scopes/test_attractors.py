@@ -16,6 +16,7 @@ from mnemoscope.scopes._measures.fixed_points import fixed_points
 from mnemoscope.scopes._measures.periods import find_period
 from mnemoscope.systems import ChaoticLSTM
 from mnemoscope.theory.smoothness import chaotic_lstm, stability_limit
+from mnemoscope.training import NetworkConfig, SequenceModel
 
 
 def scalar(weight: float) -> mnemoscope.RNN:
@@ -238,3 +239,110 @@ def test_one_attractor_of_a_random_network_with_complex_eigenvalues() -> None:
     network = mnemoscope.systems.RandomTanhNetwork(seed=3)
     found = attractors(network, network.inputs(10), seed=3)
     assert (found.figures["attractors"], found.figures["periods"]) == (1, 1)
+
+
+def network(**options) -> SequenceModel:
+    """The network that `mnemoscope train` trains, on 5 different ids or on vectors of 5 numbers."""
+    config = NetworkConfig(model="LSTM", hidden_size=3, **options)
+    return SequenceModel(5, 2 if not config.tied else 5, config, token_input=bool(config.embedding)).double()
+
+
+def between(start: nn.Module, end: nn.Module):
+    """s -> (1 - s) start + s end, as a user writes it."""
+    before, after = start.state_dict(), end.state_dict()
+    return lambda s: {name: (1 - s) * before[name] + s * after[name] for name in before}
+
+
+def test_path_of_state_dicts_outputs_and_several_constants() -> None:
+    """Ribeiro et al. 2019, figs 5, 8, 9: the outputs under each constant symbol, along the way to another network."""
+    torch.manual_seed(0)
+    start, end = network(), network()
+    x, symbols = torch.zeros(4, 2, 5, dtype=torch.float64), torch.eye(5, dtype=torch.float64)[:3]
+    options = dict(steps=20, recorded=6, starts=4, outputs=True, fixed=False)
+    found = attractors(start, x, path=between(start, end), values=[0.0, 0.5, 1.0], constants=symbols, **options)
+    assert found.series["outputs"].shape == (3, 3, 4, 6, 2)
+    assert found.series["period"].shape == (3, 3, 4)
+    assert found.labels["x"] == "s, along the path"
+    for k, symbol in enumerate(symbols):  # the end of the path under each symbol is the other network under it
+        alone = attractors(end, x, constants=symbol[None], **options)
+        np.testing.assert_allclose(found.series["outputs"][k, 2], alone.series["outputs"][0], atol=1e-12)
+        np.testing.assert_allclose(found.series["orbits"][k, 2], alone.series["orbits"][0], atol=1e-12)
+
+
+def test_outputs_are_read_from_the_states() -> None:
+    torch.manual_seed(0)
+    model, x = network(), torch.zeros(4, 2, 5, dtype=torch.float64)
+    chosen = attractors(model, x, steps=20, recorded=6, outputs=[1], fixed=False)
+    whole = attractors(model, x, steps=20, recorded=6, outputs=True, fixed=False)
+    np.testing.assert_allclose(chosen.series["outputs"][..., 0], whole.series["outputs"][..., 1])
+    assert chosen.labels["outputs"] == ["output 1"]
+    state, y = model.initial_state(1), None
+    start = attractors(model, x, constants=x[0, :1], start=state, steps=20, recorded=6, outputs=True, fixed=False)
+    for _ in range(int(start.figures["transient"]) + 6):
+        y, state = model.step(x[0, :1], state)
+    np.testing.assert_allclose(start.series["outputs"][0, 0, -1], y.detach()[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_embedding_moves_along_the_path(tied: bool) -> None:
+    torch.manual_seed(0)
+    start, end = (network(embedding=3, tied=tied) for _ in range(2))
+    ids, both = torch.randint(5, (4, 2)), torch.tensor([1, 4])
+    options = dict(steps=20, recorded=6, starts=3, outputs=[0], fixed=False)
+    found = attractors(start, ids, path=between(start, end), values=[0.0, 1.0], constants=both, **options)
+    for k, symbol in enumerate((1, 4)):
+        alone = attractors(end, ids, constants=end.embed(torch.tensor([symbol])).detach(), **options)
+        np.testing.assert_allclose(found.series["outputs"][k, 1], alone.series["outputs"][0], atol=1e-12)
+
+
+def test_fixed_points_under_an_id() -> None:
+    torch.manual_seed(0)
+    model, ids = network(embedding=3), torch.randint(5, (4, 2))
+    by_id = attractors(model, ids, constants=torch.tensor([2]))
+    by_row = attractors(model, ids, constants=model.embed(torch.tensor([2])).detach())
+    np.testing.assert_allclose(by_id.series["fixed_points"], by_row.series["fixed_points"])
+
+
+def test_a_given_start_is_taken_as_it_is() -> None:
+    """The chaotic LSTM from (.5, .5): no noise, so that its orbit is the system's own."""
+    layer = chaotic()
+    half = torch.full((1, 1, 2), 0.5, dtype=torch.float64)
+    found = attractors(layer, SILENCE, path="scale", values=[1.0], start=(half, half), steps=10, recorded=5)
+    own = ChaoticLSTM(s=1.0)(torch.zeros(200, 1, 1, dtype=torch.float64))[0][:, 0, 0].detach()
+    assert found.series["orbits"].shape == (1, 1, 5)
+    begin = int(found.figures["transient"])
+    np.testing.assert_allclose(found.series["orbits"][0, 0], own[begin : begin + 5], rtol=1e-6)
+    more = attractors(layer, SILENCE, start=(half, half), starts=3, steps=10, recorded=5, fixed=False)
+    assert more.series["orbits"].shape[1] == 3
+    assert found.labels["x"] == "factor of the recurrent weights"
+
+
+def test_a_weight_of_a_layer_inside_a_model_has_both_names() -> None:
+    torch.manual_seed(0)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.head = nn.GRU(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.rnn(x)[0])
+
+    model, other, x = Net(), Net(), torch.randn(5, 2, 3)
+    whole = attractors(model, x, path=lambda _: other.state_dict(), values=[0.0], steps=20, recorded=4)
+    inner = attractors(model, x, path=lambda _: other.rnn.state_dict(), values=[0.0], steps=20, recorded=4)
+    np.testing.assert_array_equal(whole.series["orbits"], inner.series["orbits"])
+    alone = attractors(other.rnn, x, constants=torch.zeros(1, 3), steps=20, recorded=4, fixed=False)
+    np.testing.assert_allclose(whole.series["orbits"], alone.series["orbits"], atol=1e-6)
+
+
+def test_refuses_bad_starts_constants_and_outputs() -> None:
+    half = torch.zeros(1, 2, 3)
+    with pytest.raises(mnemoscope.MnemoscopeError, match="start must be a state of the model"):
+        attractors(scalar(1.0), SILENCE, start=half)
+    with pytest.raises(mnemoscope.MnemoscopeError, match="starts = 1 is fewer than the 2 states in start"):
+        attractors(scalar(1.0), SILENCE, start=torch.zeros(1, 2, 1), starts=1)
+    with pytest.raises(mnemoscope.MnemoscopeError, match=r"or ids \(V,\) for a model whose step reads ids"):
+        attractors(scalar(1.0), SILENCE, constants=torch.tensor([1]))
+    with pytest.raises(mnemoscope.MnemoscopeError, match=r"outputs must lie between 0 and 0; got \[1\]"):
+        attractors(scalar(1.0), SILENCE, outputs=[1])

@@ -13,6 +13,7 @@ import mnemoscope
 from mnemoscope.scopes._landscape import filter_normalized, landscape
 from mnemoscope.systems import ChaoticLSTM
 from mnemoscope.theory.smoothness import chaotic_lstm
+from mnemoscope.training import NetworkConfig, SequenceModel
 
 
 def mean_square(y: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -54,7 +55,8 @@ def test_vmap_equals_the_loop(make, monkeypatch) -> None:
     torch.manual_seed(0)
     model, planes, calls = make(2, 4, dtype=torch.float64), [], []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
-    for few, runs in ((0, 2 + 4), (10**12, 2 + 25 + 1 + 82)):  # two equal runs; 25 points, the middle one, two lines
+    # Two equal runs; 25 points, the middle one, two lines. After vmap the middle of the plane is run by itself.
+    for few, runs in ((0, 2 + 4 + 1), (10**12, 2 + 25 + 1 + 82)):
         monkeypatch.setattr("mnemoscope.scopes._measures.parameter_batches.FEW", few)
         calls.clear()
         planes.append(landscape(model, **setting(), points=5).series["cost"])
@@ -172,3 +174,138 @@ def test_refuses_bad_points() -> None:
     with pytest.raises(mnemoscope.MnemoscopeError, match="at least 3 points"):
         landscape(model, **given, points=2)
     assert landscape(model, given["inputs"]).status == "not applicable"
+
+
+class Tagger(nn.Module):
+    """An embedding, torch's LSTM and a read-out that may share the embedding's weights, as people write it."""
+
+    def __init__(self, tied: bool = False) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 4)
+        self.rnn = nn.LSTM(4, 4)
+        self.head = nn.Linear(4, 7)
+        self.register_buffer("unused", torch.zeros(2))
+        if tied:
+            self.head.weight = self.table.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.rnn(self.table(ids))[0])
+
+
+class StepTagger(Tagger):
+    """The same, one step at a time."""
+
+    def initial_state(self, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        zeros = self.head.weight.new_zeros(1, batch, 4)
+        return zeros, zeros
+
+    def step(self, ids: torch.Tensor, state) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        h, state = self.rnn(self.table(ids)[None], state)
+        return self.head(h[0]), state
+
+
+def sequence_model(model: str = "LSTM", **options) -> SequenceModel:
+    """The network that `mnemoscope train` trains, on 7 different ids."""
+    config = NetworkConfig(model=model, hidden_size=4, **options)
+    return SequenceModel(7, 7, config, token_input=bool(config.embedding))
+
+
+def token_loss(y: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(y.flatten(0, 1), ids.flatten())
+
+
+def cost_of(model: nn.Module, ids: torch.Tensor) -> float:
+    y = model.eval()(ids)
+    return token_loss(y[0] if isinstance(y, tuple) else y, ids).item()
+
+
+TOKEN_MODELS = {
+    "SequenceModel": lambda: sequence_model(embedding=4),
+    "tied": lambda: sequence_model(embedding=4, tied=True),
+    "torch layer": lambda: sequence_model("torch.LSTM", embedding=4, tied=True),
+    "RelRNN": lambda: sequence_model("RelRNN", embedding=4, dropout=0.5),
+    "user's": Tagger,
+    "user's, tied": lambda: Tagger(tied=True),
+    "user's step": StepTagger,
+    "compiled": lambda: torch.compile(Tagger()),
+}
+
+
+@pytest.mark.parametrize("kind", TOKEN_MODELS)
+def test_ends_have_the_costs_of_the_two_models(kind: str) -> None:
+    """`to` is the other model's state_dict as it comes; ids are looked up in the embedding of each point."""
+    torch.manual_seed(0)
+    start, end = (TOKEN_MODELS[kind]().double() for _ in range(2))
+    ids = torch.randint(7, (9, 3))
+    found = landscape(start, ids, targets=ids, loss=token_loss, to=end.state_dict(), line=True, points=7)
+    by_x = dict(zip(found.series["x"].tolist(), found.series["cost"].tolist(), strict=True))
+    inner = [getattr(model, "_orig_mod", model) for model in (start, end)]
+    assert by_x[0.0] == pytest.approx(cost_of(inner[0], ids), rel=1e-14)
+    assert by_x[1.0] == pytest.approx(cost_of(inner[1], ids), rel=1e-14)
+    assert found.figures["cost_to"] == by_x[1.0]
+    between = copy.deepcopy(inner[0])
+    before, after = (model.state_dict() for model in inner)
+    between.load_state_dict({name: 0.5 * before[name] + 0.5 * after[name] for name in before})
+    assert by_x[0.5] == pytest.approx(cost_of(between, ids), rel=1e-9)
+
+
+def test_state_dict_of_a_network_without_an_embedding() -> None:
+    torch.manual_seed(0)
+    start, end = (sequence_model().double() for _ in range(2))
+    x = nn.functional.one_hot(torch.randint(7, (9, 3)), 7).double()
+    found = landscape(start, x, targets=x, loss=mean_square, to=end.state_dict(), line=True, points=7)
+    assert found.figures["cost_to"] == pytest.approx(mean_square(end(x)[0], x).item(), rel=1e-14)
+
+
+def test_held_out_ids_are_looked_up_too() -> None:
+    torch.manual_seed(0)
+    start, end = (sequence_model(embedding=4, tied=True).double() for _ in range(2))
+    ids, others = torch.randint(7, (2, 9, 3))
+    options = dict(loss=token_loss, to=end.state_dict(), line=True, points=7)
+    found = landscape(start, ids, targets=ids, **options, held_out=(others, others))
+    alone = landscape(start, others, targets=others, **options)
+    np.testing.assert_allclose(found.series["held_out"], alone.series["cost"], rtol=1e-12)
+
+
+def test_tied_weights_must_stay_one_parameter() -> None:
+    torch.manual_seed(0)
+    ids = torch.randint(7, (9, 3))
+    given = {"targets": ids, "loss": token_loss}
+    other = sequence_model(embedding=4).state_dict()
+    with pytest.raises(mnemoscope.MnemoscopeError, match=r"readout\.weight other values than embedding\.weight"):
+        landscape(sequence_model(embedding=4, tied=True), ids, **given, to=other)
+    with pytest.raises(mnemoscope.MnemoscopeError, match="to gives nothing, which the model has not"):
+        landscape(sequence_model(embedding=4), ids, **given, to={**other, "nothing": torch.zeros(1)})
+
+
+def test_ranges_and_titles_of_the_axes() -> None:
+    """theta = s_1 theta_a + s_2 theta_b (Ribeiro et al. 2019, fig. 7): from zero, to a and to b."""
+    torch.manual_seed(0)
+    zero, a, b = (mnemoscope.RNN(2, 4, dtype=torch.float64) for _ in range(3))
+    with torch.no_grad():
+        for parameter in zero.parameters():
+            parameter.zero_()
+    given = setting()
+    ends = dict(to=a.state_dict(), third=b.state_dict(), x_range=(0, 2), y_range=(-0.5, 0.5))
+    found = landscape(zero, **given, **ends, points=5, x_label="s1")
+    x, y = found.series["x"], found.series["y"]
+    np.testing.assert_allclose(x, [0, 0.5, 1, 1.5, 2])
+    np.testing.assert_allclose(y, [-0.5, -0.25, 0, 0.25, 0.5])
+    weights = zip(a.state_dict().items(), b.state_dict().values(), strict=True)
+    zero.load_state_dict({name: 1.5 * one - 0.25 * other for (name, one), other in weights})
+    assert found.series["cost"][1, 3] == pytest.approx(mean_square(zero(given["inputs"])[0], given["targets"]).item())
+    assert found.labels == {"x": "s1", "y": "way to the third parameters (0 here, 1 there)"}
+
+
+def test_a_line_that_begins_beyond_the_model_is_looked_at_inside_its_range() -> None:
+    model, other = (mnemoscope.RNN(2, 4, dtype=torch.float64) for _ in range(2))
+    found = landscape(model, **setting(), to=other.state_dict(), line=True, points=5, x_range=(0.5, 2))
+    for name in ("fine_x", "zoom_x"):
+        assert found.series[name].min() == 0.5
+        assert found.series[name].max() <= 2
+
+
+@pytest.mark.parametrize("wrong", [(1, 1), (2, 0), (0, float("inf")), (0,), "ab", 3])
+def test_refuses_bad_ranges(wrong) -> None:
+    with pytest.raises(mnemoscope.MnemoscopeError, match="x_range must"):
+        landscape(mnemoscope.GRU(2, 4, dtype=torch.float64), **setting(), x_range=wrong)

@@ -3,7 +3,7 @@
 Torch's layers and cells, objects with a step, modules with a plain ``forward``, Hugging Face models.
 """
 
-from mnemoscope.adapters._adapt import adapt, instantiate
+from mnemoscope.adapters._adapt import adapt, instantiate, unwrap
 from mnemoscope.adapters._adapted import Adapted
 from mnemoscope.adapters._call import Output
 from mnemoscope.adapters._layout import Layout
@@ -23,4 +23,5 @@ __all__ = [
     "find_vocabulary",
     "from_torch",
     "instantiate",
+    "unwrap",
 ]

@@ -16,7 +16,7 @@ from mnemoscope.adapters._call import Forward, Output, is_hugging_face, main_ten
 from mnemoscope.adapters._checks import check_model, read_sequences
 from mnemoscope.adapters._forward_only import adapt_forward_only, claimed_layout
 from mnemoscope.adapters._layout import Layout, as_sequence, recurrent_layout
-from mnemoscope.adapters._recurrent import as_recurrence, has_readout, has_step
+from mnemoscope.adapters._recurrent import as_recurrence, has_readout, has_step, look_up
 from mnemoscope.adapters._step import ForwardStep, IdStep
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import Layer
@@ -162,12 +162,13 @@ def _adapt_recurrent(model: Any, inputs: Tensor, layout: Layout | None) -> Adapt
     if not is_layer:
         runs_in = layout
     name = model_name(model)
-    if not inputs.is_floating_point():
+    ids = None if inputs.is_floating_point() else layout.time_first(inputs)
+    if ids is not None:
         if is_layer or isinstance(model, nn.RNNCellBase):
             raise MnemoscopeError(
                 f"inputs are ids of {inputs.dtype} and {name} has no embedding: give real-valued inputs"
             )
-        stepper = IdStep(model, layout.time_first(inputs))
+        stepper = IdStep(model, ids)
         features = stepper.features
         model = stepper
     else:
@@ -188,10 +189,10 @@ def _adapt_recurrent(model: Any, inputs: Tensor, layout: Layout | None) -> Adapt
         try:
             as_recurrence(model)
         except MnemoscopeError as error:
-            return Adapted(name, features, run, no_step=str(error), layout=layout)
+            return Adapted(name, features, run, no_step=str(error), layout=layout, ids=ids)
     recurrence = as_recurrence(model, features.shape[-1])
     recurrence_inputs = features if runs_in is layout else runs_in.time_first(inputs)
-    return Adapted(name, features, run, recurrence, recurrence_inputs, layout=layout)
+    return Adapted(name, features, run, recurrence, recurrence_inputs, layout=layout, ids=ids)
 
 
 def _has_forward(model: Any) -> bool:
@@ -202,14 +203,17 @@ def _has_forward(model: Any) -> bool:
 
 
 def _adapt_with_readout(model: Any, inputs: Tensor, layout: Layout) -> Adapted:
-    features = model.embed(layout.time_first(inputs)).detach()
+    given = layout.time_first(inputs)
+    features = model.embed(given).detach()
+    ids = None if given.is_floating_point() else given
     name = f"{model_name(model.layer)} with a read-out"
     try:
         recurrence = as_recurrence(model)
     except MnemoscopeError as error:
 
         def run(x: Tensor) -> Tensor:
+            x = look_up(model, x)
             return model.read(main_tensor(model.layer(x)), x)
 
-        return Adapted(name, features, run, no_step=str(error), layout=layout)
-    return Adapted(name, features, lambda x: recurrence(x)[0], recurrence, features, layout=layout)
+        return Adapted(name, features, run, no_step=str(error), layout=layout, ids=ids)
+    return Adapted(name, features, lambda x: recurrence(x)[0], recurrence, features, layout=layout, ids=ids)

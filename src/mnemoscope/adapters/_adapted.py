@@ -20,15 +20,18 @@ class Adapted:
         name: the model, in words.
         features: (T, B, d), real: what the whole model reads, ids already looked up.
         run: the whole model, features -> outputs (T, B, m), or (S, B, m) if it has another number of output steps, 1 if
-            it gives one output per sequence; differentiable.
+            it gives one output per sequence; differentiable. Where `ids` are known it also takes ids (T, B), and looks
+            them up in the tables that the model holds at that moment.
         recurrence: the part with a step, if there is one.
         recurrence_inputs: (T, B, input_size), what that recurrence reads; equal to `features` if it is the whole model.
+            If it is, and `ids` are known, it reads ids too.
         recurrence_is_model: True if the outputs of the recurrence are those of the model.
         starts_itself: True if the recurrence runs from its own start over all of its inputs at once; False if the
             model hands it a state or calls it more than once, so that it may reach states that it does not reach alone.
         no_step: why there is no recurrence, and what to do.
         layout: of the inputs as they were given.
         outputs: (S, B, m), of the run that adapting needed; None if it needed none, or if their layout is not known.
+        ids: (T, B), the inputs as they were given, if they are ids; None for real inputs.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Adapted:
     no_step: str = ""
     layout: Layout = Layout.TIME_FIRST
     outputs: Tensor | None = None
+    ids: Tensor | None = None
 
     @property
     def batch_first(self) -> bool:

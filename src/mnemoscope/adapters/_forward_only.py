@@ -54,6 +54,7 @@ def adapt_forward_only(model: Any, inputs: Tensor, forward: Forward, layout: Lay
         run=run,
         recurrence_is_model=False,
         layout=layout,
+        ids=None if inputs.is_floating_point() else layout.time_first(inputs),
         outputs=_outputs(first.output, steps, batch, layout, shape),
     )
     if is_hugging_face(model):
@@ -175,7 +176,9 @@ def _features_and_run(
             features = forward.model.get_input_embeddings()(inputs)
 
     def call(x: Tensor, steps: int, batch: int) -> Tensor:
-        """Run on x in the model's own layout, or on ids in the place of the features x."""
+        """Run on x in the model's own layout: on ids, on features, or on ids in the place of their features x."""
+        if not x.is_floating_point():
+            return forward(x, steps, batch)
         if is_series:
             return forward(x[..., 0], steps, batch)
         if vocabulary is None:

@@ -15,7 +15,7 @@ from mnemoscope.recurrence import Attention, Recurrence, Screening, State
 
 
 class WithReadout(Recurrence):
-    """A recurrent layer with a read-out after every step, on inputs that are embedded already.
+    """A recurrent layer with a read-out after every step, on inputs that are embedded already, or on ids.
 
     `model` is any module with ``embed(inputs)``, ``layer`` and ``read(h, x)``, as the networks of our training have.
     """
@@ -43,10 +43,12 @@ class WithReadout(Recurrence):
         return self.model.read(h, x)
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        x = look_up(self.model, x)
         h, state = self.layer.step(x, state)
         return self.read(h, x), state
 
     def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Attention, ...] | None]:
+        x = look_up(self.model, x)
         h, state, attention = self.layer.observe(x, state)
         return self.read(h, x), state, attention
 
@@ -55,8 +57,14 @@ class WithReadout(Recurrence):
         return self.layer.screening
 
     def forward(self, x: Tensor, state: State | None = None, *, starts: Tensor | None = None) -> tuple[Tensor, State]:
+        x = look_up(self.model, x)
         h, state = self.layer(x, state, starts=starts)
         return self.read(h, x), state
+
+
+def look_up(model: Any, x: Tensor) -> Tensor:
+    """Return features as they are, and ids as the model embeds them."""
+    return x if x.is_floating_point() else model.embed(x)
 
 
 def has_readout(model: Any) -> bool:

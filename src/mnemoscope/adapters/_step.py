@@ -81,7 +81,7 @@ class ForwardStep(nn.Module):
 
 
 class IdStep(nn.Module):
-    """An object whose step reads ids (batch,), as one that reads what is looked up with them, (batch, d).
+    """An object whose step reads ids (batch,), as one that also reads what is looked up with them, (batch, d).
 
     Attributes:
         features: (T, B, d), what the object looks up with the ids that it was made with.
@@ -111,6 +111,8 @@ class IdStep(nn.Module):
         return self.stepper.initial_state(batch)
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if not x.is_floating_point():
+            return self.stepper.step(x, state)
         ids = self._id.expand(len(x))
         return self.stepper.step(track(ids, replace(self.vocabulary, positions=len(x), features=x)), state)
 

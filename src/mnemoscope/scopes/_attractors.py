@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mnemoscope.adapters import WithReadout
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.recurrence import Recurrence, State, leaves, rebuild
+from mnemoscope.recurrence import Recurrence, State, describe, leaves
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.fixed_points import FixedPoints, distinct, fixed_points, near_linear
-from mnemoscope.scopes._measures.parameter_batches import (
-    OneStep,
-    Parameters,
-    check_parameters,
-    chunks,
-    parameters_of,
-    stack_parameters,
-    step_all,
-)
-from mnemoscope.scopes._measures.periods import (
-    LONGEST_PERIOD,
-    SAME,
-    SMALL,
-    any_approaching,
-    find_period,
-    rounding_noise,
-)
+from mnemoscope.scopes._measures.orbits import record_orbits
+from mnemoscope.scopes._measures.parameter_batches import OneStep, Parameters
+from mnemoscope.scopes._measures.periods import LONGEST_PERIOD, SAME, SMALL, find_period, rounding_noise
 from mnemoscope.scopes._measures.state_vectors import flatten, unflatten
 
 STARTS = 10  # random states; four times as many if they end on different attractors
-EXTENSIONS = 3  # times that the transient is doubled while orbits still come nearer to where they end
 LINEAR = 0.1  # how far a step may differ from the linear one for a state to belong to a stable fixed point
 DIVERGED = 1e8
 
@@ -57,180 +43,199 @@ Eigenvalues inside the circle belong to directions in which states are drawn to 
 def attractors(
     subject: Subject,
     *,
-    path: Callable[[float], dict[str, Tensor]] | str | None = None,
+    path: Callable[[float], Mapping[str, Tensor]] | str | None = None,
     values: Sequence[float] | None = None,
     constants: Tensor | None = None,
+    start: State | None = None,
     starts: int | None = None,
     steps: int = 300,
     recorded: int = 64,
     unit: int = 0,
+    outputs: bool | Sequence[int] = False,
+    x_label: str = "",
     spread: float = 1.0,
     fixed: bool = True,
 ) -> Finding:
     """Record orbits from many starts under a constant input, after the transient (Ribeiro et al. 2019, section 3.1).
 
-    As in their fig. 3. By default one orbit diagram over constant inputs: zero and a few of the given sequences. With
-    `path`, one over parameters: the parameter vectors of all `values` are run at once.
+    As in their figs 1, 5, 8 and 9. By default one orbit diagram over constant inputs: zero and a few of the given
+    sequences. With `path`, one over parameters, under a zero input or under each of `constants`: the parameter vectors
+    of all `values` are run at once. The embedding and the read-out move with the rest.
 
     Series: `values` (V,), the path's parameter, or the number of the input; `orbits` (V, starts, recorded), one unit of
-    the state after the transient; `period` (V, starts), 0 if none up to 32 was found; `basins` (V, starts), the
-    fraction of starts that end on the same attractor. For the model's own parameters and the first input, if fixed
-    points were looked for: `fixed_points` (P, N), their `eigenvalues` (P, N, 2) as real and imaginary parts, largest
-    first, and `stable` (P,).
+    the state after the transient; `outputs` (V, starts, recorded, K), if asked for; `period` (V, starts), of the whole
+    state, 0 if none up to 32 was found; `basins` (V, starts), the fraction of starts that end on the same attractor.
+    With a path and several constants, all but `values` have the constants as one more dimension in front. For the
+    model's own parameters and the first input, if fixed points were looked for: `fixed_points` (P, N), their
+    `eigenvalues` (P, N, 2) as real and imaginary parts, largest first, and `stable` (P,).
     Figures: `attractors`, the most different ones found at one value, stable fixed points that no start reached among
     them; `periods`, the largest period; `aperiodic`, the fraction of orbits without one; `diverged`, the fraction that
     leaves all bounds; `fixed_points` and `stable_fixed_points`, how many; `transient`, the steps before recording.
+    Labels: `x` and `y`, titles of the axes.
 
     An orbit has a period if what is left of its approach, at the rate at which it goes on, is less than 1e-4 of its
     size. While orbits still approach, the transient is doubled, three times at most. One that then is still on its way
     belongs to a stable fixed point if its step there is the linear one up to a tenth.
 
     Args:
-        path: s -> parameters by name; "scale" multiplies the recurrent weights by s.
+        path: s -> parameters by name, all or some of the model's `state_dict()`; "scale" multiplies the recurrent
+            weights by s.
         values: of s; by default 101 from 0 to 2.
-        constants: (V, input_size), the constant inputs.
-        starts: random states, normal with standard deviation `spread`; the first is near the model's initial one. By
-            default 10, and 40 if those end on different attractors.
+        constants: (V, input_size), the constant inputs; or ids (V,), for a model that reads ids.
+        start: the state to start from, as the model's `initial_state` gives it, for one sequence or for several. It is
+            taken as it is; without `starts` there are no others.
+        starts: how many states to start from; those that are not given are random, normal with standard deviation
+            `spread`, the first of them near the model's initial one. By default 10, and 40 if those end on different
+            attractors.
         steps: of the transient; it is doubled up to three times while orbits still come nearer to where they end.
         recorded: steps that are recorded after it.
         unit: which number of the state vector is shown.
+        outputs: record outputs, after the read-out: all of them, or those of these numbers.
+        x_label: what the values of the path are.
         fixed: look for fixed points.
     """
     if (starts is not None and starts < 1) or steps < 1 or recorded < 2:
         raise MnemoscopeError(
             f"attractors needs starts, steps >= 1 and recorded >= 2; got {starts}, {steps}, {recorded}"
         )
-    # One diagram over parameter vectors under one input, or over inputs under the model's own parameters.
-    points, axis = _parameter_path(subject, path, values)
-    x = _constant_inputs(subject, constants, only_one=path is not None)
+    # Pairs of a parameter vector and a constant input: along the path under each input, or the model's own.
+    step = OneStep(subject.recurrence, subject.model)
+    own, axis = _parameter_path(step, path, values)
+    constant = _constant_inputs(subject, constants, only_zero=path is not None)
     if path is None:
-        axis = np.arange(len(x), dtype=float)
+        axis = np.arange(len(constant), dtype=float)
+    points = own * len(constant)
+    x = constant.repeat_interleave(len(own), 0)
+    numbers = _output_numbers(subject, outputs)
 
     # A few starts, and more if basins differ.
-    for count in (STARTS, 4 * STARTS) if starts is None else (starts,):
-        start = _starts(subject, count, spread)
-        states, transient = _orbits(subject, points, x, start, steps, recorded)  # (V, recorded, starts, N)
-        if not 0 <= unit < states.shape[-1]:
-            raise MnemoscopeError(f"unit must lie between 0 and {states.shape[-1] - 1}; got {unit}")
-        ends = [_Ends(orbits, states.dtype) for orbits in states.transpose(1, 2).double()]  # one per value
+    for count in _numbers_of_starts(start, starts):
+        states = _starts(subject, start, count, spread)
+        orbits = record_orbits(subject, step, points, x, states, steps, recorded, numbers)
+        if not 0 <= unit < orbits.states.shape[-1]:
+            raise MnemoscopeError(f"unit must lie between 0 and {orbits.states.shape[-1] - 1}; got {unit}")
+        ends = [_Ends(each, orbits.states.dtype) for each in orbits.states.transpose(1, 2).double()]
         if fixed and path is None:
-            for constant, end in zip(x, ends, strict=True):
-                end.assign_to_fixed_points(subject.recurrence, constant)
+            for each, end in zip(_features(subject, constant), ends, strict=False):
+                end.assign_to_fixed_points(subject.recurrence, each)
         if max(end.count for end in ends) <= 1:
             break
 
+    # By value; with several constants along a path, by constant and value.
+    shape = (len(constant), len(axis)) if path is not None and len(constant) > 1 else (len(axis),)
     series = arrays(
         values=axis,
-        orbits=states[..., unit].transpose(1, 2),
-        period=np.stack([end.period for end in ends]),
-        basins=np.stack([end.basins for end in ends]),
+        orbits=orbits.states[..., unit].transpose(1, 2).unflatten(0, shape),
+        period=np.stack([end.period for end in ends]).reshape(*shape, -1),
+        basins=np.stack([end.basins for end in ends]).reshape(*shape, -1),
     )
+    if orbits.outputs is not None:
+        series |= arrays(outputs=orbits.outputs.transpose(1, 2).unflatten(0, shape))
     if ends[0].fixed is not None:
         series |= arrays(
             fixed_points=ends[0].fixed.points,
             eigenvalues=torch.view_as_real(ends[0].fixed.eigenvalues),
             stable=ends[0].fixed.stable,
         )
-    return _finding(series, ends, transient, path is not None)
+    labels: dict[str, str | list[str]] = {
+        "axis": "constant input" if path is None else "parameter",
+        "x": x_label or _axis_title(path),
+        "y": f"unit {unit} of the state",
+    }
+    if numbers is not None:
+        labels["outputs"] = [f"output {number}" for number in numbers]
+    return _finding(series, ends, orbits.transient, labels)
+
+
+def _axis_title(path: Callable[[float], Mapping[str, Tensor]] | str | None) -> str:
+    if path is None:
+        return "number of the constant input"
+    return "factor of the recurrent weights" if isinstance(path, str) else "s, along the path"
 
 
 def _parameter_path(
-    subject: Subject, path: Callable[[float], dict[str, Tensor]] | str | None, values: Sequence[float] | None
+    step: OneStep, path: Callable[[float], Mapping[str, Tensor]] | str | None, values: Sequence[float] | None
 ) -> tuple[list[Parameters], np.ndarray]:
     """Return the parameter vectors along the path and its values; without a path the model's own, and no values."""
-    parameters = parameters_of(OneStep(subject.recurrence))
     if path is None:
-        return [parameters], np.zeros(0)
+        return [step.own], np.zeros(0)
     axis = np.linspace(0, 2, 101) if values is None else np.asarray(values, float)
     if not isinstance(path, str):
-        return [_replace_parameters(parameters, path(float(s))) for s in axis], axis
+        return [step.changed_point(path(float(s)), "path(s)") for s in axis], axis
     if path != "scale":
         raise MnemoscopeError(f"path must be a function of s or 'scale'; got {path!r}")
-    points = [{name: p * (s if "weight_hh" in name else 1.0) for name, p in parameters.items()} for s in axis]
+    points = [{name: p * (s if "weight_hh" in name else 1.0) for name, p in step.own.items()} for s in axis]
     return points, axis
 
 
-def _replace_parameters(parameters: Parameters, changed: dict[str, Tensor]) -> Parameters:
-    unknown = [name for name in changed if name not in parameters]
-    if unknown:
-        known = ", ".join(parameters)
-        raise MnemoscopeError(f"path(s) gives {unknown[0]}, which the model has not; it has {known}")
-    return {**parameters, **check_parameters(changed, {name: parameters[name] for name in changed}, "path(s)")}
-
-
-def _constant_inputs(subject: Subject, constants: Tensor | None, only_one: bool) -> Tensor:
-    """Return the constant inputs (V, d): the given ones, or zero and three of the sequences' own."""
+def _constant_inputs(subject: Subject, constants: Tensor | None, only_zero: bool) -> Tensor:
+    """Return the constant inputs (V, d) or ids (V,): the given ones, or zero and three of the sequences' own."""
     inputs = subject.recurrence_inputs
+    if constants is not None and not constants.is_floating_point():
+        if subject.adapted.ids is None or not subject.adapted.recurrence_is_model or constants.dim() != 1:
+            raise MnemoscopeError(
+                f"constants must be (V, {inputs.shape[2]}), or ids (V,) for a model whose step reads ids; "
+                f"got {constants.dtype} {list(constants.shape)}"
+            )
+        return constants.to(inputs.device)
     if constants is not None:
         if constants.dim() != 2 or constants.shape[1] != inputs.shape[2]:
             raise MnemoscopeError(f"constants must be (V, {inputs.shape[2]}); got {list(constants.shape)}")
-        constants = constants.to(inputs)
-        return constants[:1] if only_one else constants
+        return constants.to(inputs)
     zero = torch.zeros_like(inputs[0, :1])
-    if only_one:
+    if only_zero:
         return zero
     rows = torch.unique(inputs.flatten(0, 1)[:4096], dim=0)
     order = torch.randperm(len(rows), generator=subject.generator())[:3].to(rows.device)
     return torch.cat([zero, rows[order]])
 
 
-def _starts(subject: Subject, starts: int, spread: float) -> State:
-    """Return random states; the first is close to the model's initial one, which may be an unstable fixed point."""
+def _features(subject: Subject, constants: Tensor) -> Tensor:
+    """Return constant inputs as the recurrent layer reads them; none of ids that a step looks up by itself."""
+    if constants.is_floating_point():
+        return constants
+    if isinstance(subject.recurrence, WithReadout):
+        return subject.recurrence.model.embed(constants).detach()
+    return constants.new_empty(0)
+
+
+def _output_numbers(subject: Subject, outputs: bool | Sequence[int]) -> list[int] | None:
+    """Return the numbers of the outputs to record; None for none."""
+    if outputs is False:
+        return None
+    with torch.no_grad():
+        size = subject.recurrence(subject.recurrence_inputs[:1, :1])[0].shape[-1]
+    numbers = list(range(size)) if outputs is True else [int(number) for number in outputs]
+    if not numbers or not all(0 <= number < size for number in numbers):
+        raise MnemoscopeError(f"outputs must lie between 0 and {size - 1}; got {list(numbers)}")
+    return numbers
+
+
+def _numbers_of_starts(start: State | None, starts: int | None) -> tuple[int, ...]:
+    """Return how many starts to try, one number after the other until all end alike."""
+    if start is None:
+        return (STARTS, 4 * STARTS) if starts is None else (starts,)
+    given = leaves(start)[0].shape[1]
+    if starts is not None and starts < given:
+        raise MnemoscopeError(f"starts = {starts} is fewer than the {given} states in start")
+    return (starts or given,)
+
+
+def _starts(subject: Subject, given: State | None, starts: int, spread: float) -> State:
+    """Return the states to start from: the given ones, then random ones.
+
+    Without a given one, the first is close to the model's initial state, which may be an unstable fixed point.
+    """
     state = subject.recurrence.initial_state(starts)
     initial = flatten(state)
     noise = spread * torch.randn(initial.shape, generator=subject.generator(), dtype=torch.float64).to(initial)
-    return unflatten(torch.cat([initial[:1] + 1e-3 * noise[:1], noise[1:]]), state)
-
-
-@torch.no_grad()
-def _orbits(
-    subject: Subject, points: list[Parameters], x: Tensor, start: State, steps: int, recorded: int
-) -> tuple[Tensor, int]:
-    """Return the states after the transient, (V, recorded, starts, N), V over parameters or over inputs.
-
-    And the longest transient, which is doubled while orbits still approach.
-    """
-    step = OneStep(subject.recurrence)
-    starts, size = flatten(start).shape
-    values = max(len(points), len(x))
-    numbers = starts * size * 16 + sum(p.numel() for p in points[0].values())
-    parts = []
-    longest = steps
-    for part in chunks(values, numbers):
-        # One parameter vector and one constant input per value, all starts for each.
-        count = part.stop - part.start
-        parameters = stack_parameters(points[part] if len(points) > 1 else points * count)
-        constants = x[part] if len(x) > 1 else x.expand(count, -1)
-        inputs = constants[:, None].expand(-1, starts, -1)
-        states = [t.expand(count, *t.shape) for t in leaves(start)]
-
-        # Values whose orbits still approach go on, for as many steps as were made so far.
-        recordings: list[Tensor] = [torch.empty(0)] * count
-        going_on = list(range(count))
-        done = 0
-        for extension in range(EXTENSIONS + 1):
-            orbit = []
-            end = max(steps * 2**extension, done) + recorded
-            for t in range(done, end):
-                states = step_all(step, parameters, inputs, states, start)
-                if t >= end - recorded:
-                    orbit.append(
-                        torch.stack([flatten(rebuild(start, list(each))) for each in zip(*states, strict=True)])
-                    )
-                subject.report((part.start + count * extension / (EXTENSIONS + 1)) / values, f"step {t + 1}")
-            done = end
-            longest = max(longest, end - recorded)
-            for v, recording in zip(going_on, torch.stack(orbit, 1).cpu(), strict=True):
-                recordings[v] = recording
-            keep = [i for i, v in enumerate(going_on) if any_approaching(recordings[v])]
-            if not keep:
-                break
-            going_on = [going_on[i] for i in keep]
-            states = [s[keep] for s in states]
-            parameters = {name: p[keep] for name, p in parameters.items()}
-            inputs = inputs[keep]
-        parts += recordings
-    return torch.stack(parts), longest
+    first = initial[:1] + 1e-3 * noise[:1]
+    if given is not None:
+        shapes, wanted = ([(t.shape[0], *t.shape[2:]) for t in leaves(each)] for each in (given, state))
+        if shapes != wanted:
+            raise MnemoscopeError(f"start must be a state of the model, {describe(state)}; got {describe(given)}")
+        first = flatten(given).to(initial)
+    return unflatten(torch.cat([first, noise[len(first) :]]), state)
 
 
 class _Ends:
@@ -304,7 +309,8 @@ def _attractor_number(attractors: list[tuple[int, Tensor]], period: int, orbit: 
     return len(attractors) - 1
 
 
-def _finding(series: dict[str, Any], ends: list[_Ends], transient: int, over_parameters: bool) -> Finding:
+def _finding(series: dict[str, Any], ends: list[_Ends], transient: int, labels: dict[str, str | list[str]]) -> Finding:
+    over_parameters = labels["axis"] == "parameter"
     starts, recorded = ends[0].orbits.shape[:2]
     figures = {
         "attractors": float(max(end.count for end in ends)),
@@ -323,7 +329,7 @@ def _finding(series: dict[str, Any], ends: list[_Ends], transient: int, over_par
         "estimated",
         figures=figures,
         series=series,
-        labels={"axis": "parameter" if over_parameters else "constant input"},
+        labels=labels,
         assumptions=(
             f"{starts} starts find the attractors that matter",
             f"what has no period of up to {LONGEST_PERIOD} after {transient} steps has none",

@@ -13,7 +13,14 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures import decay
-from mnemoscope.scopes._measures.gradients import ENDS, JacobianNorms, by_inputs, by_inputs_and_states, of_loss
+from mnemoscope.scopes._measures.gradients import (
+    ENDS,
+    JacobianNorms,
+    by_inputs,
+    by_inputs_and_states,
+    of_loss,
+    of_loss_by_lag,
+)
 from mnemoscope.scopes._measures.rounding import negligible, rounding
 
 EXPLOSION = 100.0  # times the size at the start of the curve, and it does not come back
@@ -52,6 +59,7 @@ def horizon(
     ends: int = ENDS,
     states: bool = True,
     behavior: bool = True,
+    loss_positions: int | None = None,
 ) -> Finding:
     """Measure the size of d output_t / d input_{t-k} and of d output_t / d h_{t-k} against the lag k, all lags at once.
 
@@ -63,7 +71,10 @@ def horizon(
     `state_gradient`, if there is a step: by h of all layers of one of our layers, by the whole state of any other
     recurrence; `input_gradient_spectral` and `state_gradient_spectral`, if exact. By steps after a prefix in which two
     sequences differ: `difference_after_prefix`, relative to the last step of that prefix. By step, if targets and loss
-    are given: `loss_gradient`, ||d loss / d input_t||, and `loss_gradient_by_state`, ||d loss / d h_t||.
+    are given: `loss_gradient`, ||d loss / d input_t||, and `loss_gradient_by_state`, ||d loss / d h_t||, both over the
+    whole batch at once. By lag, if `loss_positions` is given: `mean_loss_gradient` and `mean_loss_gradient_by_state`,
+    the mean over output steps t and sequences of the norms of d loss_t / d input_{t-k} and d loss_t / d h_{t-k}, where
+    loss_t is what one output step of one sequence adds to the loss (Miller & Hardt 2018, fig. 2; spread: quartiles).
     `horizon_by_sequence` (B,).
 
     Figures: `horizon`, the last lag with at least `fraction` of the largest size at lags >= 1 (spread: 5 % and 95 %
@@ -83,6 +94,8 @@ def horizon(
         states: measure gradients by states too. For one of our layers this costs one more product, or, with attention,
             one more backward pass; any other recurrence then runs step by step.
         behavior: compare outputs after two prefixes.
+        loss_positions: how many of the last output steps `mean_loss_gradient` is a mean over, 10 in Kerg et al. 2020,
+            fig. 3; T for all. Each costs one backward pass.
     """
     # Gradients of outputs by every earlier input, and by every earlier state.
     by_input, by_state = _gradients(subject, fraction, directions, ends, states)
@@ -107,6 +120,10 @@ def horizon(
         series |= arrays(loss_gradient=loss_by_input)
         if loss_by_state is not None:
             series |= arrays(loss_gradient_by_state=loss_by_state)
+    if loss_positions is not None:
+        means, quartiles = _mean_loss_gradients(subject, loss_positions)
+        series |= means
+        spread |= quartiles
 
     # Behavior: how long outputs differ after different beginnings.
     difference = _difference_after_prefix(subject) if behavior else None
@@ -125,6 +142,24 @@ def horizon(
         assumptions=("these output steps are typical of the others", "these sequences are typical of the data"),
         method=_method(by_input, subject.batch),
     )
+
+
+def _mean_loss_gradients(subject: Subject, positions: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the mean norms of the gradient of the loss by lag, and their quartiles, by series name."""
+    if subject.missing("loss"):
+        raise MnemoscopeError("loss_positions needs targets= and loss=")
+    if not isinstance(positions, int) or positions < 1:
+        raise MnemoscopeError(f"loss_positions must be a whole number of at least 1; got {positions!r}")
+    by_input, by_state = of_loss_by_lag(subject, positions)
+    samples = {"mean_loss_gradient": by_input}
+    if by_state is not None:
+        samples["mean_loss_gradient_by_state"] = by_state
+    means, quartiles = {}, {}
+    for name, norms in samples.items():
+        reached = norms[~np.isnan(norms).all(1)]  # the first lags: the last output step reaches the most
+        means[name] = np.nanmean(reached, axis=1)
+        quartiles[name] = np.nanquantile(reached, [0.25, 0.75], axis=1, method="nearest")
+    return means, quartiles
 
 
 def _gradients(

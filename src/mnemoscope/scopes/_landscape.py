@@ -18,10 +18,8 @@ from mnemoscope.scopes._measures.growth import rounding_warnings
 from mnemoscope.scopes._measures.parameter_batches import (
     Parameters,
     WholeModel,
-    check_parameters,
     chunks,
     costs,
-    parameters_of,
     prefers_vmap,
     whole_model,
 )
@@ -29,13 +27,14 @@ from mnemoscope.scopes._measures.parameter_batches import (
 ROUGH = 4.0  # times the bends of a parabola
 FINE = 41  # points of the lines through the model's parameters on which roughness is measured
 ZOOM = 16  # how much shorter the second of these lines is
+BETWEEN = (-0.25, 1.25)  # the way to another point, and a quarter of it beyond at both ends
 
 HELP = """
-The model is in the middle, at zero. A bowl is easy to descend; ridges and cliffs are where
+The model is at zero. A bowl is easy to descend; ridges and cliffs are where
 gradients mislead. Switch to the surface to see its height, and turn it by dragging.
 
 A coarse plane hides what happens between its points. Whether the cost is smooth or rough is
-therefore judged on two finer lines through the middle, one of them a sixteenth as long.
+therefore judged on two finer lines through it, one of them a sixteenth as long.
 """
 
 
@@ -53,6 +52,10 @@ def landscape(
     third: Mapping[str, Tensor] | None = None,
     points: int = 13,
     span: float = 0.5,
+    x_range: tuple[float, float] | None = None,
+    y_range: tuple[float, float] | None = None,
+    x_label: str = "",
+    y_label: str = "",
     line: bool = False,
     held_out: tuple[Tensor, Tensor] | None = None,
 ) -> Finding:
@@ -60,39 +63,40 @@ def landscape(
 
     Without further points the directions are random and filter-normalized: each row of a matrix moves by its own norm
     (Li et al. 2018), and coordinates run from -span to span. With `to`, the first direction leads from these parameters
-    (0) to those (1), and a quarter of the way beyond at both ends; with `third`, the second one leads to it. Many
-    points are evaluated at once; those of a large layer one by one, by its fused kernel.
+    (0) to those (1), and a quarter of the way beyond at both ends; with `third`, the second one leads to it. From a
+    model whose parameters are zero, x and y are thus the factors of theta = x to + y third. An embedding moves with the
+    rest: ids are looked up anew at every point. Many points are evaluated at once; those of a large layer one by one,
+    by its fused kernel.
 
     Series: `x` (points,) and, for a plane, `y` (points,): coordinates; `cost` (points,) or (points, points), rows by y;
     `held_out`, the same on other sequences, if given; `fine_x` and `fine_cost` (41,), `zoom_x` and `zoom_cost` (41,),
     the cost along the first direction at a higher resolution, and at a still higher one around these parameters.
-    Figures: `cost`, here, by the model's own forward pass; `lowest` and `highest` of what was seen; `rise`, the mean
-    cost at the edge relative to here; `roughness`, the mean bend relative to that of a parabola of the same range, the
-    largest over the plane and both lines: 1 is as smooth as can be, noise has ten and more; `resolution`, the smallest
-    distance of two points; `held_out`, here.
+    Figures: `cost`, here, and `cost_to`, at `to`, by the model's own forward pass; `lowest` and `highest` of what was
+    seen; `rise`, the mean cost at the edge relative to here; `roughness`, the mean bend relative to that of a parabola
+    of the same range, the largest over the plane and both lines: 1 is as smooth as can be, noise has ten and more;
+    `resolution`, the smallest distance of two points; `held_out`, here. Labels: `x` and `y`, titles of the axes.
 
     Args:
-        to, third: parameters by name, as in a state_dict.
+        to, third: parameters by name, as the model's `state_dict()` gives them.
         points: along each direction.
         span: the length of the line in random directions, relative to the norms of the parameters.
+        x_range, y_range: where the coordinates begin and end, in place of the usual ends.
+        x_label, y_label: titles of the axes.
         line: one direction only.
         held_out: (inputs, targets) on which to evaluate too.
     """
     if points < 3:
         raise MnemoscopeError(f"landscape needs at least 3 points per direction; got {points}")
     model = whole_model(subject)
-    parameters = parameters_of(model)
-    if not parameters:
+    if not model.own:
         why = f"{subject.name} has no parameters"
         return Finding("landscape", f"landscape does not apply: {why}.", "not applicable", why=why)
-    plane = _Plane(subject, model, parameters, _directions(subject, parameters, to, third, line))
+    plane = _plane(subject, model, to, third, line)
 
     # The coordinates: around these parameters, or from them to the given ones and a quarter beyond.
-    around = torch.linspace(-span, span, points, dtype=torch.float64)
-    between = torch.linspace(-0.25, 1.25, points, dtype=torch.float64)
-    x = around if to is None else between
-    y = around if third is None else between
-    if len(plane.directions) == 1:
+    x = _coordinates("x_range", x_range, (-span, span) if to is None else BETWEEN, points)
+    y = _coordinates("y_range", y_range, (-span, span) if third is None else BETWEEN, points)
+    if plane.dimensions == 1:
         series = arrays(x=x)
         grid = x[:, None]
         shape: tuple[int, ...] = (points,)
@@ -103,23 +107,28 @@ def landscape(
 
     # The cost there, on the given sequences and on others. In the middle it is the model's own: under vmap, rounding
     # differs, and a chaotic network makes a difference of it.
-    series["cost"] = plane.costs(grid, subject.features, subject.targets).reshape(shape)
-    here = _own_cost(subject, subject.features, subject.targets)
+    series["cost"] = plane.costs(grid, subject.inputs, subject.targets).reshape(shape)
+    here = _own_cost(subject, subject.inputs, subject.targets)
     if not math.isfinite(here):
         raise MnemoscopeError(f"the cost of these parameters is {here}: there is nothing to compare others with")
     figures = {"cost": here, **_shape(series["cost"], here)}
+    if to is not None:
+        there = torch.eye(plane.dimensions, dtype=torch.float64)[:1]
+        figures["cost_to"] = float(plane.costs(there, subject.inputs, subject.targets)[0])
     if held_out is not None:
         inputs, targets = _time_first(subject, held_out)
         series["held_out"] = plane.costs(grid, inputs, targets).reshape(shape)
         figures["held_out"] = _own_cost(subject, inputs, targets)
 
-    # Finer lines along the first direction, for roughness that falls between the points of the grid.
+    # Finer lines along the first direction, for roughness that falls between the points of the grid. The second is
+    # around these parameters, or at the end of the range that is nearest to them.
     lines = {"fine": torch.linspace(float(x[0]), float(x[-1]), FINE, dtype=torch.float64)}
-    lines["zoom"] = lines["fine"] / ZOOM
+    middle = float(torch.zeros(()).clamp(float(x[0]), float(x[-1])))
+    lines["zoom"] = middle + (lines["fine"] - middle) / ZOOM
     for name, steps in lines.items():
-        along = torch.zeros(FINE, len(plane.directions), dtype=torch.float64)
+        along = torch.zeros(FINE, plane.dimensions, dtype=torch.float64)
         along[:, 0] = steps
-        cost = plane.costs(along, subject.features, subject.targets)
+        cost = plane.costs(along, subject.inputs, subject.targets)
         series |= {f"{name}_x": steps.numpy(), f"{name}_cost": cost}
         noise = 1e3 * torch.finfo(subject.dtype).eps * np.abs(cost).max()
         if np.isfinite(cost).all() and np.ptp(cost) > noise:
@@ -131,32 +140,51 @@ def landscape(
         "estimated",
         figures={name: float(value) for name, value in figures.items()},
         series=series,
+        labels=_axis_titles(x_label, y_label, to is not None, third is not None),
         warnings=rounding_warnings(subject),
         assumptions=("one plane of very many directions is shown",) if to is None else (),
         method=f"the cost at {len(grid)} parameter vectors, and on two lines of {FINE} through the middle",
     )
 
 
-def _directions(
+def _coordinates(what: str, given: tuple[float, float] | None, usual: tuple[float, float], points: int) -> Tensor:
+    """Return the coordinates (points,) between given ends, or between the usual ones."""
+    low, high = usual
+    if given is not None:
+        try:
+            low, high = (float(end) for end in given)
+        except (TypeError, ValueError):
+            raise MnemoscopeError(f"{what} must be two numbers, (low, high); got {given!r}") from None
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise MnemoscopeError(f"{what} must begin below its end; got {given!r}")
+    return torch.linspace(low, high, points, dtype=torch.float64)
+
+
+def _axis_titles(x_label: str, y_label: str, to: bool, third: bool) -> dict[str, str | list[str]]:
+    """Return the titles of the axes: the given ones, or where each direction leads."""
+    x = "way to the other parameters (0 here, 1 there)" if to else "along one random direction, relative"
+    y = "way to the third parameters (0 here, 1 there)" if third else "along another random direction, relative"
+    return {"x": x_label or x, "y": y_label or y}
+
+
+def _plane(
     subject: Subject,
-    parameters: Parameters,
+    model: WholeModel,
     to: Mapping[str, Tensor] | None,
     third: Mapping[str, Tensor] | None,
     line: bool,
-) -> list[Parameters]:
-    """Return one or two directions in parameter space: to given points, or random."""
+) -> _Plane:
+    """Return the line or plane through the model's parameters: to given points, or in random directions."""
     if third is not None and to is None:
         raise MnemoscopeError("third needs to= as well: three points make a plane")
-    directions = []
-    for point, what in ((to, "to"), (third, "third")):
-        if point is not None:
-            target = check_parameters(point, parameters, what)
-            directions.append({name: target[name] - parameters[name] for name in parameters})
+    given = [(point, what) for point, what in ((to, "to"), (third, "third")) if point is not None]
+    targets = [model.whole_point(point, what) for point, what in given]
     generator = subject.generator()
     needed = 1 if line and third is None else 2
-    while len(directions) < needed:
-        directions.append({name: filter_normalized(p, generator) for name, p in parameters.items()})
-    return directions
+    directions = [
+        {name: filter_normalized(p, generator) for name, p in model.own.items()} for _ in range(needed - len(targets))
+    ]
+    return _Plane(subject, model, targets, directions)
 
 
 def filter_normalized(parameter: Tensor, generator: torch.Generator) -> Tensor:
@@ -172,42 +200,66 @@ def filter_normalized(parameter: Tensor, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class _Plane:
-    """A line or a plane through a model's own parameters."""
+    """A line or a plane through a model's own parameters.
+
+    Attributes:
+        targets: parameter vectors that the first coordinates lead to: 0 is the model, 1 is the target.
+        directions: that the other coordinates lead along.
+    """
 
     subject: Subject
     model: WholeModel
-    parameters: Parameters
+    targets: list[Parameters]
     directions: list[Parameters]
 
-    def costs(self, steps: Tensor, x: Tensor, targets: Tensor | None) -> np.ndarray:
-        """Return the cost at parameters + sum_k steps[:, k] directions[k], (P,), on sequences x and their targets."""
-        width = max((p.shape[0] for p in self.parameters.values() if p.dim() > 1), default=1)
-        numbers = x.shape[0] * x.shape[1] * 8 * width + sum(p.numel() for p in self.parameters.values())
-        use_vmap = prefers_vmap(self.subject, numbers)
-        parts = []
-        for part in chunks(len(steps), numbers):
-            points = {name: p + self._move(name, steps[part]) for name, p in self.parameters.items()}
-            parts.append(costs(self.model, points, x, lambda y: self.subject.loss_of(y, targets), use_vmap))
-            self.subject.report(min(1.0, part.stop / len(steps)), f"{part.stop} of {len(steps)} points")
-        return torch.cat(parts).double().cpu().numpy()
+    @property
+    def dimensions(self) -> int:
+        return len(self.targets) + len(self.directions)
 
-    def _move(self, name: str, steps: Tensor) -> Tensor | int:
-        """Return how one parameter moves by steps (P, directions) along the directions: (P, ...)."""
-        parameter = self.parameters[name]
-        return sum(
-            torch.einsum("p,...->p...", steps[:, k].to(parameter), direction[name])
-            for k, direction in enumerate(self.directions)
-        )
+    def costs(self, steps: Tensor, x: Tensor, targets: Tensor | None) -> np.ndarray:
+        """Return the cost at the points with the coordinates steps (P, dimensions), (P,), on sequences x."""
+        width = max((p.shape[0] for p in self.model.own.values() if p.dim() > 1), default=1)
+        numbers = x.shape[0] * x.shape[1] * 8 * width + sum(p.numel() for p in self.model.own.values())
+        use_vmap = prefers_vmap(self.subject, numbers)
+        found = torch.empty(len(steps), dtype=torch.float64)
+
+        def cost(chosen: Tensor, by_vmap: bool) -> Tensor:
+            points = {name: self._at(name, chosen) for name in self.model.own}
+            found = costs(self.model, points, x, lambda y: self.subject.loss_of(y, targets), by_vmap)
+            return found.double().cpu()
+
+        for part in chunks(len(steps), numbers):
+            found[part] = cost(steps[part], use_vmap)
+            self.subject.report(min(1.0, part.stop / len(steps)), f"{part.stop} of {len(steps)} points")
+
+        # At the model itself and at the targets the cost is exactly theirs: under vmap, rounding differs.
+        corners = ((steps == 0) | (steps == 1)).all(1) & (steps.sum(1) <= 1)
+        corners &= (steps[:, len(self.targets) :] == 0).all(1)
+        if use_vmap and bool(corners.any()):
+            found[corners] = cost(steps[corners], False)
+        return found.numpy()
+
+    def _at(self, name: str, steps: Tensor) -> Tensor:
+        """Return one parameter at the points with the coordinates steps (P, dimensions): (P, ...).
+
+        As a weighted sum of the points themselves, so that a target is met exactly.
+        """
+        own = self.model.own[name]
+        steps = steps.to(own)
+        share = 1 - steps[:, : len(self.targets)].sum(1)
+        result = torch.einsum("p,...->p...", share, own)
+        for k, vector in enumerate((*self.targets, *self.directions)):
+            result = result + torch.einsum("p,...->p...", steps[:, k], vector[name])
+        return result
 
 
 def _time_first(subject: Subject, held_out: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     inputs, targets = held_out
     inputs = subject.adapted.layout.time_first(inputs)
-    if inputs.shape[2:] != subject.features.shape[2:]:
-        raise MnemoscopeError(
-            f"held_out inputs must have features {list(subject.features.shape[2:])}; got {list(inputs.shape)}"
-        )
-    return inputs.to(subject.features), targets
+    if inputs.shape[2:] != subject.inputs.shape[2:] or inputs.dim() != subject.inputs.dim():
+        wanted = f"have features {list(subject.inputs.shape[2:])}" if subject.inputs.dim() > 2 else "be ids"
+        raise MnemoscopeError(f"held_out inputs must {wanted}; got {list(inputs.shape)}")
+    return inputs.to(subject.inputs), targets
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from mnemoscope.report._chart import Axis, Chart, Line, Mark, Marker, Plane, Poi
 from mnemoscope.report._charts.registry import draws_scope
 from mnemoscope.report._view import View, lines_by_kind, with_bounds
 
+PANELS = 8  # outputs that have a chart of their own
 NARROW = 10  # how many times a plane's own range one color scale may span
 
 
@@ -47,9 +48,13 @@ def entropy(shown: Sequence[View]) -> list[Chart]:
 @draws_scope
 def attractors(shown: Sequence[View]) -> list[Chart]:
     """Where orbits end up: over a parameter or over constant inputs; and the eigenvalues at fixed points."""
-    x = Axis("parameter, or number of the constant input")
-    orbits = tuple(_orbits(view) for view in shown)
-    charts = [Chart("attractors-orbits", "Where states end up", x, Axis("one unit of the state"), orbits)]
+    x = Axis(_title(shown, "x", "parameter, or number of the constant input"))
+    y = Axis(_title(shown, "y", "one unit of the state"))
+    orbits = tuple(points for view in shown for points in _orbits(view))
+    charts = [Chart("attractors-orbits", "Where states end up", x, y, orbits)]
+    for number, name in enumerate(_output_names(shown)[:PANELS]):
+        outputs = tuple(points for view in shown for points in _orbits(view, number))
+        charts.append(Chart(f"attractors-output-{number}", f"Where {name} ends up", x, Axis(name), outputs))
     with_eigenvalues = [view for view in shown if view.finding.series.get("eigenvalues", np.empty(0)).size]
     if with_eigenvalues:
         angle = np.linspace(0, 2 * np.pi, 181)
@@ -61,11 +66,39 @@ def attractors(shown: Sequence[View]) -> list[Chart]:
     return charts
 
 
-def _orbits(view: View) -> Points:
-    values = view.finding.series["values"].astype(float)
-    orbits = view.finding.series["orbits"].astype(float)  # (values, starts, steps)
-    x = np.broadcast_to(values[:, None, None], orbits.shape).flatten()
-    return Points(view.label(), x, orbits.flatten(), view.style())
+def _title(shown: Sequence[View], axis: str, otherwise: str) -> str:
+    """The title that all findings give an axis; `otherwise` if they differ, or are older than these labels."""
+    titles = {view.finding.labels.get(axis) for view in shown}
+    title = titles.pop() if len(titles) == 1 else None
+    return title if isinstance(title, str) else otherwise
+
+
+def _output_names(shown: Sequence[View]) -> list[str]:
+    """The recorded outputs, by the first finding that has them."""
+    for view in shown:
+        outputs = view.finding.series.get("outputs")
+        if outputs is not None and outputs.ndim:
+            names = view.finding.labels.get("outputs")
+            is_named = isinstance(names, list) and len(names) == outputs.shape[-1]
+            return list(names) if is_named else [f"output {k}" for k in range(outputs.shape[-1])]
+    return []
+
+
+def _orbits(view: View, output: int | None = None) -> Iterator[Points]:
+    """The points of one unit of the state, or of one output; of each constant input by itself along a path."""
+    series = view.finding.series
+    if output is None:
+        orbits = series["orbits"]  # (values, starts, steps), or with the constants in front
+    else:
+        orbits = series.get("outputs", np.empty(0))
+        if orbits.ndim < 4 or orbits.shape[-1] <= output:
+            return
+        orbits = orbits[..., output]
+    diagrams = orbits.astype(float) if orbits.ndim == 4 else orbits.astype(float)[None]
+    for number, diagram in enumerate(diagrams):
+        x = np.broadcast_to(series["values"].astype(float)[:, None, None], diagram.shape).flatten()
+        kind, style = ("", None) if len(diagrams) == 1 else (f"input {number}", number)
+        yield Points(view.label(kind), x, diagram.flatten(), view.style(style))
 
 
 def _eigenvalues(view: View) -> Points:
@@ -81,7 +114,7 @@ def landscape(shown: Sequence[View]) -> list[Chart]:
     The planes of several models share one color scale; if that would leave one of them almost in one color, each has
     its own, and says so.
     """
-    x, y = Axis("first direction"), Axis("second direction")
+    x, y = Axis(_title(shown, "x", "first direction")), Axis(_title(shown, "y", "second direction"))
     lines: list[Line] = []
     over_planes: list[View] = []
     for view in shown:

@@ -67,7 +67,14 @@ def horizon(shown: Sequence[View]) -> list[Chart]:
         Axis("size of the loss's gradient", log=True, switch=True),
         lines_by_kind(shown, (("loss_gradient", "by inputs"), ("loss_gradient_by_state", "by states"))),
     )
-    return [chart for chart in (gradients, difference, loss) if chart.marks]
+    mean_loss = Chart(
+        "horizon-mean-loss",
+        "How far back the loss of one output teaches, on average",
+        Axis("steps back (lag)", switch=True),
+        Axis("mean size of the gradient", log=True, switch=True),
+        lines_by_kind(shown, (("mean_loss_gradient", "by inputs"), ("mean_loss_gradient_by_state", "by states"))),
+    )
+    return [chart for chart in (gradients, difference, loss, mean_loss) if chart.marks]
 
 
 def _gradients(view: View) -> list[Line]:

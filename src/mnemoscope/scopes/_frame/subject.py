@@ -74,6 +74,11 @@ class Subject:
         return self.adapted.features
 
     @property
+    def inputs(self) -> Tensor:
+        """What `run` reads while parameters move: ids (T, B), so that the embedding moves too, else the features."""
+        return self.features if self.adapted.ids is None else self.adapted.ids
+
+    @property
     def steps(self) -> int:
         return self.features.shape[0]
 
@@ -88,7 +93,8 @@ class Subject:
     def run(self, features: Tensor) -> Tensor:
         """Run the whole model: features (T, B, d) -> outputs (T, B, m), or (1, B, m) for one output per sequence.
 
-        A model that keeps state between calls is reset first, a random one gets the same random numbers again.
+        Ids (T, B) are looked up by the model itself. A model that keeps state between calls is reset first, a random
+        one gets the same random numbers again.
         """
         if self.repetition.prepare is not None:
             self.repetition.prepare()

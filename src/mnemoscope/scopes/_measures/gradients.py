@@ -168,6 +168,45 @@ def of_loss(subject: Subject) -> tuple[Tensor, Tensor | None]:
     return by_input.flatten(1).norm(dim=1), by_state.flatten(1).norm(dim=1)
 
 
+def of_loss_by_lag(subject: Subject, positions: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return norms of the gradients of each output step's part of the loss by lag, (T, samples), by inputs and states.
+
+    Samples are the pairs of one of the last `positions` output steps and a sequence; NaN where the lag leads before the
+    sequence's start. The part of output y_t is what the loss changes with it: (d loss / d y_t) d y_t / d input_{t-k}.
+    One backward pass for each output step.
+    """
+    by_states = not subject.missing("step") and subject.adapted.recurrence_is_model
+    x = (subject.recurrence_inputs if by_states else subject.features).clone().requires_grad_()
+    states = None
+    if by_states:
+        y, states = run_with_states(subject, x)
+    else:
+        y = subject.run(x)
+    leaf = y.detach().requires_grad_()
+    (by_output,) = torch.autograd.grad(subject.loss_of(leaf), leaf)
+
+    # One output step after the other; where there are not as many as input steps, lags count from the last input.
+    ends = range(max(0, len(y) - positions), len(y))
+    inputs, hidden = [], []
+    for end in ends:
+        vector = torch.zeros_like(y)
+        vector[end] = by_output[end]
+        sources = [x, *([] if states is None else states.sources)]
+        by_input, *by_sources = (
+            torch.autograd.grad(y, sources, vector, retain_graph=True, allow_unused=True, materialize_grads=True)
+            if y.requires_grad
+            else [torch.zeros_like(source) for source in sources]
+        )
+        inputs.append(_row_norms(by_input.flatten(2)))
+        if states is not None:
+            hidden.append(_row_norms(states.total_gradient(by_sources).detach()))
+        subject.report(0.6 + 0.3 * len(inputs) / len(ends))
+    last = torch.tensor([end if len(y) == len(x) else len(x) - 1 for end in ends])
+    samples = last[:, None].expand(-1, x.shape[1])
+    by_lag = [_by_lag(torch.stack(norms, 1), samples) for norms in (inputs, hidden) if norms]
+    return by_lag[0], by_lag[1] if states is not None else None
+
+
 @dataclass(frozen=True)
 class RunStates:
     """The states of a run, and how to get their total gradients from autograd.

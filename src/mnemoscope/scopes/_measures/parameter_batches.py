@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from mnemoscope.adapters import unwrap
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Recurrence, State, leaves, rebuild
@@ -19,51 +20,113 @@ WORKSPACE = 2**26  # numbers that the runs of one chunk may hold at a time
 FEW = 256  # points at once, below which a fused kernel for each is faster than vmap over the equations
 
 
-class WholeModel(nn.Module):
-    """A model as one function of its sequences, for functional_call under other parameters."""
+class Movable(nn.Module):
+    """A module that is run under other parameters, which bear the names of the user's own model.
 
-    def __init__(self, model: nn.Module, run: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    What is run may be an adapter around the user's model, or a layer inside it: there a parameter has another name.
+    Weights that are tied are one parameter, under the first of their names; the others are understood too.
+
+    Attributes:
+        own: the parameters as they are now, by name.
+    """
+
+    def __init__(self, module: nn.Module, owner: Any) -> None:
         super().__init__()
-        self.model = model
+        self.model = module
+        names = _names_in(owner)
+        self._inside: dict[str, str] = {}  # by name, that in the module that is run
+        self._known: dict[str, str] = {}  # from any of its names to the one that it has here
+        self.own: Parameters = {}
+        for inside, parameter in self.named_parameters():
+            short = inside.removeprefix("model.")
+            name, *others = names.get(id(parameter), [short])
+            self._inside[name] = inside
+            self.own[name] = parameter.detach()
+            self._known |= dict.fromkeys((name, *others), name)
+        for name, inside in self._inside.items():  # what an inner layer calls its weights is understood too
+            self._known.setdefault(inside.removeprefix("model."), name)
+            self._known.setdefault(inside.removeprefix("model.model."), name)
+        entries = owner.state_dict() if isinstance(owner, nn.Module) else {}
+        self._without_effect = set(entries) - set(self._known)  # buffers, and what lies outside of an inner layer
+
+    def under(self, point: Parameters, *arguments: Any) -> Any:
+        """Run under these parameters."""
+        return functional_call(self, {self._inside[name]: value for name, value in point.items()}, arguments)
+
+    def whole_point(self, given: Mapping[str, Tensor], what: str) -> Parameters:
+        """Return parameters for every name, as a state_dict gives them; raise if one is missing or does not fit."""
+        changed = self._read(given, what)
+        for name, tensor in self.own.items():
+            if name not in changed:
+                raise MnemoscopeError(f"{what} must have {name} {list(tensor.shape)}; got nothing")
+        return {name: changed[name] for name in self.own}
+
+    def changed_point(self, given: Mapping[str, Tensor], what: str) -> Parameters:
+        """Return the model's own parameters with the given ones in their places; raise if one does not fit."""
+        return {**self.own, **self._read(given, what)}
+
+    def _read(self, given: Mapping[str, Tensor], what: str) -> Parameters:
+        if not isinstance(given, Mapping):
+            raise MnemoscopeError(f"{what} must be tensors by name, as a state_dict; got a {type(given).__name__}")
+        read: Parameters = {}
+        for key, tensor in given.items():
+            if key in self._without_effect:
+                continue
+            if key not in self._known:
+                raise MnemoscopeError(f"{what} gives {key}, which the model has not; it has {', '.join(self.own)}")
+            name = self._known[key]
+            own = self.own[name]
+            if not isinstance(tensor, Tensor) or tensor.shape != own.shape:
+                got = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+                raise MnemoscopeError(f"{what} must have {name} {list(own.shape)}; got {got}")
+            value = tensor.detach().to(own)
+            if name in read and not torch.equal(read[name], value):
+                raise MnemoscopeError(f"{what} gives {key} other values than {name}, but they are one parameter here")
+            read[name] = value
+        return read
+
+
+def _names_in(owner: Any) -> dict[int, list[str]]:
+    """Return the names of every parameter in the user's model, first those of the module inside a wrapper."""
+    names: dict[int, list[str]] = {}
+    for module in (unwrap(owner), owner):
+        for name, parameter in module.named_parameters(remove_duplicate=False) if isinstance(module, nn.Module) else ():
+            known = names.setdefault(id(parameter), [])
+            if name not in known:
+                known.append(name)
+    return names
+
+
+class WholeModel(Movable):
+    """A model as one function of its sequences."""
+
+    def __init__(self, module: nn.Module, run: Callable[[nn.Module, Tensor], Tensor], owner: Any) -> None:
+        super().__init__(module, owner)
         self.run = run
 
     def forward(self, x: Tensor) -> Tensor:
         return self.run(self.model, x)
 
 
-class OneStep(nn.Module):
-    """The step of a recurrence, for functional_call under other parameters."""
+class OneStep(Movable):
+    """The step of a recurrence, as a list of tensors: chosen numbers of its output, if any, then the next state's."""
 
-    def __init__(self, recurrence: Recurrence) -> None:
-        super().__init__()
-        self.model = recurrence
+    def __init__(self, recurrence: Recurrence, owner: Any) -> None:
+        super().__init__(recurrence, owner)
 
-    def forward(self, x: Tensor, state: State) -> State:
-        return self.model.step(x, state)[1]
+    def forward(self, x: Tensor, state: State, outputs: Sequence[int] | None) -> list[Tensor]:
+        output, state = self.model.step(x, state)
+        return [*([] if outputs is None else [output[..., list(outputs)]]), *leaves(state)]
 
 
 def whole_model(subject: Subject) -> WholeModel:
     """Return the whole model; the recurrence if it is the model, since vmap does not support torch's fused layers."""
     adapted = subject.adapted
     if adapted.recurrence is not None and adapted.recurrence_is_model:
-        return WholeModel(adapted.recurrence, lambda model, x: model(x)[0])
+        return WholeModel(adapted.recurrence, lambda model, x: model(x)[0], subject.model)
     if not isinstance(subject.model, nn.Module):  # a function: it has no parameters that could be moved
-        return WholeModel(nn.Identity(), lambda _, x: subject.run(x))
-    return WholeModel(subject.model, lambda _, x: subject.run(x))
-
-
-def parameters_of(module: WholeModel | OneStep) -> Parameters:
-    """Return the parameters of the model inside, by its own names."""
-    return {name.removeprefix("model."): p.detach() for name, p in module.named_parameters()}
-
-
-def check_parameters(given: Mapping[str, Tensor], own: Parameters, what: str) -> Parameters:
-    """Return given parameters in the order and the dtype of the model's own; raise if a name or shape does not fit."""
-    for name, tensor in own.items():
-        if name not in given or given[name].shape != tensor.shape:
-            got = f"{list(given[name].shape)}" if name in given else "nothing"
-            raise MnemoscopeError(f"{what} must have {name} {list(tensor.shape)}; got {got}")
-    return {name: given[name].detach().to(tensor) for name, tensor in own.items()}
+        return WholeModel(nn.Identity(), lambda _, x: subject.run(x), subject.model)
+    return WholeModel(subject.model, lambda _, x: subject.run(x), subject.model)
 
 
 def stack_parameters(points: list[Parameters]) -> Parameters:
@@ -88,7 +151,7 @@ def costs(model: WholeModel, points: Parameters, x: Tensor, loss: Callable[[Tens
     """Return the loss (P,) of parameter vectors (P, ...) on sequences x; by vmap if the model's operations allow it."""
 
     def cost(point: Parameters) -> Tensor:
-        return loss(functional_call(model, _prefixed(point), (x,)))
+        return loss(model.under(point, x))
 
     with torch.no_grad():
         if use_vmap:
@@ -100,11 +163,21 @@ def costs(model: WholeModel, points: Parameters, x: Tensor, loss: Callable[[Tens
         return torch.stack([cost({name: p[k] for name, p in points.items()}) for k in range(count)])
 
 
-def step_all(step: OneStep, points: Parameters, x: Tensor, states: list[Tensor], like: State) -> list[Tensor]:
-    """Make one step of the states (P, ...) under the parameter vectors (P, ...), with inputs x (P, B, d)."""
+def step_all(
+    step: OneStep,
+    points: Parameters,
+    x: Tensor,
+    states: list[Tensor],
+    like: State,
+    outputs: Sequence[int] | None = None,
+) -> list[Tensor]:
+    """Make one step of the states (P, ...) under the parameter vectors (P, ...), with inputs x (P, B, d) or ids (P, B).
+
+    With `outputs`, these numbers of the output come first, (P, B, len(outputs)).
+    """
 
     def advance(point: Parameters, x: Tensor, tensors: list[Tensor]) -> list[Tensor]:
-        return leaves(functional_call(step, _prefixed(point), (x, rebuild(like, tensors))))
+        return step.under(point, x, rebuild(like, tensors), outputs)
 
     try:
         return vmap(advance)(points, x, states)
@@ -112,7 +185,3 @@ def step_all(step: OneStep, points: Parameters, x: Tensor, states: list[Tensor],
         each_point = [{name: p[k] for name, p in points.items()} for k in range(len(x))]
         results = [advance(point, x[k], [s[k] for s in states]) for k, point in enumerate(each_point)]
         return [torch.stack(tensors) for tensors in zip(*results, strict=True)]
-
-
-def _prefixed(point: Parameters) -> Parameters:
-    return {f"model.{name}": p for name, p in point.items()}
