@@ -189,6 +189,35 @@ def test_unit_circle_of_eigenvalues_is_round():
     assert {key for key, chart in found.items() if chart.equal_axes} == {"attractors-eigenvalues"}
 
 
+def test_orbits_of_outputs_under_several_constants():
+    orbits = np.arange(2 * 3 * 1 * 2.0).reshape(2, 3, 1, 2)  # (constants, values, starts, steps)
+    series = {"values": np.array([0.0, 0.5, 1.0]), "orbits": orbits, "outputs": np.stack([orbits, -orbits], -1)}
+    labels = {"x": "s", "y": "unit 3 of the state", "outputs": ["output 0", "output 5"]}
+    found = charts("attractors", series, labels=labels)
+    states, last = found["attractors-orbits"], found["attractors-output-1"]
+    assert (states.x.title, states.y.title) == ("s", "unit 3 of the state")
+    assert [mark.name for mark in states.marks] == ["input 0", "input 1"]
+    assert (last.y.title, last.title) == ("output 5", "Where output 5 ends up")
+    same(last.marks[1].x, [0, 0, 0.5, 0.5, 1, 1])
+    same(last.marks[1].y, [-6, -7, -8, -9, -10, -11])
+
+
+def test_titles_that_differ_between_models_are_not_used():
+    series = {"x": np.arange(3.0), "cost": np.arange(3.0)}
+    findings = [Finding("landscape", "S.", "estimated", series=series, labels={"x": title}) for title in "ab"]
+    (chart,) = charts_of({f"m{i}": made(landscape=f) for i, f in enumerate(findings)}, "landscape")
+    assert chart.x.title == "first direction"
+    assert charts("landscape", series, labels={"x": "s"})["landscape-line"].x.title == "s"
+
+
+def test_mean_loss_gradient_has_a_chart_of_its_own():
+    series = {"input_gradient": np.ones(2), "mean_loss_gradient": np.array([4.0, 2.0])}
+    chart = charts("horizon", series, spread={"mean_loss_gradient": np.array([[3.0, 1], [5, 3]])})["horizon-mean-loss"]
+    (line,) = chart.marks
+    same(line.y, [4, 2])
+    same(line.low, [3, 1])
+
+
 def test_axes_of_shares():
     ratio = {"step": np.zeros(1), "jacobian_norm": np.ones(1), "ratio": np.array([0.5, 0.25])}
     assert charts("stability", ratio, {"lambda": 0.5})["stability-ratio"].x.share
