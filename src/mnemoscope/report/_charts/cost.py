@@ -79,8 +79,9 @@ def _output_names(shown: Sequence[View]) -> list[str]:
         outputs = view.finding.series.get("outputs")
         if outputs is not None and outputs.ndim:
             names = view.finding.labels.get("outputs")
-            is_named = isinstance(names, list) and len(names) == outputs.shape[-1]
-            return list(names) if is_named else [f"output {k}" for k in range(outputs.shape[-1])]
+            if isinstance(names, list) and len(names) == outputs.shape[-1]:
+                return names
+            return [f"output {k}" for k in range(outputs.shape[-1])]
     return []
 
 

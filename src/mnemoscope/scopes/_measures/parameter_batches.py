@@ -30,6 +30,8 @@ class Movable(nn.Module):
         own: the parameters as they are now, by name.
     """
 
+    model: Any
+
     def __init__(self, module: nn.Module, owner: Any) -> None:
         super().__init__()
         self.model = module
