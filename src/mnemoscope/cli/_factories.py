@@ -34,15 +34,26 @@ def exits_are_errors() -> Iterator[None]:
 
 def make_model(spec: str, features: int, options: Mapping[str, Any], vocabulary: int | None = None) -> Any:
     """Return the model that a factory makes; sizes that it requires are filled in: input, hidden, vocabulary."""
-    module, _, name = spec.rpartition(":")
-    folder = Path(module).parent if module.endswith(".py") else Path()  # the current folder, as `python -m` has it
-    with _importable(folder):
-        factory = _attribute(_import(module), name, spec)
+    with _importable(_folder(spec)):
+        factory = import_attribute(spec)
         model = factory if isinstance(factory, nn.Module) else _call(factory, spec, features, options, vocabulary)
     if not isinstance(model, nn.Module) and not callable(getattr(model, "step", None)):
         given = type(model).__name__
         raise MnemoscopeError(f"{spec} gave a {given}; it must give a torch module or an object with a step")
     return model
+
+
+def import_attribute(spec: str) -> Any:
+    """Return what package.module:name or path/to/file.py:name stands for."""
+    module, _, name = spec.rpartition(":")
+    with _importable(_folder(spec)):
+        return _attribute(_import(module), name, spec)
+
+
+def _folder(spec: str) -> Path:
+    """The folder of a file; for a module the current one, as `python -m` has it."""
+    module = spec.rpartition(":")[0]
+    return Path(module).parent if module.endswith(".py") else Path()
 
 
 def _call(factory: Any, spec: str, features: int, options: Mapping[str, Any], vocabulary: int | None) -> Any:

@@ -114,6 +114,7 @@ def measure(
     target: Target,
     sequences: Sequences,
     scopes: Sequence[str],
+    options: dict[str, dict[str, Any]],
     budget: float,
     reading: Reading,
     seed: int,
@@ -131,6 +132,7 @@ def measure(
             needs=sequences.needs,
             seed=seed,
             progress=progress,
+            options=options,
             **reading.options(),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,12 @@ import torch
 from torch import Tensor
 
 from mnemoscope.adapters import Adapted, Layout, adapt
+from mnemoscope.cli._losses import Loss, read_loss
 from mnemoscope.cli._weights import read_inputs
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.scopes import untouched
 from mnemoscope.systems import Known, KnownSystem
-from mnemoscope.tasks import Task
-
-Loss = Callable[[Tensor, Tensor], Tensor]
+from mnemoscope.tasks import Split, Task
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,7 @@ class Sequences:
     loss: Loss | None = None
     needs: float | None = None  # how many steps back the task needs
     output_size: int | None = None  # that the loss is defined for
+    asked_loss: str = ""  # the loss that was asked for: it must apply
     known: tuple[Known, ...] = ()  # figures whose true values on these inputs are known
     time_first: bool = False  # True if we made them, as (time, batch, ...); a file's layout is the user's
 
@@ -63,9 +62,9 @@ class Reading:
         return Layout.BATCH_FIRST if self.batch_first else Layout.TIME_FIRST
 
 
-def task_sequences(task: Task, batch_size: int) -> Sequences:
-    """Return a batch of held-out sequences of a task."""
-    batch = task.batch(0, batch_size, "valid")
+def task_sequences(task: Task, batch_size: int, split: Split = "valid") -> Sequences:
+    """Return a batch of sequences of a task, held-out ones by default."""
+    batch = task.batch(0, batch_size, split)
     return Sequences(
         batch.inputs,
         f"{task.name}, {task.length} steps",
@@ -77,9 +76,17 @@ def task_sequences(task: Task, batch_size: int) -> Sequences:
     )
 
 
-def file_sequences(path: Path) -> Sequences:
-    """Return the sequences in a file."""
-    return Sequences(read_inputs(path), str(path))
+def file_sequences(path: Path, targets: Path | None = None) -> Sequences:
+    """Return the sequences in a file, and their targets in another."""
+    wanted = None if targets is None else read_inputs(targets, "targets")
+    return Sequences(read_inputs(path), str(path), wanted)
+
+
+def with_loss(sequences: Sequences, name: str) -> Sequences:
+    """Return the sequences with the loss that was asked for."""
+    if sequences.targets is None:
+        raise MnemoscopeError(f"--loss {name} needs targets: those of a run or a --task, or --inputs and --targets")
+    return replace(sequences, loss=read_loss(name), asked_loss=name, output_size=None)
 
 
 def random_sequences(steps: int, batch_size: int, features: int, seed: int) -> Sequences:
@@ -107,7 +114,7 @@ def system_sequences(system: KnownSystem, steps: int | None, batch_size: int | N
 def fit_to_model(sequences: Sequences, model: Any, reading: Reading) -> Sequences:
     """Return the sequences in the layout that the model reads, after one trial run.
 
-    Targets and loss are kept only if the model's outputs are of the task's kind.
+    Targets and loss are kept only if the model's outputs are of the task's kind; a loss that was asked for must apply.
     """
     # Sequences that we made are time first: turn them for a model that reads another layout.
     inputs = sequences.inputs
@@ -116,20 +123,21 @@ def fit_to_model(sequences: Sequences, model: Any, reading: Reading) -> Sequence
         layout = layout or _find_layout(model, inputs, reading)
         inputs = layout.from_time_first(inputs)
     sequences = replace(sequences, inputs=inputs)
-    outputs = _trial_run(model, inputs, reading)
+    outputs, read_as = _trial_run(model, inputs, reading)
     if sequences.targets is None or sequences.loss is None:
         return sequences
+    if not sequences.time_first:  # a file's: its targets are in the layout of the model's outputs
+        one_per_sequence = len(outputs) == 1 < len(read_as.time_first(inputs))
+        return _taught(sequences, outputs[0] if one_per_sequence else read_as.from_time_first(outputs))
 
     # Turn the targets alike; the task's loss still wants time first.
     targets = sequences.targets
-    batch_first = layout not in (None, Layout.TIME_FIRST)
+    batch_first = layout is not Layout.TIME_FIRST
     if batch_first and targets.shape[:2] == sequences.inputs.shape[1::-1]:
         targets = targets.transpose(0, 1).contiguous()
     loss = _with_batch_first(sequences.loss) if batch_first else sequences.loss
-    taught = replace(sequences, targets=targets, loss=loss)
-    if _loss_applies(taught, outputs, batch_first):
-        return taught
-    return replace(sequences, targets=None, loss=None)
+    given = outputs.transpose(0, 1) if batch_first else outputs
+    return _taught(replace(sequences, targets=targets, loss=loss), given)
 
 
 def _find_layout(model: Any, inputs: Tensor, reading: Reading) -> Layout:
@@ -145,12 +153,16 @@ def _find_layout(model: Any, inputs: Tensor, reading: Reading) -> Layout:
     return Layout.BATCH_FIRST
 
 
-def _trial_run(model: Any, inputs: Tensor, reading: Reading) -> Tensor:
-    """Return the outputs: inputs of the wrong size are an error of one line before anything is measured."""
+def _trial_run(model: Any, inputs: Tensor, reading: Reading) -> tuple[Tensor, Layout]:
+    """Return the outputs, time first, and the layout in which the model reads.
+
+    Inputs of the wrong size are an error of one line before anything is measured.
+    """
     try:
         with untouched(model), torch.no_grad():
             adapted = reading.adapt(model, inputs)
-            return adapted.run(adapted.features) if adapted.outputs is None else adapted.outputs
+            outputs = adapted.run(adapted.features) if adapted.outputs is None else adapted.outputs
+            return outputs, adapted.layout
     except MnemoscopeError:
         raise
     except Exception as error:
@@ -164,14 +176,26 @@ def _with_batch_first(loss: Loss) -> Loss:
     return lambda outputs, targets: loss(outputs.transpose(0, 1), targets.transpose(0, 1))
 
 
-def _loss_applies(sequences: Sequences, outputs: Tensor, batch_first: bool) -> bool:
-    """True if the loss can be computed from the model's outputs (time, batch, features)."""
+def _taught(sequences: Sequences, outputs: Tensor) -> Sequences:
+    """Return the sequences with targets and loss if these apply to outputs; without, if nobody asked for the loss."""
+    reason = _misfit(sequences, outputs)
+    if not reason:
+        return sequences
+    if sequences.asked_loss:
+        assert sequences.targets is not None
+        shapes = f"outputs {list(outputs.shape)} and targets {list(sequences.targets.shape)}"
+        raise MnemoscopeError(f"--loss {sequences.asked_loss} does not apply to {shapes}: {reason}")
+    return replace(sequences, targets=None, loss=None)
+
+
+def _misfit(sequences: Sequences, outputs: Tensor) -> str:
+    """Return why the loss cannot be computed from outputs; empty if it can."""
     assert sequences.loss is not None
     assert sequences.targets is not None
-    if outputs.shape[-1] != sequences.output_size:
-        return False
+    if sequences.output_size not in (None, outputs.shape[-1]):
+        return f"it is for {sequences.output_size} outputs"
     try:
-        given = outputs.transpose(0, 1) if batch_first else outputs
-        return bool(torch.isfinite(sequences.loss(given, sequences.targets)))
-    except Exception:  # any misfit: the task then only gives inputs
-        return False
+        cost = sequences.loss(outputs, sequences.targets)
+        return "" if bool(torch.isfinite(cost)) else f"it is {float(cost)}"
+    except Exception as error:  # any misfit
+        return (str(error).splitlines() or [type(error).__name__])[0]

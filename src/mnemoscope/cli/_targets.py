@@ -77,13 +77,19 @@ def read_options(words: Sequence[str], option: str = "--with") -> dict[str, Any]
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
             raise MnemoscopeError(f"{option} takes name=value pairs; got {word!r}")
-        try:
-            options[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # as {[]: 1} and deep nests do
-            options[name] = value
-        if isinstance(options[name], int) and abs(options[name]) >= 2**63:
-            raise MnemoscopeError(f"--with {name} = {reprlib.repr(options[name])} is too large; use less")
+        options[name] = read_literal(f"{option} {name}", value)
     return options
+
+
+def read_literal(what: str, word: str) -> Any:
+    """Return a Python literal's value; any other word is a string."""
+    try:
+        value = ast.literal_eval(word)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # as {[]: 1} and deep nests do
+        return word
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise MnemoscopeError(f"{what} = {reprlib.repr(value)} is too large; use less")
+    return value
 
 
 def _unknown_target(spec: str) -> MnemoscopeError:

@@ -23,12 +23,17 @@ PREFIXES = ("module.", "_orig_mod.", "model.")  # of DistributedDataParallel, to
 
 def load_weights(model: Any, path: Path) -> None:
     """Load a checkpoint's tensors into a model; a MnemoscopeError of one line says why they do not fit."""
+    model.load_state_dict(read_weights(model, path))
+
+
+def read_weights(model: Any, path: Path) -> dict[str, Tensor]:
+    """Return a checkpoint's tensors by the names of a model's `state_dict()`; raise if they do not fit it."""
     if not isinstance(model, nn.Module):
         raise MnemoscopeError(f"a {type(model).__name__} is not a torch module: it cannot load the weights in {path}")
     expected = model.state_dict()
     tensors = _without_prefix(_find_state_dict(read_tensors(path), path), set(expected))
     check_tensors_match(tensors, expected, str(path))
-    model.load_state_dict(tensors)
+    return tensors
 
 
 def read_tensors(path: Path) -> Any:
@@ -51,8 +56,8 @@ def read_tensors(path: Path) -> Any:
         raise MnemoscopeError(f"{path} is not a torch file: {_first_line(error)}") from error
 
 
-def read_inputs(path: Path) -> Tensor:
-    """Return the sequences in an .npy, .pt or .safetensors file: its only tensor, or the one named `inputs`."""
+def read_inputs(path: Path, name: str = "inputs") -> Tensor:
+    """Return the inputs or targets in an .npy, .pt or .safetensors file: its only tensor, or the one of that name."""
     if path.suffix == ".npy":
         require_regular_file(path)
         try:
@@ -60,14 +65,14 @@ def read_inputs(path: Path) -> Tensor:
         except Exception as error:  # numpy evaluates the header, and a broken one raises almost anything
             raise MnemoscopeError(f"cannot read {path} as an array: {_first_line(error)}") from error
     if path.suffix not in (".pt", ".pth", ".safetensors"):
-        raise MnemoscopeError(f"inputs = {str(path)!r} is not allowed; it must end in .npy, .pt or .safetensors")
+        raise MnemoscopeError(f"{name} = {str(path)!r} is not allowed; it must end in .npy, .pt or .safetensors")
     content = read_tensors(path)
     if isinstance(content, Mapping):
         tensors = _tensors(content)
         only = next(iter(tensors.values())) if len(tensors) == 1 else None
-        content = tensors.get("inputs", only)
+        content = tensors.get(name, only)
     if not isinstance(content, Tensor):
-        raise MnemoscopeError(f"{path} must hold one tensor of sequences, or one named 'inputs'")
+        raise MnemoscopeError(f"{path} must hold one tensor of sequences, or one named {name!r}")
     return content
 
 

@@ -21,7 +21,7 @@ from mnemoscope.training._metrics import MetricsRecord
 from mnemoscope.training._model import SequenceModel, make_layer
 from mnemoscope.training._progress import Diverged, Enough, Progress, ProgressCallback, Stop, Summary
 from mnemoscope.training._ranks import this_rank
-from mnemoscope.training._run import CheckpointName, Run, make_model, resume, train
+from mnemoscope.training._run import CheckpointName, Run, initial_model, make_model, resume, train
 
 __all__ = [
     "AllowedChange",
@@ -49,6 +49,7 @@ __all__ = [
     "default_value",
     "evaluate",
     "fit",
+    "initial_model",
     "layer_options",
     "make_layer",
     "make_model",

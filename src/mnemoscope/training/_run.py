@@ -29,7 +29,7 @@ CheckpointName = Literal["last", "best"]
 
 def train(config: RunConfig, folder: str | Path | None = None, callback: ProgressCallback | None = None) -> Summary:
     """Build the network of a configuration and train it. The same configuration gives the same run."""
-    return fit(_initial_model(config), config.task, config.fit, folder, callback=callback)
+    return fit(initial_model(config), config.task, config.fit, folder, callback=callback)
 
 
 def resume(
@@ -47,7 +47,7 @@ def resume(
     """
     config = Run(folder).config
     return fit(
-        _initial_model(config),
+        initial_model(config),
         config.task,
         config.fit,
         folder,
@@ -57,7 +57,8 @@ def resume(
     )
 
 
-def _initial_model(config: RunConfig) -> SequenceModel:
+def initial_model(config: RunConfig) -> SequenceModel:
+    """Return the network of a configuration as it is before the first update."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(config.fit.seed)
         return make_model(config.task, config.network, config.fit)
@@ -110,7 +111,7 @@ class Run:
 
         A snapshot is named by its update: `model(0)` has the weights that training began with.
         """
-        model = _initial_model(self.config)
+        model = initial_model(self.config)
         if isinstance(which, int):
             weights = self.snapshot(which)
             check_tensors_match(weights, model.state_dict(), str(self.files.snapshots))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -19,6 +20,7 @@ from mnemoscope.cli._examination_files import Format, examination_folder, save_e
 from mnemoscope.cli._factories import exits_are_errors
 from mnemoscope.cli._measure import ScopeProgress, measure, num_threads, stoppable
 from mnemoscope.cli._names import unused_folder, unused_name
+from mnemoscope.cli._scope_options import options_for, read_scope_options
 from mnemoscope.cli._sequences import (
     Reading,
     Sequences,
@@ -28,6 +30,7 @@ from mnemoscope.cli._sequences import (
     random_sequences,
     system_sequences,
     task_sequences,
+    with_loss,
 )
 from mnemoscope.cli._targets import Target, is_run, load_target, read_options
 from mnemoscope.errors import MnemoscopeError
@@ -35,7 +38,7 @@ from mnemoscope.files import LOCK_SECONDS, locked, safe_name
 from mnemoscope.finding import Examination
 from mnemoscope.report import headlines
 from mnemoscope.scopes import SCOPES, untouched
-from mnemoscope.tasks import TASKS, Task
+from mnemoscope.tasks import TASKS, Split, Task
 from mnemoscope.training import CheckpointName, Run
 
 TaskType = TypeVar("TaskType")
@@ -68,6 +71,10 @@ class Examine(Generic[TaskType]):
     """Options of a built-in model or system, or a factory's arguments: hidden_size=128 bidirectional=True."""
     inputs: Path | None = None
     """Sequences from an .npy, .pt or .safetensors file, (time, batch, features) or as --batch-first says."""
+    targets_file: Annotated[Path | None, tyro.conf.arg(name="targets")] = None
+    """What the model should answer to --inputs, from such a file, in the layout of its outputs; needs --loss."""
+    loss: str | None = None
+    """The loss: mse, l1, cross-entropy, bce (of logits), or package.module:function; by default the task's own."""
     batch_first: tyro.conf.FlagCreatePairsOff[bool] = False
     """The model reads (batch, time, features). By default its layers' batch_first decides."""
     time_first: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -90,6 +97,9 @@ class Examine(Generic[TaskType]):
     """How many steps back the task needs; by default what the task itself says."""
     scopes: tuple[str, ...] = ()
     """Scopes to use; all by default."""
+    scope_options: Annotated[tuple[str, ...], tyro.conf.arg(name="set")] = ()
+    """Options of scopes, as in Python: landscape.to=initial landscape.x_range=-0.5,1.5 horizon.loss_positions=10.
+    Weights are a run's first ones (initial), a run's folder or a file; held-out sequences a split of the task."""
     budget: float = 45.0
     """Seconds that one target may take; scopes that do not fit into them are skipped."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -114,6 +124,8 @@ class Examine(Generic[TaskType]):
                 raise MnemoscopeError(f"scopes = {scope!r} is not a scope; scopes are {', '.join(sorted(SCOPES))}")
         if not (math.isfinite(self.budget) and self.budget > 0):
             raise MnemoscopeError(f"budget = {self.budget} is not allowed; it must be a positive number of seconds")
+        if self.targets_file is not None and (self.inputs is None or self.loss is None):
+            raise MnemoscopeError("--targets needs --inputs, whose targets they are, and --loss")
         layouts = ("batch_first", "time_first", "channels_first")
         chosen = [f"--{name.replace('_', '-')}" for name in layouts if getattr(self, name)]
         if len(chosen) > 1:
@@ -160,11 +172,22 @@ def _run(options: Examine[Any], task: Task | None, conditions: Sequence[Conditio
     with locked(folder, wait=LOCK_SECONDS):
         save_examinations(examinations, folder)
         page = write_report(examinations, folder, options.figures)
+    _check_set_scopes(options, examinations)
     failed = [] if stopped else failures(conditions, examinations)
     _show_result(options, examinations, page, failed, stopped)
     if stopped:
         return stop_code
     return CONDITION_HOLDS if failed else 0
+
+
+def _check_set_scopes(options: Examine[Any], examinations: Mapping[str, Examination]) -> None:
+    """Raise if a scope whose options were set has failed: its options may be what is wrong."""
+    chosen = {word.partition(".")[0] for word in options.scope_options}
+    for name, examination in examinations.items():
+        for scope in chosen:
+            finding = examination.findings.get(scope)
+            if finding is not None and finding.status == "failed":
+                raise MnemoscopeError(f"{name}: {scope} failed: {finding.why}")
 
 
 def _options(arguments: list[str]) -> tuple[Examine[Any], Task | None]:
@@ -234,14 +257,16 @@ def _features(options: Examine[Any], task: Task | None) -> int:
     return options.features
 
 
-def _sequences(options: Examine[Any], task: Task | None, target: Target, device: torch.device) -> Sequences:
+def _sequences(
+    options: Examine[Any], task: Task | None, target: Target, device: torch.device, split: Split = "valid"
+) -> Sequences:
     """The sequences that a target is examined on, on the device and in the layout that it reads."""
     if task is None and target.run is not None:
         task = target.run.task
     if options.inputs is not None:
-        sequences = file_sequences(options.inputs)
+        sequences = file_sequences(options.inputs, options.targets_file)
     elif task is not None:
-        sequences = task_sequences(task, options.batch or DEFAULT_BATCH)
+        sequences = task_sequences(task, options.batch or DEFAULT_BATCH, split)
     elif target.system is not None:
         sequences = system_sequences(target.system, options.steps, options.batch, options.seed)
     else:
@@ -253,12 +278,23 @@ def _sequences(options: Examine[Any], task: Task | None, target: Target, device:
         else:
             sequences = random_ids(steps, batch, vocabulary, options.seed)
 
+    if options.loss is not None:
+        sequences = with_loss(sequences, options.loss)
     inputs = sequences.inputs.to(device)
     if inputs.is_floating_point():
         inputs = inputs.to(_dtype(options, target))
     targets = None if sequences.targets is None else sequences.targets.to(device)
     needs = sequences.needs if options.needs is None else options.needs
     return fit_to_model(replace(sequences, inputs=inputs, targets=targets, needs=needs), target.model, options.reading)
+
+
+def _other_sequences(
+    options: Examine[Any], task: Task | None, target: Target, device: torch.device, split: Split
+) -> Sequences:
+    """Sequences of a split of the task, for a scope that compares."""
+    if options.inputs is not None or (task is None and target.run is None):
+        raise MnemoscopeError(f"--set landscape.held_out={split} needs a run or a --task, which has splits")
+    return _sequences(options, task, target, device, split)
 
 
 def _vocabulary(target: Target) -> int | None:
@@ -272,12 +308,19 @@ def _measure_all(
 ) -> tuple[dict[str, Examination], bool]:
     """The examinations by name, and True if Ctrl-C ended them early."""
     scopes = options.scopes or tuple(SCOPES)
+    scope_options = read_scope_options(options.scope_options, scopes)
     progress = ScopeProgress(scopes, options.budget, options.output.quiet or options.output.json)
     all_sequences = [_sequences(options, task, target, device) for target in targets]
+    all_options = [
+        options_for(scope_options, target, partial(_other_sequences, options, task, target, device))
+        for target in targets
+    ]
     examinations: dict[str, Examination] = {}
     try:
-        for target, sequences in zip(targets, all_sequences, strict=True):
-            examination = measure(target, sequences, scopes, options.budget, options.reading, options.seed, progress)
+        for target, sequences, own in zip(targets, all_sequences, all_options, strict=True):
+            examination = measure(
+                target, sequences, scopes, own, options.budget, options.reading, options.seed, progress
+            )
             examinations[target.name] = examination
             if examination.partial:
                 return examinations, True
