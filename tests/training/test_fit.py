@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope import MnemoscopeError
-from mnemoscope.tasks import Copy, Custom
+from mnemoscope.layers import trim_memory
+from mnemoscope.tasks import Characters, Copy, Custom
 from mnemoscope.training import (
     Diverged,
     FitConfig,
@@ -123,6 +124,43 @@ def test_tasks_that_ask_at_every_step_or_at_the_end_leave_a_scaled_clip_as_it_is
     assert Custom(regression, input_size=2, output_size=1, length=4, answer_share=0.5).answer_share == 0.5
     with pytest.raises(MnemoscopeError, match="answer_share = 0 is not allowed: answer_share must be above 0"):
         Custom(regression, input_size=2, output_size=1, length=4, answer_share=0)
+
+
+@pytest.fixture
+def text_task(tmp_path: Path) -> Characters:
+    (tmp_path / "text.txt").write_text("the sea and the sand " * 100)
+    return Characters(str(tmp_path / "text.txt"), bptt=6)
+
+
+@pytest.mark.parametrize("name", ["MemRNN", "MemLSTM", "SAB"])
+def test_memory_that_grows_without_end_is_refused_on_running_text(name: str, text_task: Characters) -> None:
+    net = SequenceModel.for_task(text_task, NetworkConfig(name, 4))
+    message = f"{name} keeps every state, and characters carries its memory from batch to batch: it would grow without"
+    with pytest.raises(MnemoscopeError, match=message):
+        fit(net, text_task, FitConfig(1, **QUIET))
+    with pytest.raises(MnemoscopeError, match="set carry-memory = 0 to empty it before each, or to the"):
+        evaluate(net, text_task, batch_size=3)
+    fit(net, text_task, FitConfig(3, carry_memory=4, **QUIET))
+    copy = Copy(T=1)  # of which nothing is carried
+    fit(SequenceModel.for_task(copy, NetworkConfig(name, 4)), copy, FitConfig(1, **QUIET))
+
+
+@pytest.mark.parametrize("keep", [0, 2, 100])
+def test_carried_memory_is_what_the_next_batch_attends(keep: int, text_task: Characters) -> None:
+    """The loss over three batches is that of a loop that trims the state itself."""
+    net = SequenceModel.for_task(text_task, NetworkConfig("MemRNN", 4, readout_gain=3.0))
+    found = evaluate(net, text_task, batch_size=3, batches=3, carry_memory=keep)["loss"]
+    state, losses, h = None, [], []
+    with torch.no_grad():
+        for step in range(3):
+            inputs, targets = text_task.batch(step, 3, "valid")
+            outputs, state = net(inputs, state)
+            assert state.memory.origin.shape[-1] == min(keep, 6 * step) + 6
+            losses.append((text_task.loss(outputs, targets).item(), targets.numel()))
+            h.append(state.plain)
+            state = trim_memory(state, keep)
+            assert torch.equal(state.plain, h[-1])
+    assert found == pytest.approx(sum(a * b for a, b in losses) / sum(b for _, b in losses))
 
 
 def test_gradient_norm_is_recorded_before_clipping(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from mnemoscope import MnemoscopeError
 from mnemoscope.layers import LAYERS, RNN, RelRNN
 from mnemoscope.recurrence import leaves
-from mnemoscope.tasks import Copy
+from mnemoscope.tasks import Copy, Gaussian, Task
 from mnemoscope.training import NetworkConfig, SequenceModel, layer_options, models
 
 
@@ -40,6 +40,51 @@ def test_step_equals_forward(name: str) -> None:
         output, state = model.step(x, state)
         outputs.append(output)
     torch.testing.assert_close(torch.stack(outputs), model(inputs)[0])
+
+
+def test_truncated_network_reads_its_last_inputs_alone() -> None:
+    torch.manual_seed(0)
+    whole = SequenceModel(4, 3, NetworkConfig("LSTM", 8, skip=True))
+    torch.manual_seed(0)
+    truncated = SequenceModel(4, 3, NetworkConfig("LSTM", 8, skip=True, truncated=3))
+    x = torch.randn(7, 2, 4)
+    outputs, state = truncated(x)
+    torch.testing.assert_close(outputs[:3], whole(x)[0][:3])  # so far nothing is cut
+    torch.testing.assert_close(outputs[-1], whole(x[-3:])[0][-1])
+    more, _ = truncated(x[:2], state)
+    torch.testing.assert_close(more[-1], whole(torch.cat([x[-1:], x[:2]]))[0][-1])
+    with pytest.raises(MnemoscopeError, match=r"truncated = 3 needs a layer of mnemoscope's; got torch.RNN"):
+        SequenceModel(4, 3, NetworkConfig("torch.RNN", 8, truncated=3))
+
+
+@pytest.mark.parametrize("name", ["RNN", "LinearSystem", "torch.RNN"])
+def test_start_from_the_system_of_a_task(name: str) -> None:
+    task = Gaussian(T=9, features=3, hidden=4, seed=5)
+    model = SequenceModel.for_task(task, NetworkConfig(name, 4, skip=True, init="system")).double()
+    system, x = task.system(), task.batch(0, 2).inputs.double()
+    h = x.new_zeros(2, 4)
+    for x_t in x:
+        h = h @ system.W.T + x_t @ system.U.T
+        h = h if name == "LinearSystem" else torch.tanh(h)
+    torch.testing.assert_close(model(x)[0][-1], system.predict(h, x[-1]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("task", "config", "message"),
+    [
+        (Copy(T=3), NetworkConfig("RNN", 32, skip=True, init="system"), "needs the task gaussian, whose system it is"),
+        (
+            Gaussian(),
+            NetworkConfig("RNN", 32, init="system"),
+            "needs one layer of RNN or LinearSystem, skip, and",
+        ),
+        (Gaussian(), NetworkConfig("RNN", 9, skip=True, init="system"), "skip, and hidden-size = 32"),
+        (Gaussian(), NetworkConfig("LSTM", 32, skip=True, init="system"), "needs one layer of RNN or LinearSystem"),
+    ],
+)
+def test_start_from_a_system_that_does_not_fit_is_refused(task: Task, config: NetworkConfig, message: str) -> None:
+    with pytest.raises(MnemoscopeError, match=message):
+        SequenceModel.for_task(task, config)
 
 
 def test_uniform_start_is_that_of_the_word_language_model() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from mnemoscope import MnemoscopeError
 from mnemoscope.files import to_json
-from mnemoscope.tasks import Characters, Copy, Symbols
+from mnemoscope.tasks import Characters, Copy, Gaussian, Symbols
 from mnemoscope.training import FitConfig, NetworkConfig, Run, RunConfig, Stop, resume, train
 
 FIT = FitConfig(
@@ -63,6 +63,14 @@ def variants(text: Path) -> dict[str, RunConfig]:
         ),
         "snapshots, training data": RunConfig(
             copy, SMALL, replace(FIT, snapshot_every=10, snapshot_at=(3, 22), evaluate_train=True)
+        ),
+        "full attention, memory of 5": RunConfig(characters, NetworkConfig("MemLSTM", 8), replace(FIT, carry_memory=5)),
+        "full attention, emptied": RunConfig(characters, NetworkConfig("MemRNN", 8), replace(FIT, carry_memory=0)),
+        "truncated": RunConfig(characters, NetworkConfig("LSTM", 8, truncated=4), FIT),
+        "system": RunConfig(
+            Gaussian(T=12, features=3, hidden=4),
+            NetworkConfig("LinearSystem", 4, init="system", skip=True, truncated=5),
+            replace(FIT, batch_size=1, precision="64-true", schedule="inverse", optimizer="sgd", stable=0.75),
         ),
         "bf16": RunConfig(copy, NetworkConfig("LSTM", 8), replace(FIT, precision="bf16-mixed")),
     }

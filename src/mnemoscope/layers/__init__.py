@@ -12,6 +12,7 @@ from mnemoscope.layers._memory import Memory
 from mnemoscope.layers._options import Option, options
 from mnemoscope.layers._orthogonal import parameter_groups
 from mnemoscope.layers._stable import project_, stable
+from mnemoscope.layers._trimmed import trim_memory
 from mnemoscope.layers.catalog import *  # noqa: F403
 
 _carried_operations.register()
@@ -37,6 +38,7 @@ __all__ = [
     "parameter_groups",
     "project_",
     "stable",
+    "trim_memory",
     "variance_preserving_",
 ]
 __all__ += catalog.__all__

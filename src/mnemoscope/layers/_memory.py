@@ -88,6 +88,25 @@ def reset_memory(memory: Memory, mask: Tensor, layout: str, initial: Memory | No
     return drop_empty_slots(begun) if layout in GROWING else begun
 
 
+def keep_newest(memory: Memory, count: int, layout: str) -> Memory:
+    """Return a memory (layers, batch, slots) with the `count` newest states of each row alone.
+
+    Empty slots of a growing memory are dropped.
+    """
+    if count >= memory.origin.shape[-1]:
+        return memory
+    oldest = memory.origin.topk(count, -1).values[..., -1:] if count else memory.clock[..., None]
+    kept = (memory.origin >= oldest) & (memory.origin >= 0)
+    bounded = Memory(
+        values=torch.where(kept[..., None], memory.values, 0),
+        keys=torch.where(kept[..., None], memory.keys, 0),
+        origin=torch.where(kept, memory.origin, -1),
+        relevance=torch.where(kept, memory.relevance, 0),
+        clock=memory.clock,
+    )
+    return drop_empty_slots(bounded) if layout in GROWING else bounded
+
+
 def with_slots(memory: Memory, slots: int) -> Memory:
     """Return the memory with empty slots at its end, `slots` in all."""
     missing = slots - memory.origin.shape[-1]

@@ -11,6 +11,7 @@ from mnemoscope.training._config import (
     default_value,
     require,
 )
+from mnemoscope.training._distances import Distances, distances
 from mnemoscope.training._environment import AllowedChange, Change, Environment
 from mnemoscope.training._evaluation import evaluate
 from mnemoscope.training._fit import fit
@@ -27,6 +28,7 @@ __all__ = [
     "AllowedChange",
     "Change",
     "CheckpointName",
+    "Distances",
     "Diverged",
     "Enough",
     "Environment",
@@ -47,6 +49,7 @@ __all__ = [
     "config_type",
     "default_config",
     "default_value",
+    "distances",
     "evaluate",
     "fit",
     "initial_model",

@@ -15,7 +15,14 @@ from mnemoscope.tasks import Batch, Split, Task
 from mnemoscope.training._budget import in_updates, total_updates
 from mnemoscope.training._checkpoint import Checkpoint
 from mnemoscope.training._config import FitConfig
-from mnemoscope.training._evaluation import detach_state, evaluate, move_batch, to_float32
+from mnemoscope.training._evaluation import (
+    check_memory,
+    detach_state,
+    evaluate,
+    move_batch,
+    to_float32,
+    with_carried_memory,
+)
 from mnemoscope.training._learner import Learner, select_device
 from mnemoscope.training._projections import Projection
 from mnemoscope.training._ranks import Ranks, local_rank
@@ -81,6 +88,7 @@ class BatchLearner(Learner):
         from lightning_fabric import Fabric  # takes longer to import than all the rest, and only training needs it
 
         self.config = config
+        check_memory(model, task, config.carry_memory)
         super().__init__(model, task, projections, ranks)
         device = select_device(config)
         devices: Any = [local_rank()] if device == "cuda" and self.ranks.world > 1 else 1
@@ -123,7 +131,9 @@ class BatchLearner(Learner):
         inputs, targets = self.fabric.to_device(batch)
         if self.task.resets_state(step, batch_size):
             self._carried = _OpaqueState(None)
-        loss, self._carried = self._objective(inputs, targets, self._carried, share)
+        loss, after = self._objective(inputs, targets, self._carried, share)
+        if self.task.carries_state:
+            self._carried = _OpaqueState(with_carried_memory(after.state, self.config.carry_memory))
         self.fabric.backward(loss / self.config.accumulate)
         return loss.detach()
 
@@ -151,6 +161,7 @@ class BatchLearner(Learner):
                 batch_size=self.config.batch_size,
                 batches=self.config.evaluate_batches,
                 split=split,
+                carry_memory=self.config.carry_memory,
                 ranks=self.ranks,
             )
 

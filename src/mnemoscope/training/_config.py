@@ -38,12 +38,16 @@ class NetworkConfig:
     """Whether the read-out sees the input too: y = C h + D x."""
     dropout: float = 0.0
     """Probability of dropping a feature of the embedding, between layers and before the read-out."""
-    init: Literal["xavier", "torch", "uniform"] = "xavier"
+    init: Literal["xavier", "torch", "uniform", "system"] = "xavier"
     """Initial weights. xavier: those of inputs and read-out normal by Xavier's rule, with which attentive layers learn
     faster. torch: as torch draws them. uniform: those of embedding and read-out between -0.1 and 0.1, no bias of the
-    read-out, all others as torch draws them; PyTorch's example of language modelling begins so."""
+    read-out, all others as torch draws them; PyTorch's example of language modelling begins so. system: W, U, C and D
+    of the random stable system of the task gaussian, biases 0."""
     readout_gain: float = 1.0
     """Factor on the read-out's initial weights; with 6 to 8, attentive layers learn Copy faster and from more seeds."""
+    truncated: int = added_later(0)
+    """Inputs that an output may depend on: at every step the layer starts anew and reads that many (Miller & Hardt,
+    eq. 3); 0 is the recurrence itself. `bptt` instead truncates gradients and carries the state on."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the recurrent layer by name, as its constructor takes them; those not given have its defaults."""
 
@@ -53,6 +57,7 @@ class NetworkConfig:
         object.__setattr__(self, "options", options)
         require(self, "hidden_size", self.hidden_size >= 1, "at least 1")
         require(self, "num_layers", 1 <= self.num_layers <= 1000, "between 1 and 1000")
+        require(self, "truncated", self.truncated >= 0, "0 (never) or more")
         require(self, "embedding", self.embedding >= 0, "0 (one-hot) or more")
         require(self, "readout_gain", self.readout_gain > 0, "above 0")
         require(self, "readout_gain", self.readout_gain == 1 or not self.tied, "1 where the read-out is tied")
@@ -189,6 +194,9 @@ class FitConfig(LoopConfig):
     """Batches whose gradients are averaged for one update."""
     bptt: int = 0
     """Steps after which back-propagation is truncated while the state is carried on; 0 never truncates in a batch."""
+    carry_memory: int | None = added_later(None, kw_only=True)
+    """States that an attentive layer's memory keeps from one batch of running text to the next, while h is carried on:
+    its newest; 0 empties it. By default all, which is refused for layers whose memory grows without end."""
     scale_clip: bool = added_later(False, kw_only=True)
     """Whether `clip` is multiplied by the share of the loss that asks for an answer: 10/(T + 20) on Copy and Denoise,
     whose loss is a mean over all steps. With clip = 12 the norm is then at most 1 at T = 100 and 0.06 at T = 2000."""
@@ -203,6 +211,7 @@ class FitConfig(LoopConfig):
             require(self, name, getattr(self, name) >= 1, "at least 1")
         for name in ("epochs", "bptt"):
             require(self, name, getattr(self, name) >= 0, "at least 0")
+        require(self, "carry_memory", self.carry_memory is None or self.carry_memory >= 0, "at least 0")
         require(self, "evaluate_batches", self.evaluate_batches is None or self.evaluate_batches >= 1, "at least 1")
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.layers import Layer, trim_memory
 from mnemoscope.recurrence import State, detach
 from mnemoscope.tasks import Batch, Split, Task
 from mnemoscope.training._method import method_of
@@ -28,6 +29,7 @@ def evaluate(
     batches: int | None = None,
     split: Split = "valid",
     callback: BatchCallback = lambda done, total: None,
+    carry_memory: int | None = None,
     ranks: Ranks | None = None,
 ) -> dict[str, float]:
     """Return the task's metrics for `model` on one split.
@@ -40,6 +42,8 @@ def evaluate(
         split: "train", "valid" or "test". Every sequence of it counts, also those that training drops because they do
             not fill a batch.
         callback: called as `callback(done, total)` after each batch.
+        carry_memory: states that an attentive layer's memory keeps from one batch of running text to the next; by
+            default all, which is refused where the memory would grow without end.
         ranks: the processes that share the work; by default this one has it all.
     """
     training = model.training
@@ -48,8 +52,9 @@ def evaluate(
     try:
         if method is not None:
             return method.evaluate(model, task, batch_size=batch_size, batches=batches, split=split, callback=callback)
+        check_memory(model, task, carry_memory)
         total = held_out_batches(task, batch_size, batches, split)
-        return _evaluate(model, task, batch_size, total, split, callback, ranks or Ranks())
+        return _evaluate(model, task, batch_size, total, split, callback, carry_memory, ranks or Ranks())
     finally:
         model.train(training)
 
@@ -61,6 +66,7 @@ def _evaluate(
     batches: int,
     split: Split,
     callback: BatchCallback,
+    carry_memory: int | None,
     ranks: Ranks,
 ) -> dict[str, float]:
     """Evaluate this rank's batches, or its rows of each where the state is carried from batch to batch; combine all."""
@@ -76,7 +82,7 @@ def _evaluate(
         if task.resets_state(step, batch_size, split):
             state = None
         outputs, state = model(inputs, state)
-        state = detach_state(state)
+        state = with_carried_memory(detach_state(state), carry_memory)
         measured.append(_Measured(step, task.metrics(to_float32(outputs), targets), task.weight(targets)))
         callback(step + 1, batches)
     together = sorted((part for parts in ranks.gather(measured) for part in parts), key=lambda part: part.step)
@@ -114,6 +120,23 @@ def move_batch(batch: Batch, model: nn.Module) -> Batch:
 def detach_state(state: State | None) -> State | None:
     """Return the state cut off from the graph; None for a model without a state."""
     return None if state is None else detach(state)
+
+
+def with_carried_memory(state: State | None, carry_memory: int | None) -> State | None:
+    """Return a state as the next batch gets it, with so many states in its memory; None keeps all."""
+    return state if state is None or carry_memory is None else trim_memory(state, carry_memory)
+
+
+def check_memory(model: nn.Module, task: Task, carry_memory: int | None) -> None:
+    """Refuse to carry a memory that keeps every state through a running text: each batch would take longer."""
+    if not task.carries_state or carry_memory is not None:
+        return
+    for layer in model.modules():
+        if isinstance(layer, Layer) and not layer.constant_state_size:
+            raise MnemoscopeError(
+                f"{type(layer).__name__} keeps every state, and {task.name} carries its memory from batch to batch: it "
+                "would grow without end; set carry-memory = 0 to empty it before each, or to the states to keep"
+            )
 
 
 def to_float32(outputs: Tensor) -> Tensor:

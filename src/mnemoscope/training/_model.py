@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from mnemoscope import layers
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Attention, Recurrence, Screening, State
-from mnemoscope.tasks import Task
+from mnemoscope.tasks import Gaussian, Task
 from mnemoscope.training._config import NetworkConfig
 from mnemoscope.training._layer_options import models
 
@@ -53,11 +55,16 @@ class SequenceModel(Recurrence):
         if config.tied and self.embedding is not None:
             self.readout.weight = self.embedding.weight
             nn.init.uniform_(self.readout.weight, -0.1, 0.1)  # an embedding's usual N(0, 1) would give huge logits
+        if config.truncated:
+            self.layer = _truncated(self.layer, config)
 
     @staticmethod
     def for_task(task: Task, config: NetworkConfig) -> SequenceModel:
         """Return the network whose input and output sizes are the task's."""
-        return SequenceModel(task.input_size, task.output_size, config, token_input=task.token_input)
+        model = SequenceModel(task.input_size, task.output_size, config, token_input=task.token_input)
+        if config.init == "system":
+            model._start_from_system(task)
+        return model
 
     @torch.no_grad()
     def _xavier_initialization(self) -> None:
@@ -76,6 +83,25 @@ class SequenceModel(Recurrence):
             nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         nn.init.uniform_(self.readout.weight, -0.1, 0.1)
         nn.init.zeros_(self.readout.bias)
+
+    @torch.no_grad()
+    def _start_from_system(self, task: Task) -> None:
+        """Start from the random system of the task gaussian: h_t = phi(W h + U x_t), y = C h + D x_t."""
+        if not isinstance(task, Gaussian):
+            raise MnemoscopeError(f"init = 'system' needs the task gaussian, whose system it is; got {task.name}")
+        layer: Any = self.layer.layer if self.config.truncated else self.layer
+        plain = type(layer) in (layers.RNN, layers.LinearSystem, nn.RNN) and layer.num_layers == 1
+        if not plain or self.direct is None or self.hidden_size != task.hidden:
+            needs = f"one layer of RNN or LinearSystem, skip, and hidden-size = {task.hidden}"
+            raise MnemoscopeError(f"init = 'system' needs {needs}, as the task's system")
+        system = task.system()
+        for parameter in layer.parameters():
+            parameter.zero_()
+        layer.weight_hh_l0.copy_(system.W)
+        layer.weight_ih_l0.copy_(system.U)
+        self.readout.weight.copy_(system.C)
+        self.readout.bias.zero_()
+        self.direct.weight.copy_(system.D)
 
     @property
     def output_size(self) -> int:
@@ -136,6 +162,15 @@ class SequenceModel(Recurrence):
         if self.direct is not None:
             y = y + self.direct(x)
         return y
+
+
+def _truncated(layer: nn.Module, config: NetworkConfig) -> nn.Module:
+    """Return a layer that starts anew at every step and reads its last `truncated` inputs."""
+    from mnemoscope.theory.stability import Truncated
+
+    if not isinstance(layer, Recurrence):
+        raise MnemoscopeError(f"truncated = {config.truncated} needs a layer of mnemoscope's; got {config.model}")
+    return Truncated(layer, config.truncated)
 
 
 def make_layer(config: NetworkConfig, input_size: int) -> nn.Module:

@@ -31,12 +31,17 @@ class Evaluate(Generic[TaskType]):
     """How many batches; by default all, or 8 if the task generates data endlessly."""
     batch_size: int = 64
     """Sequences in a batch."""
+    carry_memory: int | None = None
+    """States that an attentive layer's memory keeps from one batch of running text to the next; by default as in the
+    run."""
     output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
     def __post_init__(self) -> None:
-        for name, value in (("batches", self.batches), ("batch-size", self.batch_size)):
-            if value is not None and value < 1:
-                raise MnemoscopeError(f"{name} = {value} is not allowed; it must be at least 1")
+        for name, least in (("batches", 1), ("batch_size", 1), ("carry_memory", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                label = name.replace("_", "-")
+                raise MnemoscopeError(f"{label} = {value} is not allowed; it must be at least {least}")
 
 
 ABOUT = """Evaluate a trained network on data it was not trained on. --task.T 1000 changes the length, --task NAME the
@@ -48,7 +53,8 @@ def main(arguments: list[str]) -> int:
         return _without_run(arguments)
     run = Run(arguments[0])
     name, rest = pop_option(arguments[1:], "--task")
-    default: Evaluate[Task] = Evaluate(_task(name, run.task))
+    carry_memory = getattr(run.config.fit, "carry_memory", None)
+    default: Evaluate[Task] = Evaluate(_task(name, run.task), carry_memory=carry_memory)
     kind: Any = Evaluate[type(default.task)]  # type: ignore[misc]  # tyro needs this task's fields
     options: Evaluate[Task] = parse(kind, rest, f"evaluate {run.path}", about=ABOUT, default=default)
     model = run.model(options.which)
@@ -97,6 +103,7 @@ def _evaluate(model: SequenceModel, options: Evaluate[Task]) -> dict[str, float]
             batches=options.batches,
             split=options.split,
             callback=show_progress,
+            carry_memory=options.carry_memory,
         )
 
 
