@@ -2,6 +2,7 @@
 
     python benchmarks/kernels.py                        on a CUDA device if there is one, else on the CPU
     python benchmarks/kernels.py --parts peers growth   some of its tables
+    python benchmarks/kernels.py --json benchmarks/results/kernels-cpu.json     kept; then python benchmarks/tables.py
     compute-sanitizer --tool racecheck python benchmarks/kernels.py --parts small     every CUDA kernel once
 
 Forward and backward in float32, medians; calls that are compared are interleaved in one run. cuDNN runs as torch sets
@@ -11,18 +12,24 @@ it up, which allows it TF32; the kernels here compute in plain float32.
 from __future__ import annotations
 
 import argparse
-import platform
-import time
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from torch import nn
 
 import mnemoscope as ms
+from mnemoscope import State
 from mnemoscope.kernels import backend
 from mnemoscope.layers import LAYERS
+from tables import Table, machine, save
 from timing import (
     CellLoop,
+    Comparison,
     CompiledSteps,
     compare,
     forward_backward,
@@ -33,75 +40,184 @@ from timing import (
 )
 
 # The largest ratio to the peer that was asked for, at n = 128 and the usual T.
-CPU_TARGETS = {"LSTM": 0.7, "RNN": 0.35, "RelRNN": 0.6, "RelLSTM": 0.9, "MemRNN": 1.3}
+CPU_TARGETS = {"LSTM": 0.7, "RNN": 0.35, "GRU": 0.7, "RelRNN": 0.4, "RelLSTM": 0.65, "MemRNN": 0.9}
 CUDA_TARGETS = {
-    "RNN": 1.5,
+    "RNN": 1.0,
+    "LSTM": 1.0,
+    "GRU": 0.8,
+    "LinearSystem": 0.6,
     "OrthRNN": 1.5,
     "ExpRNN": 1.5,
     "RAC": 1.5,
-    "RelRNN": 1.2,
-    "RelLSTM": 1.8,
-    "MemRNN": 20,
+    "RelRNN": 0.5,
+    "RelLSTM": 0.9,
+    "MemRNN": 6,
     "GORU": 2.5,
     "SAB": 8,
-    "MemLSTM": 22,
+    "MemLSTM": 7,
 }
 PEERS = dict.fromkeys(("RNN", "LinearSystem", "OrthRNN", "ExpRNN", "RAC"), "nn.RNN") | {"GRU": "nn.GRU"}
 """The torch layer that a layer is compared with; the others with nn.LSTM."""
+# Layer, n, batch, T, and the largest ratio that was asked for.
+CUDA_SHAPES = (
+    ("RelRNN", 256, 64, 1020, None),
+    ("RelRNN", 512, 64, 1020, 0.9),
+    ("RelLSTM", 512, 64, 1020, None),
+    ("RelRNN", 1024, 128, 150, 2.5),
+    ("RelLSTM", 1024, 128, 150, 4.0),
+    ("RelRNN", 2048, 64, 100, None),
+    ("LSTM", 384, 64, 220, 1.0),
+    ("LSTM", 1500, 20, 65, 1.0),
+    ("GRU", 1024, 64, 220, 1.0),
+    ("RNN", 1024, 64, 220, 1.0),
+    ("RelRNN", 128, 1, 2020, None),
+    ("RelRNN", 128, 256, 2020, None),
+)
+CPU_SHAPES = (
+    ("RelRNN", 64, 32, 220, None),
+    ("RelRNN", 256, 32, 220, None),
+    ("RelRNN", 512, 32, 220, None),
+    ("RelRNN", 1024, 32, 220, None),
+    ("RelRNN", 128, 128, 220, None),
+    ("LSTM", 1500, 20, 65, 1.0),
+)
 LENGTHS = (256, 1024, 4096, 16384, 65536)
 GROWING_MEMORY = ("MemRNN", "MemLSTM", "SAB")
 
 
-def print_header(*headings: str) -> None:
-    print("\n| " + " | ".join(headings) + " |\n" + "|---" * len(headings) + "|", flush=True)
-
-
-def print_row(*cells: str | float) -> None:
-    print("| " + " | ".join(c if isinstance(c, str) else f"{c:.2f}" for c in cells) + " |", flush=True)
-
-
-def peers(options: argparse.Namespace) -> None:
+def peers(options: argparse.Namespace) -> Table:
     """Each layer as it chooses to run, beside torch's."""
     T, B, n, device = options.T, options.batch, options.hidden, options.device
     targets = CPU_TARGETS if device == "cpu" else CUDA_TARGETS
     usual = (n, T) == (128, options.usual_T)
     peer_memory = {name: peak_megabytes(name, T, B, n, "auto", device) for name in ("nn.LSTM", "nn.GRU", "nn.RNN")}
     headings = "ms", "us a step", "peer", "peer's ms", "ratio", "asked for", "peak MB", "/ nn.LSTM's"
-    print_header(f"n = {n}, batch {B}, T = {T}", *headings)
+    table = Table(f"n = {n}, batch {B}, T = {T}", *headings)
     for name in options.layers:
-        peer = PEERS.get(name, "nn.LSTM")
-        calls = [forward_backward(make_layer(each, n, device), T, B, device) for each in (name, peer)]
         repeats = 3 if "Mem" in name and T > 1000 else options.repeats
-        ours, theirs, ratio = compare(*calls, repeats=repeats)
+        ours, theirs, ratio = _beside_peer(name, n, B, T, device, repeats)
         memory = peak_megabytes(name, T, B, n, "auto", device)
-        target = str(targets.get(name, "")) if usual else ""
-        times = (1e3 * ours, 1e6 * ours / T, peer, 1e3 * theirs, ratio)
-        print_row(name, *times, target, f"{memory:.0f}", memory / peer_memory["nn.LSTM"])
+        target = targets.get(name) if usual else None
+        times = (1e3 * ours, 1e6 * ours / T, _peer(name), 1e3 * theirs, ratio)
+        table.add(name, *times, target, memory, memory / peer_memory["nn.LSTM"])
     for name, memory in peer_memory.items():
         (alone,) = median_seconds(forward_backward(make_layer(name, n, device), T, B, device), repeats=options.repeats)
         times = (1e3 * alone, 1e6 * alone / T)
-        print_row(name, *times, "", "", "", "", f"{memory:.0f}", memory / peer_memory["nn.LSTM"])
+        table.add(name, *times, None, None, None, None, memory, memory / peer_memory["nn.LSTM"])
+    return table
 
 
-def sizes(options: argparse.Namespace) -> None:
-    """RelRNN beside nn.LSTM at other widths and batches."""
-    device = options.device
-    if device == "cuda":
-        shapes = ((256, 64, 1020), (512, 64, 1020), (128, 1, 2020), (128, 256, 2020))
-    else:
-        shapes = ((64, 32, 220), (256, 32, 220), (512, 32, 220), (128, 1, 220), (128, 128, 220))
-    print_header("RelRNN / nn.LSTM", "n", "batch", "T", "ms", "nn.LSTM's ms", "ratio")
-    for n, B, T in shapes:
-        calls = [forward_backward(make_layer(name, n, device), T, B, device) for name in ("RelRNN", "nn.LSTM")]
-        ours, theirs, ratio = compare(*calls, repeats=options.repeats)
-        print_row("", str(n), str(B), str(T), 1e3 * ours, 1e3 * theirs, ratio)
+def short(options: argparse.Namespace) -> Table:
+    """Calls on short sequences, in which the host's time shows."""
+    table = Table("layer", "batch", "T", "ms", "peer", "peer's ms", "ratio", "asked for")
+    names = [name for name in ("RNN", "LSTM", "GRU", "RelRNN", "RelLSTM", "MemRNN") if name in options.layers]
+    for B in (1, 32) if options.device == "cpu" else (16, 64):
+        for T in (16, 64, 128, 220) if options.device == "cpu" else (16, 64, 128, 256, 512):
+            for name in names:
+                ours, theirs, ratio = _beside_peer(name, options.hidden, B, T, options.device, options.repeats)
+                asked = _asked_short(name, T, B, options.device)
+                table.add(name, B, T, 1e3 * ours, _peer(name), 1e3 * theirs, ratio, asked)
+    return table
 
 
-def eager(options: argparse.Namespace) -> None:
+def _asked_short(name: str, T: int, B: int, device: str) -> float | None:
+    if device == "cpu":
+        return 0.4 if (name, B, T) == ("RelRNN", 1, 220) else None
+    if name in ("RNN", "LSTM"):
+        return 1.0
+    return {128: 1.2, 512: 1.0}.get(T) if name.startswith("Rel") else None
+
+
+def sizes(options: argparse.Namespace) -> Table:
+    """Other widths and batches, beside torch's layer of that size."""
+    table = Table("layer", "n", "batch", "T", "ms", "peer", "peer's ms", "ratio", "asked for")
+    for name, n, B, T, asked in CUDA_SHAPES if options.device == "cuda" else CPU_SHAPES:
+        ours, theirs, ratio = _beside_peer(name, n, B, T, options.device, options.repeats)
+        table.add(name, n, B, T, 1e3 * ours, _peer(name), 1e3 * theirs, ratio, asked)
+    return table
+
+
+def step(options: argparse.Namespace) -> Table:
+    """One step without gradients, batch 16, beside nn.LSTMCell."""
+    B, n, device, many = 16, options.hidden, options.device, 100  # many: one step is shorter than the clock's noise
+    x = torch.randn(B, n, device=device)
+    cell = nn.LSTMCell(n, n).to(device)
+
+    def cell_steps() -> None:
+        for _ in range(many):
+            cell(x, (x, x))
+
+    asked = {"LSTM": "0.1 ms", "RelRNN": "0.25 ms", "RelLSTM": "0.25 ms"} if device == "cuda" else {}
+    table = Table(f"n = {n}, batch {B}", "ms", "nn.LSTMCell's ms", "ratio", "asked for")
+    for name in [name for name in ("RNN", "LSTM", "GRU", "RelRNN", "RelLSTM") if name in options.layers]:
+        layer = LAYERS[name](n, n).to(device)
+        with torch.no_grad():
+            state = layer(torch.randn(30, B, n, device=device))[1]  # a memory that is full
+
+            def steps(layer: nn.Module = layer, state: State = state) -> None:
+                for _ in range(many):
+                    layer.step(x, state)
+
+            ours, theirs, ratio = compare(steps, cell_steps, repeats=options.repeats)
+        table.add(
+            name, 1e3 * ours / many, 1e3 * theirs / many, ratio, asked.get(name, 2.5 if device == "cpu" else None)
+        )
+    return table
+
+
+def first(options: argparse.Namespace) -> Table:
+    """The first call of a process, with an empty cache of compiled kernels and with a full one."""
+    table = Table("layer", "first call ever, s", "first call of the next process, s")
+    code = "import sys, timing; print(timing.first_call(*sys.argv[1:]))"
+    for name in options.layers:
+        with tempfile.TemporaryDirectory() as cache:
+            os.chmod(cache, 0o700)
+            command = [sys.executable, "-c", code, name, str(options.hidden), options.device]
+            runs = [
+                subprocess.run(
+                    command,
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                    cwd=Path(__file__).parent,
+                    env=os.environ | {"MNEMOSCOPE_KERNEL_CACHE": cache},
+                )
+                for _ in range(2)
+            ]
+        table.add(name, *[float(run.stdout) for run in runs])
+    return table
+
+
+def bfloat16(options: argparse.Namespace) -> Table:
+    """Wide layers under autocast to bfloat16 beside themselves in float32."""
+    n, B, T = (512, 64, 1020) if options.device == "cuda" else (512, 32, 220)
+    table = Table(f"n = {n}, batch {B}, T = {T}", "bfloat16 ms", "float32 ms", "ratio", "asked for")
+    for name in [name for name in ("LSTM", "RelRNN", "RelLSTM") if name in options.layers]:
+        call = forward_backward(make_layer(name, n, options.device), T, B, options.device)
+
+        def autocast_call(call: Callable[[], None] = call) -> None:
+            with torch.autocast(options.device, torch.bfloat16):
+                call()
+
+        ours, theirs, ratio = compare(autocast_call, call, repeats=options.repeats)
+        table.add(name, 1e3 * ours, 1e3 * theirs, ratio, 0.6 if name == "RelRNN" else None)
+    return table
+
+
+def _peer(name: str) -> str:
+    return PEERS.get(name, "nn.LSTM")
+
+
+def _beside_peer(name: str, n: int, B: int, T: int, device: str, repeats: int) -> Comparison:
+    calls = [forward_backward(make_layer(each, n, device), T, B, device) for each in (name, _peer(name))]
+    return compare(*calls, repeats=repeats)
+
+
+def eager(options: argparse.Namespace) -> Table:
     """Each layer's kernel beside its own eager loop, and loops over torch's cells."""
     T, B, n, device = 220, options.batch, options.hidden, options.device
     headings = "fused ms", "eager ms", "times faster", "eager / nn.LSTM", "eager peak MB"
-    print_header(f"n = {n}, batch {B}, T = {T}", *headings)
+    table = Table(f"n = {n}, batch {B}, T = {T}", *headings)
     lstm = forward_backward(make_layer("nn.LSTM", n, device), T, B, device)
     for name in options.layers:
         fused = forward_backward(make_layer(name, n, device), T, B, device)
@@ -112,39 +228,40 @@ def eager(options: argparse.Namespace) -> None:
 
         fused_time, eager_time, lstm_time = median_seconds(fused, eager_call, lstm, repeats=3, warm_up=1)
         memory = peak_megabytes(name, T, B, n, "eager", device)
-        ratios = (eager_time / fused_time, eager_time / lstm_time)
-        print_row(name, 1e3 * fused_time, 1e3 * eager_time, *ratios, f"{memory:.0f}")
+        table.add(name, 1e3 * fused_time, 1e3 * eager_time, eager_time / fused_time, eager_time / lstm_time, memory)
     for cell in ("LSTMCell", "GRUCell", "RNNCell"):
         loop = forward_backward(CellLoop(cell, n).to(device), T, B, device)
         loop_time, lstm_time = median_seconds(loop, lstm, repeats=3, warm_up=1)
-        print_row(f"a loop over nn.{cell}", "", 1e3 * loop_time, "", loop_time / lstm_time, "")
+        table.add(f"a loop over nn.{cell}", None, 1e3 * loop_time, None, loop_time / lstm_time, None)
+    return table
 
 
-def compiled(options: argparse.Namespace) -> None:
+def compiled(options: argparse.Namespace) -> Table:
     """Each layer's step under torch.compile; where the memory grows every step would be compiled anew."""
     T, B, n, device = 220, options.batch, options.hidden, options.device
-    print_header(f"n = {n}, batch {B}, T = {T}", "fused ms", "compiled step ms", "times faster", "first call s")
+    table = Table(f"n = {n}, batch {B}, T = {T}", "fused ms", "compiled step ms", "times faster", "first call s")
     for name in options.layers:
         if name in GROWING_MEMORY:
-            print_row(name, "", "its memory grows", "", "")
+            table.add(name, None, "its memory grows", None, None)
             continue
         torch._dynamo.reset()
         compiled_call = forward_backward(CompiledSteps(make_layer(name, n, device)), T, B, device)
         try:
-            first = seconds(compiled_call)
+            first_time = seconds(compiled_call)
         except Exception as error:  # the compiler may fail for one layer and work for the next
-            print_row(name, "", type(error).__name__, "", "")
+            table.add(name, None, type(error).__name__, None, None)
             continue
         fused = forward_backward(make_layer(name, n, device), T, B, device)
         fused_time, compiled_time = median_seconds(fused, compiled_call, repeats=3, warm_up=1)
-        print_row(name, 1e3 * fused_time, 1e3 * compiled_time, compiled_time / fused_time, first)
+        table.add(name, 1e3 * fused_time, 1e3 * compiled_time, compiled_time / fused_time, first_time)
+    return table
 
 
-def growth(options: argparse.Namespace) -> None:
+def growth(options: argparse.Namespace) -> Table:
     """Time and memory against T."""
     n, device = options.hidden, options.device
     B = options.batch if device == "cuda" else 8  # nn.LSTM takes 16 GB for 65,536 steps of 32 rows
-    print_header(f"growth, n = {n}, batch {B}", "T", "us a step", "peak MB")
+    table = Table(f"growth, n = {n}, batch {B}", "T", "us a step", "peak MB")
     for name in ("nn.LSTM", "RelRNN", "RelLSTM", "MemRNN"):
         for T in _lengths(name, options):
             if name == "nn.LSTM" and device == "cuda" and T * B > 2**21:
@@ -152,7 +269,8 @@ def growth(options: argparse.Namespace) -> None:
             call = forward_backward(make_layer(name, n, device), T, B, device)
             (time_taken,) = median_seconds(call, repeats=3, warm_up=1)
             memory = peak_megabytes(name, T, B, n, "auto", device)
-            print_row(name, f"{T:,}", 1e6 * time_taken / T, f"{memory:.0f}")
+            table.add(name, T, 1e6 * time_taken / T, memory)
+    return table
 
 
 def _lengths(name: str, options: argparse.Namespace) -> Iterator[int]:
@@ -191,7 +309,7 @@ def small(options: argparse.Namespace) -> None:
         print("ran", layer, flush=True)
 
 
-PARTS = {part.__name__: part for part in (peers, sizes, eager, compiled, growth, small)}
+PARTS = {part.__name__: part for part in (peers, short, sizes, step, first, bfloat16, eager, compiled, growth)}
 
 
 def read_options() -> argparse.Namespace:
@@ -200,8 +318,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "cuda"], default=device)
     parts = "; ".join(f"{name}: {part.__doc__}" for name, part in PARTS.items())
     parser.add_argument(
-        "--parts", nargs="+", choices=list(PARTS), default=[p for p in PARTS if p != "small"], help=parts
+        "--parts", nargs="+", choices=[*PARTS, "small"], default=list(PARTS), help=f"{parts}; small: {small.__doc__}"
     )
+    parser.add_argument("--json", type=Path, help="a file for the tables; those not measured now are kept")
     parser.add_argument("--layers", nargs="+", choices=list(LAYERS), default=list(LAYERS))
     parser.add_argument("--hidden", type=int, default=128, help="units of a layer")
     parser.add_argument("--batch", type=int, help="sequences; by default 32 on the CPU, 64 on CUDA")
@@ -221,12 +340,15 @@ def read_options() -> argparse.Namespace:
 def main() -> None:
     options = read_options()
     torch.set_num_threads(options.threads)
-    machine = f"{platform.machine()}, {options.threads} threads"
-    if options.device == "cuda":
-        machine = torch.cuda.get_device_name()
-    print(f"{machine}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}, float32, input of 10")
+    where = machine(options.device, options.threads)
+    print(f"{where['machine']}, torch {where['torch']}, {where['date']}, float32, input of 10")
+    if options.parts == ["small"]:
+        small(options)
+        return
     for part in options.parts:
-        PARTS[part](options)
+        table = PARTS[part](options)
+        if options.json:
+            save(options.json, where, {part: table})  # part by part: a later one may fail
 
 
 if __name__ == "__main__":

@@ -116,6 +116,12 @@ def _peak_on_cuda(name: str, T: int, batch: int, hidden_size: int, backend: str)
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
+def first_call(name: str, hidden_size: str, device: str) -> float:
+    """Return the seconds of this process's first forward + backward, torch's own start apart."""
+    torch.randn(4, 4, device=device) @ torch.randn(4, 4, device=device)
+    return seconds(forward_backward(make_layer(name, int(hidden_size), device), 16, 4, device))
+
+
 class CellLoop(nn.Module):
     """What a user writes by hand: nn.LSTMCell, nn.GRUCell or nn.RNNCell in a loop over time."""
 
