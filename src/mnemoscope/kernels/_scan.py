@@ -16,6 +16,7 @@ from mnemoscope.kernels._fused import rnn
 from mnemoscope.kernels._operators import rnn_forward
 
 SHORTEST_CHUNK = 16  # steps that a chunk must have to be worth its two runs
+FEWEST_CHUNKS = 4  # two chunks make as many steps as none, after one another; three hardly fewer
 
 
 def linear(dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor | None, lengths: Tensor | None) -> Tensor:
@@ -40,10 +41,13 @@ def _number_of_chunks(xp: Tensor) -> int:
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # whether V explodes cannot be asked of a traced tensor
         return 1
     if xp.is_cuda:
+        if torch.cuda.is_current_stream_capturing():  # nor inside a CUDA graph
+            return 1
         rows = torch.cuda.get_device_properties(xp.device).multi_processor_count
     else:
         rows = 8 * torch.get_num_threads()  # rows that use each weight once it is in a register
-    return max(1, min(rows // B, T // SHORTEST_CHUNK))
+    chunks = min(rows // B, T // SHORTEST_CHUNK)
+    return chunks if chunks >= FEWEST_CHUNKS else 1
 
 
 def _by_chunks(xp: Tensor, V: Tensor, h0: Tensor, power: Tensor, chunks: int) -> Tensor:
