@@ -180,6 +180,16 @@ def test_a_past_longer_than_one_row_per_warp(emulated, monkeypatch):
     check(ms.MemRNN(3, 10), emulated, "full_attention", T=67, B=1)
 
 
+def test_columns_of_several_chunks(emulated, monkeypatch):
+    """One block makes the columns of 32 states at a time: three chunks, and 37 carried states in two."""
+    one_block = EMULATED._replace(clusters=(1,), multiprocessors=1)
+    monkeypatch.setattr(layout, "limits", lambda device: one_block)
+    layer = calm(ms.MemLSTM(3, 6))
+    check(layer, emulated, "full_attention", T=70, state=carried(layer, emulated, T=37))
+    packed = Packed(calm(ms.MemRNN(3, 6)), torch.tensor([33, 64]))
+    assert_fused_equals_eager(packed, torch.randn(64, 2, 3))
+
+
 @pytest.mark.parametrize("options", [{}, {"store_every": 1, "truncation": 3, "output": "both"}])
 def test_backtracking(emulated, options):
     layer = calm(ms.SAB(3, 20, top=3, **options))

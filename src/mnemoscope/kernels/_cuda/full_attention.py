@@ -40,6 +40,12 @@ class ClusterLayout:
         return 32 * self.warps
 
     @property
+    def column_chunk(self) -> int:
+        """The states whose columns of the attention matrix are made at a time in the backward pass."""
+        states_per_warp = 1 if self.padded_n > 256 else 2
+        return states_per_warp * self.warps * self.cluster_blocks
+
+    @property
     def _product_scratch(self) -> int:
         return max(8192, (self.gates + 1) * self.padded_n)
 
@@ -206,6 +212,7 @@ def backward(
         "full_attention_backward",
         {
             **clusters.defines(options),
+            "COLUMN_CHUNK": clusters.column_chunk,
             "HAS_DH": grads.dh is not None,
             "HAS_DS": grads.ds is not None,
             "HAS_DC": grads.dc_T is not None,
@@ -230,7 +237,8 @@ def backward(
             "log_sums": saved.attention,
             "lengths": to_device(lengths, h.device),
             "ds_rows": h.new_empty(B, T, padded_n),
-            "means": h.new_empty(B, T),
+            "means": h.new_empty(B, clusters.cluster_blocks, T),
+            "later_sums": h.new_empty(B, clusters.column_chunk, 2, padded_n),
             "dxp": found.dxp,
             "dq": found.dq,
             "dk": found.dk,

@@ -49,6 +49,16 @@ struct Row {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) piece[i] = zero4();
     }
+    // f(unit, value) of each of this lane's units.
+    template <class F>
+    DEVICE void visit(int lane, const F& f) const {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            const int unit = 4 * (lane + 32 * i);
+            f(unit, piece[i].x), f(unit + 1, piece[i].y);
+            f(unit + 2, piece[i].z), f(unit + 3, piece[i].w);
+        }
+    }
     // this += x other
     DEVICE void add(float x, const Row& other) {
 #pragma unroll

@@ -5,9 +5,17 @@
 // recompute the attention weights of their pairs (query t', key i) and the gradients of these, so
 // that no table of T x T weights is ever stored.
 //
+// The columns are made for COLUMN_CHUNK states at a time, as soon as all steps behind them are
+// done: every warp holds STATES_PER_WARP of them and reads each step once for all of its states.
+// Only the steps of the chunk itself are left to be added one by one.
+//
 // Sizes as in full_attention.cuh; PHI (equations.cuh); HAS_DH, HAS_DS, HAS_DC, HAS_LENGTHS: dh, ds,
-// dc_T and lengths are given.
+// dc_T and lengths are given; COLUMN_CHUNK.
 #include "full_attention.cuh"
+
+constexpr int STATES_PER_WARP = PIECES > 2 ? 1 : 2;
+static_assert(STATES_PER_WARP * WARPS * CLUSTER_BLOCKS == COLUMN_CHUNK,
+              "the kernel and its launch disagree on the states of a chunk");
 
 // A query with a key: its attention weight, the gradient of its logit, and r of each unit.
 struct Pair {
@@ -157,18 +165,20 @@ struct ClusterReduction {
 // From the host, padded with zeros to PADDED_N: VW_a ((GATES+1)PADDED_N,PADDED_N) = [V; W_a], U_a
 // (PADDED_N,PADDED_N), v, keys, values (B,m0+T,PADDED_N), queries (B,T,PADDED_N); keys and queries
 // prescaled. values and contexts c_t (T,B,n) less one row per sequence that is common to all.
-// Written and read here: ds_rows (B,T,PADDED_N), means (B,T), the gradient of each s_t and the mean
-// gradient of its weights, for the columns of earlier steps. dv_rows (B,n). The other names and
-// shapes are those of the operator attentive_backward.
+// Written and read here: ds_rows (B,T,PADDED_N), the gradient of each s_t, and means
+// (B,CLUSTER_BLOCKS,T), the mean gradient of its weights, for the columns of earlier steps (every
+// block keeps the means for itself: they share cache lines); later_sums
+// (B,COLUMN_CHUNK,2,PADDED_N), the gradients of a chunk's keys and values from the steps behind it.
+// dv_rows (B,n). The other names and shapes are those of the operator attentive_backward.
 KERNEL full_attention_backward(const float* dh, const float* ds, const float* dc_T,
                                const float* VW_a, const float* U_a, const float* v,
                                const float* keys, const float* values, const float* queries,
                                const long long* origin0, const float* c0, const float* h,
                                const float* contexts, const float* activations,
                                const float* log_sums, const long long* lengths, float* ds_rows,
-                               float* means, float* dxp, float* dq, float* dk, float* dv_rows,
-                               float* dc0, float* dvalues0, float* dkeys0, int n, int T, int B,
-                               int m0) {
+                               float* means, float* later_sums, float* dxp, float* dq, float* dk,
+                               float* dv_rows, float* dc0, float* dvalues0, float* dkeys0, int n,
+                               int T, int B, int m0) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int rank = blockIdx.x % CLUSTER_BLOCKS, sequence = blockIdx.x / CLUSTER_BLOCKS;
     const int steps = HAS_LENGTHS ? clamped_length(lengths[sequence], T) : T;
@@ -189,7 +199,9 @@ KERNEL full_attention_backward(const float* dh, const float* ds, const float* dc
     values += (long long)sequence * (m0 + T) * PADDED_N;
     queries += (long long)sequence * T * PADDED_N;
     ds_rows += (long long)sequence * T * PADDED_N;
-    means += (long long)sequence * T;
+    means += ((long long)sequence * CLUSTER_BLOCKS + rank) * T;
+    later_sums += (long long)sequence * COLUMN_CHUNK * 2 * PADDED_N;
+    const int first_own = STATES_PER_WARP * (rank * WARPS + warp);  // this warp's states of a chunk
 
     // The gradients at the end. Every block of the cluster has all of them.
     Row weight;
@@ -215,20 +227,20 @@ KERNEL full_attention_backward(const float* dh, const float* ds, const float* dc
         mean = means[t];
         return true;
     };
-    // The column of one state: the gradients of its key (less the factor 4 v) and its value from
-    // the steps `start` .. `steps` - 1, those of them that belong to this warp.
-    const auto add_column = [&](int state, int start, Row& dkey, Row& dvalue) {
+    // The column of one state within its chunk: the gradients of its key (less the factor 4 v) and
+    // its value from the steps `start` .. `end` - 1, those of them that belong to this warp.
+    const auto add_column = [&](int state, int start, int end, Row& dkey, Row& dvalue) {
         Row key, value;
         key.load(keys + (long long)state * PADDED_N, lane);
         value.load(values + (long long)state * PADDED_N, lane);
         const int lead = start / ROW_STRIDE * ROW_STRIDE + first_row(rank, warp);
-        for (int first = lead; first < steps; first += ROW_STRIDE) {
+        for (int first = lead; first < end; first += ROW_STRIDE) {
             if (first + ROWS_AT_ONCE <= start) continue;
             const int from = first < start ? start : first;
-            const int end = first + ROWS_AT_ONCE < steps ? first + ROWS_AT_ONCE : steps;
+            const int rows_end = first + ROWS_AT_ONCE < end ? first + ROWS_AT_ONCE : end;
             Pair pairs[ROWS_AT_ONCE];
             Row step_ds[ROWS_AT_ONCE];
-            score_pairs(pairs, weight, key, value, queries, ds_rows, from, end, lane, step_ds,
+            score_pairs(pairs, weight, key, value, queries, ds_rows, from, rows_end, lane, step_ds,
                         softmax_of_step);
 #pragma unroll
             for (int i = 0; i < ROWS_AT_ONCE; ++i) {
@@ -237,8 +249,60 @@ KERNEL full_attention_backward(const float* dh, const float* ds, const float* dc
             }
         }
     };
+    // The columns of this warp's states, from `state` on, over the steps `start` .. `steps` - 1.
+    const auto make_columns = [&](int state, int start, Row(&dkey)[STATES_PER_WARP],
+                                  Row(&dvalue)[STATES_PER_WARP]) {
+        Row key[STATES_PER_WARP], value[STATES_PER_WARP];
+#pragma unroll
+        for (int i = 0; i < STATES_PER_WARP; ++i) {
+            const int row = state + i < m0 + T ? state + i : m0 + T - 1;
+            key[i].load(keys + (long long)row * PADDED_N, lane);
+            value[i].load(values + (long long)row * PADDED_N, lane);
+            dkey[i].clear();
+            dvalue[i].clear();
+        }
+        for (int t = start; t < steps; ++t) {
+            Row query, ds_t, r[STATES_PER_WARP];
+            query.load(queries + (long long)t * PADDED_N, lane);
+            ds_t.load(ds_rows + (long long)t * PADDED_N, lane);
+            float part[STATES_PER_WARP][2], log_sum, mean;
+            softmax_of_step(t, log_sum, mean);
+#pragma unroll
+            for (int i = 0; i < STATES_PER_WARP; ++i) {
+                r[i] = half_one_minus_tanh(query, key[i]);
+                part[i][0] = weight.dot(r[i]);
+                part[i][1] = ds_t.dot(value[i]);
+            }
+            reduce_scatter<STATES_PER_WARP, 16, 1, 2>(part, lane);
+#pragma unroll
+            for (int i = 0; i < STATES_PER_WARP; ++i) {
+                const float logit = -2.f * shuffle(part[0][0], i * (32 / STATES_PER_WARP));
+                const float dalpha = shuffle(part[0][1], i * (32 / STATES_PER_WARP));
+                const float alpha = expf(logit - log_sum);
+                add_tanh_slope(dkey[i], alpha * (dalpha - mean), r[i]);
+                dvalue[i].add(alpha, ds_t);
+            }
+        }
+    };
 
+    int chunk_end = steps, chunk_start = steps;
     for (int t = steps - 1; t >= 0; --t) {
+        // A new chunk: its columns over the steps behind it.
+        if (t < chunk_start) {
+            chunk_end = chunk_start;
+            chunk_start = t / COLUMN_CHUNK * COLUMN_CHUNK;
+            if (chunk_end < steps) {
+                sync_cluster();  // the last step's ds_rows and means
+                Row dkey[STATES_PER_WARP], dvalue[STATES_PER_WARP];
+                make_columns(m0 + chunk_start + first_own, chunk_end, dkey, dvalue);
+#pragma unroll
+                for (int i = 0; i < STATES_PER_WARP; ++i) {
+                    float* own = later_sums + (first_own + i) * 2 * PADDED_N;
+                    dkey[i].store(own, lane);
+                    dvalue[i].store(own + PADDED_N, lane);
+                }
+            }
+        }
         const long long row = (long long)t * B + sequence;
         const bool owns_row = owner(t) == rank;
 
@@ -289,15 +353,21 @@ KERNEL full_attention_backward(const float* dh, const float* ds, const float* dc
             dx[GATES * PADDED_N + j] = v[j] * (rest * sums[PADDED_N + j] - sums[j]);
             shared_dv[j] += sums[2 * PADDED_N + j] - rest * sums[3 * PADDED_N + j];
         }
-        if (owns_row && threadIdx.x == 0) means[t] = mean + rest;
+        if (threadIdx.x == 0) means[t] = mean + rest;
         sync_block();
 
-        // The column of state t, over the steps t .. steps - 1: each by the block that wrote its
-        // ds_rows and means.
+        // The column of state t: the steps behind the chunk are in one warp's later sums, those of
+        // the chunk are added here.
         Row column_sums[2];
         column_sums[0].clear();
         column_sums[1].clear();
-        add_column(m0 + t, t, column_sums[0], column_sums[1]);
+        const int in_chunk = t - chunk_start;
+        if (chunk_end < steps && in_chunk >= first_own && in_chunk < first_own + STATES_PER_WARP) {
+            const float* own = later_sums + in_chunk * 2 * PADDED_N;
+            column_sums[0].load(own, lane);
+            column_sums[1].load(own + PADDED_N, lane);
+        }
+        add_column(m0 + t, t, chunk_end, column_sums[0], column_sums[1]);
         reduction.sum(column_sums, 0.f, rank, warp, lane);
         for (int j = threadIdx.x; j < PADDED_N; j += THREADS) {
             sums[j] *= 4.f * v[j];
@@ -335,20 +405,24 @@ KERNEL full_attention_backward(const float* dh, const float* ds, const float* dc
         product<(GATES + 1) * PADDED_N, PADDED_N>(VW_a, dx, carried, scratch);
     }
 
-    // The columns of the carried memory.
-    for (int state = 0; state < m0; ++state) {
-        Row column_sums[2];
-        column_sums[0].clear();
-        column_sums[1].clear();
-        const bool filled = origin0[(long long)sequence * m0 + state] >= 0;
-        if (filled) add_column(state, 0, column_sums[0], column_sums[1]);
-        reduction.sum(column_sums, 0.f, rank, warp, lane);
-        for (int j = threadIdx.x; j < n; j += THREADS)
-            if (rank == 0) {
-                dkeys0[((long long)sequence * m0 + state) * n + j] = 4.f * v[j] * sums[j];
-                dvalues0[((long long)sequence * m0 + state) * n + j] = sums[PADDED_N + j];
-            }
-        sync_block();
+    // The columns of the carried memory, over all steps.
+    if (m0 > 0) sync_cluster();
+    for (int first = first_own; first < m0; first += COLUMN_CHUNK) {
+        Row dkey[STATES_PER_WARP], dvalue[STATES_PER_WARP];
+        make_columns(first, 0, dkey, dvalue);
+#pragma unroll
+        for (int i = 0; i < STATES_PER_WARP; ++i) {
+            const int state = first + i;
+            if (state >= m0) continue;
+            const long long start = ((long long)sequence * m0 + state) * n;
+            const bool filled = origin0[(long long)sequence * m0 + state] >= 0;
+            dkey[i].visit(lane, [&](int j, float x) {
+                if (j < n) dkeys0[start + j] = filled ? 4.f * v[j] * x : 0.f;
+            });
+            dvalue[i].visit(lane, [&](int j, float x) {
+                if (j < n) dvalues0[start + j] = filled ? x : 0.f;
+            });
+        }
     }
 
     // v and the first cell state.
