@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from mnemoscope import kernels
+from mnemoscope import SAB, kernels
 from mnemoscope.recurrence import leaves, map_state
 
 
@@ -23,7 +23,7 @@ def calm(layer: nn.Module) -> nn.Module:
             if "weight_hh" in name and "parametrizations" not in name:
                 parameter *= 0.8
             if "weight_score" in name:
-                parameter *= 8
+                parameter *= 100 if isinstance(layer, SAB) else 8  # SAB's start at a hundredth
     return layer
 
 

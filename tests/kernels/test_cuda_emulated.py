@@ -190,9 +190,10 @@ def test_columns_of_several_chunks(emulated, monkeypatch):
     assert_fused_equals_eager(packed, torch.randn(64, 2, 3))
 
 
-@pytest.mark.parametrize("options", [{}, {"store_every": 1, "truncation": 3, "output": "both"}])
-def test_backtracking(emulated, options):
-    layer = calm(ms.SAB(3, 20, top=3, **options))
+@pytest.mark.parametrize("detach_scores", [True, False])
+@pytest.mark.parametrize("options", [{}, {"store_every": 1, "truncation": 3, "output": "h"}])
+def test_backtracking(emulated, options, detach_scores):
+    layer = calm(ms.SAB(3, 20, top=3, detach_scores=detach_scores, **options))
     check(layer, emulated, "sab", T=14, state=carried(layer, emulated, T=5))
 
 

@@ -69,7 +69,7 @@ def run_attention(cell: str, n: int, B: int, buffer: int = -1, relevant: int = 0
 def run_sab(n: int, top: int) -> None:
     T, B = 3, 2
     h, gates, V, w = torch.zeros(T, B, n), torch.zeros(T, B, 4 * n), torch.zeros(4 * n, n), torch.zeros(n)
-    memory, options = carried(B, 4, n), op.SabOptions(2, top, 5)
+    memory, options = carried(B, 4, n), op.SabOptions(2, top, 5, False)
     run = sab.sab_forward(gates, V, w, h[0], h[0], memory, options, None, True)
     saved = op.SabSaved(*[getattr(run, name) for name in op.SabSaved._fields])
     sab.sab_backward(h, h, None, V, w, h[0], memory, options, saved, None)

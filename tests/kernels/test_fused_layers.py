@@ -38,7 +38,7 @@ def phi(draw: st.DrawFn) -> dict[str, Any]:
 
 def backtracking(draw: st.DrawFn) -> dict[str, Any]:
     sizes = {name: draw(st.integers(1, most)) for name, most in (("store_every", 3), ("top", 4), ("truncation", 6))}
-    return dict(**sizes, output=draw(st.sampled_from(["h", "both"])))
+    return dict(**sizes, output=draw(st.sampled_from(["h", "both"])), detach_scores=draw(st.booleans()))
 
 
 FAMILIES: dict[str, tuple[Callable[[st.DrawFn], dict[str, Any]], ...]] = {
@@ -69,7 +69,7 @@ def tame(layer: torch.nn.Module) -> None:
             if "hh" in name and not isinstance(layer, layers.RAC):
                 parameter *= 0.5
             if "score" in name:
-                parameter *= 4
+                parameter *= 50 if isinstance(layer, layers.SAB) else 4  # SAB's start at a hundredth
 
 
 def lengths_of(steps: int, batch: int) -> Tensor:

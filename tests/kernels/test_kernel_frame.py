@@ -166,7 +166,7 @@ def test_operators_keep_torchs_rules(name: str) -> None:
             None,
             True,
         ),
-        "sab_forward": (gates, wide, w, h0, h0, memory, op.SabOptions(2, 2, 3), None, True),
+        "sab_forward": (gates, wide, w, h0, h0, memory, op.SabOptions(2, 2, 3, False), None, True),
     }
     operator = OPERATORS[name]
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")

@@ -30,7 +30,7 @@ class Row:
         with torch.no_grad():
             for name, parameter in layer.named_parameters():
                 if self.layer is mnemoscope.SAB and "score" in name:
-                    parameter.mul_(5)  # no two scores so close that rounding decides which is kept
+                    parameter.mul_(150)  # no two scores so close that rounding decides which is kept
                 if self.layer is mnemoscope.RAC and "weight" in name:
                     parameter.copy_(torch.softmax(3 * parameter, 1))  # polynomials of a high degree stay near one
         return layer
@@ -58,8 +58,8 @@ ROWS = [
     Row(mnemoscope.MemRNN),
     Row(mnemoscope.MemRNN, dict(mix="mean", output="s", nonlinearity="modrelu")),
     Row(mnemoscope.MemLSTM),
-    Row(mnemoscope.SAB, dict(store_every=2, top=2, truncation=100)),
-    Row(mnemoscope.SAB, dict(store_every=1, top=2, truncation=3, output="both")),
+    Row(mnemoscope.SAB, dict(store_every=2, top=2, truncation=100, detach_scores=False)),
+    Row(mnemoscope.SAB, dict(store_every=1, top=2, truncation=3, output="h")),
     Row(mnemoscope.RelRNN, small),
     Row(mnemoscope.RelRNN, dict(buffer=2, relevant=1, decay=0.5, refresh=True, mix="mean", output="s")),
     Row(mnemoscope.RelRNN, dict(buffer=0, relevant=2)),

@@ -287,37 +287,17 @@ def test_a_training_script_for_nn_lstm_runs_unchanged() -> None:
     assert script(torch.nn.LSTM(10, 128)) == script(mnemoscope.RelLSTM(10, 128))
 
 
-def test_sab_by_hand() -> None:
-    """One sequence through the equations of Ke et al. 2018, in plain loops, gradient cuts included."""
-    torch.manual_seed(5)
-    layer = mnemoscope.SAB(3, n, store_every=2, top=2, truncation=4, output="both", dtype=torch.float64)
+@pytest.mark.parametrize("kind", [mnemoscope.MemRNN, mnemoscope.RelRNN])
+@pytest.mark.parametrize("recurrent_init", ["henaff", "cayley", "orthogonal"])
+def test_a_start_that_must_explode_is_warned_of(kind: type, recurrent_init: str) -> None:
+    torch.manual_seed(0)
+    with pytest.warns(
+        UserWarning, match=rf"{kind.__name__} with recurrent_init='{recurrent_init}'.*mix='mean'"
+    ) as said:
+        layer = kind(3, 128, nonlinearity="modrelu", recurrent_init=recurrent_init)
+    assert said[0].filename == __file__
     with torch.no_grad():
-        layer.weight_score_l0.mul_(5)
-    x = torch.randn(11, 3, dtype=torch.float64, requires_grad=True)
-    cell = torch.nn.LSTMCell(3, n, dtype=torch.float64)
-    cell.load_state_dict({name[:-3]: p for name, p in layer.state_dict().items() if "score" not in name})
-    h, c, memory, outputs = torch.zeros(1, n, dtype=torch.float64), torch.zeros(1, n, dtype=torch.float64), [], []
-    for t_, x_t in enumerate(x):
-        if t_ and t_ % 4 == 0:
-            h, c = h.detach(), c.detach()
-        h, c = cell(x_t[None], (h, c))
-        attended = torch.zeros(1, n, dtype=torch.float64)
-        if memory:
-            a = torch.stack([layer.weight_score_l0 @ torch.tanh(torch.cat([h[0], m])) for m in memory])
-            if len(memory) <= 2:
-                a = torch.softmax(a, 0)
-            else:
-                a = torch.relu(a - (torch.sort(a).values[-2] + 1e-7))
-                a = a / (a.sum() + 1e-7)
-            attended = (a @ torch.stack(memory))[None]
-        h = h + attended
-        if (t_ + 1) % 2 == 0:
-            memory.append(h[0])
-        outputs.append(torch.cat([h[0], attended[0]]))
-    expected, (output, _) = torch.stack(outputs), layer(x)
-    close(output, expected)
-    close(torch.autograd.grad(output.square().sum(), x)[0], torch.autograd.grad(expected.square().sum(), x)[0])
-
-
-def test_sab_shows_its_options() -> None:
-    assert "output='both'" in str(mnemoscope.SAB(3, 4, output="both"))
+        x = torch.randn(200, 2, 3)
+        assert not layer(x)[0][-1].norm() < 1e6
+        for options in (dict(mix="mean", nonlinearity="modrelu"), dict(nonlinearity="tanh")):  # without a warning
+            assert kind(3, 128, recurrent_init=recurrent_init, **options)(x)[0][-1].norm() < 1e3

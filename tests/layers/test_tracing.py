@@ -51,7 +51,7 @@ class Tagger(nn.Module):
     def __init__(self, kind: type) -> None:
         super().__init__()
         self.layer = kind(INPUT, HIDDEN)
-        self.head = nn.Linear(HIDDEN, 2)
+        self.head = nn.Linear(self.layer.output_size, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         output, _ = self.layer(x)

@@ -229,7 +229,7 @@ def _sab(run: SavedRun, dh: Tensor | None, dattended: Tensor | None, dc_T: Tenso
         h0=found.dh0,
         c0=found.dc0,
         values0=found.dvalues0,
-        keys0=found.dscores0[..., None] * w,
+        keys0=None if options.detach_scores else found.dscores0[..., None] * w,
     )
 
 

@@ -196,7 +196,11 @@ def sab(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return h and attended (T, B, n) and c_T (B, n)."""
     h, c = h0, c0
-    values, scores, filled = memory.values0, memory.keys0 @ w, memory.origin0 >= 0
+
+    def score(keys: Tensor) -> Tensor:
+        return (keys.detach() if options.detach_scores else keys) @ w
+
+    values, scores, filled = memory.values0, score(memory.keys0), memory.origin0 >= 0
     hs, contexts = [], []
     for t, x in enumerate(xp.unbind(0)):
         active = active_rows(lengths, t, h0)
@@ -219,7 +223,7 @@ def sab(
         if bool(due.any()):
             values = torch.cat([values, h[:, None]], 1)
             filled = torch.cat([filled, due], 1)
-            scores = torch.cat([scores, (h.tanh() @ w)[:, None]], 1)
+            scores = torch.cat([scores, score(h.tanh())[:, None]], 1)
         hs.append(output)
         contexts.append(torch.where(active, attended, 0))
     return torch.stack(hs), torch.stack(contexts), c

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from mnemoscope import equations, kernels
 from mnemoscope.layers._base import Weights
 from mnemoscope.layers._carried import AttentiveState
-from mnemoscope.layers._checks import check_choice
+from mnemoscope.layers._checks import check_choice, warn_caller
 from mnemoscope.layers._init import RecurrentInit
 from mnemoscope.layers._memory import EVERY_STATE, Memory, append_state, memory_after_kernel
 from mnemoscope.layers._memory_layer import MemoryLayer
@@ -37,6 +37,15 @@ class AdditiveAttention(MemoryLayer):
         check_choice(self, "output", output, get_args(Output))
         self.mix = mix
         self.output = output
+
+    def _warn_of_growth(self, nonlinearity: Nonlinearity, recurrent_init: RecurrentInit) -> None:
+        """Warn of a start from which the states must explode: V keeps lengths, nothing bounds h, and c is added."""
+        if self.mix == "sum" and recurrent_init != "uniform" and nonlinearity in ("modrelu", "relu", "identity"):
+            warn_caller(
+                f"{self._get_name()} with recurrent_init={recurrent_init!r} and nonlinearity={nonlinearity!r} grows "
+                "from step to step, past 1e9 within 200: V keeps lengths, and s = h + c adds to them. Use mix='mean', "
+                "as the authors' code does, or nonlinearity='tanh'"
+            )
 
     if TYPE_CHECKING:
 
@@ -202,6 +211,7 @@ class MemRNN(AdditiveAttention, RNN):
             device=device,
             dtype=dtype,
         )
+        self._warn_of_growth(nonlinearity, recurrent_init)
 
 
 class MemLSTM(AdditiveAttention, LSTM):

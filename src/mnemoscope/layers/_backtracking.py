@@ -3,13 +3,13 @@
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mnemoscope import equations, kernels
 from mnemoscope.layers._base import Weights
 from mnemoscope.layers._carried import AttentiveState
-from mnemoscope.layers._checks import check_choice, check_int
+from mnemoscope.layers._checks import check_bool, check_choice, check_int
 from mnemoscope.layers._memory import STORED_STATES, Memory, append_state
 from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.layers._plain import LSTM
@@ -22,13 +22,18 @@ class SAB(MemoryLayer, LSTM):
 
     h^, c_t = LSTM(x_t, (h_{t-1}, c_{t-1}));  a_i = w^T tanh([h^; m_i]) over the memory;  all but the largest are set to
     zero, a_i <- relu(a_i - a_(k_top)), and normalized (a softmax while no more than k_top are stored);
-    h_t = h^ + sum_i a_i m_i;  h_t is stored every `store_every` steps.
+    h_t = h^ + sum_i a_i m_i;  h_t is stored every `store_every` steps. w starts from N(0, 0.01^2).
+
+    The gradient through the scores would be divided by the little by which they differ, once more at every hop from one
+    remembered state to the next: over a few hundred steps it overflows. So the scores read detached h^ and m_i, as the
+    authors' code can (`block_attn_grad_past`): w is learned, and the gradient goes back through the attended states.
 
     Args:
         store_every: k_att, steps between stored states.
         top: k_top, how many of the stored states may be attended.
         truncation: k_trunc, steps after which the gradient through h and c is cut.
-        output: "h", or "both" for [h; attended], the read-out of the paper, with 2 * hidden_size features.
+        output: "both" for [h; attended], the read-out of the paper, with 2 * hidden_size features, or "h".
+        detach_scores: whether the gradient is blocked from the scores to h^ and m_i.
 
     The state is (h, c), and h carries ``.memory``. The other arguments are nn.LSTM's.
     """
@@ -47,7 +52,8 @@ class SAB(MemoryLayer, LSTM):
         store_every: int = 2,
         top: int = 10,
         truncation: int = 10,
-        output: Literal["h", "both"] = "h",
+        output: Literal["h", "both"] = "both",
+        detach_scores: bool = True,
         checkpoint: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -56,10 +62,12 @@ class SAB(MemoryLayer, LSTM):
         check_int(self, "top", top)
         check_int(self, "truncation", truncation)
         check_choice(self, "output", output, ("h", "both"))
+        check_bool(self, "detach_scores", detach_scores)
         self.store_every = store_every
         self.top = top
         self.truncation = truncation
         self.concatenated = output == "both"
+        self.detach_scores = detach_scores
         LSTM.__init__(
             self,
             input_size,
@@ -77,6 +85,12 @@ class SAB(MemoryLayer, LSTM):
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
         return {**super().shapes(input_size), "weight_score": (2 * self.state_sizes[0],)}
+
+    def init_parameter(self, name: str, tensor: Tensor) -> None:
+        if name == "weight_score":
+            nn.init.normal_(tensor, std=0.01)
+        else:
+            super().init_parameter(name, tensor)
 
     @property
     def step_size(self) -> int:
@@ -102,8 +116,11 @@ class SAB(MemoryLayer, LSTM):
 
     def _attention_weights(self, w: Weights, h: Tensor, memory: Memory) -> Tensor:
         """Return the attention over the memory (batch, slots): sparse where it holds more than `top` states."""
-        query, key = w.weight_score.chunk(2)
-        scores = (torch.tanh(h) @ query)[:, None] + memory.keys @ key  # keys hold tanh(m_i)
+        w_query, w_key = w.weight_score.chunk(2)
+        query, keys = torch.tanh(h), memory.keys  # tanh(m_i)
+        if self.detach_scores:
+            query, keys = query.detach(), keys.detach()
+        scores = (query @ w_query)[:, None] + keys @ w_key
         return equations.sparse_attention_weights(scores, memory.origin >= 0, self.top)
 
     def _output(self, h: Tensor, attended: Tensor) -> Tensor:
@@ -130,7 +147,7 @@ class SAB(MemoryLayer, LSTM):
     ) -> tuple[Tensor, AttentiveState]:
         if state is None:
             state = self.initial_cell_state(w, x.shape[1])
-        options = kernels.SabOptions(self.store_every, self.top, self.truncation)
+        options = kernels.SabOptions(self.store_every, self.top, self.truncation, self.detach_scores)
         _, key = w.weight_score.chunk(2)  # the other half shifts all scores alike
         h0, c0 = state
         carried = kernels.CarriedMemory(*state.memory)
@@ -160,8 +177,10 @@ class SAB(MemoryLayer, LSTM):
 
     def options_repr(self) -> list[str]:
         shown = [f"store_every={self.store_every}", f"top={self.top}", f"truncation={self.truncation}"]
-        if self.concatenated:
-            shown.append("output='both'")
+        if not self.concatenated:
+            shown.append("output='h'")
+        if not self.detach_scores:
+            shown.append("detach_scores=False")
         return shown
 
 

@@ -164,6 +164,7 @@ class RelRNN(Screened, RNN):
             device=device,
             dtype=dtype,
         )
+        self._warn_of_growth(nonlinearity, recurrent_init)
 
 
 class RelLSTM(Screened, LSTM):

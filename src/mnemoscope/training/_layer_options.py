@@ -20,6 +20,10 @@ from mnemoscope.schema import convert
 _TORCH_LAYERS: dict[str, type[nn.Module]] = {"torch.RNN": nn.RNN, "torch.LSTM": nn.LSTM, "torch.GRU": nn.GRU}
 _TORCH_NONLINEARITY = Option("nonlinearity", Literal["tanh", "relu"], "tanh", '"tanh" or "relu".')
 
+EARLIER_DEFAULTS: dict[str, dict[str, Any]] = {"SAB": {"output": "h", "detach_scores": False}}
+"""Defaults that have changed, by layer, as they were. A configuration always says these options; a run folder that does
+not was written before."""
+
 
 def models() -> dict[str, type[nn.Module]]:
     """Return every recurrent layer by its name in a configuration: ours, and torch's for comparison."""
@@ -57,7 +61,7 @@ def check_options(
         common: other names that a misspelled option may have meant.
     """
     known = layer_options(model)
-    checked = {}
+    checked = {name: known[name].default for name in EARLIER_DEFAULTS.get(model, {})}
     for name, value in options.items():
         if value is None:
             continue

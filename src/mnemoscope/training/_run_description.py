@@ -15,6 +15,7 @@ from mnemoscope.schema import from_dict, to_dict
 from mnemoscope.tasks import TASKS, Task
 from mnemoscope.training._config import LoopConfig, NetworkConfig, RunConfig
 from mnemoscope.training._environment import Environment
+from mnemoscope.training._layer_options import EARLIER_DEFAULTS
 from mnemoscope.training._model import SequenceModel
 
 SECTIONS = ("task", "network", "fit")
@@ -63,7 +64,7 @@ class RunDescription:
                 raise MnemoscopeError(
                     f"{folder} has a {part} of your own, {section['own']}; use it from Python, by fit()"
                 )
-        moved = replace(self, task=_with_text_beside(self.task, folder))
+        moved = replace(self, task=_with_text_beside(self.task, folder), network=_with_earlier_defaults(self.network))
         return RunConfig.from_dict(moved.sections, str(folder / "config.json"))
 
 
@@ -95,7 +96,7 @@ def first_difference(recorded: RunDescription, expected: RunDescription, path: P
     """
     network = recorded.network
     if "own" not in network:  # as it is written now: without null options
-        network = NetworkConfig.from_dict(network, f"{path}: network").to_dict()
+        network = NetworkConfig.from_dict(_with_earlier_defaults(network), f"{path}: network").to_dict()
     found = replace(recorded, network=network).sections
     for part, section in expected.sections.items():
         for name, value in section.items():
@@ -113,6 +114,13 @@ def _with_text_beside(task: dict[str, Any], folder: Path) -> dict[str, Any]:
         return task
     beside = [place / Path(data).name for place in (folder, folder.parent)]
     return {**task, "data": next((str(path) for path in beside if path.is_file()), data)}
+
+
+def _with_earlier_defaults(network: dict[str, Any]) -> dict[str, Any]:
+    """Return the network with the options that it was made with, where their defaults were others then."""
+    model = network.get("model")
+    earlier = EARLIER_DEFAULTS.get(model, {}) if isinstance(model, str) else {}
+    return {**earlier, **network}
 
 
 def _is_path(data: Any) -> bool:

@@ -118,6 +118,7 @@ def sab_backward(
             **tile.defines(),
             "TOP": options.top,
             "PHI": "TANH",
+            "DETACH_SCORES": options.detach_scores,
             "HAS_DH": dh is not None,
             "HAS_DATTENDED": dattended is not None,
             "HAS_DC": dc_T is not None,

@@ -3,7 +3,8 @@
 An LSTM whose h_t is h^_t + attended_t, detached from its past where clock > 0 and clock % truncation == 0; h_t is
 stored where (clock + 1) % store_every == 0. A stored m_i has the score w . tanh(m_i) (the part that reads h^ is the
 same for all i and drops out), and the keys are tanh(m_i). Up to `top` stored states get their softmax; of more,
-the `top` largest get relu(score_i - top-th largest - 1e-7), divided by its sum + 1e-7.
+the `top` largest get relu(score_i - top-th largest - 1e-7), divided by its sum + 1e-7. With `detach_scores` the scores
+pass no gradient on to the states, only to w.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from mnemoscope.kernels._operators.memory import CarriedMemory
 
 
 class SabOptions(NamedTuple):
-    """k_att, k_top and k_trunc of sparse attentive backtracking."""
+    """k_att, k_top and k_trunc of sparse attentive backtracking, and whether scores pass no gradient to states."""
 
     store_every: int
     top: int
     truncation: int
+    detach_scores: bool
 
 
 class SabRun(NamedTuple):

@@ -16,7 +16,8 @@ namespace mnemoscope {
 #define SAB_OPTIONS(FIELD)           \
     FIELD(std::int64_t, store_every) \
     FIELD(std::int64_t, top)         \
-    FIELD(std::int64_t, truncation)
+    FIELD(std::int64_t, truncation)  \
+    FIELD(std::int64_t, detach_scores)
 
 #define SAB_FORWARD(FIELD)              \
     SIZES(FIELD)                        \
@@ -348,8 +349,8 @@ private:
         }
         top.weights_backward(divisor, a.top, d);
 
-        // Gradients of the states: as values, and new ones also as keys. Carried keys belong to the
-        // caller.
+        // Gradients of the states: as values, and new ones also as keys if the scores pass any on.
+        // Carried keys belong to the caller.
         for (int64_t i = 0; i < top.count; ++i) {
             const int64_t k = top.index[i];
             const bool is_carried = k < a.carried;
@@ -361,7 +362,7 @@ private:
             T* d_value = d_value_of(b, r, k);
             for_each_vector<T>(a.n, [&](int64_t j, int count) {
                 Vec<T> sum = load(d_value + j) + top.weight[i] * load(d_attended[r] + j);
-                if (!is_carried) {
+                if (!is_carried && !a.detach_scores) {
                     const Vec<T> key = hyperbolic_tangent<T>(load(value + j, count));
                     sum += d[i] * load(a.w + j, count) * (T(1) - key * key);
                 }

@@ -1,8 +1,8 @@
 // Sparse attentive backtracking, backward. One cluster per sequence; the memory is taken back in
 // time.
 //
-// Sizes as in tile.cuh; TOP: states attended; HAS_DH, HAS_DATTENDED, HAS_DC, HAS_LENGTHS: dh,
-// dattended, dc_T and lengths are given.
+// Sizes as in tile.cuh; TOP: states attended; DETACH_SCORES: scores pass no gradient on to states;
+// HAS_DH, HAS_DATTENDED, HAS_DC, HAS_LENGTHS: dh, dattended, dc_T and lengths are given.
 #include "sab.cuh"
 
 // Fields of a slot: the state, and the gradient that it has received.
@@ -181,9 +181,11 @@ KERNEL sab_backward(const float* dh, const float* dattended, const float* dc_T, 
             float received = 0.f;  // by its score
             if (slot >= 0) {
                 received = shuffle(dscore, slot);
-                const float tanh_h = tanhf(previous_h);
-                carried += memory(GRADIENT, slot, pos.block_unit) +
-                           received * score_weight * (1.f - tanh_h * tanh_h);
+                carried += memory(GRADIENT, slot, pos.block_unit);
+                if (!DETACH_SCORES) {
+                    const float tanh_h = tanhf(previous_h);
+                    carried += received * score_weight * (1.f - tanh_h * tanh_h);
+                }
                 const int replaced = shuffle(previous_state, slot);
                 sync_warp();
                 if (pos.unit_lane == slot % LANES_PER_UNIT) {
