@@ -62,6 +62,7 @@ ATTRACTORS = "tests/scopes/test_attractors.py"
 EXPLODING = "tests/scopes/test_exploding.py"
 LYAPUNOV = "tests/scopes/test_lyapunov.py"
 HORIZON = "tests/scopes/test_horizon_scope.py"
+LANDSCAPE = "tests/scopes/test_landscape.py"
 TRUNCATION = "tests/scopes/test_truncation_scope.py"
 STABILITY = "tests/scopes/test_stability_scope.py"
 
@@ -233,6 +234,10 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("truncation-readout-lipschitz", "scopes/_measures/truncation_bounds.py", "matrix_norm(self.readout, ord=self.order)", "matrix_norm(self.readout)", f"{CLOSED_FORM}::test_output_bound_has_the_spectral_norm_of_the_readout"),
     Mutant("landscape-rise", "scopes/_landscape.py", "np.nanmean(edge) / here if here", "np.nanmax(edge) / here if here", f"{CLOSED_FORM}::test_landscape_of_a_parabola"),
     Mutant("landscape-parabola", "scopes/_landscape.py", "parabola = 8 / (len(cost) - 1) ** 2", "parabola = 4 / (len(cost) - 1) ** 2", f"{CLOSED_FORM}::test_landscape_of_a_parabola"),
+    Mutant("landscape-share", "scopes/_landscape.py", "share = 1 - steps[:, : len(self.targets)].sum(1)", "share = 1 + 0 * steps[:, : len(self.targets)].sum(1)", f"{LANDSCAPE}::test_plane_through_three_points"),
+    Mutant("landscape-embedding", "scopes/_frame/subject.py", "return self.features if self.adapted.ids is None else self.adapted.ids", "return self.features", f"{LANDSCAPE}::test_ends_have_the_costs_of_the_two_models"),
+    Mutant("attractors-given-start", "scopes/_attractors.py", "first = flatten(given).to(initial)", "first = flatten(given).to(initial) + 1e-3", f"{ATTRACTORS}::test_a_given_start_is_taken_as_it_is"),
+    Mutant("mean-loss-position", "scopes/_measures/gradients.py", "vector[end] = by_output[end]", "vector[: end + 1] = by_output[: end + 1]", f"{HORIZON}::test_mean_of_the_sizes_of_the_losses_gradients"),
     Mutant("separation-ceiling", "scopes/_separation.py", "separation_ceiling(one.depth, one.channels, one.inputs, length, len(templates))", "separation_ceiling(one.depth, one.channels, one.inputs, length)", f"{CLOSED_FORM}::test_ceiling_counts_the_values_that_inputs_take"),
     Mutant("repeat-state", "scopes/_frame/repeat.py", "if _difference(fresh, run_after(fix_random_numbers)) <= limit:", "if _difference(fresh, run_after(reset)) <= limit:", REPEAT),
     Mutant("repeat-seed", "scopes/_frame/repeat.py", "torch.default_generator.manual_seed(SEED)", "torch.default_generator.seed()", REPEAT),

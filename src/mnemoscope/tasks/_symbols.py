@@ -27,6 +27,7 @@ class Symbols(SequenceClassification, FiniteData):
     """
 
     name = "symbols"
+    alphabet = ALPHABET
     input_size = len(ALPHABET)
     output_size = 4
     solved = 0.99

@@ -1,0 +1,59 @@
+"""Figure 9: where all outputs end up under every constant symbol, bad scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mnemoscope.report import Panels
+from mnemoscope.studies import Claim, Done, Scale, Study, settings, study, table
+from mnemoscope.studies.ribeiro._bifurcations import found_for, grid
+from mnemoscope.studies.ribeiro._fig5 import COUNT, FIXED, ORBITS
+from mnemoscope.studies.ribeiro._fig5 import cells as cells_of
+from mnemoscope.studies.ribeiro._separated_symbols import CLIP_ERROR, FEW_WORDS, QUICK, SETTINGS, bifurcation, runs
+from mnemoscope.sweeps import Job
+from mnemoscope.tasks import Symbols
+
+ROWS = tuple(f"bad, {symbol}" for symbol in Symbols.alphabet)
+
+
+def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
+    trained: dict[Any, Job] = dict(runs(scale, seed))
+    if scale == "quick":
+        del trained["good"]
+    return {**trained, **{("orbits", name): bifurcation(scale, run) for name, run in trained.items()}}
+
+
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
+    found = cells_of(scale, done, Symbols.alphabet)
+    return {(row, column): value for (row, column), value in found.items() if row.startswith("bad")}
+
+
+def charts(scale: Scale, done: Sequence[Done]) -> list[Panels]:
+    result = found_for(done, "bad")
+    return [] if result is None else [grid(result, "bad")]
+
+
+study(
+    Study(
+        "ribeiro/fig9",
+        "Figure 9",
+        "bifurcation of all outputs under all symbols, bad scenario",
+        jobs,
+        cells,
+        charts,
+        claims=(Claim("no single fixed point under any symbol", ROWS, FIXED, at_most=0),),
+        published=table(
+            ROWS,
+            (FIXED, COUNT),
+            [[0.0, None]] * len(ROWS),
+            row_title="scenario, input",
+            note="read from the words on Figure 5: the paper prints no numbers",
+        ),
+        settings=(*SETTINGS, *ORBITS),
+        quick=(*QUICK, *settings(s=("[-0.5, 1.5], 21 values", "ours"))),
+        words="Different colors correspond to attractors resulting from different initial conditions.",
+        errata=(FEW_WORDS, CLIP_ERROR),
+        would_change="Bad runs at the paper's size of 1,000 sequences.",
+    )
+)
