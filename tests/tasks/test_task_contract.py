@@ -17,7 +17,8 @@ from mnemoscope.tasks._finite import FiniteData
 
 SMALL = [Copy(7), Denoise(7), Adding(9), Symbols(), Gaussian(6), StartEnd(T=9, span=3)]
 FROM_FILES = {"digits", "characters", "words", "chorales"}
-OTHERS = set(TASKS) - FROM_FILES - {task.name for task in SMALL}  # a new task is tested with its defaults
+PLAYED = {"tmaze", "minigrid", "gym"}  # environments, tested with the agents
+OTHERS = set(TASKS) - FROM_FILES - PLAYED - {task.name for task in SMALL}  # a new task is tested with its defaults
 SYNTHETIC = [*SMALL, *(TASKS[name]() for name in sorted(OTHERS))]
 REPEATING = {"symbols", "gaussian"}  # a finite set of sequences: the seed and the epoch decide, not the step alone
 named = pytest.mark.parametrize("task", SYNTHETIC, ids=lambda task: task.name)

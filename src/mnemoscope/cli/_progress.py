@@ -71,11 +71,21 @@ class RunProgress:
         if progress.loss is not None:
             parts.append(f"loss {format_value(progress.loss.item())}")
         if progress.held_out is not None:
-            parts.append(f"{self.task.metric} {format_value(progress.held_out.get(self.task.metric))}")
+            held_out = "held-out " if progress.figures else ""
+            parts.append(f"{held_out}{self.task.metric} {format_value(progress.held_out.get(self.task.metric))}")
+        if "frames" in progress.figures:
+            return "  ".join([*parts, *self._figures_of_play(progress)])
         if self.task.baseline is not None:
             parts.append(f"memoryless loss {format_value(self.task.baseline)}")
         parts.append(f"{format_value(self._updates_per_second(progress))} updates/s")
         return "  ".join(parts)
+
+    def _figures_of_play(self, progress: Progress) -> list[str]:
+        """How the last episodes of training went, and how fast."""
+        figures = progress.figures
+        parts = [f"{name} {format_value(figures[name])}" for name in ("return", "success") if name in figures]
+        frames_per_update = figures["frames"] / max(progress.update, 1)
+        return [*parts, f"{format_value(frames_per_update * self._updates_per_second(progress))} frames/s"]
 
     def _updates_per_second(self, progress: Progress) -> float:
         assert self._start is not None

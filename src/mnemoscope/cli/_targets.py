@@ -18,7 +18,7 @@ from mnemoscope.cli._weights import load_weights
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.systems import KnownSystem
 from mnemoscope.tasks import Task
-from mnemoscope.training import CheckpointName, NetworkConfig, Run, SequenceModel, make_layer, models
+from mnemoscope.training import CheckpointName, NetworkConfig, Run, make_layer, make_network, models
 
 
 @dataclass(frozen=True)
@@ -105,4 +105,4 @@ def _unknown_target(spec: str) -> MnemoscopeError:
 def _built_in(name: str, task: Task | None, features: int, options: Mapping[str, Any]) -> nn.Module:
     """A fresh network for the task, or the bare layer if there is none."""
     config = NetworkConfig.from_dict({"hidden_size": DEFAULT_HIDDEN_SIZE, **options, "model": name}, "--with")
-    return make_layer(config, features) if task is None else SequenceModel.for_task(task, config)
+    return make_layer(config, features) if task is None else make_network(task, config)

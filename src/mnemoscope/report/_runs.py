@@ -47,15 +47,14 @@ class RunRow:
 
 def learning_finding(row: RunRow) -> Finding | None:
     """Return how training went, as a finding like those of the scopes; None if it has not been evaluated yet."""
-    evaluations = [record for record in row.curve if record.get("loss") is not None]
+    metric = row.metric or "loss"
+    evaluations = [record for record in row.curve if record.get("loss", record.get(metric)) is not None]
     if not evaluations:
         return None
-    metric = row.metric or "loss"
     figures = {name: getattr(row, name) for name in _FIGURES if getattr(row, name) is not None}
-    series = {
-        "update": [record["update"] for record in evaluations],
-        "loss": [record["loss"] for record in evaluations],
-    }
+    series = {"update": [record["update"] for record in evaluations]}
+    if all("loss" in record for record in evaluations):  # an agent's evaluation has none
+        series["loss"] = [record["loss"] for record in evaluations]
     if metric != "loss":
         values = [math.nan if record.get(metric) is None else record[metric] for record in evaluations]
         if not all(map(math.isnan, values)):

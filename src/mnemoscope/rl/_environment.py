@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -49,6 +49,9 @@ class Spec:
 
     words: int = 0
     """The length of the longest mission; 0: there is none."""
+
+    reading: Literal["bag", "gru"] = "bag"
+    """How a network reads missions: as a bag of words, or one word after another."""
 
     success: float | None = None
     """An episode whose return is above it has succeeded. None: returns only."""
@@ -98,13 +101,3 @@ class Fleet(ABC):
     @abstractmethod
     def restore(self, state: dict[str, Any]) -> Observation:
         """Go on from where `state` was taken, on a fleet of the same kind and size. Returns the observation there."""
-
-
-class Environment(ABC):
-    """A kind of environment. Subclasses are frozen dataclasses; their fields become options of `mnemoscope train`."""
-
-    name: ClassVar[str]
-
-    @abstractmethod
-    def fleet(self, num_envs: int) -> Fleet:
-        """Environments of this kind; call `reset` first."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.rl._environment import Environment, Fleet, Observation, Spec, Transition
+from mnemoscope.rl._environment import Fleet, Observation, Spec, Transition
 from mnemoscope.rl._replay import Episode, fleet_state, restored, seeds
+from mnemoscope.rl._task import Environment
 
 if TYPE_CHECKING:
     import gymnasium

@@ -8,13 +8,15 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.rl._environment import Environment, Fleet, Observation, Spec, Transition
+from mnemoscope.rl._environment import Fleet, Observation, Spec, Transition
+from mnemoscope.rl._ppo import PPOConfig
 from mnemoscope.rl._replay import Episode, fleet_state, restored, seeds
+from mnemoscope.rl._task import Environment
 from mnemoscope.rl._views import pack, unpack, view_coordinates, visible_cells
 
 # Every word of minigrid's and BabyAI's missions: a policy from one environment can read those of another.
@@ -36,6 +38,7 @@ class MiniGrid(Environment):
     """A gridworld of minigrid or BabyAI, seen through a window of 7 by 7 cells."""
 
     name = "minigrid"
+    ppo: ClassVar[PPOConfig] = PPOConfig(minibatches=8, entropy=0.03)  # with 4 and 0.01 agents stay at guessing
 
     env: str = "MemoryS7"
     """Which: MemoryS13, DoorKey-5x5, ..., or a full id such as BabyAI-GoToLocal-v0."""

@@ -22,7 +22,7 @@ from mnemoscope.training._metrics import MetricsRecord
 from mnemoscope.training._model import SequenceModel, make_layer
 from mnemoscope.training._progress import Diverged, Enough, Progress, ProgressCallback, Stop, Summary
 from mnemoscope.training._ranks import this_rank
-from mnemoscope.training._run import CheckpointName, Run, initial_model, make_model, resume, train
+from mnemoscope.training._run import CheckpointName, Run, initial_model, make_network, resume, train
 
 __all__ = [
     "AllowedChange",
@@ -55,7 +55,7 @@ __all__ = [
     "initial_model",
     "layer_options",
     "make_layer",
-    "make_model",
+    "make_network",
     "models",
     "require",
     "resume",

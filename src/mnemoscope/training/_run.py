@@ -61,10 +61,10 @@ def initial_model(config: RunConfig) -> SequenceModel:
     """Return the network of a configuration as it is before the first update."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(config.fit.seed)
-        return make_model(config.task, config.network, config.fit)
+        return make_network(config.task, config.network, config.fit)
 
 
-def make_model(task: Task, network: NetworkConfig, fit: LoopConfig | None = None) -> SequenceModel:
+def make_network(task: Task, network: NetworkConfig, fit: LoopConfig | None = None) -> SequenceModel:
     """Return the network of a configuration with the sizes of a task, or what the task's own method makes of it."""
     method = method_of(task)
     return SequenceModel.for_task(task, network) if method is None else method.network(task, network, fit)

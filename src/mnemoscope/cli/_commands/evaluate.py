@@ -28,9 +28,9 @@ class Evaluate(Generic[TaskType]):
     split: Split = "test"
     """The part of the data to evaluate on."""
     batches: int | None = None
-    """How many batches; by default all, or 8 if the task generates data endlessly."""
+    """How many batches; by default all, or 8 if the task generates data endlessly; 4 times episodes of an agent."""
     batch_size: int = 64
-    """Sequences in a batch."""
+    """Sequences in a batch; episodes that an agent plays at a time."""
     carry_memory: int | None = None
     """States that an attentive layer's memory keeps from one batch of running text to the next; by default as in the
     run."""
@@ -115,6 +115,6 @@ def _show_metrics(run: Run, options: Evaluate[Task], metrics: dict[str, float]) 
         table = Table("metric", "value", title=" · ".join(map(str, about.values())))
         for name, value in metrics.items():
             table.add_row(name, format_value(value))
-        if options.task.baseline is not None:
+        if options.task.baseline is not None and "loss" in metrics:
             table.add_row("loss without memory", format_value(options.task.baseline))
         show(table)

@@ -14,7 +14,7 @@ MAX_BASELINES = 3  # lines "without memory"; more of them, of runs on many tasks
 @draws_scope
 def learning(shown: Sequence[View]) -> list[Chart]:
     """Held-out loss against updates, with the loss that a model without memory can reach, and held-out metrics."""
-    charts = [_loss(shown)]
+    charts = [_loss(shown)] if any("loss" in view.finding.series for view in shown) else []
     for metric in sorted({_metric(view) for view in shown if "metric" in view.finding.series}):
         lines = lines_of([view for view in shown if _metric(view) == metric], "metric", x="update")
         y = Axis(f"held-out {metric}", switch=True)

@@ -1,0 +1,108 @@
+"""Episodes that are counted: in training as they end, and held-out ones for an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.rl._environment import Transition
+from mnemoscope.rl._play import Player
+from mnemoscope.rl._policy import Policy
+from mnemoscope.tasks import Split
+
+if TYPE_CHECKING:
+    from mnemoscope.rl._task import Environment
+
+MAX_ENVS = 64  # that an evaluation plays together
+
+
+class Episodes:
+    """The return and length of every environment's episode so far."""
+
+    NAMES = ("return", "length", "success")
+
+    def __init__(self, rows: int, success: float | None) -> None:
+        self.success = success
+        self._return = np.zeros(rows)
+        self._length = np.zeros(rows, np.int64)
+        self.row: list[int] = []
+
+    def add(self, transition: Transition) -> list[list[float]]:
+        """Count a step; return (return, length, success) of every episode that ended with it, `row` says where."""
+        self._return += transition.reward
+        self._length += 1
+        self.row = transition.done.nonzero()[0].tolist()
+        ended = []
+        for row in self.row:
+            total = float(self._return[row])
+            succeeded = float(self.success is not None and total > self.success)
+            ended.append([total, float(self._length[row]), succeeded])
+            self._return[row] = 0.0
+            self._length[row] = 0
+        return ended
+
+    def means(self, episodes: Sequence[Sequence[float]]) -> dict[str, float]:
+        """Return the means of episodes by name; none of no episode, and no success where it is not defined."""
+        if not episodes:
+            return {}
+        means = np.mean(episodes, axis=0).tolist()
+        named = dict(zip(self.NAMES, means, strict=True))
+        if self.success is None:
+            del named["success"]
+        return named
+
+    def state(self) -> dict[str, Any]:
+        """Return what the next steps depend on, for JSON."""
+        return {"return": self._return.tolist(), "length": self._length.tolist()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        returns, lengths = np.array(state["return"], np.float64), np.array(state["length"], np.int64)
+        if returns.shape != self._return.shape or lengths.shape != self._length.shape:
+            raise MnemoscopeError(f"{len(returns)} episodes are under way where this run has {len(self._return)}")
+        self._return, self._length = returns, lengths
+
+
+def play_episodes(
+    policy: Policy,
+    task: Environment,
+    episodes: int = 200,
+    *,
+    split: Split = "test",
+    seed: int = 0,
+    callback: Callable[[int, int], object] = lambda done, total: None,
+) -> dict[str, float]:
+    """Return the mean return, length and success of episodes that the policy was not trained on.
+
+    Every environment plays its share of the episodes and those are counted that it plays first: to count whichever end
+    first would prefer short ones.
+
+    Args:
+        policy: its actions are sampled.
+        task: the kind of environment, which may be another than the policy was trained in.
+        episodes: how many.
+        split: "valid" or "test": which seeds the environments have.
+        seed: decides, with the task's own, which episodes they are.
+        callback: called as `callback(done, total)` when episodes have ended.
+    """
+    envs = min(episodes, MAX_ENVS)
+    share = [episodes // envs + (row < episodes % envs) for row in range(envs)]
+    generator = task.generator(split, "actions", seed)
+    player = Player(policy, task.fleet(envs), generator)
+    player.begin(task.fleet_seed(split, seed))
+    count = Episodes(envs, task.spec.success)
+    found: list[list[float]] = []
+    with torch.no_grad():
+        while len(found) < episodes:
+            ended = count.add(player.step().transition)
+            for row, episode in zip(count.row, ended, strict=True):
+                if share[row]:
+                    share[row] -= 1
+                    found.append(episode)
+            if ended:
+                callback(len(found), episodes)
+    return count.means(found)

@@ -1,0 +1,151 @@
+"""The network of an agent: observations into features, the recurrent network of any run, logits and a value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.recurrence import State
+from mnemoscope.rl._environment import Observation, Spec
+from mnemoscope.training import NetworkConfig, SequenceModel
+
+DEFAULT_FEATURES = 64  # of observations with cells or words, unless NetworkConfig.embedding says otherwise
+_WORD_FEATURES = 32
+
+
+def to_tensor(observation: Observation) -> Tensor:
+    """Return observations as rows of numbers (rows, size): the vector, then the cells, then the mission's words.
+
+    Categories and words are small integers, which float32 holds exactly.
+    """
+    parts = [part for part in (observation.vector, observation.cells, observation.mission) if part is not None]
+    flat = [part.reshape(len(part), -1) for part in parts]
+    return torch.from_numpy(np.concatenate(flat, axis=1, dtype=np.float32, casting="unsafe"))
+
+
+def observation_size(spec: Spec) -> int:
+    """Return how many numbers `to_tensor` makes of one observation."""
+    return spec.vector + _num_categories(spec) + spec.words
+
+
+def _num_categories(spec: Spec) -> int:
+    return 0 if spec.cells is None else spec.cells[0] * spec.cells[1] * len(spec.categories)
+
+
+class Encoder(nn.Module):
+    """Observations (..., size) into features (..., features): relu of a sum over the vector, the cells and the words.
+
+    A cell's categories are one-hot in meaning. Their linear map is a sum of rows of a table, one row for each category
+    of each channel of each cell, which takes a tenth of the time of a convolution over one-hot cells.
+    """
+
+    def __init__(self, spec: Spec, features: int) -> None:
+        super().__init__()
+        self.sizes = (spec.vector, _num_categories(spec), spec.words)
+        self.bias = nn.Parameter(torch.zeros(features))
+        self.vector = nn.Linear(spec.vector, features, bias=False) if spec.vector else None
+        self.cells: nn.EmbeddingBag | None = None
+        if spec.cells is not None:
+            per_cell = np.concatenate([[0], np.cumsum(spec.categories)])
+            cell = np.arange(spec.cells[0] * spec.cells[1])[:, None]
+            self.first_row: Tensor
+            first_row = torch.from_numpy((cell * per_cell[-1] + per_cell[:-1]).reshape(-1))
+            self.register_buffer("first_row", first_row, persistent=False)
+            self.cells = _table(len(cell) * int(per_cell[-1]), features, terms=len(first_row))
+        self.words: nn.Module | None = None
+        if spec.words:
+            reads_in_order = spec.reading == "gru"
+            words = len(spec.vocabulary) + 1
+            self.words = _Reader(words, features) if reads_in_order else _table(words, features, spec.words, padding=0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        vector, cells, words = x.reshape(-1, x.shape[-1]).split(self.sizes, dim=-1)
+        total = self.bias
+        if self.vector is not None:
+            total = total + self.vector(vector)
+        if self.cells is not None:
+            total = total + self.cells(cells.long() + self.first_row)
+        if self.words is not None:
+            total = total + self.words(words.long())
+        return torch.relu(total).view(*x.shape[:-1], -1)
+
+
+def _table(rows: int, features: int, terms: int, padding: int | None = None) -> nn.EmbeddingBag:
+    """Return a table whose sum over `terms` rows begins with variance 1."""
+    table = nn.EmbeddingBag(rows, features, mode="sum", padding_idx=padding)
+    nn.init.normal_(table.weight, std=terms**-0.5)
+    if padding is not None:
+        nn.init.zeros_(table.weight[padding : padding + 1].detach())
+    return table
+
+
+class _Reader(nn.Module):
+    """Missions (rows, words) into features by a GRU. Rows with the same mission are read once."""
+
+    def __init__(self, words: int, features: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, _WORD_FEATURES, padding_idx=0)
+        self.gru = nn.GRU(_WORD_FEATURES, features)
+
+    def forward(self, words: Tensor) -> Tensor:
+        missions, which = words.unique(dim=0, return_inverse=True)
+        lengths = (missions != 0).sum(1).clamp(min=1).cpu()
+        packed = pack_padded_sequence(self.embedding(missions.t()), lengths, enforce_sorted=False)
+        _, last = self.gru(packed)
+        return last[0][which]
+
+
+class Policy(SequenceModel):
+    """Observations -> features -> recurrent layer -> a logit for each action, and a value.
+
+    It is the network that `NetworkConfig` describes for any task; `embedding` is the size of the features. 0 gives a
+    vector to the layer as it is, and 64 features to cells and words. A `memoryless` policy begins every step from the
+    initial state: the same network without memory, to compare with.
+    """
+
+    def __init__(self, spec: Spec, config: NetworkConfig, *, memoryless: bool = False) -> None:
+        for name, unwanted in (("tied", config.tied), ("dropout", config.dropout > 0)):
+            if unwanted:
+                reason = "the replayed probabilities must be those of the rollout" if name == "dropout" else "no ids"
+                raise MnemoscopeError(f"{name} is not for agents: {reason}; leave it out")
+        only_vector = not config.embedding and spec.cells is None and not spec.words
+        features = spec.vector if only_vector else config.embedding or DEFAULT_FEATURES
+        super().__init__(features, spec.actions + 1, replace(config, embedding=0))
+        self.config = config
+        self.spec = spec
+        self.memoryless = memoryless
+        self.input_size = observation_size(spec)
+        self.encoder = nn.Identity() if only_vector else Encoder(spec, features)
+
+    def embed(self, x: Tensor) -> Tensor:
+        features: Tensor = self.encoder(x)
+        return features
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        return super().step(x, self.initial_state(len(x)) if self.memoryless else state)
+
+    def forward(self, x: Tensor, state: State | None = None, *, starts: Tensor | None = None) -> tuple[Tensor, State]:
+        if not self.memoryless:
+            return super().forward(x, state, starts=starts)
+        outputs = self.replay(x.flatten(0, 1), torch.tensor([x.shape[1]] * len(x)), None)
+        return outputs.view(*x.shape[:2], -1), self.initial_state(x.shape[1])
+
+    def replay(self, x: Tensor, batch_sizes: Tensor, state: State | None) -> Tensor:
+        """Return the outputs (frames, actions + 1) of the observations x (frames, size) of a packed sequence."""
+        features = self.embed(x)
+        rows = len(x) if self.memoryless else int(batch_sizes[0])
+        if self.memoryless or int(batch_sizes[-1]) == rows:  # all of one length: no need to pack
+            h, _ = self.layer(features.view(-1, rows, features.shape[-1]), None if self.memoryless else state)
+            return self.read(h.reshape(len(x), -1), features)
+        h, _ = self.layer(PackedSequence(features, batch_sizes), state)
+        return self.read(h.data, features)
+
+
+def split_outputs(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-probabilities of the actions (..., actions) and the value (...) in a policy's outputs."""
+    return outputs[..., :-1].log_softmax(-1), outputs[..., -1]

@@ -1,0 +1,231 @@
+"""The agent's arithmetic: pieces, resets, the replay of a rollout, advantages, values behind a limit of time."""
+
+import numpy as np
+import pytest
+import torch
+from environments import Walks
+from torch import nn
+
+from mnemoscope.errors import MnemoscopeError
+from mnemoscope.recurrence import leaves, select
+from mnemoscope.rl import Policy, PPOConfig, PPOLearner, TMaze, advantages, play_episodes
+from mnemoscope.rl._pieces import cut, first_states
+from mnemoscope.rl._policy import observation_size, to_tensor
+from mnemoscope.training import FitConfig, NetworkConfig, fit, models
+
+
+def learner(task, model="LSTM", **options) -> PPOLearner:
+    torch.manual_seed(0)
+    network = NetworkConfig(model, 8, options=options.pop("network", {}))
+    config = PPOConfig(**{**vars(task.ppo), **options})
+    return PPOLearner(Policy(task.spec, network, memoryless=config.memoryless), task, config)
+
+
+@pytest.mark.parametrize("model", models())
+@pytest.mark.parametrize("task", [Walks(), Walks(cells=True), TMaze(3)], ids=["walks", "cells", "tmaze"])
+def test_replay_repeats_play(model, task):
+    """Log-probabilities and values of the first minibatch are the rollout's, with episodes that begin inside it."""
+    precision = "64-true" if model == "RAC" else "32-true"  # its outputs are products, and large: float32 rounds more
+    agent = learner(task, model, rollout=7, envs=6, minibatches=2, precision=precision)
+    for _ in range(3):
+        agent.update()
+        assert agent.figures()["replay_gap"] <= 1e-5
+        assert agent.figures()["kl"] >= 0
+
+
+def test_replay_gap_sees_a_memory_that_is_not_reset(monkeypatch):
+    agent = learner(Walks())
+    monkeypatch.setattr("mnemoscope.rl._play.begin_anew", lambda model, state, rows: state)
+    agent.update()
+    agent.update()
+    assert agent.figures()["replay_gap"] > 1e-4
+
+
+def test_pieces_hold_every_frame_once_and_begin_where_episodes_do():
+    starts = torch.rand(11, 5, generator=torch.Generator().manual_seed(0)) < 0.3
+    pieces = cut(starts)
+    assert sorted(pieces.frames.tolist()) == list(range(55))
+    assert pieces.batch_sizes.sum() == 55
+    assert pieces.batch_sizes.tolist() == sorted(pieces.batch_sizes.tolist(), reverse=True)
+    assert len(pieces.row) == pieces.batch_sizes[0] == int(starts[1:].sum()) + 5
+    # The frames of a piece follow each other in one environment, and only its first may be a start.
+    columns = pieces.frames.split(pieces.batch_sizes.tolist())
+    for piece in range(len(pieces.row)):
+        frames = torch.stack([column[piece] for column in columns if len(column) > piece])
+        time, row = frames // 5, frames % 5
+        assert (row == pieces.row[piece]).all()
+        assert (time.diff() == 1).all()
+        assert starts[time, row].tolist() == [bool(pieces.fresh[piece])] + [False] * (len(frames) - 1)
+        assert time[0] == 0 or pieces.fresh[piece]
+
+
+def test_pieces_are_separate_runs():
+    """Outputs and gradients of the packed pieces are those of a loop that resets the rows."""
+    torch.manual_seed(0)
+    policy = Policy(Walks().spec, NetworkConfig("RelLSTM", 6, options={"buffer": 2, "relevant": 2})).double()
+    x = torch.randn(8, 3, 5, dtype=torch.float64)
+    starts = torch.rand(8, 3) < 0.4
+    _, state = policy(torch.randn(4, 3, 5, dtype=torch.float64))
+    pieces = cut(starts)
+    packed = policy.replay(x.flatten(0, 1)[pieces.frames], pieces.batch_sizes, first_states(policy, state, pieces))
+    together = torch.empty_like(packed)
+    together[pieces.frames] = packed
+
+    rows = []
+    for row in range(3):
+        now = select(state, row)
+        for t in range(8):
+            now = policy.initial_state(1) if starts[t, row] else now
+            output, now = policy.step(x[t, row : row + 1], now)
+            rows.append((t * 3 + row, output[0]))
+    apart = torch.stack([output for _, output in sorted(rows, key=lambda pair: pair[0])])
+    torch.testing.assert_close(together, apart, rtol=0, atol=1e-12)
+    weights = list(policy.parameters())
+    direction = torch.randn_like(apart)
+    for one, other in zip(
+        torch.autograd.grad((together * direction).sum(), weights, retain_graph=True),
+        torch.autograd.grad((apart * direction).sum(), weights),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+
+
+def test_advantages_are_the_sums_that_define_them():
+    random = torch.Generator().manual_seed(1)
+    rewards, values = torch.randn(2, 9, 4, generator=random, dtype=torch.float64)
+    ends = torch.rand(9, 4, generator=random) < 0.25
+    last = torch.randn(4, generator=random, dtype=torch.float64)
+    gamma, lam = 0.9, 0.8
+    found = advantages(rewards, values, ends, last, gamma, lam)
+    for row in range(4):
+        for t in range(9):
+            # Mean over n of the n-step advantages, weighted by lam, until the episode or the rollout ends.
+            total, weight = 0.0, 1.0
+            for k in range(t, 9):
+                following = 0.0 if ends[k, row] else (values[k + 1, row] if k < 8 else last[row])
+                total += weight * (rewards[k, row] + gamma * following - values[k, row])
+                weight *= gamma * lam
+                if ends[k, row]:
+                    break
+            assert found[t, row] == pytest.approx(float(total), abs=1e-12)
+
+
+def test_what_a_limit_of_time_cut_off_counts_with_its_value():
+    """Values are 7 everywhere: the last reward of a cut-off episode grows by gamma * 7, of others by nothing."""
+
+    def rewards_minus_values(bootstrap: bool) -> torch.Tensor:
+        agent = learner(Walks(), gae_lambda=0.0, gamma=0.5, bootstrap_truncated=bootstrap, rollout=30)
+        with torch.no_grad():
+            agent.model.readout.weight.zero_()
+            agent.model.readout.bias.copy_(torch.tensor([0.0, 0.0, 0.0, 7.0]))
+        return agent.play().advantages
+
+    difference = rewards_minus_values(True) - rewards_minus_values(False)
+    assert set(difference.unique().tolist()) == {0.0, 3.5}
+
+
+def test_wiped_memory_is_a_network_without_memory():
+    """The same equations, but step t of a sequence depends on nothing before it."""
+    torch.manual_seed(0)
+    policy = Policy(TMaze(4).spec, NetworkConfig("RelLSTM", 8), memoryless=True)
+    x = torch.randn(6, 3, 4)
+    outputs, state = policy(x)
+    stepped = [policy.step(row, state)[0] for row in x]
+    torch.testing.assert_close(outputs, torch.stack(stepped))
+    torch.testing.assert_close(policy(x.flip(0))[0].flip(0), outputs)
+    assert all(not leaf.is_floating_point() or not leaf.any() for leaf in leaves(state))
+
+
+def test_episodes_of_an_evaluation_are_counted_per_environment():
+    """Twelve episodes on ten environments; the same ones every time, and the global random state stays as it was."""
+    task = Walks(limit=3)
+    policy = learner(task).model
+    before = torch.get_rng_state()
+    first = play_episodes(policy, task, 12)
+    assert torch.equal(before, torch.get_rng_state())
+    assert first == play_episodes(policy, task, 12)
+    assert first != play_episodes(policy, task, 12, split="valid")
+    assert 1 <= first["length"] <= 3
+    assert 0 <= first["success"] <= 1
+
+
+def test_observations_are_read_by_their_spec():
+    task = Walks(cells=True)
+    fleet = task.fleet(2)
+    observation = fleet.reset(3)
+    x = to_tensor(observation)
+    assert x.shape == (2, observation_size(task.spec)) == (2, 2 + 12 + 3)
+    policy = Policy(task.spec, NetworkConfig("LSTM", 8, embedding=5))
+    features = policy.embed(x)
+    assert features.shape == (2, 5)
+
+    # By hand: a row of the table for each category of each channel of each cell, of each word, and the vector's map.
+    encoder = policy.encoder
+    total = encoder.bias + encoder.vector(x[:1, :2])
+    for cell, categories in enumerate(observation.cells[0].reshape(6, 2)):
+        total = total + encoder.cells.weight[cell * 6 + int(categories[0])]
+        total = total + encoder.cells.weight[cell * 6 + 4 + int(categories[1])]
+    for word in observation.mission[0]:
+        total = total + encoder.words.weight[int(word)] * (word > 0)
+    torch.testing.assert_close(features[:1], torch.relu(total))
+
+
+def test_a_reader_gives_equal_missions_equal_features_and_reads_order():
+    task = Walks(cells=True)
+    spec = vars(task.spec) | {"reading": "gru"}
+    policy = Policy(type(task.spec)(**spec), NetworkConfig("LSTM", 8))
+    words = torch.tensor([[1, 2, 0], [2, 1, 0], [1, 2, 0]])
+    read = policy.encoder.words(words)
+    assert torch.equal(read[0], read[2])
+    assert not torch.allclose(read[0], read[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"minibatches": 3}, "a divisor of envs"),
+        ({"gamma": 1.5}, "between 0 and 1"),
+        ({"precision": "bf16-mixed"}, "32-true"),
+        ({"frames": 0}, "at least 1"),
+    ],
+)
+def test_wrong_options_are_refused(options, words):
+    with pytest.raises(MnemoscopeError, match=words):
+        PPOConfig(**options)
+
+
+def test_what_agents_do_not_have_is_refused():
+    with pytest.raises(MnemoscopeError, match="dropout is not for agents"):
+        Policy(TMaze(3).spec, NetworkConfig(dropout=0.5))
+    with pytest.raises(MnemoscopeError, match="tmaze is trained with a PPOConfig; got a FitConfig"):
+        fit(Policy(TMaze(3).spec, NetworkConfig()), TMaze(3), FitConfig(3))
+
+
+def test_tmaze_asks_for_its_cue_after_exactly_L_steps():
+    task = TMaze(4)
+    fleet = task.fleet(50)
+    observation = fleet.reset(5)
+    cue = observation.vector.argmax(1)
+    assert set(cue.tolist()) == {0, 1}
+    for t in range(5):
+        seen = observation.vector.argmax(1)
+        assert set(seen.tolist()) == ({0, 1} if t == 0 else {2} if t < 4 else {3})
+        transition = fleet.step(cue)
+        assert transition.terminated.all() == (t == 4)
+        assert (transition.reward == (t == 4)).all()
+        observation = transition.observation
+    assert task.needs == 4
+    assert not np.array_equal(observation.vector.argmax(1), cue)  # a new episode
+
+    # Its batches are what a fleet shows.
+    inputs, targets = task.batch(0, 3)
+    assert inputs[0].argmax(-1).tolist() == targets.tolist()
+    assert inputs[1:].argmax(-1).tolist() == [[2] * 3] * 3 + [[3] * 3]
+
+
+def test_policy_of_torchs_own_layer_is_trained():
+    agent = learner(TMaze(2), "torch.LSTM")
+    assert isinstance(agent.model.layer, nn.LSTM)
+    before = agent.model.readout.weight.clone()
+    agent.update()
+    assert not torch.equal(before, agent.model.readout.weight)
