@@ -34,6 +34,7 @@ SHORTER = {
     "training": [("updates=2000", "updates=2"), (r"with_length\(400\)", "with_length(30)")],
     "scale": [("updates=300", "updates=2, evaluate_batches=1"), (r"range\(5\)", "range(2)"), ("T=40", "T=4")],
     "tutorial": [("updates=400", "updates=2")],
+    "reinforcement": [("frames=100_000", "updates=1, evaluate_episodes=2"), ("episodes=200", "episodes=2")],
     "tasks": [(r"task\.with_length\(300\)", "task.with_length(3)")],
 }
 

@@ -8,6 +8,7 @@ from functools import cache
 
 import torch
 
+from mnemoscope.rl import PPOConfig
 from mnemoscope.tasks import Task
 from mnemoscope.training import FitConfig, RunConfig
 
@@ -32,6 +33,7 @@ _GPU = {"LSTM": 2.8, "RNN": 1.0, "OrthRNN": 1.2, "ExpRNN": 1.9, "GORU": 5.1, "SA
 _CALL_SECONDS_ON_GPU = 4e-3  # of host time for an update, however short
 _FULL_ATTENTION = ("MemRNN", "MemLSTM")
 _FLOPS_A_SECOND = 2.7e10  # of a large matrix product on one core
+_FRAMES_A_SECOND = 3000.0  # of an agent in play and training, on one core
 _REFERENCE_SECONDS = 0.0135  # of `_workload` on the machine on which the figures above were taken
 
 
@@ -48,6 +50,9 @@ _OTHER_TEXT = (1_000_000, 10_000)
 def training_seconds(config: RunConfig, *, on_gpu: bool = False) -> float:
     """Return about how long a run takes on one core of the reference machine, or on its GPU, if it is never solved."""
     task, network, fit = config.task, config.network, config.fit
+    if isinstance(fit, PPOConfig):
+        frames = fit.updates * fit.envs * (fit.rollout or task.length) if fit.updates else fit.frames
+        return frames / _FRAMES_A_SECOND
     assert isinstance(fit, FitConfig)
     batch = fit.batch_size
     steps, outputs, per_epoch = _sizes(task, batch)
