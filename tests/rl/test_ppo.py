@@ -159,15 +159,16 @@ def test_observations_are_read_by_their_spec():
     features = policy.embed(x)
     assert features.shape == (2, 5)
 
-    # By hand: a row of the table for each category of each channel of each cell, of each word, and the vector's map.
+    # By hand: a row of the table for each category but the first of each channel of each cell, of each word; the map.
     encoder = policy.encoder
     total = encoder.bias + encoder.vector(x[:1, :2])
-    for cell, categories in enumerate(observation.cells[0].reshape(6, 2)):
-        total = total + encoder.cells.weight[cell * 6 + int(categories[0])]
-        total = total + encoder.cells.weight[cell * 6 + 4 + int(categories[1])]
+    for cell, (first, second) in enumerate(observation.cells[0].reshape(6, 2).tolist()):
+        total = total + (encoder.table[cell * 4 + first - 1] if first else 0)
+        total = total + (encoder.table[cell * 4 + 3] if second else 0)
     for word in observation.mission[0]:
-        total = total + encoder.words.weight[int(word)] * (word > 0)
+        total = total + (encoder.table[6 * 4 + int(word) - 1] if word else 0)
     torch.testing.assert_close(features[:1], torch.relu(total))
+    assert len(encoder.table) == 6 * 4 + 3
 
 
 def test_a_reader_gives_equal_missions_equal_features_and_reads_order():
@@ -175,7 +176,8 @@ def test_a_reader_gives_equal_missions_equal_features_and_reads_order():
     spec = vars(task.spec) | {"reading": "gru"}
     policy = Policy(type(task.spec)(**spec), NetworkConfig("LSTM", 8))
     words = torch.tensor([[1, 2, 0], [2, 1, 0], [1, 2, 0]])
-    read = policy.encoder.words(words)
+    read = policy.encoder.reader(words)
+    assert policy.embed(to_tensor(task.fleet(2).reset(0))).shape == (2, 64)
     assert torch.equal(read[0], read[2])
     assert not torch.allclose(read[0], read[1])
 

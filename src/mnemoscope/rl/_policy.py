@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
@@ -40,48 +41,48 @@ def _num_categories(spec: Spec) -> int:
 class Encoder(nn.Module):
     """Observations (..., size) into features (..., features): relu of a sum over the vector, the cells and the words.
 
-    A cell's categories are one-hot in meaning. Their linear map is a sum of rows of a table, one row for each category
-    of each channel of each cell, which takes a tenth of the time of a convolution over one-hot cells.
+    Categories and words are one-hot in meaning. Their linear map is a sum of rows of a table: one row for each category
+    but the first of each channel of each cell, and one for each word. The first category (not seen, no color, open) and
+    the absent word add nothing, so most rows need not be read. It takes a twentieth of the time of a convolution.
     """
 
     def __init__(self, spec: Spec, features: int) -> None:
         super().__init__()
-        self.sizes = (spec.vector, _num_categories(spec), spec.words)
+        self.sizes = (spec.vector, _num_categories(spec) + spec.words)
         self.bias = nn.Parameter(torch.zeros(features))
         self.vector = nn.Linear(spec.vector, features, bias=False) if spec.vector else None
-        self.cells: nn.EmbeddingBag | None = None
-        if spec.cells is not None:
-            per_cell = np.concatenate([[0], np.cumsum(spec.categories)])
-            cell = np.arange(spec.cells[0] * spec.cells[1])[:, None]
-            self.first_row: Tensor
-            first_row = torch.from_numpy((cell * per_cell[-1] + per_cell[:-1]).reshape(-1))
-            self.register_buffer("first_row", first_row, persistent=False)
-            self.cells = _table(len(cell) * int(per_cell[-1]), features, terms=len(first_row))
-        self.words: nn.Module | None = None
-        if spec.words:
-            reads_in_order = spec.reading == "gru"
-            words = len(spec.vocabulary) + 1
-            self.words = _Reader(words, features) if reads_in_order else _table(words, features, spec.words, padding=0)
+
+        # The row of category c > 0 of number i is row_before[i] + c.
+        cells = 0 if spec.cells is None else spec.cells[0] * spec.cells[1]
+        rows = [categories - 1 for categories in spec.categories * cells]
+        row_before = [sum(rows[:number]) - 1 for number in range(len(rows))] + [sum(rows) - 1] * spec.words
+        self.row_before: Tensor
+        self.register_buffer("row_before", torch.tensor(row_before), persistent=False)
+        self.reader = _Reader(len(spec.vocabulary) + 1, features) if spec.words and spec.reading == "gru" else None
+        self.words = spec.words
+        count = sum(rows) + len(spec.vocabulary)
+        std = (2 / max(len(row_before), 1)) ** 0.5
+        self.table = nn.Parameter(torch.randn(count, features) * std) if count else None
 
     def forward(self, x: Tensor) -> Tensor:
-        vector, cells, words = x.reshape(-1, x.shape[-1]).split(self.sizes, dim=-1)
+        vector, numbers = x.reshape(-1, x.shape[-1]).split(self.sizes, dim=-1)
         total = self.bias
         if self.vector is not None:
             total = total + self.vector(vector)
-        if self.cells is not None:
-            total = total + self.cells(cells.long() + self.first_row)
-        if self.words is not None:
-            total = total + self.words(words.long())
+        if self.table is not None:
+            total = total + self._sum_of_rows(numbers)
+        if self.reader is not None:
+            total = total + self.reader(numbers[:, -self.words :].long())
         return torch.relu(total).view(*x.shape[:-1], -1)
 
-
-def _table(rows: int, features: int, terms: int, padding: int | None = None) -> nn.EmbeddingBag:
-    """Return a table whose sum over `terms` rows begins with variance 1."""
-    table = nn.EmbeddingBag(rows, features, mode="sum", padding_idx=padding)
-    nn.init.normal_(table.weight, std=terms**-0.5)
-    if padding is not None:
-        nn.init.zeros_(table.weight[padding : padding + 1].detach())
-    return table
+    def _sum_of_rows(self, numbers: Tensor) -> Tensor:
+        if self.reader is not None:
+            numbers = numbers[:, : -self.words]
+        present = numbers > 0
+        rows = (numbers.long() + self.row_before[: numbers.shape[1]])[present]
+        counts = present.sum(1)
+        assert self.table is not None
+        return F.embedding_bag(rows, self.table, counts.cumsum(0) - counts, mode="sum")
 
 
 class _Reader(nn.Module):
