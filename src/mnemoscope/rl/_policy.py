@@ -66,7 +66,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         vector, numbers = x.reshape(-1, x.shape[-1]).split(self.sizes, dim=-1)
-        total = self.bias
+        total: Tensor = self.bias
         if self.vector is not None:
             total = total + self.vector(vector)
         if self.table is not None:

@@ -1,0 +1,62 @@
+"""Runs in gridworlds: resumed with the same bytes, evaluated in another world, cut-off episodes, missions."""
+
+import json
+
+import pytest
+
+pytest.importorskip("minigrid")
+
+from mnemoscope.cli import main
+from mnemoscope.rl import MiniGrid, PPOConfig, PPOLearner
+from mnemoscope.training import NetworkConfig, RunConfig, Stop, make_network, resume, train
+
+CONFIG = PPOConfig(updates=6, envs=4, minibatches=2, rollout=24, evaluate_every=100, checkpoint_every=2, threads=1)
+
+
+def stop_at(update):
+    def callback(progress):
+        if progress.update == update:
+            raise Stop
+
+    return callback
+
+
+def content(folder):
+    names = ["config.json", "metrics.jsonl", *(f"checkpoints/{p.name}" for p in (folder / "checkpoints").iterdir())]
+    return {name: (folder / name).read_bytes() for name in names if "best" not in name}
+
+
+@pytest.mark.parametrize("env", ["MemoryS7", "GoToDoor-5x5"])
+def test_resumed_runs_write_the_same_bytes(tmp_path, env):
+    config = RunConfig(MiniGrid(env=env), NetworkConfig("RelLSTM", 8), CONFIG)
+    config = RunConfig(config.task, config.network, PPOConfig(**{**vars(CONFIG), "evaluate_episodes": 1}))
+    train(config, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(config, tmp_path / "stopped", stop_at(3))
+    with pytest.raises(Stop):
+        resume(tmp_path / "stopped", stop_at(5))
+    resume(tmp_path / "stopped")
+    assert content(tmp_path / "whole") == content(tmp_path / "stopped")
+
+
+@pytest.mark.parametrize("model", ["LSTM", "MemLSTM", "RelLSTM", "torch.GRU"])
+def test_replay_repeats_play_with_missions_and_limits_of_time(model):
+    task = MiniGrid(env="GoToObject-6x6-N2")
+    agent = PPOLearner(make_network(task, NetworkConfig(model, 8)), task, CONFIG)
+    for _ in range(4):
+        agent.update()
+        assert agent.figures()["replay_gap"] <= 1e-5
+    assert "return" in agent.figures()
+
+
+def test_commands(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    options = "--task.env MemoryS7 --model LSTM --hidden-size 8 --updates 2 --envs 4 --minibatches 2 --rollout 8"
+    assert main(["train", "minigrid", *options.split(), "--evaluate-episodes", "2", "--out", run, "--quiet"]) == 0
+    evaluation = ["--task.env", "MemoryS13", "--batches", "1", "--batch-size", "2", "--json"]
+    assert main(["evaluate", run, *evaluation]) == 0
+    assert set(json.loads(capsys.readouterr().out)["metrics"]) == {"return", "length", "success"}
+    assert main(["train", "minigrid", "--task.env", "MemoryS8", "--out", str(tmp_path / "other")]) == 2
+    assert "minigrid has no environment MemoryS8" in capsys.readouterr().err
+    assert main(["evaluate", run, "--task", "tmaze"]) == 2
+    assert "does not fit" in capsys.readouterr().err
