@@ -17,6 +17,7 @@ from mnemoscope.cli._console import error_line, parse
 from mnemoscope.systems import SYSTEMS
 from mnemoscope.tasks import TASKS
 from mnemoscope.theory import Row, Statement
+from mnemoscope.training import Run
 
 SMALL = ["--model", "torch.RNN", "--hidden-size", "4", "--batch-size", "2", "--evaluate-batches", "1", "--threads", "1"]
 SHORT = [*SMALL, "--updates", "4", "--evaluate-every", "2", "--task.T", "2"]
@@ -127,6 +128,31 @@ def test_help_names_every_command_task_and_option(capsys) -> None:
     ]:
         assert option in text
         assert help in text
+
+
+def test_settings_of_the_papers_are_flags(capsys, tmp_path: Path) -> None:
+    """Milestones, snapshots, training metrics, the truncated model and a start from the task's system."""
+    folder = str(tmp_path / "run")
+    network = "--model RNN --hidden-size 3 --skip --init system --truncated 3 --stable 1"
+    task = "--task.T 5 --task.features 2 --task.hidden 3 --batch-size 1"
+    fit = "--updates 4 --evaluate-every 2 --evaluate-train --scale-clip --threads 1"
+    moments = "--schedule milestones --milestones 1 3 --snapshot-at 1 --snapshot-every 2"
+    words = [*network.split(), *task.split(), *fit.split(), *moments.split()]
+    assert main(["train", "gaussian", *words, "--out", folder, "--quiet"]) == 0
+    capsys.readouterr()
+    assert Run(folder).snapshots() == [0, 1, 2, 4]
+    assert {record.get("split") for record in Run(folder).metrics()} == {"valid", "train"}
+    assert main(["evaluate", folder, "--which", "1", "--split", "train", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["split"] == "train"
+    assert "has no snapshot of update 3" in fails(["evaluate", folder, "--which", "3"], capsys)
+    text = tmp_path / "text.txt"
+    text.write_text("the sea and the sand " * 30)
+    small = "--task.bptt 8 --model MemRNN --hidden-size 3 --updates 2 --batch-size 2 --evaluate-batches 1"
+    options = ["--task.data", str(text), *small.split(), "--out", str(tmp_path / "text")]
+    assert "set carry-memory = 0" in fails(["train", "characters", *options, "--quiet"], capsys)
+    assert main(["train", "characters", *options, "--carry-memory", "0", "--quiet"]) == 0
+    assert main(["evaluate", str(tmp_path / "text"), "--batch-size", "2", "--quiet"]) == 0
 
 
 def test_divergence_has_its_own_exit_code(capsys, tmp_path: Path) -> None:
