@@ -25,10 +25,12 @@ kernels of `csrc/cuda` when first used; `_portable.py` runs attention in torch's
 """
 
 from mnemoscope.kernels._cpu.library import build_id
+from mnemoscope.kernels._cpu.step import attentive_step
 from mnemoscope.kernels._cudnn import CudnnWeights, cudnn, cudnn_dtype, cudnn_is_faster
 from mnemoscope.kernels._dispatch import (
     CapturedDispatch,
     backend,
+    can_step,
     fused_dtype,
     is_traced_or_transformed,
     portable_dtype,
@@ -41,6 +43,8 @@ from mnemoscope.kernels._operators import (
     AttentionWeights,
     CarriedMemory,
     SabOptions,
+    StepInputs,
+    StepResults,
 )
 from mnemoscope.kernels._scan import linear
 from mnemoscope.kernels._state_gradients import RecordedRun, is_recording, record, recording
@@ -56,9 +60,13 @@ __all__ = [
     "CudnnWeights",
     "RecordedRun",
     "SabOptions",
+    "StepInputs",
+    "StepResults",
     "attentive",
+    "attentive_step",
     "backend",
     "build_id",
+    "can_step",
     "cudnn",
     "cudnn_dtype",
     "cudnn_is_faster",

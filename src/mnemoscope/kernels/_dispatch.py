@@ -129,3 +129,10 @@ def portable_dtype(x: Tensor) -> torch.dtype | None:
     if torch.is_autocast_enabled(x.device.type) and dtype is not torch.float64:
         dtype = torch.float32
     return dtype if dtype in (torch.float32, torch.float64) else None
+
+
+def can_step(family: str, x: Tensor) -> bool:
+    """True if a compiled kernel may run one step on x (B, ...): on the CPU, outside of traces and autocast."""
+    if settings.backend != "auto" or x.device.type != "cpu" or x.shape[0] == 0 or is_traced_or_transformed():
+        return False
+    return not torch.is_autocast_enabled("cpu") and backend_supports(x.device, x.dtype, family, 0, "rnn", -1, 0)

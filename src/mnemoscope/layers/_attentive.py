@@ -15,7 +15,8 @@ from mnemoscope.layers._memory import EVERY_STATE, Memory, append_state, memory_
 from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.layers._plain import LSTM, RNN, Nonlinearity
 from mnemoscope.layers._run import KernelChoice, KernelSpec
-from mnemoscope.recurrence import AdditiveParameters, Attention
+from mnemoscope.layers._streaming import step_by_kernel
+from mnemoscope.recurrence import AdditiveParameters, Attention, State
 
 Mix = Literal["sum", "mean"]
 Output = Literal["h", "s"]
@@ -141,6 +142,9 @@ class AdditiveAttention(MemoryLayer):
         memory = memory_after_kernel(before, done, lengths, dtype)
         output = done.h if self.output == "h" else done.s
         return output, AttentiveState(visible, s, memory, self.memory_layout)
+
+    def step_by_kernel(self, x: Tensor, state: State, inplace: bool) -> tuple[Tensor, State] | None:
+        return step_by_kernel(self, x, state, inplace)
 
     def options_repr(self) -> list[str]:
         shown = super().options_repr()

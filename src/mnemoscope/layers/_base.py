@@ -28,7 +28,7 @@ from mnemoscope.layers._projection import project_sequence
 from mnemoscope.layers._run import KernelChoice, KernelSpec, run
 from mnemoscope.layers._sequences import in_autocast_dtype, run_any_layout
 from mnemoscope.layers._state import reverse_sequences, stack_layers, unstack_layers, where_active
-from mnemoscope.layers._torch_interface import Unquantized
+from mnemoscope.layers._torch_interface import Described, Unquantized
 from mnemoscope.recurrence import Attention, Recurrence, State, leaves, map_state, rebuild
 from mnemoscope.torch_internals import is_fx_proxy
 
@@ -46,7 +46,7 @@ class Weights:
         def __setattr__(self, name: str, value: Tensor) -> None: ...
 
 
-class Layer(Unquantized, Recurrence):
+class Layer(Described, Unquantized, Recurrence):
     """A stack of equal recurrences with nn.LSTM's arguments, call and results.
 
     A subclass gives, for one layer in one direction:
@@ -173,6 +173,10 @@ class Layer(Unquantized, Recurrence):
         """
         raise TypeError(f"{type(self).__name__} names a kernel and must say how to call it")
 
+    def step_by_kernel(self, x: Tensor, state: State, inplace: bool) -> tuple[Tensor, State] | None:
+        """Return `step`'s result by a kernel for one step on the CPU; None if there is none, or it may not run."""
+        return None
+
     def cudnn_cell(self) -> str | None:
         """Return the cell by which cuDNN knows these equations ("tanh", "relu", "lstm", "gru"); None if it does not."""
         return None
@@ -256,10 +260,18 @@ class Layer(Unquantized, Recurrence):
         states = [self.initial_cell_state(self.weights(index), batch) for index in range(count)]
         return self.present_state(stack_layers(states))
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State, *, inplace: bool = False) -> tuple[Tensor, State]:
+        """Return the output (batch, output_size) of one step's input x (batch, input_size), and the next state.
+
+        With ``inplace=True`` a memory of constant size may be overwritten instead of copied, where nothing is
+        differentiated: `state` is then used up.
+        """
         if self._steps_by_kernel(x):
             output, state = self.run_sequence(x.unsqueeze(0), state, None)
             return output.squeeze(0), state
+        stepped = self.step_by_kernel(x, state, inplace)
+        if stepped is not None:
+            return stepped
         output, state, _ = self.observe(x, state)
         return output, state
 
@@ -379,21 +391,3 @@ class Layer(Unquantized, Recurrence):
         """Return the new state in rows that are still running, `active` (batch,), and the old one in the others."""
         pairs = zip(leaves(new), leaves(old), strict=True)
         return rebuild(new, [where_active(active, after, before) for after, before in pairs])
-
-    # What scripts for nn.LSTM, and people, ask of it.
-
-    def _get_name(self) -> str:
-        return type(self).__name__.removeprefix("Parametrized")  # torch renames a class that it parametrizes
-
-    def flatten_parameters(self) -> None:
-        """Do nothing; here because scripts written for nn.LSTM call it."""
-
-    def extra_repr(self) -> str:
-        shown = [f"{self.input_size}, {self.hidden_size}"]
-        defaults = dict(num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False, proj_size=0)
-        shown += [f"{name}={getattr(self, name)}" for name, usual in defaults.items() if getattr(self, name) != usual]
-        return ", ".join(shown + self.options_repr())
-
-    def options_repr(self) -> list[str]:
-        """Return a subclass's own options, for its printed form."""
-        return []

@@ -95,7 +95,7 @@ class CarryingTensor(Tensor):
 
     Attributes:
         plain: h as an ordinary tensor; every operation reads this one.
-        s, memory, memory_layout: as in `AttentiveState`.
+        s, memory, memory_layout: as in `AttentiveState`; `memory` is None after a step that overwrote it.
     """
 
     rules: ClassVar[dict[str, Rule]] = {}
@@ -106,6 +106,8 @@ class CarryingTensor(Tensor):
     memory: Memory
     memory_layout: str
     version: int | None
+    made: Any = None
+    """What the step that made it leaves for the next one (`_streaming.py`)."""
 
     @classmethod
     def __torch_function__(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mnemoscope.layers._base import Layer, Weights
 from mnemoscope.layers._carried import AttentiveState, CarryingTensor, plain, present_state
-from mnemoscope.layers._checks import state_error, warn_caller
+from mnemoscope.layers._checks import InputError, state_error, warn_caller
 from mnemoscope.layers._memory import Memory, add_empty_slots, empty_memory, values_can_be_read
 from mnemoscope.recurrence import State
 
@@ -68,6 +68,11 @@ class MemoryLayer(Layer):
         bare = super().coerce_state(state)
         visible = (bare,) if isinstance(bare, Tensor) else bare
         h = visible[0]
+        if isinstance(h, CarryingTensor) and h.memory is None:
+            raise InputError(
+                f"{self._get_name()} got a state that step(..., inplace=True) has overwritten: go on with the state "
+                "that it returned"
+            )
         if isinstance(h, CarryingTensor) and h.is_current:
             return AttentiveState([plain(t) for t in visible], h.s, h.memory, h.memory_layout)
 

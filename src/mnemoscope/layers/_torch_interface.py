@@ -44,6 +44,30 @@ class TorchInterface(nn.RNNBase):
         return [[getattr(self, name) for name in names] for names in self._all_weights]
 
 
+class Described:
+    """The printed form of a layer with nn.LSTM's arguments."""
+
+    if TYPE_CHECKING:
+        input_size: int
+        hidden_size: int
+
+    def _get_name(self) -> str:
+        return type(self).__name__.removeprefix("Parametrized")  # torch renames a class that it parametrizes
+
+    def flatten_parameters(self) -> None:
+        """Do nothing; here because scripts written for nn.LSTM call it."""
+
+    def extra_repr(self) -> str:
+        shown = [f"{self.input_size}, {self.hidden_size}"]
+        defaults = dict(num_layers=1, bias=True, batch_first=False, dropout=0.0, bidirectional=False, proj_size=0)
+        shown += [f"{name}={getattr(self, name)}" for name, usual in defaults.items() if getattr(self, name) != usual]
+        return ", ".join(shown + self.options_repr())
+
+    def options_repr(self) -> list[str]:
+        """Return a subclass's own options, for its printed form."""
+        return []
+
+
 class Unquantized:
     """A module that torch.ao.quantization leaves as it is, and that says so."""
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels._cpu import huge_pages
-from mnemoscope.kernels._cpu.structures import ENUMERATIONS, STRUCTURES, Field, expected_fields
+from mnemoscope.kernels._cpu.structures import ENUMERATIONS, STRUCTURES, Arguments, Field, expected_fields
 
 _SUPPORTED = {"AVX512": ("avx512", "avx2", "generic"), "AVX2": ("avx2", "generic")}
 _FALLBACK = ("generic",)
@@ -123,8 +123,6 @@ def call(name: str, dtype: torch.dtype, values: Sequence[Tensor | int | float | 
         values: one for each field of `STRUCTURES[name].order` (`run.Loop` puts them in order by name). A tensor becomes
             its address, which is null for one without elements, a string its value in ENUMERATIONS.
     """
-    loops = library()
-    assert loops is not None
     structure = STRUCTURES[name]
     words: list[int | float] = []
     for field, expected, value in zip(structure.order, structure.dtypes, values, strict=True):
@@ -138,6 +136,13 @@ def call(name: str, dtype: torch.dtype, values: Sequence[Tensor | int | float | 
             words.append(ENUMERATIONS[field][value])
         else:
             words.append(value or 0)
+    return run(name, dtype, structure, words)
+
+
+def run(name: str, dtype: torch.dtype, structure: type[Arguments], words: Sequence[int | float]) -> bool:
+    """Run one compiled loop with the words of its structure, and return whether it came to its end (`call`)."""
+    loops = library()
+    assert loops is not None
     steps, batch = words[:2]
     watches_signals = steps * batch >= _LONG and threading.current_thread() is threading.main_thread()
     packed = structure.packer.pack(*words, torch.get_num_threads(), _gomp_parallel(), watches_signals)

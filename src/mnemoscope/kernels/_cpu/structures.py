@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ INTEGERS = {
     "clock0": torch.int64,
     "slots_T": torch.int64,
     "origin_T": torch.int64,
+    "origin": torch.int64,
+    "clock": torch.int64,
     "slots": torch.int32,
 }
 
@@ -90,6 +92,11 @@ def _structure(
     types |= dict.fromkeys(scratch, ctypes.c_void_p)
     for name in omit:
         del types[name]
+    return _arguments(operators[-1].name, types)
+
+
+def _arguments(name: str, types: dict[str, type]) -> type[Arguments]:
+    """Return the structure of fields of these types, in this order."""
     layout = "".join("d" if kind is ctypes.c_double else "q" for kind in types.values())
     members = {
         "_fields_": [*types.items(), ("threads", Threads)],
@@ -98,7 +105,16 @@ def _structure(
         "dtypes": tuple(INTEGERS.get(name) for name in types),
         "packer": struct.Struct(f"@{layout}qqq"),
     }
-    return type(operators[-1].name, (Arguments,), members)
+    return type(name, (Arguments,), members)
+
+
+def _step_structure() -> type[Arguments]:
+    """Return the structure of one attentive step, which is no operator: nothing differentiates or traces it."""
+    types: dict[str, type] = dict.fromkeys(("steps", "batch", "n", "n_inputs", "carried", "room"), ctypes.c_int64)
+    for group in (op.StepInputs, op.AttentionWeights, op.AttentionState, op.CarriedMemory, op.AttentionOptions):
+        types |= {name: _type(hint) for name, hint in get_type_hints(group).items()}
+    types |= dict.fromkeys(op.StepResults._fields, ctypes.c_void_p)
+    return _arguments("attentive_step", types)
 
 
 STRUCTURES: dict[str, type[Arguments]] = {
@@ -122,6 +138,8 @@ STRUCTURES: dict[str, type[Arguments]] = {
         scratch=["dv_rows"],
     ),
 }
+
+STRUCTURES["attentive_step"] = _step_structure()
 
 for operator in OPERATORS.values():
     has_own_loop = not operator.name.startswith("portable_") and not operator.name.endswith("_with_inputs")

@@ -50,6 +50,32 @@ class AttentionOptions(NamedTuple):
     refresh: bool
 
 
+class StepInputs(NamedTuple):
+    """What one step reads beside its state: x (B, D), U (Gn, D), b_ih and b_hh (Gn), None without a bias."""
+
+    x: Tensor
+    U: Tensor
+    b_ih: Tensor | None
+    b_hh: Tensor | None
+
+
+class StepResults(NamedTuple):
+    """What one step writes: h, s and an LSTM's c (B, n), and the memory after it.
+
+    That may be the memory before it, which is then updated in place. Under full attention it is, and has an empty slot
+    behind those that are held.
+    """
+
+    h: Tensor
+    s: Tensor
+    c: Tensor | None
+    values: Tensor
+    keys: Tensor
+    origin: Tensor
+    relevance: Tensor
+    clock: Tensor
+
+
 class AttentiveRun(NamedTuple):
     """What a self-attentive run returns, and from `activations` on what it saves.
 
