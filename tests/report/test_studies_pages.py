@@ -85,7 +85,7 @@ def test_stored_lines_are_thinned_out():
     long = np.arange(1e5)
     chart = Chart("long", "Long", Axis("x"), Axis("y"), (Line("a", long, long, long, long), Points("b", long, long)))
     ((line, points),) = [stored["marks"] for stored in charts_to_json([chart])]
-    assert len(line["x"]) == len(line["low"]) == 600
+    assert len(line["x"]) == len(line["low"]) == 1500
     assert (line["x"][0], line["x"][-1]) == (0, 99999)
     assert len(points["x"]) == 4000
 
@@ -131,7 +131,7 @@ def page_of(*charts):
 def index_rows():
     rows = []
     for number, (paper, word) in enumerate([("Kerg", "reproduced"), ("Kerg", "contradicted"), ("Miller", "open")]):
-        verdicts = {"quick": VerdictWords(word, word), "full": None}
+        verdicts = {"quick": [VerdictWords(word, word)], "full": []}
         cost = Cell("3 s", str(number), True)
         rows.append(IndexRow(f"s{number}", "", paper, "Table", EVIL, verdicts, "1 | 2", cost, "2026-11-16"))
     return rows

@@ -1,6 +1,20 @@
 """Findings -> one HTML page, figures as files, and an index over runs."""
 
-from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Panels, Picture, Plane, Points, Style
+from mnemoscope.report._chart import (
+    Axis,
+    Bars,
+    Chart,
+    HeatMap,
+    Labels,
+    Line,
+    Mark,
+    Marker,
+    Panels,
+    Picture,
+    Plane,
+    Points,
+    Style,
+)
 from mnemoscope.report._chart_file import charts_from_json, charts_to_json
 from mnemoscope.report._charts import charts_of
 from mnemoscope.report._figures import write_figures, write_numbered_figures, write_panels
@@ -32,7 +46,9 @@ __all__ = [
     "HeadlineValue",
     "HeatMap",
     "IndexRow",
+    "Labels",
     "Line",
+    "Mark",
     "Marker",
     "Panels",
     "Picture",

@@ -13,6 +13,7 @@ SHARE_RANGE = (-0.02, 1.02)  # of an axis of shares: a line at 0 or 1 stays visi
 LOG_DECADES = 16  # orders of magnitude that a logarithmic axis shows at most
 MAX_TICKS = 8  # powers of ten on a logarithmic axis
 LARGEST_DRAWN = 1e300  # of a value: beyond it the arithmetic of axes overflows
+MAX_SYMBOLS = 40  # a longer line is drawn without a symbol at each point
 WORDS_FOR_BARS = 12  # bars that a summary spells out
 
 
@@ -55,6 +56,11 @@ class Line:
     low: np.ndarray | None = None
     high: np.ndarray | None = None
     style: Style = Style()
+
+    @property
+    def has_symbols(self) -> bool:
+        """True if each point is marked: of a short line without gaps."""
+        return len(self.x) <= MAX_SYMBOLS and not np.isnan(np.asarray(self.x, dtype=float)).any()
 
     def __post_init__(self) -> None:
         count = (len(self.x),)
@@ -144,6 +150,19 @@ class Picture:
             raise ValueError(f"{self.name}: {self.pixels.dtype} {list(self.pixels.shape)} are no pixels")
 
 
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Words at points x and y (N,), centered: the names of a graph's nodes."""
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    labels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_arrays(self, x=(len(self.labels),), y=(len(self.labels),))
+
+
 def _check_grid(mark: HeatMap | Plane) -> None:
     rows, columns = len(mark.y), len(mark.x)
     if not rows or not columns:
@@ -164,7 +183,7 @@ def _check_arrays(mark: Mark, **shapes: tuple[int, ...]) -> None:
             object.__setattr__(mark, name, np.where(np.abs(values) > LARGEST_DRAWN, np.nan, values))
 
 
-Mark = Line | Points | Bars | HeatMap | Plane | Picture
+Mark = Line | Points | Bars | HeatMap | Plane | Picture | Labels
 
 
 @dataclass(frozen=True)
@@ -309,7 +328,7 @@ def _mark_in_words(mark: Mark) -> str:
             return f"{name}: {', '.join(bars[:WORDS_FOR_BARS])}."
         case HeatMap(name=name, z=z) | Plane(name=name, z=z):
             return f"{name}: {z.shape[0]} by {z.shape[1]} values, {_range_in_words(z)}."
-        case Picture(name=name, labels=labels):
+        case Picture(name=name, labels=labels) | Labels(name=name, labels=labels):
             return f"{name}: {', '.join(labels)}."
 
 

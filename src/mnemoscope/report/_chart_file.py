@@ -17,6 +17,7 @@ from mnemoscope.report._chart import (
     Bars,
     Chart,
     HeatMap,
+    Labels,
     Line,
     Mark,
     Marker,
@@ -29,12 +30,12 @@ from mnemoscope.report._chart import (
 from mnemoscope.report._downsampling import block_means, even_indices, random_indices
 
 DIGITS = 5  # significant, of a stored value: more than a picture shows
-MAX_POINTS = 600  # of a stored line
+MAX_POINTS = 1500  # of a stored line
 MAX_CLOUD = 4000  # of a stored cloud
 MAX_PIXEL_BYTES = 1 << 24  # of a stored picture
 MAX_CELLS = 100  # rows or columns of a stored heat map or plane
 
-_KINDS: dict[str, type[Mark]] = {kind.__name__: kind for kind in (Line, Points, Bars, HeatMap, Plane, Picture)}
+_KINDS: dict[str, type[Mark]] = {kind.__name__: kind for kind in (Line, Points, Bars, HeatMap, Plane, Picture, Labels)}
 
 
 def charts_to_json(charts: Sequence[Chart | Panels]) -> list[dict[str, Any]]:
@@ -98,7 +99,7 @@ def _thinned(mark: Mark) -> Mark:
         case Plane():
             z, rows, columns = block_means(mark.z, MAX_CELLS)
             return Plane(mark.name, mark.x[columns], mark.y[rows], z, mark.path, mark.color_range)
-        case Bars() | Picture():
+        case Bars() | Picture() | Labels():
             return mark
 
 

@@ -17,6 +17,7 @@ from mnemoscope.report._chart import (
     Bars,
     Chart,
     HeatMap,
+    Labels,
     Line,
     Mark,
     Marker,
@@ -34,7 +35,6 @@ from mnemoscope.report._panels import panel_charts
 PANEL = (7, 4.2)  # inches
 SMALL_PANEL = (3.6, 2.7)  # in a grid of them
 DPI = 160
-MAX_SYMBOLS = 40  # a longer line is drawn without a symbol at each point
 MANY_POINTS = 1000  # a larger cloud is drawn with smaller dots
 
 
@@ -142,6 +142,9 @@ def _draw_mark(figure: Any, axes: Any, mark: Mark, number: int, count: int) -> N
             if mark.y_labels:
                 axes.set_yticks(mark.y, [_escape(label) for label in mark.y_labels])
             figure.colorbar(drawn, ax=axes)
+        case Labels():
+            for x, y, label in zip(mark.x, mark.y, mark.labels, strict=True):
+                axes.text(x, y, _escape(label), ha="center", va="center", fontsize=8)
         case Picture():
             axes.imshow(mark.pixels)
             axes.set_axis_off()
@@ -158,7 +161,7 @@ def _draw_mark(figure: Any, axes: Any, mark: Mark, number: int, count: int) -> N
 def _draw_line(axes: Any, mark: Line) -> None:
     color = cycle(LIGHT, mark.style.color)
     look: dict[str, Any] = {"color": color, "linestyle": cycle(MATPLOTLIB_DASHES, mark.style.dash)}
-    if len(mark.x) <= MAX_SYMBOLS:
+    if mark.has_symbols:
         look |= {"marker": cycle(MATPLOTLIB_SYMBOLS, mark.style.dash), "markersize": 4}
     axes.plot(mark.x, mark.y, label=_escape(mark.name), **look)
     if mark.low is not None and mark.high is not None:

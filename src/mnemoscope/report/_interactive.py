@@ -15,6 +15,7 @@ from mnemoscope.report._chart import (
     Bars,
     Chart,
     HeatMap,
+    Labels,
     Line,
     Mark,
     Marker,
@@ -37,7 +38,6 @@ from mnemoscope.report._palette import COLOR_SCALE, PLOTLY_DASHES, PLOTLY_SYMBOL
 
 Json = dict[str, Any]
 MANY_POINTS = 1000  # a larger cloud is drawn by the graphics card, with smaller dots
-MAX_SYMBOLS = 40  # a longer line is drawn without a symbol at each point
 CLOUD_CELLS = 500  # across a chart: points in the same cell look like one
 
 
@@ -188,6 +188,8 @@ def _traces(mark: Mark, detail: float) -> list[Json]:
             return _contours(mark, detail)
         case Picture():
             return _picture(mark)
+        case Labels():
+            return [_labels(mark)]
 
 
 def _line(mark: Line, detail: float) -> list[Json]:
@@ -197,7 +199,7 @@ def _line(mark: Line, detail: float) -> list[Json]:
     meta = {"color": mark.style.color}
     line: Json = {
         "type": "scatter",
-        "mode": "lines" if len(kept) > MAX_SYMBOLS else "lines+markers",
+        "mode": "lines+markers" if mark.has_symbols else "lines",
         "x": x,
         "y": pack_array(mark.y[kept]),
         "line": {"width": 2.2, "dash": cycle(PLOTLY_DASHES, mark.style.dash)},
@@ -274,7 +276,11 @@ def _picture(mark: Picture) -> list[Json]:
     """The pixels as a PNG, and the labels over it."""
     source = f"data:image/png;base64,{base64.b64encode(png(mark.pixels)).decode()}"
     image = {"type": "image", "source": source, "hoverinfo": "skip", **_named(mark.name)}
-    labels = {
+    return [image, _labels(mark)]
+
+
+def _labels(mark: Picture | Labels) -> Json:
+    return {
         "type": "scatter",
         "mode": "text",
         "x": pack_array(mark.x),
@@ -284,7 +290,6 @@ def _picture(mark: Picture) -> list[Json]:
         "showlegend": False,
         **_named(mark.name),
     }
-    return [image, labels]
 
 
 def png(pixels: np.ndarray) -> bytes:

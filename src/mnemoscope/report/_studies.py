@@ -100,8 +100,8 @@ class IndexRow:
     paper: str
     where: str
     shows: str
-    verdicts: Mapping[str, VerdictWords | None]
-    """By size."""
+    verdicts: Mapping[str, Sequence[VerdictWords]]
+    """By size: as printed and, where that changes it, as corrected."""
     compared: str
     """The first published number and ours: "100 % | 99.7 %"."""
     cost: Cell
@@ -110,7 +110,8 @@ class IndexRow:
     @property
     def words(self) -> str:
         """The verdicts' words, for the filter."""
-        return " ".join(verdict.word for verdict in self.verdicts.values() if verdict) or "open"
+        words = [found.word for verdicts in self.verdicts.values() for found in verdicts]
+        return " ".join(dict.fromkeys(words)) or "open"
 
 
 def write_study_page(page: StudyPage, path: Path) -> Path:

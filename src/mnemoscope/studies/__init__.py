@@ -56,13 +56,14 @@ an author needs is here::
   the `Cells`; one that asks for an unknown cell is open, never broken. `scale`: which size it speaks of. `over`: "each"
   seed (partly: 2 of 3), the "median" over seeds, or "all" seeds' cells as a list. ``form="printed"`` and
   ``form="corrected"`` stand side by side where the paper is wrong. ``headline=False`` does not count for the verdict.
+- `statement_study` makes a study of statements of `mnemoscope.theory`, `graph_chart` draws a graph.
 - A study without chance has ``has_seeds=False``; one that is not in the paper ``ours=True``.
 
 ``python -c "from mnemoscope.studies import reproduce; reproduce(['miller/fig1a'], 'full', seeds=3, out='studies')"``
 runs them without the command line; `mnemoscope report studies` draws the pages afterwards.
 '''
 
-from mnemoscope.studies._charts import band
+from mnemoscope.studies._charts import band, graph_chart
 from mnemoscope.studies._cost import machine_factor, training_seconds, words_for
 from mnemoscope.studies._jobs import Done, Result, measure, run_measurement, train
 from mnemoscope.studies._pages import write_pages
@@ -75,6 +76,14 @@ from mnemoscope.studies._reproduce import (
     known_verdict,
     make_plan,
     reproduce,
+)
+from mnemoscope.studies._statements import (
+    check_statements,
+    statement_cells,
+    statement_claims,
+    statement_job,
+    statement_study,
+    tightness,
 )
 from mnemoscope.studies._study import (
     PAPERS,
@@ -113,8 +122,10 @@ __all__ = [
     "StudyRecord",
     "Verdict",
     "band",
+    "check_statements",
     "choose",
     "estimated_seconds",
+    "graph_chart",
     "is_studies",
     "known_verdict",
     "load",
@@ -127,8 +138,13 @@ __all__ = [
     "reproduce",
     "run_measurement",
     "settings",
+    "statement_cells",
+    "statement_claims",
+    "statement_job",
+    "statement_study",
     "study",
     "table",
+    "tightness",
     "train",
     "training_seconds",
     "words_for",

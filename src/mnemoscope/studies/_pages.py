@@ -170,10 +170,14 @@ def two_values(record: StudyRecord, result: ScaleResult) -> tuple[list[str], lis
     columns = list(dict.fromkeys([*record.columns, *(column for _, column in ours)]))
     known = medians(list(cells.values()))
     published = record.published_cells
+    expected = {*published, *ours}
     table = []
     for row in rows:
         line = []
         for column in columns:
+            if (row, column) not in expected:
+                line.append(TwoValues("", ""))
+                continue
             values = [one[row, column] for one in cells.values() if (row, column) in one]
             line.append(_two_values(record, published.get((row, column)), known.get((row, column)), values))
         table.append((row, line))
@@ -237,16 +241,17 @@ def _index_row(record: StudyRecord, costs: dict[str, Cost]) -> IndexRow:
         paper=record.paper,
         where=record.where,
         shows=record.shows,
-        verdicts={scale: None if result is None else _verdicts(result) for scale, result in results.items()},
+        verdicts={scale: () if result is None else _verdicts(result) for scale, result in results.items()},
         compared=first_comparison(record),
         cost=cost,
         date=latest.date if latest else "",
     )
 
 
-def _verdicts(result: ScaleResult) -> VerdictWords:
-    """The verdict of a size; with that of its corrected claims, if they change it."""
+def _verdicts(result: ScaleResult) -> tuple[VerdictWords, ...]:
+    """The verdict of a size, and that of its corrected claims, if they change it."""
     words = _words(result.verdict)
     if result.corrected is None or result.corrected.word == result.verdict.word:
-        return words
-    return replace(words, text=f"{words.text} as printed, {result.corrected} as corrected")
+        return (words,)
+    corrected = _words(result.corrected)
+    return words, replace(corrected, text=f"corrected: {corrected.text}")

@@ -1,0 +1,112 @@
+"""Ours: does depth help to compare the start of a sequence with its end, at equal numbers of parameters?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mnemoscope.report import Axis, Chart, Panels
+from mnemoscope.studies import Claim, Done, Result, Scale, Study, band, settings, study, table, train
+from mnemoscope.sweeps import Job
+from mnemoscope.tasks import StartEnd
+from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
+
+MODELS = ("RAC", "RNN")
+WIDTHS = {1: 48, 2: 28, 3: 21}  # n^2 (2 L - 1) is about the same
+SPANS: dict[Scale, tuple[int, ...]] = {"quick": (2, 4), "full": (2, 4, 6, 8, 10)}
+UPDATES: dict[Scale, int] = {"quick": 800, "full": 20_000}
+
+
+def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
+    return {
+        (model, depth, span): train(_config(model, depth, span, scale, seed))
+        for model in MODELS
+        for depth in WIDTHS
+        for span in SPANS[scale]
+    }
+
+
+def _config(model: str, depth: int, span: int, scale: Scale, seed: int) -> RunConfig:
+    network = NetworkConfig(model, WIDTHS[depth], depth, init="torch")
+    fit = FitConfig(updates=UPDATES[scale], batch_size=64, lr=1e-3, evaluate_every=200, seed=seed)
+    return RunConfig(StartEnd(T=2 * span, span=span, symbols=2, seed=seed), network, fit)
+
+
+def _column(model: str, depth: int) -> str:
+    return f"{model}, depth {depth}"
+
+
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
+    return {(str(span), _column(model, depth)): _accuracy(run) for (model, depth, span), run in done.items()}
+
+
+def _accuracy(run: Result) -> float:
+    """The best held-out accuracy; that of a guess if the run diverged before it was evaluated."""
+    return 0.5 if run.diverged and math.isnan(run.best) else run.best
+
+
+def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
+    spans = np.array(SPANS[scale], dtype=float)
+    drawn = []
+    for model in MODELS:
+        lines = []
+        for number, depth in enumerate(WIDTHS):
+            found = [np.array([_accuracy(one[model, depth, span]) for span in SPANS[scale]]) for one in done]
+            lines.append(band(f"depth {depth}", [(spans, values) for values in found], number))
+        drawn.append(Chart(model, model, Axis("span"), Axis("best held-out accuracy", share=True), tuple(lines)))
+    return [Panels("accuracy", "Accuracy on Start-End against the span", tuple(drawn), 2)]
+
+
+study(
+    Study(
+        "levine/accuracy",
+        "beside Theorem 1",
+        "accuracy of RAC and RNN of depth 1 to 3 on Start-End against the span",
+        jobs,
+        cells,
+        charts,
+        claims=(
+            Claim("every model learns span 2", row=2, at_least=0.99, scale="quick", form="ours"),
+            Claim(
+                "a RAC of depth 2 or 3 is at least as accurate as the shallow one at every span",
+                check=lambda c: _deeper_is_better(c, "RAC"),
+                form="ours",
+            ),
+            Claim(
+                "a RNN of depth 2 or 3 is at least as accurate as the shallow one at every span",
+                check=lambda c: _deeper_is_better(c, "RNN"),
+                form="ours",
+                headline=False,
+            ),
+        ),
+        published=table(
+            SPANS["full"],
+            [_column(model, depth) for model in MODELS for depth in WIDTHS],
+            row_title="span",
+            note="not in the paper",
+            percent=True,
+        ),
+        settings=settings(
+            T=("2 span", "ours"),
+            symbols=(2, "ours"),
+            widths=(WIDTHS, "ours", "about equal numbers of parameters"),
+            updates=(UPDATES["full"], "ours"),
+            batch_size=(64, "ours"),
+            lr=("Adam 1e-3", "ours"),
+        ),
+        quick=settings(spans=(SPANS["quick"], "ours"), updates=(UPDATES["quick"], "ours")),
+        words="The paper proves that depth raises the Start-End rank; it trains nothing.",
+        would_change="Other widths, longer training, or more symbols.",
+        ours=True,
+    )
+)
+
+
+def _deeper_is_better(cells: Any, model: str) -> bool:
+    """True if at every span that is known the better of depth 2 and 3 is at most 2 % below depth 1."""
+    spans = sorted({row for row, column in cells if column == _column(model, 1)})
+    deeper = [max(cells[span, _column(model, 2)], cells[span, _column(model, 3)]) for span in spans]
+    return all(deep >= cells[span, _column(model, 1)] - 0.02 for span, deep in zip(spans, deeper, strict=True))

@@ -1,0 +1,38 @@
+"""Theorem 1 and what it rests on: how steep and how curved the cost can be, in orders of the length."""
+
+from __future__ import annotations
+
+from mnemoscope.studies import statement_study, study
+
+study(
+    statement_study(
+        "ribeiro/claims",
+        "Theorem 1, Lemmas 1-2, Definition 2, appendix B",
+        "how steep and how curved the cost can be, in orders of the length",
+        {
+            "ribeiro-theorem-1a": "the cost is Lipschitz, with L_V of eq. 4",
+            "ribeiro-theorem-1b": "its gradient is Lipschitz, with L'_V of eq. 5",
+            "ribeiro-regimes": "both stay bounded for L_f < 1, grow like N and N^3 for 1, exponentially above",
+            "ribeiro-lemma-1": "sums and products of bounded Lipschitz functions are Lipschitz",
+            "ribeiro-lemma-2": "both losses are Lipschitz in the prediction",
+            "ribeiro-definition-2": "a contractive system with constant input has one fixed point",
+            "ribeiro-invariant-set": "f(0, u; 0) = 0 gives the invariant set",
+            "ribeiro-sensitivities": "derivatives carried forward equal backpropagation",
+            "ribeiro-chaotic-lstm": "the LSTM of Figure 1 is chaotic at s = 1",
+        },
+        corrected=(
+            "ribeiro-theorem-1b",
+            "ribeiro-regimes",
+            "ribeiro-lemma-2",
+            "ribeiro-sensitivities",
+            "ribeiro-chaotic-lstm",
+        ),
+        seconds=8,
+        words="Longer memories make the cost steeper and more curved: bounded, polynomial or exponential in N.",
+        errata=(
+            "L_f is joint in state and parameters: a system that contracts its state can have L_f above 1.",
+            "Eq. 22 is off by one, eq. 13 needs J_t^T, and Lemma 2 a constant term for the cross-entropy.",
+            "Two signs of the LSTM of Figure 1 are misprinted.",
+        ),
+    )
+)
