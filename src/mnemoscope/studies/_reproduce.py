@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -48,6 +49,7 @@ from mnemoscope.tasks import missing_data
 
 MARK = "studies.json"  # a folder that has it is one of ours
 RUNS = "runs"
+NAME_DIGITS = 12  # of the hash in the name of a job's folder
 _ALLOWED = {MARK, RUNS, ".lock", "index.html", ".gitignore"}  # all that a folder killed at its very start can have
 
 T = TypeVar("T")
@@ -353,10 +355,18 @@ def _seed_result(
     absent = {key: job.name for key, job in jobs.items() if key not in done}
     found: Mapping[Any, Any] = _tolerant(lambda: study.cells(scale, done), {}, not absent)
     cells = tuple((str(row), str(column), _number(value)) for (row, column), value in found.items())
-    failed = tuple(f"{name}: {failures[name].message}" for name in absent.values() if name in failures)
+    failed = tuple(
+        f"{name}: {_without_folders(failures[name].message)}" for name in absent.values() if name in failures
+    )
     missing = tuple(name for name in absent.values() if name not in failures)
-    diverged = tuple(f"{jobs[key].name}: {result.diverged}" for key, result in done.items() if result.diverged)
+    given_up = {jobs[key].name: result.diverged for key, result in done.items() if result.diverged}
+    diverged = tuple(f"{name}: {_without_folders(message)}" for name, message in given_up.items())
     return SeedResult(done.seed, tuple(job.name for job in jobs.values()), cells, missing, diverged, failed)
+
+
+def _without_folders(message: str) -> str:
+    """A message without the folders above that of a job: the same wherever the studies are."""
+    return re.sub(rf"\S*/(?=[\w.-]+-[0-9a-f]{{{NAME_DIGITS}}}/)", "", message)
 
 
 def _number(value: Any) -> float | None:

@@ -1,0 +1,98 @@
+"""Every study of the catalogue: its jobs can be made, are small where they must be, and its words fit its numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from mnemoscope.studies import PAPERS, SCALES, load, read_record
+from mnemoscope.studies.summary import summary, verdicts
+
+ROOT = Path(__file__).parents[2]
+STUDIES = load()
+QUICK_SECONDS = 150  # on one core of the reference machine; two jobs run at a time
+IDS = [
+    "kerg/prop4",
+    "kerg/theorem1",
+    "kerg/theorem2",
+    "miller/fig1a",
+    "miller/prop3",
+    "miller/prop4",
+    "miller/prop5",
+    "miller/lemmas",
+    "ribeiro/fig2",
+    "ribeiro/claims",
+    "nabli/q1",
+    "nabli/q2",
+    "nabli/q3",
+    "nabli/q4",
+    "nabli/q5",
+    "nabli/q6",
+    "levine/fig1",
+    "levine/fig2",
+    "levine/fig3",
+    "levine/fig4",
+    "levine/fig5",
+    "levine/fig6",
+    "levine/theorem1",
+    "levine/conjecture1",
+    "levine/claim3",
+    "levine/claim4",
+    "levine/accuracy",
+]
+
+
+def test_the_catalogue_is_complete():
+    assert [name for name in IDS if name not in STUDIES] == []
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_jobs_can_be_made(name):
+    study = STUDIES[name]
+    for scale in SCALES:
+        jobs = study.jobs(scale, 0)
+        made: set[str] = set()
+        for job in jobs.values():
+            assert set(job.needs) <= made, "what a job needs comes before it"
+            made.add(job.name)
+        assert json.loads(json.dumps([job.config for job in jobs.values()]))
+        again = study.jobs(scale, 0)
+        assert [job.name for job in again.values()] == [job.name for job in jobs.values()]
+        if scale == "quick":
+            assert sum(job.seconds for job in {job.name: job for job in jobs.values()}.values()) <= QUICK_SECONDS
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_words_and_claims_are_whole(name):
+    study = STUDIES[name]
+    assert study.shows
+    assert not study.shows.endswith(".")
+    assert study.settings or not study.has_seeds
+    assert len({(claim.text, claim.form, claim.scale) for claim in study.claims}) == len(study.claims)
+    assert len(re.findall(r"[.!?](?: |$)", study.surprise)) <= 3
+    for claim in study.claims:
+        assert claim.check or claim.at_least is not None or claim.at_most is not None, claim.text
+
+
+def test_recorded_results_are_read_and_shipped():
+    folder = ROOT / "studies"
+    recorded = sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob("*/*/study.json"))
+    shipped = json.loads((ROOT / "src/mnemoscope/studies/verdicts.json").read_text())
+    page = (ROOT / "docs/studies.md").read_text()
+    for name in recorded:
+        assert read_record(folder / name).id == name
+        assert name.split("/")[0] in PAPERS
+        assert name in shipped, "python -m mnemoscope.studies.summary"
+        assert f"[{name}]" in page, "python -m mnemoscope.studies.summary"
+    large = [path for path in folder.glob("*/*/*") if path.stat().st_size > 200_000 and path.name != "index.html"]
+    assert large == []
+
+
+def test_the_summary_is_made_from_the_files(tmp_path):
+    page = summary(ROOT / "studies")
+    assert all(line.count(" | ") == 6 for line in page.splitlines() if line.startswith("| ["))
+    assert {scale for found in verdicts(ROOT / "studies").values() for scale in found} <= set(SCALES)
+    assert "| study |" not in summary(tmp_path)
