@@ -120,7 +120,9 @@ def _draw_chart(figure: Any, axes: Any, chart: Chart) -> None:
         axes.set_aspect("equal", adjustable="datalim")
     axes.spines[["top", "right"]].set_visible(False)
     if len({mark.name for mark in chart.marks}) > 1:
-        axes.legend(frameon=False, fontsize=8)
+        # The drawing of a graph has no empty corner.
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": 5} if chart.x.hidden else {}
+        axes.legend(frameon=False, fontsize=8, **below)
 
 
 def _draw_mark(figure: Any, axes: Any, mark: Mark, number: int, count: int) -> None:

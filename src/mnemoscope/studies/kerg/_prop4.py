@@ -31,6 +31,11 @@ TELLING = (-0.5, 0.5, 0.7)  # where the printed and the right exponent are far a
 STATEMENTS = {"kerg-proposition-4": "the eigenvalue is asymptotically c T^(lambda/(1 - lambda) - 1)"}
 
 
+def _printed(eigenvalue: float) -> tuple[float, float]:
+    """The exponents of eq. 248's two terms, c/T and c' T^(lambda - 1)."""
+    return -1.0, float(paper_exponent(eigenvalue).real)
+
+
 def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
     return {"exponents": measure(exponents, seconds=3), "statements": statement_job(list(STATEMENTS), 4)}
 
@@ -48,7 +53,7 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
     values: dict[tuple[str, str], float] = {}
     for eigenvalue, measured in zip(LAMBDAS, done["exponents"]["measured"], strict=True):
         values[str(eigenvalue), "measured"] = measured
-        values[str(eigenvalue), "off the printed"] = abs(measured - paper_exponent(eigenvalue).real)
+        values[str(eigenvalue), "off the printed"] = min(abs(measured - one) for one in _printed(eigenvalue))
         values[str(eigenvalue), "off the corrected"] = abs(measured - growth_exponent(eigenvalue).real)
     return {**values, **statement_cells(done["statements"])}
 
@@ -56,7 +61,7 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     grid = np.linspace(-0.9, 0.75, 100)
     marks = (
-        Line("as printed", grid, np.array([paper_exponent(x).real for x in grid]), style=Style(1, 1)),
+        Line("as printed", grid, np.array([max(_printed(x)) for x in grid]), style=Style(1, 1)),
         Line("corrected", grid, np.array([growth_exponent(x).real for x in grid]), style=Style(0, 0)),
         Points("measured at T = 10^5", np.array(LAMBDAS), np.array(done[0]["exponents"]["measured"]), Style(2, 2)),
     )
@@ -81,9 +86,9 @@ study(
         published=table(
             LAMBDAS,
             ("measured",),
-            [[float(paper_exponent(x).real)] for x in LAMBDAS],
+            [[max(_printed(x))] for x in LAMBDAS],
             row_title="lambda",
-            note="the printed exponent",
+            note="the larger of the two printed exponents",
             within=0.01,
         ),
         settings=settings(T=(T, "ours"), t=(1, "ours")),
