@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import study_jobs
@@ -12,6 +13,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.studies import Claim, Verdict, load, read_charts, read_record, reproduce, table
 from mnemoscope.studies import _study as registry
 from mnemoscope.sweeps import LocalEngine
+from mnemoscope.training import RunConfig
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +170,16 @@ def test_a_run_of_another_configuration_is_refused(finished, tmp_path):
 def test_unknown_ids_are_told_with_the_nearest(tmp_path):
     with pytest.raises(MnemoscopeError, match=r"'miller/fig1x' is not a study.*did you mean miller/fig1a"):
         reproduce(["miller/fig1x"], out=tmp_path / "out")
+
+
+def test_a_run_is_named_by_what_is_not_at_its_default(finished):
+    config = study_jobs.config("RNN", seed=3)
+    job = study_jobs.train(config)
+    assert set(job.config["fit"]) == {
+        *("updates", "batch_size", "seed", "evaluate_every", "evaluate_batches", "checkpoint_every", "threads")
+    }
+    assert RunConfig.from_dict(job.config) == replace(config, fit=replace(config.fit, threads=1))
+    assert job.name == study_jobs.train(RunConfig.from_dict(job.config)).name
 
 
 def test_what_does_not_fit_the_budget_is_left_out(tmp_path):

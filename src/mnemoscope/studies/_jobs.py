@@ -21,7 +21,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import locked, make_folder, read_bytes, read_json, to_json, write_atomic
 from mnemoscope.studies._cost import training_seconds
 from mnemoscope.sweeps import Job, StopRequest, run_job_of
-from mnemoscope.training import FitConfig, NetworkConfig, Run, RunConfig
+from mnemoscope.training import NetworkConfig, Run, RunConfig
 
 MEASUREMENT = "mnemoscope.studies:run_measurement"
 ARRAYS = "arrays.safetensors"
@@ -43,7 +43,7 @@ def train(config: RunConfig, *, seconds: float | None = None) -> Job:
     content = {
         "task": {"name": task["name"], **_changed(task, type(config.task))},
         "network": {"model": network["model"], **_changed(network, NetworkConfig, others=True)},
-        "fit": _changed(fit, FitConfig),
+        "fit": _changed(fit, type(config.fit)),
     }
     if seconds is None:
         seconds = training_seconds(config, on_gpu=torch.cuda.is_available())
