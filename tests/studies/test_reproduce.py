@@ -172,7 +172,7 @@ def test_unknown_ids_are_told_with_the_nearest(tmp_path):
         reproduce(["miller/fig1x"], out=tmp_path / "out")
 
 
-def test_a_run_is_named_by_what_is_not_at_its_default(finished):
+def test_a_run_is_named_by_what_is_not_at_its_default():
     config = study_jobs.config("RNN", seed=3)
     job = study_jobs.train(config)
     assert set(job.config["fit"]) == {
