@@ -47,6 +47,10 @@ class WithReadout(Recurrence):
         h, state = self.layer.step(x, state)
         return self.read(h, x), state
 
+    def next_state(self, x: Tensor, state: State) -> State:
+        """Return the state after one step, without its output: a read-out of many words costs the most."""
+        return self.layer.step(look_up(self.model, x), state)[1]
+
     def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Attention, ...] | None]:
         x = look_up(self.model, x)
         h, state, attention = self.layer.observe(x, state)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from mnemoscope.adapters import unwrap
+from mnemoscope.adapters import WithReadout, unwrap
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Recurrence, State, leaves, rebuild
@@ -117,8 +117,11 @@ class OneStep(Movable):
         super().__init__(recurrence, owner)
 
     def forward(self, x: Tensor, state: State, outputs: Sequence[int] | None) -> list[Tensor]:
+        if outputs is None:
+            is_read = isinstance(self.model, WithReadout)
+            return leaves(self.model.next_state(x, state) if is_read else self.model.step(x, state)[1])
         output, state = self.model.step(x, state)
-        return [*([] if outputs is None else [output[..., list(outputs)]]), *leaves(state)]
+        return [output[..., list(outputs)], *leaves(state)]
 
 
 def whole_model(subject: Subject) -> WholeModel:

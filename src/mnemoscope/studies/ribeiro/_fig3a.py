@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,12 @@ def _any_good(name: str) -> Callable[[Sequence[Cells]], bool]:
     return check
 
 
+def _abrupt(seeds: Sequence[Cells]) -> bool | None:
+    """Whether half of the runs that got to 95 % went there from 50 % in a fifth of the time; open if none got there."""
+    rises = [one[name, RISE] for one in seeds for name in (TEXT, CODE) if (name, RISE) in one]
+    return median(rises) <= 0.2 if rises else None
+
+
 study(
     Study(
         "ribeiro/fig3a",
@@ -92,7 +99,12 @@ study(
         charts,
         claims=(
             Claim("99 % on training and held-out data", "good", (TRAIN, HELD_OUT), at_least=0.99, scale="quick"),
-            Claim("abrupt: from 50 to 95 % in a third of the time", "good", RISE, at_most=0.34, scale="quick"),
+            Claim(
+                "abrupt: from 50 to 95 % in a fifth of the time, in half of the good runs",
+                check=_abrupt,
+                over="all",
+                scale="full",
+            ),
             Claim(
                 "some seed reaches 99 % on both",
                 check=lambda seeds: _any_good(TEXT)(seeds) or _any_good(CODE)(seeds),

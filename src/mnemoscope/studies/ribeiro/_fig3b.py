@@ -52,7 +52,7 @@ study(
         charts,
         claims=(
             Claim("90 % on the training data", "bad", TRAIN, at_least=0.9, scale="quick"),
-            Claim("no better than guessing on held-out data: 30 %", "bad", HELD_OUT, at_most=0.3, scale="quick"),
+            Claim("no better than guessing on held-out data: 35 %", "bad", HELD_OUT, at_most=0.35, scale="quick"),
             Claim(
                 "some seed ends with 90 % on the training data and at most 30 % on held-out data",
                 check=_some(lambda on_train, held_out: on_train >= 0.9 and held_out <= 0.3),

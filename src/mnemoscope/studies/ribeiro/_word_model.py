@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from mnemoscope.studies import Result, Scale, settings, train
-from mnemoscope.studies.ribeiro._separated_symbols import ends
 from mnemoscope.sweeps import Job
 from mnemoscope.tasks import Words
-from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, SequenceModel
+from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, SequenceModel, initial_model
 
 WORDS = 2000  # of the quick version
 DATA = ("wikitext-2",)
@@ -53,7 +52,6 @@ def training_run(scale: Scale, seed: int) -> Job:
 
 
 def both_ends(run: Result) -> tuple[SequenceModel, SequenceModel]:
-    """Return the initial and the final network, on the GPU if there is one: the full one is large."""
+    """Return the initial network and the best on held-out text, on the GPU if there is one: the full one is large."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    initial, final = ends(run)
-    return initial.to(device), final.to(device)
+    return initial_model(run.run.config).to(device), run.run.model("best").to(device)
