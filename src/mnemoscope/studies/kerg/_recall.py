@@ -11,7 +11,7 @@ import torch
 from mnemoscope.report import Axis, Chart, Marker, Panels
 from mnemoscope.studies import Done, Result, band
 from mnemoscope.studies.kerg._published import BATCH, BUDGET, N, printed
-from mnemoscope.tasks import Copy, Denoise, Task
+from mnemoscope.tasks import Copy, Denoise
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, evaluate
 
 LENGTHS = (100, 200, 300, 500, 1000, 2000)
@@ -104,12 +104,21 @@ def quick_run(task: TaskName, model: str, seed: int, T: int = 100, updates: int 
 
 def accuracy_on_test(run: Result, *, T: int, batches: int = 4) -> Mapping[str, Any]:
     """The accuracy of a run's best weights over the last ten steps, on batches of 64 of the test split at length T."""
-    if math.isnan(run.best):  # diverged before its first evaluation
-        return {"accuracy": math.nan}
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    task: Task = run.run.config.task.with_length(T)
-    found = evaluate(run.run.model("best").to(device), task, batch_size=BATCH, batches=batches, split="test")
-    return {"accuracy": found["accuracy"]}
+    (accuracy,) = accuracy_by_length(run, lengths=[T], batches=[batches])["accuracy"]
+    return {"accuracy": accuracy}
+
+
+def accuracy_by_length(run: Result, *, lengths: Sequence[int], batches: Sequence[int]) -> Mapping[str, Any]:
+    """The same at several lengths, each on its own number of batches; NaN of a run that was never evaluated."""
+    if math.isnan(run.best):  # it diverged at once
+        return {"lengths": list(lengths), "accuracy": [math.nan] * len(lengths)}
+    model = run.run.model("best").to("cuda" if torch.cuda.is_available() else "cpu")
+    tasks = [run.run.config.task.with_length(T) for T in lengths]
+    found = [
+        evaluate(model, task, batch_size=BATCH, batches=count, split="test")["accuracy"]
+        for task, count in zip(tasks, batches, strict=True)
+    ]
+    return {"lengths": list(lengths), "accuracy": found}
 
 
 def loss_share(run: Result) -> float:
