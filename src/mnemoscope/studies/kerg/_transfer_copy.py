@@ -28,8 +28,13 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
     found: dict[Any, Job] = {}
     for model, config in runs.items():
         found["copy", model] = train(config)
-        plan = {"lengths": list(batches), "batches": list(batches.values())}
-        found["test", model] = measure(accuracy_by_length, needs=found["copy", model], seconds=5, **plan)
+        found["test", model] = measure(
+            accuracy_by_length,
+            needs=found["copy", model],
+            seconds=5,
+            lengths=list(batches),
+            batches=list(batches.values()),
+        )
     return found
 
 
@@ -103,7 +108,7 @@ study(
             "and nothing depends on T. The task says little about the screening; Denoise does.",
         ),
         would_change="The main text's numbers, which are not in our copy of the paper.",
-        surprise="Only the screened models carry over, exactly, and RelRNN only from a V that does not rotate: with the "
-        "code's Hénaff start it learns T = 100 and fails at T = 400.",
+        surprise="Only the screened models carry over, exactly, and RelRNN only from a V that does not rotate: with "
+        "the code's Hénaff start it learns T = 100 and fails at T = 400.",
     )
 )

@@ -59,7 +59,7 @@ def figure(number: int, model: str, rate: str, claims: tuple[Claim, ...]) -> Non
                 batch_size=(32, "ours"),
                 optimizer=(f"Adam 1e-3, gain {GAIN:g}, 1,500 updates", "ours"),
             ),
-            words="Cross-entropy against iterations, a line for each length.",
+            words=f"Its caption alone: training curves for {model} on Denoise.",
             would_change="More updates: the paper says neither how many nor of how many sequences.",
         )
     )
