@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+import contextlib
+import warnings
 
-from mnemoscope.studies import Cells, Result, choose
+import pytest
+import torch
+from torch.nn import functional as F
+
+from mnemoscope import MnemoscopeError
+from mnemoscope.studies import Cells, Done, Result, choose
 from mnemoscope.studies._verdict import judge_claims, judge_study
+from mnemoscope.studies.kerg._fig10_fig11 import look
+from mnemoscope.studies.kerg._gradient_vs_memory import untrained_trade
+from mnemoscope.studies.kerg._gradients import log_gradient_norms
 from mnemoscope.studies.kerg._published import TABLES
 from mnemoscope.studies.kerg._recall import accuracy_on_test, copy_run, denoise_run, loss_share
-from mnemoscope.tasks import Copy
+from mnemoscope.tasks import Copy, Denoise
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, SequenceModel, train
 
 STUDIES = choose(["kerg"])
@@ -66,3 +75,52 @@ def test_accuracy_of_a_run_at_another_length(tmp_path) -> None:
     found = accuracy_on_test(Result(tmp_path), T=5, batches=1)["accuracy"]
     assert 0 <= found < 0.5
     assert 0 < loss_share(Result(tmp_path)) < 20
+
+
+def test_gradient_by_state_is_what_autograd_gives() -> None:
+    torch.manual_seed(0)
+    task = Denoise(T=6)
+    model = SequenceModel.for_task(task, NetworkConfig("RNN", 8))
+    inputs, targets = task.batch(0, 3, "test")
+    layer = model.layer
+    h, states = torch.zeros(3, 8), []
+    for x in inputs:
+        h = torch.tanh(x @ layer.weight_ih_l0.T + h @ layer.weight_hh_l0.T + layer.bias_ih_l0 + layer.bias_hh_l0)
+        h.retain_grad()
+        states.append(h)
+    outputs = [model.readout(state) for state in states]
+    answers, wanted = torch.stack(outputs)[-10:].flatten(0, 1), targets[-10:].flatten()
+    (F.cross_entropy(answers, wanted, reduction="sum") / len(inputs)).backward()
+    expected = torch.stack([state.grad.norm(dim=-1).log().mean() for state in states])
+    torch.testing.assert_close(log_gradient_norms(model, task, 3), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_network_with_a_buffer_alone_looks_no_further(tmp_path) -> None:
+    network = NetworkConfig("RelRNN", 8, options={"buffer": 4, "relevant": 0})
+    train(RunConfig(Copy(T=12), network, FitConfig(updates=1, batch_size=2, evaluate_every=1)), tmp_path)
+    found = look(Result(tmp_path), sequences=2)
+    assert found["longest_lag"] <= 3
+    assert found["beyond_buffer"] == 0
+    assert found["map"].shape == (32, 32)
+
+
+def test_what_the_backward_pass_needs_grows_with_the_length() -> None:
+    found = untrained_trade(model="MemRNN", lengths=[100, 200], seed=0)
+    short, long = found["megabytes"]
+    assert 1.5 < long / short < 220 / 120 * 1.1
+
+
+def test_rows_that_explode_are_not_carried_out(tmp_path) -> None:
+    (study,) = choose(["kerg/table7"])
+    jobs = study.jobs("quick", 0)
+    results = {}
+    for name in ("RelRNN", "RelRNN, halved sum"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            with contextlib.suppress(MnemoscopeError):
+                train(RunConfig.from_dict(jobs[name].config), tmp_path / name)
+        results[name] = Result(tmp_path / name)
+    cells = study.cells("quick", Done(0, results.items()))
+    assert cells["RelRNN", "carried out"] == 0
+    assert cells["RelRNN, halved sum", "carried out"] == 1
+    assert cells["RelRNN", "lr"] == study.published.values["RelRNN", "lr"]
