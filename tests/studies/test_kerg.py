@@ -120,7 +120,12 @@ def test_rows_that_explode_are_not_carried_out(tmp_path) -> None:
             with contextlib.suppress(MnemoscopeError):
                 train(RunConfig.from_dict(jobs[name].config), tmp_path / name)
         results[name] = Result(tmp_path / name)
-    cells = study.cells("quick", Done(0, results.items()))
+    done = Done(0, results.items())
+    (chart,) = study.charts("quick", [done])
+    assert [mark.name for mark in chart.marks][-1] == "RelRNN, halved sum"
+    assert len(chart.marks[-1].x) == 20
+    cells = study.cells("quick", done)
+    assert cells["RelRNN, halved sum", "nu"] == study.published.values["RelRNN", "nu"]
     assert cells["RelRNN", "carried out"] == 0
     assert cells["RelRNN, halved sum", "carried out"] == 1
     assert cells["RelRNN", "lr"] == study.published.values["RelRNN", "lr"]

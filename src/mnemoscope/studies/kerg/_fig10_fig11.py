@@ -43,7 +43,7 @@ def map_and_sequence(key: str, title: str, found: Result, sequence: Chart) -> Pa
     steps = np.arange(len(weights), dtype=float)
     where = Chart(
         f"{key}-map",
-        title,
+        "Attention",
         Axis("state made at step"),
         Axis("attending step"),
         (HeatMap("attention", steps, steps, seen),),
@@ -84,9 +84,9 @@ def figure(number: int, task: TaskName) -> None:
         steps = np.arange(len(symbols), dtype=float)
         sequence = Chart(
             "sequence",
-            "The sequence: 0 is a blank, 9 the marker",
+            "The sequence",
             Axis("step"),
-            Axis("symbol"),
+            Axis("symbol; 0: blank, 9: marker"),
             (Points("symbol", steps, symbols),),
         )
         return [map_and_sequence("attention", f"Attention over the last {NU} states alone", seen, sequence)]

@@ -29,7 +29,8 @@ def figure(number: int, model: str, rate: str, claims: tuple[Claim, ...]) -> Non
 
     def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
         lengths = (QUICK_T,) if scale == "quick" else LENGTHS
-        return list(curve_panels("denoise", f"{model} on Denoise", done, {model: model}, lengths).charts)
+        title = f"{model} on Denoise, T = {', '.join(map(str, lengths))}"
+        return list(curve_panels("denoise", title, done, {title: model}, lengths).charts)
 
     study(
         Study(

@@ -13,7 +13,7 @@ from mnemoscope.studies import Claim, Done, Scale, Study, settings, study, table
 from mnemoscope.studies.kerg._published import PAPER_BATCH, TABLES, Printed, TableName
 from mnemoscope.sweeps import Job
 from mnemoscope.tasks import Characters, Copy, Denoise, Digits, Task
-from mnemoscope.training import NetworkConfig, RunConfig
+from mnemoscope.training import NetworkConfig, RunConfig, layer_options
 
 UPDATES = 20
 HALVED = "RelRNN, halved sum"
@@ -66,18 +66,28 @@ def cells(number: TableName, scale: Scale, done: Done) -> dict[tuple[str, str], 
         config = run.run.config
         row = rows["RelRNN" if name == HALVED else name]
         found[name, "lr"] = config.fit.lr if row.lr is not None else None
-        found[name, "nu"] = config.network.options.get("buffer")
-        found[name, "rho"] = config.network.options.get("relevant")
+        found[name, "nu"] = _option(config.network, "buffer")
+        found[name, "rho"] = _option(config.network, "relevant")
         found[name, "carried out"] = 0.0 if run.diverged else 1.0
     return found
+
+
+def _option(network: NetworkConfig, name: str) -> Any:
+    """An option that a run was made with, or its default; None of a layer that does not have it."""
+    known = layer_options(network.model).get(name)
+    return None if known is None else network.options.get(name, known.default)
 
 
 def charts(number: TableName, scale: Scale, done: Sequence[Done]) -> list[Chart]:
     lines = []
     for index, (name, run) in enumerate(done[0].items()):
-        updates, loss = run.curve("loss", "train")
-        if len(updates):
-            lines.append(Line(name, updates, np.asarray(loss), style=Style(index, index)))
+        trained = [record for record in run.run.metrics() if "split" not in record]  # not an evaluation
+        if trained:
+            updates = np.array([record["update"] for record in trained], dtype=float)
+            loss = np.array(
+                [record["loss"] if record["loss"] is not None else np.nan for record in trained], dtype=float
+            )
+            lines.append(Line(name, updates, loss, style=Style(index, index)))
     y = Axis("training loss", log=True)
     return [Chart("loss", f"Table {number}: the first {UPDATES} updates", Axis("updates"), y, tuple(lines))]
 
