@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md followed word by word in a copy of the source: a layer with a CPU kernel."""
+"""CONTRIBUTING.md followed word by word in a copy of the source: a layer with kernels for the CPU and for CUDA."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -42,9 +43,10 @@ def add_the_layer(copy: Path) -> None:
         "from mnemoscope.layers import Layer, Weights\n",
         "from mnemoscope import kernels\n"
         "from mnemoscope.layers._base import Layer, Weights\n"
+        "from mnemoscope.layers._leaky_kernel import leaky\n"
         "from mnemoscope.layers._run import KernelChoice, KernelSpec\n",
     )
-    layer = layer.rstrip() + "\n\n" + code_block("py", "def kernel_spec")
+    layer = layer.rstrip() + "\n\n" + indent(code_block("py", "def kernel_spec"), "    ")
     (copy / "src/mnemoscope/layers/_leaky.py").write_text(layer)
     catalog = copy / "src/mnemoscope/layers/catalog.py"
     insert(catalog, "\n# ", "from mnemoscope.layers._leaky import LeakyRNN\n")
@@ -54,19 +56,22 @@ def add_the_layer(copy: Path) -> None:
 
 
 def add_the_kernel(copy: Path) -> None:
-    """The three places of a kernel for the CPU, and its build."""
+    """The three places of a kernel, and its build for the CPU."""
     kernels = copy / "src/mnemoscope/kernels"
     (kernels / "csrc/cpu/leaky.cpp").write_text(code_block("cpp", "leaky.cpp"))
-    (kernels / "_leaky.py").write_text(code_block("py", "_leaky.py"))
-    insert(
-        kernels / "__init__.py", "from mnemoscope.kernels._operators", "from mnemoscope.kernels._leaky import leaky\n"
-    )
-    insert(kernels / "__init__.py", '    "linear",\n', '    "leaky",\n')
+    insert(kernels / "csrc/cuda/cells.cuh", "using Cell = CELL;", code_block("cuda", "struct Leaky") + "\n")
+    (copy / "src/mnemoscope/layers/_leaky_kernel.py").write_text(code_block("py", "_leaky_kernel.py"))
     for build in (kernels / "_cpu").glob("*.so"):
         build.unlink()
     flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-march=native", f"-I{kernels}/csrc"]
     sources = map(str, (kernels / "csrc/cpu").glob("*.cpp"))
     subprocess.run([COMPILER, *flags, *sources, "-o", str(kernels / "_cpu/_generic.so")], check=True)
+
+
+def sources(copy: Path) -> dict[Path, bytes]:
+    """The files of the source, tests and documentation, and what is in them."""
+    suffixes = (".py", ".cpp", ".h", ".cu", ".cuh", ".md")
+    return {path: path.read_bytes() for path in copy.rglob("*") if path.suffix in suffixes}
 
 
 @pytest.mark.slow
@@ -76,8 +81,11 @@ def test_a_layer_with_a_kernel_added_by_the_recipe_passes_its_checks(tmp_path) -
     copy = tmp_path / "mnemoscope"
     ignored = shutil.ignore_patterns(".git", ".venv", "build", "runs", "__pycache__", ".*_cache", "*.egg-info")
     shutil.copytree(ROOT, copy, ignore=ignored)
+    before = sources(copy).items()
     add_the_layer(copy)
+    assert len(sources(copy).items() - before) == 4
     add_the_kernel(copy)
+    assert len(sources(copy).items() - before) == 4 + 3
 
     environment = os.environ | {"PYTHONPATH": str(copy / "src"), "MNEMOSCOPE_CPU_KERNELS": ""}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
@@ -85,6 +93,7 @@ def test_a_layer_with_a_kernel_added_by_the_recipe_passes_its_checks(tmp_path) -
         "tests/layers",
         "tests/kernels/test_c_boundary.py",
         "tests/kernels/test_fused_layers.py",
+        "tests/kernels/test_cuda_emulated.py",
         "tests/test_docs.py",
     ]
     chosen = "LeakyRNN or leaky or both_sides"

@@ -15,7 +15,8 @@ import mnemoscope as ms
 from mnemoscope import kernels
 from mnemoscope.kernels import _cuda, _dispatch, _fused
 from mnemoscope.kernels._cuda import compiler, layout, screened
-from mnemoscope.kernels._operator import NAMESPACE, OPERATORS
+from mnemoscope.kernels._operator import CUDA_CELLS, NAMESPACE, OPERATORS
+from mnemoscope.layers import LAYERS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
@@ -50,11 +51,10 @@ def emulated(monkeypatch):
     library = torch.library.Library(NAMESPACE, "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for module in (_cuda.plain, _cuda.attentive, _cuda.sab):
-            for name, operator in OPERATORS.items():
-                if hasattr(module, name):
-                    function = operator.taking_flat_arguments(getattr(module, name))
-                    library.impl(name, function, "CPU", allow_override=True)
+        for loops in (_cuda.cells.LOOPS, vars(_cuda.attentive), vars(_cuda.sab)):
+            for name in OPERATORS.keys() & loops.keys():
+                function = OPERATORS[name].taking_flat_arguments(loops[name])
+                library.impl(name, function, "CPU", allow_override=True)
     yield ran
     library._destroy()
 
@@ -71,13 +71,14 @@ def carried(layer, ran, T=4):
     return state
 
 
-@pytest.mark.parametrize("layer", [ms.RNN, ms.LSTM, ms.GRU, ms.RAC, ms.OrthRNN])
+def has_cell(layer):
+    spec = layer(3, 16).kernel_spec()
+    return spec is not None and spec.family in CUDA_CELLS
+
+
+@pytest.mark.parametrize("layer", list(filter(has_cell, LAYERS.values())))
 def test_cells(emulated, layer):
-    check(layer(3, 20), emulated, "cells")
-
-
-def test_goru(emulated):
-    check(ms.GORU(3, 16), emulated, "cells")
+    check(layer(3, 16 if layer is ms.GORU else 20), emulated, "cells")
 
 
 @pytest.mark.parametrize("nonlinearity", ["relu", "identity", "modrelu"])

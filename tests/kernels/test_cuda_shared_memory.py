@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from mnemoscope.kernels import _operators as op
-from mnemoscope.kernels._cuda import compiler, full_attention, layout, plain, sab, screened
+from mnemoscope.kernels._cuda import cells, compiler, full_attention, layout, sab, screened
+from mnemoscope.kernels._operator import CUDA_CELLS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the kernels are compiled by g++")
 
@@ -31,13 +32,14 @@ def launches(monkeypatch):
     return recorded
 
 
-def run_cells(cell: plain.Cell, n: int) -> None:
+def run_cells(family: str, n: int) -> None:
     T, B = 3, 2
+    cell = CUDA_CELLS[family]
     h = torch.zeros(T, B, n)
     xp = torch.zeros(T, B, cell.rows * n)
     V = torch.zeros(cell.rows * n, n)
-    plain.run_forward(cell, xp=xp, V=V, h0=h[0], lengths=None, h=h)
-    plain.run_backward(cell, dh=h, V=V, lengths=None, dxp=xp, dh0=h[0])
+    cells.run_forward(cell, xp=xp, V=V, h0=h[0], lengths=None, h=h)
+    cells.run_backward(cell, dh=h, V=V, lengths=None, dxp=xp, dh0=h[0])
 
 
 def carried(B: int, m0: int, n: int) -> op.CarriedMemory:
@@ -77,10 +79,10 @@ def run_sab(n: int, top: int) -> None:
 
 # Tiles of one block and of clusters of 2 to 16; slots that do and do not fill a lane; rows of one and of more pieces.
 RUNS = {
-    "rnn-20": (run_cells, (plain.RNN, 20)),
-    "rnn-512": (run_cells, (plain.RNN, 512)),
-    "gru-200": (run_cells, (plain.GRU, 200)),
-    "lstm-256": (run_cells, (plain.LSTM, 256)),
+    "rnn-20": (run_cells, ("rnn", 20)),
+    "rnn-512": (run_cells, ("rnn", 512)),
+    "gru-200": (run_cells, ("gru", 200)),
+    "lstm-256": (run_cells, ("lstm", 256)),
     "screened-rnn-100": (run_attention, ("rnn", 100, 2, 10, 10, False)),
     "screened-rnn-256": (run_attention, ("rnn", 256, 2, 3, 2, True)),
     "screened-lstm-20": (run_attention, ("lstm", 20, 2, 0, 7, True)),

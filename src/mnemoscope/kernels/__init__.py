@@ -2,6 +2,9 @@
 
 A layer's equations live in its `step`, which any kernel must reproduce. Running a sequence through it takes five parts:
 
+A family that one layer alone uses stands beside that layer, by the names that are exported here for it: `operator`,
+`register_derivative`, `register_cuda_cell` and what they need (CONTRIBUTING.md has a whole one).
+
 Operators (`_operators`): each family (rnn, lstm, rac, goru, gru, attentive, sab) is a pair of torch operators,
 `*_forward` and `*_backward`, over whole sequences. An operator is declared once, by a function whose signature
 names its arguments and whose body allocates its results; its schema, the shapes that tracers see and the C
@@ -24,6 +27,7 @@ Backends: `_cpu` calls the C++ loops of `csrc/cpu` through a plain C boundary wi
 kernels of `csrc/cuda` when first used; `_portable.py` runs attention in torch's own operations where neither applies.
 """
 
+from mnemoscope.kernels._autograd import Gradients, SavedRun, register_derivative, weight_gradient
 from mnemoscope.kernels._cpu.library import build_id
 from mnemoscope.kernels._cpu.step import attentive_step
 from mnemoscope.kernels._cudnn import CudnnWeights, cudnn, cudnn_dtype, cudnn_is_faster
@@ -35,8 +39,22 @@ from mnemoscope.kernels._dispatch import (
     is_traced_or_transformed,
     portable_dtype,
 )
-from mnemoscope.kernels._fused import Attended, attentive, goru, gru, last_valid_state, lstm, rac, rnn, sab
+from mnemoscope.kernels._fused import (
+    Attended,
+    attentive,
+    contiguous,
+    goru,
+    gru,
+    last_valid_state,
+    lstm,
+    needs_grad,
+    rac,
+    rnn,
+    sab,
+)
 from mnemoscope.kernels._input_projection import pack_projection, should_fuse_projection
+from mnemoscope.kernels._naive import active_rows, masked
+from mnemoscope.kernels._operator import operator, register_cuda_cell
 from mnemoscope.kernels._operators import (
     AttentionOptions,
     AttentionState,
@@ -58,15 +76,19 @@ __all__ = [
     "CapturedDispatch",
     "CarriedMemory",
     "CudnnWeights",
+    "Gradients",
     "RecordedRun",
     "SabOptions",
+    "SavedRun",
     "StepInputs",
     "StepResults",
+    "active_rows",
     "attentive",
     "attentive_step",
     "backend",
     "build_id",
     "can_step",
+    "contiguous",
     "cudnn",
     "cudnn_dtype",
     "cudnn_is_faster",
@@ -78,13 +100,19 @@ __all__ = [
     "last_valid_state",
     "linear",
     "lstm",
+    "masked",
+    "needs_grad",
+    "operator",
     "pack_projection",
     "portable_dtype",
     "rac",
     "record",
     "recording",
+    "register_cuda_cell",
+    "register_derivative",
     "rnn",
     "sab",
     "should_fuse_projection",
     "steps_in_range",
+    "weight_gradient",
 ]

@@ -12,14 +12,15 @@ NamedTuple of several arguments: torch sees its fields one by one, everybody els
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
 
 NAMESPACE = "mnemoscope"
 OPERATORS: dict[str, Operator[Any, Any]] = {}
+_listeners: list[Callable[[Operator[Any, Any]], None]] = []
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -71,6 +72,8 @@ class Operator(Generic[Parameters, Result]):
         torch.library.register_fake(self.qualified_name, self.taking_flat_arguments(allocate))
         self.overload = getattr(getattr(torch.ops, NAMESPACE), self.name).default
         OPERATORS[self.name] = self
+        for listener in _listeners:
+            listener(self)
 
     def _schema(self) -> str:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -131,3 +134,48 @@ class Operator(Generic[Parameters, Result]):
 
 
 operator = Operator
+
+
+def for_every_operator(function: Callable[[Operator[Any, Any]], None]) -> None:
+    """Call a function with every operator, those that are declared later included."""
+    for declared in OPERATORS.values():
+        function(declared)
+    _listeners.append(function)
+
+
+class CudaCell(NamedTuple):
+    """The struct of csrc/cuda/cells.cuh that runs a family on CUDA."""
+
+    struct: str
+    rows: int
+    """Rows of V, and inputs, per unit."""
+    forward: Operator[Any, Any]
+    backward: Operator[Any, Any]
+    names: Mapping[str, str]
+    """The kernels' names of arguments and results to which the operators give other names."""
+    phi: str
+    """The nonlinearity, unless the operators have an argument for it."""
+
+
+CUDA_CELLS: dict[str, CudaCell] = {}
+
+
+def register_cuda_cell(
+    forward: Operator[Any, Any],
+    backward: Operator[Any, Any],
+    struct: str,
+    *,
+    rows: int,
+    phi: str = "tanh",
+    **names: str,
+) -> None:
+    """Have a pair of operators run on CUDA by a cell.
+
+    Args:
+        forward, backward: the operators. Their arguments and results have the names of those of `_cuda/cells.py`.
+        struct: the cell's name in csrc/cuda/cells.cuh.
+        rows: of V, and inputs, per unit.
+        phi: the nonlinearity that the cell is compiled with, unless the operators have an argument for it.
+        **names: where an operator has another name, the kernels' name for it: `gates="saved"`.
+    """
+    CUDA_CELLS[forward.name.removesuffix("_forward")] = CudaCell(struct, rows, forward, backward, names, phi)

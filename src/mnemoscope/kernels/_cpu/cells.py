@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from mnemoscope.kernels._cpu.run import Loop
 from mnemoscope.kernels._cpu.structures import STRUCTURES
-from mnemoscope.kernels._operator import OPERATORS
+from mnemoscope.kernels._operator import Operator, for_every_operator
 
-for operator in OPERATORS.values():
+
+def _implement(operator: Operator) -> None:
     loop = operator.name.removesuffix("_with_inputs")  # one loop serves both
     if loop in STRUCTURES and not loop.startswith("attentive_"):
         operator.implement("cpu")(Loop(operator))
+
+
+for_every_operator(_implement)

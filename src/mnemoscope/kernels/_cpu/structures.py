@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels import _operators as op
-from mnemoscope.kernels._operator import OPERATORS, Operator
+from mnemoscope.kernels._operator import Operator, for_every_operator
 
 # Values of arguments that are strings: the enumerations of the same names in C++.
 ENUMERATIONS: dict[str, dict[str, int]] = {
@@ -141,10 +141,14 @@ STRUCTURES: dict[str, type[Arguments]] = {
 
 STRUCTURES["attentive_step"] = _step_structure()
 
-for operator in OPERATORS.values():
+
+def _add_structure(operator: Operator) -> None:
     has_own_loop = not operator.name.startswith("portable_") and not operator.name.endswith("_with_inputs")
     if has_own_loop and operator.name not in STRUCTURES:
         STRUCTURES[operator.name] = _structure(operator)
+
+
+for_every_operator(_add_structure)
 
 
 class Field(NamedTuple):

@@ -6,7 +6,8 @@ from functools import cache
 
 import torch
 
-from mnemoscope.kernels._cuda import full_attention, plain, sab, screened_steps
+from mnemoscope.kernels._cuda import cells, full_attention, sab, screened_steps
+from mnemoscope.kernels._operator import CUDA_CELLS
 from mnemoscope.torch_internals import cuda_compiler
 
 
@@ -41,4 +42,4 @@ def _fits(family: str, n: int, device: torch.device, lstm: bool, buffer: int, re
         return screened_steps.supports(buffer + relevant)  # layers of any width, and by clusters where they fit
     if family == "sab":
         return sab.supports(n, relevant, device)
-    return family in plain.CELLS and plain.supports(plain.CELLS[family], n, device)
+    return family in CUDA_CELLS and cells.supports(CUDA_CELLS[family], n, device)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mnemoscope.kernels._operator import operator
+from mnemoscope.kernels._operator import operator, register_cuda_cell
 
 
 def input_gradient(x: Tensor, needs_dx: bool) -> Tensor:
@@ -49,6 +49,9 @@ def rnn_backward_with_inputs(
     dh: Tensor, x: Tensor, V: Tensor, h0: Tensor, h: Tensor, lengths: Tensor | None, phi: str, needs_dx: bool
 ) -> RnnInputGradients:
     return RnnInputGradients(dx=input_gradient(x, needs_dx), dV=torch.zeros_like(V), dh0=torch.empty_like(h0))
+
+
+register_cuda_cell(rnn_forward, rnn_backward, "RNN", rows=1)
 
 
 # LSTM: gates in torch's order i, f, g, o.
@@ -124,6 +127,9 @@ def lstm_backward_with_inputs(
     )
 
 
+register_cuda_cell(lstm_forward, lstm_backward, "LSTM", rows=4, gates="saved")
+
+
 # Recurrent arithmetic circuit: h_t = (V h_{t-1} + b) * xp_t.
 
 
@@ -145,6 +151,9 @@ def rac_forward(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, lengths: Te
 def rac_backward(dh: Tensor, xp: Tensor, V: Tensor, u: Tensor, lengths: Tensor | None) -> StateProductGradients:
     """u_t = V h_{t-1} + b (T, B, n) is made by the caller."""
     return StateProductGradients(dxp=torch.empty_like(xp), du=torch.empty_like(xp), dh0=torch.empty_like(xp[0]))
+
+
+register_cuda_cell(rac_forward, rac_backward, "RAC", rows=1, u="saved")
 
 
 # Gated units whose reset gate r multiplies a product u_t with the state: GORU and GRU.
@@ -185,6 +194,9 @@ def goru_backward(
     return _gated_gradients(h)
 
 
+register_cuda_cell(goru_forward, goru_backward, "GORU", rows=3, phi="modrelu", W="V", gates="saved")
+
+
 @operator
 def gru_forward(xp: Tensor, V: Tensor, b_hn: Tensor | None, h0: Tensor, lengths: Tensor | None, save: bool) -> GatedRun:
     """h_t = (1 - z) * n + z * h_{t-1} with n = tanh(xp_n + r * u) and u = V_n h_{t-1} + b_hn.
@@ -200,3 +212,6 @@ def gru_backward(
     dh: Tensor, V: Tensor, h0: Tensor, h: Tensor, gates: Tensor, lengths: Tensor | None
 ) -> StateProductGradients:
     return _gated_gradients(h)
+
+
+register_cuda_cell(gru_forward, gru_backward, "GRU", rows=3, b_hn="b", gates="saved")

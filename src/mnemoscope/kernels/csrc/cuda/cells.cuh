@@ -5,27 +5,28 @@
 //   ROWS_PER_UNIT    rows of V per unit, and inputs per unit and step
 //   SAVED            numbers per unit and step that the forward pass saves for the backward pass
 //   HAS_CELL_STATE   true for a second state c
-//   READS_XP, READS_H, READS_PREVIOUS_H   what else the backward pass reads: xp_t, h_t, h_{t-1}
-//   HAS_DU           true if the gradient of y's last row is an output of its own, du
+//   READS_XP, READS_H, READS_PREVIOUS_H, READS_B   what else the backward pass reads: xp_t, h_t,
+//                    h_{t-1}, b
+//   HAS_DU           true if the backward pass has one more output a unit and step, du
 //   forward(x, y, b, h, c, saved)   h: h_{t-1}, becomes h_t; c likewise
-//   backward(step, dh, c, dc, dx, dy)   dh: the gradient of h_t; dx, dy: those of x and y. Returns
-//                    the part of the gradient of h_{t-1} that does not pass through V
+//   backward(step, dh, c, dc, dx, dy, du)   dh: the gradient of h_t; dx, dy: those of x and y.
+//                    Returns the part of the gradient of h_{t-1} that does not pass through V
 //
-// To add a cell: its struct here, and its row in _cuda/plain.py.
+// To add a cell: its struct here; `register_cuda_cell` names it beside its operators.
 #pragma once
 #include "equations.cuh"
 
 // What the backward pass of a step reads from device memory; only what the cell asks for is set.
 struct SavedStep {
     float dh = 0.f;  // the gradient of the output h_t
-    float xp = 0.f, h = 0.f, previous_h = 0.f, previous_c = 0.f;
+    float xp = 0.f, h = 0.f, previous_h = 0.f, previous_c = 0.f, b = 0.f;
     float saved[4] = {};
 };
 
 struct PlainCell {
     static constexpr int ROWS_PER_UNIT = 1, SAVED = 0;
     static constexpr bool HAS_CELL_STATE = false, READS_XP = false, READS_H = false;
-    static constexpr bool READS_PREVIOUS_H = false, HAS_DU = false;
+    static constexpr bool READS_PREVIOUS_H = false, READS_B = false, HAS_DU = false;
 };
 
 // h_t = phi(x + V h_{t-1}).
@@ -37,7 +38,7 @@ struct RNN : PlainCell {
     }
 
     static DEVICE float backward(const SavedStep& step, float dh, float, float&, float* dx,
-                                 float* dy) {
+                                 float* dy, float&) {
         dx[0] = dy[0] = dh * phi_slope(step.h);
         return 0.f;
     }
@@ -53,9 +54,9 @@ struct RAC : PlainCell {
     }
 
     static DEVICE float backward(const SavedStep& step, float dh, float, float&, float* dx,
-                                 float* dy) {
+                                 float* dy, float& du) {
         dx[0] = dh * step.saved[0];
-        dy[0] = dh * step.xp;
+        dy[0] = du = dh * step.xp;
         return 0.f;
     }
 };
@@ -68,13 +69,13 @@ struct GatedCell : PlainCell {
 
     // slope: the derivative of the candidate's non-linearity.
     static DEVICE float gates_backward(const SavedStep& step, float dh, float slope, float* dx,
-                                       float* dy) {
+                                       float* dy, float& du) {
         const float r = step.saved[0], z = step.saved[1];
         const float candidate = step.saved[2], u = step.saved[3];
         dx[2] = dh * (1.f - z) * slope;
         dx[1] = dy[1] = dh * (step.previous_h - candidate) * z * (1.f - z);
         dx[0] = dy[0] = dx[2] * u * r * (1.f - r);
-        dy[2] = dx[2] * r;
+        dy[2] = du = dx[2] * r;
         return dh * z;
     }
 };
@@ -90,8 +91,8 @@ struct GORU : GatedCell {
     }
 
     static DEVICE float backward(const SavedStep& step, float dh, float, float&, float* dx,
-                                 float* dy) {
-        return gates_backward(step, dh, phi_slope(step.saved[2]), dx, dy);
+                                 float* dy, float& du) {
+        return gates_backward(step, dh, phi_slope(step.saved[2]), dx, dy, du);
     }
 };
 
@@ -106,9 +107,9 @@ struct GRU : GatedCell {
     }
 
     static DEVICE float backward(const SavedStep& step, float dh, float, float&, float* dx,
-                                 float* dy) {
+                                 float* dy, float& du) {
         const float candidate = step.saved[2];
-        return gates_backward(step, dh, 1.f - candidate * candidate, dx, dy);
+        return gates_backward(step, dh, 1.f - candidate * candidate, dx, dy, du);
     }
 };
 
@@ -128,7 +129,7 @@ struct LSTM : PlainCell {
     }
 
     static DEVICE float backward(const SavedStep& step, float dh, float c, float& dc, float* dx,
-                                 float* dy) {
+                                 float* dy, float&) {
         const float* saved = step.saved;
         const LSTMGates gates{saved[0], saved[1], saved[2], saved[3]};
         gates.backward(dh, dc, c, step.previous_c, dx);

@@ -12,12 +12,12 @@ struct SharedLayout {  // offsets in floats
 CHECK_SHARED_MEMORY(SharedLayout);
 
 // dh (T,B,n), dc_T (B,n), xp (T,B,ROWS*n), V (ROWS*n,n), h0, c0 (B,n), h, cells (T,B,n),
-// saved (T,B,SAVED*n): the gates, or u of RAC; lengths (B). A cell reads some of these only.
-// -> dxp (T,B,ROWS*n), du (T,B,n): the gradient of the last row of V h_{t-1}, dh0, dc0 (B,n).
+// saved (T,B,SAVED*n): the gates, or u of RAC; b (n), lengths (B). A cell reads some of these only.
+// -> dxp (T,B,ROWS*n), du (T,B,n): one more gradient of the cell, dh0, dc0 (B,n).
 KERNEL cells_backward(const float* dh, const float* dc_T, const float* xp, const float* V,
                       const float* h0, const float* c0, const float* h, const float* cells,
-                      const float* saved, const long long* lengths, float* dxp, float* du,
-                      float* dh0, float* dc0, int n, int T, int B) {
+                      const float* saved, const float* b, const long long* lengths, float* dxp,
+                      float* du, float* dh0, float* dc0, int n, int T, int B) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit;
     const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
@@ -42,6 +42,7 @@ KERNEL cells_backward(const float* dh, const float* dc_T, const float* xp, const
 
     // Load what step t needs; prefetch what later iterations will load.
     SavedStep step;
+    if (Cell::READS_B && in_range) step.b = b[unit];
     const auto load_step = [&](int t) {
         const long long offset = first + t * step_stride;
         if (!in_range || t < 0) return;
@@ -74,8 +75,8 @@ KERNEL cells_backward(const float* dh, const float* dc_T, const float* xp, const
     for (int t = steps - 1; t >= 0; --t) {
         // The cell: gradients of its inputs and of y = V h_{t-1}.
         const long long offset = first + t * step_stride;
-        float dx[4], dy[4];
-        const float direct = Cell::backward(step, carried + step.dh, c_t, dc, dx, dy);
+        float dx[4], dy[4], du_t = 0.f;
+        const float direct = Cell::backward(step, carried + step.dh, c_t, dc, dx, dy, du_t);
         if (Cell::HAS_CELL_STATE) c_t = step.previous_c;
 
         // dy to every block of the cluster. Two buffers in turn: the one barrier of a step makes dy
@@ -89,7 +90,7 @@ KERNEL cells_backward(const float* dh, const float* dc_T, const float* xp, const
         // Outputs go to device memory after the barrier, which would otherwise wait for them.
         if (writes) {
             for (int r = 0; r < ROWS; ++r) dxp[ROWS * (offset - unit) + r * n + unit] = dx[r];
-            if (Cell::HAS_DU) du[offset] = dy[ROWS - 1];
+            if (Cell::HAS_DU) du[offset] = du_t;
         }
         carried = direct + matrix.times(pos, buffer);
     }

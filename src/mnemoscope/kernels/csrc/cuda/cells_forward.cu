@@ -1,7 +1,7 @@
 // Recurrences without a memory (cells.cuh), forward. One cluster per sequence, one barrier a step.
 //
 // Sizes as in tile.cuh; CELL, PHI (equations.cuh); HAS_BIAS, HAS_LENGTHS: b and lengths are given;
-// SAVE: cells and gates are written.
+// SAVE: cells and saved are written.
 #include "cells.cuh"
 #include "tile.cuh"
 
@@ -12,10 +12,10 @@ struct SharedLayout {  // offsets in floats
 CHECK_SHARED_MEMORY(SharedLayout);
 
 // xp (T,B,ROWS*n), V (ROWS*n,n), h0, c0 (B,n), b (n), lengths (B)
-// -> h (T,B,n), c_T (B,n), cells (T,B,n), gates (T,B,SAVED*n).
+// -> h (T,B,n), c_T (B,n), cells (T,B,n), saved (T,B,SAVED*n).
 KERNEL cells_forward(const float* xp, const float* V, const float* h0, const float* c0,
                      const float* b, const long long* lengths, float* h, float* c_T, float* cells,
-                     float* gates, int n, int T, int B) {
+                     float* saved, int n, int T, int B) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit;
     const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
@@ -54,9 +54,9 @@ KERNEL cells_forward(const float* xp, const float* V, const float* h0, const flo
                 prefetch(input + (PREFETCH_STEPS - 1) * step_stride * ROWS + r * n);
 
         // y = V h_{t-1}, then the cell. All lanes of a unit compute the same h_t.
-        float y[4], saved[4] = {};
+        float y[4], to_save[4] = {};
         matrix.times(pos, shared_h + (t & 1) * PADDED_N, y);
-        Cell::forward(x, y, bias, h_t, c_t, saved);
+        Cell::forward(x, y, bias, h_t, c_t, to_save);
 
         // h_t to every block, in the half that is not read in this step. The barrier makes it
         // visible, and keeps a fast block from overwriting the half that a slow one still reads.
@@ -69,7 +69,7 @@ KERNEL cells_forward(const float* xp, const float* V, const float* h0, const flo
             h[offset] = h_t;
             if (SAVE && Cell::HAS_CELL_STATE) cells[offset] = c_t;
             for (int r = 0; SAVE && r < Cell::SAVED; ++r)
-                gates[Cell::SAVED * (offset - unit) + r * n + unit] = saved[r];
+                saved[Cell::SAVED * (offset - unit) + r * n + unit] = to_save[r];
         }
     }
 
@@ -80,6 +80,6 @@ KERNEL cells_forward(const float* xp, const float* V, const float* h0, const flo
             h[offset] = 0.f;
             if (SAVE && Cell::HAS_CELL_STATE) cells[offset] = 0.f;
             for (int r = 0; SAVE && r < Cell::SAVED; ++r)
-                gates[Cell::SAVED * (offset - unit) + r * n + unit] = 0.f;
+                saved[Cell::SAVED * (offset - unit) + r * n + unit] = 0.f;
         }
 }

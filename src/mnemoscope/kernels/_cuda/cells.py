@@ -1,0 +1,154 @@
+"""The recurrences without a memory on CUDA: every family with a cell (cells_forward.cu, cells_backward.cu)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mnemoscope.kernels._cuda import compiler, layout
+from mnemoscope.kernels._cuda.arguments import PHI, as_float32, group_to_dtype, to_device
+from mnemoscope.kernels._operator import CUDA_CELLS, CudaCell, Operator
+
+
+def supports(cell: CudaCell, n: int, device: torch.device) -> bool:
+    """True if one sequence's weights fit the registers of one cluster."""
+    return layout.tile(cell.rows, n, device) is not None
+
+
+def run_forward(
+    cell: CudaCell,
+    *,
+    xp: Tensor,
+    V: Tensor,
+    h0: Tensor,
+    c0: Tensor | None = None,
+    b: Tensor | None = None,
+    phi: str = "tanh",
+    lengths: Tensor | None,
+    save: bool = False,
+    h: Tensor,
+    c_T: Tensor | None = None,
+    cells: Tensor | None = None,
+    saved: Tensor | None = None,
+) -> None:
+    """Fill h, and c_T, cells and saved if the cell has them; all tensors float32."""
+    T, B, n = h.shape
+    tile = layout.require_tile(cell.rows, n, h.device)
+    compiler.launch(
+        "cells_forward",
+        {
+            **tile.defines(),
+            "CELL": cell.struct,
+            "PHI": PHI[phi],
+            "HAS_BIAS": b is not None,
+            "HAS_LENGTHS": lengths is not None,
+            "SAVE": save,
+        },
+        blocks=B * tile.cluster_blocks,
+        threads=tile.threads,
+        shared_floats=2 * tile.padded_n,
+        args={
+            "xp": xp,
+            "V": V,
+            "h0": h0,
+            "c0": c0,
+            "b": b,
+            "lengths": to_device(lengths, h.device),
+            "h": h,
+            "c_T": c_T,
+            "cells": cells,
+            "saved": saved,
+            "n": n,
+            "T": T,
+            "B": B,
+        },
+    )
+
+
+def run_backward(
+    cell: CudaCell,
+    *,
+    dh: Tensor | None,
+    dc_T: Tensor | None = None,
+    xp: Tensor | None = None,
+    V: Tensor,
+    h0: Tensor | None = None,
+    c0: Tensor | None = None,
+    h: Tensor | None = None,
+    cells: Tensor | None = None,
+    saved: Tensor | None = None,
+    b: Tensor | None = None,
+    phi: str = "tanh",
+    lengths: Tensor | None,
+    dxp: Tensor,
+    du: Tensor | None = None,
+    dh0: Tensor,
+    dc0: Tensor | None = None,
+) -> None:
+    """Fill dxp and dh0, and du and dc0 if the cell has them; all tensors float32."""
+    T = dxp.shape[0]
+    B, n = dh0.shape
+    tile = layout.require_tile(cell.rows, n, dxp.device)
+    compiler.launch(
+        "cells_backward",
+        {
+            **tile.defines(),
+            "CELL": cell.struct,
+            "PHI": PHI[phi],
+            "HAS_DH": dh is not None,
+            "HAS_DC": dc_T is not None,
+            "HAS_LENGTHS": lengths is not None,
+        },
+        blocks=B * tile.cluster_blocks,
+        threads=tile.threads,
+        shared_floats=2 * cell.rows * tile.padded_n,
+        args={
+            "dh": dh,
+            "dc_T": dc_T,
+            "xp": xp,
+            "V": V,
+            "h0": h0,
+            "c0": c0,
+            "h": h,
+            "cells": cells,
+            "saved": saved,
+            "b": b,
+            "lengths": to_device(lengths, dxp.device),
+            "dxp": dxp,
+            "du": du,
+            "dh0": dh0,
+            "dc0": dc0,
+            "n": n,
+            "T": T,
+            "B": B,
+        },
+    )
+
+
+Launch = Callable[..., None]
+
+
+def _loop(cell: CudaCell, operator: Operator[Any, Any], launch: Launch) -> Callable[..., Any]:
+    """Return an operator's function on CUDA: `run_forward` or `run_backward` with its arguments and results by name."""
+    names = [cell.names.get(name, name) for name in (*operator.arguments, *operator.results)]
+    dtype_of = names.index("V")
+    single = len(operator.results) == 1
+
+    def run(*arguments: Any) -> Any:
+        dtype = arguments[dtype_of].dtype
+        ready = [as_float32(x) if isinstance(x, Tensor) else x for x in arguments]
+        results = operator.allocate(*ready)
+        named = dict(zip(names, (*ready, results) if single else (*ready, *results), strict=True))
+        launch(cell, **{"phi": cell.phi, **named})
+        return results.to(dtype) if single else group_to_dtype(results, dtype)
+
+    return run
+
+
+LOOPS: dict[str, Callable[..., Any]] = {}  # by operator
+for cell in CUDA_CELLS.values():
+    for operator, launch in ((cell.forward, run_forward), (cell.backward, run_backward)):
+        LOOPS[operator.name] = operator.implement("cuda")(_loop(cell, operator, launch))
