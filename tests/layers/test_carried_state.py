@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import mnemoscope
-from mnemoscope.layers import AttentiveState, CarryingTensor
+from mnemoscope.layers import AttentiveState, CarryingTensor, _memory_layer
 from mnemoscope.recurrence import leaves
 
 LAYERS = [mnemoscope.RelLSTM, mnemoscope.MemLSTM, mnemoscope.SAB, mnemoscope.RelRNN, mnemoscope.MemRNN]
@@ -141,6 +141,64 @@ def test_a_lost_memory_is_reported_once(kind: type, loss: str) -> None:
         layer(x, LOSSES[loss](state))
     assert seen[0].filename == __file__  # the line that lost it
     layer(x, LOSSES[loss](state))  # once
+
+
+class DeviceTensor(torch.Tensor):
+    """A tensor that says it is on a GPU; reading its numbers there would make the host wait."""
+
+    is_cuda = True
+
+    def __bool__(self) -> bool:
+        raise AssertionError("the host waits for the device")
+
+
+class LaterCheck:
+    """A check of a GPU's tensor: done when the test says so."""
+
+    done = False
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.nonzero = bool(tensor.as_subclass(Tensor).any())
+
+    def is_done(self) -> bool:
+        return self.done
+
+    def found(self) -> bool:
+        assert self.done
+        return self.nonzero
+
+
+@every_layer
+def test_a_memory_lost_on_a_gpu_is_reported_later_and_nobody_waits(kind: type, monkeypatch) -> None:
+    monkeypatch.setattr(_memory_layer, "NonzeroCheck", LaterCheck)
+    monkeypatch.setattr(_memory_layer, "values_can_be_read", lambda tensor: True)
+    layer = make(kind)[0]
+    h = torch.randn(1, BATCH, HIDDEN).as_subclass(DeviceTensor)
+    bare = (h,) * len(layer.state_names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer._warn_of_lost_memory(tuple(torch.zeros_like(t) for t in bare))
+        layer._warn_of_lost_memory(bare)  # the first is not done: nothing new is asked
+        monkeypatch.setattr(LaterCheck, "done", True)
+        layer._warn_of_lost_memory(bare)  # the zeros are known
+        copy.deepcopy(layer)
+    with pytest.warns(UserWarning, match="without its memory"):
+        layer._warn_of_lost_memory(bare)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_lost_memory_does_not_make_the_host_wait() -> None:
+    layer = mnemoscope.RelRNN(INPUT, HIDDEN).cuda()
+    x, h = torch.randn(TIME, BATCH, INPUT).cuda(), torch.randn(1, BATCH, HIDDEN).cuda()
+    layer(x, torch.zeros_like(h))  # compiles
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        layer._warn_of_lost_memory((h,))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    with pytest.warns(UserWarning, match="without its memory"):
+        layer(x, h)
 
 
 @every_layer

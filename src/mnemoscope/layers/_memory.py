@@ -120,6 +120,24 @@ def values_can_be_read(tensor: Tensor) -> bool:
     return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
+class NonzeroCheck:
+    """Whether a tensor on a GPU has a number that is not zero, without waiting for the device."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._found = torch.empty((), dtype=torch.bool, pin_memory=True)
+        self._found.copy_(tensor.detach().any(), non_blocking=True)
+        self._done = torch.cuda.Event()
+        self._done.record(torch.cuda.current_stream(tensor.device))
+
+    def is_done(self) -> bool:
+        """True once the device has come so far."""
+        return self._done.query()
+
+    def found(self) -> bool:
+        """Return the answer; only once `is_done`."""
+        return bool(self._found)
+
+
 def append_state(memory: Memory, h: Tensor, key: Tensor) -> Memory:
     """Return the memory with one more slot, which holds h (batch, hidden) and its key (batch, hidden)."""
     return Memory(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -10,8 +11,10 @@ from torch import Tensor
 from mnemoscope.layers._base import Layer, Weights
 from mnemoscope.layers._carried import AttentiveState, CarryingTensor, plain, present_state
 from mnemoscope.layers._checks import InputError, state_error, warn_caller
-from mnemoscope.layers._memory import Memory, add_empty_slots, empty_memory, values_can_be_read
+from mnemoscope.layers._memory import Memory, NonzeroCheck, add_empty_slots, empty_memory, values_can_be_read
 from mnemoscope.recurrence import State
+
+_nonzero_checks: WeakKeyDictionary[Layer, NonzeroCheck] = WeakKeyDictionary()  # a layer that has one can be copied
 
 
 class MemoryLayer(Layer):
@@ -86,10 +89,17 @@ class MemoryLayer(Layer):
         return AttentiveState(visible, h, memory, self.memory_layout)
 
     def _warn_of_lost_memory(self, visible: tuple[Tensor, ...]) -> None:
-        """Warn, once for each layer, of a state that was computed and comes without its memory."""
+        """Warn, once for each layer, of a state that is not zero and comes without its memory.
+
+        On a GPU it is known later that it is not zero, and told at the next call: nobody waits for the device.
+        """
         if self._warned_of_lost_memory or not values_can_be_read(visible[0]):
             return
-        if not any(bool(t.any()) for t in visible):
+        if visible[0].is_cuda:
+            is_nonzero = self._an_earlier_state_was_nonzero(visible[0])
+        else:
+            is_nonzero = any(bool(t.any()) for t in visible)
+        if not is_nonzero:
             return
         self._warned_of_lost_memory = True
         names = " and ".join(self.state_names)
@@ -98,6 +108,14 @@ class MemoryLayer(Layer):
             "the state as the layer gave it, or what .detach(), .clone(), .to() and h[:, rows] make of it; buffers "
             "that store h alone lose the memory. A learned first state has none: ignore this then"
         )
+
+    def _an_earlier_state_was_nonzero(self, h: Tensor) -> bool:
+        """Return what the last check of an h on a GPU found; False while it is not known. Then check this h."""
+        check = _nonzero_checks.get(self)
+        if check is not None and not check.is_done():
+            return False
+        _nonzero_checks[self] = NonzeroCheck(h)
+        return check is not None and check.found()
 
     def present_state(self, state: AttentiveState) -> State:
         """Return h, or (h, c), where h carries the memory."""
