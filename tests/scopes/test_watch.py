@@ -80,6 +80,34 @@ def test_watch_uses_few_sequences():
     assert list(Watch(nn.GRU(3, 4), torch.randn(9, 12, 3), sequences=2).inputs.shape) == [9, 2, 3]
 
 
+class Summed(nn.Module):
+    """Wants a gain for each sequence, and returns a loss before its outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(3, 8)
+
+    def forward(self, x, gain):
+        assert gain.shape == (x.shape[1], 1)
+        return {"loss": x.sum(), "noise": torch.zeros(len(x), x.shape[1], 8), "y": self.rnn(x * gain)[0]}
+
+
+def test_watch_takes_the_options_of_examine():
+    model, x, gain = Summed(), torch.randn(20, 6, 3), torch.rand(6, 1)
+    watch = Watch(model, x, sequences=4, batch_first=False, kwargs={"gain": gain}, output="y")
+    expected = horizon(model, x[:, :4], batch_first=False, kwargs={"gain": gain[:4]}, output="y")
+    assert watch.look()["horizon"] == expected.figures["horizon"] > 1
+    with pytest.raises(MnemoscopeError, match="gain"):
+        Watch(model, x, batch_first=False)
+
+
+def test_watch_reads_channels_first():
+    model = nn.Conv1d(3, 8, 4)
+    x = torch.randn(4, 3, 20)
+    looked = Watch(model, x, channels_first=True).look()["horizon"]
+    assert looked == horizon(model, x, channels_first=True).figures["horizon"]
+
+
 def test_finding_before_the_first_look():
     assert Watch(nn.GRU(3, 4), torch.randn(9, 2, 3)).finding().status == "not applicable"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mnemoscope.adapters import Layout, adapt
+from mnemoscope.adapters import Layout, Output, adapt
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import one_line_errors
@@ -39,7 +39,7 @@ class Watch:
     training has diverged, is recorded as NaN and never stops the training.
 
     Args:
-        model, inputs, batch_first: as for `mnemoscope.examine`.
+        model, inputs, batch_first, channels_first, kwargs, output: as for `mnemoscope.examine`.
         every: updates between two looks.
         sequences: how many of the given ones are used.
         fraction: of the largest gradient by an earlier input, under which a gradient counts as gone.
@@ -60,6 +60,9 @@ class Watch:
         sequences: int = 4,
         fraction: float = 0.01,
         batch_first: bool | None = None,
+        channels_first: bool | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        output: Output | None = None,
         log: Callable[[dict[str, float]], Any] | None = None,
     ) -> None:
         if every < 1 or sequences < 1 or not 0 < fraction < 1:
@@ -70,13 +73,20 @@ class Watch:
         self.every = every
         self.fraction = fraction
         self.log = log
+        options: dict[str, Any] = {"channels_first": channels_first, "kwargs": kwargs, "output": output}
         with one_line_errors("watch"), untouched(model):
-            layout = adapt(model, inputs, batch_first).layout  # raises if inputs do not fit the model
-        self.batch_first = None if layout in (Layout.CHANNELS_FIRST, Layout.UNBATCHED) else layout is Layout.BATCH_FIRST
-        self.inputs = inputs
+            layout = adapt(model, inputs, batch_first, **options).layout  # raises if inputs do not fit the model
+        if layout not in (Layout.CHANNELS_FIRST, Layout.UNBATCHED):
+            batch_first = layout is Layout.BATCH_FIRST
+
+        # A few sequences, and what `kwargs` has for them.
         if isinstance(inputs, Tensor) and layout is not Layout.UNBATCHED:
             axis = layout.batch_axis
-            self.inputs = inputs.narrow(axis, 0, min(sequences, inputs.shape[axis]))
+            given = inputs.shape[axis]
+            inputs = inputs.narrow(axis, 0, min(sequences, given))
+            options["kwargs"] = _first_rows(kwargs, given, sequences)
+        self.inputs = inputs
+        self._adapt = functools.partial(adapt, model, inputs, batch_first, **options)
         self.updates = 0
         self.history: list[dict[str, float]] = []
 
@@ -91,7 +101,7 @@ class Watch:
         try:
             with one_line_errors("watch"), untouched(self.model):
                 # Adapted anew: embedded inputs and parametrized weights change with the parameters.
-                subject = Subject(self.model, adapt(self.model, self.inputs, self.batch_first))
+                subject = Subject(self.model, self._adapt())
                 figures |= self._measure(subject)
         except MnemoscopeError:
             pass
@@ -132,6 +142,18 @@ class Watch:
             title=title,
             question="How does the memory change while the model is trained?",
         )
+
+
+def _first_rows(value: Any, batch: int, count: int) -> Any:
+    """Return what belongs to the first sequences of arguments that have a row, or a column, for each of `batch`."""
+    if isinstance(value, Mapping):
+        return {name: _first_rows(part, batch, count) for name, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_first_rows(part, batch, count) for part in value)
+    if not isinstance(value, Tensor):
+        return value
+    axis = next((axis for axis in range(min(2, value.dim())) if value.shape[axis] == batch), None)
+    return value if axis is None else value.narrow(axis, 0, min(count, batch))
 
 
 def _contraction(subject: Subject) -> float:
