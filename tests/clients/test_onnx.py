@@ -53,7 +53,8 @@ def assert_same(found: list[np.ndarray], expected: Any) -> None:
 @pytest.mark.parametrize("kind", [*DYNAMIC, *GROWING])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_new_exporter(kind: type, layers: int, tmp_path: Path) -> None:
-    """By torch.export: length and batch are dynamic, where a layer's state has a constant size."""
+    """The new exporter (torch.export): batches of any size. Sequences of any length but for MemRNN and MemLSTM, whose
+    memory grows with the length."""
     model = Model(kind(INPUT, HIDDEN, layers)).eval()
     x = torch.randn(TIME, BATCH, INPUT)
     sizes: dict[int, Any] = {1: torch.export.Dim("batch", min=2)}
@@ -67,7 +68,8 @@ def test_new_exporter(kind: type, layers: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [*DYNAMIC, *GROWING])
 def test_old_exporter(kind: type, tmp_path: Path) -> None:
-    """By tracing: the length is dynamic where the equations are torch's, the batch for every layer."""
+    """The old exporter (tracing): batches of any size for every layer. Sequences of any length for RNN, LSTM and GRU,
+    which ONNX knows; the others are unrolled for the length of the example."""
     model = Model(kind(INPUT, HIDDEN)).eval()
     x = torch.randn(TIME, BATCH, INPUT)
     has_operator = kind in (mnemoscope.RNN, mnemoscope.LSTM, mnemoscope.GRU)
@@ -82,6 +84,7 @@ def test_old_exporter(kind: type, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [mnemoscope.LSTM, mnemoscope.GRU, mnemoscope.RelLSTM])
 def test_two_directions_and_batch_first(kind: type, tmp_path: Path) -> None:
+    """Two directions and `batch_first`, exported with any length and batch."""
     layer = kind(INPUT, HIDDEN, batch_first=True, bidirectional=True).eval()
     x = torch.randn(BATCH, TIME, INPUT)
     sizes = ({0: torch.export.Dim("batch", min=2), 1: torch.export.Dim("time", min=2)},)
@@ -114,6 +117,7 @@ class Streaming(nn.Module):
 
 @pytest.mark.parametrize("kind", [mnemoscope.RelRNN, mnemoscope.RelLSTM])
 def test_memory_goes_in_and_out(kind: type, tmp_path: Path) -> None:
+    """A sequence in pieces: the state with its memory is an input and an output of the exported model."""
     layer = kind(INPUT, HIDDEN, buffer=2, relevant=2).eval()
     model = Streaming(layer)
     x = torch.randn(TIME, BATCH, INPUT)

@@ -27,6 +27,7 @@ def cleanrl_states(layer: Any, x: Tensor, state: Any, done: Tensor) -> tuple[Ten
 
 @pytest.mark.parametrize("kind", [mnemoscope.RelLSTM, mnemoscope.MemLSTM])
 def test_cleanrl_trains_the_network_that_plays(kind: type) -> None:
+    """CleanRL's handling of states (ppo_atari_lstm.py, written anew): updates compute what was played."""
     layer = kind(INPUT, HIDDEN)
     x, done = torch.randn(2 * STEPS, ENVIRONMENTS, INPUT), (torch.rand(2 * STEPS, ENVIRONMENTS) < 0.2).float()
     zeros = torch.zeros(1, ENVIRONMENTS, HIDDEN)
@@ -45,6 +46,7 @@ def test_cleanrl_trains_the_network_that_plays(kind: type) -> None:
 
 @pytest.mark.clients
 def test_recurrent_ppo_plays_with_the_memory_and_says_that_updates_lose_it(monkeypatch) -> None:
+    """RecurrentPPO plays with the memory. Its buffer stores h and c alone: updates begin without it, with a warning."""
     sb3 = pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed (extra `clients`)")
     policies = pytest.importorskip("sb3_contrib.common.recurrent.policies")
 
@@ -74,6 +76,7 @@ def test_recurrent_ppo_plays_with_the_memory_and_says_that_updates_lose_it(monke
 @pytest.mark.clients
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torchrl_says_that_it_loses_the_memory() -> None:
+    """LSTMModule stores h and c alone: the memory is lost from call to call, with a warning."""
     modules = pytest.importorskip("torchrl.modules", reason="torchrl is not installed (extra `clients`)")
     tensordict = pytest.importorskip("tensordict", reason="tensordict is not installed (extra `clients`)")
     layer = mnemoscope.RelLSTM(INPUT, HIDDEN, batch_first=True)

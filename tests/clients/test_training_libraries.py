@@ -58,6 +58,7 @@ def check_two_pieces(model: nn.Module, plain: Streaming, tolerance: float, backw
 @every_layer
 @pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
 def test_fabric(kind: type, precision: str) -> None:
+    """A sequence in two pieces through a module of Fabric, in bf16-mixed and float32: the memory is carried on."""
     from lightning_fabric import Fabric
 
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
@@ -69,6 +70,7 @@ def test_fabric(kind: type, precision: str) -> None:
 @every_layer
 @pytest.mark.parametrize("precision", ["bf16", "no"])
 def test_accelerate(kind: type, precision: str) -> None:
+    """A sequence in two pieces through a prepared module, in bf16 and float32: the memory is carried on."""
     accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed (extra `clients`)")
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = accelerate.Accelerator(mixed_precision=precision, cpu=True)
@@ -78,6 +80,7 @@ def test_accelerate(kind: type, precision: str) -> None:
 
 @every_layer
 def test_lightning_utilities_and_fsdp_rebuild_states(kind: type) -> None:
+    """States that `apply_to_collection`, and FSDP's like function, take apart and rebuild keep type and memory."""
     from lightning_utilities.core.apply_func import apply_to_collection
     from torch.distributed.utils import _apply_to_tensors
 
@@ -90,6 +93,7 @@ def test_lightning_utilities_and_fsdp_rebuild_states(kind: type) -> None:
 
 
 def test_lightning_callback_is_pickled() -> None:
+    """The callback that watches the memory is pickled, as ddp_spawn does."""
     pytest.importorskip("lightning", reason="Lightning is not installed")
     callback = lightning_callback(torch.randn(2, 9, 3), every=7, prefix="m/", tolerance=0.1)
     restored = pickle.loads(pickle.dumps(callback))
@@ -99,7 +103,7 @@ def test_lightning_callback_is_pickled() -> None:
 
 @pytest.mark.clients
 def test_lightning_in_two_spawned_processes(tmp_path: Path) -> None:
-    """In a process of its own: ddp_spawn must find the module and the callback by importing a file."""
+    """Training in two processes by `strategy="ddp_spawn"`, with the callback that watches the memory."""
     pytest.importorskip("lightning", reason="Lightning is not installed")
     script = tmp_path / "train.py"
     script.write_text(SPAWNED)
@@ -167,6 +171,7 @@ class WithLoss(nn.Module):
 @pytest.mark.clients
 @every_layer
 def test_hugging_face_trainer_with_states(kind: type, tmp_path: Path) -> None:
+    """HF Trainer in bf16 trains, evaluates and predicts with a model that returns its state beside the logits."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra `hf`)")
     pytest.importorskip("accelerate", reason="accelerate is not installed (extra `clients`)")
     data = [{"x": torch.randn(TIME, INPUT), "labels": torch.tensor(k % 2)} for k in range(16)]
@@ -185,6 +190,7 @@ def test_hugging_face_trainer_with_states(kind: type, tmp_path: Path) -> None:
 @every_layer
 @pytest.mark.filterwarnings("ignore")
 def test_tensorboard_graph(kind: type, tmp_path: Path) -> None:
+    """`SummaryWriter.add_graph` of a model that returns its state."""
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from torch.utils.tensorboard import SummaryWriter
 
@@ -195,7 +201,7 @@ def test_tensorboard_graph(kind: type, tmp_path: Path) -> None:
 
 @pytest.mark.clients
 def test_fastai_resets_models() -> None:
-    """fastai calls reset(), without arguments, of whatever has it."""
+    """A Learner with ModelResetter trains: it calls `reset()`, without arguments, of whatever has it."""
     basics = pytest.importorskip("fastai.basics", reason="fastai is not installed: it needs a torchvision that fits")
     from fastai.callback.rnn import ModelResetter
 

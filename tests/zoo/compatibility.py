@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import pathlib
 import re
+from collections.abc import Sequence
 
 from zoo_models import ZOO
 
@@ -13,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 HEAD = """# Compatibility
 
 Models and libraries that nobody here wrote, with which Mnemoscope is tried. This page is written by
-`python tests/zoo/compatibility.py`; the versions are those of constraints.txt.
+`python tests/zoo/compatibility.py`; the versions are those of constraints.txt and tests/clients/constraints.txt.
 
 ## Models
 
@@ -27,18 +28,22 @@ examined by `mnemoscope.examine(model, inputs)`. What is known of it must be fou
 CLIENTS = """
 ## Libraries that use the layers
 
-`pytest -m clients` runs the tests in `tests/clients`, which put the layers where nn.LSTM stood.
+`make clients` runs the tests in `tests/clients`, which put the layers where nn.LSTM stood. Each row is a test.
 
-| tried with | what |
+| tried with | what was tried |
 |---|---|
 """
 
 
 def versions() -> dict[str, str]:
-    """Return the exact versions in constraints.txt, by package in lower case."""
-    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
-    pinned = (line.split("==") for line in lines if "==" in line)
-    return {_key(name): version.strip() for name, version in pinned}
+    """Return the exact versions in both files of constraints, by package in lower case."""
+    found = {}
+    for file in ("constraints.txt", "tests/clients/constraints.txt"):
+        lines = (ROOT / file).read_text("utf-8").splitlines()
+        found.update(
+            {_key(name): version.strip() for name, version in (line.split("==") for line in lines if "==" in line)}
+        )
+    return found
 
 
 def _key(name: str) -> str:
@@ -46,16 +51,33 @@ def _key(name: str) -> str:
 
 
 def client_rows() -> list[str]:
-    """Return a row for every test of a client: its file and its name in words, with the first line of its docstring."""
+    """Return a row for every test of a client: the packages that it imports, and its docstring."""
+    pinned = versions()
     rows = []
     for path in sorted((ROOT / "tests" / "clients").glob("test_*.py")):
-        for node in ast.parse(path.read_text("utf-8")).body:
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                words = node.name.removeprefix("test_").replace("_", " ")
-                said = (ast.get_docstring(node) or "").partition("\n")[0]
-                what = f"{words}: {said[0].lower()}{said[1:]}" if said else words
-                rows.append(f"| {path.stem.removeprefix('test_').replace('_', ' ')} | {what} |")
+        module = ast.parse(path.read_text("utf-8"))
+        shared = imported([node for node in module.body if isinstance(node, ast.Expr | ast.Assign)])
+        for test in module.body:
+            if not isinstance(test, ast.FunctionDef) or not test.name.startswith("test_"):
+                continue
+            said = ast.get_docstring(test)
+            if said is None:
+                raise SystemExit(f"{path.name}: {test.name} does not say what it tries; give it a docstring")
+            packages = [f"{name} {pinned.get(_key(name), '')}".strip() for name in imported([test]) or shared]
+            rows.append(f"| {', '.join(packages) or 'torch'} | {' '.join(said.split())} |")
     return rows
+
+
+def imported(nodes: Sequence[ast.AST]) -> list[str]:
+    """Return the packages of others that are imported somewhere in these nodes."""
+    found: dict[str, None] = {}
+    for node in (inner for outer in nodes for inner in ast.walk(outer)):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "importorskip":
+            found[ast.literal_eval(node.args[0])] = None
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found[node.module] = None
+    packages = dict.fromkeys(name.partition(".")[0] for name in found)
+    return [name for name in packages if name != "torch"]
 
 
 def page() -> str:
