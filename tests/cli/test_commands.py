@@ -14,6 +14,7 @@ import tyro
 from mnemoscope import MnemoscopeError
 from mnemoscope.cli import COMMANDS, main
 from mnemoscope.cli._console import error_line, parse
+from mnemoscope.files import locked
 from mnemoscope.systems import SYSTEMS
 from mnemoscope.tasks import TASKS
 from mnemoscope.theory import Row, Statement
@@ -225,6 +226,14 @@ def test_compare_writes_figure_table_and_json(run: Path, tmp_path: Path, capsys,
     row = json.loads(capsys.readouterr().out)["runs"][0]
     assert [record["update"] for record in row["curve"]] == [2, 4]
     assert "must end in .png, .svg, .pdf" in fails(["compare", str(run), "--figure", "x.gif"], capsys)
+
+
+def test_compare_waits_for_another_that_writes_to_the_folder(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("mnemoscope.cli._commands.compare.LOCK_SECONDS", 0.0)
+    compare = ["compare", str(run), "--figure", str(tmp_path / "figures" / "curves.png")]
+    with locked(tmp_path / "figures"):
+        assert "is in use by another process; wait for it to end" in fails(compare, capsys)
+    assert main([*compare, "--quiet"]) == 0
 
 
 def test_list_names_models_tasks_scopes_and_systems(capsys) -> None:

@@ -42,7 +42,7 @@ def examination_folder(run: Path) -> Path:
 def save_examinations(examinations: Mapping[str, Examination], folder: Path) -> None:
     """Save one examination in the folder itself, several in folders inside it, which models.json lists in their order.
 
-    Whoever reads the folder meanwhile, or after a kill, finds what was there before or all that is new: findings.json
+    A reader of the folder, meanwhile or after a kill, finds what was there before or all that is new: findings.json
     and models.json are replaced at once, the latter counts only without the former, and folders get names of their own.
     """
     with locked(folder, wait=LOCK_SECONDS, again=True):

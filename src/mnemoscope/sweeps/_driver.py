@@ -78,7 +78,7 @@ def run_jobs(
 
     Args:
         jobs: taken one by one as there is room, so that any number of them fits into memory.
-        folder: where the jobs' folders, failures.jsonl and logs/ go; whoever calls this holds its lock.
+        folder: where the jobs' folders, failures.jsonl and logs/ go; the caller holds its lock.
         engine: where they run.
         total: how many jobs there are.
         is_done: True for a job that need not run; by default, one whose folder has a summary.json.

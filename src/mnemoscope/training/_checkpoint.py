@@ -55,7 +55,7 @@ def write_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 def write_best(folder: Path, checkpoint: Checkpoint) -> None:
     """Write the best checkpoint so far: first new tensors, then best.json, which names them; then delete the old ones.
 
-    So whoever reads best.json finds the old pair or the new one.
+    So a reader of best.json finds the old pair or the new one.
     """
     tensors = _write(folder, checkpoint, f"best-{checkpoint.update:08d}.safetensors", BEST)
     for path in folder.glob("best*.safetensors"):
