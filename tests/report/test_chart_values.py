@@ -8,6 +8,7 @@ from mnemoscope.finding import Finding
 from mnemoscope.report import RunRow, learning_charts, learning_finding
 from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Plane, Points, finite_markers, log_range
 from mnemoscope.report._charts import charts_of, scopes_of
+from mnemoscope.report._interactive import plotly_chart
 
 same = np.testing.assert_array_equal
 
@@ -243,6 +244,31 @@ def test_planes_of_several_models_share_one_color_scale_or_say_that_they_do_not(
     planes = [chart for chart in charts_of(examinations, "landscape") if chart.key.startswith("landscape-plane")]
     assert [chart.title for chart in planes] == [f"The cost around {name} ({words})" for name in "ab"]
     assert [chart.marks[0].color_range for chart in planes] == [color_range] * 2
+
+
+@pytest.mark.parametrize(
+    ("factor", "color_range", "words"),
+    [
+        (8.0, (1.0, 48.0), "one color scale for all models"),
+        (9.0, None, "colors on a scale of its own"),  # it would span 53, more than ten times 5
+    ],
+)
+def test_attention_maps_of_several_models_share_one_color_scale_or_say_that_they_do_not(factor, color_range, words):
+    attention = np.arange(1.0, 7.0).reshape(2, 3)
+    examinations = {}
+    for name, scale in (("a", 1.0), ("b", factor)):
+        series = {"attention": scale * attention, "received": np.ones(3)}
+        examinations[name] = made(attention=Finding("attention", "S.", "estimated", series=series))
+    maps = [chart for chart in charts_of(examinations, "attention") if chart.key.startswith("attention-map")]
+    assert [chart.title for chart in maps] == [f"Where {name} looks ({words})" for name in "ab"]
+    assert [chart.marks[0].color_range for chart in maps] == [color_range] * 2
+    drawn = [plotly_chart(chart)["data"][0] for chart in maps]
+    assert [(trace.get("zmin"), trace.get("zmax")) for trace in drawn] == [color_range or (None, None)] * 2
+
+
+def test_shares_of_paths_are_colored_from_0_to_1():
+    found = charts("paths", {"share": np.full((2, 3), 0.4), "gradient": np.ones(3), "depth": np.ones(3)})
+    assert found["paths-hops-0"].marks[0].color_range == (0.0, 1.0)
 
 
 def test_plane_of_one_model_has_its_own_range_and_no_remark():

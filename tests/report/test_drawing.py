@@ -167,6 +167,14 @@ def test_color_range_of_a_plane_in_plotly_and_in_matplotlib():
     assert "zmin" not in own
 
 
+def test_color_range_of_a_heat_map_in_plotly_and_in_matplotlib():
+    z = np.arange(6.0).reshape(2, 3)
+    given = HeatMap("h", np.arange(3.0), np.arange(2.0), z, color_range=(-10.0, 30.0))
+    (drawn,) = plotly_chart(chart(given))["data"]
+    assert (drawn["zmin"], drawn["zmax"]) == (-10, 30)
+    assert axes_of(chart(given)).collections[0].get_clim() == (-10, 30)
+
+
 def test_equal_axes_make_a_circle_round_in_plotly_and_in_matplotlib():
     angle = np.linspace(0, 6.3, 100)
     circle = Line("c", np.cos(angle), np.sin(angle))

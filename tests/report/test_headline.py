@@ -41,6 +41,42 @@ def test_horizon_headline_at_equality(reach, needs, shown):
     assert headline(0, examined(needs, horizon=horizon(reach))) == shown
 
 
+def spreads(examination):
+    return [headline.values[0].spread for headline in headlines({"m": examination})]
+
+
+def test_headlines_have_their_own_spread():
+    reached = horizon(10.0, gradient=(2.0, 1.0, 0.5))
+    reached = replace(
+        reached, spread={"horizon": np.array([7.0, 12.0]), "input_gradient": np.array([[1, 0.8, 0.4], [3, 1.2, 0.6]])}
+    )
+    figures = {"largest": -0.1, "standard_error": 0.02}
+    lyapunov = Finding("lyapunov", "L.", "estimated", figures=figures, labels={"regime": "contractive"})
+    figures = {"bptt_window": 31.0, "bptt_window_measured": 20.0, "steps": 100.0}
+    truncation = Finding("truncation", "T.", "estimated", figures=figures)
+    assert spreads(examined(30, horizon=reached, lyapunov=lyapunov, truncation=truncation)) == [
+        "7 to 12 over sequences and output steps",
+        "± 0.04 (two standard errors)",
+        "20 were measured, for all sequences together",
+        "0.4 to 0.6 in the middle half",
+    ]
+
+
+def test_a_horizon_that_all_sequences_agree_on():
+    agreed = replace(horizon(10.0), spread={"horizon": np.array([10.0, 10.0])})
+    assert spreads(examined(horizon=agreed))[0] == "the same for all sequences and output steps"
+
+
+def test_what_is_proved_or_not_known_has_no_spread():
+    assert spreads(examined()) == ["", "", "", ""]
+    assert spreads(examined(horizon=horizon(100, explodes_at=7.0)))[0] == ""
+    figures = {"lambda": 0.5, "typical_jacobian": 0.3}
+    proved = Finding("stability", "S.", "estimated", figures=figures, certified=("lambda",))
+    assert spreads(examined(stability=proved))[1] == ""
+    seen = Finding("stability", "S.", "estimated", figures=figures)
+    assert spreads(examined(stability=seen))[1] == "the largest; 0.3 in the median"
+
+
 def test_horizon_headline_of_an_exploding_gradient():
     shown = headline(0, examined(30, horizon=horizon(100, explodes_at=7.0)))
     assert shown == ("explodes", "from 7 steps back", "bad")

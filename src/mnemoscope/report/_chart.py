@@ -97,7 +97,8 @@ class Bars:
 class HeatMap:
     """z (rows, columns) as colors, over y (rows,) and x (columns,). Row 0 is at the top.
 
-    Where columns and rows are not numbers, or not at even distances, they have labels.
+    Where columns and rows are not numbers, or not at even distances, they have labels. `color_range` is the range of z
+    that the colors span; that of z itself if it is None.
     """
 
     name: str
@@ -106,6 +107,7 @@ class HeatMap:
     z: np.ndarray
     x_labels: tuple[str, ...] = ()
     y_labels: tuple[str, ...] = ()
+    color_range: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         _check_grid(self)

@@ -135,9 +135,9 @@ def _draw_mark(figure: Any, axes: Any, mark: Mark, number: int, count: int) -> N
         case Bars():
             _draw_bars(axes, mark, number, count)
         case HeatMap():
-            drawn = axes.pcolormesh(
-                mark.x, mark.y, mark.z, cmap=COLOR_SCALE.lower(), shading="nearest", rasterized=True
-            )
+            low, high = mark.color_range or (None, None)
+            colors = {"cmap": COLOR_SCALE.lower(), "vmin": low, "vmax": high}
+            drawn = axes.pcolormesh(mark.x, mark.y, mark.z, shading="nearest", rasterized=True, **colors)
             axes.invert_yaxis()  # row 0 at the top, as in a matrix
             if mark.x_labels:
                 axes.set_xticks(mark.x, [_escape(label) for label in mark.x_labels], rotation=45, ha="right")

@@ -48,7 +48,7 @@ class ScopeWarning:
 
 @dataclass(frozen=True)
 class HeadlineValue:
-    """One model's value under a headline: the value, a remark, whether it is good or bad news, and its status."""
+    """One model's value under a headline: the value, a remark, whether it is good or bad news, status and spread."""
 
     model: str
     index: int  # of the model among all on the page
@@ -56,6 +56,7 @@ class HeadlineValue:
     remark: str
     tone: str = ""  # "good", "bad" or neither
     status: str = ""  # "certified" or "estimated"; empty if there is no value
+    spread: str = ""  # over what was looked at, in words; empty if there is none, as of what is proved
 
     @property
     def note(self) -> str:
@@ -130,10 +131,10 @@ def _horizon_remark(value: HeadlineValue, common: str) -> str:
 def headlines(examinations: Mapping[str, Examination]) -> list[Headline]:
     """Return four headlines: horizon against need, regime, safe BPTT length, gradient at the far end."""
     return [
-        _headline("Memory horizon", ("horizon",), _horizon, examinations),
-        _headline("Dynamics", ("lyapunov", "stability"), _regime, examinations),
-        _headline("Safe BPTT length", ("truncation",), _window, examinations),
-        _headline("Gradient at the far end", ("horizon",), _far_gradient, examinations),
+        _headline("Memory horizon", ("horizon",), _horizon, _horizon_spread, examinations),
+        _headline("Dynamics", ("lyapunov", "stability"), _regime, _regime_spread, examinations),
+        _headline("Safe BPTT length", ("truncation",), _window, _window_spread, examinations),
+        _headline("Gradient at the far end", ("horizon",), _far_gradient, _far_gradient_spread, examinations),
     ]
 
 
@@ -141,6 +142,7 @@ def _headline(
     title: str,
     scopes: tuple[str, ...],
     read: Callable[[Examination], HeadlineParts],
+    read_spread: Callable[[Examination], str],
     examinations: Mapping[str, Examination],
 ) -> Headline:
     """A headline links to the first of `scopes` that any model has a finding of."""
@@ -148,7 +150,8 @@ def _headline(
     values = []
     for index, (name, examination) in enumerate(examinations.items()):
         value, remark, tone, status = read(examination)
-        values.append(HeadlineValue(name, index, value, remark, tone, status))
+        spread = read_spread(examination) if status == "estimated" else ""
+        values.append(HeadlineValue(name, index, value, remark, tone, status, spread))
     return Headline(title, found[0] if found else scopes[0], tuple(values))
 
 
@@ -188,6 +191,17 @@ def _horizon(examination: Examination) -> HeadlineParts:
     return value, f"{NEEDS} {format_number(needs)}", "good" if enough else "bad", status
 
 
+def _horizon_spread(examination: Examination) -> str:
+    """The 5 % and 95 % quantiles of the horizons of single sequences and output steps."""
+    found = examination.findings["horizon"].spread.get("horizon")
+    if found is None or found.shape != (2,) or math.isfinite(_figure(examination, "horizon", "explodes_at")):
+        return ""
+    low, high = found.clip(0)
+    if low == high:
+        return "the same for all sequences and output steps"
+    return f"{format_number(low)} to {format_number(high)} over sequences and output steps"
+
+
 def _regime(examination: Examination) -> HeadlineParts:
     """What was proved; else how states move in the long run; else the largest stretch that was seen in one step."""
     factor = _figure(examination, "stability", "lambda")
@@ -202,6 +216,14 @@ def _regime(examination: Examination) -> HeadlineParts:
     if not math.isnan(factor):
         return _regime_label(examination, "stability"), f"λ ≈ {format_number(factor)}", "", "estimated"
     return _missing(examination, "lyapunov")
+
+
+def _regime_spread(examination: Examination) -> str:
+    error = _figure(examination, "lyapunov", "standard_error")
+    if math.isfinite(error):
+        return f"± {2 * error:.1g} (two standard errors)"
+    typical = _figure(examination, "stability", "typical_jacobian")
+    return f"the largest; {format_number(typical)} in the median" if math.isfinite(typical) else ""
 
 
 def _regime_label(examination: Examination, scope: str) -> str:
@@ -219,20 +241,44 @@ def _window(examination: Examination) -> HeadlineParts:
     return f"{format_number(window)} steps", "keep the gradient within 1 %", "", status
 
 
+def _window_spread(examination: Examination) -> str:
+    """A gradient is that of all sequences: there is one window for them; it may be below what the task needs."""
+    measured = _figure(examination, "truncation", "bptt_window_measured")
+    if math.isnan(measured) or measured == _figure(examination, "truncation", "bptt_window"):
+        return "for all sequences together"
+    return f"{format_number(measured)} were measured, for all sequences together"
+
+
 def _far_gradient(examination: Examination) -> HeadlineParts:
     """The gradient at the lag that the task needs, or at the last lag, relative to the largest of the past."""
     gradient = examination.findings["horizon"].series.get("input_gradient") if _has(examination, "horizon") else None
     if gradient is None or gradient.ndim != 1 or len(gradient) < 2 or not np.nanmax(gradient[1:]) > 0:
         return _missing(examination, "horizon")
     needs = needs_of(examination)
-    last = len(gradient) - 1
-    lag = last if needs is None else min(int(needs), last)
+    lag = _far_lag(examination, gradient)
     relative = float(gradient[lag] / np.nanmax(gradient[1:]))
     value, remark = format_number(relative), f"of the largest, {format_number(lag)} steps back"
     if needs is None:
         return value, remark, "", "estimated"
     explodes = math.isfinite(_figure(examination, "horizon", "explodes_at"))
     return value, remark, "bad" if explodes or not relative >= VANISHED else "good", "estimated"
+
+
+def _far_gradient_spread(examination: Examination) -> str:
+    """The quartiles over sequences and output steps, on the scale of the value itself."""
+    finding = examination.findings["horizon"]
+    gradient, quartiles = finding.series["input_gradient"], finding.spread.get("input_gradient")
+    if quartiles is None or quartiles.shape != (2, len(gradient)):
+        return ""
+    low, high = quartiles[:, _far_lag(examination, gradient)] / np.nanmax(gradient[1:])
+    return f"{format_number(low)} to {format_number(high)} in the middle half"
+
+
+def _far_lag(examination: Examination, gradient: np.ndarray) -> int:
+    """The lag that the task needs, or the last one."""
+    needs = needs_of(examination)
+    last = len(gradient) - 1
+    return last if needs is None else min(int(needs), last)
 
 
 def _missing(examination: Examination, scope: str) -> HeadlineParts:

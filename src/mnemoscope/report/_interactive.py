@@ -26,6 +26,7 @@ from mnemoscope.report._chart import (
     log_ticks,
     tick_label,
 )
+from mnemoscope.report._color_range import without_outliers
 from mnemoscope.report._downsampling import (
     MAX_CLOUD_POINTS,
     MAX_HEAT_CELLS,
@@ -258,17 +259,14 @@ def _grid(mark: HeatMap | Plane, kind: str, z: np.ndarray, x: np.ndarray, y: np.
         "showlegend": False,
         **_named(mark.name),
     }
-    if isinstance(mark, Plane) and mark.color_range is not None:
-        low, high = mark.color_range
+    color_range = mark.color_range
+    if color_range is None and kind == "heatmap":
+        # A few very large sizes would leave all others dark: the scale then ends below them.
+        shown = without_outliers(z)
+        color_range = None if shown is z else (0.0, float(np.nanmax(shown)))
+    if color_range is not None:
         limits = ("cmin", "cmax") if kind == "surface" else ("zmin", "zmax")
-        grid |= dict(zip(limits, (low, high), strict=True))
-
-    # In a heat map of sizes a few very large values would leave all others dark: the scale then ends below them.
-    known = z[np.isfinite(z)]
-    if kind == "heatmap" and known.size and known.min() >= 0:
-        top = float(np.quantile(known, 0.99))
-        if known.max() > 2 * top > 0:
-            grid |= {"zmin": 0.0, "zmax": top}
+        grid |= dict(zip(limits, color_range, strict=True))
     return grid
 
 

@@ -88,8 +88,15 @@ def _heat_map(groups: Sequence[SweepGroup], x: str, y: str, figure: str, title: 
     z = np.full((len(rows), len(columns)), np.nan)
     for place, values in cells.items():
         z[place] = np.mean(values)
-    labels = {"x_labels": tuple(map(str, columns)), "y_labels": tuple(map(str, rows))}
-    mark = HeatMap(title, np.arange(len(columns)), np.arange(len(rows)), z, **labels)
+    mark = HeatMap(
+        title,
+        np.arange(len(columns)),
+        np.arange(len(rows)),
+        z,
+        x_labels=tuple(map(str, columns)),
+        y_labels=tuple(map(str, rows)),
+        color_range=(0.0, 1.0) if of else None,
+    )
     return Chart(f"sweep-{figure}", title, Axis(short_name(x)), Axis(short_name(y)), (mark,))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from mnemoscope.report._chart import Axis, Chart, HeatMap, Line
 from mnemoscope.report._charts.registry import draws_scope
+from mnemoscope.report._color_range import common_range, remark_on_colors, without_outliers
 from mnemoscope.report._view import View, lines_of
 
 _BY_STEP = (
@@ -22,20 +23,27 @@ _BY_STEP = (
 def attention(shown: Sequence[View]) -> list[Chart]:
     """Heat maps of who attends to whom, one per model; what each step's state receives and how long it is kept."""
     charts = []
+    color_range = common_range([without_outliers(_seen(view)) for view in shown])
     for view in shown:
         x, y = Axis("state made at step"), Axis("attending step")
-        charts.append(Chart(f"attention-map-{view.index}", f"Where {view.name} looks", x, y, (_attention_map(view),)))
+        title = f"Where {view.name} looks{remark_on_colors(len(shown), color_range)}"
+        charts.append(Chart(f"attention-map-{view.index}", title, x, y, (_attention_map(view, color_range),)))
     for key, title, unit in _BY_STEP:
         name = f"attention-{key.replace('_', '-')}"
         charts.append(Chart(name, title, Axis("step"), Axis(unit, switch=True), lines_of(shown, key)))
     return charts
 
 
-def _attention_map(view: View) -> HeatMap:
+def _attention_map(view: View, color_range: tuple[float, float] | None) -> HeatMap:
     """Row t is what step t attends to, column s what is given to the state made at step s."""
+    seen = _seen(view)
+    return HeatMap(view.name, np.arange(seen.shape[1]), np.arange(seen.shape[0]), seen, color_range=color_range)
+
+
+def _seen(view: View) -> np.ndarray:
+    """Attention (steps, states); NaN, which stays blank, for what cannot be attended."""
     weights = view.finding.series["attention"].astype(float)
-    seen = np.where(weights > 0, weights, np.nan)  # what cannot be attended stays blank
-    return HeatMap(view.name, np.arange(weights.shape[1]), np.arange(weights.shape[0]), seen)
+    return np.where(weights > 0, weights, np.nan)
 
 
 @draws_scope
@@ -56,7 +64,7 @@ def paths(shown: Sequence[View]) -> list[Chart]:
 def _hops(view: View) -> HeatMap:
     """Row n is the share of the gradient that comes back in n hops, column k the lag."""
     share = view.finding.series["share"].astype(float)
-    return HeatMap(view.name, np.arange(share.shape[1]), np.arange(share.shape[0]), share)
+    return HeatMap(view.name, np.arange(share.shape[1]), np.arange(share.shape[0]), share, color_range=(0.0, 1.0))
 
 
 def _without_negative(line: Line) -> Line:

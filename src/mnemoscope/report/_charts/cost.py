@@ -8,10 +8,10 @@ import numpy as np
 
 from mnemoscope.report._chart import Axis, Chart, Line, Mark, Marker, Plane, Points, finite_markers
 from mnemoscope.report._charts.registry import draws_scope
+from mnemoscope.report._color_range import common_range, remark_on_colors
 from mnemoscope.report._view import View, lines_by_kind, with_bounds
 
 PANELS = 8  # outputs that have a chart of their own
-NARROW = 10  # how many times a plane's own range one color scale may span
 
 
 @draws_scope
@@ -124,27 +124,14 @@ def landscape(shown: Sequence[View]) -> list[Chart]:
             lines += view.line("held_out", "on others", 1, x="x")
         else:
             over_planes.append(view)
-    color_range = _common_range([view.finding.series["cost"] for view in over_planes])
-    remark = ""
-    if len(over_planes) > 1:
-        remark = " (colors on a scale of its own)" if color_range is None else " (one color scale for all models)"
+    color_range = common_range([view.finding.series["cost"] for view in over_planes])
+    remark = remark_on_colors(len(over_planes), color_range)
     planes = []
     for view in over_planes:
         title = f"The cost around {view.name}{remark}"
         planes.append(Chart(f"landscape-plane-{view.index}", title, x, y, (_plane(view, color_range),)))
     line = Chart("landscape-line", "The cost along a line", x, Axis("cost", switch=True), tuple(lines))
     return [line, *planes]
-
-
-def _common_range(costs: Sequence[np.ndarray]) -> tuple[float, float] | None:
-    """The range of all planes together; None if there are not several, or one spans less than a tenth of it."""
-    finite = [cost[np.isfinite(cost)] for cost in costs]
-    if len(finite) < 2 or not all(values.size for values in finite):
-        return None
-    low = float(min(values.min() for values in finite))
-    high = float(max(values.max() for values in finite))
-    narrowest = min(float(np.ptp(values)) for values in finite)
-    return (low, high) if 0 < high - low <= NARROW * narrowest else None
 
 
 def _plane(view: View, color_range: tuple[float, float] | None) -> Plane:
