@@ -58,6 +58,22 @@ def test_by_hand(detach_scores: bool) -> None:
         close(found, truth)
 
 
+@pytest.mark.parametrize("detach_scores", [True, False])
+def test_the_gradient_of_a_gradient_is_that_of_the_equations(detach_scores: bool) -> None:
+    torch.manual_seed(0)
+    layer = mnemoscope.SAB(3, n, store_every=1, top=2, truncation=3, detach_scores=detach_scores, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight_score_l0.mul_(150)
+    x = torch.randn(8, 2, 3, dtype=torch.float64, requires_grad=True)
+    found = []
+    for backend in ("auto", "eager"):
+        with mnemoscope.kernels.backend(backend):
+            (first,) = torch.autograd.grad(layer(x)[0].square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), [x, *layer.parameters()]))
+    for ours, eager in zip(*found, strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-8, atol=1e-9)
+
+
 def test_shows_its_options() -> None:
     assert str(mnemoscope.SAB(3, 4)).endswith("truncation=10)")
     assert "output='h', detach_scores=False" in str(mnemoscope.SAB(3, 4, output="h", detach_scores=False))
