@@ -60,3 +60,13 @@ def test_commands(tmp_path, capsys):
     assert "minigrid has no environment MemoryS8" in capsys.readouterr().err
     assert main(["evaluate", run, "--task", "tmaze"]) == 2
     assert "does not fit" in capsys.readouterr().err
+
+
+def test_gradients_are_measured_behind_the_encoder(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    options = "--task.env MemoryS7 --model RelLSTM --hidden-size 8 --updates 1 --envs 4 --minibatches 2 --rollout 8"
+    assert main(["train", "minigrid", *options.split(), "--evaluate-episodes", "1", "--out", run, "--quiet"]) == 0
+    where = ["--out", str(tmp_path / "page"), "--batch", "2", "--budget", "30", "--json"]
+    assert main(["examine", run, "--scopes", "horizon", "attention", *where]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["models"].values()
+    assert {found["findings"][scope]["status"] for scope in ("horizon", "attention")} == {"estimated"}

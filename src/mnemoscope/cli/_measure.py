@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn
+from torch import Tensor
 
 from mnemoscope.cli._console import terminal
 from mnemoscope.cli._run_row import run_row
@@ -23,6 +24,7 @@ from mnemoscope.cli._targets import Target
 from mnemoscope.files import visible
 from mnemoscope.finding import Examination
 from mnemoscope.report import learning_finding
+from mnemoscope.rl import Policy
 from mnemoscope.scopes import SCOPES, examine
 
 
@@ -121,10 +123,11 @@ def measure(
     progress: ScopeProgress,
 ) -> Examination:
     """Examine one target; after Ctrl-C return what was found so far, marked partial."""
+    model, inputs = _behind_categories(target.model, sequences.inputs)
     with progress.shown(target.name):
         examination = examine(
-            target.model,
-            sequences.inputs,
+            model,
+            inputs,
             sequences.targets,
             sequences.loss,
             scopes,
@@ -155,6 +158,14 @@ def measure(
     if learning is not None:
         findings["learning"] = learning
     return replace(examination, about=about, findings=findings)
+
+
+def _behind_categories(model: Any, inputs: Tensor) -> tuple[Any, Tensor]:
+    """An agent that sees categories behind its encoder, and its features: there are no gradients by categories."""
+    if not isinstance(model, Policy) or (model.spec.cells is None and not model.spec.words):
+        return model, inputs
+    with torch.no_grad():
+        return model.behind_encoder(), model.embed(inputs)
 
 
 def _known_answers(sequences: Sequences) -> dict[str, str]:

@@ -13,6 +13,7 @@ from mnemoscope.adapters import Adapted, Layout, adapt
 from mnemoscope.cli._losses import Loss, read_loss
 from mnemoscope.cli._weights import read_inputs
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.rl import Environment, Policy
 from mnemoscope.scopes import untouched
 from mnemoscope.systems import Known, KnownSystem
 from mnemoscope.tasks import Split, Task
@@ -62,9 +63,12 @@ class Reading:
         return Layout.BATCH_FIRST if self.batch_first else Layout.TIME_FIRST
 
 
-def task_sequences(task: Task, batch_size: int, split: Split = "valid") -> Sequences:
-    """Return a batch of sequences of a task, held-out ones by default."""
-    batch = task.batch(0, batch_size, split)
+def task_sequences(task: Task, batch_size: int, split: Split = "valid", model: Any = None) -> Sequences:
+    """Return a batch of sequences of a task, held-out ones by default; for an agent, what it sees as it plays."""
+    if isinstance(task, Environment) and isinstance(model, Policy):
+        batch = task.played_batch(model, batch_size, split)
+    else:
+        batch = task.batch(0, batch_size, split)
     return Sequences(
         batch.inputs,
         f"{task.name}, {task.length} steps",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.recurrence import State
+from mnemoscope.recurrence import Attention, State
 from mnemoscope.rl._environment import Observation, Spec
 from mnemoscope.training import NetworkConfig, SequenceModel
 
@@ -110,10 +111,10 @@ class Policy(SequenceModel):
     """
 
     def __init__(self, spec: Spec, config: NetworkConfig, *, memoryless: bool = False) -> None:
-        for name, unwanted in (("tied", config.tied), ("dropout", config.dropout > 0)):
-            if unwanted:
-                reason = "the replayed probabilities must be those of the rollout" if name == "dropout" else "no ids"
-                raise MnemoscopeError(f"{name} is not for agents: {reason}; leave it out")
+        if config.dropout:
+            raise MnemoscopeError("dropout is not for agents: what is replayed must be what was played; leave it out")
+        if config.tied:
+            raise MnemoscopeError("tied is not for agents: they read observations and give actions; leave it out")
         only_vector = not config.embedding and spec.cells is None and not spec.words
         features = spec.vector if only_vector else config.embedding or DEFAULT_FEATURES
         super().__init__(features, spec.actions + 1, replace(config, embedding=0))
@@ -129,6 +130,19 @@ class Policy(SequenceModel):
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         return super().step(x, self.initial_state(len(x)) if self.memoryless else state)
+
+    def observe(self, x: Tensor, state: State) -> tuple[Tensor, State, tuple[Attention, ...] | None]:
+        return super().observe(x, self.initial_state(len(x)) if self.memoryless else state)
+
+    def behind_encoder(self) -> Policy:
+        """Return the same policy, with the same weights, for features in place of observations.
+
+        Cells and words are categories, by which there are no gradients: scopes measure from here on.
+        """
+        inner = copy.copy(self)
+        inner._modules = {**self._modules, "encoder": nn.Identity()}
+        inner.input_size = int(self.layer.input_size)  # type: ignore[arg-type]
+        return inner
 
     def forward(self, x: Tensor, state: State | None = None, *, starts: Tensor | None = None) -> tuple[Tensor, State]:
         if not self.memoryless:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mnemoscope.rl._environment import Fleet, Spec
 from mnemoscope.rl._evaluation import play_episodes
+from mnemoscope.rl._play import Player
 from mnemoscope.rl._policy import Policy, observation_size, to_tensor
 from mnemoscope.rl._ppo import PPOConfig, PPOLearner
 from mnemoscope.tasks import Batch, Split, Task
@@ -106,6 +107,15 @@ class Environment(Task):
             inputs.append(to_tensor(observation))
             observation = fleet.step(action.numpy()).observation
         return Batch(torch.stack(inputs), actions)
+
+    @torch.no_grad()
+    def played_batch(self, policy: Policy, size: int, split: Split = "valid") -> Batch:
+        """Return what a policy sees and does in held-out episodes, one after the other, for `length` steps."""
+        player = Player(policy, self.fleet(size), self.generator(split, "played"))
+        player.begin(self.fleet_seed(split, 0))
+        frames = [player.step() for _ in range(self.length)]
+        inputs = torch.stack([frame.observation for frame in frames])
+        return Batch(inputs, torch.stack([frame.action for frame in frames]))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log-probability of the actions."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.rl._environment import Fleet, Observation, Spec, Transition
+from mnemoscope.rl._policy import Policy
 from mnemoscope.rl._ppo import PPOConfig
 from mnemoscope.rl._task import Environment
 from mnemoscope.tasks import Batch, Split, require_at_least
@@ -68,6 +69,10 @@ class TMaze(Environment):
         shown[0] = cues
         inputs = F.one_hot(shown, CUES + 2).to(torch.float32)
         return Batch(inputs, cues)
+
+    def played_batch(self, policy: Policy, size: int, split: Split = "valid") -> Batch:
+        """Return whole episodes: what a policy does in the corridor changes nothing."""
+        return self.batch(0, size, split)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log-probability of the right turn."""

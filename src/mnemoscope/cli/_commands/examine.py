@@ -266,7 +266,7 @@ def _sequences(
     if options.inputs is not None:
         sequences = file_sequences(options.inputs, options.targets_file)
     elif task is not None:
-        sequences = task_sequences(task, options.batch or DEFAULT_BATCH, split)
+        sequences = task_sequences(task, options.batch or DEFAULT_BATCH, split, target.model)
     elif target.system is not None:
         sequences = system_sequences(target.system, options.steps, options.batch, options.seed)
     else:
