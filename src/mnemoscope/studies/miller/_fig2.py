@@ -41,19 +41,18 @@ def run_config(
     *,
     bptt: int = 0,
     quick_updates: int = QUICK_UPDATES,
-    quick_dropout: float = 0.0,
+    lr: float | None = None,
 ) -> RunConfig:
     """Return the run of Figures 2 and 3; with `bptt` back-propagation is cut inside the chunks."""
     return language_model(
         scale,
         NETWORKS[model],
         chunk=CHUNK,
-        lr=LR[model],
+        lr=LR[model] if lr is None else lr,
         seed=seed,
         quick_updates=quick_updates,
         bptt=bptt,
         snapshots=SNAPSHOTS,
-        quick_dropout=quick_dropout,
     )
 
 

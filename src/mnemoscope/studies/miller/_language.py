@@ -27,12 +27,11 @@ def language_model(
     stable: float | None = None,
     bptt: int = 0,
     snapshots: tuple[int, ...] = (),
-    quick_dropout: float = 0.0,
 ) -> RunConfig:
     """Return a run by the rules of PyTorch's word_language_model, which the paper's experiments use.
 
     Args:
-        scale: "quick" has fewer words, updates and units.
+        scale: "quick" has fewer words, updates and units, and no dropout.
         network: of the full size.
         chunk: steps of a chunk of text.
         lr: the first learning rate.
@@ -41,7 +40,6 @@ def language_model(
         stable: the bound on the recurrent weights, if any.
         bptt: where back-propagation is cut inside a chunk; 0 does not.
         snapshots: epochs after which the full version keeps its weights; the quick one keeps four.
-        quick_dropout: the quick version's.
     """
     common = FitConfig(
         batch_size=BATCH,
@@ -63,7 +61,7 @@ def language_model(
     every = quick_updates // 4 if snapshots else 0
     evaluations = {"evaluate_every": quick_updates // 4, "evaluate_batches": 60}
     values |= {"updates": quick_updates, "snapshot_every": every, **evaluations}
-    small = NetworkConfig(network.model, QUICK_SIZE, embedding=QUICK_SIZE, dropout=quick_dropout, init=network.init)
+    small = NetworkConfig(network.model, QUICK_SIZE, embedding=QUICK_SIZE, init=network.init)
     return RunConfig(Words(bptt=chunk, vocabulary=QUICK_WORDS), small, FitConfig(**values))
 
 
