@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
-from mnemoscope.rl import PPOConfig, TMaze
+from mnemoscope.rl import TMaze
 from mnemoscope.sweeps import sweep
 from mnemoscope.training import NetworkConfig, Run, RunConfig
 
@@ -37,15 +37,13 @@ def config_of(L: int, model: str, seed: int) -> RunConfig:
     """Return the configuration of one run; all agents have the same."""
     memoryless = model == "no memory"
     network = NetworkConfig("RelLSTM" if memoryless else model, 64)
-    fit = PPOConfig(
+    fit = replace(
+        TMaze.ppo,
         frames=BUDGETS[L],
-        envs=64,
-        evaluate_every=5,
         evaluate_episodes=1000 if memoryless else 200,
         memoryless=memoryless,
         seed=seed,
         threads=1,
-        device="cpu",
     )
     return RunConfig(TMaze(L), network, fit)
 
@@ -55,7 +53,7 @@ def result_of(folder: Path, L: int, model: str, seed: int) -> Result | None:
     summary = Run(folder).summary() if (folder / "summary.json").exists() else None
     if summary is None:
         return None
-    frames = summary.updates * 64 * (L + 1)
+    frames = summary.updates * TMaze.ppo.envs * (L + 1)
     return Result(L, model, seed, summary.outcome == "solved", frames, float(summary.held_out["success"] or 0.0))
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,13 +29,13 @@ def same_files(one, other) -> bool:
 
 
 def test_memory_learns_what_no_policy_without_memory_can(tmp_path):
-    config = PPOConfig(frames=80_000, envs=64, threads=1, evaluate_every=5, seed=1)
+    config = replace(TMaze.ppo, frames=40_000, threads=1, seed=1)
     summary = train(RunConfig(TMaze(10), NETWORK, config), tmp_path / "run")
     assert summary.outcome == "solved"
     assert summary.held_out["success"] >= 0.98
 
     # The same agent with a memory that is wiped at each step, as in the authors' code, guesses.
-    wiped = PPOConfig(frames=20_000, envs=64, threads=1, evaluate_every=100, evaluate_episodes=1000, memoryless=True)
+    wiped = replace(config, frames=20_000, evaluate_every=100, evaluate_episodes=1000, memoryless=True)
     summary = train(RunConfig(TMaze(10), NETWORK, wiped))
     assert abs(summary.held_out["success"] - 0.5) < 0.05
 
