@@ -36,12 +36,14 @@ def panel(result: Result, symbol: str, number: int, key: str, title: str, *, ste
     return Chart(key, title, Axis("s"), Axis(f"output {CLASSES[number]}"), marks)
 
 
-def grid(result: Result, name: str) -> Panels:
-    """Return all six symbols (rows) and four outputs (columns)."""
-    charts = tuple(
-        panel(result, symbol, number, f"{symbol}-{number}", f"input {symbol}, output {label}", steps=3)
-        for symbol in Symbols.alphabet
-        for number, label in enumerate(CLASSES)
-    )
-    title = f"Outputs under constant symbols, {name} scenario (s = 0 final, 1 initial)"
-    return Panels(f"all-{name}", title, charts, columns=len(CLASSES), share_y=False)
+def rows(result: Result, name: str) -> list[Panels]:
+    """Return the rows of the paper's grid, one figure for each symbol: its four outputs."""
+    found = []
+    for symbol in Symbols.alphabet:
+        charts = tuple(
+            panel(result, symbol, number, f"{symbol}-{number}", f"output {label}", steps=3)
+            for number, label in enumerate(CLASSES)
+        )
+        title = f"Outputs under constant {symbol}, {name} scenario (s = 0 final, 1 initial)"
+        found.append(Panels(f"{name}-{symbol}", title, charts, columns=len(CLASSES), share_y=False))
+    return found

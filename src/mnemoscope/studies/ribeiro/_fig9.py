@@ -7,7 +7,7 @@ from typing import Any
 
 from mnemoscope.report import Panels
 from mnemoscope.studies import Claim, Done, Scale, Study, settings, study, table
-from mnemoscope.studies.ribeiro._bifurcations import found_for, grid
+from mnemoscope.studies.ribeiro._bifurcations import found_for, rows
 from mnemoscope.studies.ribeiro._fig5 import COUNT, FIXED, ORBITS
 from mnemoscope.studies.ribeiro._fig5 import cells as cells_of
 from mnemoscope.studies.ribeiro._separated_symbols import CLIP_ERROR, FEW_WORDS, QUICK, SETTINGS, bifurcation, runs
@@ -31,7 +31,7 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Panels]:
     result = found_for(done, "bad")
-    return [] if result is None else [grid(result, "bad")]
+    return [] if result is None else rows(result, "bad")
 
 
 study(
