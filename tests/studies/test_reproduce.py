@@ -10,7 +10,7 @@ import pytest
 import study_jobs
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.studies import Claim, Verdict, load, read_charts, read_record, reproduce, table
+from mnemoscope.studies import Claim, Result, Verdict, load, read_charts, read_record, reproduce, table
 from mnemoscope.studies import _study as registry
 from mnemoscope.sweeps import LocalEngine
 from mnemoscope.training import RunConfig
@@ -180,6 +180,22 @@ def test_a_run_is_named_by_what_is_not_at_its_default():
     }
     assert RunConfig.from_dict(job.config) == replace(config, fit=replace(config.fit, threads=1))
     assert job.name == study_jobs.train(RunConfig.from_dict(job.config)).name
+
+
+def test_a_run_that_came_without_its_last_weights_is_a_result(finished, tmp_path):
+    """From elsewhere come config.json, metrics.jsonl, summary.json and the best weights."""
+    out = shutil.copytree(finished, tmp_path / "out")
+    for checkpoint in out.glob("runs/*/checkpoints/*"):
+        if checkpoint.stem.isdigit():
+            checkpoint.unlink()
+    shutil.rmtree(out / "miller")
+    assert content(run(study_jobs.trained(), out)) == content(finished)
+    result = Result(next((out / "runs").glob("copy-LSTM-*")))
+    updates, losses = result.curve("loss")
+    assert list(updates) == [2, 4, 5]
+    assert len(losses) == 3
+    assert result.best == result.summary["best"]
+    assert result.run.model("best").state_dict()
 
 
 def test_what_does_not_fit_the_budget_is_left_out(tmp_path):

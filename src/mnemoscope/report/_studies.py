@@ -108,6 +108,12 @@ class IndexRow:
     date: str
 
     @property
+    def word(self) -> str:
+        """The verdict as printed, of the full size if it was run."""
+        shown = [verdicts[0].word for verdicts in self.verdicts.values() if verdicts]
+        return shown[-1] if shown else "open"
+
+    @property
     def words(self) -> str:
         """The verdicts' words, for the filter."""
         words = [found.word for verdicts in self.verdicts.values() for found in verdicts]
@@ -134,9 +140,6 @@ def _study(page: StudyPage, detail: float) -> str:
 def write_studies_index(rows: Sequence[IndexRow], path: Path, title: str) -> Path:
     """Write the index of studies, with a filter by paper, verdict and words."""
     papers = list(dict.fromkeys(row.paper for row in rows))
-    counts = {
-        word: sum(word in row.words.split() for row in rows)
-        for word in ("reproduced", "partly", "contradicted", "open")
-    }
+    counts = {word: sum(row.word == word for row in rows) for word in ("reproduced", "partly", "contradicted", "open")}
     write_atomic(path, fill_template("studies.html", [], rows=rows, papers=papers, counts=counts, title=title).encode())
     return path
