@@ -66,7 +66,7 @@ def test_a_worse_verdict_is_exit_code_1(numbers, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["miller/fig1x"], "'miller/fig1x' is not a study; mnemoscope reproduce lists them; did you mean miller/fig1a"),
+        (["miller/fig1x"], "'miller/fig1x' is not a study; mnemoscope reproduce lists them; did you mean miller/fig1"),
         (["miller/numbers", "--seeds", "0"], "seeds = 0 is not allowed; it must be at least 1"),
         (["miller/numbers", "--budget", "-1"], "budget = -1.0 is not allowed"),
         (["miller/numbers", "--sed", "1"], "--sed"),
