@@ -120,13 +120,15 @@ def cut_pieces(starts: Tensor, lengths: Tensor | None) -> list[Piece]:
     return pieces
 
 
-_PADDING = 4096  # steps of padding that cost less than another call
+# Steps of padding that cost less than another call: on a GPU a call is dear, and rows beside others nearly free.
+_PADDING = 512
+_PADDING_ON_GPU = 1 << 16
 
 
-def group_pieces(pieces: list[Piece], apart: bool) -> list[list[Piece]]:
-    """Return pieces that run as one batch, longest first: of lengths such that little of it is padding.
+def group_pieces(pieces: list[Piece], apart: bool, padding: int = _PADDING) -> list[list[Piece]]:
+    """Return pieces that run as one batch, longest first: of lengths such that at most a third of it is padding.
 
-    With `apart`, those that go on from a state are in batches of their own.
+    `padding` steps of it do not count. With `apart`, those that go on from a state are in batches of their own.
     """
     groups: list[list[Piece]] = []
     carried = [piece for piece in pieces if piece.carried]
@@ -136,7 +138,7 @@ def group_pieces(pieces: list[Piece], apart: bool) -> list[list[Piece]]:
         used = 0  # steps of the last group
         for index, piece in enumerate(chosen):
             used += piece.length
-            if index and groups[-1][0].length * (len(groups[-1]) + 1) <= 2 * used + _PADDING:
+            if index and groups[-1][0].length * (len(groups[-1]) + 1) <= 1.5 * used + padding:
                 groups[-1].append(piece)
             else:
                 groups.append([piece])
@@ -158,7 +160,8 @@ def _run_pieces(
     finals: list[State] = []
     rows: list[int] = []
     made = 0
-    for group in group_pieces(pieces, apart=state is not None and not layer.constant_state_size):
+    apart = state is not None and not layer.constant_state_size
+    for group in group_pieces(pieces, apart, _PADDING_ON_GPU if x.is_cuda else _PADDING):
         # The steps of the pieces, side by side: (longest, pieces). Past its end a piece repeats its last step.
         size = torch.tensor([piece.length for piece in group])
         first = torch.tensor([piece.first * batch + piece.row for piece in group])
