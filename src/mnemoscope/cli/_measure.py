@@ -24,7 +24,7 @@ from mnemoscope.cli._targets import Target
 from mnemoscope.files import visible
 from mnemoscope.finding import Examination
 from mnemoscope.report import learning_finding
-from mnemoscope.rl import Policy
+from mnemoscope.rl import Environment, Policy, film
 from mnemoscope.scopes import SCOPES, examine
 
 
@@ -152,11 +152,13 @@ def measure(
         **_machine(target),
     }
 
-    # How the run learned is a finding beside those of the scopes.
+    # How the run learned, and an episode of an agent, are findings beside those of the scopes.
     findings = dict(examination.findings)
     learning = None if target.run is None else learning_finding(run_row(target.run))
     if learning is not None:
         findings["learning"] = learning
+    if isinstance(target.model, Policy) and isinstance(sequences.task, Environment):
+        findings["episode"] = film(target.model, sequences.task, seed=seed)
     return replace(examination, about=about, findings=findings)
 
 

@@ -31,6 +31,7 @@ class Sequences:
     output_size: int | None = None  # that the loss is defined for
     asked_loss: str = ""  # the loss that was asked for: it must apply
     known: tuple[Known, ...] = ()  # figures whose true values on these inputs are known
+    task: Task | None = None  # that made them
     time_first: bool = False  # True if we made them, as (time, batch, ...); a file's layout is the user's
 
     @property
@@ -76,6 +77,7 @@ def task_sequences(task: Task, batch_size: int, split: Split = "valid", model: A
         task.loss,
         task.needs,
         task.output_size,
+        task=task,
         time_first=True,
     )
 

@@ -1,7 +1,8 @@
 """Agents with memory: environments, what they see, and proximal policy optimization of policies that remember."""
 
 from mnemoscope.rl._environment import Fleet, Observation, Spec, Transition
-from mnemoscope.rl._evaluation import play_episodes
+from mnemoscope.rl._evaluation import play_episodes, play_randomly
+from mnemoscope.rl._film import film
 from mnemoscope.rl._gym import Gym, GymFleet, VectorFleet
 from mnemoscope.rl._memory_need import Poses, memory_poses
 from mnemoscope.rl._minigrid import MiniGrid, MiniGridFleet
@@ -33,6 +34,8 @@ __all__ = [
     "Transition",
     "VectorFleet",
     "advantages",
+    "film",
     "memory_poses",
     "play_episodes",
+    "play_randomly",
 ]

@@ -98,6 +98,14 @@ class Fleet(ABC):
     def state(self) -> dict[str, Any]:
         """Everything that decides about what follows, to be written as JSON."""
 
+    def picture(self, row: int) -> np.ndarray | None:
+        """What one environment looks like now, (height, width, 3) uint8; None if it cannot be drawn."""
+        return None
+
+    def shows_cue(self, row: int) -> bool | None:
+        """Whether one environment shows now what must be remembered; None if it is not known what that is."""
+        return None
+
     @abstractmethod
     def restore(self, state: dict[str, Any]) -> Observation:
         """Go on from where `state` was taken, on a fleet of the same kind and size. Returns the observation there."""

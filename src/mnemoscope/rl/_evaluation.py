@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.rl._environment import Transition
+from mnemoscope.rl._environment import Fleet, Transition
 from mnemoscope.rl._play import Player
 from mnemoscope.rl._policy import Policy
 from mnemoscope.tasks import Split
@@ -89,16 +89,39 @@ def play_episodes(
         seed: decides, with the task's own, which episodes they are.
         callback: called as `callback(done, total)` when episodes have ended.
     """
-    envs = min(episodes, MAX_ENVS)
-    share = [episodes // envs + (row < episodes % envs) for row in range(envs)]
-    generator = task.generator(split, "actions", seed)
-    player = Player(policy, task.fleet(envs), generator)
+    player = Player(policy, task.fleet(min(episodes, MAX_ENVS)), task.generator(split, "actions", seed))
     player.begin(task.fleet_seed(split, seed))
-    count = Episodes(envs, task.spec.success)
+    return _means(lambda: player.step().transition, player.fleet, episodes, callback)
+
+
+def play_randomly(
+    task: Environment,
+    episodes: int = 200,
+    *,
+    split: Split = "test",
+    seed: int = 0,
+    callback: Callable[[int, int], object] = lambda done, total: None,
+) -> dict[str, float]:
+    """Return the same of an agent that draws each action at random: what is to be had for nothing."""
+    fleet = task.fleet(min(episodes, MAX_ENVS))
+    fleet.reset(task.fleet_seed(split, seed))
+    random = np.random.default_rng([seed, 1])
+    return _means(
+        lambda: fleet.step(random.integers(fleet.spec.actions, size=fleet.num_envs)), fleet, episodes, callback
+    )
+
+
+def _means(
+    step: Callable[[], Transition], fleet: Fleet, episodes: int, callback: Callable[[int, int], object]
+) -> dict[str, float]:
+    """The means over the first episodes of each environment, its share of all."""
+    envs = fleet.num_envs
+    share = [episodes // envs + (row < episodes % envs) for row in range(envs)]
+    count = Episodes(envs, fleet.spec.success)
     found: list[list[float]] = []
     with torch.no_grad():
         while len(found) < episodes:
-            ended = count.add(player.step().transition)
+            ended = count.add(step())
             for row, episode in zip(count.row, ended, strict=True):
                 if share[row]:
                     share[row] -= 1

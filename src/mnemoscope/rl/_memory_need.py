@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mnemoscope.rl._minigrid import make_minigrid, own_image
-
-_OBJECTS = (5, 6)  # a key, a ball
+from mnemoscope.rl._minigrid import OBJECTS, make_minigrid, own_image, sees_cue
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,6 @@ def _sees_cue_and_end(env: Any, end: int, x: int, y: int, direction: int) -> boo
 
     def sees(place: tuple[int, int]) -> bool:
         where = env.relative_coords(*place)
-        return where is not None and int(image[where][0]) in _OBJECTS
+        return where is not None and int(image[where][0]) in OBJECTS
 
-    return sees((1, middle - 1)) and (sees((end, middle - 2)) or sees((end, middle + 2)))
+    return sees_cue(env) and (sees((end, middle - 2)) or sees((end, middle + 2)))

@@ -29,6 +29,8 @@ VOCABULARY = tuple(_WORDS.split())
 
 _CHANGES = frozenset((3, 4, 5))  # pickup, drop, toggle: the actions that change the cell in front
 _STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # right, down, left, up
+TILE = 8  # pixels of a cell in pictures
+OBJECTS = (5, 6)  # a key, a ball: cues and goals of Memory environments
 _COMPARED_AT_FIRST = 16  # steps in which every environment is compared with minigrid's own observation
 _COMPARED_EVERY = 64  # steps after which one of them is compared again
 
@@ -51,6 +53,13 @@ class MiniGrid(Environment):
 
     observations: Literal["fleet", "own"] = "fleet"
     """Made for all environments at once, or by each environment's own code, which is ten times slower."""
+
+    target: float | None = None
+    """The mean return in held-out episodes at which it counts as solved; by default none."""
+
+    @property
+    def solved(self) -> float | None:
+        return self.target
 
     def fleet(self, num_envs: int) -> MiniGridFleet:
         envs = [make_minigrid(self.env) for _ in range(num_envs)]
@@ -112,6 +121,14 @@ class MiniGridFleet(Fleet):
     def envs(self) -> list[Any]:
         """minigrid's own environments, to look at."""
         return self._envs
+
+    def picture(self, row: int) -> np.ndarray:
+        env = self._envs[row]
+        return np.asarray(env.get_frame(highlight=True, tile_size=TILE), dtype=np.uint8)
+
+    def shows_cue(self, row: int) -> bool | None:
+        env = self._envs[row]
+        return sees_cue(env) if isinstance(getattr(env, "success_pos", None), tuple) else None
 
     def reset(self, seed: int) -> Observation:
         self._episodes = [self._begin(row, start) for row, start in enumerate(seeds(seed, self.num_envs))]
@@ -261,6 +278,12 @@ def mission_ids(mission: str, spec: Spec) -> np.ndarray:
 
 def _words(kind: str) -> int:
     return 64 if kind.startswith("BabyAI-") else 20
+
+
+def sees_cue(env: Any) -> bool:
+    """Whether the agent of a Memory environment sees the object in the start room."""
+    where = env.relative_coords(1, env.height // 2 - 1)
+    return where is not None and int(own_image(env)[where][0]) in OBJECTS
 
 
 def own_image(env: Any) -> np.ndarray:

@@ -93,6 +93,10 @@ class Environment(Task):
     def length(self) -> int:
         return self.rollout
 
+    @property
+    def needs(self) -> int | None:
+        return None
+
     def fleet_seed(self, split: Split, seed: int) -> int:
         """Return the seed of a fleet: of the task's and the run's own, and unrelated for train, valid and test."""
         return self.generator("fleet", split, seed).initial_seed() % 2**31

@@ -121,6 +121,9 @@ class TMazeFleet(Fleet):
             observation = self._observation()
         return Transition(observation, reward, terminated=ends, truncated=np.zeros_like(ends))
 
+    def shows_cue(self, row: int) -> bool:
+        return self._step == 0
+
     def state(self) -> dict[str, Any]:
         return {"random": self._random.bit_generator.state, "cue": self._cue.tolist(), "step": self._step}
 

@@ -60,8 +60,8 @@ class Task(ABC):
         """Steps of a sequence, or of the longest if they differ."""
 
     @property
-    def needs(self) -> int:
-        """How many steps back a model must remember to solve the task."""
+    def needs(self) -> int | None:
+        """How many steps back a model must remember to solve the task; None if that is not known."""
         return self.length - 1
 
     @property

@@ -1,0 +1,174 @@
+"""One episode of a trained agent, frame by frame, with what it attends to: a finding for the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mnemoscope.finding import Finding
+from mnemoscope.recurrence import Attention
+from mnemoscope.rl._environment import Fleet
+from mnemoscope.rl._policy import Policy, split_outputs, to_tensor
+
+if TYPE_CHECKING:
+    from mnemoscope.rl._task import Environment
+
+FRAMES = 12  # that are shown of an episode
+ATTEMPTS = 5  # episodes among which one that succeeded is looked for
+LAST_STEPS = 10  # of an episode, among which its decision is
+LONGEST = 400  # steps of an episode that is shown
+_VECTOR_TILE = 16  # pixels of a number, where an environment has no picture
+
+HELP = (
+    "Frames of one episode, in order. The bar below a frame is the attention that the agent gives to the state of that "
+    "step when it decides; it is as long as the frame where it is longest.",
+    "The decision is the step among the last ten that looks back furthest.",
+)
+
+
+class _Episode(NamedTuple):
+    """What was seen and done in an episode."""
+
+    pictures: list[np.ndarray]
+    actions: list[int]
+    rewards: list[float]
+    attention: list[dict[int, float]] | None
+    """For each step, the attention that it gives to the state of each earlier one."""
+    cue: list[int]
+    """Steps that showed the cue."""
+
+
+def film(policy: Policy, task: Environment, *, seed: int = 0) -> Finding:
+    """Return an episode of a policy: the first of five that succeeds, or the last of them.
+
+    Series: `frames` (N, height, width, 3), pictures of the steps `frame_steps` (N,); `actions` and `rewards` (T,); for
+    an attentive layer `attention` (T, T), what step t gives to the state of step s, and `attention_at_decision` (T,).
+    Figures: `steps`, `return`, `decision`, `cue_last_seen` where it is known what must be remembered, and
+    `attention_to_cue`, what the decision gives to the steps that showed it.
+    """
+    fleet = task.fleet(1)
+    observation = fleet.reset(task.fleet_seed("test", seed))
+    generator = task.generator("film", seed)
+    success = fleet.spec.success
+    for _ in range(ATTEMPTS):
+        episode, observation = _play(policy, fleet, observation, generator)
+        if success is None or sum(episode.rewards) > success:
+            break
+    return _finding(episode, success)
+
+
+@torch.no_grad()
+def _play(policy: Policy, fleet: Fleet, observation: Any, generator: torch.Generator) -> tuple[_Episode, Any]:
+    """Play one episode; return it, and the first observation of the next."""
+    weight = policy.readout.weight
+    state = policy.initial_state(1)
+    episode = _Episode([], [], [], [], [])
+    done = False
+    while not done:
+        x = to_tensor(observation).to(weight.device, weight.dtype)
+        output, state, attended = policy.observe(x, state)
+        picture = fleet.picture(0)
+        episode.pictures.append(_vector_picture(x[0]) if picture is None else picture)
+        if fleet.shows_cue(0):
+            episode.cue.append(len(episode.actions))
+        if attended is not None and episode.attention is not None:
+            episode.attention.append(_by_step(attended[0]))
+        if policy.memoryless:
+            state = policy.initial_state(1)
+        probabilities = split_outputs(output)[0].exp().cpu()
+        action = int(torch.multinomial(probabilities[0], 1, generator=generator))
+        transition = fleet.step(np.array([action]))
+        episode.actions.append(action)
+        episode.rewards.append(float(transition.reward[0]))
+        observation = transition.observation
+        done = bool(transition.done[0])
+    if not episode.attention or policy.memoryless:
+        episode = episode._replace(attention=None)
+    return episode, observation
+
+
+def _by_step(attention: Attention) -> dict[int, float]:
+    """Attention by the step at which each state was made; empty slots have none."""
+    pairs = zip(attention.origin[0].tolist(), attention.weights[0].tolist(), strict=True)
+    return {origin: weight for origin, weight in pairs if origin >= 0}
+
+
+def _vector_picture(x: Tensor) -> np.ndarray:
+    """Numbers as gray squares, one below the other."""
+    low, high = float(x.min()), float(x.max())
+    gray = ((x.cpu().float() - low) / max(high - low, 1e-12) * 255).round().to(torch.uint8).numpy()
+    square = gray.reshape(-1, 1, 1).repeat(_VECTOR_TILE, 0).repeat(_VECTOR_TILE, 1)
+    return square.repeat(3, 2)
+
+
+def _finding(episode: _Episode, success: float | None) -> Finding:
+    kept = min(len(episode.actions), LONGEST)
+    total = sum(episode.rewards)
+    figures = {"steps": float(len(episode.actions)), "return": total}
+    series = {"actions": np.array(episode.actions[-kept:]), "rewards": np.array(episode.rewards[-kept:])}
+    first = len(episode.actions) - kept  # of a longer episode the end is shown
+    shown_cue = [step - first for step in episode.cue if step >= first]
+    if shown_cue:
+        figures["cue_last_seen"] = float(shown_cue[-1])
+    sentence = f"It gets {total:.2f} in {len(episode.actions)} steps"
+    if success is not None:
+        sentence += ", a success" if total > success else ", a failure"
+
+    at_decision = None
+    if episode.attention is not None:
+        weights = _matrix(episode.attention, first)
+        decision = _decision(weights)
+        at_decision = weights[decision]
+        figures["decision"] = float(decision)
+        series |= {"attention": weights, "attention_at_decision": at_decision}
+        if shown_cue:
+            figures["attention_to_cue"] = float(at_decision[shown_cue].sum())
+            sentence += f"; at step {decision} {100 * figures['attention_to_cue']:.0f} % of its attention is on the cue"
+
+    steps = _chosen(kept, at_decision)
+    series |= {"frame_steps": steps, "frames": np.stack([episode.pictures[first + step] for step in steps])}
+    return Finding(
+        "episode",
+        f"{sentence}.",
+        "estimated",
+        figures=figures,
+        series=series,
+        title="An episode",
+        question="What does it see, and what does it look back at?",
+        help=HELP,
+        method="one episode with sampled actions, played step by step",
+    )
+
+
+def _matrix(attention: list[dict[int, float]], first: int) -> np.ndarray:
+    """(T, T): attention of each step from `first` on, by the step of the state that it is given to."""
+    count = len(attention) - first
+    weights = np.zeros((count, count), dtype=np.float32)
+    for t, by_step in enumerate(attention[first:]):
+        for origin, weight in by_step.items():
+            if origin >= first:
+                weights[t, origin - first] = weight
+    return weights
+
+
+def _decision(weights: np.ndarray) -> int:
+    """The step among the last ones that looks back furthest on average."""
+    steps = np.arange(len(weights))
+    lag = (weights * (steps[:, None] - steps)).sum(1)
+    begin = max(len(weights) - LAST_STEPS, 0)
+    return begin + int(lag[begin:].argmax())
+
+
+def _chosen(count: int, attention: np.ndarray | None) -> np.ndarray:
+    """The steps whose frames are shown: the most attended, the last, and others at even distances."""
+    if count <= FRAMES:
+        return np.arange(count)
+    chosen = {0, count - 1}
+    if attention is not None:
+        chosen |= set(np.argsort(-attention, kind="stable")[: FRAMES // 2].tolist())
+    others = [step for step in range(count) if step not in chosen]
+    even = np.linspace(0, len(others) - 1, FRAMES - len(chosen) + 2)[1:-1].round().astype(int)
+    return np.array(sorted(chosen | {others[place] for place in even}))

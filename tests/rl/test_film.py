@@ -1,0 +1,82 @@
+"""An episode as a film: frames, attention by the step it goes to, and the cue."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mnemoscope.finding import Examination
+from mnemoscope.report import charts_of
+from mnemoscope.rl import MiniGrid, Policy, TMaze, film, play_randomly
+from mnemoscope.training import NetworkConfig
+
+pytest.importorskip("minigrid", reason="minigrid is not installed (extra `rl`)")
+
+
+def policy(task, model="RelLSTM", **options):
+    torch.manual_seed(0)
+    return Policy(
+        task.spec,
+        NetworkConfig(model, 8, options={"buffer": 3, "relevant": 2} if model == "RelLSTM" else {}),
+        **options,
+    )
+
+
+def test_of_a_t_maze() -> None:
+    task = TMaze(L=30)
+    found = film(policy(task), task)
+    series = found.series
+    assert found.figures["steps"] == 31
+    assert found.figures["cue_last_seen"] == 0
+    assert series["attention"].shape == (31, 31)
+    weights = series["attention"]
+    np.testing.assert_allclose(weights[1:].sum(1), 1, atol=1e-5)  # all of it goes to steps of this episode
+    assert not np.triu(weights, 1).any()
+    assert len(series["frame_steps"]) == len(series["frames"]) == 12
+    assert series["frame_steps"][-1] == 30
+    decision = int(found.figures["decision"])
+    assert decision > 20
+    assert found.figures["attention_to_cue"] == pytest.approx(weights[decision, 0])
+    charts = charts_of({"agent": Examination({"episode": found}, "", {})}, "episode")
+    assert [chart.key for chart in charts] == ["episode-strip-0", "episode-decision-0", "episode-attention-0"]
+
+
+def test_of_a_gridworld_is_what_minigrid_draws() -> None:
+    task = MiniGrid("GoToDoor-5x5")
+    found = film(policy(task), task)
+    frames = found.series["frames"]
+    assert frames.shape[1:] == (40, 40, 3)
+    assert frames.dtype == np.uint8
+    assert "cue_last_seen" not in found.figures
+    fleet = task.fleet(1)
+    fleet.reset(task.fleet_seed("test", 0))
+    first = film(policy(task), task)
+    np.testing.assert_array_equal(first.series["frames"], frames)  # the same episode every time
+
+
+def test_the_cue_of_a_memory_world_is_seen_or_not() -> None:
+    fleet = MiniGrid("MemoryS13").fleet(1)
+    fleet.reset(seed=0)
+    (env,) = fleet.envs
+    env.agent_pos, env.agent_dir = (3, 6), 2
+    assert fleet.shows_cue(0) is True
+    env.agent_pos, env.agent_dir = (9, 6), 0
+    assert fleet.shows_cue(0) is False
+    assert MiniGrid("DoorKey-5x5").fleet(1).shows_cue(0) is None
+
+
+@pytest.mark.parametrize("options", [{"model": "LSTM"}, {"model": "torch.GRU"}, {"memoryless": True}])
+def test_without_memory_to_attend_to_there_is_no_attention(options: dict) -> None:
+    task = TMaze(L=5)
+    found = film(policy(task, **options), task)
+    assert "attention" not in found.series
+    assert len(found.series["frames"]) == 6
+
+
+def test_random_agents() -> None:
+    found = play_randomly(TMaze(L=4), episodes=400)
+    assert found["length"] == 5
+    assert 0.4 < found["success"] < 0.6
+    assert play_randomly(TMaze(L=4), episodes=400) == found
+    assert 0.05 < play_randomly(MiniGrid("MemoryS7"), episodes=60)["return"] < 0.4
