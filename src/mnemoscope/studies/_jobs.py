@@ -35,7 +35,7 @@ def train(config: RunConfig, *, seconds: float | None = None) -> Job:
     name of its folder, so that a new option does not give old runs new names.
 
     Args:
-        config: the run. Seeds go into ``FitConfig(seed=...)`` and into the task's own seed.
+        config: the run. Seeds go into ``FitConfig(seed=...)``, or an agent's `PPOConfig`, and into the task's own seed.
         seconds: about how long it takes on one CPU; by default estimated from its sizes.
     """
     job = run_job_of(config)

@@ -1,0 +1,122 @@
+"""Agents of equal size: how they are trained, what they get in fresh episodes, and how many frames they needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from mnemoscope.report import Bars, Line, Style
+from mnemoscope.rl import Environment, MiniGrid, PPOConfig, TMaze, play_episodes, play_randomly
+from mnemoscope.studies import Cells, Claim, Result, band, train
+from mnemoscope.sweeps import Job, bootstrap_interval, interquartile_mean
+from mnemoscope.training import NetworkConfig, RunConfig
+
+# Hidden sizes with which all networks of an environment have as many parameters as RelLSTM's, to within 0.5 %.
+GRID_SIZES = {"LSTM": 152, "GRU": 179, "MemLSTM": 128, "RelLSTM": 128}  # 199,560
+TMAZE_SIZES = {"LSTM": 78, "GRU": 90, "MemLSTM": 64, "RelLSTM": 64}  # 26,371
+READOUT_GAIN = 0.01  # in gridworlds: a policy that begins by acting at random tries everything
+OPTIONS: dict[str, dict[str, Any]] = {"RelLSTM": {"buffer": 5, "relevant": 5}}
+LEARNT = ("memoryless", *GRID_SIZES)
+COLUMNS = ("random", *LEARNT)
+
+
+def agent(task: Environment, model: str, fit: PPOConfig) -> Job:
+    """The job that trains an agent; "memoryless" is the LSTM's network, whose memory is reset at every step."""
+    name = "LSTM" if model == "memoryless" else model
+    sizes = TMAZE_SIZES if isinstance(task, TMaze) else GRID_SIZES
+    gain = 1.0 if isinstance(task, TMaze) else READOUT_GAIN
+    network = NetworkConfig(name, hidden_size=sizes[name], readout_gain=gain, options=OPTIONS.get(name, {}))
+    return train(RunConfig(task, network, replace(fit, memoryless=model == "memoryless")))
+
+
+def grid_agent(env: str, model: str, seed: int, frames: int, target: float, evaluate_every: int = 100) -> Job:
+    """An agent that is trained in a gridworld until it gets `target` in held-out episodes, or `frames` are spent."""
+    fit = PPOConfig(
+        frames=frames,
+        minibatches=8,
+        entropy=0.03,
+        seed=seed,
+        evaluate_every=evaluate_every,
+        evaluate_episodes=100 if evaluate_every >= 100 else 40,
+        threads=1,
+    )
+    return agent(MiniGrid(env, target=target, seed=seed), model, fit)
+
+
+def fresh_episodes(run: Result, *, env: str, episodes: int, seed: int) -> Mapping[str, float]:
+    """What a trained agent gets in episodes that it has not seen, in the environment `env` of the same kind."""
+    task = run.run.task
+    assert isinstance(task, MiniGrid)
+    return play_episodes(run.run.model("best"), replace(task, env=env), episodes, split="test", seed=seed)  # type: ignore[arg-type]
+
+
+def random_episodes(*, env: str, episodes: int, seed: int) -> Mapping[str, float]:
+    """What an agent gets whose actions are drawn at random."""
+    return play_randomly(MiniGrid(env), episodes, split="test", seed=seed)
+
+
+def frames_needed(result: Result, metric: str, threshold: float) -> float | None:
+    """The frames of training before the first evaluation that reached the threshold; None if none did."""
+    updates, values = result.curve(metric)
+    reached = np.flatnonzero(values >= threshold)
+    return float(updates[reached[0]]) * _frames_per_update(result) if len(reached) else None
+
+
+def frames_curve(result: Result, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Frames of training, and the metric in held-out episodes after them."""
+    updates, values = result.curve(metric)
+    return updates * _frames_per_update(result), values
+
+
+def _frames_per_update(result: Result) -> int:
+    config = result.run.config
+    assert isinstance(config.task, Environment)
+    assert isinstance(config.fit, PPOConfig)
+    return config.fit.envs * (config.fit.rollout or config.task.rollout)
+
+
+def learning(name: str, results: Sequence[Result], metric: str, style: int) -> Line:
+    """The held-out metric of several seeds against frames."""
+    return band(name, [frames_curve(result, metric) for result in results], style)
+
+
+# Statements over seeds.
+
+
+def mean_at_least(row: str, column: str, least: float) -> Callable[[Sequence[Cells]], bool]:
+    """A check: the mean over seeds is at least the published number."""
+    return lambda seeds: fmean(one[row, column] for one in seeds) >= least
+
+
+def memory_helps(row: str, column: str = "RelLSTM") -> Claim:
+    """The claim that memory is worth something in an environment.
+
+    It stays open, and nothing is said about memory, where the memoryless agents' mean lies within the 95 % interval of
+    the other's, or where there are too few seeds for an interval.
+    """
+
+    def check(seeds: Sequence[Cells]) -> bool | None:
+        without = fmean(one[row, "memoryless"] for one in seeds)
+        interval = bootstrap_interval([np.array([one[row, column] for one in seeds])])
+        if interval is None or interval[0] <= without <= interval[1]:
+            return None
+        return without < interval[0]
+
+    text = f"{row}: {column} gets more than an agent without memory, beyond the 95 % interval"
+    return Claim(text, check=check, over="all", form="ours", scale="full", headline=False)
+
+
+def iqm_bars(columns: Sequence[str], values: Mapping[str, Sequence[np.ndarray]]) -> tuple[Bars, ...]:
+    """The interquartile mean over environments and seeds of each column, and the ends of its interval.
+
+    `values` has an array over seeds for each environment; these are the strata of the bootstrap.
+    """
+    known = [column for column in columns if values.get(column)]
+    means = [float(interquartile_mean(np.concatenate(list(values[column])))) for column in known]
+    ends = [bootstrap_interval(values[column]) or (mean, mean) for column, mean in zip(known, means, strict=True)]
+    edges = {"2.5 %": [low for low, _ in ends], "IQM": means, "97.5 %": [high for _, high in ends]}
+    return tuple(Bars(name, tuple(known), np.array(bars), Style(i)) for i, (name, bars) in enumerate(edges.items()))

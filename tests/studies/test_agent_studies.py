@@ -1,0 +1,108 @@
+"""The studies of agents: their jobs can be trained and tested, and nothing is said about memory without evidence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mnemoscope.rl import MiniGrid, PPOConfig, TMaze
+from mnemoscope.studies import Cells, Done, Result, choose, train
+from mnemoscope.studies.kerg import _agents as agents
+from mnemoscope.studies.kerg import _table4 as table4
+from mnemoscope.studies.kerg import _table4_memory as memory
+from mnemoscope.studies.kerg import _tmaze as tmaze
+from mnemoscope.sweeps import train_run
+from mnemoscope.training import NetworkConfig, Run, RunConfig, make_network
+
+pytest.importorskip("minigrid", reason="minigrid is not installed (extra `rl`)")
+
+
+def parameters(task, model: str, size: int) -> int:
+    network = make_network(task, NetworkConfig(model, hidden_size=size, options=agents.OPTIONS.get(model, {})))
+    return sum(p.numel() for p in network.parameters())
+
+
+@pytest.mark.parametrize(("task", "sizes"), [(MiniGrid(), agents.GRID_SIZES), (TMaze(10), agents.TMAZE_SIZES)])
+def test_networks_are_of_equal_size(task, sizes) -> None:
+    counts = [parameters(task, model, size) for model, size in sizes.items()]
+    assert max(counts) / min(counts) < 1.01
+
+
+def test_every_agent_is_trained_once_and_tested_twice() -> None:
+    jobs = table4.jobs("full", 0)
+    assert len([key for key in jobs if key[0] == "run"]) == 6 * 5
+    assert {key for key in jobs if key[0] != "run"} == {(env, m) for env in table4.ROWS for m in agents.COLUMNS}
+    assert len({job.name for job in jobs.values()}) == len(jobs)
+    assert jobs["MemoryS13", "RelLSTM"].needs == (jobs["run", "MemoryS7", "RelLSTM"].name,)
+    other = table4.jobs("full", 1)
+    assert not {job.name for job in jobs.values()} & {job.name for job in other.values()}
+    assert len(memory.jobs("full", 0)) == 6 + 4 + 2 * 4 * 5
+    assert len(tmaze.jobs("full", 0)) == 5 * 5
+
+
+def test_the_configuration_of_an_agent_is_whole_in_its_job() -> None:
+    fit = PPOConfig(frames=640, envs=4, minibatches=2, entropy=0.05, seed=3, threads=1)
+    config = RunConfig(MiniGrid("MemoryS13", target=0.5, seed=1), NetworkConfig("GRU", 8), fit)
+    job = train(config)
+    assert RunConfig.from_dict(json.loads(json.dumps(job.config))) == config
+
+
+def test_an_agent_is_trained_tested_and_its_frames_are_counted(tmp_path) -> None:
+    task = MiniGrid("GoToDoor-5x5", target=-1.0)
+    fit = PPOConfig(frames=1000, envs=4, rollout=32, minibatches=2, evaluate_every=2, evaluate_episodes=4, threads=1)
+    job = train(RunConfig(task, NetworkConfig("LSTM", 8), fit))
+    train_run(job.config, tmp_path / job.name, lambda: False)
+    result = Result(tmp_path / job.name)
+    assert Run(tmp_path / job.name).summary().outcome == "solved"  # a return of -1 is easy
+    assert agents.frames_needed(result, "return", -1.0) == 2 * 4 * 32
+    assert agents.frames_needed(result, "return", 2.0) is None
+    found = agents.fresh_episodes(result, env="GoToDoor-8x8", episodes=6, seed=0)
+    assert 0 <= found["return"] <= 1
+    assert found == agents.fresh_episodes(result, env="GoToDoor-8x8", episodes=6, seed=0)
+
+
+def cells(memoryless: list[float], rel: list[float]) -> list[Cells]:
+    pairs = zip(memoryless, rel, strict=True)
+    return [Cells({("M", "memoryless"): without, ("M", "RelLSTM"): with_it}) for without, with_it in pairs]
+
+
+def test_nothing_is_said_about_memory_within_the_interval() -> None:
+    claim = agents.memory_helps("M")
+    assert claim.holds(cells([0.5] * 5, [0.9, 0.92, 0.95, 0.9, 0.93])) is True
+    assert claim.holds(cells([0.9] * 5, [0.8, 0.85, 0.99, 0.9, 0.95])) is None
+    assert claim.holds(cells([0.97] * 5, [0.8, 0.85, 0.82, 0.8, 0.81])) is False
+    assert claim.holds(cells([0.5], [0.9])) is None  # one seed has no interval
+
+
+def test_interquartile_means_have_intervals() -> None:
+    values = {"LSTM": [np.array([0.1, 0.2, 0.3]), np.array([0.5, 0.6, 0.7])], "GRU": []}
+    low, middle, high = agents.iqm_bars(("LSTM", "GRU"), values)
+    assert low.labels == ("LSTM",)
+    assert low.values[0] < middle.values[0] < high.values[0]
+
+
+def test_charts_of_what_is_done(tmp_path) -> None:
+    done = Done(0, [])
+    for key in (("MemoryS7", "random"), ("MemoryS13", "random")):
+        folder = tmp_path / key[0]
+        folder.mkdir()
+        (folder / "summary.json").write_text(json.dumps({"figures": {"return": 0.2, "success": 0.3}, "seconds": 1}))
+        done[key] = Result(folder)
+    assert table4.cells("quick", done) == {("MemoryS7", "random"): 0.2, ("MemoryS13", "random"): 0.2}
+    assert memory.cells("quick", done)["MemoryS13", "random"] == 0.3
+    assert table4.charts("quick", [done]) == []
+
+
+def test_where_memory_is_needed() -> None:
+    assert memory.glance(env="MemoryS7") == {"layouts": 1.0, "poses": 0.25}
+    assert memory.glance(env="MemoryS13") == {"layouts": 0.0, "poses": 0.0}
+
+
+def test_targets_are_at_or_above_the_paper() -> None:
+    published = dict(zip(table4.ROWS, table4.PUBLISHED, strict=True))
+    assert all(target >= published[env][1] for env, target in table4.TARGETS.items())
+    assert [study.id for study in choose(["kerg/table4"])] == ["kerg/table4"]
+    assert replace(MiniGrid("MemoryS7"), env="MemoryS13").solved is None
