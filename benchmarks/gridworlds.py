@@ -1,7 +1,7 @@
 """Steps a CPU second of gridworlds: our fleets, and minigrid's own environments.
 
-python benchmarks/environments.py
-python benchmarks/environments.py --ids MemoryS7 DoorKey-16x16 --envs 64
+python benchmarks/gridworlds.py
+python benchmarks/gridworlds.py --ids MemoryS7 DoorKey-16x16 --envs 64
 """
 
 from __future__ import annotations
