@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from browser import HOW, browser, chromium
@@ -22,6 +24,7 @@ from mnemoscope.report import (
     Points,
     StudyPage,
     StudyResult,
+    Style,
     TwoValues,
     VerdictWords,
     charts_from_json,
@@ -96,6 +99,29 @@ def test_panels_share_the_axes_that_they_are_told_to():
     assert {chart.x.extent.high for chart in both} == {5.0}
     assert [chart.key for chart in both] == ["grid-1", "grid-2", "grid-3", "grid-4"]
     assert all(chart.y.extent is None for chart in panel_charts(grid(share_y=False)))
+
+
+def test_panels_have_one_legend():
+    names = ("LSTM", "RNN")
+    one, two = (
+        Chart(
+            f"c{n}",
+            str(n),
+            Axis("x"),
+            Axis("y"),
+            tuple(Line(name, x, x, style=Style(i)) for i, name in enumerate(names)),
+        )
+        for n in range(2)
+    )
+    panels = Panels("p", "P", (one, two))
+    assert panels.legend == {"LSTM": 0, "RNN": 1}
+    assert not any(chart.has_legend for chart in panel_charts(panels))
+    assert one.has_legend
+
+    # Where one name has two colors, or a map is among them, every chart keeps its own.
+    other = replace(two, marks=(Line("LSTM", x, x, style=Style(3)), *two.marks[1:]))
+    assert Panels("p", "P", (one, other)).legend == {}
+    assert all(chart.has_legend for chart in panel_charts(Panels("p", "P", (one, other))))
 
 
 def test_figures_are_numbered_and_have_the_same_bytes_twice(tmp_path):

@@ -210,7 +210,8 @@ class LabelPosition(NamedTuple):
 class Chart:
     """Marks over two axes. `key` is unique on a page: links and files use it.
 
-    With `equal_axes` a unit is as long across as it is down, so that a circle is round.
+    With `equal_axes` a unit is as long across as it is down, so that a circle is round. Without `legend` something else
+    says which line is which.
     """
 
     key: str
@@ -220,6 +221,12 @@ class Chart:
     marks: tuple[Mark, ...]
     markers: tuple[Marker, ...] = field(default=())
     equal_axes: bool = False
+    legend: bool = True
+
+    @property
+    def has_legend(self) -> bool:
+        """True if the names of its marks are shown: there are several."""
+        return self.legend and len({mark.name for mark in self.marks}) > 1
 
     @property
     def summary(self) -> str:
@@ -243,7 +250,10 @@ class Chart:
 
 @dataclass(frozen=True, eq=False)
 class Panels:
-    """Charts in a grid of `columns`, each with its own title: one figure. Shared axes span the same range in all."""
+    """Charts in a grid of `columns`, each with its own title: one figure. Shared axes span the same range in all.
+
+    Lines and points of one name look the same in all charts; the names stand above them, once.
+    """
 
     key: str
     title: str
@@ -255,6 +265,17 @@ class Panels:
     def __post_init__(self) -> None:
         if not self.charts or self.columns < 1:
             raise ValueError(f"{self.key}: panels need at least one chart and one column")
+
+    @property
+    def legend(self) -> dict[str, int]:
+        """The color of each line and cloud by its name; empty where charts need their own, as a map's do."""
+        marks = [mark for chart in self.charts for mark in chart.marks]
+        if not all(isinstance(mark, Line | Points) for mark in marks):
+            return {}
+        colors = {mark.name: mark.style.color for mark in marks if isinstance(mark, Line | Points)}
+        same = all(colors[mark.name] == mark.style.color for mark in marks if isinstance(mark, Line | Points))
+        distinct = len(set(colors.values())) == len(colors)
+        return colors if same and distinct and len(colors) > 1 else {}
 
     @property
     def summary(self) -> str:

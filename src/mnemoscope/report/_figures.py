@@ -105,6 +105,13 @@ def draw_grid(panels: Panels) -> Any:
         _draw_chart(figure, axes, chart)
     for axes in grid[len(charts) :]:
         axes.set_visible(False)
+    if panels.legend:
+        drawn = {
+            label: handle
+            for axes in grid[: len(charts)]
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
     return figure
 
 
@@ -119,7 +126,7 @@ def _draw_chart(figure: Any, axes: Any, chart: Chart) -> None:
     if chart.equal_axes:
         axes.set_aspect("equal", adjustable="datalim")
     axes.spines[["top", "right"]].set_visible(False)
-    if len({mark.name for mark in chart.marks}) > 1:
+    if chart.has_legend:
         # The drawing of a graph has no empty corner.
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": 5} if chart.x.hidden else {}
         axes.legend(frameon=False, fontsize=8, **below)

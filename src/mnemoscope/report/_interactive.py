@@ -49,7 +49,7 @@ def plotly_chart(chart: Chart, detail: float = 1.0) -> Json:
         "yaxis": _axis(chart, "y"),
         "shapes": [_marker_line(marker) for marker in chart.markers],
         "annotations": [_marker_label(marker, chart) for marker in chart.markers],
-        "showlegend": len({mark.name for mark in chart.marks}) > 1,
+        "showlegend": chart.has_legend,
     }
     if any(isinstance(mark, Bars) for mark in chart.marks):
         layout["barmode"] = "group"

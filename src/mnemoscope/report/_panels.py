@@ -20,9 +20,10 @@ def panel_charts(panels: Panels) -> list[Chart]:
     x = _extent(panels.charts, "x") if panels.share_x else None
     y = _extent(panels.charts, "y") if panels.share_y else None
     charts = []
+    legend = not panels.legend
     for number, chart in enumerate(panels.charts, 1):
         key = f"{panels.key}-{number}"
-        charts.append(replace(chart, key=key, x=_with_extent(chart.x, x), y=_with_extent(chart.y, y)))
+        charts.append(replace(chart, key=key, x=_with_extent(chart.x, x), y=_with_extent(chart.y, y), legend=legend))
     return charts
 
 

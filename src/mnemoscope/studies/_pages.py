@@ -191,18 +191,22 @@ def _two_values(
     if len(values) > 1:
         spread = f"[{number_words(min(values), record.percent)}, {number_words(max(values), record.percent)}]"
     words = number_words(published, record.percent)
-    return TwoValues(words, number_words(ours, record.percent), spread, _agreement(published, ours, record.within))
+    return TwoValues(words, number_words(ours, record.percent), spread, _agreement(published, ours, record))
 
 
-def _agreement(published: PublishedCell, ours: float | None, within: float) -> Agreement:
-    """Whether ours is as near to the published number as it should be; nothing where no nearness is asked."""
+def _agreement(published: PublishedCell, ours: float | None, record: StudyRecord) -> Agreement:
+    """Whether ours is as near to the published number as it should be; nothing where no nearness is asked.
+
+    Of shares `within` is the largest difference, of other numbers the largest part of the published one.
+    """
     if ours is None:
         return "unknown"
     if isinstance(published, str):
         return "differs"  # a word, such as OOM, where we have a number
-    if published is None or not within:
+    if published is None or not record.within:
         return ""
-    return "agrees" if abs(ours - published) <= within * abs(published) else "differs"
+    allowed = record.within * (1 if record.percent else abs(published))
+    return "agrees" if abs(ours - published) <= allowed else "differs"
 
 
 def number_words(value: PublishedCell, percent: bool = False) -> str:

@@ -65,7 +65,7 @@ class Published:
     percent: bool = False
     """Whether numbers are shares, shown as percent."""
     within: float = 0.0
-    """How far ours may be from the published number, relative to it, to be colored as agreeing."""
+    """How far ours may be from the published number to agree with it: relative to it, or absolute for shares."""
 
 
 def table(
