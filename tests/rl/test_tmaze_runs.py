@@ -164,7 +164,7 @@ def test_commands(tmp_path, capsys):
     assert set(found["metrics"]) == {"return", "length", "success"}
 
     assert main(["resume", run, "--quiet"]) == 0
-    assert main(["compare", run, run]) == 0
+    assert main(["compare", run, run, "--figure", str(tmp_path / "curves.png")]) == 0
     assert "success" in capsys.readouterr().out
     assert main(["train", "tmaze", "--task.L", "0"]) == 2
     assert main(["train", "tmaze", "--minibatches", "3"]) == 2

@@ -33,7 +33,7 @@ class TMaze(Environment):
 
     name = "tmaze"
     metric = "success"
-    ppo: ClassVar[PPOConfig] = PPOConfig(envs=64, evaluate_every=5, entropy=0.001)  # nothing has to be explored
+    ppo: ClassVar[PPOConfig] = PPOConfig(envs=64, lr=2e-3, entropy=0.001, evaluate_every=5)  # nothing to explore
 
     L: int = 100
     """Steps between the cue and the choice."""
