@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mnemoscope.report import Axis, Chart, Line, Panels, Style
-from mnemoscope.rl import PPOConfig, TMaze
+from mnemoscope.rl import TMaze
 from mnemoscope.studies import Claim, Done, Scale, Study, settings, study, table
 from mnemoscope.studies.kerg._agents import LEARNT, TMAZE_SIZES, agent, frames_needed, learning
 from mnemoscope.sweeps import Job
@@ -26,7 +27,7 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
 
 def _agent(L: int, model: str, seed: int) -> Job:
     frames = FRAMES[L] if model != "memoryless" else 50_000
-    return agent(TMaze(L, seed=seed), model, PPOConfig(frames=frames, envs=64, evaluate_every=5, seed=seed, threads=1))
+    return agent(TMaze(L, seed=seed), model, replace(TMaze.ppo, frames=frames, evaluate_every=5, seed=seed, threads=1))
 
 
 def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float | None]:
