@@ -6,7 +6,7 @@ from specimens import made
 
 from mnemoscope.finding import Finding
 from mnemoscope.report import RunRow, learning_charts, learning_finding
-from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Plane, Points, finite_markers, log_range
+from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Plane, Points
 from mnemoscope.report._charts import charts_of, scopes_of
 from mnemoscope.report._interactive import plotly_chart
 
@@ -393,16 +393,3 @@ def test_summary_of_a_chart_in_words():
         "Title: up against across. l: from 2 at 1 to 1 at 2, between 1 and 2. e: no values. "
         "p: 4 points, between 1 and 3. b: u 0.5, v 2. h: 2 by 4 values, between 0 and 7. Marked at 0.01: gone."
     )
-
-
-def test_markers_at_nan_and_infinity_are_dropped():
-    kept, *others = (Marker("y", at, "") for at in (0.0, np.nan, np.inf))
-    assert finite_markers([kept, *others]) == (kept,)
-
-
-def test_log_range_is_positive_and_at_most_sixteen_orders_of_magnitude():
-    assert log_range([np.array([0.0, -1.0, np.nan]), np.array([3.0, 0.5, np.inf])]) == (0.5, 3.0)
-    assert log_range([np.array([1.0, 1e-16])]) == (1e-16, 1.0)
-    assert log_range([np.array([1.0, 1e-17])]) == (1e-16, 1.0)
-    assert log_range([np.zeros(3)]) is None
-    assert log_range([]) is None

@@ -67,16 +67,9 @@ from mnemoscope.studies._charts import band, graph_chart
 from mnemoscope.studies._cost import machine_factor, training_seconds, words_for
 from mnemoscope.studies._jobs import Done, Result, measure, run_measurement, train
 from mnemoscope.studies._pages import write_pages
+from mnemoscope.studies._plan import Plan, estimated_seconds, make_plan
 from mnemoscope.studies._record import Cost, ScaleResult, SeedResult, StudyRecord, read_charts, read_costs, read_record
-from mnemoscope.studies._reproduce import (
-    Outcome,
-    Plan,
-    estimated_seconds,
-    is_studies,
-    known_verdict,
-    make_plan,
-    reproduce,
-)
+from mnemoscope.studies._reproduce import Outcome, is_studies, known_verdict, reproduce
 from mnemoscope.studies._statements import (
     check_statements,
     statement_cells,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import json
 import os
 import platform
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +18,8 @@ import torch
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import locked, to_json, write_atomic
 from mnemoscope.schema import from_dict
-from mnemoscope.studies._cost import machine_factor, words_for
-from mnemoscope.studies._jobs import Done, Result, check_is_of
+from mnemoscope.studies._jobs import Done, Result
+from mnemoscope.studies._plan import RUNS, Plan, has_ended, keep_within, make_plan
 from mnemoscope.studies._record import (
     Cost,
     ScaleResult,
@@ -45,10 +44,8 @@ from mnemoscope.sweeps import (
     read_failures,
     run_jobs,
 )
-from mnemoscope.tasks import missing_data
 
 MARK = "studies.json"  # a folder that has it is one of ours
-RUNS = "runs"
 NAME_DIGITS = 12  # of the hash in the name of a job's folder
 _ALLOWED = {MARK, RUNS, ".lock", "index.html", ".gitignore"}  # all that a folder killed at its very start can have
 
@@ -75,49 +72,6 @@ class Outcome:
     """Jobs that failed, and why."""
     kept: bool = False
     """True if an earlier, complete result was kept because this one is not complete."""
-
-
-@dataclass
-class Plan:
-    """What is to be done: jobs by study and seed, which have ended already, and about how long the others take."""
-
-    scale: Scale
-    runs: Path
-    jobs: dict[str, dict[int, dict[Any, Job]]] = field(default_factory=dict)
-    """By study, seed and key."""
-    studies: dict[str, Study] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    """Why a study is not run, by id."""
-    done: set[str] = field(default_factory=set)
-
-    @property
-    def all_jobs(self) -> dict[str, Job]:
-        """Every job once, by name, those of the cheapest study first; within a study in its own order."""
-        cheapest = sorted(self.jobs, key=self.seconds)
-        return {job.name: job for name in cheapest for by_key in self.jobs[name].values() for job in by_key.values()}
-
-    def seconds(self, study: str) -> float:
-        """Return about how long the jobs of a study take that have not ended, one after the other, on this machine."""
-        jobs = {job.name: job for by_key in self.jobs[study].values() for job in by_key.values()}
-        return self._seconds(jobs)
-
-    @property
-    def total_seconds(self) -> float:
-        return self._seconds(self.all_jobs)
-
-    def _seconds(self, jobs: Mapping[str, Job]) -> float:
-        """About how long those of some jobs take that have not ended."""
-        factor = 1.0 if torch.cuda.is_available() else machine_factor()
-        return factor * sum(job.seconds for name, job in jobs.items() if name not in self.done)
-
-    def words(self, slots: int) -> str:
-        """Return what is to be done, in a line."""
-        jobs = self.all_jobs
-        left = [name for name in jobs if name not in self.done]
-        done = f", {len(jobs) - len(left)} of them done" if len(left) < len(jobs) else ""
-        studies = f"{len(self.jobs)} stud{'y' if len(self.jobs) == 1 else 'ies'}"
-        at_a_time = f", {slots} at a time" if slots > 1 else ""
-        return f"{studies}, {len(jobs)} jobs{done}: about {words_for(self.total_seconds / slots)}{at_a_time}"
 
 
 def reproduce(
@@ -184,29 +138,6 @@ def check_folder(path: Path) -> None:
         raise MnemoscopeError(f"{path} is not empty and holds no studies; choose another folder")
 
 
-def make_plan(studies: Sequence[Study], scale: Scale, seeds: int, out: Path) -> Plan:
-    """Return the jobs of the studies, and which of them have ended; a folder of something else is refused."""
-    plan = Plan(scale, out / RUNS)
-    for study in studies:
-        reason = _missing(study)
-        if reason:
-            plan.skipped[study.id] = reason
-            continue
-        plan.studies[study.id] = study
-        plan.jobs[study.id] = {seed: dict(study.jobs(scale, seed)) for seed in study.seeds(seeds)}
-    for name, job in plan.all_jobs.items():
-        check_is_of(job, plan.runs / name)
-        if _has_ended(plan.runs / name):
-            plan.done.add(name)
-    return plan
-
-
-def estimated_seconds(study: Study, scale: Scale) -> float:
-    """Return about how long a study takes on this machine, for one seed, one job after the other."""
-    jobs = {job.name: job for job in study.jobs(scale, 0).values()}
-    return Plan(scale, Path())._seconds(jobs)
-
-
 def known_verdict(study: Study, scale: Scale, out: Path) -> Verdict | None:
     """Return the verdict in the folder `out`, or else the one that this version came with; None without one."""
     record = read_record(out / study.id)
@@ -217,35 +148,6 @@ def known_verdict(study: Study, scale: Scale, out: Path) -> Verdict | None:
 def is_studies(path: Path) -> bool:
     """True if a folder is one that `reproduce` wrote."""
     return (path / MARK).is_file()
-
-
-def keep_within(plan: Plan, seconds: float) -> None:
-    """Leave out of a plan the studies that do not fit into some seconds, the cheapest being taken first."""
-    kept: dict[str, Job] = {}
-    for name in sorted(plan.jobs, key=plan.seconds):
-        jobs = {job.name: job for by_key in plan.jobs[name].values() for job in by_key.values()}
-        if plan._seconds({**kept, **jobs}) <= seconds:
-            kept |= jobs
-        else:
-            plan.skipped[name] = f"does not fit into the budget: it takes about {words_for(plan.seconds(name))}"
-            del plan.jobs[name]
-
-
-def _missing(study: Study) -> str:
-    """What a study needs that this machine does not have, and how to get it; empty if it can run."""
-    for module in study.modules:
-        if importlib.util.find_spec(module) is None:
-            return f"needs {module}: pip install 'mnemoscope[theory]'"
-    for dataset in study.data:
-        how = missing_data(dataset)
-        if how:
-            return f"needs the data set {dataset}: {how}"
-    return ""
-
-
-def _has_ended(folder: Path) -> bool:
-    """True if a job has a result; a run that diverged is one, too."""
-    return (folder / "summary.json").is_file() and Result(folder).summary.get("outcome") != "failed"
 
 
 def _failures(runs: Path) -> dict[str, Any]:
@@ -343,7 +245,7 @@ def _done(plan: Plan, study: Study, seed: int) -> Done:
     results: list[tuple[Any, Result]] = []
     for key, job in plan.jobs[study.id][seed].items():
         folder = plan.runs / job.name
-        if _has_ended(folder):
+        if has_ended(folder):
             results.append((key, Result(folder)))
     return Done(seed, results)
 
@@ -420,7 +322,7 @@ def _versions() -> dict[str, str]:
 
 def _cost(plan: Plan, seeds: Sequence[SeedResult]) -> Cost:
     names = {name for one in seeds for name in one.jobs}
-    present = [name for name in names if _has_ended(plan.runs / name)]
+    present = [name for name in names if has_ended(plan.runs / name)]
     seconds = sum(Result(plan.runs / name).seconds for name in present)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPUs"
     today = datetime.datetime.now(datetime.UTC).date().isoformat()

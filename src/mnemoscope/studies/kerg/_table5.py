@@ -211,6 +211,6 @@ study(
         would_change="For an LSTM at T = 100 to 300: the authors' seed, initialization of the forget gate or number of "
         "updates, if they are not the code's.",
         surprise="An LSTM does not learn Copy at T = 100 with the printed settings and as many sequences. MemRNN, "
-        "out of memory in the paper, trains at T = 2000.",
+        "out of memory in the paper, runs at T = 2000, but did not learn it within our budget.",
     )
 )

@@ -1,0 +1,114 @@
+"""What a call of reproduce is to do: jobs by study and seed, and about how long those take that have not ended."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mnemoscope.studies._cost import machine_factor, words_for
+from mnemoscope.studies._jobs import Result, check_is_of
+from mnemoscope.studies._study import Scale, Study
+from mnemoscope.sweeps import Job
+from mnemoscope.tasks import missing_data
+
+RUNS = "runs"
+
+
+@dataclass
+class Plan:
+    """What is to be done: jobs by study and seed, which have ended already, and about how long the others take."""
+
+    scale: Scale
+    runs: Path
+    jobs: dict[str, dict[int, dict[Any, Job]]] = field(default_factory=dict)
+    """By study, seed and key."""
+    studies: dict[str, Study] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Why a study is not run, by id."""
+    done: set[str] = field(default_factory=set)
+
+    @property
+    def all_jobs(self) -> dict[str, Job]:
+        """Every job once, by name, those of the cheapest study first; within a study in its own order."""
+        cheapest = sorted(self.jobs, key=self.seconds)
+        return {job.name: job for name in cheapest for by_key in self.jobs[name].values() for job in by_key.values()}
+
+    def seconds(self, study: str) -> float:
+        """Return about how long the jobs of a study take that have not ended, one after the other, on this machine."""
+        jobs = {job.name: job for by_key in self.jobs[study].values() for job in by_key.values()}
+        return self._seconds(jobs)
+
+    @property
+    def total_seconds(self) -> float:
+        return self._seconds(self.all_jobs)
+
+    def _seconds(self, jobs: Mapping[str, Job]) -> float:
+        """About how long those of some jobs take that have not ended."""
+        factor = 1.0 if torch.cuda.is_available() else machine_factor()
+        return factor * sum(job.seconds for name, job in jobs.items() if name not in self.done)
+
+    def words(self, slots: int) -> str:
+        """Return what is to be done, in a line."""
+        jobs = self.all_jobs
+        left = [name for name in jobs if name not in self.done]
+        done = f", {len(jobs) - len(left)} of them done" if len(left) < len(jobs) else ""
+        studies = f"{len(self.jobs)} stud{'y' if len(self.jobs) == 1 else 'ies'}"
+        at_a_time = f", {slots} at a time" if slots > 1 else ""
+        return f"{studies}, {len(jobs)} jobs{done}: about {words_for(self.total_seconds / slots)}{at_a_time}"
+
+
+def make_plan(studies: Sequence[Study], scale: Scale, seeds: int, out: Path) -> Plan:
+    """Return the jobs of the studies, and which of them have ended; a folder of something else is refused."""
+    plan = Plan(scale, out / RUNS)
+    for study in studies:
+        reason = _missing(study)
+        if reason:
+            plan.skipped[study.id] = reason
+            continue
+        plan.studies[study.id] = study
+        plan.jobs[study.id] = {seed: dict(study.jobs(scale, seed)) for seed in study.seeds(seeds)}
+    for name, job in plan.all_jobs.items():
+        check_is_of(job, plan.runs / name)
+        if has_ended(plan.runs / name):
+            plan.done.add(name)
+    return plan
+
+
+def estimated_seconds(study: Study, scale: Scale) -> float:
+    """Return about how long a study takes on this machine, for one seed, one job after the other."""
+    jobs = {job.name: job for job in study.jobs(scale, 0).values()}
+    return Plan(scale, Path())._seconds(jobs)
+
+
+def keep_within(plan: Plan, seconds: float) -> None:
+    """Leave out of a plan the studies that do not fit into some seconds, the cheapest being taken first."""
+    kept: dict[str, Job] = {}
+    for name in sorted(plan.jobs, key=plan.seconds):
+        jobs = {job.name: job for by_key in plan.jobs[name].values() for job in by_key.values()}
+        if plan._seconds({**kept, **jobs}) <= seconds:
+            kept |= jobs
+        else:
+            plan.skipped[name] = f"does not fit into the budget: it takes about {words_for(plan.seconds(name))}"
+            del plan.jobs[name]
+
+
+def _missing(study: Study) -> str:
+    """What a study needs that this machine does not have, and how to get it; empty if it can run."""
+    for module in study.modules:
+        if importlib.util.find_spec(module) is None:
+            return f"needs {module}: pip install 'mnemoscope[theory]'"
+    for dataset in study.data:
+        how = missing_data(dataset)
+        if how:
+            return f"needs the data set {dataset}: {how}"
+    return ""
+
+
+def has_ended(folder: Path) -> bool:
+    """True if a job has a result; a run that diverged is one, too."""
+    return (folder / "summary.json").is_file() and Result(folder).summary.get("outcome") != "failed"
