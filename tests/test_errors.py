@@ -15,7 +15,7 @@ from mnemoscope.cli._weights import read_tensors
 from mnemoscope.finding import Examination
 from mnemoscope.tasks import Custom
 from mnemoscope.training import FitConfig, NetworkConfig, SequenceModel, Stop, fit
-from mnemoscope.training._trajectory import _read as read_parameters
+from mnemoscope.training._trajectory import read_parameters
 
 
 def test_mnemoscope_error_is_a_value_error() -> None:

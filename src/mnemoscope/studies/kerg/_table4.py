@@ -62,7 +62,7 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
     full = scale == "full"
     episodes = EPISODES if full else 100
     made: dict[Any, Job] = {
-        (env, "random"): measure(random_episodes, seconds=4, env=env, episodes=episodes, seed=seed) for env in ROWS
+        (env, "random"): measure(random_episodes, seconds=1.5, env=env, episodes=episodes, seed=seed) for env in ROWS
     }
     for env in TWINS if full else (QUICK_ENV,):
         for model in LEARNT if full else QUICK_MODELS:
@@ -73,7 +73,7 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
             made["run", env, model] = run
             for tested in (env, TWINS[env]):
                 made[tested, model] = measure(
-                    fresh_episodes, needs=run, seconds=15, env=tested, episodes=episodes, seed=seed
+                    fresh_episodes, needs=run, seconds=6, env=tested, episodes=episodes, seed=seed
                 )
     return made
 

@@ -32,7 +32,7 @@ EPISODES = 200
 def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
     made: dict[Any, Job] = {(env, "poses"): measure(glance, seconds=1, env=env) for env in (*SMALL, *ENVS)}
     made |= {
-        (env, "random"): measure(random_episodes, seconds=4, env=env, episodes=EPISODES, seed=seed) for env in ENVS
+        (env, "random"): measure(random_episodes, seconds=1.5, env=env, episodes=EPISODES, seed=seed) for env in ENVS
     }
     if scale == "quick":
         return made
@@ -40,7 +40,7 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
         for model in LEARNT:
             run = grid_agent(env, model, seed, FRAMES, TARGET)
             made["run", env, model] = run
-            made[env, model] = measure(fresh_episodes, needs=run, seconds=10, env=env, episodes=EPISODES, seed=seed)
+            made[env, model] = measure(fresh_episodes, needs=run, seconds=6, env=env, episodes=EPISODES, seed=seed)
     return made
 
 
