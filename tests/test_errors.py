@@ -35,7 +35,7 @@ def sequence_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        (lambda folder: read_parameters(folder / "none.safetensors"), r"^cannot read .*: No such file or directory$"),
+        (lambda folder: read_parameters(folder, 3), r"^cannot read .*: No such file or directory$"),
         (lambda folder: read_tensors(folder / "none.safetensors"), r"^cannot read .*: No such file or directory$"),
         (other_format, r"^\S*findings.json is not a file of findings of format 2$"),
         (sequence_model, r"^GORU"),

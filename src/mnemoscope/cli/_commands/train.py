@@ -45,8 +45,8 @@ class Train(Generic[TaskType, LayerType, FitType]):
 
     layer: tyro.conf.OmitArgPrefixes[LayerType]
     task: TaskType
+    network: tyro.conf.OmitArgPrefixes[Network]
     fit: tyro.conf.OmitArgPrefixes[FitType]
-    network: tyro.conf.OmitArgPrefixes[Network] = field(default_factory=Network)
     out: Path | None = None
     """The run's folder; by default a new one under runs/."""
     output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
