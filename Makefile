@@ -38,10 +38,14 @@ test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow and not clients'  # two processes, a thread each: more only wait for each other
 
 # A verdict on layers, scopes and CPU kernels in under a minute on two cores: every test, with every value of each of
-# its parameters once instead of all combinations. The emulated CUDA kernels, which g++ compiles, are left to `make test`.
+# its parameters once instead of all combinations. Left to `make test` are the emulated CUDA kernels, which g++ compiles,
+# and tests that start processes, trace, train or attack.
+LATER = scopes/test_exploding scopes/test_attacks scopes/test_watch scopes/test_trained_networks \
+	scopes/test_ordinary_models layers/test_misfitting_states layers/test_tracing \
+	kernels/test_interrupt kernels/test_kernel_frame
 quick: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m 'not slow and not clients' --quick tests/test_equations.py tests/layers tests/scopes \
-		tests/kernels --ignore-glob='*/test_cuda_*.py'
+		tests/kernels --ignore-glob='*/test_cuda_*.py' $(LATER:%=--ignore=tests/%.py)
 
 # Other people's libraries with our layers in place of nn.LSTM: accelerate, Lightning, HF Trainer, torchrl, sb3-contrib,
 # onnxruntime, TensorBoard. Minutes, and packages that the usual suite does without.

@@ -85,8 +85,8 @@ def test_recorded_results_are_read_and_shipped():
         assert name.split("/")[0] in PAPERS
         assert name in shipped, "python -m mnemoscope.studies.summary"
         assert f"[{name}]" in page, "python -m mnemoscope.studies.summary"
-    large = [path for path in folder.glob("*/*/*") if path.stat().st_size > 200_000 and path.name != "index.html"]
-    assert large == []
+    assert [path for path in folder.glob("*/*/*.png") if path.stat().st_size > 200_000] == []
+    assert [path for path in folder.glob("*/*/*.json") if path.stat().st_size > 300_000] == []
 
 
 def test_the_summary_is_made_from_the_files(tmp_path):

@@ -35,6 +35,8 @@ from mnemoscope.report._panels import panel_charts
 PANEL = (7, 4.2)  # inches
 SMALL_PANEL = (3.6, 2.7)  # in a grid of them
 DPI = 160
+FEWER_DPI = (120, 90)  # of a picture that would be large otherwise
+LARGE_BYTES = 200_000
 MANY_POINTS = 1000  # a larger cloud is drawn with smaller dots
 
 
@@ -69,13 +71,17 @@ def write_panels(charts: Sequence[Chart], path: Path) -> None:
 
 
 def _save(figure: Any, path: Path) -> None:
-    content = io.BytesIO()
+    """Write a figure; a picture of more than LARGE_BYTES with fewer dots."""
     from matplotlib import rc_context
 
     # The same figure has the same bytes: no date, and no random names of its parts.
     metadata = {"Date": None} if path.suffix == ".svg" else {}
-    with rc_context({"svg.hashsalt": "mnemoscope"}):
-        figure.savefig(content, format=path.suffix[1:], dpi=DPI, metadata=metadata)
+    for dpi in (DPI, *FEWER_DPI):
+        content = io.BytesIO()
+        with rc_context({"svg.hashsalt": "mnemoscope"}):
+            figure.savefig(content, format=path.suffix[1:], dpi=dpi, metadata=metadata)
+        if path.suffix != ".png" or content.tell() <= LARGE_BYTES:
+            break
     write_atomic(path, content.getvalue())
 
 
