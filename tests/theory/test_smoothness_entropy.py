@@ -19,9 +19,11 @@ def test_entropy_of_a_gaussian_under_a_linear_map(n, scale, seed):
     A, B = scale * torch.randn(2, n, n, generator=generator, dtype=torch.float64)
     covariance = B @ B.T + torch.eye(n)
     change = gaussian_entropy(A @ covariance @ A.T) - gaussian_entropy(covariance)
-    assert change == pytest.approx(float(entropy_change(A)), abs=1e-7)
+    # The determinant of A S A^T loses digits with the square of A's condition.
+    rounding = 1e-7 + 1e-14 * float(torch.linalg.cond(A)) ** 2
+    assert change == pytest.approx(float(entropy_change(A)), abs=rounding)
     L_f = float(torch.linalg.matrix_norm(A, ord=2))
-    assert change <= float(hadamard_bound(A)) + 1e-7
+    assert change <= float(hadamard_bound(A)) + rounding
     assert float(hadamard_bound(A)) <= entropy_bound(L_f, n) + 1e-9
 
 
