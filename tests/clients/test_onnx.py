@@ -69,7 +69,7 @@ def test_new_exporter(kind: type, layers: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [*DYNAMIC, *GROWING])
 def test_old_exporter(kind: type, tmp_path: Path) -> None:
     """The old exporter (tracing): batches of any size for every layer. Sequences of any length for RNN, LSTM and GRU,
-    which ONNX knows; the others are unrolled for the length of the example."""
+    which ONNX has operators for; the others are unrolled for the length of the example."""
     model = Model(kind(INPUT, HIDDEN)).eval()
     x = torch.randn(TIME, BATCH, INPUT)
     has_operator = kind in (mnemoscope.RNN, mnemoscope.LSTM, mnemoscope.GRU)

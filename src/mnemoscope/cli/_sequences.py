@@ -183,7 +183,7 @@ def _with_batch_first(loss: Loss) -> Loss:
 
 
 def _taught(sequences: Sequences, outputs: Tensor) -> Sequences:
-    """Return the sequences with targets and loss if these apply to outputs; without, if nobody asked for the loss."""
+    """Return the sequences, with targets and loss where the outputs fit them; a loss that was asked for must fit."""
     reason = _misfit(sequences, outputs)
     if not reason:
         return sequences

@@ -1,6 +1,6 @@
 """What the backward pass of a screened recurrence multiplies, before its kernel and after it.
 
-The kernels mix products of states, never states with matrices: [V; W_a; U_a] h_i is made once for every state, and the
+The kernels add up products [V; W_a; U_a] h_i, each of which is made once for its state, and the
 gradients of these products are gathered over all steps that attend to it.
 """
 

@@ -21,6 +21,23 @@ RELEVANT = (0, 10)
 COLUMNS = ("accuracy", "longest lag", "states attended", "beyond the buffer")
 
 
+def sparse_attention(steps: int) -> tuple[Claim, ...]:
+    """What is claimed of full attention over `steps` states; nothing of it counts for a network that hardly learned."""
+    cell = ("MemRNN", "states attended by the last step")
+    return (
+        Claim("the last step attends fewer than half of the states", *cell, at_most=steps / 2, scale="full"),
+        Claim("a step looks further back than one step on average", "MemRNN", "mean lag", at_least=1.0, scale="full"),
+        Claim(
+            "attention is no longer flat: the last step attends fewer than 95 % of the states",
+            *cell,
+            at_most=0.95 * steps,
+            scale="quick",
+            form="ours",
+            headline=False,
+        ),
+    )
+
+
 def look(run: Result, *, sequences: int) -> Mapping[str, Any]:
     """Where the best weights of a run look on test sequences: figures of the scope, and the map of the first."""
     inputs, _ = run.run.config.task.batch(0, sequences, "test")

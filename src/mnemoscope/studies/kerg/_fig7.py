@@ -9,7 +9,8 @@ import numpy as np
 
 from mnemoscope.report import Axis, Chart, HeatMap, Panels
 from mnemoscope.scopes import attention
-from mnemoscope.studies import Claim, Done, Result, Scale, Study, measure, settings, study, table, train
+from mnemoscope.studies import Done, Result, Scale, Study, measure, settings, study, table, train
+from mnemoscope.studies.kerg._fig10_fig11 import sparse_attention
 from mnemoscope.sweeps import Job
 from mnemoscope.tasks import Characters
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
@@ -77,24 +78,7 @@ study(
         jobs,
         cells,
         charts,
-        claims=(
-            Claim(
-                "the last step attends fewer than half of the states",
-                "MemRNN",
-                "states attended by the last step",
-                at_most=STEPS / 2,
-                scale="full",
-            ),
-            Claim(
-                "attention is no longer flat: the last step attends fewer than 95 % of the states",
-                "MemRNN",
-                "states attended by the last step",
-                at_most=0.95 * STEPS,
-                scale="quick",
-                form="ours",
-            ),
-            Claim("a step looks further back than one step on average", "MemRNN", "mean lag", at_least=1.0),
-        ),
+        claims=sparse_attention(STEPS),
         published=table(("MemRNN",), COLUMNS, note="a heat map without numbers"),
         settings=settings(
             model=("MemRNN, Hénaff's V", "ours", "the paper says full attention"),
