@@ -45,6 +45,11 @@ def test_distances_are_the_norms_of_the_differences(runs: tuple[Run, Run]) -> No
     assert found.spectral["layer.weight_hh_l0"][-1] > 1e-3
 
 
+def test_snapshots_are_read_in_one_order(runs: tuple[Run, Run]) -> None:
+    for _ in range(10):
+        assert list(runs[0].snapshot(4)) == sorted(runs[0].model().state_dict())
+
+
 def test_trajectories_and_truncated_networks_are_compared_too(tmp_path: Path) -> None:
     fit = replace(FIT, snapshot_every=0, record_every=2)
     train(replace(BASE, fit=fit), tmp_path / "whole")

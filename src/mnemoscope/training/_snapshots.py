@@ -61,9 +61,10 @@ def read_snapshot(folder: Path, update: int) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors in a safetensors file."""
+    """Return the tensors in a safetensors file, by name in alphabetical order."""
     data = read_bytes(path)
     try:
-        return safetensors.torch.load(data)
+        # The reader's own order changes from call to call, and sums over the tensors would change with it.
+        return dict(sorted(safetensors.torch.load(data).items()))
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise MnemoscopeError(f"{path} is not a safetensors file: {error}") from error
