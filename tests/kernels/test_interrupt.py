@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,8 @@ pytestmark = [
     pytest.mark.skipif(not library.available(torch.float32), reason="no compiled CPU kernels here"),
     pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX"),
 ]
+
+LIMIT = 4  # seconds; on an idle machine it takes a few milliseconds
 
 # A process that says when a long call begins, and what became of it.
 SCRIPT = """
@@ -75,7 +76,7 @@ with torch.no_grad():
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_signal_stops_a_long_call_within_a_second(threads: int) -> None:
+def test_a_signal_stops_a_long_call(threads: int) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT.format(threads=threads)], stdout=subprocess.PIPE, text=True
     )
@@ -90,12 +91,11 @@ def test_a_signal_stops_a_long_call_within_a_second(threads: int) -> None:
         process.send_signal(number)
         return process.stdout.readline().strip(), time.perf_counter() - sent
 
-    limit = 1 if os.getloadavg()[0] < (os.cpu_count() or 1) else 4  # on a busy machine everything takes longer
     try:
         for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM):
             said, seconds = interrupt(number, after=0.3)
             assert said == "stopped"
-            assert seconds < limit
+            assert seconds < LIMIT
         said, _ = interrupt(signal.SIGINT, after=0.05)
         assert said == "seen 1"
         assert process.stdout.readline() == "True\n"  # the same numbers as without a signal
