@@ -78,13 +78,13 @@ def test_words_and_claims_are_whole(name):
 def test_recorded_results_are_read_and_shipped():
     folder = ROOT / "studies"
     recorded = sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob("*/*/study.json"))
-    shipped = json.loads((ROOT / "src/mnemoscope/studies/verdicts.json").read_text())
-    page = (ROOT / "docs/studies.md").read_text()
     for name in recorded:
         assert read_record(folder / name).id == name
         assert name.split("/")[0] in PAPERS
-        assert name in shipped, "python -m mnemoscope.studies.summary"
-        assert f"[{name}]" in page, "python -m mnemoscope.studies.summary"
+    shipped = json.loads((ROOT / "src/mnemoscope/studies/verdicts.json").read_text())
+    assert shipped == verdicts(folder), "python -m mnemoscope.studies.summary"
+    assert list(shipped) == sorted(recorded, key=list(STUDIES).index)
+    assert (ROOT / "docs/studies.md").read_text() == summary(folder), "python -m mnemoscope.studies.summary"
     assert [path for path in folder.glob("*/*/*.png") if path.stat().st_size > 200_000] == []
     assert [path for path in folder.glob("*/*/*.json") if path.stat().st_size > 300_000] == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mnemoscope.studies import Cells, Claim, Verdict, table
+from mnemoscope.studies import Cells, Claim, StudyVerdict, Verdict, table
 from mnemoscope.studies._verdict import judge_claim, judge_claims, judge_study
 
 AT_HALF = Claim("at least a half", row="a", column="x", at_least=0.5)
@@ -67,6 +67,13 @@ def test_a_study_is_judged_by_its_headline_claims():
     assert verdict(holds, broken) == "contradicted"
     assert verdict(holds, unknown) == "partly (1 of 2)"
     assert verdict(unknown) == "open"
+
+
+def test_a_study_that_holds_as_corrected_says_so():
+    reproduced, contradicted = Verdict("reproduced", 2, 2), Verdict("contradicted", 0, 2)
+    assert str(StudyVerdict(contradicted)) == "contradicted"
+    assert str(StudyVerdict(contradicted, reproduced)) == "contradicted; reproduced as corrected"
+    assert str(StudyVerdict(contradicted, Verdict("contradicted", 1, 2))) == "contradicted"
 
 
 def test_printed_and_corrected_claims_are_judged_side_by_side():

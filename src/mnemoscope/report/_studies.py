@@ -103,7 +103,7 @@ class IndexRow:
     verdicts: Mapping[str, Sequence[VerdictWords]]
     """By size: as printed and, where that changes it, as corrected."""
     compared: str
-    """The first published number and ours: "100 % | 99.7 %"."""
+    """How the published numbers compare with ours: "38 of 40 cells agree"."""
     cost: Cell
     date: str
 

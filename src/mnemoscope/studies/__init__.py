@@ -93,7 +93,7 @@ from mnemoscope.studies._study import (
     study,
     table,
 )
-from mnemoscope.studies._verdict import ClaimVerdict, Verdict
+from mnemoscope.studies._verdict import ClaimVerdict, StudyVerdict, Verdict
 
 __all__ = [
     "PAPERS",
@@ -113,6 +113,7 @@ __all__ = [
     "Setting",
     "Study",
     "StudyRecord",
+    "StudyVerdict",
     "Verdict",
     "band",
     "check_statements",

@@ -220,15 +220,28 @@ def number_words(value: PublishedCell, percent: bool = False) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
 
 
-def first_comparison(record: StudyRecord) -> str:
-    """Return the first published number that we have, too, beside ours; of the full size, if it was run."""
-    for result in (record.full, record.quick):
-        if result is None:
+def comparison(record: StudyRecord) -> str:
+    """Return how our numbers compare with the published ones, of the full size if it was run.
+
+    How many of them agree; or, of a single number or where no nearness is asked, the first of them beside ours.
+    """
+    for scale in reversed(SCALES):
+        result = record.result(scale)
+        known = medians(list(result.cells().values())) if result else {}
+        pairs = {
+            key: (published, known[key])
+            for key, published in record.published_cells.items()
+            if isinstance(published, float | int) and key in known
+        }
+        if not pairs:
             continue
-        known = medians(list(result.cells().values()))
-        for key, value in record.published_cells.items():
-            if isinstance(value, float | int) and key in known:
-                return f"{number_words(value, record.percent)} | {number_words(known[key], record.percent)}"
+        size = "" if scale == "full" else " (quick)"
+        if record.within and len(pairs) > 1:
+            agree = sum(_agreement(published, ours, record) == "agrees" for published, ours in pairs.values())
+            return f"{agree} of {len(pairs)} cells agree{size}"
+        (row, column), numbers = next(iter(pairs.items()))
+        published, ours = (number_words(number, record.percent) for number in numbers)
+        return f"{row}, {column}: {published}, ours {ours}{size}"
     return ""
 
 
@@ -246,7 +259,7 @@ def _index_row(record: StudyRecord, costs: dict[str, Cost]) -> IndexRow:
         where=record.where,
         shows=record.shows,
         verdicts={scale: () if result is None else _verdicts(result) for scale, result in results.items()},
-        compared=first_comparison(record),
+        compared=comparison(record),
         cost=cost,
         date=latest.date if latest else "",
     )

@@ -19,7 +19,7 @@ from mnemoscope.files import make_folder, read_bytes, read_json, to_json, write_
 from mnemoscope.report import Chart, Panels, charts_from_json, charts_to_json
 from mnemoscope.schema import from_dict, to_dict
 from mnemoscope.studies._study import SCALES, Cells, PublishedCell, Scale, Setting, Study
-from mnemoscope.studies._verdict import OPEN, ClaimVerdict, Verdict, judge_claims, judge_study
+from mnemoscope.studies._verdict import OPEN, ClaimVerdict, StudyVerdict, Verdict, judge_claims, judge_study
 
 FORMAT = 1
 FILE = "study.json"
@@ -63,6 +63,10 @@ class ScaleResult:
     @property
     def is_complete(self) -> bool:
         return bool(self.seeds) and all(one.is_complete for one in self.seeds)
+
+    @property
+    def both_verdicts(self) -> StudyVerdict:
+        return StudyVerdict(self.verdict, self.corrected)
 
     def cells(self, expected: Sequence[tuple[str, str]] = ()) -> dict[int, Cells]:
         """Return our numbers by seed."""

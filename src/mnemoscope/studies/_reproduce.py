@@ -33,7 +33,7 @@ from mnemoscope.studies._record import (
     write_record,
 )
 from mnemoscope.studies._study import Scale, Study, choose
-from mnemoscope.studies._verdict import OPEN, Verdict
+from mnemoscope.studies._verdict import OPEN, StudyVerdict, Verdict
 from mnemoscope.sweeps import (
     Engine,
     Job,
@@ -138,11 +138,11 @@ def check_folder(path: Path) -> None:
         raise MnemoscopeError(f"{path} is not empty and holds no studies; choose another folder")
 
 
-def known_verdict(study: Study, scale: Scale, out: Path) -> Verdict | None:
+def known_verdict(study: Study, scale: Scale, out: Path) -> StudyVerdict | None:
     """Return the verdict in the folder `out`, or else the one that this version came with; None without one."""
     record = read_record(out / study.id)
     result = record.result(scale) if record else None
-    return shipped_verdict(study.id, scale) if result is None else judged(study, scale, result).verdict
+    return shipped_verdict(study.id, scale) if result is None else judged(study, scale, result).both_verdicts
 
 
 def is_studies(path: Path) -> bool:
@@ -199,7 +199,8 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     """
     folder, scale = out / study.id, plan.scale
     old = before.result(scale) if before else None
-    recorded = old or shipped_verdict(study.id, scale)
+    shipped = shipped_verdict(study.id, scale)
+    recorded = old or (None if shipped is None else shipped.printed)
     failures = _failures(plan.runs)
     done = {seed: _done(plan, study, seed) for seed in plan.jobs[study.id]}
     new = tuple(_seed_result(study, scale, plan.jobs[study.id][seed], found, failures) for seed, found in done.items())
@@ -303,7 +304,7 @@ def _worse(result: ScaleResult, recorded: ScaleResult | Verdict | None) -> tuple
     return tuple(worse)
 
 
-def shipped_verdict(study: str, scale: Scale) -> Verdict | None:
+def shipped_verdict(study: str, scale: Scale) -> StudyVerdict | None:
     """Return the verdict that this version of Mnemoscope came with, for a folder that has none yet."""
     source = files("mnemoscope.studies") / "verdicts.json"
     try:
@@ -311,7 +312,7 @@ def shipped_verdict(study: str, scale: Scale) -> Verdict | None:
     except FileNotFoundError:
         return None
     found = content.get(study, {}).get(scale)
-    return None if found is None else from_dict(Verdict, found, f"verdicts.json: {study}")
+    return None if found is None else from_dict(StudyVerdict, found, f"verdicts.json: {study}")
 
 
 def _versions() -> dict[str, str]:

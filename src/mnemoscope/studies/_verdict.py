@@ -38,6 +38,19 @@ OPEN = Verdict()
 
 
 @dataclass(frozen=True)
+class StudyVerdict:
+    """A study's verdict as printed and, if some of its claims are corrected, as corrected."""
+
+    printed: Verdict
+    corrected: Verdict | None = None
+
+    def __str__(self) -> str:
+        if self.corrected is None or self.corrected.word == self.printed.word:
+            return str(self.printed)
+        return f"{self.printed}; {self.corrected} as corrected"
+
+
+@dataclass(frozen=True)
 class ClaimVerdict:
     """A claim, and its verdict at one size of the study."""
 

@@ -13,10 +13,11 @@ from typing import Any
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import to_json, write_atomic
 from mnemoscope.schema import to_dict
-from mnemoscope.studies._pages import current_record, first_comparison
+from mnemoscope.studies._pages import comparison, current_record
 from mnemoscope.studies._record import Cost, ScaleResult, StudyRecord, read_costs
 from mnemoscope.studies._reproduce import is_studies
 from mnemoscope.studies._study import PAPERS, SCALES, load
+from mnemoscope.studies._verdict import StudyVerdict, Word
 
 HEAD = """# Studies: the papers made again
 
@@ -61,7 +62,7 @@ def verdicts(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for record in _records(folder):
         results = {scale: record.result(scale) for scale in SCALES}
-        found[record.id] = {scale: to_dict(result.verdict) for scale, result in results.items() if result}
+        found[record.id] = {scale: to_dict(result.both_verdicts) for scale, result in results.items() if result}
     return found
 
 
@@ -74,11 +75,22 @@ def _records(folder: Path) -> list[StudyRecord]:
 def _counts(records: list[StudyRecord]) -> str:
     lines = []
     for scale in SCALES:
-        words = Counter(result.verdict.word for record in records if (result := record.result(scale)))
-        if words:
-            counted = ", ".join(f"{count} {word}" for word, count in words.most_common())
-            lines.append(f"{scale.capitalize()}: {sum(words.values())} studies, {counted}.")
+        found = [result.both_verdicts for record in records if (result := record.result(scale))]
+        if found:
+            words = Counter(one.printed.word for one in found).most_common()
+            counted = ", ".join(_counted(word, found) for word, _ in words)
+            lines.append(f"{scale.capitalize()}: {len(found)} studies, {counted}.")
     return "\n".join(lines)
+
+
+def _counted(word: Word, verdicts: list[StudyVerdict]) -> str:
+    """How many studies have a verdict, and how many of them are reproduced as corrected."""
+    those = [one for one in verdicts if one.printed.word == word]
+    corrected = sum(one.corrected is not None and one.corrected.word == "reproduced" for one in those)
+    if word == "reproduced" or not corrected:
+        return f"{len(those)} {word}"
+    share = "" if corrected == len(those) else f"{corrected} of them "
+    return f"{len(those)} {word} ({share}reproduced as corrected)"
 
 
 def _line(record: StudyRecord, costs: dict[str, Cost]) -> str:
@@ -88,7 +100,7 @@ def _line(record: StudyRecord, costs: dict[str, Cost]) -> str:
         f"{record.where}{' (ours)' if record.ours else ''}: {record.shows}",
         _verdict(record.quick),
         _verdict(record.full),
-        first_comparison(record).replace(" | ", ", "),
+        comparison(record),
         f"{latest.seconds:,.0f} s" if latest else "",
         latest.date if latest else "",
     ]
@@ -99,9 +111,7 @@ def _verdict(result: ScaleResult | None) -> str:
     if result is None:
         return "–"
     seeds = f", {len(result.seeds)} seeds" if len(result.seeds) > 1 else ""
-    if result.corrected is None or result.corrected.word == result.verdict.word:
-        return f"{result.verdict}{seeds}"
-    return f"{result.verdict}; {result.corrected} as corrected{seeds}"
+    return f"{result.both_verdicts}{seeds}"
 
 
 def main(folder: str = "studies", page: str = "docs/studies.md") -> None:

@@ -21,7 +21,6 @@ from mnemoscope.studies import (
     Plan,
     Scale,
     Study,
-    Verdict,
     estimated_seconds,
     is_studies,
     known_verdict,
@@ -154,14 +153,14 @@ def _list(options: Reproduce) -> None:
         table = Table("study", "what it shows", "quick", "full", "last verdict", title=f"{len(rows)} studies")
         for row in rows:
             costs = [words_for(row["seconds"][scale]) for scale in SCALES]
-            verdicts = ", ".join(f"{scale}: {word}" for scale, word in row["verdicts"].items() if word)
+            verdicts = "\n".join(f"{scale}: {words}" for scale, words in row["verdicts"].items() if words)
             table.add_row(row["id"], row["shows"], *costs, verdicts)
         show(table)
         print("mnemoscope reproduce ID... makes them again; --full at the paper's size")
 
 
 def _row(study: Study, out: Path) -> dict[str, Any]:
-    verdicts: dict[str, Verdict | None] = {scale: known_verdict(study, scale, out) for scale in SCALES}
+    verdicts = {scale: known_verdict(study, scale, out) for scale in SCALES}
     return {
         "id": study.id,
         "paper": study.paper,
