@@ -13,6 +13,7 @@ from torch.func import jacrev
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import GRU, LSTM, RNN, ExpRNN, LinearSystem, MemLSTM, MemRNN
+from mnemoscope.layers._spectral import cut_by_products
 from mnemoscope.layers._stable import RowBalls, SpectralBall, project_, project_rows, stable
 from mnemoscope.theory.stability import lstm_certificate, rnn_constants, satisfies_proposition_5
 
@@ -120,6 +121,85 @@ def test_matrices_go_to_their_nearest_point(n, radius, seed):
     away = X - P
     worst = radius * torch.linalg.matrix_norm(away, ord="nuc") - (away * P).sum()
     assert float(worst) <= 1e-9
+
+
+def matrix_of(values, seed=0):
+    """A matrix with these singular values, in random directions."""
+    draw = torch.Generator().manual_seed(seed)
+    n = len(values)
+    U, V = (torch.linalg.qr(torch.randn(n, n, generator=draw, dtype=torch.float64))[0] for _ in range(2))
+    return (U * torch.tensor(values, dtype=torch.float64)) @ V
+
+
+SPECTRA = {
+    "one": [1.5],
+    "some above": [3.0, 1.2, 1.0001, 0.9999, 0.5, 0.01],
+    "rank-deficient": [2.0, 0.5, 0.0, 0.0, 0.0],
+    "zero but one": [1.1, 0.0, 0.0],
+    "all at the radius": [1.0] * 6,
+    "all just above": [1.0 + 1e-6] * 6,
+    "all above": [2.0] * 6,
+    "near the radius": [1 + d for d in (1e-3, 1e-5, 1e-7, 1e-9, -1e-9, -1e-7, -1e-5)],
+    "wide": [2.5, 1.0, 1e-4, 1e-8, 1e-12],
+    "an update of a network on the border": [1.01] * 20 + [1.0] * 20 + [0.3] * 40,
+}
+
+
+@pytest.mark.parametrize("spectrum", SPECTRA.values(), ids=SPECTRA)
+@pytest.mark.parametrize("radius", [1.0, 0.03, 40.0])
+def test_matrix_products_cut_the_spectrum_as_an_svd_does(spectrum, radius):
+    for seed in range(3):
+        X = radius * matrix_of(spectrum, seed)
+        U, S, V = torch.linalg.svd(X)
+        P = cut_by_products(X, radius, radius)
+        assert P is not None
+        torch.testing.assert_close(P, (U * S.clamp(max=radius)) @ V, rtol=0, atol=1e-7 * radius)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 12), st.floats(0.4, 3), st.integers(0, 10**6))
+def test_matrix_products_give_the_projection_of_float32(n, size, seed):
+    """As `project_` calls them on a GPU: never outside afterwards, unchanged inside, and the nearest to rounding."""
+    draw = torch.Generator().manual_seed(seed)
+    X = size * torch.randn(n, n, generator=draw) / math.sqrt(n)
+    onto = 1 - 2e-6
+    P = cut_by_products(X, 1.0, onto)
+    if P is None:  # far outside
+        assert float(torch.linalg.matrix_norm(X, ord=2)) > 2
+        return
+    assert P.dtype == torch.float32
+    assert float(torch.linalg.matrix_norm(P.double(), ord=2)) <= 1
+    assert torch.equal(cut_by_products(P, 1.0, onto), P)
+    torch.testing.assert_close(P, SpectralBall(1.0)(X), rtol=0, atol=1e-5)
+    if float(torch.linalg.matrix_norm(X.double(), ord=2)) < 1 - 1e-6:
+        assert P is X
+
+
+@pytest.mark.parametrize("bad", [1e30, math.inf, math.nan])
+def test_matrix_products_leave_what_is_far_outside_to_others(bad):
+    X = torch.eye(4)
+    X[1, 2] = bad
+    assert cut_by_products(X, 1.0, 1.0) is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("kind", PLAIN + GATED)
+@pytest.mark.parametrize("scale", [0.01, 2.0, 1e3])
+def test_a_gpu_projects_as_the_cpu_does(kind, scale):
+    layer = make(kind, n=32, scale=scale)
+    on_gpu = project_(copy.deepcopy(layer).cuda())
+    for name, value in project_(layer).state_dict().items():
+        torch.testing.assert_close(on_gpu.state_dict()[name].cpu(), value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", PLAIN + GATED)
+def test_weights_that_are_not_finite_stay_as_they_are(kind):
+    """The loss tells of them: a run ends as diverged, not with an error of the projection."""
+    layer = make(kind)
+    with torch.no_grad():
+        layer.weight_hh_l0[0, 0] = math.nan
+    project_(layer)
+    assert bool(layer.weight_hh_l0[0, 0].isnan())
 
 
 def test_gradients_of_the_projections():

@@ -284,6 +284,13 @@ def test_divergence_names_the_update_and_keeps_the_last_good_checkpoint(tmp_path
         fit(model(), TASK, FitConfig(50, optimizer="sgd", lr=1e3, diverged=1e5, **{**QUIET, "clip": 0.0}))
 
 
+def test_a_stable_run_that_diverges_says_so(tmp_path: Path) -> None:
+    """The projection leaves weights that are not finite to the loss: a decomposition of them has no words for it."""
+    config = FitConfig(50, optimizer="sgd", lr=1e38, stable=0.9, **{**QUIET, "clip": 0.0})
+    with pytest.raises(Diverged, match="diverged at update"):
+        fit(model("RNN"), TASK, config, tmp_path / "run")
+
+
 def test_global_torch_state_is_restored(tmp_path: Path) -> None:
     net = model()
     torch.manual_seed(5)

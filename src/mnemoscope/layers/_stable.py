@@ -17,6 +17,7 @@ from torch.nn.utils import parametrize
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers._plain import LSTM, RNN
+from mnemoscope.layers._spectral import cut_by_products
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -44,7 +45,7 @@ def project_(
     with torch.no_grad():
         for name, ball in _balls(layer, lam, input_bound, forget, lipschitz).items():
             weight = getattr(layer, name)
-            nearest = ball(weight)
+            nearest = ball.nearest(weight)
             if not torch.equal(nearest, weight):
                 weight.copy_(nearest)
     return layer
@@ -76,6 +77,20 @@ class SpectralBall(nn.Module):
     def forward(self, matrix: Tensor) -> Tensor:
         return _ClipSpectrum.apply(matrix, self.radius)
 
+    def nearest(self, matrix: Tensor) -> Tensor:
+        """Return the same as `forward`, for no gradient; a matrix that is not finite is returned as it is.
+
+        On a GPU it is computed by matrix products, or by the CPU if it is far outside: a GPU's SVD takes many times
+        longer than the update before it.
+        """
+        if matrix.device.type == "cpu":
+            return self(matrix) if bool(matrix.isfinite().all()) else matrix
+        if matrix.dtype != torch.float64:
+            found = cut_by_products(matrix, self.radius, _radius_before_rounding(self.radius, matrix))
+            if found is not None:
+                return found
+        return self.nearest(matrix.cpu()).to(matrix.device)
+
     def right_inverse(self, matrix: Tensor) -> Tensor:
         return matrix
 
@@ -100,6 +115,16 @@ class RowBalls(nn.Module):
         for gate, radius in zip(gates, self.radii, strict=True):
             projected.append(gate if math.isinf(radius) else project_rows(gate, radius))
         return torch.cat(projected).view_as(weight)
+
+    def nearest(self, weight: Tensor) -> Tensor:
+        """Return the same as `forward`, for no gradient: only rows outside are looked at closely."""
+        nearest = weight.clone()
+        gates = nearest.view(len(weight), -1).chunk(len(self.radii))
+        for gate, radius in zip(gates, self.radii, strict=True):
+            if not math.isinf(radius):
+                outside = _upcast(gate).abs().sum(-1) > radius  # a row with a NaN is not: it stays
+                gate[outside] = project_rows(gate[outside], radius)
+        return nearest
 
     def right_inverse(self, weight: Tensor) -> Tensor:
         return weight

@@ -54,7 +54,7 @@ class _Objective(nn.Module):
             output, state = self.model(piece, state)
             state = detach_state(state)
             outputs.append(output)
-        joined = to_float32(torch.cat(outputs))
+        joined = to_float32(torch.cat(outputs) if len(outputs) > 1 else outputs[0])  # logits of words are large
         if share == 0:  # the mean over no prediction is not a number
             return joined.sum() * 0, _OpaqueState(state)
         loss = self.task.loss(joined, targets)
