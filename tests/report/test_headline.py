@@ -53,13 +53,32 @@ def test_headlines_have_their_own_spread():
     figures = {"largest": -0.1, "standard_error": 0.02}
     lyapunov = Finding("lyapunov", "L.", "estimated", figures=figures, labels={"regime": "contractive"})
     figures = {"bptt_window": 31.0, "bptt_window_measured": 20.0, "steps": 100.0}
-    truncation = Finding("truncation", "T.", "estimated", figures=figures)
+    groups = {"bptt_window": np.array([31.0, 31.0]), "bptt_window_measured": np.array([14.0, 25.0])}
+    over = {"over": "4 groups of sequences"}
+    truncation = Finding("truncation", "T.", "estimated", figures=figures, spread=groups, labels=over)
     assert spreads(examined(30, horizon=reached, lyapunov=lyapunov, truncation=truncation)) == [
         "7 to 12 over sequences and output steps",
         "± 0.04 (two standard errors)",
-        "20 were measured, for all sequences together",
+        "20 were measured, 14 to 25 over 4 groups of sequences",
         "0.4 to 0.6 in the middle half",
     ]
+
+
+@pytest.mark.parametrize(
+    ("measured", "found", "said"),
+    [
+        (31.0, [25.0, 40.0], "25 to 40 over 3 sequences"),
+        (31.0, [31.0, 31.0], "the same for all 3 sequences"),
+        (20.0, [20.0, 20.0], "20 were measured, the same for all 3 sequences"),
+        (31.0, None, ""),  # one sequence
+        (20.0, None, "20 were measured"),
+    ],
+)
+def test_spread_of_the_bptt_window(measured, found, said):
+    figures = {"bptt_window": 31.0, "bptt_window_measured": measured, "steps": 100.0}
+    spread = {} if found is None else {"bptt_window_measured": np.array(found)}
+    finding = Finding("truncation", "T.", "estimated", figures=figures, spread=spread, labels={"over": "3 sequences"})
+    assert spreads(examined(truncation=finding))[2] == said
 
 
 def test_a_horizon_that_all_sequences_agree_on():

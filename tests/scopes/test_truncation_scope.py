@@ -95,6 +95,89 @@ def test_chunks_of_the_safe_length_keep_the_promise(layer):
     assert (chunked_gradient(layer, x, k, loss) - whole).norm() <= 0.1 * whole.norm()
 
 
+def two_rates(slow, fast, rows):
+    """A diagonal system, and sequences each of which moves one of its two units alone."""
+    layer = LinearSystem(2, 2, bias=False).double()
+    layer.weight_hh_l0.data = torch.tensor([[slow, 0.0], [0.0, fast]], dtype=torch.float64)
+    layer.weight_ih_l0.data = torch.eye(2, dtype=torch.float64)
+    return layer, torch.nn.functional.one_hot(torch.tensor(rows), 2).double().repeat(100, 1, 1)
+
+
+SPREAD = ("window", "bptt_window", "bptt_window_measured")
+
+
+@pytest.mark.parametrize("loss", [None, nn.functional.mse_loss, lambda y, t: (y - t).square().sum()])
+def test_spread_covers_sequences_of_two_rates(loss):
+    layer, x = two_rates(0.9, 0.5, [0, 1])
+    targets = torch.tensor([0.3, -0.2], dtype=torch.float64).expand(x.shape)
+    given = {} if loss is None else {"targets": targets, "loss": loss}
+    found = truncation(layer, x, error=0.1, **given)
+    assert found.labels["over"] == "2 sequences"
+    alone = []
+    for row in range(2):
+        part = {} if loss is None else {"targets": targets[:, [row]], "loss": loss}
+        alone.append(truncation(layer, x[:, [row]], error=0.1, **part))
+    for name in ("bptt_window", "bptt_window_measured"):
+        slow, fast = (one.figures[name] for one in alone)
+        assert fast < found.figures[name] <= slow < 100
+        assert found.spread[name].tolist() == [fast, slow]
+    assert not any(name in one.spread for one in alone for name in SPREAD)
+    low, high = found.spread["bptt_window"]
+    assert f" ({low:.0f} to {high:.0f} over 2 sequences) gives the gradient" in found.sentence
+
+
+def test_spread_of_the_window_of_outputs():
+    """y_T of unit a has the error a^k (1 - a^(T-k)) / (1 - a), relative to the median size."""
+    layer, x = two_rates(0.9, 0.5, [0, 1, 1])
+    found = truncation(layer, x)
+    k = np.arange(1, 101)
+    size = (1 - 0.5**100) / 0.5
+    shortest = [k[a**k * (1 - a ** (100 - k)) / (1 - a) <= 0.01 * size].min() for a in (0.5, 0.9)]
+    assert found.spread["window"].tolist() == shortest
+    assert found.figures["window"] == shortest[1]
+    assert f"The last {shortest[1]} inputs ({shortest[0]} to {shortest[1]} over sequences) give" in found.sentence
+
+
+def test_equal_sequences_have_no_spread():
+    torch.manual_seed(0)
+    x = torch.randn(60, 1, 3, dtype=torch.float64).expand(-1, 6, -1)
+    found = truncation(LSTM(3, 4).double(), x, error=0.05)
+    assert found.labels["over"] == "4 groups of sequences"
+    for name in SPREAD:
+        assert found.spread[name].tolist() == [found.figures[name]] * 2
+    assert " to " not in found.sentence.replace(" to 5 %", "")
+
+
+def test_groups_leave_out_sequences_without_a_gradient():
+    layer, x = two_rates(0.9, 0.5, [0, 1, 1])
+    x[:, 1] = 0
+    found = truncation(layer, x, error=0.1)
+    assert found.labels["over"] == "2 sequences"
+    x[:, 2] = 0
+    assert "bptt_window" not in truncation(layer, x, error=0.1).spread
+
+
+def test_sequences_that_are_mixed_have_no_groups():
+    """Each sequence moves on with the mean state of all: a group alone gives other gradients."""
+
+    class Mixing(LinearSystem):
+        def cell(self, w, u, state):
+            return super().cell(w, u, state.mean(0, keepdim=True).expand_as(state))
+
+    torch.manual_seed(0)
+    found = truncation(Mixing(2, 2).double(), torch.randn(40, 3, 2, dtype=torch.float64), error=0.1)
+    assert found.figures["bptt_window"] < 40
+    assert "bptt_window" not in found.spread
+    assert "over" not in found.labels
+
+
+def test_a_need_above_the_chunks_has_no_spread_of_its_own():
+    layer, x = two_rates(0.9, 0.5, [0, 1])
+    found = truncation(layer, x, error=0.2, needs=80)
+    assert found.spread["bptt_window"].tolist() == [81, 81]
+    assert found.spread["bptt_window_measured"][0] < found.spread["bptt_window_measured"][1] < 81
+
+
 def test_no_chunk_below_what_the_task_needs_is_safe():
     found = truncation(scalar(0.5), torch.ones(60, 2, 1, dtype=torch.float64), needs=40, error=0.5)
     assert found.figures["bptt_window_measured"] < 40

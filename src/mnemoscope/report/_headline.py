@@ -194,12 +194,9 @@ def _horizon(examination: Examination) -> HeadlineParts:
 def _horizon_spread(examination: Examination) -> str:
     """The 5 % and 95 % quantiles of the horizons of single sequences and output steps."""
     found = examination.findings["horizon"].spread.get("horizon")
-    if found is None or found.shape != (2,) or math.isfinite(_figure(examination, "horizon", "explodes_at")):
+    if found is None or math.isfinite(_figure(examination, "horizon", "explodes_at")):
         return ""
-    low, high = found.clip(0)
-    if low == high:
-        return "the same for all sequences and output steps"
-    return f"{format_number(low)} to {format_number(high)} over sequences and output steps"
+    return _range_over(found.clip(0), "sequences and output steps")
 
 
 def _regime(examination: Examination) -> HeadlineParts:
@@ -242,11 +239,23 @@ def _window(examination: Examination) -> HeadlineParts:
 
 
 def _window_spread(examination: Examination) -> str:
-    """A gradient is that of all sequences: there is one window for them; it may be below what the task needs."""
+    """The least and the largest window of groups of sequences; what was measured, if the task needs more."""
+    finding = examination.findings["truncation"]
     measured = _figure(examination, "truncation", "bptt_window_measured")
+    over = _range_over(finding.spread.get("bptt_window_measured"), str(finding.labels.get("over", "sequences")))
     if math.isnan(measured) or measured == _figure(examination, "truncation", "bptt_window"):
-        return "for all sequences together"
-    return f"{format_number(measured)} were measured, for all sequences together"
+        return over
+    return ", ".join(text for text in (f"{format_number(measured)} were measured", over) if text)
+
+
+def _range_over(found: np.ndarray | None, over: str) -> str:
+    """The range of a figure over sequences, in words; empty if it is not known."""
+    if found is None or found.shape != (2,):
+        return ""
+    low, high = found
+    if low == high:
+        return f"the same for all {over}"
+    return f"{format_number(low)} to {format_number(high)} over {over}"
 
 
 def _far_gradient(examination: Examination) -> HeadlineParts:

@@ -22,6 +22,7 @@ from mnemoscope.scopes._measures.gradients import (
     of_loss_by_lag,
 )
 from mnemoscope.scopes._measures.rounding import negligible, rounding
+from mnemoscope.scopes._measures.windows import widened
 
 EXPLOSION = 100.0  # times the size at the start of the curve, and it does not come back
 
@@ -266,8 +267,7 @@ def _horizon_range(norms: JacobianNorms, single: np.ndarray, horizon: float) -> 
     A sample whose gradient reaches the first step from an early end says only "at least", and is left out.
     """
     complete = (single < norms.ends) | (norms.ends == norms.ends.max())
-    low, high = np.quantile(single[complete], [0.05, 0.95], method="nearest")
-    return np.array([min(low, horizon), max(high, horizon)])
+    return widened(single[complete], horizon)
 
 
 def _method(norms: JacobianNorms, batch: int) -> str:

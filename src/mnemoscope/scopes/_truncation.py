@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -11,11 +12,12 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.recurrence import State, detach
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.scopes._measures.chunks import GROUPS, Chunks, by_weights, norm, relative_error
 from mnemoscope.scopes._measures.rounding import negligible
 from mnemoscope.scopes._measures.truncation_bounds import truncation_bounds
+from mnemoscope.scopes._measures.windows import shortest, shortest_near, widened
 
 HELP = """
 “Outputs” compares a run over the last k inputs with the run over all of them. The window is safe
@@ -58,7 +60,9 @@ def truncation(
     the task needs; `bptt_window_measured`, without regard to that; `certified_window` (Proposition 1) and
     `trained_window` (Theorem 1, for `updates` steps of size rate / t; a proof only if training keeps the weights as
     stable and as small as they are now); `lambda_fit` of k lambda^k fitted to `gradient_error`; `steps`, the length of
-    the sequences. Labels: `ends`, which outputs were looked at; `loss`.
+    the sequences. Spread: of `window`, 5 % and 95 % quantiles over sequences; of `bptt_window` and
+    `bptt_window_measured`, the least and the largest over four groups of sequences, each with its part of the gradient,
+    looked for near that of all. Labels: `ends`, which outputs were looked at; `loss`; `over`, how many groups.
 
     Args:
         error: the relative difference that is allowed.
@@ -83,33 +87,38 @@ def truncation(
         why = f"{subject.name} does not read shorter sequences than these"
         return Finding("truncation", f"truncation does not apply: {why}.", "not applicable", why=why)
     series = arrays(window=lengths, output_error=errors.amax(1), typical_output_error=errors.quantile(0.5, 1))
-    window = _shortest(lengths, series["output_error"], error, lambda k: float(outputs.errors(k).max()))
+    window = shortest(lengths, series["output_error"], error, lambda k: float(outputs.errors(k).max()))
     figures = {"window": window, "steps": float(subject.steps)}
+    spread = {}
+    if subject.batch > 1 and window < math.inf:
+        spread["window"] = widened(_windows_of_sequences(outputs, int(window), lengths, error), window)
     labels: dict[str, str | list[str]] = {"ends": "first and last" if outputs.both_ends else "last"}
     subject.report(0.4)
 
     # Gradients by the weights, if there are any; not if the layer runs over the batch: its inputs have other lengths.
-    gradient_size = math.nan
+    gradients = _Gradients()
     weights = [] if subject.missing("step") else _weights(subject)
     if weights and len(subject.recurrence_inputs) == subject.steps:
-        gradient_size, gradient_series, gradient_figures = _gradient_errors(subject, weights, lengths, error)
-        series |= gradient_series
-        figures |= gradient_figures
-        labels["loss"] = "the given one" if _knows_loss(subject) else "1/2 ||y||^2 at every step"
+        gradients = _measure_gradients(subject, weights, lengths, error)
+    series |= gradients.series
+    figures |= gradients.figures
+    spread |= gradients.spread
+    labels |= gradients.labels
 
     # What is proved, on the same scales.
     if bounds is not None:
-        series |= bounds.bounds(lengths, outputs.size, gradient_size)
+        series |= bounds.bounds(lengths, outputs.size, gradients.size)
         bounds.check(subject, series, outputs.size)
         figures |= bounds.windows(error * outputs.size, rate, updates)
     return Finding(
         "truncation",
-        _sentence(figures, error, subject.needs, outputs.both_ends),
+        _sentence(figures, spread, labels, error, subject.needs),
         "estimated",  # the windows of the sentence are measured; those that are proved are marked
         why="" if bounds is None else f"bounds: {bounds.condition}",
         figures=figures,
         certified=("certified_window",) if bounds is not None else (),
         series=series,
+        spread=spread,
         labels=labels,
         warnings=_warnings(subject, figures),
         assumptions=_assumptions(bounds is not None, figures),
@@ -170,6 +179,16 @@ class _Outputs:
         return torch.linalg.vector_norm(difference, ord=self._order, dim=-1).cpu() / self.size
 
 
+def _windows_of_sequences(outputs: _Outputs, window: int, lengths: np.ndarray, error: float) -> np.ndarray:
+    """Return the shortest window (B,) of each sequence, looked for from the `window` of the worst one on."""
+    errors = functools.cache(outputs.errors)
+
+    def of_sequence(b: int) -> float:
+        return shortest_near(window, lengths, error, lambda k: float(errors(k)[b]))
+
+    return np.array([of_sequence(b) for b in range(len(errors(window)))])
+
+
 @torch.no_grad()
 def _reads_later(subject: Subject, y: Tensor) -> bool:
     """True if outputs of the first half change with the inputs of the second half."""
@@ -186,40 +205,52 @@ def _weights(subject: Subject) -> list[Tensor]:
     return [parameter for parameter in subject.layer.parameters() if parameter.is_floating_point()]
 
 
-def _knows_loss(subject: Subject) -> bool:
-    return subject.adapted.recurrence_is_model and not subject.missing("loss")
+@dataclass(frozen=True)
+class _Gradients:
+    """Errors and windows of a truncated model's gradient and of chunks, and the size of the last output's gradient."""
+
+    size: float = math.nan
+    series: dict[str, np.ndarray] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
+    spread: dict[str, np.ndarray] = field(default_factory=dict)
+    labels: dict[str, str | list[str]] = field(default_factory=dict)
 
 
-def _gradient_errors(
-    subject: Subject, weights: list[Tensor], lengths: np.ndarray, error: float
-) -> tuple[float, dict[str, np.ndarray], dict[str, float]]:
-    """Return the size of the last output's gradient, and errors and windows of a truncated model and of chunks."""
+def _measure_gradients(subject: Subject, weights: list[Tensor], lengths: np.ndarray, error: float) -> _Gradients:
     for weight in weights:
         weight.requires_grad_()
     whole_last = _last_gradient(subject, weights, subject.steps)
-    whole = _chunked_gradient(subject, weights, subject.steps)
-    size = _norm(whole_last)
+    chunks = Chunks(subject, weights)
 
     def fresh_error(k: int) -> float:
-        return float((_last_gradient(subject, weights, k) - whole_last).norm()) / size
+        return relative_error(_last_gradient(subject, weights, k), whole_last)
 
-    def chunk_error(k: int) -> float:
-        return float((_chunked_gradient(subject, weights, k) - whole).norm()) / _norm(whole)
-
+    # Errors of all lengths tried, and the windows between them.
     fresh, chunked = [], []
     for i, k in enumerate(map(int, lengths)):
-        subject.report(0.4 + 0.5 * i / len(lengths))
+        subject.report(0.4 + 0.4 * i / len(lengths))
         fresh.append(fresh_error(k))
-        chunked.append(chunk_error(k))
+        chunked.append(chunks.error(k))
     series = arrays(gradient_error=fresh, bptt_error=chunked)
-    measured = _shortest(lengths, series["bptt_error"], error, chunk_error)
+    measured = shortest(lengths, series["bptt_error"], error, chunks.error)
     figures = {
-        "gradient_window": _shortest(lengths, series["gradient_error"], error, fresh_error),
+        "gradient_window": shortest(lengths, series["gradient_error"], error, fresh_error),
         "bptt_window": _at_least_the_need(measured, subject),
         "bptt_window_measured": measured,
         "lambda_fit": _fit_lambda(lengths, series["gradient_error"]),
     }
-    return size, series, figures
+    labels: dict[str, str | list[str]] = {"loss": chunks.loss}
+
+    # What groups of sequences make of the chunks alone.
+    subject.report(0.8)
+    spread = {}
+    windows = chunks.windows_of_groups(int(measured), lengths, error) if measured < math.inf else np.empty(0)
+    if len(windows) > 1:
+        low, high = min(windows.min(), measured), max(windows.max(), measured)
+        spread["bptt_window_measured"] = np.array([low, high])
+        spread["bptt_window"] = np.array([_at_least_the_need(window, subject) for window in (low, high)])
+        labels["over"] = f"{len(windows)} {'sequences' if subject.batch <= GROUPS else 'groups of sequences'}"
+    return _Gradients(norm(whole_last), series, figures, spread, labels)
 
 
 def _at_least_the_need(window: float, subject: Subject) -> float:
@@ -229,56 +260,10 @@ def _at_least_the_need(window: float, subject: Subject) -> float:
     return max(window, min(subject.needs + 1, float(subject.steps)))
 
 
-def _norm(gradient: Tensor) -> float:
-    return max(float(gradient.norm()), torch.finfo(gradient.dtype).tiny)
-
-
 def _last_gradient(subject: Subject, weights: list[Tensor], k: int) -> Tensor:
     """Return the gradient of 1/2 ||y_T||^2 by the weights, through the last k steps from a fresh state."""
     y = subject.recurrence(subject.recurrence_inputs[-k:])[0][-1]
-    return _by_weights(y.square().sum() / (2 * len(y)), weights)
-
-
-def _chunked_gradient(subject: Subject, weights: list[Tensor], k: int) -> Tensor:
-    """Return the gradient by the weights of the loss at every step, in chunks of k steps: truncated BPTT."""
-    state: State | None = None
-    outputs = []
-    for chunk in subject.recurrence_inputs.split(k):
-        y, state = subject.recurrence(chunk, state)
-        state = detach(state)
-        outputs.append(y)
-    y = torch.cat(outputs)
-    loss = subject.loss_of(y) if _knows_loss(subject) else y.square().sum() / (2 * y.shape[0] * y.shape[1])
-    return _by_weights(loss, weights)
-
-
-def _by_weights(loss: Tensor, weights: list[Tensor]) -> Tensor:
-    if not loss.requires_grad:
-        return torch.zeros(1, dtype=torch.float64, device=loss.device)
-    gradients = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
-    return torch.cat([gradient.flatten() for gradient in gradients]).double()
-
-
-def _shortest(
-    lengths: np.ndarray, errors: np.ndarray, allowed: float, error_of: Callable[[int], float] | None = None
-) -> float:
-    """Return the shortest window from which on no error tried exceeds what is allowed; infinity if there is none.
-
-    With `error_of`, the gap below it to the next window tried is closed by bisection.
-    """
-    too_large = np.nonzero(~(errors <= allowed))[0]
-    following = int(too_large[-1]) + 1 if len(too_large) else 0
-    if following == len(lengths):
-        return math.inf
-    enough = int(lengths[following])
-    too_short = int(lengths[following - 1]) if following else 0
-    while error_of is not None and enough - too_short > 1:
-        middle = (enough + too_short) // 2
-        if error_of(middle) <= allowed:
-            enough = middle
-        else:
-            too_short = middle
-    return float(enough)
+    return by_weights(y.square().sum() / (2 * len(y)), weights)
 
 
 def _fit_lambda(lengths: np.ndarray, errors: np.ndarray) -> float:
@@ -290,39 +275,54 @@ def _fit_lambda(lengths: np.ndarray, errors: np.ndarray) -> float:
     return float(np.exp(slope))
 
 
-def _sentence(figures: dict[str, float], error: float, needs: float | None, both_ends: bool) -> str:
+def _sentence(
+    figures: dict[str, float],
+    spread: dict[str, np.ndarray],
+    labels: dict[str, str | list[str]],
+    error: float,
+    needs: float | None,
+) -> str:
     window, steps = figures["window"], figures["steps"]
     percent = f"{100 * error:g} %"
-    outputs = "first and last output" if both_ends else "last output"
+    outputs = f"{labels['ends']} output"
+    over = _range(spread.get("window"), "sequences")
     if not window < steps:
-        sentence = f"No window shorter than the {steps:.0f} steps looked at gives its {outputs} to {percent}"
-    elif both_ends:
+        sentence = f"No window shorter than the {steps:.0f} steps looked at gives its {outputs} to {percent}{over}"
+    elif labels["ends"] == "first and last":
         sentence = (
-            f"The {window:.0f} inputs nearest to them give its {outputs} to {percent}; those between, which read both "
-            "directions, were not looked at"
+            f"The {window:.0f} inputs nearest to them{over} give its {outputs} to {percent}; those between, which read "
+            "both directions, were not looked at"
         )
     else:
+        inputs = f"input{over} gives" if window == 1 else f"{window:.0f} inputs{over} give"
         sentence = (
-            f"The last {'input gives' if window == 1 else f'{window:.0f} inputs give'} its {outputs} to {percent}: a "
-            "feed-forward network over so many inputs could replace it"
+            f"The last {inputs} its {outputs} to {percent}: a feed-forward network over so many inputs could replace it"
         )
     if figures.get("certified_window", math.inf) < math.inf:
         sentence += f" (proved for {figures['certified_window']:.0f})"
     if "bptt_window" not in figures:
         return f"{sentence}."
-    return f"{sentence}; {_chunks_in_words(figures, percent, needs)}."
+    over = _range(spread.get("bptt_window_measured"), str(labels.get("over", "")))
+    return f"{sentence}; {_chunks_in_words(figures, over, percent, needs)}."
 
 
-def _chunks_in_words(figures: dict[str, float], percent: str, needs: float | None) -> str:
+def _range(windows: np.ndarray | None, over: str) -> str:
+    """Return the range of windows over sequences in words; empty if there is none."""
+    if windows is None or not windows[0] < windows[1]:
+        return ""
+    return f" ({windows[0]:.0f} to {windows[1]:.0f} over {over})"
+
+
+def _chunks_in_words(figures: dict[str, float], over: str, percent: str, needs: float | None) -> str:
     window, measured, steps = figures["bptt_window"], figures["bptt_window_measured"], figures["steps"]
     if measured < window and needs is not None:
         return (
-            f"chunks of {measured:.0f} {_steps(measured)} give the gradient to {percent}, but the task needs "
+            f"chunks of {measured:.0f} {_steps(measured)}{over} give the gradient to {percent}, but the task needs "
             f"{needs:g} steps back: backpropagate through {'all' if window >= steps else 'at least'} {window:.0f}"
         )
     if window < steps:
-        return f"backpropagation in chunks of {window:.0f} {_steps(window)} gives the gradient to {percent}"
-    return f"backpropagation needs all {steps:.0f} steps"
+        return f"backpropagation in chunks of {window:.0f} {_steps(window)}{over} gives the gradient to {percent}"
+    return f"backpropagation needs all {steps:.0f} steps{over}"
 
 
 def _steps(count: float) -> str:
