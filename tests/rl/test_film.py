@@ -9,6 +9,7 @@ import torch
 from mnemoscope.finding import Examination
 from mnemoscope.report import charts_of
 from mnemoscope.rl import MiniGrid, Policy, TMaze, film, play_randomly
+from mnemoscope.rl._film import _Episode, _finding
 from mnemoscope.training import NetworkConfig
 
 pytest.importorskip("minigrid", reason="minigrid is not installed (extra `rl`)")
@@ -40,6 +41,25 @@ def test_of_a_t_maze() -> None:
     assert found.figures["attention_to_cue"] == pytest.approx(weights[decision, 0])
     charts = charts_of({"agent": Examination({"episode": found}, "", {})}, "episode")
     assert [chart.key for chart in charts] == ["episode-strip-0", "episode-decision-0", "episode-attention-0"]
+
+
+def test_of_a_long_episode_the_end_is_shown() -> None:
+    steps = 500
+    attention: list[dict[int, float]] = [{} for _ in range(steps)]
+    attention[497] = {3: 0.25, 450: 0.75}
+    pictures = [np.full((2, 2, 3), step % 256, np.uint8) for step in range(steps)]
+    found = _finding(_Episode(pictures, [0] * steps, [0.0] * steps, attention, [3, 450]), 0.0)
+    assert found.figures["first_step"] == 100
+    assert found.figures["decision"] == 497
+    assert found.figures["cue_last_seen"] == 450
+    assert found.figures["attention_to_cue"] == 1
+    assert "at step 497 100 % of its attention is on the cue" in found.sentence
+    for step, frame in zip(found.series["frame_steps"], found.series["frames"], strict=True):
+        assert (frame == step % 256).all()
+    strip, decision, heat = charts_of({"agent": Examination({"episode": found}, "", {})}, "episode")
+    assert "step 450: 75 %" in strip.marks[0].labels
+    assert decision.marks[0].x[[0, -1]].tolist() == [100, 499]
+    assert heat.marks[0].x[0] == 100
 
 
 def test_of_a_gridworld_is_what_minigrid_draws() -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.rl import Fleet, Gym, GymFleet, VectorFleet
+from mnemoscope.rl import Fleet, Gym, GymFleet, Policy, VectorFleet, play_episodes, play_randomly
+from mnemoscope.training import NetworkConfig
 
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed (extra `rl`)")
 
@@ -132,3 +133,26 @@ def test_what_cannot_be_used_is_one_line(name: str, said: str) -> None:
 def test_success_is_the_threshold_that_gymnasium_knows() -> None:
     assert Gym("CartPole-v1").fleet(1).spec.success == 475
     assert Gym("Blackjack-v1").fleet(1).spec.success is None
+
+
+def test_an_evaluation_closes_its_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    closed = []
+    monkeypatch.setattr(CartPoleEnv, "close", lambda self: closed.append(self))
+    task = Gym("CartPole-v1")
+    policy = Policy(task.spec, NetworkConfig("LSTM", 4))
+    play_episodes(policy, task, 5)
+    assert len(closed) == 5
+    play_randomly(task, 3)
+    assert len(closed) == 8
+
+
+def test_a_policy_is_played_where_it_can_see_and_act() -> None:
+    policy = Policy(Gym("CartPole-v1").spec, NetworkConfig("LSTM", 4))
+    with pytest.raises(MnemoscopeError, match=r"MountainCar-v0.* other observations or actions than the policy was"):
+        play_episodes(policy, Gym("MountainCar-v0"), 2)
+    with pytest.raises(MnemoscopeError, match="episodes = 0 is not allowed"):
+        play_episodes(policy, Gym("CartPole-v1"), 0)
+    with pytest.raises(MnemoscopeError, match="episodes = 0 is not allowed"):
+        play_randomly(Gym("CartPole-v1"), 0)

@@ -34,7 +34,7 @@ def test_memory_learns_what_no_policy_without_memory_can(tmp_path):
     assert summary.outcome == "solved"
     assert summary.held_out["success"] >= 0.98
 
-    # The same agent with a memory that is wiped at each step, as in the authors' code, guesses.
+    # The same agent whose memory and state are reset at each step guesses. (The authors' code reset the memory alone.)
     wiped = replace(config, frames=20_000, evaluate_every=100, evaluate_episodes=1000, memoryless=True)
     summary = train(RunConfig(TMaze(10), NETWORK, wiped))
     assert abs(summary.held_out["success"] - 0.5) < 0.05

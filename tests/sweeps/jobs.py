@@ -46,6 +46,10 @@ def fail(config: dict[str, Any], folder: Path, should_stop: StopRequest) -> str:
     raise error
 
 
+def fail_at_length(config: dict[str, Any], folder: Path, should_stop: StopRequest) -> str:
+    raise RuntimeError("x" * 200_000)
+
+
 def wait_for_stop(config: dict[str, Any], folder: Path, should_stop: StopRequest) -> str:
     make_folder(folder)
     write_atomic(folder / "begun", b"")

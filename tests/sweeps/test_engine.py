@@ -77,6 +77,43 @@ def test_an_error_is_recorded_and_not_tried_again(tmp_path: Path, code: int) -> 
     assert read_failures(tmp_path) == {failing.name: Ending("failed", message, code)}
 
 
+def test_a_long_message_is_cut(tmp_path: Path) -> None:
+    failing = job("fail_at_length")
+    run(tmp_path, failing)
+    message = read_failures(tmp_path)[failing.name].message
+    assert message.startswith("RuntimeError: xxx")
+    assert len(message) == 2_000
+
+
+class ShrinkingEngine:
+    """Room for two jobs, then for none until they have ended; then for one."""
+
+    def __init__(self) -> None:
+        self.running: list[str] = []
+        self.slots = 2
+        self.started: list[str] = []
+
+    def start(self, jobs: Sequence[tuple[Job, Path]], logs: Path) -> None:
+        assert len(self.running) + len(jobs) <= self.slots or not jobs
+        self.running += [job.name for job, _ in jobs]
+        self.started += [job.name for job, _ in jobs]
+
+    def wait(self, seconds: float) -> Iterator[tuple[str, Ending]]:
+        self.slots = 0 if self.running and self.slots else 1
+        if self.slots and self.running:
+            yield self.running.pop(), Ending("ended")
+
+    def stop(self) -> None:
+        raise AssertionError("it need not be stopped")
+
+
+def test_an_engine_may_lose_room(tmp_path: Path) -> None:
+    engine = ShrinkingEngine()
+    jobs = [job("finish", number=i) for i in range(5)]
+    assert run_jobs(jobs, tmp_path, engine, total=5) == 0
+    assert sorted(engine.started) == sorted(job.name for job in jobs)
+
+
 @pytest.mark.parametrize(("outcome", "code"), [("failed", 2), ("diverged", 3)])
 def test_a_failure_that_a_killed_driver_did_not_record_counts(tmp_path: Path, outcome: str, code: int) -> None:
     failed, good = job("finish", number=0), job("finish", number=1)

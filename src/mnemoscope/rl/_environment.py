@@ -98,6 +98,9 @@ class Fleet(ABC):
     def state(self) -> dict[str, Any]:
         """Everything that decides about what follows, to be written as JSON."""
 
+    def close(self) -> None:  # noqa: B027 - most have nothing to give back
+        """Give back what the environments hold, such as windows and processes. They cannot be stepped any more."""
+
     def picture(self, row: int) -> np.ndarray | None:
         """What one environment looks like now, (height, width, 3) uint8; None if it cannot be drawn."""
         return None

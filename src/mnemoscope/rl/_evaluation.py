@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,9 +91,12 @@ def play_episodes(
         seed: decides, with the task's own, which episodes they are.
         callback: called as `callback(done, total)` when episodes have ended.
     """
-    player = Player(policy, task.fleet(min(episodes, MAX_ENVS)), task.generator(split, "actions", seed))
-    player.begin(task.fleet_seed(split, seed))
-    return _means(lambda: player.step().transition, player.fleet, episodes, callback)
+    with closing(_fleet(task, episodes)) as fleet:
+        if replace(fleet.spec, success=None) != replace(policy.spec, success=None):
+            raise MnemoscopeError(f"{task} has other observations or actions than the policy was made for")
+        player = Player(policy, fleet, task.generator(split, "actions", seed))
+        player.begin(task.fleet_seed(split, seed))
+        return _means(lambda: player.step().transition, fleet, episodes, callback)
 
 
 def play_randomly(
@@ -103,12 +108,17 @@ def play_randomly(
     callback: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, float]:
     """Return the same of an agent that draws each action at random: what is to be had for nothing."""
-    fleet = task.fleet(min(episodes, MAX_ENVS))
-    fleet.reset(task.fleet_seed(split, seed))
     random = np.random.default_rng([seed, 1])
-    return _means(
-        lambda: fleet.step(random.integers(fleet.spec.actions, size=fleet.num_envs)), fleet, episodes, callback
-    )
+    with closing(_fleet(task, episodes)) as fleet:
+        fleet.reset(task.fleet_seed(split, seed))
+        actions = fleet.spec.actions
+        return _means(lambda: fleet.step(random.integers(actions, size=fleet.num_envs)), fleet, episodes, callback)
+
+
+def _fleet(task: Environment, episodes: int) -> Fleet:
+    if episodes < 1:
+        raise MnemoscopeError(f"episodes = {episodes} is not allowed; it must be at least 1")
+    return task.fleet(min(episodes, MAX_ENVS))
 
 
 def _means(

@@ -45,9 +45,10 @@ def film(policy: Policy, task: Environment, *, seed: int = 0) -> Finding:
     """Return an episode of a policy: the first of five that succeeds, or the last of them.
 
     Series: `frames` (N, height, width, 3), pictures of the steps `frame_steps` (N,); `actions` and `rewards` (T,); for
-    an attentive layer `attention` (T, T), what step t gives to the state of step s, and `attention_at_decision` (T,).
-    Figures: `steps`, `return`, `decision`, `cue_last_seen` where it is known what must be remembered, and
-    `attention_to_cue`, what the decision gives to the steps that showed it.
+    an attentive layer `attention` (T, T), what each step gives to the state of each earlier one, and
+    `attention_at_decision` (T,). Figures: `steps` and `return` of the episode; `first_step`, with which these series
+    begin: of a long episode the last 400 steps are shown; `decision`; `cue_last_seen` where it is known what must be
+    remembered, and `attention_to_cue`, what the decision gives to the steps that showed it.
     """
     fleet = task.fleet(1)
     observation = fleet.reset(task.fleet_seed("test", seed))
@@ -107,29 +108,28 @@ def _vector_picture(x: Tensor) -> np.ndarray:
 def _finding(episode: _Episode, success: float | None) -> Finding:
     kept = min(len(episode.actions), LONGEST)
     total = sum(episode.rewards)
-    figures = {"steps": float(len(episode.actions)), "return": total}
-    series = {"actions": np.array(episode.actions[-kept:]), "rewards": np.array(episode.rewards[-kept:])}
-    first = len(episode.actions) - kept  # of a longer episode the end is shown
-    shown_cue = [step - first for step in episode.cue if step >= first]
-    if shown_cue:
-        figures["cue_last_seen"] = float(shown_cue[-1])
+    first = len(episode.actions) - kept
+    figures = {"steps": float(len(episode.actions)), "return": total, "first_step": float(first)}
+    series = {"actions": np.array(episode.actions[first:]), "rewards": np.array(episode.rewards[first:])}
+    if episode.cue:
+        figures["cue_last_seen"] = float(episode.cue[-1])
     sentence = f"It gets {total:.2f} in {len(episode.actions)} steps"
     if success is not None:
         sentence += ", a success" if total > success else ", a failure"
 
     at_decision = None
     if episode.attention is not None:
+        decision = _decision(episode.attention)
         weights = _matrix(episode.attention, first)
-        decision = _decision(weights)
-        at_decision = weights[decision]
+        at_decision = weights[decision - first]
         figures["decision"] = float(decision)
         series |= {"attention": weights, "attention_at_decision": at_decision}
-        if shown_cue:
-            figures["attention_to_cue"] = float(at_decision[shown_cue].sum())
+        if episode.cue:
+            figures["attention_to_cue"] = sum(episode.attention[decision].get(step, 0.0) for step in episode.cue)
             sentence += f"; at step {decision} {100 * figures['attention_to_cue']:.0f} % of its attention is on the cue"
 
     steps = _chosen(kept, at_decision)
-    series |= {"frame_steps": steps, "frames": np.stack([episode.pictures[first + step] for step in steps])}
+    series |= {"frame_steps": first + steps, "frames": np.stack([episode.pictures[first + step] for step in steps])}
     return Finding(
         "episode",
         f"{sentence}.",
@@ -154,12 +154,10 @@ def _matrix(attention: list[dict[int, float]], first: int) -> np.ndarray:
     return weights
 
 
-def _decision(weights: np.ndarray) -> int:
+def _decision(attention: list[dict[int, float]]) -> int:
     """The step among the last ones that looks back furthest on average."""
-    steps = np.arange(len(weights))
-    lag = (weights * (steps[:, None] - steps)).sum(1)
-    begin = max(len(weights) - LAST_STEPS, 0)
-    return begin + int(lag[begin:].argmax())
+    last = range(max(len(attention) - LAST_STEPS, 0), len(attention))
+    return max(last, key=lambda step: sum(weight * (step - origin) for origin, weight in attention[step].items()))
 
 
 def _chosen(count: int, attention: np.ndarray | None) -> np.ndarray:

@@ -80,6 +80,10 @@ class GymFleet(Fleet):
 
         return restored(self._kind, state, go)
 
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
     def _begin(self, row: int, seed: int | None = None) -> Episode:
         episode, shown = Episode.begin(self._envs[row], seed)
         self._show(row, shown)
@@ -155,6 +159,9 @@ class VectorFleet(Fleet):
 
         return restored(self._kind, state, go)
 
+    def close(self) -> None:
+        self._envs.close()
+
     def _flat(self, shown: Any) -> Observation:
         from gymnasium.vector.utils import iterate
 
@@ -194,6 +201,7 @@ def _make(name: str) -> gymnasium.Env:
     except ModuleNotFoundError as error:
         raise MnemoscopeError(f"{name} cannot be made: {error}") from error
     except gymnasium.error.Error as error:
-        close = difflib.get_close_matches(name, list(gymnasium.registry), n=3)
+        others = [known for known in gymnasium.registry if known != name]
+        close = difflib.get_close_matches(name, others, n=3)
         hint = f"; did you mean {', '.join(close)}?" if close else ""
         raise MnemoscopeError(f"gymnasium cannot make {name}: {str(error).splitlines()[0]}{hint}") from error

@@ -19,7 +19,7 @@ from mnemoscope.rl._replay import Episode, fleet_state, restored, seeds
 from mnemoscope.rl._task import Environment
 from mnemoscope.rl._views import pack, unpack, view_coordinates, visible_cells
 
-# Every word of minigrid's and BabyAI's missions: a policy from one environment can read those of another.
+# Every word of minigrid's and BabyAI's missions: a policy from one world of minigrid can read those of another.
 _WORDS = """
 , a after and at avoid ball behind blue box door end fetch find from front get go goal green grey hallway in key lava
 left matching must near next object of on open opening pick purple put reach red right room rooms square the then to
@@ -170,6 +170,10 @@ class MiniGridFleet(Fleet):
             return self._observe()
 
         return restored(self._kind, state, go)
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
 
     def _begin(self, row: int, seed: int | None = None) -> Episode:
         with contextlib.redirect_stdout(io.StringIO()):  # BabyAI prints the missions that it rejects

@@ -188,7 +188,7 @@ class PPOLearner(Learner):
             frame = self.player.step(bootstrap=self.config.bootstrap_truncated)
             transition = frame.transition
             self.recent.extend(self.episodes.add(transition))
-            reward = torch.from_numpy(transition.reward).to(frame.value)
+            reward = torch.tensor(transition.reward).to(frame.value)
             if frame.final_value is not None:
                 rows = torch.from_numpy(transition.truncated.nonzero()[0])
                 reward[rows] += self.config.gamma * frame.final_value

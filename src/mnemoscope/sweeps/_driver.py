@@ -173,11 +173,11 @@ class _Driver:
         queue = self._wanted(jobs)
         try:
             while True:
-                room = self.engine.slots - len(self.running)
+                room = max(0, self.engine.slots - len(self.running))  # a cluster may lose machines
                 new = list(islice(chain(self._again(), self._ready(), queue), room))
                 self.running |= {job.name: job for job in new}
                 self.engine.start([(job, self.folder / job.name) for job in new], self.logs)
-                if not self.running:
+                if room and not self.running:
                     self._give_up_waiting()
                     return self.failed
                 for name, ending in self.engine.wait(POLL_SECONDS):

@@ -38,7 +38,7 @@ def film_strip(view: View) -> Picture:
     series = view.finding.series
     frames, steps = _enlarged(series["frames"]), series["frame_steps"].astype(int)
     attention = series.get("attention_at_decision")
-    shares = None if attention is None else attention[steps]
+    shares = None if attention is None else attention[steps - _first_step(view)]
     count, height, width, _ = frames.shape
     columns = min(COLUMNS, count)
     rows = -(-count // columns)
@@ -75,11 +75,11 @@ def _decision(view: View) -> Chart | None:
     attention = view.finding.series.get("attention_at_decision")
     if attention is None:
         return None
-    at = np.arange(len(attention), dtype=float)
+    at = _first_step(view) + np.arange(len(attention), dtype=float)
     line = Line(view.name, at, attention.astype(float), style=Style(view.index))
     cue = view.finding.figures.get("cue_last_seen")
     markers = () if cue is None else (Marker("x", cue, "cue last seen"),)
-    decision = view.finding.figures.get("decision", float(len(at) - 1))
+    decision = view.finding.figures.get("decision", at[-1])
     title = f"What step {decision:.0f} of {view.name} looks back at"
     return Chart(
         f"episode-decision-{view.index}", title, Axis("state made at step"), Axis("attention"), (line,), markers
@@ -89,6 +89,12 @@ def _decision(view: View) -> Chart | None:
 def _attention_map(view: View) -> Chart:
     weights = view.finding.series["attention"].astype(float)
     seen = np.where(weights > 0, weights, np.nan)
-    heat = HeatMap(view.name, np.arange(weights.shape[1]), np.arange(weights.shape[0]), seen)
+    steps = _first_step(view) + np.arange(len(weights))
+    heat = HeatMap(view.name, steps, steps, seen)
     title = f"Where {view.name} looks in this episode"
     return Chart(f"episode-attention-{view.index}", title, Axis("state made at step"), Axis("attending step"), (heat,))
+
+
+def _first_step(view: View) -> int:
+    """The step of the episode that its series begin with."""
+    return int(view.finding.figures.get("first_step", 0.0))
