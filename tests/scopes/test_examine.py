@@ -1,5 +1,6 @@
 import dataclasses
 import pathlib
+import re
 
 import pytest
 import torch
@@ -168,12 +169,36 @@ def test_unknown_option_fails_its_scope_alone():
         ({"inputs": torch.randn(6, 2, 4)}, "input_size=3"),
         ({"model": lambda: 1 / 0}, "ZeroDivisionError"),
         ({"needs": -3}, "number of steps back"),
+        ({"needs": "80"}, "number of steps back, at least 0; got '80'"),
+        ({"budget": "45"}, "positive number of seconds; got '45'"),
+        ({"targets": torch.zeros(6, 2)}, "targets= was given without loss="),
+        ({"loss": nn.MSELoss()}, "loss= was given without targets="),
+        ({"targets": torch.zeros(6, 2), "loss": "mse"}, "loss is a function, .*; got 'mse'"),
     ],
 )
 def test_examine_refuses_bad_arguments(asked, said):
     call = {"model": LSTM(3, 5), "inputs": torch.randn(6, 2, 3), **asked}
     with pytest.raises(MnemoscopeError, match=said):
         examine(**call)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (nn.CrossEntropyLoss(), r"the loss raised \w+Error: .*, for outputs \[6, 2, 5\] and targets \[6, 2\]; give a"),
+        (nn.MSELoss(reduction="none"), r"the loss gave numbers of shape \[6, 2, 5\] for outputs .*; give a function"),
+    ],
+)
+def test_a_loss_that_does_not_fit_costs_its_own_scopes_only(loss, said):
+    """The horizon needs no loss: it is measured, and its first warning says what is wrong with the loss."""
+    targets = torch.zeros(6, 2).long() if isinstance(loss, nn.CrossEntropyLoss) else torch.zeros(6, 2, 5)
+    found = examine(LSTM(3, 5), torch.randn(6, 2, 3), targets, loss, scopes=["horizon", "truncation", "landscape"])
+    assert found["horizon"].has_result
+    assert found["truncation"].has_result
+    assert re.match(said, found["horizon"].warnings[0])
+    assert re.match(said, found["landscape"].why)
+    assert found["landscape"].status == "failed"
+    assert "does the model run" not in found.verdict
 
 
 def test_examine_refuses_a_model_that_does_not_run():

@@ -139,7 +139,7 @@ def horizon(
         series=series,
         spread=spread,
         labels={"law": law.name, "measured": by_input.measured},
-        warnings=_warnings(figures, subject, by_input.measured),
+        warnings=(*filter(None, [subject.loss_problem]), *_warnings(figures, subject, by_input.measured)),
         assumptions=("these output steps are typical of the others", "these sequences are typical of the data"),
         method=_method(by_input, subject.batch),
     )

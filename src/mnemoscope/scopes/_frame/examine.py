@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -45,7 +46,8 @@ def examine(
             step, a Lightning or Hugging Face module, any ``forward(x) -> y``, or a function that makes one.
         inputs: sequences in the layout that the model expects, (time, batch, features), or ids (time, batch): a
             tensor, an array, a list or a packed sequence. One sequence may come without a batch.
-        targets, loss: what it is trained for, as ``loss(outputs, targets)``; scopes of the loss need both.
+        targets, loss: what it is trained for, as ``loss(outputs, targets)``; scopes of the loss need both. A loss that
+            does not fit the outputs fails those scopes alone.
         scopes: names of the scopes to use; all by default.
         budget: seconds after which no further scope starts, and the running one ends.
         needs: how many steps back the task needs; mentioned in the sentences.
@@ -62,6 +64,8 @@ def examine(
     start = time.monotonic()
     options = options or {}
     _check(options, budget)
+    if targets is not None and loss is None:
+        raise MnemoscopeError("targets= was given without loss=: pass both, as loss(outputs, targets)")
     chosen = _choose(scopes)
     with one_line_errors("examine"):
         subject = subject_of(
@@ -137,7 +141,7 @@ def _choose(names: Iterable[str] | None) -> list[Scope]:
 
 
 def _check(options: dict[str, dict[str, Any]], budget: float | None) -> None:
-    if budget is not None and not budget > 0:
+    if budget is not None and not (isinstance(budget, numbers.Real) and budget > 0):
         raise MnemoscopeError(f"budget is a positive number of seconds; got {budget!r}")
     for name in options:
         if name not in SCOPES:

@@ -124,6 +124,8 @@ def _measure(scope: Scope, body: Callable[..., Finding], subject: Subject, optio
     subject.scope = scope.name
     for need in scope.needs:
         reason = subject.missing(need)
+        if need == "loss" and subject.loss_problem:
+            raise MnemoscopeError(reason)
         if reason:
             return Finding(scope.name, f"{scope.name} does not apply: {reason}.", "not applicable", why=reason)
     subject.check_time_for(scope.cost)

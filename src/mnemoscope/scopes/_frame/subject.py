@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import numbers
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -126,9 +128,30 @@ class Subject:
         """
         if self.loss is None or self.targets is None:
             raise MnemoscopeError("the loss is not known: pass targets= and loss=")
+        return self.loss(self._as_given(outputs), self.targets if targets is None else targets)
+
+    @cached_property
+    def loss_problem(self) -> str:
+        """Why the given loss cannot be computed from the model's outputs; empty if it can, or if none was given."""
+        if self.loss is None or self.targets is None:
+            return ""
+        with torch.no_grad():
+            outputs = self.run(self.features)
+        shapes = f"outputs {list(self._as_given(outputs).shape)} and targets {_shape(self.targets)}"
+        fix = "give a function loss(outputs, targets) that fits them"
+        try:
+            cost = self.loss_of(outputs.detach().requires_grad_())
+        except Exception as error:  # of the user's own function
+            reason = (str(error).splitlines() or [""])[0]
+            return f"the loss raised {type(error).__name__}: {reason}, for {shapes}; {fix}"
+        if not isinstance(cost, Tensor) or cost.numel() != 1:
+            return f"the loss gave {_described(cost)} for {shapes}, where one number is wanted; {fix}"
+        return ""
+
+    def _as_given(self, outputs: Tensor) -> Tensor:
+        """Return outputs (T, B, m) in the layout in which the model gives them."""
         one_per_sequence = len(outputs) == 1 < self.steps
-        y = outputs[0] if one_per_sequence else self.adapted.layout.from_time_first(outputs)
-        return self.loss(y, self.targets if targets is None else targets)
+        return outputs[0] if one_per_sequence else self.adapted.layout.from_time_first(outputs)
 
     def generator(self) -> torch.Generator:
         """Return a new seeded generator on the CPU; draw there and move, so that all devices see the same numbers."""
@@ -177,7 +200,7 @@ class Subject:
             return f"{self.name} is random: shorter sequences get other random numbers" if kind == "is random" else ""
         if need == "loss":
             known = self.loss is not None and self.targets is not None
-            return "" if known else "it needs targets= and loss="
+            return self.loss_problem if known else "it needs targets= and loss="
         if self.adapted.recurrence is None:
             return self.adapted.no_step
         if need == "map" and carries_memory(self.recurrence.initial_state(1)):
@@ -217,8 +240,12 @@ def subject_of(
         return model
     if inputs is None:
         raise MnemoscopeError("a scope needs sequences to look at: pass inputs, (time, batch, features)")
-    if needs is not None and not 0 <= needs < math.inf:
+    if needs is not None and not (isinstance(needs, numbers.Real) and 0 <= needs < math.inf):
         raise MnemoscopeError(f"needs is a number of steps back, at least 0; got {needs!r}")
+    if loss is not None and not callable(loss):
+        raise MnemoscopeError(f"loss is a function, as loss(outputs, targets); got {loss!r}")
+    if loss is not None and targets is None:
+        raise MnemoscopeError("loss= was given without targets=: it is computed as loss(outputs, targets)")
     model = instantiate(model)
     options: dict[str, Any] = {"channels_first": channels_first, "kwargs": kwargs, "output": output}
     with untouched(model):
@@ -231,6 +258,14 @@ def subject_of(
         repetition = find_repetition(adapted.run, adapted.features, before, adapted.outputs)
         adapted = _what_repeats(replace(adapted, outputs=None), repetition)
     return Subject(model, adapted, targets, loss, needs, seed, progress, deadline, repetition)
+
+
+def _shape(value: Any) -> Any:
+    return list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+
+
+def _described(value: Any) -> str:
+    return f"numbers of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 def _what_repeats(adapted: Adapted, repetition: Repetition) -> Adapted:
