@@ -23,6 +23,7 @@ FIT = st.fixed_dictionaries(
         "schedule": st.sampled_from(["constant", "inverse", "inverse-sqrt", "step", "plateau"]),
         "stable": st.none() | st.floats(0.01, 1),
         "scale_clip": st.booleans(),
+        "skip_nonfinite": st.integers(0, 5),
         "evaluate_batches": st.none() | st.integers(1, 9),
         "seed": st.integers(0, 2**63 - 1),
         "tensorboard": st.booleans(),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -21,6 +24,7 @@ from mnemoscope.training import (
     Run,
     RunConfig,
     SequenceModel,
+    Stop,
     evaluate,
     fit,
     train,
@@ -282,6 +286,81 @@ def test_divergence_names_the_update_and_keeps_the_last_good_checkpoint(tmp_path
     assert (summary.outcome, summary.updates, summary.message) == ("diverged", 7, str(error.value))
     with pytest.raises(Diverged, match=r"the loss is \d"):
         fit(model(), TASK, FitConfig(50, optimizer="sgd", lr=1e3, diverged=1e5, **{**QUIET, "clip": 0.0}))
+
+
+class Explosive(torch.autograd.Function):
+    """The identity, whose gradient is not finite where the first input of the batch says so."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, bad: Tensor) -> Tensor:
+        ctx.save_for_backward(bad)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        (bad,) = ctx.saved_tensors
+        return gradient * torch.where(bad, math.inf, 1.0), None
+
+
+class SometimesExplosive(nn.Module):
+    """A linear model whose loss is always finite, and whose gradient is not in the updates in `bad`."""
+
+    def __init__(self, bad: set[int]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.bad = torch.tensor([float(regression(step, 3, "train")[0][0, 0, 0]) for step in bad])
+
+    def forward(self, x: Tensor, state=None) -> tuple[Tensor, tuple[()]]:
+        bad = (self.bad == x[0, 0, 0]).any()
+        return Explosive.apply((x * self.weight).sum(-1, keepdim=True), bad), ()
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "sgd"])
+def test_updates_whose_gradient_is_not_finite_can_be_skipped(tmp_path: Path, optimizer: str) -> None:
+    config = FitConfig(12, optimizer=optimizer, lr=0.01, skip_nonfinite=2, record_every=1, log_every=3, **QUIET)
+    bad = {4, 5, 7}  # counted from 0: the fifth, sixth and eighth update
+    summary = fit(SometimesExplosive(bad), TASK, config, tmp_path / "run")
+    assert (summary.outcome, summary.updates, summary.skipped) == ("budget spent", 12, 3)
+    run = Run(tmp_path / "run")
+    _, path = run.trajectory()
+    moved = [not torch.equal(before, after) for before, after in pairwise(path)]
+    assert [update for update, has_moved in enumerate(moved) if not has_moved] == sorted(bad)
+    assert bool(path.isfinite().all())
+    records = [record for record in run.metrics() if "split" not in record]
+    assert [record.get("skipped", 0) for record in records] == [0, 2, 1, 0]
+    assert all(math.isfinite(record["loss"]) and math.isfinite(record["gradient_norm"]) for record in records)
+
+
+def test_too_many_skipped_updates_in_a_row_are_a_divergence(tmp_path: Path) -> None:
+    bad = {4, 5, 6}
+    config = FitConfig(12, skip_nonfinite=2, log_every=1, **QUIET)
+    with pytest.raises(Diverged, match="update 7: the norm of the gradient is nan, and was not finite in the 2 updates"):
+        fit(SometimesExplosive(bad), TASK, config, tmp_path / "run")
+    assert Run(tmp_path / "run").metrics()[-1] == {
+        "update": 6, "loss": ANY, "gradient_norm": None, "lr": 1e-3, "skipped": 1
+    }  # fmt: skip
+    with pytest.raises(Diverged, match=r"update 5: the norm of the gradient is nan.*skip-nonfinite"):
+        fit(SometimesExplosive(bad), TASK, FitConfig(12, **QUIET))
+
+
+def test_a_run_that_skipped_updates_resumes_bit_for_bit(tmp_path: Path) -> None:
+    """Also between two skipped updates: a third in a row would be one too many."""
+
+    def stop(progress: Progress) -> None:
+        if progress.update == 5:
+            raise Stop
+
+    for bad, outcome in (({4, 5}, "budget spent"), ({4, 5, 6}, "diverged")):
+        config = FitConfig(12, skip_nonfinite=2, **QUIET)
+        whole, parts = tmp_path / f"whole-{outcome}", tmp_path / f"parts-{outcome}"
+        with pytest.raises(Stop):
+            fit(SometimesExplosive(bad), TASK, config, parts, callback=stop)
+        for folder, resumes in ((whole, False), (parts, True)):
+            with contextlib.suppress(Diverged):
+                fit(SometimesExplosive(bad), TASK, config, folder, resume=resumes)
+        assert Run(whole).summary().outcome == Run(parts).summary().outcome == outcome
+        assert Run(whole).summary().skipped == Run(parts).summary().skipped
+        assert Run(whole).metrics() == Run(parts).metrics()
 
 
 def test_a_stable_run_that_diverges_says_so(tmp_path: Path) -> None:

@@ -37,4 +37,5 @@ def _outcome(summary: Summary, folder: Path) -> str:
     best = f"best held-out {summary.metric} {format_value(summary.best)} at update {summary.best_update}"
     speed = f"{format_value(summary.updates_per_second)} updates/s"
     changed = "".join(f"; {change}" for change in summary.changes)
-    return f"{summary.outcome} after {summary.updates} updates: {best}; {speed}{changed}; {folder}"
+    skipped = f"; {summary.skipped} updates skipped, their gradient was not finite" if summary.skipped else ""
+    return f"{summary.outcome} after {summary.updates} updates: {best}; {speed}{skipped}{changed}; {folder}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -116,10 +117,15 @@ class BatchLearner(Learner):
         )
         assert norm is not None  # it would be for a clip by value
 
-        # Weights, learning rate, projection.
-        self._stepper.step()
+        # Weights, learning rate, projection. Whoever skips bad gradients waits for the device to look at each.
+        if not self.may_skip or bool(norm.isfinite()):
+            self._stepper.step()
+            self.advance_schedule()
+        else:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")  # before any optimizer.step
+                self.advance_schedule()
         self._stepper.zero_grad()
-        self.advance_schedule()
         return loss, norm.detach()
 
     def _backward(self, step: int) -> Tensor:
@@ -169,6 +175,10 @@ class BatchLearner(Learner):
     def clip(self) -> float:
         """The largest norm that a gradient keeps; 0 if it is not clipped."""
         return self.config.clip * (self.task.answer_share if self.config.scale_clip else 1.0)
+
+    @property
+    def may_skip(self) -> int:
+        return self.config.skip_nonfinite
 
     def carried(self) -> dict[str, Tensor]:
         if not self.task.carries_state or self._carried.state is None:

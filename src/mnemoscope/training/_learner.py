@@ -113,6 +113,11 @@ class Learner(ABC):
         return self.config.clip
 
     @property
+    def may_skip(self) -> int:
+        """How many updates in a row may leave the weights alone because their gradient is not finite."""
+        return 0
+
+    @property
     def lr(self) -> float:
         return float(self._optimizer.param_groups[0]["lr"])
 

@@ -57,6 +57,8 @@ class Summary:
     """What was different when the run was resumed: data, versions, metrics.jsonl."""
     message: str = ""
     """What went wrong, if the run diverged or failed."""
+    skipped: int = 0
+    """Updates whose gradient was not finite, so that they left the weights as they were."""
 
     @property
     def is_failure(self) -> bool:

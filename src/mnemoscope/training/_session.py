@@ -55,6 +55,7 @@ class Session:
         # (loss, gradient norm) of each update: first on the device, then collected until a record averages them.
         self.on_device: list[Tensor] = []
         self.pending = torch.zeros(0, 2, dtype=torch.float64)
+        self.skipped_in_a_row = 0
         self.best_so_far = BestSoFar()
         self.changes: tuple[Change, ...] = ()
         self.last_checkpoint: Path | None = None
@@ -171,28 +172,50 @@ class Session:
         values = torch.stack(self.on_device).double().cpu()
         self.on_device.clear()
         bad = ~values.isfinite().all(1) | (values[:, 0] > self.config.diverged)
+        if self.learner.may_skip:
+            bad &= ~self._skipped(values)
         if bad.any():
             first = int(bad.nonzero()[0])
             loss, norm = values[first].tolist()
             raise self._diverged(self.learner.updates_done - len(values) + 1 + first, loss, norm)
         self.pending = torch.cat([self.pending, values])
 
+    def _skipped(self, values: Tensor) -> Tensor:
+        """Which updates were skipped because the norm of their gradient is not finite, but for one too many in a row."""
+        skipped = ~values[:, 1].isfinite()
+        for number, is_skipped in enumerate(skipped.tolist()):
+            self.skipped_in_a_row = self.skipped_in_a_row + 1 if is_skipped else 0
+            skipped[number] &= self.skipped_in_a_row <= self.learner.may_skip
+        return skipped
+
     def _diverged(self, update: int, loss: float, norm: float) -> Diverged:
+        hint = f"try a lower lr (it was {self.config.lr:g}) or a tighter clip (it was {self.learner.clip:g}; 0 is none)"
         if not math.isfinite(loss) or loss > self.config.diverged:
             what = f"the loss is {loss:g}"
         else:
             what = f"the norm of the gradient is {norm:g}"
-        hint = f"try a lower lr (it was {self.config.lr:g}) or a tighter clip (it was {self.learner.clip:g}; 0 is none)"
+            if not self.learner.may_skip:
+                hint = f"{hint}, or skip such updates (skip-nonfinite)"
+        if self.skipped_in_a_row > 1:
+            what = f"{what}, and was not finite in the {self.skipped_in_a_row - 1} updates before"
         return Diverged(update, what, self.last_checkpoint, hint)
 
     def _log(self) -> None:
-        """Write the mean loss and gradient norm since the last record."""
+        """Write the mean loss and gradient norm since the last record, and how many updates were skipped."""
         self._collect_losses()
-        loss, norm = self.pending.mean(0).tolist()
+        loss, norm = (_mean_of_finite(column) for column in self.pending.mT)
+        skipped = self._skipped_and_pending
         self.pending = self.pending[:0]
         update = self.learner.updates_done
         record = {"update": update, "loss": loss, "gradient_norm": norm, "lr": self.learner.lr}
+        if skipped:
+            record["skipped"] = skipped
         self._write_record({**record, **self.learner.figures()})
+
+    @property
+    def _skipped_and_pending(self) -> int:
+        """Skipped updates that no record has counted yet."""
+        return int((~self.pending[:, 1].isfinite()).sum())
 
     def _evaluate(self) -> None:
         """Evaluate on held-out batches, write the metrics, and save the weights if they are the best so far."""
@@ -245,6 +268,7 @@ class Session:
             "learner": self.learner.numbers(),
             "metrics": self.metrics.position(),
             "best_so_far": asdict(self.best_so_far),
+            "skipped_in_a_row": self.skipped_in_a_row,
             "config_sha256": self.description.sha256,
             "environment": asdict(self.environment),
             "changes": [asdict(change) for change in self.changes],
@@ -287,6 +311,7 @@ class Session:
         numbers = checkpoint.numbers
         best_so_far = numbers.get("best_so_far", numbers.get("standing"))  # its name in the first run folders
         self.best_so_far = from_dict(BestSoFar, best_so_far, f"{where}: best_so_far")
+        self.skipped_in_a_row = convert(int, numbers.get("skipped_in_a_row", 0), f"{where}: skipped_in_a_row")
         self.changes = convert(tuple[Change, ...], numbers.get("changes", []), f"{where}: changes")
         before = numbers.get("environment", {"torch": numbers.get("torch")})  # the first checkpoints had no more
         environment = from_dict(Environment, before, f"{where}: environment")
@@ -308,6 +333,7 @@ class Session:
             updates_per_second=(self.learner.updates_done - self.first_update) / seconds,
             changes=self.changes,
             message=message,
+            skipped=self._skipped_and_pending + sum(record.get("skipped", 0) for record in self.metrics.records),
         )
         if self.folder is not None and self.writes:
             write_atomic(self.folder.summary, to_json(asdict(summary), indent=2))
@@ -320,6 +346,14 @@ class Session:
 
 
 _END_KINDS: tuple[type[Stop] | None, ...] = (None, Stop, Enough)
+
+
+def _mean_of_finite(values: Tensor) -> float | None:
+    """The mean of (N,) but for what is not finite, as of updates that were skipped; None if nothing is left."""
+    is_finite = values.isfinite()
+    if is_finite.all():
+        return float(values.mean())
+    return float(values[is_finite].mean()) if is_finite.any() else None
 
 
 def _kind(stop: Stop | None) -> type[Stop] | None:
