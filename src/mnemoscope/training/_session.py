@@ -176,12 +176,13 @@ class Session:
             bad &= ~self._skipped(values)
         if bad.any():
             first = int(bad.nonzero()[0])
+            self.pending = torch.cat([self.pending, values[:first]])
             loss, norm = values[first].tolist()
             raise self._diverged(self.learner.updates_done - len(values) + 1 + first, loss, norm)
         self.pending = torch.cat([self.pending, values])
 
     def _skipped(self, values: Tensor) -> Tensor:
-        """Which updates were skipped because the norm of their gradient is not finite, but for one too many in a row."""
+        """Which updates were skipped, their gradient not being finite; one too many in a row is not among them."""
         skipped = ~values[:, 1].isfinite()
         for number, is_skipped in enumerate(skipped.tolist()):
             self.skipped_in_a_row = self.skipped_in_a_row + 1 if is_skipped else 0
