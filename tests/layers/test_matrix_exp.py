@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import mnemoscope as ms
-from mnemoscope.layers._matrix_exp import SkewExponential, matrix_exp
+from mnemoscope.layers._matrix_exp import SkewExponential, matrix_exp, matrix_exp_of_unread_norm
 
 
 def skew(n: int, scale: float, seed: int = 0) -> torch.Tensor:
@@ -27,6 +27,14 @@ def test_value_and_gradient_are_those_of_torch_in_float64(n: int, scale: float) 
     (by_truth,) = torch.autograd.grad(truth, exact, outer)
     (by_found,) = torch.autograd.grad(found, single, outer.float())
     assert (by_found - by_truth).norm() <= 2e-6 * (1 + scale) * by_truth.norm()
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 0.1, 1.0, 10.0, 100.0])
+def test_without_reading_the_norm_as_in_a_cuda_graph(scale: float) -> None:
+    exact = skew(16, scale)
+    truth, found = torch.linalg.matrix_exp(exact), matrix_exp_of_unread_norm(exact.float())
+    assert (found - truth).norm() <= 1e-6 * (1 + scale) * truth.norm()
+    assert matrix_exp_of_unread_norm(torch.full((3, 3), 1e4)).isnan().all()
 
 
 def test_of_a_matrix_that_is_not_skew() -> None:

@@ -14,6 +14,7 @@ from mnemoscope.layers._base import Weights
 from mnemoscope.layers._plain import Gated
 from mnemoscope.layers._projection import project_sequence
 from mnemoscope.layers._run import KernelChoice, KernelSpec
+from mnemoscope.layers._state import in_cuda_graph
 from mnemoscope.recurrence import Attention, State
 
 
@@ -112,8 +113,16 @@ class RAC(Gated):
         ones = W.new_ones(self.hidden_size)
         if self.bias:
             ones = ones - w.bias_hh.double()
-        try:
-            h = torch.linalg.solve(W, ones)  # (hidden,)
-        except torch.linalg.LinAlgError:
-            h = torch.linalg.pinv(W) @ ones
+        if in_cuda_graph(W):
+            h = torch.linalg.solve_ex(W, ones).result  # (hidden,); not finite for a singular W, which cannot be asked
+        else:
+            h = _solve(W, ones)
         return h.to(w.weight_hh.dtype).expand(batch, -1)
+
+
+def _solve(W: Tensor, ones: Tensor) -> Tensor:
+    """Return h with W h = 1, or the nearest to it of a singular W."""
+    try:
+        return torch.linalg.solve(W, ones)
+    except torch.linalg.LinAlgError:
+        return torch.linalg.pinv(W) @ ones

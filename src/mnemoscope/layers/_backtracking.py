@@ -10,7 +10,7 @@ from mnemoscope import equations, kernels
 from mnemoscope.layers._base import Weights
 from mnemoscope.layers._carried import AttentiveState
 from mnemoscope.layers._checks import check_bool, check_choice, check_int
-from mnemoscope.layers._memory import STORED_STATES, Memory, append_state
+from mnemoscope.layers._memory import STORED_STATES, Memory, append_state, values_can_be_read
 from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.layers._plain import LSTM
 from mnemoscope.layers._run import KernelChoice, KernelSpec
@@ -164,7 +164,9 @@ class SAB(MemoryLayer, LSTM):
         passed = torch.full_like(memory.clock, len(h)) if lengths is None else lengths  # (batch,)
         clock = memory.clock[:, None] + torch.minimum(steps, passed[:, None])  # (batch, time)
         due = (clock + 1) % self.store_every == 0
-        slots = due.any(0).nonzero().squeeze(1)  # a slot in every row for each step at which any row is due
+        slots = steps  # where nothing may be read, every step has a slot, empty if it is not due
+        if values_can_be_read(due):
+            slots = due.any(0).nonzero().squeeze(1)  # a slot in every row for each step at which any row is due
         states = h[slots].transpose(0, 1)
         origin = torch.where(due & (steps < passed[:, None]), clock, -1)[:, slots]
         return Memory(

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.kernels import is_traced_or_transformed
+from mnemoscope.layers._state import in_cuda_graph
 
 _TAYLOR_NORM = 0.65  # up to this norm the first term that degree 8 omits, x^9 / 9!, is below float32's precision
+_FIXED_HALVINGS = 14  # where the norm cannot be read
+_LARGEST_UNREAD_NORM = 3000  # for which so many squarings still give float32's precision
 
 
 def matrix_exp(matrix: Tensor) -> Tensor:
@@ -21,6 +24,8 @@ def matrix_exp(matrix: Tensor) -> Tensor:
     """
     if matrix.dtype != torch.float32 or is_traced_or_transformed():
         return torch.linalg.matrix_exp(matrix)
+    if in_cuda_graph(matrix):
+        return matrix_exp_of_unread_norm(matrix)
     norm = float(matrix.detach().abs().sum(0).max()) if matrix.numel() else 0.0
     if not math.isfinite(norm):
         return torch.linalg.matrix_exp(matrix)
@@ -29,6 +34,19 @@ def matrix_exp(matrix: Tensor) -> Tensor:
     for _ in range(halvings):
         result = result @ result
     return result
+
+
+def matrix_exp_of_unread_norm(matrix: Tensor) -> Tensor:
+    """Return exp(A) without reading a number of A, for a CUDA graph; NaN if its norm is above 3,000.
+
+    The halvings are as many as the largest norm needs. Each squaring doubles the rounding error, hence float64.
+    """
+    wide = matrix.double()
+    result = _taylor(wide * 0.5**_FIXED_HALVINGS)
+    for _ in range(_FIXED_HALVINGS):
+        result = result @ result
+    fits = wide.detach().abs().sum(0).amax() <= _LARGEST_UNREAD_NORM
+    return torch.where(fits, result, torch.nan).to(matrix.dtype)
 
 
 def _taylor(x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from mnemoscope import kernels
 from mnemoscope.kernels import Attended
+from mnemoscope.layers._state import in_cuda_graph
 from mnemoscope.recurrence import begin_rows
 
 EVERY_STATE = "every state"
@@ -117,7 +118,7 @@ def values_can_be_read(tensor: Tensor) -> bool:
     """True if the numbers of a tensor may decide what Python does next."""
     if kernels.is_traced_or_transformed() or tensor.is_meta:
         return False
-    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    return not in_cuda_graph(tensor)
 
 
 class NonzeroCheck:

@@ -8,6 +8,11 @@ from torch import Tensor
 from mnemoscope.recurrence import State, leaves, map_state, rebuild
 
 
+def in_cuda_graph(tensor: Tensor) -> bool:
+    """True while a CUDA graph is captured that this tensor belongs to: nothing may wait for its numbers."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def stack_layers(states: list[State]) -> State:
     """Return the states of all layers as one: tensors (batch, ...) become (layers * directions, batch, ...)."""
     if len(states) == 1:  # a view: the usual case copies nothing
