@@ -63,10 +63,11 @@ an author needs is here::
 runs them without the command line; `mnemoscope report studies` draws the pages afterwards.
 '''
 
+from mnemoscope.studies._cells import Cells, CellValue, Names, Note
 from mnemoscope.studies._charts import band, graph_chart
 from mnemoscope.studies._cost import machine_factor, training_seconds, words_for
 from mnemoscope.studies._jobs import Done, Result, measure, run_measurement, train
-from mnemoscope.studies._pages import write_pages
+from mnemoscope.studies._pages import cell_words, write_pages
 from mnemoscope.studies._plan import Plan, estimated_seconds, make_plan
 from mnemoscope.studies._record import Cost, ScaleResult, SeedResult, StudyRecord, read_charts, read_costs, read_record
 from mnemoscope.studies._reproduce import Outcome, is_studies, known_verdict, reproduce
@@ -81,11 +82,11 @@ from mnemoscope.studies._statements import (
 from mnemoscope.studies._study import (
     PAPERS,
     SCALES,
-    Cells,
     Claim,
     Published,
     Scale,
     Setting,
+    Source,
     Study,
     choose,
     load,
@@ -98,11 +99,14 @@ from mnemoscope.studies._verdict import ClaimVerdict, StudyVerdict, Verdict
 __all__ = [
     "PAPERS",
     "SCALES",
+    "CellValue",
     "Cells",
     "Claim",
     "ClaimVerdict",
     "Cost",
     "Done",
+    "Names",
+    "Note",
     "Outcome",
     "Plan",
     "Published",
@@ -111,11 +115,13 @@ __all__ = [
     "ScaleResult",
     "SeedResult",
     "Setting",
+    "Source",
     "Study",
     "StudyRecord",
     "StudyVerdict",
     "Verdict",
     "band",
+    "cell_words",
     "check_statements",
     "choose",
     "estimated_seconds",

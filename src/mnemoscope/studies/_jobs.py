@@ -9,7 +9,7 @@ from dataclasses import fields
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,13 +19,15 @@ from safetensors.numpy import save as save_arrays
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import locked, make_folder, read_bytes, read_json, to_json, write_atomic
+from mnemoscope.studies._cells import Note
 from mnemoscope.studies._cost import training_seconds
 from mnemoscope.sweeps import Job, StopRequest, run_job_of
-from mnemoscope.training import NetworkConfig, Run, RunConfig
+from mnemoscope.training import NetworkConfig, Run, RunConfig, device_name
 
 MEASUREMENT = "mnemoscope.studies:run_measurement"
 ARRAYS = "arrays.safetensors"
 LOCK_SECONDS = 60.0
+DIVERGED = "diverged"
 
 
 def train(config: RunConfig, *, seconds: float | None = None) -> Job:
@@ -88,7 +90,13 @@ def run_measurement(config: Mapping[str, Any], folder: Path, should_stop: StopRe
     module, _, name = config["function"].partition(":")
     function = getattr(import_module(module), name)
     with locked(folder, wait=LOCK_SECONDS):
+        write_atomic(folder / "config.json", to_json({"measurement": config}))
         needed = [Result(folder.parent / need) for need in config["needs"]]
+        nothing = [result for result in needed if result.diverged_at_once]
+        if nothing:  # it has no weights to measure
+            empty = {"figures": {}, "diverged_at_once": True, "seconds": 0.0, "device": device_name()}
+            write_atomic(folder / "summary.json", to_json(empty))
+            return f"nothing to measure: {nothing[0].folder.name} diverged at once"
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         started = time.perf_counter()
@@ -100,10 +108,11 @@ def run_measurement(config: Mapping[str, Any], folder: Path, should_stop: StopRe
 
         arrays = {key: _array(value) for key, value in found.items() if isinstance(value, torch.Tensor | np.ndarray)}
         figures = {key: _plain(value) for key, value in found.items() if key not in arrays}
-        write_atomic(folder / "config.json", to_json({"measurement": config}))
         if arrays:
             write_atomic(folder / ARRAYS, save_arrays(arrays))
-        write_atomic(folder / "summary.json", to_json({"figures": figures, "seconds": seconds}))
+        write_atomic(
+            folder / "summary.json", to_json({"figures": figures, "seconds": seconds, "device": device_name()})
+        )
     return f"measured in {seconds:.1f} s"
 
 
@@ -121,6 +130,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _with_nan(value: Any) -> Any:
+    """A figure from JSON, in which None stands for NaN."""
+    if isinstance(value, list):
+        return [_with_nan(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_nan(item) for key, item in value.items()}
+    return math.nan if value is None else value
+
+
+class NotMeasured(KeyError):
+    """Asked for what was to be measured of a run that diverged at once."""
 
 
 class Result:
@@ -144,18 +166,35 @@ class Result:
         return str(self.summary.get("message") or "diverged") if is_diverged else ""
 
     @property
+    def diverged_at_once(self) -> bool:
+        """Whether a training run diverged before it was evaluated: it reached nothing. So it is of what measures it."""
+        return bool(self.summary.get("diverged_at_once")) or (bool(self.diverged) and math.isnan(self.best))
+
+    @property
     def seconds(self) -> float:
         """How long it took."""
         return float(self.summary.get("seconds") or 0.0)
 
+    @property
+    def device(self) -> str:
+        """What it ran on; old results do not say."""
+        return str(self.summary.get("device") or "a machine that was not recorded")
+
     def __getitem__(self, name: str) -> Any:
-        """Return a figure or an array that a measurement returned; a number that was NaN is NaN again."""
+        """Return a figure or an array that a measurement returned; a number that was NaN is NaN again.
+
+        Of a run that diverged at once nothing was measured: NotMeasured is raised.
+        """
         figures = self.summary.get("figures")
         if not isinstance(figures, dict):
             raise MnemoscopeError(f"{self.folder} is not the folder of a measurement")
-        if name in figures:
-            return math.nan if figures[name] is None else figures[name]
-        return self.arrays[name]
+        if self.diverged_at_once:
+            raise NotMeasured(f"{self.folder.name}: the run diverged at once")
+        return _with_nan(figures[name]) if name in figures else self.arrays[name]
+
+    def figure(self, name: str, counts_as: float | Literal["infinity"] | None = None) -> float | Note:
+        """Return a number that a measurement returned; a note with what it counts as of a run that diverged at once."""
+        return Note(DIVERGED, counts_as) if self.diverged_at_once else float(self[name])
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -177,6 +216,10 @@ class Result:
         best = self.summary.get("best")
         return math.nan if best is None else float(best)
 
+    def reached(self, counts_as: float | Literal["infinity"]) -> float | Note:
+        """Return `best`; a note with what it counts as, a guess or infinity, of a run that diverged at once."""
+        return Note(DIVERGED, counts_as) if self.diverged_at_once else self.best
+
     def curve(self, metric: str, split: str = "valid") -> tuple[np.ndarray, np.ndarray]:
         """Return the updates at which a metric was recorded, and its values: both (N,)."""
         records = [record for record in self.run.metrics() if record.get("split") == split and metric in record]
@@ -187,9 +230,13 @@ class Result:
 class Done(dict[Any, Result]):
     """The results of one seed by the keys of the study's jobs; jobs that have not ended are missing."""
 
-    def __init__(self, seed: int, results: Iterable[tuple[Any, Result]] = ()) -> None:
+    def __init__(
+        self, seed: int, results: Iterable[tuple[Any, Result]] = (), failures: Mapping[Any, str] | None = None
+    ) -> None:
         super().__init__(results)
         self.seed = seed
+        self.failures = dict(failures or {})
+        """Why jobs failed that did not diverge, by key."""
 
 
 def check_is_of(job: Job, folder: Path) -> None:

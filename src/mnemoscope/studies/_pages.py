@@ -23,6 +23,7 @@ from mnemoscope.report import (
     write_studies_index,
     write_study_page,
 )
+from mnemoscope.studies._cells import CellValue, Note, median_cell, medians
 from mnemoscope.studies._cost import words_for
 from mnemoscope.studies._record import (
     CHARTS,
@@ -37,7 +38,7 @@ from mnemoscope.studies._record import (
     read_costs,
     read_record,
 )
-from mnemoscope.studies._study import SCALES, PublishedCell, Scale, Setting, Study, load, medians
+from mnemoscope.studies._study import SCALES, PublishedCell, Scale, Setting, Study, load
 from mnemoscope.studies._verdict import Verdict
 
 PAGE = "index.html"
@@ -72,12 +73,10 @@ def current_record(study: Study | None, folder: Path) -> StudyRecord | None:
     record = read_record(folder)
     if study is None:
         return record
-    base = describe(study)
-    for scale in SCALES:
-        result = record.result(scale) if record else None
-        if result is not None:
-            base = base.with_result(scale, judged(study, scale, result))
-    return base
+    results = [record.result(scale) if record else None for scale in SCALES]
+    return describe(
+        study, *(result and judged(study, scale, result) for scale, result in zip(SCALES, results, strict=True))
+    )
 
 
 def _recorded(folder: Path) -> Iterable[str]:
@@ -168,7 +167,6 @@ def two_values(record: StudyRecord, result: ScaleResult) -> tuple[list[str], lis
     ours = [key for one in result.seeds for key in ((row, column) for row, column, _ in one.cells)]
     rows = list(dict.fromkeys([*record.rows, *(row for row, _ in ours)]))
     columns = list(dict.fromkeys([*record.columns, *(column for _, column in ours)]))
-    known = medians(list(cells.values()))
     published = record.published_cells
     expected = {*published, *ours}
     table = []
@@ -178,23 +176,32 @@ def two_values(record: StudyRecord, result: ScaleResult) -> tuple[list[str], lis
             if (row, column) not in expected:
                 line.append(TwoValues("", ""))
                 continue
-            values = [one[row, column] for one in cells.values() if (row, column) in one]
-            line.append(_two_values(record, published.get((row, column)), known.get((row, column)), values))
+            values = [one.value((row, column)) for one in cells.values() if (row, column) in one]
+            line.append(_two_values(record, published.get((row, column)), values))
         table.append((row, line))
     return columns, table
 
 
-def _two_values(
-    record: StudyRecord, published: PublishedCell, ours: float | None, values: Sequence[float]
-) -> TwoValues:
+def _two_values(record: StudyRecord, published: PublishedCell, values: Sequence[float | Note]) -> TwoValues:
+    ours = median_cell(values) if values else None
     spread = ""
     if len(values) > 1:
-        spread = f"[{number_words(min(values), record.percent)}, {number_words(max(values), record.percent)}]"
+        ends = sorted(values, key=_number)
+        spread = f"[{', '.join(_short_words(end, record.percent) for end in (ends[0], ends[-1]))}]"
     words = number_words(published, record.percent)
-    return TwoValues(words, number_words(ours, record.percent), spread, _agreement(published, ours, record))
+    return TwoValues(words, cell_words(ours, record.percent), spread, _agreement(published, ours, record))
 
 
-def _agreement(published: PublishedCell, ours: float | None, record: StudyRecord) -> Agreement:
+def _short_words(value: float | Note, percent: bool) -> str:
+    """A cell of one seed: of a failed run what happened, else the number alone."""
+    return value.words if isinstance(value, Note) and value.failed else number_words(_number(value), percent)
+
+
+def _number(value: float | Note) -> float:
+    return value.value if isinstance(value, Note) else value
+
+
+def _agreement(published: PublishedCell, ours: CellValue, record: StudyRecord) -> Agreement:
     """Whether ours is as near to the published number as it should be; nothing where no nearness is asked.
 
     Of shares `within` is the largest difference, of other numbers the largest part of the published one.
@@ -203,6 +210,7 @@ def _agreement(published: PublishedCell, ours: float | None, record: StudyRecord
         return "unknown"
     if isinstance(published, str):
         return "differs"  # a word, such as OOM, where we have a number
+    ours = _number(ours)
     if published is None or not record.within:
         return ""
     allowed = record.within * (1 if record.percent else abs(published))
@@ -220,6 +228,13 @@ def number_words(value: PublishedCell, percent: bool = False) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
 
 
+def cell_words(value: CellValue, percent: bool = False) -> str:
+    """Return one of our cells as tables show it: a number, and what is said of it; of a failed run what happened."""
+    if not isinstance(value, Note):
+        return number_words(value, percent)
+    return value.words if value.failed else f"{number_words(value.value, percent)} ({value.words})"
+
+
 def comparison(record: StudyRecord) -> str:
     """Return how our numbers compare with the published ones, of the full size if it was run.
 
@@ -227,9 +242,9 @@ def comparison(record: StudyRecord) -> str:
     """
     for scale in reversed(SCALES):
         result = record.result(scale)
-        known = medians(list(result.cells().values())) if result else {}
+        known = medians(list(result.cells().values()) if result else [])
         pairs = {
-            key: (published, known[key])
+            key: (published, known.value(key))
             for key, published in record.published_cells.items()
             if isinstance(published, float | int) and key in known
         }
@@ -240,7 +255,7 @@ def comparison(record: StudyRecord) -> str:
             agree = sum(_agreement(published, ours, record) == "agrees" for published, ours in pairs.values())
             return f"{agree} of {len(pairs)} cells agree{size}"
         (row, column), numbers = next(iter(pairs.items()))
-        published, ours = (number_words(number, record.percent) for number in numbers)
+        published, ours = (cell_words(number, record.percent) for number in numbers)
         return f"{row}, {column}: {published}, ours {ours}{size}"
     return ""
 
@@ -266,9 +281,11 @@ def _index_row(record: StudyRecord, costs: dict[str, Cost]) -> IndexRow:
 
 
 def _verdicts(result: ScaleResult) -> tuple[VerdictWords, ...]:
-    """The verdict of a size, and that of its corrected claims, if they change it."""
-    words = _words(result.verdict)
-    if result.corrected is None or result.corrected.word == result.verdict.word:
-        return (words,)
-    corrected = _words(result.corrected)
-    return words, replace(corrected, text=f"corrected: {corrected.text}")
+    """The verdict of a size; that of its corrected claims, if they change it; and whether others fail."""
+    found = [_words(result.verdict)]
+    if result.corrected is not None and result.corrected.word != result.verdict.word:
+        corrected = _words(result.corrected)
+        found.append(replace(corrected, text=f"corrected: {corrected.text}"))
+    if result.beside:
+        found.append(VerdictWords("", result.beside))
+    return tuple(found)

@@ -18,8 +18,17 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import make_folder, read_bytes, read_json, to_json, write_atomic
 from mnemoscope.report import Chart, Panels, charts_from_json, charts_to_json
 from mnemoscope.schema import from_dict, to_dict
-from mnemoscope.studies._study import SCALES, Cells, PublishedCell, Scale, Setting, Study
-from mnemoscope.studies._verdict import OPEN, ClaimVerdict, StudyVerdict, Verdict, judge_claims, judge_study
+from mnemoscope.studies._cells import Cells, CellValue, Note, UnknownCell, medians
+from mnemoscope.studies._study import SCALES, PublishedCell, Scale, Setting, Study
+from mnemoscope.studies._verdict import (
+    OPEN,
+    ClaimVerdict,
+    StudyVerdict,
+    Verdict,
+    failures_beside,
+    judge_claims,
+    judge_study,
+)
 
 FORMAT = 1
 FILE = "study.json"
@@ -30,11 +39,11 @@ TABLE = "cells.csv"
 
 @dataclass(frozen=True)
 class SeedResult:
-    """What one seed gave: the names of its jobs, our numbers as (row, column, value), and what went wrong."""
+    """What one seed gave: the names of its jobs, our cells as (row, column, value), and what went wrong."""
 
     seed: int
     jobs: tuple[str, ...]
-    cells: tuple[tuple[str, str, float | None], ...]
+    cells: tuple[tuple[str, str, CellValue], ...]
     missing: tuple[str, ...] = ()
     """Jobs that have not ended."""
     diverged: tuple[str, ...] = ()
@@ -67,6 +76,16 @@ class ScaleResult:
     @property
     def both_verdicts(self) -> StudyVerdict:
         return StudyVerdict(self.verdict, self.corrected)
+
+    @property
+    def beside(self) -> str:
+        """How many claims fail that do not count for the verdict, in words; empty if none does."""
+        count = failures_beside(self.claims)
+        return (
+            f"{count} claim{'s' if count > 1 else ''} beside the headline fail{'' if count > 1 else 's'}"
+            if count
+            else ""
+        )
 
     def cells(self, expected: Sequence[tuple[str, str]] = ()) -> dict[int, Cells]:
         """Return our numbers by seed."""
@@ -123,8 +142,8 @@ class Cost:
     date: str
 
 
-def describe(study: Study) -> StudyRecord:
-    """Return the record of a study without results."""
+def describe(study: Study, quick: ScaleResult | None = None, full: ScaleResult | None = None) -> StudyRecord:
+    """Return the record of a study with the results of its two sizes, if there are any."""
     published = study.published
     return StudyRecord(
         id=study.id,
@@ -134,7 +153,7 @@ def describe(study: Study) -> StudyRecord:
         words=study.words,
         errata=study.errata,
         would_change=study.would_change,
-        surprise=study.surprise,
+        surprise=_surprise(study, quick, full),
         ours=study.ours,
         settings=study.settings,
         quick_settings=study.quick,
@@ -146,7 +165,20 @@ def describe(study: Study) -> StudyRecord:
         published_note=published.note,
         percent=published.percent,
         within=published.within,
+        quick=quick,
+        full=full,
     )
+
+
+def _surprise(study: Study, *results: ScaleResult | None) -> str:
+    """The study's surprise, if what it speaks of was run."""
+    if isinstance(study.surprise, str):
+        return study.surprise if any(results) else ""
+    expected = list(study.published.values)
+    try:
+        return study.surprise(*(medians(list(result.cells(expected).values()) if result else []) for result in results))
+    except UnknownCell:
+        return ""
 
 
 def judged(study: Study, scale: Scale, result: ScaleResult) -> ScaleResult:
@@ -155,7 +187,8 @@ def judged(study: Study, scale: Scale, result: ScaleResult) -> ScaleResult:
     claims = judge_claims(study.claims, scale, result.cells(expected))
     is_corrected = any(claim.form == "corrected" and claim.headline for claim in claims)
     corrected = judge_study(claims, "corrected") if is_corrected else None
-    return replace(result, claims=claims, verdict=judge_study(claims), corrected=corrected)
+    verdict = Verdict("drawn") if study.drawing and result.is_complete else judge_study(claims)
+    return replace(result, claims=claims, verdict=verdict, corrected=corrected)
 
 
 def read_record(folder: Path) -> StudyRecord | None:
@@ -230,11 +263,12 @@ def _table(record: StudyRecord) -> str:
     """The cells as CSV: one line for each cell, size and seed."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["scale", "seed", "row", "column", "published", "ours"])
+    writer.writerow(["scale", "seed", "row", "column", "published", "ours", "note"])
     published = record.published_cells
     for scale in SCALES:
         result = record.result(scale)
         for one in result.seeds if result else ():
             for row, column, value in one.cells:
-                writer.writerow([scale, one.seed, row, column, published.get((row, column)), value])
+                number, words = (value.number, value.words) if isinstance(value, Note) else (value, "")
+                writer.writerow([scale, one.seed, row, column, published.get((row, column)), number, words])
     return text.getvalue()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
+import math
 import platform
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +17,10 @@ import torch
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import locked, to_json, write_atomic
+from mnemoscope.report import Chart, Panels
 from mnemoscope.schema import from_dict
-from mnemoscope.studies._jobs import Done, Result
+from mnemoscope.studies._cells import CellValue, Note
+from mnemoscope.studies._jobs import Done, NotMeasured, Result
 from mnemoscope.studies._plan import RUNS, Plan, has_ended, keep_within, make_plan
 from mnemoscope.studies._record import (
     Cost,
@@ -32,7 +34,7 @@ from mnemoscope.studies._record import (
     read_record,
     write_record,
 )
-from mnemoscope.studies._study import Scale, Study, choose
+from mnemoscope.studies._study import SCALES, Scale, Study, choose
 from mnemoscope.studies._verdict import OPEN, StudyVerdict, Verdict
 from mnemoscope.sweeps import (
     Engine,
@@ -202,7 +204,7 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     shipped = shipped_verdict(study.id, scale)
     recorded = old or (None if shipped is None else shipped.printed)
     failures = _failures(plan.runs)
-    done = {seed: _done(plan, study, seed) for seed in plan.jobs[study.id]}
+    done = {seed: _done(plan, study, seed, failures) for seed in plan.jobs[study.id]}
     new = tuple(_seed_result(study, scale, plan.jobs[study.id][seed], found, failures) for seed, found in done.items())
     missing = sum(len(one.missing) for one in new)
     failed = tuple(message for one in new for message in one.failed)
@@ -220,7 +222,7 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     drawn = old.chart_seeds if old else 0
     if ended and (len(ended) >= drawn or not kept):
         complete = all(one.is_complete for one in new)
-        charts[scale] = _tolerant(lambda: list(study.charts(scale, ended)), [], complete)
+        charts[scale] = _charts(study, scale, ended, complete)
         drawn = len(ended)
     result = judged(study, scale, ScaleResult(seeds, versions=_versions(), chart_seeds=drawn))
 
@@ -228,10 +230,8 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     unchanged = before is not None and old == result and scale in costs
     if not unchanged:
         costs[scale] = _cost(plan, seeds)
-    base = describe(study)
-    if before is not None:
-        base = replace(base, quick=before.quick, full=before.full)
-    write_record(folder, base.with_result(scale, result), costs, charts)
+    results = {size: before.result(size) if before else None for size in SCALES} | {scale: result}
+    write_record(folder, describe(study, **results), costs, charts)
     worse = _worse(result, recorded)
     known = recorded.verdict if isinstance(recorded, ScaleResult) else recorded
     return Outcome(study.id, scale, result.verdict, result.corrected, known, worse, missing=missing, failed=failed)
@@ -241,14 +241,12 @@ def _is_current(study: Study, scale: Scale, one: SeedResult) -> bool:
     return [job.name for job in study.jobs(scale, one.seed).values()] == list(one.jobs)
 
 
-def _done(plan: Plan, study: Study, seed: int) -> Done:
-    """The results of a seed's jobs that have ended, also of those that diverged."""
-    results: list[tuple[Any, Result]] = []
-    for key, job in plan.jobs[study.id][seed].items():
-        folder = plan.runs / job.name
-        if has_ended(folder):
-            results.append((key, Result(folder)))
-    return Done(seed, results)
+def _done(plan: Plan, study: Study, seed: int, failures: Mapping[str, Any]) -> Done:
+    """The results of a seed's jobs that have ended, also of those that diverged, and why others failed."""
+    jobs = plan.jobs[study.id][seed]
+    folders = {key: plan.runs / job.name for key, job in jobs.items()}
+    results = [(key, Result(folder)) for key, folder in folders.items() if has_ended(folder)]
+    return Done(seed, results, {key: failures[job.name].message for key, job in jobs.items() if job.name in failures})
 
 
 def _seed_result(
@@ -257,7 +255,7 @@ def _seed_result(
     """What a seed gave, as it is kept."""
     absent = {key: job.name for key, job in jobs.items() if key not in done}
     found: Mapping[Any, Any] = _tolerant(lambda: study.cells(scale, done), {}, not absent)
-    cells = tuple((str(row), str(column), _number(value)) for (row, column), value in found.items())
+    cells = tuple((str(row), str(column), _cell(value)) for (row, column), value in found.items())
     failed = tuple(
         f"{name}: {_without_folders(failures[name].message)}" for name in absent.values() if name in failures
     )
@@ -272,21 +270,35 @@ def _without_folders(message: str) -> str:
     return re.sub(rf"\S*/(?=[\w.-]+-[0-9a-f]{{{NAME_DIGITS}}}/)", "", message)
 
 
-def _number(value: Any) -> float | None:
-    if value is None:
-        return None
+def _cell(value: Any) -> CellValue:
+    """A cell for JSON, which has neither NaN, that is None, nor infinity, that is a word."""
+    if value is None or isinstance(value, Note):
+        return value
     number = float(value)
-    return number if number == number and abs(number) != float("inf") else None
+    if math.isinf(number):
+        return Note("infinite", "infinity") if number > 0 else Note("minus infinity")
+    return None if math.isnan(number) else number
 
 
 def _tolerant(make: Callable[[], T], default: T, is_complete: bool) -> T:
-    """What `make` returns; the default if it misses a result that is not there yet."""
+    """What `make` returns; the default if it misses a result that is not there yet, or that there cannot be."""
     try:
         return make()
+    except NotMeasured:
+        return default
     except KeyError:
         if is_complete:
             raise
         return default
+
+
+def _charts(study: Study, scale: Scale, done: Sequence[Done], is_complete: bool) -> list[Chart | Panels]:
+    """The charts over all seeds; where a run diverged at once that a chart needs, over the others."""
+
+    def drawn(seeds: Sequence[Done]) -> list[Chart | Panels]:
+        return _tolerant(lambda: list(study.charts(scale, seeds)) if seeds else [], [], is_complete)
+
+    return drawn(done) or drawn([one for one in done if not any(result.diverged_at_once for result in one.values())])
 
 
 def _worse(result: ScaleResult, recorded: ScaleResult | Verdict | None) -> tuple[str, ...]:
@@ -322,9 +334,18 @@ def _versions() -> dict[str, str]:
 
 
 def _cost(plan: Plan, seeds: Sequence[SeedResult]) -> Cost:
-    names = {name for one in seeds for name in one.jobs}
-    present = [name for name in names if has_ended(plan.runs / name)]
-    seconds = sum(Result(plan.runs / name).seconds for name in present)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPUs"
+    names = dict.fromkeys(name for one in seeds for name in one.jobs)
+    present = [Result(plan.runs / name) for name in names if has_ended(plan.runs / name)]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return Cost(round(seconds, 1), len(present), device, today)
+    return Cost(round(sum(result.seconds for result in present), 1), len(present), _machines(present), today)
+
+
+def _machines(results: Sequence[Result]) -> str:
+    """Where jobs ran, with the seconds of each machine if there are several."""
+    seconds: dict[str, float] = {}
+    for result in results:
+        seconds[result.device] = seconds.get(result.device, 0.0) + result.seconds
+    if len(seconds) == 1:
+        return next(iter(seconds))
+    longest_first = sorted(seconds.items(), key=lambda item: -item[1])
+    return ", ".join(f"{device} ({spent:,.0f} s)" for device, spent in longest_first)

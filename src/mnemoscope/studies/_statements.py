@@ -59,10 +59,22 @@ def statement_cells(result: Result) -> dict[tuple[str, str], float]:
     return {(name, column): counts[column] for name, counts in found.items() for column in COLUMNS}
 
 
-def statement_claims(texts: Mapping[str, str], *, corrected: Sequence[str] = ()) -> tuple[Claim, ...]:
-    """Return a claim for each statement: all of its checks hold. Those in `corrected` are not as printed."""
+def statement_claims(
+    texts: Mapping[str, str], *, corrected: Sequence[str] = (), beside: Sequence[str] = ()
+) -> tuple[Claim, ...]:
+    """Return a claim for each statement: all of its checks hold.
+
+    Those in `corrected` are false as printed: their checks are of the corrected statement, and tests/theory has a
+    counterexample to the printed one. A slip in a proof, or a constant that could be better, does not count. Those in
+    `beside` do not count for the verdict.
+    """
     return tuple(
-        Claim(text, check=_all_hold(name), form="corrected" if name in corrected else "")
+        Claim(
+            text,
+            check=_all_hold(name),
+            form="corrected" if name in corrected else "",
+            headline=name not in beside,
+        )
         for name, text in texts.items()
     )
 
@@ -100,11 +112,15 @@ def statement_study(
     claims: Mapping[str, str],
     *,
     corrected: Sequence[str] = (),
+    beside: Sequence[str] = (),
     seconds: float = 3.0,
     more_claims: Sequence[Claim] = (),
     **words: Any,
 ) -> Study:
-    """Return a study of statements of `mnemoscope.theory`: `claims` has what each says, by its name there."""
+    """Return a study of statements of `mnemoscope.theory`: `claims` has what each says, by its name there.
+
+    `corrected` are those that do not hold as printed, `beside` those that `where` does not name: they do not count.
+    """
     names = tuple(claims)
 
     def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
@@ -123,7 +139,7 @@ def statement_study(
         jobs,
         cells,
         charts,
-        claims=(*statement_claims(claims, corrected=corrected), *more_claims),
+        claims=(*statement_claims(claims, corrected=corrected, beside=beside), *more_claims),
         published=statement_table(names),
         has_seeds=False,
         **words,

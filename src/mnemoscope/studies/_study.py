@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import difflib
-import math
 import pkgutil
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from statistics import median
 from typing import Any, Literal
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.report import Chart, Panels
+from mnemoscope.studies._cells import Cells, CellValue, Names, UnknownCell
 from mnemoscope.studies._jobs import Done
 from mnemoscope.sweeps import Job
 
 Scale = Literal["quick", "full"]
 SCALES: tuple[Scale, ...] = ("quick", "full")
 Source = Literal["paper", "code", "ours"]
-Names = str | int | float | Sequence[str | int | float]
-"""One row or column, several, or "*" for all of them."""
 
 PAPERS = {
     "kerg": "Kerg et al. 2020",
@@ -82,66 +79,6 @@ def table(
     return Published(row_names, column_names, cells, **words)
 
 
-class UnknownCell(KeyError):
-    """A claim asked for a cell that is not known: it is neither fulfilled nor broken."""
-
-
-class Cells(Mapping[tuple[str, str], float]):
-    """Our numbers by row and column: of one seed, or the median over seeds.
-
-    ``cells["100", "RelRNN"]`` is a number. One that is not known ends the claim's check: the claim is open.
-    """
-
-    def __init__(
-        self, values: Mapping[tuple[Any, Any], float | None], expected: Collection[tuple[str, str]] = ()
-    ) -> None:
-        named = {(str(row), str(column)): value for (row, column), value in values.items()}
-        self._values = {key: float(value) for key, value in named.items() if value is not None and math.isfinite(value)}
-        self._all = list(dict.fromkeys([*expected, *named]))
-
-    def __getitem__(self, key: tuple[Any, Any]) -> float:
-        row, column = key
-        try:
-            return self._values[str(row), str(column)]
-        except KeyError:
-            raise UnknownCell(f"{row}, {column}") from None
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def select(self, row: Names = "*", column: Names = "*") -> list[float]:
-        """Return the numbers of some rows and columns, those of the published table included that we do not know yet.
-
-        The latter end the check, as with ``cells[...]``.
-        """
-        keys = [key for key in self._all if _matches(key[0], row) and _matches(key[1], column)]
-        if not keys:
-            raise UnknownCell(f"{row}, {column}")
-        return [self[key] for key in keys]
-
-    def known(self, row: Names = "*", column: Names = "*") -> list[float]:
-        """Return the numbers of some rows and columns as far as they are known."""
-        return [value for key, value in self._values.items() if _matches(key[0], row) and _matches(key[1], column)]
-
-
-def _matches(name: str, wanted: Names) -> bool:
-    if isinstance(wanted, str):
-        return wanted in ("*", name)
-    names = wanted if isinstance(wanted, Sequence) else (wanted,)
-    return name in map(str, names)
-
-
-def medians(cells: Sequence[Cells]) -> Cells:
-    """Return the median over seeds of each cell that is known for any of them."""
-    keys = dict.fromkeys(key for one in cells for key in one)
-    values = {key: median(one[key] for one in cells if key in one) for key in keys}
-    expected = dict.fromkeys(key for one in cells for key in one._all)
-    return Cells(values, expected)
-
-
 Form = Literal["", "printed", "corrected", "ours"]
 
 
@@ -175,7 +112,7 @@ class Claim:
             if self.check is not None:
                 answer = self.check(cells)
                 return None if answer is None else bool(answer)
-            values = _selected(cells, self.row, self.column)
+            values = [cells.get(key) for key in cells.keys_of(self.row, self.column)]
         except UnknownCell:
             return None
         broken = [value for value in values if value is not None and not self._in_bounds(value)]
@@ -187,14 +124,8 @@ class Claim:
         return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
 
 
-def _selected(cells: Cells, row: Names, column: Names) -> list[float | None]:
-    """The numbers of some cells, None for those that are not known."""
-    keys = [key for key in cells._all if _matches(key[0], row) and _matches(key[1], column)]
-    return [cells.get(key) for key in keys]
-
-
 Jobs = Mapping[Any, Job]
-CellValues = Mapping[tuple[Any, Any], float | None]
+CellValues = Mapping[tuple[Any, Any], CellValue]
 
 
 @dataclass(frozen=True)
@@ -225,8 +156,12 @@ class Study:
     """What is wrong in print, or in the authors' code."""
     would_change: str = ""
     """What would change the verdict."""
-    surprise: str = ""
-    """Where the paper does not reproduce, or is not what it says: at most two sentences, for docs/studies.md."""
+    surprise: str | Callable[[Cells, Cells], str] = ""
+    """Where the paper does not reproduce, or is not what it says: at most two sentences, for docs/studies.md.
+
+    What speaks of a run is a function of the medians of the quick and of the full size: it is said only if all cells
+    are known that it asks for.
+    """
     data: tuple[str, ...] = ()
     """Data sets that it needs, as "wikitext-2" or "mnist"."""
     modules: tuple[str, ...] = ()
@@ -235,6 +170,8 @@ class Study:
     """False if chance plays no part: one seed is all there is."""
     ours: bool = False
     """Whether the study is ours, and not in the paper."""
+    drawing: bool = False
+    """Whether it is a drawing, of which nothing can be reproduced; what is claimed of it does not count."""
 
     @property
     def paper(self) -> str:

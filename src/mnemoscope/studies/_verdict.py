@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from mnemoscope.studies._study import Cells, Claim, Form, Scale, medians
+from mnemoscope.studies._cells import Cells, medians
+from mnemoscope.studies._study import Claim, Form, Scale
 
-Word = Literal["reproduced", "partly", "contradicted", "open"]
-_RANK = {"contradicted": 0, "partly": 1, "reproduced": 2}
+Word = Literal["reproduced", "partly", "contradicted", "open", "drawn"]
+_RANK = {"contradicted": 0, "partly": 1, "reproduced": 2, "drawn": 2}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What our numbers say: reproduced, partly (`holds` of `asked`), contradicted, or open."""
+    """What our numbers say: reproduced, partly (`holds` of `asked`), contradicted, or open; a drawing is drawn."""
 
     word: Word = "open"
     holds: int = 0
@@ -47,7 +48,7 @@ class StudyVerdict:
     def __str__(self) -> str:
         if self.corrected is None or self.corrected.word == self.printed.word:
             return str(self.printed)
-        return f"{self.printed}; {self.corrected} as corrected"
+        return f"{self.printed} as printed; {self.corrected} as corrected"
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,11 @@ def judge_study(claims: Sequence[ClaimVerdict], form: Literal["printed", "correc
     Reproduced if all of them are, contradicted if one is, open if none is known, else partly: in so many of the cases
     that were asked, a claim of a seed being one.
     """
-    other = "corrected" if form == "printed" else "printed"
-    counted = [claim.verdict for claim in claims if claim.headline and claim.form != other]
+    headline = [claim for claim in claims if claim.headline]
+    if form == "printed":
+        counted = [claim.verdict for claim in as_printed(headline)]
+    else:
+        counted = [claim.verdict for claim in headline if claim.form != "printed"]
     words = {verdict.word for verdict in counted}
     holds = sum(verdict.holds for verdict in counted)
     asked = sum(max(verdict.asked, 1) for verdict in counted)
@@ -101,6 +105,31 @@ def judge_study(claims: Sequence[ClaimVerdict], form: Literal["printed", "correc
     if words == {"reproduced"}:
         return Verdict("reproduced", holds, asked)
     return Verdict() if words <= {"open"} else Verdict("partly", holds, asked)
+
+
+def as_printed(claims: Sequence[ClaimVerdict]) -> list[ClaimVerdict]:
+    """Return the claims as the paper has them.
+
+    Where it is wrong, that is the printed claim. If there is none to check, a corrected one that holds says that what
+    is printed does not.
+    """
+    has_printed = any(claim.form == "printed" for claim in claims)
+    found = [claim for claim in claims if claim.form != "corrected"]
+    if not has_printed:
+        corrected = [claim for claim in claims if claim.form == "corrected"]
+        found += [replace(claim, verdict=_opposite(claim.verdict)) for claim in corrected]
+    return found
+
+
+def _opposite(corrected: Verdict) -> Verdict:
+    """Of a printed claim, from the verdict of the corrected one: contradicted where that holds, else not known."""
+    return Verdict("contradicted", 0, corrected.asked) if corrected.word == "reproduced" else OPEN
+
+
+def failures_beside(claims: Sequence[ClaimVerdict]) -> int:
+    """Return how many claims fail, as printed, that do not count for the study's verdict."""
+    beside = as_printed([claim for claim in claims if not claim.headline])
+    return sum(claim.verdict.word == "contradicted" for claim in beside)
 
 
 def _from_counts(holds: int, asked: int) -> Verdict:

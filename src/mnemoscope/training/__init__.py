@@ -16,7 +16,7 @@ from mnemoscope.training._environment import AllowedChange, Change, Environment
 from mnemoscope.training._evaluation import evaluate
 from mnemoscope.training._fit import fit
 from mnemoscope.training._layer_options import layer_options, models
-from mnemoscope.training._learner import Learner, select_device
+from mnemoscope.training._learner import Learner, device_name, select_device
 from mnemoscope.training._method import Method
 from mnemoscope.training._metrics import MetricsRecord
 from mnemoscope.training._model import SequenceModel, make_layer
@@ -49,6 +49,7 @@ __all__ = [
     "config_type",
     "default_config",
     "default_value",
+    "device_name",
     "distances",
     "evaluate",
     "fit",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -192,6 +193,13 @@ def tensors_under(checkpoint: Checkpoint, part: str) -> dict[str, Tensor]:
     if part.endswith("carried"):  # numbered: 0, 1, ..., 10, in the order of the state's leaves
         return dict(sorted(named.items(), key=lambda item: (len(item[0]), item[0])))
     return named
+
+
+def device_name(device: str = "cuda") -> str:
+    """Return the name of this machine's GPU, or, without one or for "cpu", how many CPUs it has."""
+    if device == "cuda" and torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{os.cpu_count()} CPUs"
 
 
 def select_device(config: LoopConfig) -> str:

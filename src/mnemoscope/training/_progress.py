@@ -59,6 +59,8 @@ class Summary:
     """What went wrong, if the run diverged or failed."""
     skipped: int = 0
     """Updates whose gradient was not finite, so that they left the weights as they were."""
+    device: str = ""
+    """What the process that ended it ran on: the name of a GPU, or how many CPUs; empty in old runs."""
 
     @property
     def is_failure(self) -> bool:

@@ -19,7 +19,7 @@ from mnemoscope.training._best_so_far import BestSoFar, finite_or_none
 from mnemoscope.training._checkpoint import Checkpoint, write_best
 from mnemoscope.training._environment import AllowedChange, Change, Environment, changes
 from mnemoscope.training._folder import RunFolder
-from mnemoscope.training._learner import Learner, tensors_under
+from mnemoscope.training._learner import Learner, device_name, tensors_under
 from mnemoscope.training._metrics import MetricsLog, MetricsPosition
 from mnemoscope.training._progress import Diverged, Enough, Outcome, Progress, ProgressCallback, Stop, Summary
 from mnemoscope.training._run_description import RunDescription
@@ -335,6 +335,7 @@ class Session:
             changes=self.changes,
             message=message,
             skipped=self._skipped_and_pending + sum(record.get("skipped", 0) for record in self.metrics.records),
+            device=device_name(next(self.learner.model.parameters()).device.type),
         )
         if self.folder is not None and self.writes:
             write_atomic(self.folder.summary, to_json(asdict(summary), indent=2))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import combinations
+from math import comb, sqrt
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +14,7 @@ import numpy as np
 
 from mnemoscope.report import Bars, Line, Style
 from mnemoscope.rl import Environment, MiniGrid, PPOConfig, TMaze, play_episodes, play_randomly
-from mnemoscope.studies import Cells, Claim, Result, band, train
+from mnemoscope.studies import Cells, Claim, Note, Result, band, train
 from mnemoscope.sweeps import Job, bootstrap_interval, interquartile_mean
 from mnemoscope.training import NetworkConfig, RunConfig
 
@@ -22,6 +25,8 @@ READOUT_GAIN = 0.01  # in gridworlds: a policy that begins by acting at random t
 OPTIONS: dict[str, dict[str, Any]] = {"RelLSTM": {"buffer": 5, "relevant": 5}}
 LEARNT = ("memoryless", *GRID_SIZES)
 COLUMNS = ("random", *LEARNT)
+LEAST_SEEDS, LEVEL = 5, 0.05  # to say that memory helps
+MOST_WAYS = 10_000
 
 
 def agent(task: Environment, model: str, fit: PPOConfig) -> Job:
@@ -59,11 +64,16 @@ def random_episodes(*, env: str, episodes: int, seed: int) -> Mapping[str, float
     return play_randomly(MiniGrid(env), episodes, split="test", seed=seed)
 
 
-def frames_needed(result: Result, metric: str, threshold: float) -> float | None:
-    """The frames of training before the first evaluation that reached the threshold; None if none did."""
+def frames_needed(result: Result, metric: str, threshold: float) -> float | Note:
+    """The frames of training before the first evaluation that reached the threshold; infinitely many if none did."""
     updates, values = result.curve(metric)
     reached = np.flatnonzero(values >= threshold)
-    return float(updates[reached[0]]) * _frames_per_update(result) if len(reached) else None
+    if len(reached):
+        return float(updates[reached[0]]) * _frames_per_update(result)
+    if result.diverged:
+        return Note("diverged", "infinity")
+    spent = int(result.summary["updates"]) * _frames_per_update(result)
+    return Note(f"not within {spent:,} frames", "infinity")
 
 
 def frames_curve(result: Result, metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -95,19 +105,46 @@ def mean_at_least(row: str, column: str, least: float) -> Callable[[Sequence[Cel
 def memory_helps(row: str, column: str = "RelLSTM") -> Claim:
     """The claim that memory is worth something in an environment.
 
-    It stays open, and nothing is said about memory, where the memoryless agents' mean lies within the 95 % interval of
-    the other's, or where there are too few seeds for an interval.
+    It stays open, and nothing is said about memory, with fewer than five seeds, or where chance could well have made
+    the difference between the two means.
     """
 
     def check(seeds: Sequence[Cells]) -> bool | None:
-        without = fmean(one[row, "memoryless"] for one in seeds)
-        interval = bootstrap_interval([np.array([one[row, column] for one in seeds])])
-        if interval is None or interval[0] <= without <= interval[1]:
+        with_it, without = ([one[row, name] for one in seeds] for name in (column, "memoryless"))
+        if len(seeds) < LEAST_SEEDS or chance_of_difference(with_it, without) >= LEVEL:
             return None
-        return without < interval[0]
+        return fmean(with_it) > fmean(without)
 
-    text = f"{row}: {column} gets more than an agent without memory, beyond the 95 % interval"
+    text = f"{row}: {column} gets more than an agent without memory (permutation test, p < {LEVEL})"
     return Claim(text, check=check, over="all", form="ours", scale="full", headline=False)
+
+
+def chance_of_difference(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return how often two means are as far apart, or further, if numbers are shared out between them at random.
+
+    All ways to share out are tried, or 10,000 of them. If both come from one distribution, whichever it is, the result
+    is below p in at most a share p of cases: spreads need no model.
+    """
+    values = np.array([*one, *other])
+    ways = _ways(len(values), len(one))
+    sums = values[ways].sum(1)
+    means = sums / len(one) - (values.sum() - sums) / len(other)
+    observed = abs(fmean(one) - fmean(other))
+    return float((np.abs(means) >= observed - 1e-12).mean())
+
+
+@cache
+def _ways(count: int, chosen: int) -> np.ndarray:
+    """Which of `count` numbers are in the first group: all ways, or 10,000 at random and as it was: (ways, chosen)."""
+    if comb(count, chosen) <= MOST_WAYS:
+        return np.array(list(combinations(range(count), chosen)))
+    drawn = np.random.default_rng(0).random((MOST_WAYS - 1, count)).argsort(1)[:, :chosen]
+    return np.concatenate([np.arange(chosen)[None], drawn])
+
+
+def guess_bound(episodes: int, share: float = 0.5) -> float:
+    """Return what an agent that guesses exceeds with no more than 1 in 30,000 chances: 4 standard errors above."""
+    return share + 4 * sqrt(share * (1 - share) / episodes)
 
 
 def iqm_bars(columns: Sequence[str], values: Mapping[str, Sequence[np.ndarray]]) -> tuple[Bars, ...]:

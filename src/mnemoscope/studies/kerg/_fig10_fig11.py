@@ -9,9 +9,9 @@ import numpy as np
 
 from mnemoscope.report import Axis, Chart, HeatMap, Panels, Points
 from mnemoscope.scopes import attention
-from mnemoscope.studies import Claim, Done, Result, Scale, Study, measure, settings, study, table, train
+from mnemoscope.studies import CellValue, Claim, Done, Result, Scale, Study, measure, settings, study, table, train
 from mnemoscope.studies.kerg._published import BATCH, N
-from mnemoscope.studies.kerg._recall import GAIN, TASKS, TaskName, by_us
+from mnemoscope.studies.kerg._recall import GAIN, GUESS, TASKS, TaskName, by_us
 from mnemoscope.sweeps import Job
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
 
@@ -84,15 +84,15 @@ def figure(number: int, task: TaskName) -> None:
             found["look", rho] = measure(look, needs=found["run", rho], seconds=3, sequences=8)
         return found
 
-    def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
-        found = {}
+    def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
+        found: dict[tuple[str, str], CellValue] = {}
         for rho in RELEVANT:
             if ("look", rho) in done:
                 seen, row = done["look", rho], f"rho = {rho}"
-                found[row, "accuracy"] = done["run", rho].best
-                found[row, "longest lag"] = seen["longest_lag"]
-                found[row, "states attended"] = seen["states_attended"]
-                found[row, "beyond the buffer"] = seen["beyond_buffer"]
+                found[row, "accuracy"] = done["run", rho].reached(GUESS)
+                found[row, "longest lag"] = seen.figure("longest_lag")
+                found[row, "states attended"] = seen.figure("states_attended")
+                found[row, "beyond the buffer"] = seen.figure("beyond_buffer")
         return found
 
     def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:

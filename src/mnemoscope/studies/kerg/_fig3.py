@@ -8,10 +8,23 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.report import Axis, Chart, Panels
-from mnemoscope.studies import Claim, Done, Result, Scale, Study, band, measure, settings, study, table, train
+from mnemoscope.studies import (
+    CellValue,
+    Claim,
+    Done,
+    Result,
+    Scale,
+    Study,
+    band,
+    measure,
+    settings,
+    study,
+    table,
+    train,
+)
 from mnemoscope.studies.kerg._gradients import log_gradient_norms
 from mnemoscope.studies.kerg._published import BATCH, N
-from mnemoscope.studies.kerg._recall import CLIP, GAIN
+from mnemoscope.studies.kerg._recall import CLIP, GAIN, GUESS
 from mnemoscope.sweeps import Job
 from mnemoscope.tasks import Denoise
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
@@ -65,14 +78,14 @@ def _name(nu: int, rho: int) -> str:
     return f"nu = {nu}, rho = {rho}"
 
 
-def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
-    found = {}
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
+    found: dict[tuple[str, str], CellValue] = {}
     for (kind, nu, rho), result in done.items():
         if kind == "run":
-            found[_name(nu, rho), "accuracy"] = result.best
+            found[_name(nu, rho), "accuracy"] = result.reached(GUESS)
         else:
-            found[_name(nu, rho), "spread"] = result["spread"]
-            found[_name(nu, rho), "mean"] = result["mean"]
+            found[_name(nu, rho), "spread"] = result.figure("spread")
+            found[_name(nu, rho), "mean"] = result.figure("mean")
     return found
 
 

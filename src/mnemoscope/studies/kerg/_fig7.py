@@ -9,7 +9,7 @@ import numpy as np
 
 from mnemoscope.report import Axis, Chart, HeatMap, Panels
 from mnemoscope.scopes import attention
-from mnemoscope.studies import Done, Result, Scale, Study, measure, settings, study, table, train
+from mnemoscope.studies import CellValue, Done, Result, Scale, Study, measure, settings, study, table, train
 from mnemoscope.studies.kerg._fig10_fig11 import sparse_attention
 from mnemoscope.sweeps import Job
 from mnemoscope.tasks import Characters
@@ -55,8 +55,12 @@ def read_and_look(run: Result, *, sequences: int) -> Mapping[str, Any]:
     }
 
 
-def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
-    values = (done["run"].best, done["look"]["states_attended_last"], done["look"]["mean_lag"])
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
+    values = (
+        done["run"].reached("infinity"),
+        done["look"].figure("states_attended_last"),
+        done["look"].figure("mean_lag"),
+    )
     return {("MemRNN", column): value for column, value in zip(COLUMNS, values, strict=True)}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.report import Axis, Chart, HeatMap, Panels
-from mnemoscope.studies import Done, Scale, Study, measure, settings, study, table, train
+from mnemoscope.studies import CellValue, Done, Scale, Study, measure, settings, study, table, train
 from mnemoscope.studies.kerg._fig10_fig11 import look, map_and_sequence, sparse_attention
 from mnemoscope.sweeps import Job
 from mnemoscope.tasks import Digits
@@ -33,9 +33,9 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
     return {"run": run, "look": measure(look, needs=run, seconds=3, sequences=16)}
 
 
-def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
     seen = done["look"]
-    values = (done["run"].best, seen["states_attended_last"], seen["mean_lag"])
+    values = (done["run"].reached(0.1), seen.figure("states_attended_last"), seen.figure("mean_lag"))
     return {("MemRNN", column): value for column, value in zip(COLUMNS, values, strict=True)}
 
 

@@ -9,7 +9,20 @@ import numpy as np
 import torch
 
 from mnemoscope.report import Axis, Chart, Line, Style
-from mnemoscope.studies import Claim, Done, Result, Scale, Study, measure, settings, study, table, train
+from mnemoscope.studies import (
+    CellValue,
+    Claim,
+    Done,
+    Note,
+    Result,
+    Scale,
+    Study,
+    measure,
+    settings,
+    study,
+    table,
+    train,
+)
 from mnemoscope.studies.kerg._gradients import log_gradient_norms
 from mnemoscope.studies.kerg._published import PAPER_BATCH, N
 from mnemoscope.studies.kerg._recall import denoise_run
@@ -80,11 +93,16 @@ def _kept_bytes(model: SequenceModel, task: Denoise) -> int:
     return sum(kept.values())
 
 
-def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
-    found = {}
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
+    found: dict[tuple[str, str], CellValue] = {}
     for model in MODELS:
-        if model in done:
-            result = done[model]
+        if model not in done:
+            continue
+        result = done[model]
+        if result.diverged_at_once:
+            lengths = QUICK_LENGTHS if scale == "quick" else LENGTHS
+            found |= {(model, f"{what}, T = {T}"): Note("diverged") for T in lengths for what in ("MB", "log gradient")}
+        else:
             for T, gradient, size in zip(result["lengths"], result["gradient"], result["megabytes"], strict=True):
                 found[model, f"MB, T = {T}"] = size
                 found[model, f"log gradient, T = {T}"] = gradient

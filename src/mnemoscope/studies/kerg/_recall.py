@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from mnemoscope.report import Axis, Chart, Marker, Panels
-from mnemoscope.studies import Done, Result, band
+from mnemoscope.studies import Cells, Done, Names, Note, Result, Scale, band
 from mnemoscope.studies.kerg._published import BATCH, BUDGET, N, printed
 from mnemoscope.tasks import Copy, Denoise
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, evaluate
@@ -25,6 +26,9 @@ MODELS = {
     "RelLSTM": "RelLSTM",
 }
 """The paper's names of the models, and ours."""
+PRINTED = ("LSTM", "OrthRNN", "ExpRNN")  # have rows in Table 6 that Table 5 follows
+OF_BUDGET = f"of {BUDGET:,} updates"
+GUESS = 1 / 8  # the accuracy of a run that diverged before it was evaluated
 GAIN = 6.0  # of the read-out, with which attentive layers learn Copy faster
 CLIP = 12.0  # times 10/(T + 20), the share of steps that ask for something: 1 at T = 100
 
@@ -67,7 +71,7 @@ def _watched(T: int) -> dict[str, Any]:
 def copy_run(model: str, T: int, seed: int) -> RunConfig:
     """Return the run of a cell of Table 5. Hénaff's V for long T, torch's for short ones, as was seen to work."""
     updates = _COPY_BUDGET[model][T]
-    if model in ("LSTM", "OrthRNN", "ExpRNN"):
+    if model in PRINTED:
         return by_the_paper("copy", model, T, seed, updates)
     if model == "MemRNN":
         return by_us("copy", model, T, seed, updates, recurrent_init="henaff")
@@ -109,9 +113,7 @@ def accuracy_on_test(run: Result, *, T: int, batches: int = 4) -> Mapping[str, A
 
 
 def accuracy_by_length(run: Result, *, lengths: Sequence[int], batches: Sequence[int]) -> Mapping[str, Any]:
-    """The same at several lengths, each on its own number of batches; NaN of a run that was never evaluated."""
-    if math.isnan(run.best):  # it diverged at once
-        return {"lengths": list(lengths), "accuracy": [math.nan] * len(lengths)}
+    """The same at several lengths, each on its own number of batches."""
     model = run.run.model("best").to("cuda" if torch.cuda.is_available() else "cpu")
     tasks = [run.run.config.task.with_length(T) for T in lengths]
     found = [
@@ -121,11 +123,43 @@ def accuracy_by_length(run: Result, *, lengths: Sequence[int], batches: Sequence
     return {"lengths": list(lengths), "accuracy": found}
 
 
-def loss_share(run: Result) -> float:
-    """Return the lowest held-out loss of a run on Copy or Denoise, as a share of the loss without a memory."""
+def loss_share(scale: Scale, run: Result) -> float | Note:
+    """Return the lowest held-out loss of a run on Copy or Denoise, as a share of the loss without a memory.
+
+    One of the full size says so if it had fewer updates than the paper's.
+    """
     _, loss = run.curve("loss")
+    if run.diverged_at_once or not np.isfinite(loss).any():
+        return Note("diverged", "infinity")
     baseline = run.run.config.task.baseline
-    return float(min(loss)) / baseline if len(loss) and baseline else math.nan
+    assert baseline
+    share = float(np.nanmin(loss)) / baseline
+    remarks = end_of(run) if scale == "full" else []
+    return Note(", ".join(remarks), share, failed=False) if remarks else share
+
+
+def end_of(run: Result) -> list[str]:
+    """Return what there is to say of how a run ended: that it diverged, or had fewer updates than the paper's."""
+    updates = run.summary["updates"]
+    if run.diverged:
+        return [f"diverged at update {updates:,}"]
+    if run.summary["outcome"] == "solved" or updates >= BUDGET:
+        return []
+    return [f"{updates:,} {OF_BUDGET}"]
+
+
+def unlearned(
+    row: Names, column: Names, at_least: float = -math.inf, at_most: float = math.inf
+) -> Callable[[Cells], bool | None]:
+    """A check that something is not learned. It stays open while a run had fewer updates than the paper's."""
+
+    def check(found: Cells) -> bool | None:
+        if not all(at_least <= value <= at_most for value in found.select(row, column)):
+            return False
+        cells = [found.value(key) for key in found.keys_of(row, column)]
+        return None if any(isinstance(cell, Note) and OF_BUDGET in cell.words for cell in cells) else True
+
+    return check
 
 
 def curve_panels(key: str, title: str, done: Sequence[Done], names: Mapping[str, str], T: Sequence[int]) -> Panels:
@@ -151,5 +185,5 @@ def accuracy_chart(key: str, title: str, done: Sequence[Done], runs: Mapping[str
         Axis("updates"),
         Axis("accuracy", share=True),
         tuple(lines),
-        (Marker("y", 1 / 8, "a guess among eight", left=True),),
+        (Marker("y", GUESS, "a guess among eight", left=True),),
     )

@@ -59,9 +59,10 @@ study(
         jobs,
         cells,
         charts,
-        claims=(Claim("joined legs are sums, in any order", column="difference", at_most=1e-12),),
+        claims=(Claim("joined legs are sums, in any order", column="difference", at_most=1e-12, headline=False),),
         published=table(CASES, ("difference",), [[0.0]] * 3, note="a drawing"),
         settings=settings(sizes=("2 to 6", "ours")),
         words="Tensors are nodes, their modes are legs; joined legs are summed over.",
+        drawing=True,
     )
 )

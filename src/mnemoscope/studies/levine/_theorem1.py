@@ -24,9 +24,12 @@ study(
             "levine-equation-7": "a shallow circuit is its tensor train, whose first core is W_H W_I",
         },
         corrected=("levine-equation-7",),
+        beside=("levine-footnote-3", "levine-equation-7"),
         seconds=15,
         modules=("flint", "opt_einsum"),
         words="A deep circuit's Start-End rank grows combinatorially, a shallow one's is bounded by R.",
-        errata=("Eq. 7 as printed starts one W_H short, and is not the network's tensor from T = 2 on.",),
+        errata=(
+            "False as printed: eq. 7 as printed starts one W_H short, and is not the network's tensor from T = 2 on.",
+        ),
     )
 )

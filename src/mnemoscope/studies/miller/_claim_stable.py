@@ -9,7 +9,21 @@ from typing import Any
 import torch
 
 from mnemoscope.report import Axis, Chart
-from mnemoscope.studies import Cells, Claim, Done, Result, Scale, Study, band, measure, settings, study, table, train
+from mnemoscope.studies import (
+    Cells,
+    CellValue,
+    Claim,
+    Done,
+    Result,
+    Scale,
+    Study,
+    band,
+    measure,
+    settings,
+    study,
+    table,
+    train,
+)
 from mnemoscope.studies.miller._language import EPOCHS, language_model, quick_name, test_perplexity
 from mnemoscope.sweeps import Job
 from mnemoscope.training import NetworkConfig
@@ -34,12 +48,12 @@ def tested(run: Result) -> Mapping[str, Any]:
     return {"perplexity": test_perplexity(run), "norm": float(torch.linalg.matrix_norm(W.double(), 2))}
 
 
-def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
-    found = {}
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
+    found: dict[tuple[str, str], CellValue] = {}
     for name in STABLE:
         result = done[name, "tested"]
-        found[quick_name(scale, name), PERPLEXITY] = result["perplexity"]
-        found[quick_name(scale, name), NORM] = result["norm"]
+        found[quick_name(scale, name), PERPLEXITY] = result.figure("perplexity", "infinity")
+        found[quick_name(scale, name), NORM] = result.figure("norm")
     return found
 
 
@@ -52,7 +66,7 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
 def _perplexities_are_near(scale: Scale) -> Callable[[Cells], bool]:
     def check(cells: Cells) -> bool:
         stable, free = (cells[quick_name(scale, name), PERPLEXITY] for name in ("stable", "unconstrained"))
-        return abs(math.log(stable / free)) <= 0.03
+        return abs(math.log(stable) - math.log(free)) <= 0.03
 
     return check
 

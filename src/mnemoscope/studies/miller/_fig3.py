@@ -9,7 +9,22 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.report import Axis, Chart, Line, Panels
-from mnemoscope.studies import Cells, Claim, Done, Result, Scale, Study, band, measure, settings, study, table, train
+from mnemoscope.studies import (
+    Cells,
+    CellValue,
+    Claim,
+    Done,
+    Note,
+    Result,
+    Scale,
+    Study,
+    band,
+    measure,
+    settings,
+    study,
+    table,
+    train,
+)
 from mnemoscope.studies.miller._fig2 import CHUNK, NETWORKS, run_config
 from mnemoscope.studies.miller._language import EPOCHS, quick_name
 from mnemoscope.sweeps import Job
@@ -57,17 +72,20 @@ def weight_gaps(cut: Result, whole: Result) -> Mapping[str, Any]:
     }
 
 
-def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = {}
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
+    found: dict[tuple[str, str], CellValue] = {}
     for name in _names(scale):
         for k in _cuts(scale, name):
             row, result = quick_name(scale, str(k)), done[name, k, "gap"]
+            if result.diverged_at_once:
+                found |= {(row, column): Note("diverged") for column in (name, f"{name}, {FIRST}", f"{name}, {SECOND}")}
+                continue
             gaps, updates = result["gaps"], np.array(result["updates"])
             middle = np.interp(updates[-1] / 2, updates, gaps)
             found[row, name] = gaps[-1]
             found[row, f"{name}, {FIRST}"] = middle - gaps[0]
             found[row, f"{name}, {SECOND}"] = gaps[-1] - middle
-        found[quick_name(scale, f"||W_{CHUNK}||"), name] = done[name, 35, "gap"]["norm"]
+        found[quick_name(scale, f"||W_{CHUNK}||"), name] = done[name, 35, "gap"].figure("norm")
     return found
 
 

@@ -19,20 +19,17 @@ study(
             "miller-hardt-proposition-2": "after N steps of size a/i the weights differ by at most a gap N^(ab)",
             "miller-hardt-theorem-1": "both models, each trained for N steps, predict the same up to eps",
         },
-        corrected=(
-            "miller-hardt-lemma-1",
-            "miller-hardt-section-6",
-            "miller-hardt-lemma-2",
-            "miller-hardt-proposition-2",
-            "miller-hardt-theorem-1",
-        ),
+        corrected=("miller-hardt-lemma-2", "miller-hardt-proposition-2"),
+        beside=("miller-hardt-section-6",),
         seconds=6,
         words="A stable recurrent model can be replaced by a feed-forward one, in inference and in training.",
         errata=(
-            "Lemma 2 is an inequality, and its power is k - 1.",
-            "The k of Lemma 1 has a factor 1/ln(1/lambda) that the O(.) hides.",
-            "tanh' is 0.77-Lipschitz; the text says 1 and 2.",
-            "Proposition 2's last step loses a power of N, and Theorem 1's last display loses gamma.",
+            "False as printed, by a factor: Lemma 2 is an inequality, and its power is k - 1; at lambda = 0 and k = 1 "
+            "the printed bound is 0. Proposition 2 has the same factor.",
+            "Not false, but hidden in the O(.): the k of Lemma 1 has a factor 1/ln(1/lambda).",
+            "Not false, but too large: tanh' is 0.77-Lipschitz; the text says 1 and 2.",
+            "Slips in proofs, which leave the statements as they are: Proposition 2's last step loses a power of N, "
+            "and Theorem 1's last display loses gamma.",
         ),
     )
 )

@@ -17,8 +17,8 @@ study(
         corrected=("miller-hardt-proposition-5", "miller-hardt-lemma-5"),
         words="If the weights are small enough, r steps of an LSTM are a contraction.",
         errata=(
-            "r needs log sqrt(2n), not log sqrt(n): the state is (c, h).",
-            "||f||_inf must contain the bias of the forget gate.",
+            "False as printed, by a constant: r needs log sqrt(2n), not log sqrt(n): the state is (c, h).",
+            "False as printed: ||f||_inf must contain the bias of the forget gate.",
             "Sums of columns, as in the published code, are not enough.",
         ),
     )

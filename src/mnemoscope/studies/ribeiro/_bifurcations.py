@@ -18,7 +18,7 @@ def found_for(done: Sequence[Done], scenario: Scenario) -> Result | None:
     """Return the orbits of the first run of any seed that ended in a scenario; None if none did."""
     for one in done:
         for key, result in one.items():
-            if isinstance(key, tuple) and result["scenario"] == scenario:
+            if isinstance(key, tuple) and not result.diverged_at_once and result["scenario"] == scenario:
                 return result
     return None
 

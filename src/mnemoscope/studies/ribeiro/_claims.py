@@ -22,17 +22,19 @@ study(
         },
         corrected=(
             "ribeiro-theorem-1b",
-            "ribeiro-regimes",
             "ribeiro-lemma-2",
             "ribeiro-sensitivities",
             "ribeiro-chaotic-lstm",
         ),
+        beside=("ribeiro-chaotic-lstm",),
         seconds=8,
         words="Longer memories make the cost steeper and more curved: bounded, polynomial or exponential in N.",
         errata=(
-            "L_f is joint in state and parameters: a system that contracts its state can have L_f above 1.",
-            "Eq. 22 is off by one, eq. 13 needs J_t^T, and Lemma 2 a constant term for the cross-entropy.",
-            "Two signs of the LSTM of Figure 1 are misprinted.",
+            "Not false, but a condition that says less than it seems to: L_f is joint in state and parameters: a "
+            "system that contracts its state can have L_f above 1.",
+            "False as printed, by an index and a transposition: eq. 22 is off by one, and eq. 13 needs J_t^T.",
+            "False as printed: Lemma 2 and eq. 5 need a constant term for the cross-entropy.",
+            "Misprinted: two signs of the LSTM of Figure 1 are misprinted.",
         ),
     )
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.report import Axis, Chart, Line
-from mnemoscope.studies import Cells, Claim, Done, Result, Scale, Study, band, study, table
+from mnemoscope.studies import Cells, CellValue, Claim, Done, Result, Scale, Study, band, study, table
 from mnemoscope.studies.ribeiro._separated_symbols import (
     CLIP_ERROR,
     CODE,
@@ -17,7 +17,7 @@ from mnemoscope.studies.ribeiro._separated_symbols import (
     QUICK,
     SETTINGS,
     TEXT,
-    accuracies,
+    accuracy_cells,
     runs,
 )
 from mnemoscope.sweeps import Job
@@ -31,10 +31,10 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
     return found if scale == "full" else {"good": found["good"]}
 
 
-def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = {}
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
+    found: dict[tuple[str, str], CellValue] = {}
     for name, run in done.items():
-        found[name, TRAIN], found[name, HELD_OUT] = accuracies(run)
+        found[name, TRAIN], found[name, HELD_OUT] = accuracy_cells(run)
         found[name, RISE] = _rise(run)
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mnemoscope.report import Chart
-from mnemoscope.studies import Cells, Claim, Done, Scale, Study, study, table
+from mnemoscope.studies import Cells, CellValue, Claim, Done, Scale, Study, study, table
 from mnemoscope.studies.ribeiro._fig3a import HELD_OUT, TRAIN, accuracy_chart
 from mnemoscope.studies.ribeiro._separated_symbols import (
     CLIP_ERROR,
@@ -15,7 +15,7 @@ from mnemoscope.studies.ribeiro._separated_symbols import (
     QUICK,
     SETTINGS,
     TEXT,
-    accuracies,
+    accuracy_cells,
     runs,
 )
 from mnemoscope.sweeps import Job
@@ -26,10 +26,10 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
     return found if scale == "full" else {"bad": found["bad"]}
 
 
-def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = {}
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
+    found: dict[tuple[str, str], CellValue] = {}
     for name, run in done.items():
-        found[name, TRAIN], found[name, HELD_OUT] = accuracies(run)
+        found[name, TRAIN], found[name, HELD_OUT] = accuracy_cells(run)
     return found
 
 

@@ -8,7 +8,20 @@ from typing import Any
 
 from mnemoscope.report import Axis, Chart, Line, Marker, Style
 from mnemoscope.scopes import landscape
-from mnemoscope.studies import Cells, Claim, Done, Result, Scale, Study, measure, settings, study, table
+from mnemoscope.studies import (
+    Cells,
+    CellValue,
+    Claim,
+    Done,
+    Note,
+    Result,
+    Scale,
+    Study,
+    measure,
+    settings,
+    study,
+    table,
+)
 from mnemoscope.studies.ribeiro._chaotic_lstm import local_minima
 from mnemoscope.studies.ribeiro._separated_symbols import (
     CLIP_ERROR,
@@ -59,9 +72,12 @@ def cost_line(run: Result, *, points: int, sequences: int) -> Mapping[str, Any]:
     }
 
 
-def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = {}
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
+    found: dict[tuple[str, str], CellValue] = {}
     for key, result in done.items():
+        if isinstance(key, tuple) and result.diverged_at_once:
+            found |= {("neither", column): Note("diverged") for column in (COST, HELD_OUT, MINIMA, ROUGHNESS)}
+            continue
         if not isinstance(key, tuple) or (result["scenario"], COST) in found:
             continue
         found[result["scenario"], COST] = result["here"]
@@ -74,7 +90,8 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     found = []
     for name in SCENARIOS:
-        lines = [one[key] for one in done for key in one if isinstance(key, tuple) and one[key]["scenario"] == name]
+        lines = [result for one in done for key, result in one.items() if isinstance(key, tuple)]
+        lines = [line for line in lines if not line.diverged_at_once and line["scenario"] == name]
         if not lines:
             continue
         shown = lines[0]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mnemoscope.report import Panels
-from mnemoscope.studies import Claim, Done, Scale, Study, settings, study, table
+from mnemoscope.studies import CellValue, Claim, Done, Note, Scale, Study, settings, study, table
 from mnemoscope.studies.ribeiro._bifurcations import found_for, panel
 from mnemoscope.studies.ribeiro._separated_symbols import (
     CLIP_ERROR,
@@ -35,10 +35,15 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
     return {**trained, **{("orbits", name): bifurcation(scale, run) for name, run in trained.items()}}
 
 
-def cells(scale: Scale, done: Done, symbols: str = SYMBOLS) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = {}
+def cells(scale: Scale, done: Done, symbols: str = SYMBOLS) -> dict[tuple[str, str], CellValue]:
+    found: dict[tuple[str, str], CellValue] = {}
     for key, result in done.items():
         if not isinstance(key, tuple):
+            continue
+        if result.diverged_at_once:
+            found |= {
+                (f"neither, {symbol}", column): Note("diverged") for symbol in symbols for column in (FIXED, COUNT)
+            }
             continue
         for symbol in symbols:
             row = f"{result['scenario']}, {symbol}"

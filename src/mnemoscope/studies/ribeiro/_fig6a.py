@@ -10,7 +10,7 @@ import torch
 
 from mnemoscope.report import Axis, Chart, Points, Style
 from mnemoscope.scopes import attractors
-from mnemoscope.studies import Claim, Done, Result, Scale, Study, measure, settings, study, table
+from mnemoscope.studies import CellValue, Claim, Done, Note, Result, Scale, Study, measure, settings, study, table
 from mnemoscope.studies.ribeiro._separated_symbols import STARTS, way
 from mnemoscope.studies.ribeiro._word_model import DATA, QUICK, SETTINGS, both_ends, training_run
 from mnemoscope.sweeps import Job
@@ -54,8 +54,10 @@ def orbits(run: Result, *, points: int) -> Mapping[str, Any]:
     }
 
 
-def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
     result = done["orbits"]
+    if result.diverged_at_once:
+        return {("s in [0, 1]", column): Note("diverged") for column in (LONGEST, APERIODIC, COUNT)}
     between = (result["s"] >= -1e-9) & (result["s"] <= 1 + 1e-9)
     return {
         ("s in [0, 1]", LONGEST): float(result["longest"][:, between].max()),

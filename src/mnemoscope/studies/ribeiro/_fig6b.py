@@ -9,7 +9,7 @@ import numpy as np
 
 from mnemoscope.report import Axis, Chart, Marker
 from mnemoscope.scopes import landscape
-from mnemoscope.studies import Claim, Done, Result, Scale, Study, band, measure, settings, study, table
+from mnemoscope.studies import CellValue, Claim, Done, Note, Result, Scale, Study, band, measure, settings, study, table
 from mnemoscope.studies.ribeiro._chaotic_lstm import local_minima
 from mnemoscope.studies.ribeiro._word_model import DATA, QUICK, SETTINGS, both_ends, training_run
 from mnemoscope.sweeps import Job
@@ -49,8 +49,10 @@ def cost_line(run: Result, *, points: int, sequences: int) -> Mapping[str, Any]:
     }
 
 
-def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
     result = done["line"]
+    if result.diverged_at_once:
+        return {("line", column): Note("diverged") for column in (FINAL, INITIAL, ROUGHNESS, MINIMA)}
     near = result["s"] <= 1 + 1e-9
     return {
         ("line", FINAL): result["final"],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mnemoscope.report import Panels
-from mnemoscope.studies import Claim, Done, Scale, Study, settings, study, table
+from mnemoscope.studies import CellValue, Claim, Done, Scale, Study, settings, study, table
 from mnemoscope.studies.ribeiro._bifurcations import found_for, rows
 from mnemoscope.studies.ribeiro._fig5 import COUNT, FIXED, ORBITS
 from mnemoscope.studies.ribeiro._fig5 import cells as cells_of
@@ -24,9 +24,9 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
     return {**trained, **{("orbits", name): bifurcation(scale, run) for name, run in trained.items()}}
 
 
-def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
+def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
     found = cells_of(scale, done, Symbols.alphabet)
-    return {(row, column): value for (row, column), value in found.items() if row.startswith("bad")}
+    return {(row, column): value for (row, column), value in found.items() if not row.startswith("good")}
 
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Panels]:

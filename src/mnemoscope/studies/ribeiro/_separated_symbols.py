@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.scopes import attractors
-from mnemoscope.studies import Result, Scale, measure, settings, train
+from mnemoscope.studies import CellValue, Note, Result, Scale, measure, settings, train
 from mnemoscope.sweeps import Job
 from mnemoscope.tasks import Symbols
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, SequenceModel, initial_model
@@ -93,6 +93,13 @@ def _fit(seed: int, **options: Any) -> FitConfig:
 def accuracies(run: Result) -> tuple[float, float]:
     """Return the last accuracy on the training data and on the held-out data."""
     return float(run.curve("accuracy", "train")[1][-1]), float(run.curve("accuracy")[1][-1])
+
+
+def accuracy_cells(run: Result) -> tuple[CellValue, CellValue]:
+    """Return the same as cells: a guess among four classes if the run diverged before it was evaluated."""
+    if run.diverged_at_once:
+        return Note("diverged", 1 / len(CLASSES)), Note("diverged", 1 / len(CLASSES))
+    return accuracies(run)
 
 
 def scenario(run: Result) -> Scenario:
