@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mnemoscope.rl import MiniGrid, PPOConfig, TMaze
-from mnemoscope.studies import Cells, Done, Result, choose, train
+from mnemoscope.studies import Cells, Done, Note, Result, choose, train
+from mnemoscope.studies._verdict import judge_claims, judge_study
 from mnemoscope.studies.kerg import _agents as agents
 from mnemoscope.studies.kerg import _table4 as table4
 from mnemoscope.studies.kerg import _table4_memory as memory
@@ -40,7 +41,7 @@ def test_every_agent_is_trained_once_and_tested_twice() -> None:
     other = table4.jobs("full", 1)
     assert not {job.name for job in jobs.values()} & {job.name for job in other.values()}
     assert len(memory.jobs("full", 0)) == 6 + 4 + 2 * 4 * 5
-    assert len(tmaze.jobs("full", 0)) == 5 * 5
+    assert len(tmaze.jobs("full", 0)) == 2 * 5 * 5
 
 
 def test_the_configuration_of_an_agent_is_whole_in_its_job() -> None:
@@ -58,7 +59,7 @@ def test_an_agent_is_trained_tested_and_its_frames_are_counted(tmp_path) -> None
     result = Result(tmp_path / job.name)
     assert Run(tmp_path / job.name).summary().outcome == "solved"  # a return of -1 is easy
     assert agents.frames_needed(result, "return", -1.0) == 2 * 4 * 32
-    assert agents.frames_needed(result, "return", 2.0) is None
+    assert agents.frames_needed(result, "return", 2.0) == Note("not within 256 frames", "infinity")
     found = agents.fresh_episodes(result, env="GoToDoor-8x8", episodes=6, seed=0)
     assert 0 <= found["return"] <= 1
     assert found == agents.fresh_episodes(result, env="GoToDoor-8x8", episodes=6, seed=0)
@@ -69,12 +70,45 @@ def cells(memoryless: list[float], rel: list[float]) -> list[Cells]:
     return [Cells({("M", "memoryless"): without, ("M", "RelLSTM"): with_it}) for without, with_it in pairs]
 
 
-def test_nothing_is_said_about_memory_within_the_interval() -> None:
+def test_nothing_is_said_about_memory_that_chance_could_have_made() -> None:
     claim = agents.memory_helps("M")
     assert claim.holds(cells([0.5] * 5, [0.9, 0.92, 0.95, 0.9, 0.93])) is True
     assert claim.holds(cells([0.9] * 5, [0.8, 0.85, 0.99, 0.9, 0.95])) is None
     assert claim.holds(cells([0.97] * 5, [0.8, 0.85, 0.82, 0.8, 0.81])) is False
-    assert claim.holds(cells([0.5], [0.9])) is None  # one seed has no interval
+    assert claim.holds(cells([0.5] * 4, [0.9] * 4)) is None  # too few seeds
+    assert claim.holds([]) is None
+
+
+@pytest.mark.parametrize("count", [5, 10])
+@pytest.mark.parametrize("draw", ["normal", "lognormal"])
+def test_agents_of_one_distribution_are_seldom_told_apart(count, draw) -> None:
+    random = np.random.default_rng(0)
+    pairs = [getattr(random, draw)(size=(2, count)) for _ in range(400)]
+    told = sum(agents.chance_of_difference(one, other) < agents.LEVEL for one, other in pairs)
+    assert told <= 34  # 5 % are 20; more than 34 has a chance of one in a thousand
+    moved = sum(agents.chance_of_difference(one + 4, other) < agents.LEVEL for one, other in pairs)
+    assert moved > 200
+
+
+def test_a_guess_is_within_its_bound() -> None:
+    assert agents.guess_bound(1_000) == pytest.approx(0.5632, abs=1e-4)
+    turns = np.random.default_rng(0).binomial(1_000, 0.5, size=5_000) / 1_000
+    assert (turns <= agents.guess_bound(1_000)).all()
+
+
+def table4_verdict(mem: float, larger: float) -> str:
+    """Table 4's verdict with the published numbers, but for MemLSTM in MemoryS7 and in all larger environments."""
+    (study,) = choose(["kerg/table4"])
+    published = {key: value for key, value in study.published.values.items() if value is not None}
+    changed = {("MemoryS7", "MemLSTM"): mem} | {(env, "MemLSTM"): larger for env in table4.TWINS.values()}
+    found = {seed: Cells({**published, **changed}, list(study.published.values)) for seed in (0, 1)}
+    return judge_study(judge_claims(study.claims, "full", found)).word
+
+
+def test_table_4_is_about_transfer() -> None:
+    assert table4_verdict(mem=0.4, larger=0.1) == "reproduced"
+    assert table4_verdict(mem=0.4, larger=0.9) == "contradicted"
+    assert table4_verdict(mem=0.9, larger=0.1) == "contradicted"
 
 
 def test_interquartile_means_have_intervals() -> None:

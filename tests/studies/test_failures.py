@@ -7,12 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from mnemoscope.files import to_json
 from mnemoscope.studies import SCALES, Cells, Claim, Done, Note, Result, load
 from mnemoscope.studies._cells import UnknownCell, medians
 from mnemoscope.studies._jobs import MEASUREMENT, run_measurement
-from mnemoscope.studies._reproduce import _cell, _charts
+from mnemoscope.studies._reproduce import _cell, _charts, _machines
 from mnemoscope.studies._verdict import judge_claim
 from mnemoscope.training import RunConfig
 
@@ -100,3 +101,23 @@ def test_cells_and_charts_of_runs_that_diverged_at_once(name, scale, tmp_path):
     found = {0: Cells(cells, list(study.published.values))}
     hold = [claim.text for claim in study.claims if judge_claim(claim, scale, found).word == "reproduced"]
     assert not [text for text in hold if not re.search(ABOUT_FAILURE, text)]
+
+
+def test_a_figure_that_was_nan_is_nan_again_wherever_it_was(tmp_path):
+    config = {"function": "study_jobs:number", "arguments": {"value": 2.0}, "needs": [], "version": 1}
+    run_measurement(config, tmp_path, lambda: False)
+    result = Result(tmp_path)
+    assert result["value"] == result.figure("value") == 2
+    assert math.isnan(result["nothing"])
+    assert result["list"][0] == 1
+    assert math.isnan(result["list"][1])  # what is infinite is NaN too
+    assert "CPU" in result.device or torch.cuda.is_available()
+
+
+def test_the_cost_says_where_jobs_ran(tmp_path):
+    for name, summary in (("a", {"seconds": 2.0, "device": "NVIDIA H200"}), ("b", {"seconds": 3.0}), ("c", {})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_bytes(to_json(summary))
+    found = [Result(tmp_path / name) for name in "abc"]
+    assert _machines(found) == "a machine that was not recorded (3 s), NVIDIA H200 (2 s)"
+    assert _machines(found[:1]) == "NVIDIA H200"

@@ -6,6 +6,7 @@ import torch
 
 from mnemoscope.report import Chart, Panels
 from mnemoscope.studies import Cells, Done, Result, load
+from mnemoscope.studies._verdict import judge_claims, judge_study
 from mnemoscope.studies.ribeiro import _fig1a, _fig1b, _fig4, _fig6a, _fig6b, _fig6c, _fig7
 from mnemoscope.studies.ribeiro._chaotic_lstm import local_minima, network
 from mnemoscope.studies.ribeiro._separated_symbols import NETWORK, count, is_fixed, orbits, scenario
@@ -75,8 +76,19 @@ def test_cost_line_ends_at_the_initial_weights(symbols):
     assert found["here"] == pytest.approx(found["cost"][1], rel=1e-5)
 
 
+class Found(dict):
+    """What a measurement returned, as its result."""
+
+    diverged_at_once = False
+
+    def figure(self, name, counts_as=None):
+        return float(self[name])
+
+
 class FakeRun:
     """A run that ended with given accuracies."""
+
+    diverged_at_once = False
 
     def __init__(self, on_train, held_out):
         self.curves = {"train": on_train, "valid": held_out}
@@ -121,7 +133,7 @@ def test_figures_of_the_symbols_are_drawn(symbols):
     ):
         function = job.pop("function")
         found = function(symbols, **job)
-        result = type("Found", (dict,), {})({**found, "scenario": "good"})
+        result = Found({**found, "scenario": "good"})
         studies = [name] if name == "fig4" else ["fig5", "fig8"]
         for study in (STUDIES[f"ribeiro/{each}"] for each in studies):
             done = Done(0, [(key, result)])
@@ -164,9 +176,24 @@ def test_figures_of_words(tmp_path):
     test = _fig6c.perplexity(run, batches=1)
     assert test["perplexity"] > 1
     for name, key, found in (("a", "orbits", bends), ("b", "line", line), ("c", "test", test)):
-        study, done = STUDIES[f"ribeiro/fig6{name}"], Done(0, [("run", run), (key, found)])
+        study, done = STUDIES[f"ribeiro/fig6{name}"], Done(0, [("run", run), (key, Found(found))])
         assert study.cells("quick", done)
         assert drawn(study, done)
+
+
+@pytest.mark.parametrize(
+    ("loss", "smooth"),
+    [([7.0, 5.0, 4.5, 4.4], True), ([7.6, 9.0, 20.0, 50.0], False), ([7.0, 4.0, 4.05, 9.0], False), ([7.6], False)],
+)
+def test_a_loss_that_rises_is_not_smooth(loss, smooth):
+    class Losses(FakeRun):
+        def curve(self, metric, split="valid"):
+            return np.arange(len(loss)), np.array(loss)
+
+    study = STUDIES["ribeiro/fig6c"]
+    done = Done(0, [("run", Losses(0, 0)), ("test", Found(perplexity=1e9))])
+    claims = judge_claims(study.claims, "quick", {0: Cells(study.cells("quick", done))})
+    assert (judge_study(claims).word == "reproduced") is smooth
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from mnemoscope.studies import Cells, Claim, StudyVerdict, Verdict, table
-from mnemoscope.studies._verdict import judge_claim, judge_claims, judge_study
+from mnemoscope.studies import Cells, Claim, ScaleResult, SeedResult, Study, StudyVerdict, Verdict, table
+from mnemoscope.studies._record import describe, judged
+from mnemoscope.studies._verdict import failures_beside, judge_claim, judge_claims, judge_study
 
 AT_HALF = Claim("at least a half", row="a", column="x", at_least=0.5)
 
@@ -69,10 +72,48 @@ def test_a_study_is_judged_by_its_headline_claims():
     assert verdict(unknown) == "open"
 
 
+def test_what_holds_only_as_corrected_is_contradicted_as_printed():
+    corrected = Claim("at least a half", row="a", column="x", at_least=0.5, form="corrected")
+    broken = Claim("above", row="a", column="x", at_least=0.9, form="corrected")
+    unknown = Claim("unknown", row="z", column="x", at_least=0.9, form="corrected")
+    assert verdict(AT_HALF, corrected) == "contradicted"
+    assert verdict(AT_HALF, corrected, form="corrected") == "reproduced"
+    assert verdict(corrected) == "contradicted"
+    assert verdict(AT_HALF, unknown) == "partly (1 of 2)"
+    assert verdict(AT_HALF, broken, form="corrected") == "contradicted"
+
+
+def test_what_fails_beside_the_headline_is_counted():
+    minor = Claim("above", row="a", column="x", at_least=0.9, headline=False)
+    printed = Claim("above 2", row="a", column="x", at_least=0.9, headline=False, form="printed")
+    corrected = Claim("half", row="a", column="x", at_least=0.5, headline=False, form="corrected")
+    for claims, count in (((AT_HALF, minor), 1), ((printed, corrected), 1), ((corrected,), 1), ((AT_HALF,), 0)):
+        assert failures_beside(judge_claims(claims, "quick", seeds(0.6))) == count
+    result = ScaleResult(claims=judge_claims((AT_HALF, minor), "quick", seeds(0.6)))
+    assert result.beside == "1 claim beside the headline fails"
+
+
+def test_a_drawing_is_drawn():
+    study = Study("miller/test", "Test", "test", lambda *_: {}, lambda *_: {}, drawing=True)
+    assert judged(study, "quick", ScaleResult((SeedResult(0, (), ()),))).verdict.word == "drawn"
+    assert judged(study, "quick", ScaleResult()).verdict.word == "open"
+    assert not Verdict("drawn").is_worse_than(Verdict("reproduced", 1, 1))
+
+
+def test_a_surprise_is_said_of_what_was_run():
+    result = ScaleResult((SeedResult(0, (), (("a", "x", 0.6),)),))
+    plain = Study("miller/test", "Test", "test", lambda *_: {}, lambda *_: {}, surprise="Odd.")
+    assert describe(plain).surprise == ""
+    assert describe(plain, result).surprise == "Odd."
+    full = replace(plain, surprise=lambda quick, full: f"It is {full['a', 'x']}.")
+    assert describe(full, result).surprise == ""
+    assert describe(full, None, result).surprise == "It is 0.6."
+
+
 def test_a_study_that_holds_as_corrected_says_so():
     reproduced, contradicted = Verdict("reproduced", 2, 2), Verdict("contradicted", 0, 2)
     assert str(StudyVerdict(contradicted)) == "contradicted"
-    assert str(StudyVerdict(contradicted, reproduced)) == "contradicted; reproduced as corrected"
+    assert str(StudyVerdict(contradicted, reproduced)) == "contradicted as printed; reproduced as corrected"
     assert str(StudyVerdict(contradicted, Verdict("contradicted", 1, 2))) == "contradicted"
 
 

@@ -101,7 +101,7 @@ class IndexRow:
     where: str
     shows: str
     verdicts: Mapping[str, Sequence[VerdictWords]]
-    """By size: as printed and, where that changes it, as corrected."""
+    """By size: as printed and, where that changes it, as corrected; a remark has no word of its own."""
     compared: str
     """How the published numbers compare with ours: "38 of 40 cells agree"."""
     cost: Cell
@@ -116,7 +116,7 @@ class IndexRow:
     @property
     def words(self) -> str:
         """The verdicts' words, for the filter."""
-        words = [found.word for verdicts in self.verdicts.values() for found in verdicts]
+        words = [found.word for verdicts in self.verdicts.values() for found in verdicts if found.word]
         return " ".join(dict.fromkeys(words)) or "open"
 
 
@@ -140,6 +140,7 @@ def _study(page: StudyPage, detail: float) -> str:
 def write_studies_index(rows: Sequence[IndexRow], path: Path, title: str) -> Path:
     """Write the index of studies, with a filter by paper, verdict and words."""
     papers = list(dict.fromkeys(row.paper for row in rows))
-    counts = {word: sum(row.word == word for row in rows) for word in ("reproduced", "partly", "contradicted", "open")}
+    words = ("reproduced", "partly", "contradicted", "open", "drawn")
+    counts = {word: sum(row.word == word for row in rows) for word in words}
     write_atomic(path, fill_template("studies.html", [], rows=rows, papers=papers, counts=counts, title=title).encode())
     return path

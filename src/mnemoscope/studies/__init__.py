@@ -20,8 +20,11 @@ an author needs is here::
         return {"gap": float((a - b).norm(ord)), "weights": a}
 
     def cells(scale, done: Done):
-        """Our numbers by (row, column), of one seed; names are made strings. None or NaN is not known."""
-        return {("5", "RNN"): done["gap"]["gap"], ("65", "RNN"): done[65].best}
+        """Our numbers by (row, column), of one seed; names are made strings. None or NaN is not known: it was not run.
+
+        A run that diverged is known, as a `Note` with what it counts as.
+        """
+        return {("5", "RNN"): done["gap"].figure("gap"), ("65", "RNN"): done[65].reached("infinity")}
 
     def charts(scale, done: list[Done]):
         """Our figures over all seeds; Chart, Line, HeatMap, Panels, ... are in mnemoscope.report."""
@@ -48,14 +51,21 @@ an author needs is here::
   estimated from its sizes. Quick studies: at most two minutes in all.
 - `Result`: of a measurement, ``result["name"]`` is what the function returned; of a run, ``result.best``,
   ``result.curve("accuracy")``, ``result.run.model("best")``. Use the best weights: results from elsewhere come with
-  config.json, metrics.jsonl, summary.json and the best weights only. A run that diverged is a result too:
-  ``result.diverged`` says why, `best` and `curve` show what it reached.
+  config.json, metrics.jsonl, summary.json and the best weights only.
+- A run that diverged is a result too: ``result.diverged`` says why, `best` and `curve` show what it reached. One that
+  diverged before its first evaluation (``result.diverged_at_once``) reached nothing, and nothing can be measured of it:
+  ``result.reached(1 / 8)`` and ``result.figure("gap")`` are then ``Note("diverged", 1 / 8)`` and ``Note("diverged")``,
+  which count as a guess and as a broken claim, in medians too. Failures must not vanish: never leave such a cell out.
 - `cells` is called with one seed's results, perhaps not all: a missing key makes the seed's cells empty, so that
   ``for key, result in done.items()`` shows more of an unfinished study.
 - `Claim`: bounds on cells (``row="*"`` are all rows that were published or that we have), or ``check=`` a function of
   the `Cells`; one that asks for an unknown cell is open, never broken. `scale`: which size it speaks of. `over`: "each"
   seed (partly: 2 of 3), the "median" over seeds, or "all" seeds' cells as a list. ``form="printed"`` and
-  ``form="corrected"`` stand side by side where the paper is wrong. ``headline=False`` does not count for the verdict.
+  ``form="corrected"`` stand side by side where the paper is wrong; where nothing printed can be checked, a corrected
+  claim that holds says that the printed one does not. ``form="ours"``: nobody printed it. ``headline=False`` does not
+  count for the verdict.
+- `surprise` that speaks of a run is a function of the medians of both sizes, ``lambda quick, full: ...``: it is said
+  only if the cells are known that it asks for, and has its numbers from them.
 - `statement_study` makes a study of statements of `mnemoscope.theory`, `graph_chart` draws a graph.
 - A study without chance has ``has_seeds=False``; one that is not in the paper ``ours=True``.
 

@@ -29,7 +29,7 @@ from mnemoscope.studies.kerg._agents import LEARNT, TMAZE_SIZES, agent, frames_n
 from mnemoscope.sweeps import Job
 
 LENGTHS = {"full": (10, 25, 50, 100, 200), "quick": (10,)}
-FRAMES = {10: 150_000, 25: 200_000, 50: 300_000, 100: 300_000, 200: 600_000}
+FRAMES = {10: 100_000, 25: 200_000, 50: 300_000, 100: 300_000, 200: 600_000}
 QUICK_MODELS = ("memoryless", "LSTM", "RelLSTM")
 SOLVED, LEARNED = 0.98, 0.95  # right turns at which training stops, and that fresh episodes must have
 EPISODES = 1_000
