@@ -65,6 +65,19 @@ HORIZON = "tests/scopes/test_horizon_scope.py"
 LANDSCAPE = "tests/scopes/test_landscape.py"
 TRUNCATION = "tests/scopes/test_truncation_scope.py"
 STABILITY = "tests/scopes/test_stability_scope.py"
+ENTROPY = "tests/scopes/test_entropy_scope.py"
+CERTIFICATES = "tests/scopes/test_certificates.py"
+SYSTEMS = "tests/systems/test_known_systems.py"
+DISTANCES = "tests/training/test_distances.py"
+TRUNCATED = "tests/theory/test_stability_truncated.py"
+SPECTRUM = "tests/theory/test_levine_spectrum.py"
+ASSIGNMENT = "tests/theory/test_levine_assignment.py"
+CIRCUIT = "tests/theory/test_levine_circuit.py"
+RANK = "tests/theory/test_levine_rank.py"
+NETWORK = "tests/theory/test_levine_network.py"
+CONJECTURE = "tests/theory/test_levine_conjecture.py"
+PPO = "tests/rl/test_ppo.py"
+VERDICTS = "tests/studies/test_verdicts.py"
 
 # fmt: off
 # A table: one mutant a line.
@@ -112,6 +125,12 @@ TRAINING_MUTANTS = [
     Mutant("inverse-schedule", "training/_optimization.py", "lambda update: 1 / (update + 1))", "lambda update: 1 / (update + 2))", f"{FIT}::test_updates_match_gradient_descent_by_hand"),
     Mutant("inverse-sqrt-schedule", "training/_optimization.py", "1 / math.sqrt(update + 1)", "1 / (update + 1)", f"{FIT}::test_updates_match_gradient_descent_by_hand"),
     Mutant("step-schedule", "training/_optimization.py", "config.factor ** (update // config.step_every)", "config.factor ** (update // (config.step_every + 1))", f"{FIT}::test_updates_match_gradient_descent_by_hand"),
+    Mutant("milestones-schedule", "training/_optimization.py", "bisect_right(milestones, update)", "bisect_right(milestones, update - 1)", f"{FIT}::test_updates_match_gradient_descent_by_hand"),
+    Mutant("milestones-in-updates", "training/_learner.py", "[self.in_updates(milestone) for milestone in self.config.milestones]", "list(self.config.milestones)", f"{FIT}::test_milestones_are_epochs_where_training_is_counted_in_epochs"),
+    Mutant("scaled-clip", "training/_batch_learner.py", "self.task.answer_share if self.config.scale_clip else 1.0", "1 / self.task.answer_share if self.config.scale_clip else 1.0", f"{FIT}::test_scaled_clip_follows_the_share_of_the_loss_that_asks_for_an_answer"),
+    Mutant("distances-spectral", "training/_distances.py", "[-1].clamp(min=0).sqrt())", "[-1].clamp(min=0))", f"{DISTANCES}::test_distances_are_the_norms_of_the_differences"),
+    Mutant("distances-sign", "training/_distances.py", "flat - second[name].view_as(flat)", "flat + second[name].view_as(flat)", f"{DISTANCES}::test_distances_are_the_norms_of_the_differences"),
+    Mutant("distances-tied", "training/_distances.py", 'not (is_tied and name == "readout.weight")', "name", f"{DISTANCES}::test_tied_weights_count_once"),
 ]
 
 REPORT_MUTANTS = [
@@ -131,6 +150,11 @@ REPORT_MUTANTS = [
     Mutant("log-decades", "report/_chart.py", "LOG_DECADES = 16", "LOG_DECADES = 15", f"{CHARTS} {RENDERING}"),
     Mutant("block-means", "report/_downsampling.py", "return sums / np.outer(heights, widths), rows, columns", "return sums / np.outer(widths, heights).T * 2, rows, columns", DRAWING),
     Mutant("heat-map-row-0", "report/_interactive.py", 'described["autorange"] = "reversed"', 'described["autorange"] = True', DRAWING),
+    Mutant("spread-of-exponents", "report/_headline.py", "± {2 * error:.1g}", "± {error:.1g}", HEADLINE),
+    Mutant("spread-of-far-gradient", "report/_headline.py", "quartiles[:, _far_lag(examination, gradient)] / np.nanmax(gradient[1:])", "quartiles[:, _far_lag(examination, gradient)]", HEADLINE),
+    Mutant("spread-of-bptt-window", "report/_headline.py", '_range_over(finding.spread.get("bptt_window_measured")', '_range_over(finding.spread.get("bptt_window")', f"{HEADLINE}::test_headlines_have_their_own_spread"),
+    Mutant("common-color-range", "report/_color_range.py", "if 0 < high - low <= NARROW * narrowest", "if 0 < high - low", CHARTS),
+    Mutant("colors-without-outliers", "report/_color_range.py", "known.max() > 2 * top > 0", "known.max() > top > 0", CHARTS),
 ]
 
 THEORY_MUTANTS = [
@@ -187,6 +211,57 @@ THEORY_MUTANTS = [
     Mutant("nabli-gradient-bound", "theory/foundations/_vanishing.py", "matrix_norm(W, ord=2))) ** steps", "matrix_norm(W, ord=2))) ** (steps - 1)", RECURRENCES),
     Mutant("nabli-bidirectional", "theory/foundations/_bidirectional.py", "gradient[t] @ weights.V + through_state", "through_state", RECURRENCES),
     Mutant("nabli-uniform-scale", "theory/foundations/_initialization.py", "else 3 * variance", "else 2 * variance", VARIANCES),
+    Mutant("miller-truncated-age", "theory/stability/_truncation.py", "missing = self.k - 1 - state.clock[0]", "missing = self.k - state.clock[0]", f"{TRUNCATED}::test_sequences_of_different_age_in_one_batch"),
+    Mutant("miller-truncated-slide", "theory/stability/_truncation.py", "whole[1:].unfold(0, self.k, 1)", "whole[:-1].unfold(0, self.k, 1)", f"{TRUNCATED}::test_all_windows_at_once"),
+    Mutant("miller-truncated-window", "theory/stability/_truncation.py", "self._run(whole[: self.k])[seen:]", "self._run(whole[: self.k])[: len(whole) - seen]", f"{TRUNCATED}::test_pieces_give_the_whole"),
+    Mutant("miller-identity-gradient", "theory/stability/_counterexamples.py", "i * a ** (i - 1) for i in range(1, T)", "i * a**i for i in range(1, T)", f"{TRUNCATED}::test_gradient_of_the_identity_task"),
+    Mutant("miller-lstm-bend", "theory/stability/_lstm_smoothness.py", "TANH.smoothness * cell[:, :, None] * cell[:, None, :]", "0.5 * TANH.smoothness * cell[:, :, None] * cell[:, None, :]", f"{LSTM}::test_derivatives_of_one_unit_are_bounded_entry_by_entry"),
+    Mutant("miller-lstm-mixed", "theory/stability/_lstm_smoothness.py", "turn[:, 3, :] = turn[:, :, 3] = cell / 4", "turn[:, 3, :] = turn[:, :, 3] = cell / 5", f"{LSTM}::test_derivatives_of_one_unit_are_bounded_entry_by_entry"),
+    Mutant("miller-lstm-read", "theory/stability/_lstm_smoothness.py", "U.shape[2] * input_bound**2 + sum", "input_bound**2 + sum", LSTM),
+    Mutant("ribeiro-gaussian-entropy", "theory/smoothness/_entropy.py", "0.5 * torch.linalg.slogdet(2 * math.pi * math.e * covariance)", "0.5 * torch.linalg.slogdet(2 * math.pi * covariance)", ENTROPY_THEORY),
+    Mutant("nabli-normalized-gradient", "theory/foundations/_normalization.py", "(u @ gradient) / u.square().sum() * u", "(u @ gradient) / u.norm() * u", f"{REGULARIZATION}::test_gradient_of_a_normalized_weight"),
+    Mutant("nabli-batch-normalization", "theory/foundations/_normalization.py", "sigma = (u @ covariance @ u).sqrt()", "sigma = u @ covariance @ u", REGULARIZATION),
+    Mutant("levine-effective-rank", "theory/separation/_spectrum.py", "p = spectra / np.where(total > 0, total, 1.0)", "p = spectra**2 / np.where(total > 0, total, 1.0)", f"{SPECTRUM}::test_effective_rank_and_distance_in_closed_form"),
+    Mutant("levine-separable-distance", "theory/separation/_spectrum.py", "rest = (shares[..., 1:] ** 2).sum(axis=-1)", "rest = shares[..., 1:].sum(axis=-1)", f"{SPECTRUM}::test_effective_rank_and_distance_in_closed_form"),
+    Mutant("levine-reward", "theory/separation/_assignment.py", "omega**color * bucket[color - 1]", "omega**color", f"{ASSIGNMENT}::test_best_reward_is_the_best_trajectory"),
+    Mutant("levine-equilibration", "theory/separation/_rank.py", "np.ldexp(matrix, -exponents)", "np.ldexp(matrix, exponents)", f"{RANK}::test_float_rank_sees_through_bad_scaling"),
+    Mutant("levine-carry", "theory/separation/_circuit.py", "return apply(circuit.output_weights[None], state, circuit.prime)[..., 0]", "return state.sum(-1)", f"{CIRCUIT}::test_outputs_are_the_recurrence_in_exact_integers"),
+    Mutant("levine-joining-bonds", "theory/separation/_network.py", "node.time == network.length // 2 + 1", "node.time == network.length // 2", NETWORK),
+    Mutant("levine-cut-cost", "theory/separation/_network.py", "math.log(network.bond(leg))", "network.bond(leg)", f"{NETWORK}::test_the_shallow_cut_is_theorem_1s_rank"),
+]
+
+SYSTEM_MUTANTS = [
+    Mutant("henon-map", "systems/_maps.py", "1 - self.a * first**2 + second", "1 - self.a * first + second", f"{SYSTEMS}::test_the_henon_map_is_its_formula"),
+    Mutant("lorenz-velocity", "systems/_maps.py", "x * y - self.beta * z", "x * y + self.beta * z", SYSTEMS),
+    Mutant("delay-line", "systems/_memories.py", "torch.cat([x[None], state[..., :-1]], -1)", "torch.cat([x[None], state[..., 1:]], -1)", f"{SYSTEMS}::test_the_delay_line_repeats_its_input"),
+    Mutant("random-network-gain", "systems/_networks.py", "self.gain / math.sqrt(units) * normal", "self.gain / units * normal", f"{SYSTEMS}::test_the_random_tanh_network_has_its_gain"),
+    Mutant("known-within-error", "systems/_system.py", "<= min(self.tolerance, stated)", "<= max(self.tolerance, stated)", f"{SYSTEMS}::test_a_known_figure_is_compared_with_its_tolerance"),
+]
+
+AGENT_MUTANTS = [
+    Mutant("rl-advantages-lambda", "rl/_ppo.py", "gamma * lam * goes_on[t] * following", "gamma * goes_on[t] * following", f"{PPO}::test_advantages_are_the_sums_that_define_them"),
+    Mutant("rl-advantages-end", "rl/_ppo.py", "goes_on = (~ends).to(rewards)", "goes_on = torch.ones_like(rewards)", f"{PPO}::test_advantages_are_the_sums_that_define_them"),
+    Mutant("rl-advantages-value", "rl/_ppo.py", "gamma * goes_on[t] * last - values[t]", "goes_on[t] * last - values[t]", f"{PPO}::test_advantages_are_the_sums_that_define_them"),
+    Mutant("rl-limit-of-time", "rl/_ppo.py", "reward[rows] += self.config.gamma * frame.final_value", "reward[rows] += frame.final_value", f"{PPO}::test_what_a_limit_of_time_cut_off_counts_with_its_value"),
+    Mutant("rl-clipped-objective", "rl/_ppo.py", "-torch.minimum(ratio * gain, clipped * gain)", "-torch.maximum(ratio * gain, clipped * gain)", f"{PPO}::test_loss_is_the_clipped_objective"),
+    Mutant("rl-entropy-sign", "rl/_ppo.py", "- self.config.entropy * entropy", "+ self.config.entropy * entropy", f"{PPO}::test_loss_is_the_clipped_objective"),
+    Mutant("rl-value-loss", "rl/_ppo.py", "value_loss = 0.5 * (values", "value_loss = (values", f"{PPO}::test_loss_is_the_clipped_objective"),
+    Mutant("rl-kl", "rl/_ppo.py", "(ratio - 1 - log_ratio).mean()", "(ratio - 1 + log_ratio).mean()", f"{PPO}::test_loss_is_the_clipped_objective"),
+    Mutant("rl-success", "rl/_evaluation.py", "total > self.success", "total >= self.success", f"{PPO}::test_means_are_over_the_first_episodes_of_each_environment"),
+    Mutant("rl-evaluation-share", "rl/_evaluation.py", "if share[row]:", "if True:", f"{PPO}::test_means_are_over_the_first_episodes_of_each_environment"),
+    Mutant("rl-pieces", "rl/_pieces.py", "begins[:, 0] = True", "begins[:, -1] = True", f"{PPO}::test_pieces_hold_every_frame_once_and_begin_where_episodes_do"),
+]
+
+STUDY_MUTANTS = [
+    Mutant("verdict-worse-partly", "studies/_verdict.py", "self.holds * recorded.asked < recorded.holds * self.asked", "self.holds < recorded.holds", f"{VERDICTS}::test_worse_than_recorded"),
+    Mutant("verdict-worse-open", "studies/_verdict.py", 'return recorded.word != "contradicted"', "return True", f"{VERDICTS}::test_worse_than_recorded"),
+    Mutant("verdict-contradicted", "studies/_verdict.py", 'if "contradicted" in words:', 'if words == {"contradicted"}:', f"{VERDICTS}::test_a_study_is_judged_by_its_headline_claims"),
+    Mutant("verdict-headline", "studies/_verdict.py", "if claim.headline and claim.form != other", "if claim.form != other", f"{VERDICTS}::test_a_study_is_judged_by_its_headline_claims"),
+    Mutant("verdict-form", "studies/_verdict.py", "if claim.headline and claim.form != other", "if claim.headline", VERDICTS),
+    Mutant("verdict-unknown", "studies/_verdict.py", "return _from_counts(sum(known), len(known))", "return _from_counts(sum(known), len(answers))", f"{VERDICTS}::test_a_claim_over_seeds"),
+    Mutant("verdict-median", "studies/_verdict.py", "claim.holds(medians(by_seed))", "claim.holds(by_seed[0])", f"{VERDICTS}::test_a_claim_of_the_median_and_of_all_seeds"),
+    Mutant("verdict-partly", "studies/_verdict.py", '"partly" if holds else "contradicted"', '"partly"', f"{VERDICTS}::test_a_claim_over_seeds"),
+    Mutant("claim-bounds", "studies/_study.py", "value >= self.at_least", "value > self.at_least", VERDICTS),
 ]
 
 SCOPE_MUTANTS = [
@@ -233,7 +308,7 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("truncation-gradient-bound", "scopes/_measures/truncation_bounds.py", "gradient_gap(self.system, self.loss, int(k)) / gradient_size", "gradient_gap(self.system, self.loss, int(k)) / gradient_size / 2", TRUNCATION),
     Mutant("truncation-readout-lipschitz", "scopes/_measures/truncation_bounds.py", "matrix_norm(self.readout, ord=self.order)", "matrix_norm(self.readout)", f"{CLOSED_FORM}::test_output_bound_has_the_spectral_norm_of_the_readout"),
     Mutant("truncation-groups-error", "scopes/_measures/chunks.py", "return relative_error(self._part(k, rows, by_outputs), part)", "return self.error(k)", f"{TRUNCATION}::test_spread_covers_sequences_of_two_rates"),
-    Mutant("truncation-groups-add-up", "scopes/_measures/chunks.py", "if not float((torch.stack(parts).sum(0) - self._whole).norm()) <= zero:", "if False:", f"{TRUNCATION}::test_sequences_that_are_mixed_have_no_groups"),
+    Mutant("truncation-groups-add-up", "scopes/_measures/chunks.py", "if not float((torch.stack(parts).sum(0) - self.whole).norm()) <= zero:", "if False:", f"{TRUNCATION}::test_sequences_that_are_mixed_have_no_groups"),
     Mutant("truncation-groups-zero", "scopes/_measures/chunks.py", "if float(part.norm()) <= zero:", "if False:", f"{TRUNCATION}::test_groups_leave_out_sequences_without_a_gradient"),
     Mutant("truncation-groups-part", "scopes/_measures/chunks.py", "* by_outputs[:, rows]).sum()", "* by_outputs[:, rows].abs()).sum()", f"{TRUNCATION}::test_spread_covers_sequences_of_two_rates"),
     Mutant("truncation-spread-need", "scopes/_truncation.py", "[_at_least_the_need(window, subject) for window in (low, high)]", "[low, high]", f"{TRUNCATION}::test_a_need_above_the_chunks_has_no_spread_of_its_own"),
@@ -260,6 +335,32 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("exponent-of-zero", "scopes/_measures/growth.py", "total += torch.log(diagonal)", "total += torch.log(diagonal.clamp(min=1e-300))", EXPLODING),
     Mutant("size-of-a-large-state", "scopes/_measures/growth.py", "vector.double().norm(dim=1).cpu()", "vector.norm(dim=1).double().cpu()", EXPLODING),
     Mutant("truncation-trained-window", "scopes/_truncation.py", '("certified_window",) if bounds', '("certified_window", "trained_window") if bounds', TRUNCATION),
+    Mutant("entropy-identical-sequences", "scopes/_entropy.py", "standard_error(different.unsqueeze(2))", "standard_error(change.unsqueeze(2))", f"{ENTROPY}::test_identical_sequences_do_not_shrink_the_standard_error"),
+    Mutant("entropy-power-of-ten", "scopes/_entropy.py", "{logarithm / math.log(10):+.0f}", "{logarithm / math.log(2):+.0f}", ENTROPY),
+    Mutant("entropy-margin", "scopes/_entropy.py", "max(2 * error, 1e-3 * size)", "1e-3 * size", f"{ENTROPY} {BOUNDARIES}"),
+    Mutant("entropy-singular", "scopes/_entropy.py", "(~change.isfinite()).double().mean()", "change.isfinite().double().mean()", ENTROPY),
+    Mutant("landscape-range", "scopes/_landscape.py", "torch.linspace(low, high, points", "torch.linspace(-high, high, points", f"{LANDSCAPE}::test_ranges_and_titles_of_the_axes"),
+    Mutant("landscape-zoom-middle", "scopes/_landscape.py", "middle = float(torch.zeros(()).clamp(float(x[0]), float(x[-1])))", "middle = 0.0", f"{LANDSCAPE}::test_a_line_that_begins_beyond_the_model_is_looked_at_inside_its_range"),
+    Mutant("landscape-zoom", "scopes/_landscape.py", "ZOOM = 16  #", "ZOOM = 1  #", LANDSCAPE),
+    Mutant("landscape-cost-to", "scopes/_landscape.py", "torch.eye(plane.dimensions, dtype=torch.float64)[:1]", "torch.zeros(1, plane.dimensions, dtype=torch.float64)", f"{LANDSCAPE}::test_ends_have_the_costs_of_the_two_models"),
+    Mutant("landscape-held-out", "scopes/_landscape.py", 'figures["held_out"] = _own_cost(subject, inputs, targets)', 'figures["held_out"] = here', f"{LANDSCAPE}::test_held_out_sequences"),
+    Mutant("landscape-filter-rows", "scopes/_landscape.py", "lengths = parameter.flatten(1).norm(dim=1, keepdim=True)", "lengths = parameter.norm()", f"{LANDSCAPE}::test_filter_normalized_directions"),
+    Mutant("landscape-corners", "scopes/_landscape.py", "found[corners] = cost(steps[corners], False)", "pass", LANDSCAPE),
+    Mutant("attractors-scale", "scopes/_attractors.py", '(s if "weight_hh" in name else 1.0)', "s", f"{ATTRACTORS}::test_scale_moves_the_recurrent_weights_alone"),
+    Mutant("attractors-constants", "scopes/_attractors.py", "x = constant.repeat_interleave(len(own), 0)", "x = constant.repeat(len(own), 1)", f"{ATTRACTORS}::test_path_of_state_dicts_outputs_and_several_constants"),
+    Mutant("attractors-outputs", "scopes/_measures/parameter_batches.py", "return [output[..., list(outputs)], *leaves(state)]", "return [output[..., : len(outputs)], *leaves(state)]", ATTRACTORS),
+    Mutant("attractors-basins", "scopes/_attractors.py", "self.numbers.count(number) / len(self.numbers)", "1 / len(self.numbers)", f"{ATTRACTORS}::test_basins_add_up"),
+    Mutant("attractors-wandering", "scopes/_attractors.py", "return len(self._attractors) + bool(wandering.any())", "return len(self._attractors)", f"{ATTRACTORS}::test_bounded_orbits_without_a_period_are_one_attractor"),
+    Mutant("attractors-diverged", "scopes/_attractors.py", "wandering = (self.period == 0) & ~self.diverged", "wandering = self.period == 0", f"{ATTRACTORS}::test_diverging_orbits_are_no_attractor"),
+    Mutant("mean-loss-gradient", "scopes/_horizon.py", "means[name] = np.nanmean(reached, axis=1)", "means[name] = np.nanmedian(reached, axis=1)", f"{HORIZON}::test_mean_of_the_sizes_of_the_losses_gradients"),
+    Mutant("horizon-early-ends", "scopes/_horizon.py", "(single < norms.ends) | (norms.ends == norms.ends.max())", "single < np.inf", f"{HORIZON} {BOUNDARIES}"),
+    Mutant("horizon-present", "scopes/_horizon.py", "profile[0] / strongest if strongest > 0", "profile[0] if strongest > 0", HORIZON),
+    Mutant("stability-isometric", "scopes/_stability.py", "all(abs(stretch - 1) < 1e-3 for stretch in jacobians)", "abs(jacobians[0] - 1) < 1e-3", f"{BOUNDARIES}::test_stability_regimes"),
+    Mutant("stability-pairs-regime", "scopes/_stability.py", 'max(figures["largest_jacobian"], figures.get("largest_ratio", 0.0))', 'figures["largest_jacobian"]', f"{BOUNDARIES}::test_stability_regimes"),
+    Mutant("stability-mean-stretch", "scopes/_stability.py", "read.square().sum((1, 2)).mean() / read.shape[2]", "read.square().sum((1, 2)).mean()", f"{STABILITY}::test_orthogonal_recurrence_is_isometric"),
+    Mutant("stability-rounded-pairs", "scopes/_stability.py", "differ & after.isfinite().all(1)", "after.isfinite().all(1)", f"{STABILITY}::test_pairs_that_differ_by_rounding_alone_are_left_out"),
+    Mutant("truncation-no-gradient", "scopes/_truncation.py", "if not 0 < float(gradient.norm()) < math.inf:", "if False:", f"{TRUNCATION}::test_without_a_gradient_no_chunk_is_called_safe"),
+    Mutant("certificate-in-the-frame", "scopes/_frame/examine.py", "bound = math.log(factor) + math.log", "bound = 1e9 + math.log(factor) + math.log", CERTIFICATES),
 ]
 
 # fmt: on
@@ -269,6 +370,9 @@ MUTANTS = [
     *TRAINING_MUTANTS,
     *REPORT_MUTANTS,
     *THEORY_MUTANTS,
+    *SYSTEM_MUTANTS,
+    *AGENT_MUTANTS,
+    *STUDY_MUTANTS,
     *SCOPE_MUTANTS,
     *CHANGING_SCOPE_MUTANTS,
 ]

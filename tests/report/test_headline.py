@@ -46,9 +46,9 @@ def spreads(examination):
 
 
 def test_headlines_have_their_own_spread():
-    reached = horizon(10.0, gradient=(2.0, 1.0, 0.5))
+    reached = horizon(10.0, gradient=(2.0, 4.0, 2.0))
     reached = replace(
-        reached, spread={"horizon": np.array([7.0, 12.0]), "input_gradient": np.array([[1, 0.8, 0.4], [3, 1.2, 0.6]])}
+        reached, spread={"horizon": np.array([7.0, 12.0]), "input_gradient": np.array([[1, 3, 1.6], [3, 5, 2.4]])}
     )
     figures = {"largest": -0.1, "standard_error": 0.02}
     lyapunov = Finding("lyapunov", "L.", "estimated", figures=figures, labels={"regime": "contractive"})

@@ -1,5 +1,8 @@
 """The agent's arithmetic: pieces, resets, the replay of a rollout, advantages, values behind a limit of time."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,8 @@ from torch import nn
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import leaves, select
 from mnemoscope.rl import Policy, PPOConfig, PPOLearner, TMaze, advantages, play_episodes
+from mnemoscope.rl._environment import Transition
+from mnemoscope.rl._evaluation import _means
 from mnemoscope.rl._pieces import cut, first_states
 from mnemoscope.rl._policy import observation_size, to_tensor
 from mnemoscope.training import FitConfig, NetworkConfig, fit, models
@@ -110,6 +115,30 @@ def test_advantages_are_the_sums_that_define_them():
             assert found[t, row] == pytest.approx(float(total), abs=1e-12)
 
 
+def test_loss_is_the_clipped_objective():
+    """With probabilities that moved by known ratios, clipped on the side that would pay for moving further."""
+    agent = learner(
+        Walks(), rollout=9, envs=6, minibatches=1, clip_range=0.2, value=0.7, entropy=0.3, precision="64-true"
+    )
+    rollout = agent.play()
+    shift = torch.linspace(-0.6, 0.6, 54, dtype=torch.float64).view(9, 6)
+    moved = dataclasses.replace(
+        rollout, log_probabilities=rollout.log_probabilities - shift, returns=rollout.values + 2
+    )
+    loss, about = agent.loss(moved, torch.arange(6))
+
+    gain = rollout.advantages
+    gain = (gain - gain.mean()) / (gain.std(correction=0) + 1e-8)
+    ratio = shift.exp()
+    paid = torch.where(gain > 0, ratio.clamp(max=1.2) * gain, ratio.clamp(min=0.8) * gain)
+    assert float(about["value_loss"]) == pytest.approx(2.0)
+    assert float(about["kl"]) == pytest.approx(float((ratio - 1 - shift).mean()))
+    assert float(about["clipped"]) == pytest.approx(float(((ratio - 1).abs() > 0.2).double().mean()))
+    wanted = -paid.mean() + 0.7 * 2.0 - 0.3 * about["entropy"]
+    assert float(loss.detach()) == pytest.approx(float(wanted))
+    assert about["entropy"] > 0
+
+
 def test_what_a_limit_of_time_cut_off_counts_with_its_value():
     """Values are 7 everywhere: the last reward of a cut-off episode grows by gamma * 7, of others by nothing."""
 
@@ -147,6 +176,19 @@ def test_episodes_of_an_evaluation_are_counted_per_environment():
     assert first != play_episodes(policy, task, 12, split="valid")
     assert 1 <= first["length"] <= 3
     assert 0 <= first["success"] <= 1
+
+
+def test_means_are_over_the_first_episodes_of_each_environment():
+    """Row 0 ends at every step, row 1 at every third: two episodes of each, not the four that end first."""
+    steps = iter(range(1, 100))
+
+    def step() -> Transition:
+        ends = np.array([True, next(steps) % 3 == 0])
+        return Transition(np.zeros(2), np.ones(2, np.float32), ends, np.zeros(2, bool))
+
+    fleet = SimpleNamespace(num_envs=2, spec=SimpleNamespace(success=1.0))
+    found = _means(step, fleet, 4, lambda done, total: None)
+    assert found == {"return": 2.0, "length": 2.0, "success": 0.5}  # a return of 1 is no success: more is
 
 
 def test_observations_are_read_by_their_spec():

@@ -14,7 +14,7 @@ import mnemoscope.systems
 from mnemoscope.scopes._attractors import attractors
 from mnemoscope.scopes._measures.fixed_points import fixed_points
 from mnemoscope.scopes._measures.periods import find_period
-from mnemoscope.systems import ChaoticLSTM
+from mnemoscope.systems import ChaoticLSTM, LogisticMap
 from mnemoscope.theory.smoothness import chaotic_lstm, stability_limit
 from mnemoscope.training import NetworkConfig, SequenceModel
 
@@ -346,3 +346,25 @@ def test_refuses_bad_starts_constants_and_outputs() -> None:
         attractors(scalar(1.0), SILENCE, constants=torch.tensor([1]))
     with pytest.raises(mnemoscope.MnemoscopeError, match=r"outputs must lie between 0 and 0; got \[1\]"):
         attractors(scalar(1.0), SILENCE, outputs=[1])
+
+
+def test_scale_moves_the_recurrent_weights_alone() -> None:
+    torch.manual_seed(0)
+    layer = mnemoscope.RNN(2, 3).double()
+    constants = torch.randn(1, 2, dtype=torch.float64)
+    options = {"values": [0.5], "constants": constants, "steps": 20, "recorded": 4}
+    scaled = attractors(layer, torch.randn(5, 2, 2, dtype=torch.float64), path="scale", **options)
+    half = attractors(
+        layer,
+        torch.randn(5, 2, 2, dtype=torch.float64),
+        path=lambda s: {"weight_hh_l0": s * layer.weight_hh_l0},
+        **options,
+    )
+    np.testing.assert_allclose(scaled.series["orbits"], half.series["orbits"], atol=1e-12)
+
+
+def test_bounded_orbits_without_a_period_are_one_attractor() -> None:
+    start = torch.tensor([[[0.2], [0.3], [0.45]]], dtype=torch.float64)
+    found = attractors(LogisticMap(3.9), SILENCE, start=start)
+    assert found.figures["aperiodic"] == 1
+    assert found.figures["attractors"] == 1

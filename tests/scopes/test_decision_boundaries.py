@@ -125,6 +125,7 @@ NO_LAW = decay.Law("none", math.nan, math.nan, math.nan, math.nan)
     ("changes", "horizons", "sentence"),
     [
         ({"horizon": 20.0}, (20, 20), "Gradients reach back over all 20 steps that were looked at."),
+        ({"horizon": 1.0, "lags": 1.0}, (1, 1), "Gradients reach back over the one step that was looked at."),
         ({"horizon": 19.0}, (19, 19), "Gradients reach 19 steps back, then fall under 1 % of their largest."),
         ({"horizon": 1.0}, (1, 1), "Gradients reach 1 step back, then fall under 1 % of their largest."),
         (
@@ -249,6 +250,11 @@ def test_a_range_holds_its_figure():
             "steps.",
         ),
         (
+            {"window": 20.0, "certified_window": 24.0},
+            None,
+            "No window shorter than the 20 steps looked at gives its last output to 1 %; 24 are proved to be enough.",
+        ),
+        (
             {"window": 20.0, "bptt_window": 19.0, "bptt_window_measured": 19.0, "certified_window": math.inf},
             18,
             "No window shorter than the 20 steps looked at gives its last output to 1 %; backpropagation in chunks of "
@@ -308,19 +314,26 @@ def test_truncation_warning_at_equality_with_the_need(needs, count):
 
 
 @pytest.mark.parametrize(
-    ("largest", "typical", "regime"),
+    ("largest", "typical", "mean_stretch", "ratios", "regime"),
     [
-        (1.0, 1.0, "isometric"),
-        (1.0, 0.9, "contractive on average"),
-        (0.99, 0.99, "contractive on these sequences"),
-        (1.2, 1.0, "not contractive"),
-        (1.2, 0.9999, "contractive on average"),
+        (1.0, 1.0, 1.0, None, "isometric"),
+        (1.0, 1.0, 1.0, (1.0, 1.01), "isometric"),
+        (1.0, 1.0, 0.9, None, "non-expansive on these sequences"),  # as a shift register, which forgets the oldest
+        (1.0, 1.0, 1.0, (0.75, 0.9), "non-expansive on these sequences"),
+        (1.0, 1.0, 0.9, (0.75, 1.2), "not contractive"),  # pairs that are far apart go further apart
+        (1.0, 0.9, 0.9, None, "non-expansive on these sequences"),
+        (0.99, 0.99, 0.9, None, "contractive on these sequences"),
+        (0.9, 0.8, 0.8, (0.9, 1.1), "contractive on average"),
+        (0.9, 0.8, 0.8, (1.0, 1.1), "not contractive"),
+        (1.2, 1.0, 1.0, None, "not contractive"),
+        (1.2, 0.9999, 0.9, None, "contractive on average"),
     ],
 )
-def test_stability_regimes(largest, typical, regime):
+def test_stability_regimes(largest, typical, mean_stretch, ratios, regime):
     figures = {"largest_jacobian": largest, "typical_jacobian": typical}
-    assert _stability._regime(False, figures) == regime
-    assert _stability._regime(True, figures) == "contractive"
+    figures |= {} if ratios is None else {"typical_ratio": ratios[0], "largest_ratio": ratios[1]}
+    assert _stability._regime(False, figures, mean_stretch) == regime
+    assert _stability._regime(True, figures, mean_stretch) == "contractive"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 
 import mnemoscope
 from mnemoscope.scopes import entropy
+from mnemoscope.scopes._entropy import _finding
 from mnemoscope.systems import LeakySum, LogisticMap
 
 
@@ -83,3 +84,14 @@ def test_entropy_bound_is_above_the_change(seed: int) -> None:
 
 def test_entropy_not_applicable_with_a_memory() -> None:
     assert entropy(mnemoscope.RelLSTM(2, 3), x().float()).status == "not applicable"
+
+
+def test_identical_sequences_do_not_shrink_the_standard_error():
+    torch.manual_seed(0)
+    change = torch.randn(12, 3, dtype=torch.float64)
+    rows = [0, 0, 0, 1, 1, 2]
+    once, often = (
+        _finding(np.arange(12), one, one + 1, one.exp(), 2).figures["standard_error"]
+        for one in (change, change[:, rows])
+    )
+    assert often == pytest.approx(once)

@@ -309,3 +309,14 @@ def test_a_line_that_begins_beyond_the_model_is_looked_at_inside_its_range() -> 
 def test_refuses_bad_ranges(wrong) -> None:
     with pytest.raises(mnemoscope.MnemoscopeError, match="x_range must"):
         landscape(mnemoscope.GRU(2, 4, dtype=torch.float64), **setting(), x_range=wrong)
+
+
+def test_zero_parameters_are_not_called_smooth() -> None:
+    """Directions have the parameters' own size: around zero nothing moves, and nothing was seen."""
+    layer = nn.RNN(2, 3).double()
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    x, targets = torch.randn(5, 2, 2, dtype=torch.float64), torch.randn(5, 2, 3, dtype=torch.float64)
+    found = landscape(layer, x, targets=targets, loss=nn.functional.mse_loss, points=3)
+    assert "is the same at all points looked at" in found.sentence
+    assert "smooth" not in found.sentence

@@ -192,5 +192,20 @@ def test_refuses_bad_options() -> None:
     model, x = mnemoscope.RNN(2, 4), torch.randn(20, 2, 2)
     with pytest.raises(mnemoscope.MnemoscopeError, match="between 1 and the state's size 4; got 9"):
         lyapunov(model, x, exponents=9)
-    with pytest.raises(mnemoscope.MnemoscopeError, match="steps > discard >= 0; got steps=20, discard=20"):
+    with pytest.raises(mnemoscope.MnemoscopeError, match="at least 2 more steps; got steps=20, discard=20"):
         lyapunov(model, x, discard=20)
+
+
+def test_one_step_has_no_exponent():
+    """A mean over one step has no error, and says nothing about the long run."""
+    with pytest.raises(mnemoscope.MnemoscopeError, match="at least 2 more steps"):
+        lyapunov(nn.RNN(2, 3), torch.randn(1, 3, 2))
+    with pytest.raises(mnemoscope.MnemoscopeError, match="at least 2 more steps"):
+        lyapunov(nn.RNN(2, 3), torch.randn(9, 3, 2), discard=8)
+
+
+def test_a_distance_that_halves_every_step_is_said_so():
+    layer = mnemoscope.LinearSystem(1, 1, bias=False).double()
+    layer.weight_hh_l0.data.fill_(0.5)
+    found = lyapunov(layer, torch.randn(40, 2, 1, dtype=torch.float64))
+    assert "halves every step (" in found.sentence

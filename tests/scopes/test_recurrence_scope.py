@@ -1,8 +1,10 @@
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from mnemoscope import LSTM, SAB, MemRNN, MnemoscopeError, RelLSTM
+from mnemoscope import LSTM, SAB, LinearSystem, MemRNN, MnemoscopeError, RelLSTM
 from mnemoscope.scopes import recurrence
 
 
@@ -134,3 +136,15 @@ def test_refuses_nan_outputs():
 def test_refuses_a_single_step():
     with pytest.raises(MnemoscopeError, match="at least 2 steps"):
         recurrence(nn.LSTM(4, 5), torch.randn(1, 3, 4))
+
+
+def test_huge_inputs_do_not_overflow_what_is_compared() -> None:
+    """Squares of 1e36 have no place in float32: the sizes that are compared are those of float64."""
+    found = recurrence(LinearSystem(3, 4), 1e36 * torch.randn(24, 3, 3))
+    assert found.labels["kind"] == "recurrent"
+    assert all(math.isfinite(value) for value in found.figures.values())
+    assert 0 < found.figures["change_of_later"] <= 1
+
+
+def test_one_sequence_is_said_so() -> None:
+    assert "(1 sequence of 9 steps)" in recurrence(nn.RNN(2, 3), torch.randn(9, 1, 2)).sentence

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from torch import nn
 
 import mnemoscope
 from mnemoscope.scopes._separation import residues, separation
@@ -204,3 +205,9 @@ def test_singular_values_are_relative_to_the_largest() -> None:
     values = separation(torch.nn.GRU(2, 3), symbols(2).float()).series["singular_values"]
     assert values[0] == 1
     assert (np.diff(values) <= 0).all()
+
+
+def test_equal_inputs_at_every_step_have_no_starts_to_tell_apart():
+    found = separation(nn.RNN(2, 3), torch.ones(20, 4, 2))
+    assert found.status == "not applicable"
+    assert "the same input at every step" in found.why

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from mnemoscope import LSTM, RNN, ExpRNN, LinearSystem, MemRNN
+from mnemoscope import LSTM, RNN, ExpRNN, LinearSystem, MemRNN, MnemoscopeError
 from mnemoscope.layers import variance_preserving_
 from mnemoscope.scopes import signal
 
@@ -96,3 +96,8 @@ def test_signal_of_any_recurrence():
     found = signal(Inner(), torch.randn(9, 5, 2))
     second = found.series["gradient_variance"][0] + found.series["gradient_mean"][0] ** 2
     np.testing.assert_allclose(second[0] / second[-2], 0.25**7, rtol=1e-5)
+
+
+def test_one_step_is_refused():
+    with pytest.raises(MnemoscopeError, match="signal needs sequences of at least 2 steps"):
+        signal(nn.RNN(2, 3), torch.randn(1, 2, 2))

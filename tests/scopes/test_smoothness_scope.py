@@ -11,6 +11,7 @@ from torch import nn
 
 import mnemoscope
 from mnemoscope.scopes import smoothness
+from mnemoscope.scopes._smoothness import _sentence
 
 
 def linear(V: torch.Tensor) -> mnemoscope.LinearSystem:
@@ -122,3 +123,17 @@ def test_smoothness_without_parameters_is_not_applicable() -> None:
     found = smoothness(Leaky(False), x())
     assert found.status == "not applicable"
     assert "no parameters" in found.why
+
+
+def test_what_theorem_1_promises_depends_on_more_than_was_seen() -> None:
+    """The largest L_f of some states is not the Lipschitz constant: the sentence says so."""
+    said = _sentence({"L_x": 0.9, "growth": 1.0}, "constant", "constant")
+    assert said == (
+        "The slope of the cost does not grow with the length of the sequences; Theorem 1 promises as much if "
+        "L_f = 0.9 in the state, the largest seen, is the largest there is."
+    )
+    polynomial = _sentence({"L_x": 1.0, "growth": 1.0}, "polynomial", "unknown")
+    assert "if L_f = 1 in the state, the largest seen" in polynomial
+    assert "if" not in _sentence(
+        {"L_x": 2.0, "growth": 1.5}, "exponential", "exponential"
+    )  # a larger one allows it too

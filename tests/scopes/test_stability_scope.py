@@ -13,6 +13,7 @@ from mnemoscope.layers import project_
 from mnemoscope.recurrence import leaves
 from mnemoscope.scopes import stability
 from mnemoscope.scopes._measures.state_vectors import flatten, jacobians, spectral_norms, unflatten
+from mnemoscope.systems import DelayLine
 
 
 def drawn(kind, n, scale, seed, **options):
@@ -192,3 +193,25 @@ def test_spectral_norms_by_iteration_are_close_to_svd():
     found = spectral_norms(matrices)
     assert bool((found <= exact * (1 + 1e-12)).all())
     torch.testing.assert_close(found, exact, rtol=1e-3, atol=0)
+
+
+def test_a_shift_register_is_not_isometric():
+    """It forgets its oldest number: one singular value of the Jacobian is 0, the others are 1."""
+    found = stability(DelayLine(5), torch.randn(20, 3, 1, dtype=torch.float64))
+    assert found.labels["regime"] == "non-expansive on these sequences"
+    assert found.figures["largest_jacobian"] == pytest.approx(1)
+
+
+def test_pairs_that_differ_by_rounding_alone_are_left_out():
+    """Equal sequences lead through equal states; what the kernel rounds differently is no pair."""
+    torch.manual_seed(0)
+    layer = nn.RNN(2, 16)
+    found = stability(layer, torch.zeros(60, 4, 2))
+    assert found.figures["largest_ratio"] <= found.figures["bound"]
+    assert found.figures["largest_ratio"] < 0.95
+
+
+def test_an_infinite_bound_is_not_called_proved():
+    found = stability(LSTM(2, 3), torch.full((10, 2, 2), 1e38))
+    assert found.figures["bound"] == math.inf
+    assert found.certified == ()

@@ -178,6 +178,20 @@ def test_a_need_above_the_chunks_has_no_spread_of_its_own():
     assert found.spread["bptt_window_measured"][0] < found.spread["bptt_window_measured"][1] < 81
 
 
+@pytest.mark.parametrize(("size", "gradient"), [(0.0, "zero"), (1e36, "not finite")])
+def test_without_a_gradient_no_chunk_is_called_safe(size, gradient):
+    """Saturated units pass no gradient at all, and that of squares overflows in float32: nothing can be compared."""
+    layer = LinearSystem(2, 2) if size else RNN(2, 2)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(0.9 * torch.eye(2))
+        layer.weight_ih_l0.copy_(torch.eye(2))
+    found = truncation(layer, torch.full((30, 2, 2), size or 1e20))
+    assert found.labels["gradient"] == gradient
+    assert not {"bptt_window", "gradient_window", "lambda_fit"} & set(found.figures)
+    said = "no gradient of the loss reaches its weights" if gradient == "zero" else "the gradient of the loss overflows"
+    assert said in found.sentence
+
+
 def test_no_chunk_below_what_the_task_needs_is_safe():
     found = truncation(scalar(0.5), torch.ones(60, 2, 1, dtype=torch.float64), needs=40, error=0.5)
     assert found.figures["bptt_window_measured"] < 40

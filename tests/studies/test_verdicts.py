@@ -130,6 +130,7 @@ def test_printed_and_corrected_claims_are_judged_side_by_side():
         (Verdict("contradicted", 0, 1), Verdict("reproduced", 1, 1), True),
         (Verdict("partly", 1, 3), Verdict("partly", 2, 3), True),
         (Verdict("partly", 4, 6), Verdict("partly", 2, 3), False),
+        (Verdict("partly", 3, 10), Verdict("partly", 2, 4), True),
         (Verdict(), Verdict("reproduced", 1, 1), True),
         (Verdict(), Verdict("contradicted", 0, 1), False),
         (Verdict("contradicted", 0, 1), Verdict(), False),

@@ -29,6 +29,7 @@ from mnemoscope.training import (
     fit,
     train,
 )
+from mnemoscope.training._batch_learner import BatchLearner
 from mnemoscope.training._folder import RunFolder
 
 QUIET = {"evaluate_every": 10**6, "evaluate_batches": 1, "threads": 1, "batch_size": 3}
@@ -428,6 +429,18 @@ def test_epochs() -> None:
     assert fit(model(), task, FitConfig(epochs=3, accumulate=2, **QUIET)).updates == 8
     with pytest.raises(MnemoscopeError, match="epochs = 3 needs a fixed data set"):
         fit(model(), TASK, FitConfig(epochs=3, **QUIET))
+
+
+def test_milestones_are_epochs_where_training_is_counted_in_epochs() -> None:
+    data = [regression(step, 3, "train") for step in range(5)]
+    task = Custom(data, valid=data[:1], input_size=2, output_size=1, length=4, answer="numbers")
+    config = FitConfig(epochs=3, schedule="milestones", milestones=(1, 2), factor=0.1, lr=1.0, **QUIET)
+    learner = BatchLearner(model(), task, config)
+    rates = []
+    for _ in range(15):
+        rates.append(learner._optimizer.param_groups[0]["lr"])
+        learner.update()
+    assert rates == pytest.approx(5 * [1.0] + 5 * [0.1] + 5 * [0.01])
 
 
 @pytest.mark.parametrize("precision", ["32-true", "64-true"])

@@ -313,7 +313,8 @@ def _sentence(
     elif horizon == 0:
         result = f"{subjects} reach the present input only, none earlier"
     elif horizon == lags:
-        result = f"{subjects} reach back over all {_steps(lags)} that were looked at{_range(horizons)}"
+        over = "the one step that was" if lags == 1 else f"all {lags} steps that were"
+        result = f"{subjects} reach back over {over} looked at{_range(horizons)}"
     else:
         result = (
             f"{subjects} reach {_steps(horizon)} back{_range(horizons)}, then fall under "

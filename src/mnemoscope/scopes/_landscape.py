@@ -293,6 +293,8 @@ def _roughness(cost: np.ndarray) -> float:
 def _sentence(figures: dict[str, float], between: bool) -> str:
     where = "between the two points" if between else "around these parameters"
     look = "is rough, full of bends" if figures["roughness"] > ROUGH else "looks smooth"
+    if figures["lowest"] == figures["highest"] == figures["cost"]:
+        look = "is the same at all points looked at"
     look += f" (seen at steps of {figures['resolution']:.1g} {'of the way' if between else 'of their size'})"
     lower = figures["lowest"] < 0.99 * figures["cost"]
     lowest = f"; {figures['lowest']:.3g} was seen nearby" if lower else ", the lowest that was seen"

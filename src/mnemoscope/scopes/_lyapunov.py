@@ -65,8 +65,10 @@ def lyapunov(
         steps = subject.steps
     if discard is None:
         discard = steps // 10
-    if not 0 <= discard < steps:
-        raise MnemoscopeError(f"lyapunov needs steps > discard >= 0; got steps={steps}, discard={discard}")
+    if not 0 <= discard <= steps - 2:
+        raise MnemoscopeError(
+            f"lyapunov needs discard >= 0 and at least 2 more steps; got steps={steps}, discard={discard}"
+        )
     size = flatten(subject.recurrence.initial_state(subject.batch)).shape[1]
     count = exponents
     if count is None:
@@ -158,21 +160,26 @@ def _sentence(regime: str, beside: str, largest: float, error: float) -> str:
             f"Contractive{beside}: within a few steps neighbouring states become equal, to the last digit ({figure})."
         )
     if regime == "contractive":
-        halved = math.log(2) / -largest
-        return f"Contractive{beside}: the distance of neighbouring states halves every {halved:.3g} steps ({figure})."
+        halved = _every(math.log(2) / -largest)
+        return f"Contractive{beside}: the distance of neighbouring states halves {halved} ({figure})."
     if regime == "chaotic":
-        doubled = math.log(2) / largest
-        return f"Chaotic{beside}: the distance of neighbouring states doubles every {doubled:.3g} steps ({figure})."
+        doubled = _every(math.log(2) / largest)
+        return f"Chaotic{beside}: the distance of neighbouring states doubles {doubled} ({figure})."
     if regime == "diverging":
         grown = math.exp(largest)
         return f"Diverging{beside}: states grow without bound, about {grown:.3g} times per step ({figure})."
     if regime == "unstable fixed point":
-        doubled = math.log(2) / largest
+        doubled = _every(math.log(2) / largest)
         return (
-            f"On an unstable fixed point{beside}: the state does not move, but a small disturbance doubles every "
-            f"{doubled:.3g} steps ({figure})."
+            f"On an unstable fixed point{beside}: the state does not move, but a small disturbance doubles {doubled} "
+            f"({figure})."
         )
     return f"At the edge{beside}: neighbouring states neither converge nor diverge ({figure})."
+
+
+def _every(steps: float) -> str:
+    number = f"{steps:.3g}"
+    return "every step" if number == "1" else f"every {number} steps"
 
 
 def _signed(value: float) -> str:

@@ -44,7 +44,8 @@ KINDS = {
     ),
     "without gradient": (
         "No gradient leads from the outputs of {name} to its inputs, but they change with earlier ones",
-        "what to remember cannot be learned by gradients; examine the model before it was quantized or detached",
+        "what to remember cannot be learned by gradients: if its units are saturated, scale weights and inputs down; "
+        "if it was quantized or detached, examine it before",
     ),
     "runs over the batch": (
         "{name} runs over the batch, not over time: each sequence reads the ones before it, and no earlier step",
@@ -144,7 +145,7 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
         seen = f"{_first_said(subject)}; {PREPARED[unrepeated]} it is of the kind '{kind}'"
     return Finding(
         "recurrence",
-        f"{seen} ({subject.batch} sequences of {subject.steps} steps).",
+        f"{seen} ({subject.batch} sequence{'' if subject.batch == 1 else 's'} of {subject.steps} steps).",
         "estimated",
         labels=labels,
         warnings=warnings,
@@ -268,7 +269,7 @@ def _gradient_of(subject: Subject, place: int) -> Tensor:
     if not output.requires_grad:
         return x.new_zeros(x.shape[:2])
     (gradient,) = torch.autograd.grad(output, x, allow_unused=True, materialize_grads=True)
-    return _relative(gradient.flatten(2).norm(dim=-1))
+    return _relative(gradient.flatten(2).double().norm(dim=-1))
 
 
 def _last_read(strength: Tensor, limit: float) -> int:
@@ -292,13 +293,13 @@ def _respond_to_change(subject: Subject) -> Response:
     x = subject.features
     step = (subject.steps - 1) // 2
     sequence = subject.batch // 2
-    size = x.std() if x.numel() > 1 and bool(x.std() > 0) else 1.0
+    size = float(x.double().std()) if x.numel() > 1 and bool(x.double().std() > 0) else 1.0
     changed = x.clone()
     if subject.batch > 1 and _is_quantized(subject.model):  # the range of the inputs, and so their scale, must stay
         changed[step, sequence] = x[step, sequence - 1]
     else:
         changed[step, sequence] += size * torch.randn(x.shape[2:], generator=subject.generator()).to(x)
-    difference = (subject.run(changed) - subject.run(x)).norm(dim=-1)  # (T, B)
+    difference = (subject.run(changed).double() - subject.run(x)).norm(dim=-1)  # (T, B)
     return Response(_relative(difference), step, sequence)
 
 

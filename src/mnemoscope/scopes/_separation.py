@@ -72,7 +72,11 @@ def separation(
         limit: of Start, and of End sequences whose singular values are computed; beyond it a sample is drawn.
         exact: compute a RAC's exact rank (needs the extra `theory`).
     """
-    templates = _templates(subject) if templates is None else templates.to(subject.features)
+    given = templates is not None
+    templates = templates.to(subject.features) if templates is not None else _templates(subject)
+    if not given and len(templates) < 2:
+        why = "these sequences hold the same input at every step, so that no two starts differ; templates= gives others"
+        return Finding("separation", f"separation does not apply: {why}.", "not applicable", why=why)
     if templates.dim() != 2 or len(templates) < 2 or templates.shape[1] != subject.features.shape[2]:
         raise MnemoscopeError(
             f"templates must be at least 2 inputs, (M, {subject.features.shape[2]}); got {list(templates.shape)}"

@@ -224,12 +224,15 @@ def _sentence(figures: dict[str, float], allowed: str, seen: str) -> str:
         "exponential": f"grows by {100 * (figures['growth'] - 1):.0f} % with every step of the sequences",
         "unknown": "could not be measured",
     }[seen]
+    # L_f is the largest that was seen: from above 1 more is allowed, from below less only if it is the largest of all.
+    L_f = f"L_f = {figures['L_x']:.3g} in the state"
+    stops = "as much" if seen == "constant" else "that it stops growing"
     theorem = {
-        "constant": "Theorem 1 promises as much" if seen == "constant" else "Theorem 1 promises that it stops growing",
-        "polynomial": "Theorem 1 allows polynomial growth",
-        "exponential": "Theorem 1 allows exponential growth",
+        "constant": f"Theorem 1 promises {stops} if {L_f}, the largest seen, is the largest there is",
+        "polynomial": f"Theorem 1 allows polynomial growth if {L_f}, the largest seen, is the largest there is",
+        "exponential": f"Theorem 1 allows exponential growth, with {L_f}",
     }[allowed]
-    return f"The slope of the cost {slope}; {theorem}, with L_f = {figures['L_x']:.3g} in the state."
+    return f"The slope of the cost {slope}; {theorem}."
 
 
 def _warnings(seen: str) -> tuple[str, ...]:

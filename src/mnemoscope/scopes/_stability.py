@@ -72,7 +72,8 @@ def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Findi
     certificate = certify(subject.layer, subject.recurrence_inputs, subject.adapted.starts_itself)
     samples = list(sample_states(subject, min(points, _affordable_points(subject))))
     matrices = _jacobians(subject, samples)
-    norms = spectral_norms(_of_read_numbers(matrices))
+    read = _of_read_numbers(matrices)
+    norms = spectral_norms(read)
     pairs = _pairs(subject.recurrence, samples)
     if certificate is not None:
         _check(subject, certificate, samples, pairs, matrices)
@@ -81,7 +82,8 @@ def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Findi
     figures = _figures(norms, ratios, certificate) | _distance_to_stable(subject, lam)
 
     certified = certificate is not None and certificate.stable
-    regime = _regime(certified, figures)
+    mean_stretch = float(read.square().sum((1, 2)).mean() / read.shape[2]) ** 0.5
+    regime = _regime(certified, figures, mean_stretch)
     return Finding(
         "stability",
         _sentence(figures, certificate, regime),
@@ -145,8 +147,11 @@ def _pairs(recurrence: Recurrence, samples: list[StateSample]) -> Pairs:
     one = flatten(state)
     other = one.roll(1, 0)
     after = advance(recurrence, x, one, state).double() - advance(recurrence, x, other, state)
-    kept = after.isfinite().all(1)  # a step may overflow
-    return Pairs((one.double() - other)[kept], after[kept])
+    before = one.double() - other
+    sizes = torch.maximum(one.double().norm(dim=1), other.double().norm(dim=1))
+    differ = before.norm(dim=1) > 1e3 * torch.finfo(one.dtype).eps * sizes  # more than rounding makes of equal ones
+    kept = differ & after.isfinite().all(1)  # a step may overflow
+    return Pairs(before[kept], after[kept])
 
 
 def _check(
@@ -184,7 +189,9 @@ def _proved(certificate: Certificate | None) -> tuple[str, ...]:
     """Return the names of the figures that are proved."""
     if certificate is None:
         return ()
-    return ("lambda", "euclidean_constant", "bound") if certificate.stable else ("bound",)
+    if certificate.stable:
+        return ("lambda", "euclidean_constant", "bound")
+    return ("bound",) if math.isfinite(certificate.bound) else ()
 
 
 @torch.no_grad()
@@ -210,15 +217,22 @@ def _outputs(subject: Subject, layer: Recurrence) -> Tensor:
     return subject.recurrence.read(h, x) if isinstance(subject.recurrence, WithReadout) else h
 
 
-def _regime(certified: bool, figures: dict[str, float]) -> str:
-    largest, typical = figures["largest_jacobian"], figures["typical_jacobian"]
+def _regime(certified: bool, figures: dict[str, float], mean_stretch: float) -> str:
+    """Return in words how a step changes distances, of sampled pairs and of small differences.
+
+    `mean_stretch` is the root mean square of the Jacobians' singular values: 1 of an isometry.
+    """
     if certified:
         return "contractive"
-    if abs(largest - 1) < 1e-3 and abs(typical - 1) < 1e-3:
+    jacobians = (figures["largest_jacobian"], figures["typical_jacobian"], mean_stretch)
+    if all(abs(stretch - 1) < 1e-3 for stretch in jacobians) and abs(figures.get("typical_ratio", 1.0) - 1) < 1e-2:
         return "isometric"
+    largest = max(figures["largest_jacobian"], figures.get("largest_ratio", 0.0))
     if largest < 1:
         return "contractive on these sequences"
-    if typical < 1:
+    if largest <= 1 + 1e-3:
+        return "non-expansive on these sequences"
+    if max(figures["typical_jacobian"], figures.get("typical_ratio", 0.0)) < 1:
         return "contractive on average"
     return "not contractive"
 

@@ -32,6 +32,14 @@ Where a bound is drawn it holds for every sequence whose inputs are no larger, n
 """
 
 
+WITHOUT_GRADIENT = {
+    "": "",
+    "zero": "; no gradient of the loss reaches its weights",
+    "not finite": "; the gradient of the loss overflows, so that no chunks can be compared with it",
+}
+"""What the sentence says of chunks where there are none, by the label `gradient`."""
+
+
 @scope(
     "How short may a window be, for predictions and for training?",
     title="Safe window",
@@ -62,7 +70,8 @@ def truncation(
     stable and as small as they are now); `lambda_fit` of k lambda^k fitted to `gradient_error`; `steps`, the length of
     the sequences. Spread: of `window`, 5 % and 95 % quantiles over sequences; of `bptt_window` and
     `bptt_window_measured`, the least and the largest over four groups of sequences, each with its part of the gradient,
-    looked for near that of all. Labels: `ends`, which outputs were looked at; `loss`; `over`, how many groups.
+    looked for near that of all. Labels: `ends`, which outputs were looked at; `loss`; `over`, how many groups;
+    `gradient`, "zero" or "not finite", if there is none to compare with.
 
     Args:
         error: the relative difference that is allowed.
@@ -221,6 +230,10 @@ def _measure_gradients(subject: Subject, weights: list[Tensor], lengths: np.ndar
         weight.requires_grad_()
     whole_last = _last_gradient(subject, weights, subject.steps)
     chunks = Chunks(subject, weights)
+    labels: dict[str, str | list[str]] = {"loss": chunks.loss}
+    for gradient in (chunks.whole, whole_last):
+        if not 0 < float(gradient.norm()) < math.inf:  # there is nothing to compare chunks with
+            return _Gradients(labels=labels | {"gradient": "zero" if not bool(gradient.any()) else "not finite"})
 
     def fresh_error(k: int) -> float:
         return relative_error(_last_gradient(subject, weights, k), whole_last)
@@ -239,7 +252,6 @@ def _measure_gradients(subject: Subject, weights: list[Tensor], lengths: np.ndar
         "bptt_window_measured": measured,
         "lambda_fit": _fit_lambda(lengths, series["gradient_error"]),
     }
-    labels: dict[str, str | list[str]] = {"loss": chunks.loss}
 
     # What groups of sequences make of the chunks alone.
     subject.report(0.8)
@@ -298,10 +310,11 @@ def _sentence(
         sentence = (
             f"The last {inputs} its {outputs} to {percent}: a feed-forward network over so many inputs could replace it"
         )
-    if figures.get("certified_window", math.inf) < math.inf:
-        sentence += f" (proved for {figures['certified_window']:.0f})"
+    proved = figures.get("certified_window", math.inf)
+    if proved < math.inf:
+        sentence += f" (proved for {proved:.0f})" if window < steps else f"; {proved:.0f} are proved to be enough"
     if "bptt_window" not in figures:
-        return f"{sentence}."
+        return f"{sentence}{WITHOUT_GRADIENT[str(labels.get('gradient', ''))]}."
     over = _range(spread.get("bptt_window_measured"), str(labels.get("over", "")))
     return f"{sentence}; {_chunks_in_words(figures, over, percent, needs)}."
 

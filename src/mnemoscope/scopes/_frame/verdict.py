@@ -69,5 +69,5 @@ def _advice(results: Mapping[str, Finding], failures: list[str], subject: Subjec
     if "truncation" in results:
         window = results["truncation"].figures.get("bptt_window", math.inf)
     if window < subject.steps:
-        return f"Backpropagation may run in chunks of {window:.0f} steps."
+        return f"Backpropagation may run in chunks of {window:.0f} step{'' if window == 1 else 's'}."
     return "Nothing calls for a change."

@@ -21,6 +21,7 @@ class Chunks:
 
     Attributes:
         loss: in words.
+        whole: (P,), the gradient through the whole sequences.
     """
 
     def __init__(self, subject: Subject, weights: list[Tensor]) -> None:
@@ -28,11 +29,11 @@ class Chunks:
         self._weights = weights
         self._knows_loss = subject.adapted.recurrence_is_model and not subject.missing("loss")
         self.loss = "the given one" if self._knows_loss else "1/2 ||y||^2 at every step"
-        self._whole = self._gradient(subject.steps)
+        self.whole = self._gradient(subject.steps)
 
     def error(self, k: int) -> float:
         """Return the error of chunks of k steps, relative to the gradient through the whole sequences."""
-        return relative_error(self._gradient(k), self._whole)
+        return relative_error(self._gradient(k), self.whole)
 
     def windows_of_groups(self, window: int, lengths: np.ndarray, allowed: float) -> np.ndarray:
         """Return the shortest chunk (G,) that gives the gradient of each group of sequences to the error `allowed`.
@@ -55,7 +56,7 @@ class Chunks:
 
         # The parts add up to the whole; what is zero but for rounding has no window.
         zero = negligible(self._subject.dtype) * max(float(part.norm()) for part in parts)
-        if not float((torch.stack(parts).sum(0) - self._whole).norm()) <= zero:
+        if not float((torch.stack(parts).sum(0) - self.whole).norm()) <= zero:
             return np.empty(0)
         windows = []
         for rows, part in zip(groups, parts, strict=True):
