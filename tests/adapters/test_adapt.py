@@ -1,9 +1,13 @@
+import math
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import mnemoscope
 from mnemoscope import LSTM, MnemoscopeError, RelRNN
 from mnemoscope.adapters import adapt
+from mnemoscope.rl import Policy, TMaze
 from mnemoscope.training import NetworkConfig, SequenceModel
 
 
@@ -241,3 +245,40 @@ def test_refuses_outputs_of_unknown_layout():
 def test_refuses_what_is_not_a_model():
     with pytest.raises(MnemoscopeError, match="neither a step nor a forward"):
         adapt("LSTM", torch.randn(5, 2, 3))
+
+
+class Joined(nn.Module):
+    """An embedding, a layer and a read-out, joined past the layer too; or one after the other."""
+
+    def __init__(self, residual: bool) -> None:
+        super().__init__()
+        self.residual = residual
+        self.layer = nn.LSTM(3, 3)
+
+    def embed(self, x: Tensor) -> Tensor:
+        return x
+
+    def read(self, h: Tensor, x: Tensor) -> Tensor:
+        return h
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.layer(x)[0]
+        return h.roll(1, 0) + x if self.residual else h
+
+
+def test_parts_that_are_joined_in_another_way_are_not_taken_for_the_model():
+    """The outputs that are examined are those of the model's own forward, also if it has an embed, layer and read."""
+    x = torch.randn(12, 2, 3)
+    for residual in (False, True):
+        model = Joined(residual)
+        adapted = adapt(model, x, False)
+        torch.testing.assert_close(adapted.run(adapted.features), model(x))
+        assert adapted.name.endswith("with a read-out") is not residual
+
+
+def test_a_memoryless_policy_is_examined_without_its_memory():
+    policy = Policy(TMaze(4).spec, NetworkConfig("LSTM", 8), memoryless=True)
+    found = mnemoscope.examine(policy, torch.randn(9, 3, 4), scopes=["recurrence", "horizon", "lyapunov"])
+    assert found["recurrence"].labels["kind"] == "memoryless"
+    assert found["horizon"].figures["horizon"] == 0
+    assert found["lyapunov"].figures["largest"] == -math.inf

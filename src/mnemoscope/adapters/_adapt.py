@@ -54,8 +54,10 @@ def adapt(
     layout = _asked_layout(batch_first, channels_first)
     is_forward = bool(kwargs) or output is not None or layout is Layout.CHANNELS_FIRST or is_hugging_face(model)
     if has_readout(model) and not is_forward:
-        inputs = inputs[:, None] if inputs.dim() == 1 else inputs
-        return _step_in_float32(_adapt_with_readout(model, inputs, layout or Layout.TIME_FIRST))
+        sequences = inputs[:, None] if inputs.dim() == 1 else inputs
+        adapted = _adapt_with_readout(model, sequences, layout or Layout.TIME_FIRST)
+        if _is_its_parts(model, sequences, adapted):
+            return _step_in_float32(adapted)
     is_recurrent = isinstance(model, Recurrence | nn.RNNBase | nn.RNNCellBase) or has_step(model)
     if is_recurrent and not is_forward:
         return _step_in_float32(_adapt_recurrent(model, _batched(model, inputs, layout), layout))
@@ -190,7 +192,7 @@ def _adapt_recurrent(model: Any, inputs: Tensor, layout: Layout | None) -> Adapt
             as_recurrence(model)
         except MnemoscopeError as error:
             return Adapted(name, features, run, no_step=str(error), layout=layout, ids=ids)
-    recurrence = as_recurrence(model, features.shape[-1])
+    recurrence = as_recurrence(model, features.shape[-1], by_parts=False)
     recurrence_inputs = features if runs_in is layout else runs_in.time_first(inputs)
     return Adapted(name, features, run, recurrence, recurrence_inputs, layout=layout, ids=ids)
 
@@ -200,6 +202,32 @@ def _has_forward(model: Any) -> bool:
     if not isinstance(model, nn.Module) or isinstance(model, nn.RNNCellBase):
         return False
     return type(model).forward not in (nn.Module.forward, Recurrence.forward)
+
+
+@torch.no_grad()
+def _is_its_parts(model: Any, inputs: Tensor, adapted: Adapted) -> bool:
+    """True if a model's own forward gives what its embedding, layer and read-out give one after the other.
+
+    Compared over a few steps, on which rounding cannot grow. True also if it has no forward that reads these inputs.
+    """
+    if not _has_forward(model):
+        return True
+    few = adapted.layout.time_first(inputs)[:8]
+    parts = adapted.run(few if adapted.ids is not None else adapted.features[:8])
+    near = min(1e4 * torch.finfo(parts.dtype).eps, 0.05) * float(parts.abs().max())
+    runs = False
+    for layout in dict.fromkeys((Layout.TIME_FIRST, adapted.layout)):  # whichever of the two it reads
+        try:
+            own = main_tensor(model(layout.from_time_first(few)))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            continue
+        runs = True
+        own = layout.time_first(own) if own.dim() == parts.dim() else own
+        if own.shape == parts.shape and torch.allclose(own.to(parts), parts, rtol=0, atol=near, equal_nan=True):
+            return True
+    return not runs
 
 
 def _adapt_with_readout(model: Any, inputs: Tensor, layout: Layout) -> Adapted:

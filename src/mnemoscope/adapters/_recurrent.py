@@ -81,11 +81,12 @@ def has_step(model: Any) -> bool:
     return callable(getattr(model, "step", None)) and callable(getattr(model, "initial_state", None))
 
 
-def as_recurrence(model: Any, input_size: int | None = None) -> Recurrence:
+def as_recurrence(model: Any, input_size: int | None = None, *, by_parts: bool = True) -> Recurrence:
     """Return a model as a `Recurrence` that reads time-first sequences and shares the model's parameters.
 
-    Takes a Recurrence, torch's RNN, LSTM, GRU and their cells, a module with ``embed``, ``layer`` and ``read``, and
-    any object with ``initial_state(batch)`` and ``step(x, state)``, whose `input_size` must be known.
+    Takes a Recurrence, torch's RNN, LSTM, GRU and their cells, a module with ``embed``, ``layer`` and ``read`` (unless
+    `by_parts` is False: it may join them in another way), and any object with ``initial_state(batch)`` and
+    ``step(x, state)``, whose `input_size` must be known.
     """
     if getattr(model, "bidirectional", False):
         has_directions = isinstance(model, nn.RNN | nn.LSTM | nn.GRU) and model.num_layers == 1
@@ -94,7 +95,7 @@ def as_recurrence(model: Any, input_size: int | None = None) -> Recurrence:
             f"a bidirectional {type(model).__name__} has no step: its output at t depends on later inputs; examine a "
             f"layer with bidirectional=False{alternative}"
         )
-    if has_readout(model):
+    if by_parts and has_readout(model):
         return WithReadout(model)
     if isinstance(model, Layer):
         return _time_first_view(model)
