@@ -2,6 +2,7 @@
 
     python benchmarks/kernels.py                        on a CUDA device if there is one, else on the CPU
     python benchmarks/kernels.py --parts peers growth   some of its tables
+    python benchmarks/kernels.py --parts one_thread --threads 1    on a CPU that others use, too
     python benchmarks/kernels.py --json benchmarks/results/kernels-cpu.json     kept; then python benchmarks/tables.py
     compute-sanitizer --tool racecheck python benchmarks/kernels.py --parts small     every CUDA kernel once
 
@@ -16,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -126,6 +128,20 @@ def _asked_short(name: str, T: int, B: int, device: str) -> float | None:
     if name in ("RNN", "LSTM"):
         return 1.0
     return {128: 1.2, 512: 1.0}.get(T) if name.startswith("Rel") else None
+
+
+def one_thread(options: argparse.Namespace) -> Table:
+    """CPU time of one thread beside nn.LSTM's, T = 220: what other processes do disturbs it little."""
+    table = Table("layer", "batch", "ms", "nn.LSTM's ms", "ratio")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for B in (32, 1):
+        for name in [name for name in ("LSTM", "RelRNN", "RelLSTM", "MemRNN") if name in options.layers]:
+            calls = [forward_backward(make_layer(each, options.hidden), 220, B) for each in (name, "nn.LSTM")]
+            ours, theirs, ratio = compare(*calls, repeats=options.repeats, clock=time.process_time)
+            table.add(name, B, 1e3 * ours, 1e3 * theirs, ratio)
+    torch.set_num_threads(threads)
+    return table
 
 
 def sizes(options: argparse.Namespace) -> Table:
@@ -309,7 +325,9 @@ def small(options: argparse.Namespace) -> None:
         print("ran", layer, flush=True)
 
 
-PARTS = {part.__name__: part for part in (peers, short, sizes, step, first, bfloat16, eager, compiled, growth)}
+PARTS = {
+    part.__name__: part for part in (peers, short, one_thread, sizes, step, first, bfloat16, eager, compiled, growth)
+}
 
 
 def read_options() -> argparse.Namespace:

@@ -2,8 +2,8 @@
 
     python benchmarks/tables.py     fills RESULTS.md from benchmarks/results/*.json
 
-In RESULTS.md a table stands between the lines `<!-- FILE: TABLE -->` and `<!-- end -->`; `<!-- FILE: machine -->` is
-where it was measured. Nobody types a measured number.
+In RESULTS.md every table stands between the lines `<!-- FILE: TABLE -->` and `<!-- end -->`, below a line that says
+where and when it was measured. What a benchmark prints that writes no JSON is copied into a file of results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Table:
 
 def machine(device: str, threads: int) -> dict[str, Any]:
     """Return where and when the benchmark runs."""
-    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()}, {threads} threads"
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{_processor()}, {threads} threads"
     return {
         "machine": name,
         "torch": torch.__version__,
@@ -47,6 +47,13 @@ def machine(device: str, threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def _processor() -> str:
+    """Return the processor's name as Linux knows it, elsewhere its kind."""
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
+    return found[1] if found else platform.machine()
 
 
 def save(path: Path, where: dict[str, Any], tables: dict[str, Table]) -> None:
@@ -69,8 +76,9 @@ def fill(text: str, folder: Path = DATA) -> str:
 
 def markdown(table: dict[str, Any]) -> str:
     """Return a saved table with a line above it that says where and when it was measured."""
-    cudnn = f", cuDNN {table['cudnn']}" if table.get("cudnn") else ""
-    where = f"{table['machine']}, torch {table['torch']}{cudnn}, {table['date']}."
+    versions = [f"{name} {table[key]}" for key, name in (("torch", "torch"), ("cudnn", "cuDNN")) if table.get(key)]
+    software = [table["software"]] if "software" in table else []
+    where = ", ".join([table["machine"], *versions, *software, table["date"]]) + "."
     rows = [_line(row) for row in table["rows"]]
     return "\n".join([where, "", _line(table["headings"]), "|---" * len(table["headings"]) + "|", *rows]) + "\n"
 

@@ -17,6 +17,7 @@ from mnemoscope import kernels
 from mnemoscope.layers import LAYERS
 
 INPUT_SIZE = 10
+Clock = Callable[[], float]
 TORCH_LAYERS: dict[str, Callable[..., nn.Module]] = {"nn.LSTM": nn.LSTM, "nn.RNN": nn.RNN, "nn.GRU": nn.GRU}
 
 
@@ -38,15 +39,15 @@ def forward_backward(layer: nn.Module, T: int, batch: int, device: str = "cpu") 
     return call
 
 
-def seconds(call: Callable[[], None]) -> float:
-    """Return how long one call takes, until the device has finished."""
+def seconds(call: Callable[[], None], clock: Clock = time.perf_counter) -> float:
+    """Return how long one call takes by this clock, until the device has finished."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    start = clock()
     call()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def median_seconds(*calls: Callable[[], None], repeats: int, warm_up: int = 2) -> list[float]:
@@ -63,18 +64,22 @@ class Comparison(NamedTuple):
     ratio: float
 
 
-def compare(ours: Callable[[], None], theirs: Callable[[], None], repeats: int) -> Comparison:
+def compare(
+    ours: Callable[[], None], theirs: Callable[[], None], repeats: int, clock: Clock = time.perf_counter
+) -> Comparison:
     """Time two calls interleaved. Each ratio is of neighboring calls: the machine's speed may drift over the run."""
-    rounds = _interleaved((ours, theirs), repeats, warm_up=2)
+    rounds = _interleaved((ours, theirs), repeats, warm_up=2, clock=clock)
     medians = (statistics.median(times) for times in zip(*rounds, strict=True))
     return Comparison(*medians, statistics.median(one / other for one, other in rounds))
 
 
-def _interleaved(calls: Sequence[Callable[[], None]], repeats: int, warm_up: int) -> list[list[float]]:
+def _interleaved(
+    calls: Sequence[Callable[[], None]], repeats: int, warm_up: int, clock: Clock = time.perf_counter
+) -> list[list[float]]:
     for _ in range(warm_up):
         for call in calls:
             call()
-    return [[seconds(call) for call in calls] for _ in range(repeats)]
+    return [[seconds(call, clock) for call in calls] for _ in range(repeats)]
 
 
 def peak_megabytes(name: str, T: int, batch: int, hidden_size: int, backend: str, device: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -25,6 +26,15 @@ def test_results_are_filled_from_what_was_measured():
     text = (BENCHMARKS / "RESULTS.md").read_text()
     assert "<!-- kernels-h200.json: short -->" in text
     assert tables.fill(text) == text, "run python benchmarks/tables.py"
+
+
+def test_no_table_of_results_is_typed_and_none_is_left_out():
+    text = (BENCHMARKS / "RESULTS.md").read_text()
+    marked = re.findall(r"<!-- (\S+): (\S+) -->\n.*?<!-- end -->", text, re.DOTALL)
+    typed = re.sub(r"<!-- (\S+): (\S+) -->\n.*?<!-- end -->", "", text, flags=re.DOTALL)
+    assert "|---" not in typed
+    saved = [(path.name, name) for path in sorted(tables.DATA.glob("*.json")) for name in json.loads(path.read_text())]
+    assert sorted(marked) == sorted(saved)
 
 
 def test_a_table_is_printed_saved_and_filled_in(tmp_path, capsys):
