@@ -10,8 +10,9 @@ import pytest
 import study_jobs
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.studies import Claim, Result, Verdict, load, read_charts, read_record, reproduce, table
+from mnemoscope.studies import Claim, Note, Result, Study, Verdict, load, read_charts, read_record, reproduce, table
 from mnemoscope.studies import _study as registry
+from mnemoscope.studies._pages import two_values
 from mnemoscope.sweeps import LocalEngine
 from mnemoscope.training import RunConfig
 
@@ -204,3 +205,42 @@ def test_what_does_not_fit_the_budget_is_left_out(tmp_path):
     (outcome,) = run.outcomes
     assert "does not fit into the budget" in outcome.skipped
     assert not (out / study.id).exists()
+
+
+def test_a_run_that_diverges_at_once_is_kept_and_shown(tmp_path):
+    """Its measurement is not made, its cells say so, claims about it are broken, and pages are drawn."""
+
+    def jobs(scale, seed):
+        config = study_jobs.config("RNN", seed)
+        run = study_jobs.train(replace(config, fit=replace(config.fit, diverged=1e-9)))
+        return {"run": run, "norm": study_jobs.measure(study_jobs.weight_norm, needs=run, order=2.0)}
+
+    def cells(scale, done):
+        return {("RNN", "loss"): done["run"].reached("infinity"), ("RNN", "norm"): done["norm"].figure("norm")}
+
+    def charts(scale, done):
+        return [done[0]["norm"]["norm"]]  # what was not measured cannot be drawn
+
+    claims = (Claim("low", column="loss", at_most=9.0), Claim("some norm", column="norm", at_least=0.0))
+    study = Study("miller/test", "Test", "a run", jobs, cells, charts, claims, table(("RNN",), ("loss", "norm")))
+    out = run(study, tmp_path / "out")
+    (outcome,) = run.outcomes
+    assert (outcome.verdict, outcome.failed, outcome.missing) == (Verdict("contradicted", 0, 2), (), 0)
+    record = read_record(out / study.id)
+    found = {(row, column): value for row, column, value in record.quick.seeds[0].cells}
+    assert found == {("RNN", "loss"): Note("diverged", "infinity"), ("RNN", "norm"): Note("diverged")}
+    assert "quick,0,RNN,loss,,infinity,diverged" in (out / study.id / "cells.csv").read_text().splitlines()
+    assert two_values(record, record.quick)[1][0][1][0].ours == "diverged"
+
+
+@pytest.mark.parametrize(("name", "scale"), [("kerg/table5", "full"), ("levine/accuracy", "quick")])
+def test_a_study_that_is_stopped_before_its_first_result_is_open(name, scale, tmp_path):
+    class Stopped(LocalEngine):
+        def start(self, *args, **kwargs):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce([name], scale, out=tmp_path / "out", engine=Stopped(1))
+    result = read_record(tmp_path / "out" / name).result(scale)
+    assert result.verdict.word == "open"
+    assert not result.is_complete
