@@ -11,11 +11,11 @@ from torch import nn
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import leaves, select
-from mnemoscope.rl import Policy, PPOConfig, PPOLearner, TMaze, advantages, play_episodes
+from mnemoscope.rl import Policy, PPOConfig, PPOLearner, Spec, TMaze, advantages, play_episodes
 from mnemoscope.rl._environment import Transition
 from mnemoscope.rl._evaluation import _means
 from mnemoscope.rl._pieces import cut, first_states
-from mnemoscope.rl._policy import observation_size, to_tensor
+from mnemoscope.rl._policy import Encoder, observation_size, to_tensor
 from mnemoscope.training import FitConfig, NetworkConfig, fit, models
 
 
@@ -93,6 +93,33 @@ def test_pieces_are_separate_runs():
         strict=True,
     ):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("reading", ["bag", "gru"])
+def test_observations_that_occur_often_are_encoded_once(reading, monkeypatch):
+    """Features and gradients are those of one observation after the other, and no two are taken for one."""
+    torch.manual_seed(0)
+    spec = Spec(2, vector=2, cells=(3, 3), categories=(4, 3), vocabulary=("go", "to"), words=2, reading=reading)
+    encoder = Encoder(spec, 5).double()
+    few = torch.cat([torch.rand(7, 2).round(), torch.randint(0, 3, (7, 18)), torch.randint(0, 3, (7, 2))], 1).double()
+    x = few[torch.randint(0, 7, (40, 5))]
+    encoded: list[int] = []
+    plain = encoder._encode
+    monkeypatch.setattr(encoder, "_encode", lambda rows: encoded.append(len(rows)) or plain(rows))
+    together = encoder(x)
+    apart = torch.stack([encoder(row) for row in x])
+    assert encoded[0] == len(few.unique(dim=0))
+    torch.testing.assert_close(together, apart, rtol=0, atol=1e-12)
+    weights, direction = list(encoder.parameters()), torch.randn_like(apart)
+    gradients = [torch.autograd.grad((one * direction).sum(), weights) for one in (together, apart)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+
+    # Where different ones lie at the same place of the direction, and where few are equal, all are encoded.
+    assert encoder._distinct(torch.rand(200, 22).double()) is None
+    encoder.direction.zero_()
+    torch.testing.assert_close(encoder(x), apart, rtol=0, atol=1e-12)
+    assert encoded[-1] == x[..., 0].numel()
 
 
 def test_advantages_are_the_sums_that_define_them():

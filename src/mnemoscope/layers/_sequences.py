@@ -52,7 +52,7 @@ def _run_time_first(layer: Layer, x: Tensor, state: State | None, starts: Tensor
 def _run_packed(layer: Layer, packed: PackedSequence, state: State | None, starts: Any) -> tuple[PackedSequence, State]:
     check_input(layer, packed.data, packed=True)
     data, sizes, order, back = packed
-    x, lengths = pad_packed_sequence(PackedSequence(data, sizes))  # sequences stay sorted, longest first
+    x, lengths, places = _padded(data, sizes)
     if starts is None:
         output, final = layer.run_sequence(x, state, lengths.to(x.device), order)
     else:
@@ -67,7 +67,29 @@ def _run_packed(layer: Layer, packed: PackedSequence, state: State | None, start
         output, final = _run_pieces(layer, x, state, starts, lengths)
     if back is not None:
         final = map_state(lambda t: t[:, back], final)
-    return PackedSequence(pack_padded_sequence(output, lengths).data, sizes, order, back), final
+    if places is None:
+        return PackedSequence(pack_padded_sequence(output, lengths).data, sizes, order, back), final
+    return PackedSequence(output.flatten(0, 1).index_select(0, places), sizes, order, back), final
+
+
+def _padded(data: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return packed sequences side by side (time, batch, features), longest first, their lengths (batch,) on the CPU,
+    and where each packed step lies among time * batch.
+
+    Past its end a sequence repeats a step of its own; its length says that. Two gathers take the place of torch's
+    copies, one for each step, which a trace of TorchScript needs: then the places are None.
+    """
+    if torch.jit.is_tracing():
+        x, lengths = pad_packed_sequence(PackedSequence(data, sizes))
+        return x, lengths, None
+    steps, batch = len(sizes), int(sizes[0])
+    row = torch.arange(batch)
+    inside = row < sizes[:, None]  # (time, batch)
+    lengths = inside.sum(0)
+    first = (sizes.cumsum(0) - sizes)[:, None]  # of each time's rows among all packed ones
+    source = torch.where(inside, first + row, row)
+    x = data.index_select(0, source.flatten().to(data.device)).view(steps, batch, *data.shape[1:])
+    return x, lengths, inside.flatten().nonzero().squeeze(1).to(data.device)
 
 
 def in_autocast_dtype(tensor: Tensor) -> Tensor:

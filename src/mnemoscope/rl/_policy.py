@@ -18,6 +18,7 @@ from mnemoscope.training import NetworkConfig, SequenceModel
 
 DEFAULT_FEATURES = 64  # of observations with cells or words, unless NetworkConfig.embedding says otherwise
 _WORD_FEATURES = 32
+_MANY = 128  # observations from which on it is worth looking for equal ones
 
 
 def to_tensor(observation: Observation) -> Tensor:
@@ -45,6 +46,7 @@ class Encoder(nn.Module):
     Categories and words are one-hot in meaning. Their linear map is a sum of rows of a table: one row for each category
     but the first of each channel of each cell, and one for each word. The first category (not seen, no color, open) and
     the absent word add nothing, so most rows need not be read. It takes a twentieth of the time of a convolution.
+    Observations that occur many times, as in gridworlds, are encoded once.
     """
 
     def __init__(self, spec: Spec, features: int) -> None:
@@ -64,9 +66,32 @@ class Encoder(nn.Module):
         count = sum(rows) + len(spec.vocabulary)
         std = (2 / max(len(row_before), 1)) ** 0.5
         self.table = nn.Parameter(torch.randn(count, features) * std) if count else None
+        self.direction: Tensor
+        random = torch.Generator().manual_seed(0)
+        self.register_buffer("direction", torch.rand(sum(self.sizes), generator=random), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        vector, numbers = x.reshape(-1, x.shape[-1]).split(self.sizes, dim=-1)
+        rows = x.reshape(-1, x.shape[-1])
+        found = self._distinct(rows) if len(rows) >= _MANY else None
+        if found is None:
+            features = self._encode(rows)
+        else:
+            distinct, which = found
+            features = F.embedding(which, self._encode(distinct))
+        return features.view(*x.shape[:-1], -1)
+
+    def _distinct(self, rows: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the different rows, and which of them each row is; None if few occur twice."""
+        place = rows.double() @ self.direction.double()  # equal rows lie at the same place
+        places, which = place.unique(return_inverse=True)
+        if 2 * len(places) > len(rows):
+            return None
+        one = which.new_empty(len(places)).scatter_(0, which, torch.arange(len(rows), device=which.device))
+        distinct = rows[one]
+        return (distinct, which) if bool((distinct[which] == rows).all()) else None
+
+    def _encode(self, rows: Tensor) -> Tensor:
+        vector, numbers = rows.split(self.sizes, dim=-1)
         total: Tensor = self.bias
         if self.vector is not None:
             total = total + self.vector(vector)
@@ -74,7 +99,7 @@ class Encoder(nn.Module):
             total = total + self._sum_of_rows(numbers)
         if self.reader is not None:
             total = total + self.reader(numbers[:, -self.words :].long())
-        return torch.relu(total).view(*x.shape[:-1], -1)
+        return torch.relu(total).expand(len(rows), -1)
 
     def _sum_of_rows(self, numbers: Tensor) -> Tensor:
         if self.reader is not None:
