@@ -15,7 +15,7 @@ from environments import Walks
 
 from mnemoscope.cli import main
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.rl import Policy, PPOConfig, TMaze
+from mnemoscope.rl import MiniGrid, Policy, PPOConfig, TMaze
 from mnemoscope.training import NetworkConfig, Run, RunConfig, Stop, fit, train
 from mnemoscope.training._checkpoint import read_checkpoint
 
@@ -73,24 +73,20 @@ def test_resumed_runs_write_the_same_bytes(tmp_path, task):
 
 
 CODE = """
-import sys, torch
-from mnemoscope.rl import PPOConfig, TMaze
-from mnemoscope.training import NetworkConfig, RunConfig, resume, train
-config = PPOConfig(updates={updates}, envs=16, rollout=13, evaluate_every=3, evaluate_episodes=8,
-                   checkpoint_every=2, threads=1)
-folder = sys.argv[1]
-import os
+import json, os, sys
+from mnemoscope.training import RunConfig, resume, train
+folder, config = sys.argv[1:]
 if os.path.exists(folder + "/config.json"):
     resume(folder)
 else:
-    train(RunConfig(TMaze(20), NetworkConfig("RelLSTM", 16), config), folder)
+    train(RunConfig.from_dict(json.loads(config)), folder)
 """
 
 
-def killed_run(folder, kills, updates, seed):
-    """Train in processes that are killed after random times, until one ends."""
-    moments = random.Random(seed)
-    command = [sys.executable, "-c", CODE.format(updates=updates), str(folder)]
+def killed_run(config, folder, kills):
+    """Train in processes that are killed after random times, until one ends; return how many kills are left."""
+    moments = random.Random(kills)
+    command = [sys.executable, "-c", CODE, str(folder), json.dumps(config.to_dict())]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     while kills:
         process = subprocess.Popen(command, env=env)
@@ -111,26 +107,22 @@ def killed_run(folder, kills, updates, seed):
 
 
 @pytest.mark.parametrize(
-    ("kills", "updates"), [(2, 40), pytest.param(20, 400, marks=pytest.mark.slow)], ids=["a few", "twenty"]
+    ("env", "kills", "updates"),
+    [
+        ("", 2, 40),
+        pytest.param("", 20, 400, marks=pytest.mark.slow),
+        pytest.param("MemoryS7", 20, 400, marks=pytest.mark.slow),
+    ],
+    ids=["tmaze, two", "tmaze, twenty", "minigrid, twenty"],
 )
-def test_killed_runs_write_the_same_bytes(tmp_path, kills, updates):
-    train(
-        RunConfig(
-            TMaze(20),
-            NetworkConfig("RelLSTM", 16),
-            PPOConfig(
-                updates=updates,
-                envs=16,
-                rollout=13,
-                evaluate_every=3,
-                evaluate_episodes=8,
-                checkpoint_every=2,
-                threads=1,
-            ),
-        ),
-        tmp_path / "whole",
-    )
-    assert killed_run(tmp_path / "killed", kills, updates, seed=kills) == 0
+def test_killed_runs_write_the_same_bytes(tmp_path, env, kills, updates):
+    if env:
+        pytest.importorskip("minigrid")
+    task = MiniGrid(env) if env else TMaze(20)
+    fit = PPOConfig(updates, envs=16, rollout=13, evaluate_every=3, evaluate_episodes=8, checkpoint_every=2, threads=1)
+    config = RunConfig(task, NetworkConfig("RelLSTM", 16), fit)
+    train(config, tmp_path / "whole")
+    assert killed_run(config, tmp_path / "killed", kills) == 0
     assert same_files(tmp_path / "whole", tmp_path / "killed")
 
 
