@@ -137,3 +137,17 @@ def test_a_run_written_when_the_defaults_were_others_still_loads(tmp_path, monke
     assert run.config.network == network
     assert run.model().readout.in_features == 4
     assert NetworkConfig("SAB").options == {"output": "both", "detach_scores": True}
+
+
+def test_memory_of_a_cuda_graph_has_a_slot_for_every_step(monkeypatch) -> None:
+    """No number may be read while a graph is captured: steps that are not stored have empty slots."""
+    torch.manual_seed(0)
+    layer = mnemoscope.SAB(2, 4, store_every=3, top=2)
+    x = torch.randn(7, 2, 2)
+    output, state = layer(x)
+    monkeypatch.setattr("mnemoscope.layers._backtracking.in_cuda_graph", lambda _: True)
+    captured, wide = layer(x)
+    torch.testing.assert_close(captured, output)
+    assert (state[0].memory.origin.shape[-1], wide[0].memory.origin.shape[-1]) == (2, 7)
+    monkeypatch.undo()
+    torch.testing.assert_close(layer(x, wide)[0], layer(x, state)[0])

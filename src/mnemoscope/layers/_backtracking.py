@@ -10,10 +10,11 @@ from mnemoscope import equations, kernels
 from mnemoscope.layers._base import Weights
 from mnemoscope.layers._carried import AttentiveState
 from mnemoscope.layers._checks import check_bool, check_choice, check_int
-from mnemoscope.layers._memory import STORED_STATES, Memory, append_state, values_can_be_read
+from mnemoscope.layers._memory import STORED_STATES, Memory, append_state
 from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.layers._plain import LSTM
 from mnemoscope.layers._run import KernelChoice, KernelSpec
+from mnemoscope.layers._state import in_cuda_graph
 from mnemoscope.recurrence import Attention
 
 
@@ -164,8 +165,9 @@ class SAB(MemoryLayer, LSTM):
         passed = torch.full_like(memory.clock, len(h)) if lengths is None else lengths  # (batch,)
         clock = memory.clock[:, None] + torch.minimum(steps, passed[:, None])  # (batch, time)
         due = (clock + 1) % self.store_every == 0
-        slots = steps  # where nothing may be read, every step has a slot, empty if it is not due
-        if values_can_be_read(due):
+        if in_cuda_graph(due):
+            slots = steps  # their number must not depend on the clocks: a step that is not due has an empty slot
+        else:
             slots = due.any(0).nonzero().squeeze(1)  # a slot in every row for each step at which any row is due
         states = h[slots].transpose(0, 1)
         origin = torch.where(due & (steps < passed[:, None]), clock, -1)[:, slots]
