@@ -78,6 +78,7 @@ NETWORK = "tests/theory/test_levine_network.py"
 CONJECTURE = "tests/theory/test_levine_conjecture.py"
 PPO = "tests/rl/test_ppo.py"
 VERDICTS = "tests/studies/test_verdicts.py"
+FAILURES = "tests/studies/test_failures.py"
 
 # fmt: off
 # A table: one mutant a line.
@@ -256,8 +257,12 @@ STUDY_MUTANTS = [
     Mutant("verdict-worse-partly", "studies/_verdict.py", "self.holds * recorded.asked < recorded.holds * self.asked", "self.holds < recorded.holds", f"{VERDICTS}::test_worse_than_recorded"),
     Mutant("verdict-worse-open", "studies/_verdict.py", 'return recorded.word != "contradicted"', "return True", f"{VERDICTS}::test_worse_than_recorded"),
     Mutant("verdict-contradicted", "studies/_verdict.py", 'if "contradicted" in words:', 'if words == {"contradicted"}:', f"{VERDICTS}::test_a_study_is_judged_by_its_headline_claims"),
-    Mutant("verdict-headline", "studies/_verdict.py", "if claim.headline and claim.form != other", "if claim.form != other", f"{VERDICTS}::test_a_study_is_judged_by_its_headline_claims"),
-    Mutant("verdict-form", "studies/_verdict.py", "if claim.headline and claim.form != other", "if claim.headline", VERDICTS),
+    Mutant("verdict-headline", "studies/_verdict.py", "headline = [claim for claim in claims if claim.headline]", "headline = list(claims)", f"{VERDICTS}::test_a_study_is_judged_by_its_headline_claims"),
+    Mutant("verdict-form", "studies/_verdict.py", 'for claim in headline if claim.form != "printed"]', "for claim in headline]", VERDICTS),
+    Mutant("verdict-stands-in", "studies/_verdict.py", 'if corrected.word == "reproduced" else OPEN', 'if corrected.word == "open" else OPEN', f"{VERDICTS}::test_what_holds_only_as_corrected_is_contradicted_as_printed"),
+    Mutant("verdict-beside", "studies/_verdict.py", "if not claim.headline])", "if claim.headline])", f"{VERDICTS}::test_what_fails_beside_the_headline_is_counted"),
+    Mutant("cells-known-none", "studies/_cells.py", "        if not found:\n            raise UnknownCell", "        if found is None:\n            raise UnknownCell", f"{FAILURES}::test_known_cells_that_there_are_none_of_end_a_check"),
+    Mutant("cells-infinite", "studies/_cells.py", 'math.inf if self.number == "infinity"', 'math.nan if self.number == "infinity"', f"{FAILURES}::test_what_was_not_run_leaves_no_median"),
     Mutant("verdict-unknown", "studies/_verdict.py", "return _from_counts(sum(known), len(known))", "return _from_counts(sum(known), len(answers))", f"{VERDICTS}::test_a_claim_over_seeds"),
     Mutant("verdict-median", "studies/_verdict.py", "claim.holds(medians(by_seed))", "claim.holds(by_seed[0])", f"{VERDICTS}::test_a_claim_of_the_median_and_of_all_seeds"),
     Mutant("verdict-partly", "studies/_verdict.py", '"partly" if holds else "contradicted"', '"partly"', f"{VERDICTS}::test_a_claim_over_seeds"),
