@@ -262,8 +262,16 @@ INPUTS = {
 
 
 @pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.filterwarnings("ignore:the sequences have 7 to 14 steps")
 def test_inputs_that_are_no_tensor(name):
     torch.testing.assert_close(adapt(nn.LSTM(3, 4), INPUTS[name]).features, SEQUENCES)
+
+
+def test_sequences_that_are_cut_are_told():
+    with pytest.warns(UserWarning, match="the sequences have 7 to 14 steps: all are cut to their first 7"):
+        adapt(nn.LSTM(3, 4), INPUTS["packed, of several lengths"])
+    with pytest.warns(UserWarning, match="the sequences have 2 to 5 steps: all are cut to their first 2"):
+        adapt(nn.LSTM(3, 4, batch_first=True), [torch.randn(5, 3), torch.randn(2, 3)])
 
 
 def test_packed_sequences_for_a_layer_that_reads_batch_first():

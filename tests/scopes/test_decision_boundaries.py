@@ -70,8 +70,26 @@ def test_horizon_is_the_last_of_several_crossings():
     assert decay.first_below(profile, 0.01) == 2
 
 
-def test_first_below_begins_at_the_largest():
+def test_first_below_begins_where_the_past_is_first_felt():
     assert decay.first_below(np.array([1.0, 0.001, 1.0, 0.001]), 0.01) == 3
+    assert decay.first_below(np.array([1.0, 0.5, 0.001, 1.0]), 0.01) == 2  # before the largest
+    assert decay.first_below(np.array([1.0]), 0.01) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("past", "expected"),
+    [
+        ([1.0, 0.5, 0.02, 0.005], math.inf),  # it falls and does not come back
+        ([1.0, 0.5, 0.005, 0.02], math.inf),  # it wavers around the line
+        ([1.0, 0.5, 0.001, 0.02], math.inf),  # a tenth of the line is no gap yet
+        ([1.0, 0.5, 0.0009, 0.009, 0.01, 0.5], 5),  # there again from the line on
+        ([0.5, 0.0, 0.1, 0.0, 0.0, 1.0], 6),  # the last of two gaps
+        ([0.0, 0.0, 1.0, 0.5], math.inf),  # a delay line: nothing nearer, and no gap
+        ([0.0, 0.0], math.inf),
+    ],
+)
+def test_a_gap_is_deep_and_ends(past, expected):
+    assert decay.returns_at(np.array([2.0, *past]), 0.01) == expected
 
 
 @pytest.mark.parametrize(
@@ -114,6 +132,7 @@ def horizon_figures(**changes):
         "explodes_at": np.inf,
         "growth": 1.0,
         "receptive_field": np.inf,
+        "returns_at": np.inf,
     }
     return figures | {"strongest_lag": 1.0} | changes
 
@@ -157,7 +176,9 @@ NO_LAW = decay.Law("none", math.nan, math.nan, math.nan, math.nan)
 def test_horizon_sentence(changes, horizons, sentence):
     subject = SimpleNamespace(needs=None)
     assert (
-        _horizon._sentence(horizon_figures(**changes), NO_LAW, np.array(horizons), subject, 0.01, "gradients")
+        _horizon._sentence(
+            horizon_figures(**changes), NO_LAW, {"horizon": np.array(horizons)}, subject, 0.01, "gradients"
+        )
         == sentence
     )
 
@@ -165,12 +186,36 @@ def test_horizon_sentence(changes, horizons, sentence):
 def test_horizon_sentence_with_needs_and_law():
     law = decay.Law("exponential", 0.5, -1.0, 0.99, 3.0)
     sentence = _horizon._sentence(
-        horizon_figures(), law, np.array([8, 8]), SimpleNamespace(needs=12), 0.05, "gradients"
+        horizon_figures(), law, {"horizon": np.array([8, 8])}, SimpleNamespace(needs=12), 0.05, "gradients"
     )
     assert sentence == (
         "Gradients reach 8 steps back, then fall under 5 % of their largest; the task needs 12 (exponential, times "
         "0.5 per step)."
     )
+
+
+def test_horizon_sentence_of_a_curve_with_a_gap():
+    figures = horizon_figures(horizon=20.0, first_below=6.0, returns_at=18.0, at_need=0.0012)
+    spread = {"horizon": np.array([20, 20]), "first_below": np.array([5, 8])}
+    sentence = _horizon._sentence(figures, NO_LAW, spread, SimpleNamespace(needs=12), 0.01, "gradients")
+    assert sentence == (
+        "Gradients reach 5 steps back (4 to 7 over sequences and output steps), are then under 1 % of their largest, "
+        "and are there again 18 to 20 steps back, where the sequences begin; the task needs 12, where they are 0.0012 "
+        "of their largest."
+    )
+    figures |= {"horizon": 18.0}
+    spread = {"horizon": np.array([18, 18]), "first_below": np.array([6, 6])}
+    sentence = _horizon._sentence(figures, NO_LAW, spread, SimpleNamespace(needs=None), 0.01, "gradients")
+    assert sentence.endswith(
+        "reach 5 steps back, are then under 1 % of their largest, and are there again 18 steps back."
+    )
+
+
+@pytest.mark.parametrize(("at_need", "count"), [(0.01, 0), (0.0099, 1)])
+def test_horizon_warning_of_a_gap_at_the_need(at_need, count):
+    figures = horizon_figures(horizon=20.0, at_need=at_need)
+    said = _horizon._warnings(figures, SimpleNamespace(needs=12), 0.01, "gradients")
+    assert [text.split(",")[0] for text in said] == ["the gradient is gone 12 steps back"] * count
 
 
 @pytest.mark.parametrize(
@@ -184,13 +229,13 @@ def test_horizon_sentence_with_needs_and_law():
     ],
 )
 def test_horizon_warning_at_equality_with_the_need(needs, warning):
-    said = _horizon._warnings(horizon_figures(), SimpleNamespace(needs=needs), "gradients")
+    said = _horizon._warnings(horizon_figures(), SimpleNamespace(needs=needs), 0.01, "gradients")
     assert [text[: len(warning)] for text in said] == ([warning] if warning else [])
 
 
 @pytest.mark.parametrize(("needs", "count"), [(20, 0), (21, 1)])
 def test_horizon_warning_of_sequences_that_are_too_short(needs, count):
-    said = _horizon._warnings(horizon_figures(horizon=20.0), SimpleNamespace(needs=needs), "gradients")
+    said = _horizon._warnings(horizon_figures(horizon=20.0), SimpleNamespace(needs=needs), 0.01, "gradients")
     assert [text.split(":")[0] for text in said] == ["the sequences are shorter than what the task needs"] * count
 
 
@@ -452,3 +497,17 @@ def test_kind_of_a_bidirectional_layer():
 def test_finding_has_a_result_if_certified_or_estimated():
     statuses = ["certified", "estimated", "not applicable", "skipped", "failed"]
     assert [Finding("x", "X.", status).has_result for status in statuses] == [True, True, False, False, False]
+
+
+# Stability
+
+
+def test_pairs_that_come_nearer_do_not_contradict_small_differences_that_grow():
+    figures = {"typical_jacobian": 1.2, "largest_jacobian": 1.42, "typical_ratio": 0.834, "largest_ratio": 0.967}
+    assert _stability._sentence(figures, None, "not contractive") == (
+        "It is not contractive in every direction: small differences were stretched 1.2 times in the median, 1.42 "
+        "times at most (spectral norm of the Jacobian), although a step multiplied the distance of sampled pairs of "
+        "states by 0.834 in the median, by 0.967 at most; no proof applies to it."
+    )
+    apart = _stability._sentence(figures | {"largest_ratio": 1.0}, None, "not contractive")
+    assert apart.startswith("It is not contractive: a step multiplied the distance")

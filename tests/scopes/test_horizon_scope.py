@@ -6,7 +6,9 @@ import torch
 from torch import nn
 
 from mnemoscope import LSTM, RNN, LinearSystem, MemRNN, MnemoscopeError, RelRNN
+from mnemoscope.finding import Examination
 from mnemoscope.recurrence import Recurrence
+from mnemoscope.report import headlines
 from mnemoscope.scopes import horizon
 from mnemoscope.scopes._measures.decay import fit
 from mnemoscope.systems import DelayLine, LeakySum
@@ -103,6 +105,34 @@ def test_horizon_and_law_of_an_exponential():
     assert "the task needs 60" in found.sentence
     assert found.warnings
     assert list(found.series["horizon_by_sequence"]) == [44, 44, 44]
+
+
+class KeepsFirst(torch.nn.Module):
+    """A leaky sum of all inputs, and the first three: of what lies between nothing is left."""
+
+    batch_first = False
+
+    def forward(self, x):
+        y, outputs = torch.zeros_like(x[0]), []
+        for step in x:
+            y = 0.6 * y + step
+            outputs.append(y + x[:3].sum(0))
+        return torch.stack(outputs)
+
+
+def test_a_gap_in_the_memory_is_told():
+    x = torch.randn(60, 3, 2, dtype=torch.float64)
+    found = horizon(KeepsFirst(), x, needs=30, batch_first=False)
+    assert found.figures["horizon"] == 59
+    assert found.figures["first_below"] == 10  # 0.6^9 > 1 % > 0.6^10
+    assert found.figures["returns_at"] == 57
+    assert found.figures["at_need"] < 1e-6
+    assert "there again 57 to 59 steps back, where the sequences begin; the task needs 30, where they" in found.sentence
+    assert found.warnings[0].startswith("the gradient is gone 30 steps back, where the task needs it")
+    assert not horizon(KeepsFirst(), x, needs=58, batch_first=False).warnings
+    shown = headlines({"m": Examination({"horizon": found}, "", {"needs": "30"})})[0].values[0]
+    assert (shown.value, shown.tone) == ("9, and 57 to 59 steps", "bad")
+    assert shown.spread == "the first the same for all sequences and output steps"
 
 
 def test_agreement_after_two_prefixes():

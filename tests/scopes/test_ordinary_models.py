@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mnemoscope import examine
+from mnemoscope import MnemoscopeError, examine
 from mnemoscope.report import headlines
 from mnemoscope.scopes import Watch, horizon, recurrence
 
@@ -351,3 +351,26 @@ def test_an_attribute_that_holds_the_state_is_left_as_it_was():
 
 def test_recurrence_says_reads_all():
     assert "up to the last one" in recurrence(Forecaster(), torch.randn(4, 12, 3)).sentence
+
+
+class PackedClassifier(nn.Module):
+    """Reads padded sequences of given lengths."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru, self.head = nn.GRU(3, 8, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.head(self.gru(packed)[1][-1])
+
+
+def test_padding_does_not_count_as_memory():
+    model, x = PackedClassifier(), torch.randn(4, 30, 3)
+    whole = examine(model, x, kwargs={"lengths": torch.tensor([30] * 4)}, scopes=["horizon"])
+    filled_in = examine(model, x, scopes=["horizon"])
+    assert whole["horizon"].figures == filled_in["horizon"].figures
+    for lengths, ends in (([15] * 4, "15"), ([30, 20, 12, 30], "12 to 30")):
+        for given in (lengths, torch.tensor(lengths)):
+            with pytest.raises(MnemoscopeError, match=f"lengths says that sequences end after {ends} of 30 steps, and"):
+                examine(model, x, kwargs={"lengths": given}, scopes=["horizon"])

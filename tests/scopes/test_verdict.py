@@ -9,7 +9,7 @@ import pytest
 from mnemoscope.finding import Finding
 from mnemoscope.scopes._frame.verdict import BROKEN, verdict
 
-SUBJECT = SimpleNamespace(name="Net(3, 4)", steps=20)
+SUBJECT = SimpleNamespace(name="Net(3, 4)", steps=20, batch=4, needs=12)
 MEMORY, DYNAMICS, ADVICE = 0, 1, 2
 
 
@@ -21,9 +21,9 @@ def failed(scope, why="no luck"):
     return Finding(scope, f"{scope} failed.", "failed", why)
 
 
-def sentences(*findings):
+def sentences(*findings, **about):
     """Split the verdict of these findings into its three sentences; every made-up one ends with 'sentence.'"""
-    text = verdict({each.scope: each for each in findings}, SUBJECT)
+    text = verdict({each.scope: each for each in findings}, SimpleNamespace(**{**vars(SUBJECT), **about}))
     parts = [part if part.endswith(".") else f"{part}." for part in text.split(". ")]
     assert len(parts) == 3, text
     return parts
@@ -33,7 +33,7 @@ def test_verdict_of_nothing():
     assert sentences() == [
         "How far back Net(3, 4) remembers was not measured.",
         "Its dynamics were not measured.",
-        "Nothing calls for a change.",
+        "What to do cannot be said without its horizon.",
     ]
 
 
@@ -83,7 +83,7 @@ def test_failures_do_not_matter_if_the_horizon_was_measured():
 
 
 def test_failures_of_other_scopes_do_not_matter():
-    assert sentences(failed("stability"), failed("signal"))[ADVICE] == "Nothing calls for a change."
+    assert sentences(failed("stability"), finding("horizon"), failed("signal"))[ADVICE] == "Nothing calls for a change."
 
 
 @pytest.mark.parametrize("status", ["skipped", "not applicable"])
@@ -94,7 +94,11 @@ def test_what_was_not_measured_is_neither_a_result_nor_a_failure(status):
         finding("lyapunov", status),
         finding("truncation", status, figures={"bptt_window": 7}),
     )
-    assert parts == ["The recurrence sentence.", "Its dynamics were not measured.", "Nothing calls for a change."]
+    assert parts == [
+        "The recurrence sentence.",
+        "Its dynamics were not measured.",
+        "What to do cannot be said without its horizon.",
+    ]
 
 
 def test_dynamics_are_lyapunov_then_stability_then_smoothness():
@@ -131,16 +135,32 @@ def test_a_warning_comes_before_the_truncation_window():
 @pytest.mark.parametrize(
     ("window", "advice"),
     [
-        (19.0, "Backpropagation may run in chunks of 19 steps."),
-        (20.0, "Nothing calls for a change."),  # the whole sequence: nothing is cut
-        (21.0, "Nothing calls for a change."),
+        (10.0, "Backpropagation may run in chunks of 10 steps."),
+        (11.0, "Nothing calls for a change."),  # two chunks, one of them short: hardly anything is gained
+        (20.0, "Nothing calls for a change."),
         (float("inf"), "Nothing calls for a change."),
         (float("nan"), "Nothing calls for a change."),
     ],
 )
 def test_truncation_window_against_the_length_of_the_sequences(window, advice):
-    assert sentences(finding("truncation", figures={"bptt_window": window}))[ADVICE] == advice
+    given = finding("horizon"), finding("truncation", figures={"bptt_window": window})
+    assert sentences(*given)[ADVICE] == advice
 
 
 def test_truncation_without_a_step_gives_no_window():
-    assert sentences(finding("truncation", figures={"window": 3}))[ADVICE] == "Nothing calls for a change."
+    given = finding("horizon"), finding("truncation", figures={"window": 3})
+    assert sentences(*given)[ADVICE] == "Nothing calls for a change."
+
+
+def test_advice_without_a_warning():
+    reached = finding("horizon")
+    assert sentences(reached)[ADVICE] == "Nothing calls for a change."
+    depends = "Whether that is enough depends on the task: say how many steps back it needs (needs)."
+    assert sentences(reached, needs=None)[ADVICE] == depends
+    turned = (
+        "What to do: look at the layout: these are 40 sequences of 4 steps; if they are 4 of 40, pass the other "
+        "batch_first."
+    )
+    assert sentences(reached, steps=4, batch=40)[ADVICE] == turned
+    assert sentences(reached, steps=4, batch=4)[ADVICE] == "Nothing calls for a change."
+    assert sentences(reached, steps=10, batch=40)[ADVICE] == "Nothing calls for a change."

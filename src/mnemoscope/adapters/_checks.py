@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def _as_tensor(inputs: Any, model: Any) -> Tensor:
         return inputs
     if isinstance(inputs, PackedSequence):
         padded, lengths = pad_packed_sequence(inputs)
-        padded = padded[: int(lengths.min())]
+        padded = padded[: _shortest(lengths.tolist())]
         return padded.transpose(0, 1) if getattr(model, "batch_first", False) is True else padded
     try:
         if isinstance(inputs, np.ndarray):
@@ -58,8 +59,18 @@ def _from_list(inputs: Any) -> Tensor:
         raise ValueError("the sequences of the list have different numbers of dimensions")
     if rows[0].dim() == 0:
         return torch.stack(rows)
-    shortest = min(len(row) for row in rows)
+    shortest = _shortest([len(row) for row in rows])
     return torch.stack([row[:shortest] for row in rows])
+
+
+def _shortest(lengths: list[int]) -> int:
+    """Return the shortest length, and say so if there are longer ones."""
+    shortest, longest = min(lengths), max(lengths)
+    if shortest < longest:
+        warnings.warn(
+            f"the sequences have {shortest} to {longest} steps: all are cut to their first {shortest}", stacklevel=2
+        )
+    return shortest
 
 
 def _as_weights(tensor: Tensor, model: Any) -> Tensor:

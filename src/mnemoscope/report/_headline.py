@@ -183,11 +183,17 @@ def _horizon(examination: Examination) -> HeadlineParts:
 
     # A horizon at the last lag means that the gradient was still there where the sequences began.
     to_the_start = not horizon < lags
-    value = f"all {format_number(lags)} steps" if to_the_start else f"{format_number(max(horizon, 0))} steps"
+    returns_at = _figure(examination, "horizon", "returns_at")
+    has_gap = math.isfinite(returns_at)
+    if has_gap:
+        reach = _figure(examination, "horizon", "first_below") - 1
+        value = f"{format_number(reach)}, and {format_number(returns_at)} to {format_number(horizon)} steps"
+    else:
+        value = f"all {format_number(lags)} steps" if to_the_start else f"{format_number(max(horizon, 0))} steps"
     needs = needs_of(examination)
     if needs is None:
-        return value, "" if to_the_start else f"of {format_number(lags)} looked at", "", status
-    enough = horizon >= min(needs, lags)
+        return value, "" if to_the_start and not has_gap else f"of {format_number(lags)} looked at", "", status
+    enough = horizon >= min(needs, lags) and not _figure(examination, "horizon", "at_need") < VANISHED
     return value, f"{NEEDS} {format_number(needs)}", "good" if enough else "bad", status
 
 
@@ -196,6 +202,9 @@ def _horizon_spread(examination: Examination) -> str:
     found = examination.findings["horizon"].spread.get("horizon")
     if found is None or math.isfinite(_figure(examination, "horizon", "explodes_at")):
         return ""
+    falls = examination.findings["horizon"].spread.get("first_below")
+    if falls is not None and math.isfinite(_figure(examination, "horizon", "returns_at")):
+        return f"the first {_range_over(falls - 1, 'sequences and output steps')}"
     return _range_over(found.clip(0), "sequences and output steps")
 
 

@@ -36,10 +36,10 @@ On a logarithmic axis a straight line down means exponential forgetting, the fat
 networks; a curve that levels off is a power law or a memory. The band holds the middle half of the
 sequences and output steps.
 
-If the curve is under 1 % from the line “the task needs” on, training cannot find the dependency by
-gradients. A network that looks something up may lie low in between and rise where the thing is. A
-curve that climbs past 100 times its start and stays there means exploding gradients; one that
-comes back is transient growth.
+If the curve is under 1 % at the line “the task needs”, training cannot find the dependency by
+gradients. A network that looks something up may lie low in between and rise where the thing is: the
+horizon is where it is last above 1 %, and a gap before that is told. A curve that climbs past 100
+times its start and stays there means exploding gradients; one that comes back is transient growth.
 
 “By states” leaves the input weights out: it shows the recurrence alone.
 """
@@ -79,8 +79,11 @@ def horizon(
     `horizon_by_sequence` (B,).
 
     Figures: `horizon`, the last lag with at least `fraction` of the largest size at lags >= 1 (spread: 5 % and 95 %
-    quantiles over sequences and end steps); `first_below`, the first lag after the largest with less; `present`, the
-    size at lag 0 relative to that largest one; `strongest_lag`, where it is; `horizon_of_states`; `lags`, how many were
+    quantiles over sequences and end steps); `first_below`, the first lag with less after one that has it (spread as
+    before); `returns_at`, from where on the size is back there if it fell under a tenth of that in between, as in a
+    memory that keeps its first states: the lags before it have no gradient to speak of; infinity if there is no gap;
+    `at_need`, the size at the lag that the task needs, or at the last one, relative to the largest; `present`, the size
+    at lag 0 relative to that largest one; `strongest_lag`, where it is; `horizon_of_states`; `lags`, how many were
     looked at; `rate` per step and `exponent` of the two laws, `fit_quality`; `growth`, the largest size relative to the
     start of the curve; `explodes_at`, from where on it stays above 100 times its start; `receptive_field`, how many of
     the last inputs an output depends on if it depends on no earlier one, infinity if that is not seen; `agreement`,
@@ -101,7 +104,7 @@ def horizon(
     # Gradients of outputs by every earlier input, and by every earlier state.
     by_input, by_state = _gradients(subject, fraction, directions, ends, states)
     subject.report(0.6)
-    figures, law = _figures(by_input, fraction, subject.dtype)
+    figures, law = _figures(by_input, fraction, subject)
     if figures["explodes_at"] == math.inf:  # then infinite outputs are not a result of the explosion
         subject.check_finite_outputs()
     figures |= _exact_figures(subject, by_input, figures)
@@ -109,6 +112,10 @@ def horizon(
     single = _horizons(by_input, fraction, subject.dtype)
     series["horizon_by_sequence"] = np.median(single, 0)
     spread["horizon"] = _horizon_range(by_input, single, figures["horizon"])
+    if np.isfinite(figures["returns_at"]):
+        falls = [decay.first_below(profile, fraction) for profile in _profiles(by_input)]
+        known = [fall for fall in falls if fall < math.inf]
+        spread["first_below"] = widened(np.array(known or [figures["first_below"]]), figures["first_below"])
     if by_state is not None:
         state_series, state_spread = _series("state_gradient", by_state)
         series |= state_series
@@ -133,13 +140,13 @@ def horizon(
         series["difference_after_prefix"] = difference
     return Finding(
         "horizon",
-        _sentence(figures, law, spread["horizon"], subject, fraction, by_input.measured),
+        _sentence(figures, law, spread, subject, fraction, by_input.measured),
         "estimated",
         figures=figures,
         series=series,
         spread=spread,
         labels={"law": law.name, "measured": by_input.measured},
-        warnings=(*filter(None, [subject.loss_problem]), *_warnings(figures, subject, by_input.measured)),
+        warnings=(*filter(None, [subject.loss_problem]), *_warnings(figures, subject, fraction, by_input.measured)),
         assumptions=("these output steps are typical of the others", "these sequences are typical of the data"),
         method=_method(by_input, subject.batch),
     )
@@ -190,7 +197,8 @@ def _series(name: str, norms: JacobianNorms) -> tuple[dict[str, np.ndarray], dic
     return series, {name: quartiles}
 
 
-def _figures(norms: JacobianNorms, fraction: float, dtype: torch.dtype) -> tuple[dict[str, float], decay.Law]:
+def _figures(norms: JacobianNorms, fraction: float, subject: Subject) -> tuple[dict[str, float], decay.Law]:
+    dtype = subject.dtype
     profile = decay.typical(norms.frobenius)
     if not np.isfinite(profile[0]):  # NaN at lag 0 is not an explosion in the backward pass
         raise MnemoscopeError(
@@ -203,6 +211,7 @@ def _figures(norms: JacobianNorms, fraction: float, dtype: torch.dtype) -> tuple
     figures = {
         "horizon": decay.horizon(profile, fraction, rounding(dtype)),
         "first_below": decay.first_below(profile, fraction),
+        "returns_at": decay.returns_at(profile, fraction),
         "present": profile[0] / strongest if strongest > 0 else np.inf,
         "strongest_lag": 1 + profile[1:].argmax(),
         "lags": len(profile) - 1,
@@ -212,6 +221,8 @@ def _figures(norms: JacobianNorms, fraction: float, dtype: torch.dtype) -> tuple
         "growth": profile.max() / positive[0] if len(positive) else np.nan,
         "explodes_at": decay.explodes_at(profile, EXPLOSION),
     }
+    if subject.needs is not None and figures["horizon"] > 0:
+        figures["at_need"] = profile[min(int(subject.needs), len(profile) - 1)] / strongest
     return {name: float(value) for name, value in figures.items()}, law
 
 
@@ -256,9 +267,13 @@ def _reads_from_the_front(subject: Subject, norms: JacobianNorms, growth: float)
 
 def _horizons(norms: JacobianNorms, fraction: float, dtype: torch.dtype) -> np.ndarray:
     """Return the horizon of every sequence seen from each of its end steps, (end steps, B)."""
-    profiles = [column[: end + 1] for column, end in zip(norms.frobenius.T, norms.ends.flat, strict=True)]
-    horizons = [decay.horizon(profile, fraction, rounding(dtype)) for profile in profiles]
+    horizons = [decay.horizon(profile, fraction, rounding(dtype)) for profile in _profiles(norms)]
     return np.array(horizons).reshape(norms.ends.shape)
+
+
+def _profiles(norms: JacobianNorms) -> list[np.ndarray]:
+    """Return the profile of every sequence seen from each of its end steps, as far back as it goes."""
+    return [column[: end + 1] for column, end in zip(norms.frobenius.T, norms.ends.flat, strict=True)]
 
 
 def _horizon_range(norms: JacobianNorms, single: np.ndarray, horizon: float) -> np.ndarray:
@@ -301,9 +316,15 @@ def _difference_after_prefix(subject: Subject) -> np.ndarray | None:
 
 
 def _sentence(
-    figures: dict[str, float], law: decay.Law, horizons: np.ndarray, subject: Subject, fraction: float, measured: str
+    figures: dict[str, float],
+    law: decay.Law,
+    spread: dict[str, np.ndarray],
+    subject: Subject,
+    fraction: float,
+    measured: str,
 ) -> str:
     horizon, lags = int(figures["horizon"]), int(figures["lags"])
+    horizons = spread["horizon"]
     subjects = "Gradients" if measured == "gradients" else "Changes of inputs"
     if figures["explodes_at"] < np.inf:
         grown = f"{figures['growth']:.2g} times their size" if np.isfinite(figures["growth"]) else "infinity"
@@ -312,6 +333,14 @@ def _sentence(
         result = "No gradient reaches any input"
     elif horizon == 0:
         result = f"{subjects} reach the present input only, none earlier"
+    elif np.isfinite(figures["returns_at"]):
+        first, again = int(figures["first_below"]) - 1, int(figures["returns_at"])
+        where = ", where the sequences begin" if horizon == lags else _range(horizons)
+        result = (
+            f"{subjects} reach {_steps(first)} back{_range(spread['first_below'] - 1)}, are then under "
+            f"{100 * fraction:g} % of their largest, and are there again "
+            f"{f'{again} to {horizon}' if again < horizon else again} steps back{where}"
+        )
     elif horizon == lags:
         over = "the one step that was" if lags == 1 else f"all {lags} steps that were"
         result = f"{subjects} reach back over {over} looked at{_range(horizons)}"
@@ -324,7 +353,9 @@ def _sentence(
         result += f"; the output depends on the last {_steps(int(figures['receptive_field']))} and on nothing earlier"
     if horizon > 0 and figures["present"] > 1 / fraction:
         result += f"; the present input weighs {figures['present']:.2g} times the strongest earlier one"
-    need = f"; the task needs {subject.needs:g}" if subject.needs is not None else ""
+    need = "" if subject.needs is None else f"; the task needs {subject.needs:g}"
+    if need and np.isfinite(figures["returns_at"]):
+        need += f", where they are {figures['at_need']:.2g} of their largest"
     return f"{result}{need}{_law_in_words(law)}."
 
 
@@ -345,7 +376,7 @@ def _law_in_words(law: decay.Law) -> str:
     return f" (exponential, times {law.rate:.3g} per step)"
 
 
-def _warnings(figures: dict[str, float], subject: Subject, measured: str) -> tuple[str, ...]:
+def _warnings(figures: dict[str, float], subject: Subject, fraction: float, measured: str) -> tuple[str, ...]:
     if measured == "changes":
         return (
             "no gradient leads from the outputs to the inputs: examine the model before it was quantized or detached",
@@ -354,6 +385,11 @@ def _warnings(figures: dict[str, float], subject: Subject, measured: str) -> tup
         return ("gradients explode: clip them, shorten the sequences, or use an orthogonal or stable recurrence",)
     if subject.needs is not None and figures["horizon"] < min(subject.needs, figures["lags"]):
         return ("gradients do not reach as far as the task needs: a layer that reaches further is RelLSTM or ExpRNN",)
+    if figures.get("at_need", math.inf) < fraction:
+        return (
+            f"the gradient is gone {subject.needs:g} steps back, where the task needs it, though there is one further "
+            "back: train longer, or give a layer with attention more slots (buffer, relevant)",
+        )
     if subject.needs is not None and subject.needs > figures["lags"]:
         return (f"the sequences are shorter than what the task needs: give more than {subject.needs:g} steps",)
     return ()

@@ -245,11 +245,15 @@ def _sentence(figures: dict[str, float], certificate: Certificate | None, regime
         f"{figures['largest_jacobian']:.3g} times at most (spectral norm of the Jacobian)"
     )
     if "largest_ratio" in figures:
-        stretched = (
+        pairs = (
             f"a step multiplied the distance of sampled pairs of states by {figures['typical_ratio']:.3g} in the "
-            f"median, by {figures['largest_ratio']:.3g} at most; {stretched}"
+            f"median, by {figures['largest_ratio']:.3g} at most"
         )
-    proof = "no proof is known for such a model" if certificate is None else "its weights allow no proof of stability"
+        # Pairs far apart may all come nearer although some small differences grow.
+        came_nearer = figures["largest_ratio"] < 1 <= figures["typical_jacobian"]
+        stretched = f"{stretched}, although {pairs}" if came_nearer else f"{pairs}; {stretched}"
+        regime = f"{regime} in every direction" if came_nearer else regime
+    proof = "no proof applies to it" if certificate is None else "its weights allow no proof of stability"
     return f"It is {regime}: {stretched}; {proof}."
 
 

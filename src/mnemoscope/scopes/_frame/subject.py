@@ -255,6 +255,7 @@ def subject_of(
         is_known = adapted.layout in (Layout.CHANNELS_FIRST, Layout.UNBATCHED)
         if by_targets not in (None, adapted.batch_first) and not is_known:
             adapted = adapt(model, inputs, by_targets, **options)
+        _check_lengths(kwargs or {}, adapted)
         repetition = find_repetition(adapted.run, adapted.features, before, adapted.outputs)
         adapted = _what_repeats(replace(adapted, outputs=None), repetition)
     return Subject(model, adapted, targets, loss, needs, seed, progress, deadline, repetition)
@@ -266,6 +267,21 @@ def _shape(value: Any) -> Any:
 
 def _described(value: Any) -> str:
     return f"numbers of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def _check_lengths(kwargs: Mapping[str, Any], adapted: Adapted) -> None:
+    """Refuse sequences that end before the last step: lags would count the padding."""
+    steps, batch = adapted.features.shape[:2]
+    for name, value in kwargs.items():
+        lengths = torch.as_tensor(value) if isinstance(value, Tensor | list | tuple) and "len" in name.lower() else None
+        if lengths is None or lengths.shape != (batch,) or not bool((lengths < steps).any()):
+            continue
+        shortest, longest = int(lengths.min()), int(lengths.max())
+        ends = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
+        raise MnemoscopeError(
+            f"{name} says that sequences end after {ends} of {steps} steps, and steps back are counted from the end: "
+            f"give sequences of one length, as the first {shortest} steps of all, and leave out {name}"
+        )
 
 
 def _what_repeats(adapted: Adapted, repetition: Repetition) -> Adapted:

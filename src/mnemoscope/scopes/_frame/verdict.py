@@ -14,6 +14,8 @@ UNREPEATED = ("keeps state between calls", "is random", "changes between calls")
 BROKEN = ("runs over the batch", "mixes sequences", "memoryless", "detached")
 """Kinds of model, found by the scope `recurrence`, for which a memory horizon means nothing."""
 
+FEW_STEPS = 10  # fewer are seldom meant as a sequence
+
 DYNAMICS = ("lyapunov", "stability", "smoothness")
 """Scopes whose sentence describes the dynamics, the most telling first."""
 
@@ -65,9 +67,18 @@ def _advice(results: Mapping[str, Finding], failures: list[str], subject: Subjec
     for finding in [*first, *results.values()]:
         if finding.warnings:
             return f"What to do: {finding.warnings[0]}."
+    if subject.steps < FEW_STEPS and subject.steps < subject.batch:
+        turned = f"if they are {subject.steps} of {subject.batch}, pass the other batch_first"
+        return (
+            f"What to do: look at the layout: these are {subject.batch} sequences of {subject.steps} steps; {turned}."
+        )
     window = math.inf
     if "truncation" in results:
         window = results["truncation"].figures.get("bptt_window", math.inf)
-    if window < subject.steps:
+    if 2 * window <= subject.steps:
         return f"Backpropagation may run in chunks of {window:.0f} step{'' if window == 1 else 's'}."
+    if "horizon" not in results:
+        return "What to do cannot be said without its horizon."
+    if subject.needs is None:
+        return "Whether that is enough depends on the task: say how many steps back it needs (needs)."
     return "Nothing calls for a change."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 LEAST_QUALITY = 0.9
+GAP = 0.1  # of the line under which a profile counts as gone: below it lies a gap
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,31 @@ def last_above(profile: np.ndarray, level: float) -> int:
 
 
 def first_below(profile: np.ndarray, fraction: float) -> float:
-    """Return the first lag after the largest past value that is under `fraction` of it; infinity if there is none."""
-    if len(profile) < 2:
+    """Return the first lag k >= 2 under `fraction` of the largest past value, after one that is not; or infinity."""
+    above = profile >= fraction * strongest_past(profile)
+    reached = np.nonzero(above[1:])[0]
+    if not len(reached):
         return math.inf
-    begin = 1 + int(np.argmax(profile[1:]))
-    below = np.nonzero(~(profile[begin:] >= fraction * profile[begin]))[0]
+    begin = 1 + int(reached[0])
+    below = np.nonzero(~above[begin:])[0]
     return float(begin + below[0]) if len(below) else math.inf
+
+
+def returns_at(profile: np.ndarray, fraction: float) -> float:
+    """Return the lag from which on a profile is there again after a gap; infinity if there is no gap.
+
+    There: at least `fraction` of the largest past value. In a gap it falls under a tenth of that: a profile that
+    wavers around the line has none. Of several gaps it is the last one.
+    """
+    level = fraction * strongest_past(profile)
+    first, last = first_below(profile, fraction), last_above(profile, level)
+    if not first < last:
+        return math.inf
+    gap = np.nonzero(profile[int(first) : last] < GAP * level)[0]
+    if not len(gap):
+        return math.inf
+    after = int(first) + int(gap[-1]) + 1
+    return float(after + np.nonzero(profile[after:] >= level)[0][0])
 
 
 def explodes_at(profile: np.ndarray, times: float) -> float:
