@@ -123,13 +123,16 @@ def test_dynamics_headline_takes_what_is_proved_then_the_exponent_then_the_norm(
     ("window", "shown"),
     [
         (63.0, ("63 steps", "keep the gradient within 1 %", "")),
-        (64.0, ("all 64 steps", "no shorter one keeps the gradient", "")),
-        (np.inf, ("all 64 steps", "no shorter one keeps the gradient", "")),
+        (64.0, ("all 64 steps", "no fewer keep the gradient within 1 %", "")),
+        (np.inf, ("all 64 steps", "no fewer keep the gradient within 1 %", "")),
     ],
 )
 def test_bptt_window_headline_at_equality(window, shown):
     truncation = Finding("truncation", "T.", "estimated", figures={"bptt_window": window, "steps": 64.0})
     assert headline(2, examined(truncation=truncation)) == shown
+    truncation.figures["bptt_window_coarse"] = 20.0
+    value, remark, tone = shown
+    assert headline(2, examined(truncation=truncation)) == (value, f"{remark}; 20 keep it within 10 %", tone)
 
 
 @pytest.mark.parametrize(

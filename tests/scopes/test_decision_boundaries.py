@@ -291,8 +291,26 @@ def test_a_range_holds_its_figure():
         (
             {"window": 20.0, "bptt_window": 20.0, "bptt_window_measured": 20.0},
             None,
-            "No window shorter than the 20 steps looked at gives its last output to 1 %; backpropagation needs all 20 "
-            "steps.",
+            "No window shorter than the 20 steps looked at gives its last output to 1 %; no chunks shorter than the 20 "
+            "steps give the gradient to 1 %.",
+        ),
+        (
+            {"window": 20.0, "bptt_window": 20.0, "bptt_window_measured": 20.0, "bptt_window_coarse": 12.0},
+            None,
+            "No window shorter than the 20 steps looked at gives its last output to 1 %; no chunks shorter than the 20 "
+            "steps give the gradient to 1 %; those of 12 give it to 10 %.",
+        ),
+        (
+            {"window": 20.0, "bptt_window": 14.0, "bptt_window_measured": 14.0, "bptt_window_coarse": 3.0},
+            None,
+            "No window shorter than the 20 steps looked at gives its last output to 1 %; backpropagation in chunks of "
+            "14 steps gives the gradient to 1 %, of 3 to 10 %.",
+        ),
+        (
+            {"window": 1.0, "output_variation": 0.01},
+            None,
+            "Its last output hardly depends on the inputs: from sequence to sequence it varies by 0.01 of its size, so "
+            "no window can be told.",
         ),
         (
             {"window": 20.0, "certified_window": 24.0},

@@ -242,9 +242,11 @@ def _window(examination: Examination) -> HeadlineParts:
     if math.isnan(window):
         return _missing(examination, "truncation")
     status = _status(examination, "truncation", "bptt_window")
+    coarse = _figure(examination, "truncation", "bptt_window_coarse")
+    shorter = f"; {format_number(coarse)} keep it within 10 %" if coarse < min(window, steps) else ""
     if not window < steps:
-        return f"all {format_number(steps)} steps", "no shorter one keeps the gradient", "", status
-    return f"{format_number(window)} steps", "keep the gradient within 1 %", "", status
+        return f"all {format_number(steps)} steps", f"no fewer keep the gradient within 1 %{shorter}", "", status
+    return f"{format_number(window)} steps", f"keep the gradient within 1 %{shorter}", "", status
 
 
 def _window_spread(examination: Examination) -> str:

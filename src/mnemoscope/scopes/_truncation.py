@@ -19,6 +19,8 @@ from mnemoscope.scopes._measures.rounding import negligible
 from mnemoscope.scopes._measures.truncation_bounds import truncation_bounds
 from mnemoscope.scopes._measures.windows import shortest, shortest_near, widened
 
+COARSE = 10  # times the error: a second chunk that is told
+
 HELP = """
 “Outputs” compares a run over the last k inputs with the run over all of them. The window is safe
 from where its curve stays under the 1 % line.
@@ -26,7 +28,8 @@ from where its curve stays under the 1 % line.
 “Backpropagation in chunks” is truncated BPTT as it is used in training: the sequence is cut into
 chunks of k steps, the state is carried on from chunk to chunk, the gradient is not. Its error is
 that of the gradient of the loss at every step, against backpropagation through the whole sequence.
-It falls slowly: the first steps of every chunk always lose what came before.
+It falls slowly: the first steps of every chunk always lose what came before. Training bears more
+than 1 %, which is why the chunk for 10 % is told, too.
 
 Where a bound is drawn it holds for every sequence whose inputs are no larger, not only for these.
 """
@@ -58,20 +61,22 @@ def truncation(
 
     Series over the windows tried, `window` (K,): `output_error`, ||y_T - y_T^k|| of the worst sequence, and
     `typical_output_error`, the median, relative to the median ||y_T||; `bptt_error`, of backpropagation in chunks of k
-    steps between which the state is carried on and detached, relative to the whole gradient of the loss at every step:
-    the given one if the recurrence is the whole model, else the mean of 1/2 ||y_t||^2; `gradient_error`, of the model
-    that sees the last k inputs alone, for 1/2 ||y_T||^2; `output_bound` (Proposition 1) and `gradient_bound` (Lemma 2,
-    corrected, for `gradient_error`) on the same scales, if certified.
+    steps, the last a whole one, between which the state is carried on and detached, relative to the whole gradient of
+    the loss at every step: the given one if the recurrence is the whole model, else the mean of 1/2 ||y_t||^2;
+    `gradient_error`, of the model that sees the last k inputs alone, for 1/2 ||y_T||^2; `output_bound` (Proposition 1)
+    and `gradient_bound` (Lemma 2, corrected, for `gradient_error`) on the same scales, if certified.
 
     Figures: `window`, the shortest from which on outputs stay within `error`, found by bisection between the windows
-    tried; `gradient_window`, the same for `gradient_error`; `bptt_window`, the same for chunks, but never below what
-    the task needs; `bptt_window_measured`, without regard to that; `certified_window` (Proposition 1) and
-    `trained_window` (Theorem 1, for `updates` steps of size rate / t; a proof only if training keeps the weights as
-    stable and as small as they are now); `lambda_fit` of k lambda^k fitted to `gradient_error`; `steps`, the length of
-    the sequences. Spread: of `window`, 5 % and 95 % quantiles over sequences; of `bptt_window` and
-    `bptt_window_measured`, the least and the largest over four groups of sequences, each with its part of the gradient,
-    looked for near that of all. Labels: `ends`, which outputs were looked at; `loss`; `over`, how many groups;
-    `gradient`, "zero" or "not finite", if there is none to compare with.
+    tried; `output_variation`, the median distance of these outputs from their mean over sequences, relative to their
+    size, if the sequences differ; `gradient_window`, as `window` for `gradient_error`; `bptt_window`, the same for
+    chunks, but never below what the task needs; `bptt_window_measured`, without regard to that; `bptt_window_coarse`,
+    that for ten times the `error`, if that is below 1; `certified_window` (Proposition 1) and `trained_window` (Theorem
+    1, for `updates` steps of size rate / t; a proof only if training keeps the weights as stable and as small as they
+    are now); `lambda_fit` of k lambda^k fitted to `gradient_error`; `steps`, the length of the sequences. Spread: of
+    `window`, 5 % and 95 % quantiles over sequences; of `bptt_window` and `bptt_window_measured`, the least and the
+    largest over four groups of sequences, each with its part of the gradient, looked for near that of all. Labels:
+    `ends`, which outputs were looked at; `loss`; `over`, how many groups; `gradient`, "zero" or "not finite", if
+    there is none to compare with.
 
     Args:
         error: the relative difference that is allowed.
@@ -98,6 +103,8 @@ def truncation(
     series = arrays(window=lengths, output_error=errors.amax(1), typical_output_error=errors.quantile(0.5, 1))
     window = shortest(lengths, series["output_error"], error, lambda k: float(outputs.errors(k).max()))
     figures = {"window": window, "steps": float(subject.steps)}
+    if bool((subject.features != subject.features[:, :1]).any()):
+        figures["output_variation"] = outputs.variation
     spread = {}
     if subject.batch > 1 and window < math.inf:
         spread["window"] = widened(_windows_of_sequences(outputs, int(window), lengths, error), window)
@@ -149,6 +156,7 @@ class _Outputs:
 
     Attributes:
         size: the median norm of these outputs; the largest if the median is zero.
+        variation: the median distance of these outputs from their mean over sequences, relative to `size`.
         both_ends: True if the model reads later inputs.
     """
 
@@ -163,6 +171,9 @@ class _Outputs:
         ends = torch.cat([self._last, self._first]) if self.both_ends else self._last
         sizes = torch.linalg.vector_norm(ends, ord=order, dim=-1)
         self.size = float(sizes.quantile(0.5)) or float(sizes.max())
+        centered = [end - end.mean(0) for end in ((self._last, self._first) if self.both_ends else (self._last,))]
+        distances = torch.linalg.vector_norm(torch.cat(centered), ord=order, dim=-1)
+        self.variation = float(distances.quantile(0.5)) / self.size if self.size else math.nan
 
     @torch.no_grad()
     def errors(self, k: int) -> Tensor:
@@ -252,6 +263,8 @@ def _measure_gradients(subject: Subject, weights: list[Tensor], lengths: np.ndar
         "bptt_window_measured": measured,
         "lambda_fit": _fit_lambda(lengths, series["gradient_error"]),
     }
+    if COARSE * error < 1:
+        figures["bptt_window_coarse"] = shortest(lengths, series["bptt_error"], COARSE * error, chunks.error)
 
     # What groups of sequences make of the chunks alone.
     subject.report(0.8)
@@ -298,7 +311,12 @@ def _sentence(
     percent = f"{100 * error:g} %"
     outputs = f"{labels['ends']} output"
     over = _range(spread.get("window"), "sequences")
-    if not window < steps:
+    if window == 1 and figures.get("output_variation", math.inf) <= error:
+        sentence = (
+            f"Its {outputs} hardly depends on the inputs: from sequence to sequence it varies by "
+            f"{figures['output_variation']:.2g} of its size, so no window can be told"
+        )
+    elif not window < steps:
         sentence = f"No window shorter than the {steps:.0f} steps looked at gives its {outputs} to {percent}{over}"
     elif labels["ends"] == "first and last":
         sentence = (
@@ -316,7 +334,7 @@ def _sentence(
     if "bptt_window" not in figures:
         return f"{sentence}{WITHOUT_GRADIENT[str(labels.get('gradient', ''))]}."
     over = _range(spread.get("bptt_window_measured"), str(labels.get("over", "")))
-    return f"{sentence}; {_chunks_in_words(figures, over, percent, needs)}."
+    return f"{sentence}; {_chunks_in_words(figures, over, error, needs)}."
 
 
 def _range(windows: np.ndarray | None, over: str) -> str:
@@ -326,16 +344,22 @@ def _range(windows: np.ndarray | None, over: str) -> str:
     return f" ({windows[0]:.0f} to {windows[1]:.0f} over {over})"
 
 
-def _chunks_in_words(figures: dict[str, float], over: str, percent: str, needs: float | None) -> str:
+def _chunks_in_words(figures: dict[str, float], over: str, error: float, needs: float | None) -> str:
     window, measured, steps = figures["bptt_window"], figures["bptt_window_measured"], figures["steps"]
+    coarse = figures.get("bptt_window_coarse", math.inf)
+    percent, coarsely = f"{100 * error:g} %", f"{100 * COARSE * error:g} %"
     if measured < window and needs is not None:
         return (
             f"chunks of {measured:.0f} {_steps(measured)}{over} give the gradient to {percent}, but the task needs "
             f"{needs:g} steps back: backpropagate through {'all' if window >= steps else 'at least'} {window:.0f}"
         )
     if window < steps:
-        return f"backpropagation in chunks of {window:.0f} {_steps(window)}{over} gives the gradient to {percent}"
-    return f"backpropagation needs all {steps:.0f} steps{over}"
+        shorter = f", of {coarse:.0f} to {coarsely}" if coarse < window else ""
+        return (
+            f"backpropagation in chunks of {window:.0f} {_steps(window)}{over} gives the gradient to {percent}{shorter}"
+        )
+    shorter = f"; those of {coarse:.0f} give it to {coarsely}" if coarse < steps else ""
+    return f"no chunks shorter than the {steps:.0f} steps{over} give the gradient to {percent}{shorter}"
 
 
 def _steps(count: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -98,7 +99,7 @@ _BOUNDS = (("output_bound", "outputs, proved bound"), ("gradient_bound", "gradie
 @draws_scope
 def truncation(shown: Sequence[View]) -> list[Chart]:
     """What is lost by a shorter window."""
-    errors = lines_by_kind(shown, _ERRORS, x="window")
+    errors = [_without_zeros(line) for line in lines_by_kind(shown, _ERRORS, x="window")]
     bounds = lines_by_kind(shown, _BOUNDS, x="window", first=len(_ERRORS))
     chart = Chart(
         "truncation-error",
@@ -109,6 +110,11 @@ def truncation(shown: Sequence[View]) -> list[Chart]:
         finite_markers([*need_markers(shown), Marker("y", ONE_PERCENT, "1 %: counted as the same")]),
     )
     return [chart]
+
+
+def _without_zeros(line: Line) -> Line:
+    """The window of all steps has no error, which a logarithmic axis cannot show: its line ends before it."""
+    return replace(line, y=np.where(line.y > 0, line.y, np.nan))
 
 
 @draws_scope

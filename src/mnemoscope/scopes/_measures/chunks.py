@@ -82,11 +82,17 @@ class Chunks:
         return torch.autograd.grad(self._loss_of(y), y)[0]
 
     def _outputs(self, k: int, rows: Tensor | None = None) -> Tensor:
-        """Return outputs (T, B, m), made in chunks of k steps; of some of the sequences, if given."""
+        """Return outputs (T, B, m), made in chunks of k steps; of some of the sequences, if given.
+
+        The last chunk is a whole one, the first may be shorter: else a loss at the last step alone would be a matter of
+        what is left over after the whole chunks.
+        """
         x = self._subject.recurrence_inputs
         state: State | None = None
         outputs = []
-        for chunk in (x if rows is None else x[:, rows]).split(k):
+        first = len(x) % k
+        lengths = [*([first] if first else []), *[k] * (len(x) // k)]
+        for chunk in (x if rows is None else x[:, rows]).split(lengths):
             y, state = self._subject.recurrence(chunk, state)
             state = detach(state)
             outputs.append(y)
