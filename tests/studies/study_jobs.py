@@ -33,11 +33,11 @@ def breaks(*, value: float) -> Mapping[str, Any]:
     raise KeyError(value)
 
 
-def trained() -> Study:
+def trained(updates: int = 5) -> Study:
     """A study of two runs, shared by its two sizes, and their norms."""
 
     def jobs(scale, seed):
-        runs = {model: train(config(model, seed)) for model in MODELS}
+        runs = {model: train(config(model, seed, updates)) for model in MODELS}
         return {**runs, **{(model, "norm"): measure(weight_norm, needs=runs[model], order=2.0) for model in MODELS}}
 
     def cells(scale, done):

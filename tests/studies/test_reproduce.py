@@ -99,6 +99,24 @@ def test_a_study_that_was_killed_inside_a_job_goes_on(finished, tmp_path):
     assert content(run(study_jobs.trained(), out)) == content(finished)
 
 
+def test_a_study_whose_time_was_up_goes_on(finished, tmp_path):
+    """The time is up before the first job has ended: what was begun is saved, and there is a record that says so."""
+    run(study_jobs.trained(), tmp_path / "out", stop_after=1e-9)
+    (outcome,) = run.outcomes
+    assert (outcome.missing, outcome.verdict.word) == (4, "open")
+    assert content(run(study_jobs.trained(), tmp_path / "out", stop_after=1e3)) == content(finished)
+
+
+def test_seeds_can_be_named(tmp_path):
+    values = {seed: {("a", "x"): 2.0} for seed in (1, 4)}
+    study = study_jobs.numbers(values, claims=(Claim("above 1", column="x", at_least=1.0),))
+    out = run(study, tmp_path / "out", seeds=[4, 1, 4])
+    assert [one.seed for one in read_record(out / study.id).quick.seeds] == [1, 4]
+    for seeds in ([], [-1]):
+        with pytest.raises(MnemoscopeError, match="name at least one, none below 0"):
+            run(study, out, seeds=seeds)
+
+
 def test_a_changed_result_turns_the_verdict(tmp_path):
     claims = (Claim("above 1", column="x", at_least=1.0),)
     study = study_jobs.numbers({0: {("a", "x"): 2.0}}, claims=claims, published=table(("a",), ("x",), [[2.0]]))

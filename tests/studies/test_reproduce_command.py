@@ -52,6 +52,12 @@ def test_the_cost_is_told_first_and_the_verdict_last(numbers, tmp_path, capsys):
     assert (tmp_path / "out/miller/numbers/index.html").exists()
 
 
+def test_time_that_is_up_is_exit_code_75(numbers, tmp_path, capsys):
+    assert reproduce(numbers.id, "--stop-after", "1e-9", out=tmp_path / "out") == 75
+    assert "1 jobs missing" in capsys.readouterr().out
+    assert reproduce(numbers.id, "--stop-after", "60", "--seeds", "0:1", out=tmp_path / "out") == 0
+
+
 def test_a_worse_verdict_is_exit_code_1(numbers, tmp_path, capsys):
     out = tmp_path / "out"
     assert reproduce(numbers.id, "--quiet", out=out) == 0
@@ -68,6 +74,8 @@ def test_a_worse_verdict_is_exit_code_1(numbers, tmp_path, capsys):
     [
         (["miller/fig1x"], "'miller/fig1x' is not a study; mnemoscope reproduce lists them; did you mean miller/fig1"),
         (["miller/numbers", "--seeds", "0"], "seeds = 0 is not allowed; it must be at least 1"),
+        (["miller/numbers", "--seeds", "1,x"], "seeds = '1,x' is not allowed; say how many, as 3, or which"),
+        (["miller/numbers", "--stop-after", "0"], "stop-after = 0.0 is not allowed; it must be above 0 minutes"),
         (["miller/numbers", "--budget", "-1"], "budget = -1.0 is not allowed"),
         (["miller/numbers", "--sed", "1"], "--sed"),
     ],

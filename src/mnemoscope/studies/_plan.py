@@ -62,7 +62,7 @@ class Plan:
         return f"{studies}, {len(jobs)} jobs{done}: about {words_for(self.total_seconds / slots)}{at_a_time}"
 
 
-def make_plan(studies: Sequence[Study], scale: Scale, seeds: int, out: Path) -> Plan:
+def make_plan(studies: Sequence[Study], scale: Scale, seeds: int | Sequence[int], out: Path) -> Plan:
     """Return the jobs of the studies, and which of them have ended; a folder of something else is refused."""
     plan = Plan(scale, out / RUNS)
     for study in studies:

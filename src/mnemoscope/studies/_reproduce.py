@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
 import platform
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -20,6 +22,7 @@ from mnemoscope.files import locked, to_json, write_atomic
 from mnemoscope.report import Chart, Panels
 from mnemoscope.schema import from_dict
 from mnemoscope.studies._cells import CellValue, Note
+from mnemoscope.studies._deadline import Deadline, TimeUp
 from mnemoscope.studies._jobs import Done, NotMeasured, Result
 from mnemoscope.studies._plan import RUNS, Plan, has_ended, keep_within, make_plan
 from mnemoscope.studies._record import (
@@ -80,11 +83,12 @@ def reproduce(
     prefixes: Iterable[str],
     scale: Scale = "quick",
     *,
-    seeds: int = 1,
+    seeds: int | Sequence[int] = 1,
     jobs: int | None = None,
     engine: Engine | None = None,
     out: str | Path = "studies",
     budget: float | None = None,
+    stop_after: float | None = None,
     callback: SweepCallback | None = None,
     on_plan: Callable[[Plan], object] | None = None,
 ) -> list[Outcome]:
@@ -96,18 +100,21 @@ def reproduce(
     Args:
         prefixes: ids of studies or how they begin; [""] is all of them.
         scale: "quick", or "full": the paper's size.
-        seeds: how many seeds, from 0.
+        seeds: how many seeds, from 0, or which ones.
         jobs: how many jobs at a time on this machine; by default one for each CPU.
         engine: where the jobs run, instead.
         out: the folder of all studies; jobs are in its folder runs/.
         budget: minutes; only the cheapest studies that fit are run.
+        stop_after: minutes after which running jobs save their work, within a minute more, and the call returns. Called
+            again, on this machine or wherever `out` was taken, it goes on.
         callback: called with the `SweepProgress` when a job has ended.
         on_plan: called with the `Plan` before the first job begins.
     """
-    if seeds < 1:
-        raise MnemoscopeError(f"seeds = {seeds} is not allowed; it must be at least 1")
-    if budget is not None and not budget > 0:
-        raise MnemoscopeError(f"budget = {budget} is not allowed; it must be above 0 minutes")
+    started_at = time.monotonic()
+    _check_seeds(seeds)
+    for name, minutes in (("budget", budget), ("stop-after", stop_after)):
+        if minutes is not None and not minutes > 0:
+            raise MnemoscopeError(f"{name} = {minutes} is not allowed; it must be above 0 minutes")
     chosen = choose(prefixes)
     path = Path(out).absolute()
     check_folder(path)
@@ -124,11 +131,22 @@ def reproduce(
         follow = _Follow(plan, path, records, callback)
         if plan.runs.exists():
             forget_failures(plan.runs, diverged=False)  # what failed may succeed now
+        if stop_after is not None:
+            engine = Deadline(engine, started_at + 60 * stop_after)
         try:
-            run_jobs(plan.all_jobs.values(), plan.runs, engine, total=len(plan.all_jobs), callback=follow)
+            with contextlib.suppress(TimeUp):
+                run_jobs(plan.all_jobs.values(), plan.runs, engine, total=len(plan.all_jobs), callback=follow)
         finally:  # also after Ctrl-C: what there is can be shown
             outcomes = follow.finish()
         return outcomes
+
+
+def _check_seeds(seeds: int | Sequence[int]) -> None:
+    if isinstance(seeds, int):
+        if seeds < 1:
+            raise MnemoscopeError(f"seeds = {seeds} is not allowed; it must be at least 1")
+    elif not seeds or min(seeds) < 0:
+        raise MnemoscopeError(f"seeds = {list(seeds)} is not allowed; name at least one, none below 0")
 
 
 def check_folder(path: Path) -> None:

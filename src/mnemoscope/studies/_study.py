@@ -177,9 +177,11 @@ class Study:
     def paper(self) -> str:
         return PAPERS[self.id.split("/")[0]]
 
-    def seeds(self, count: int) -> range:
-        """Return the seeds to run of `count` that were asked for."""
-        return range(count if self.has_seeds else 1)
+    def seeds(self, wanted: int | Sequence[int]) -> Sequence[int]:
+        """Return the seeds to run, of so many from 0 or of those that were asked for."""
+        if not self.has_seeds:
+            return (0,)
+        return range(wanted) if isinstance(wanted, int) else sorted(set(wanted))
 
 
 STUDIES: dict[str, Study] = {}

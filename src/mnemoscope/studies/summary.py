@@ -30,6 +30,7 @@ mnemoscope reproduce                       # the list, with the cost of each on 
 mnemoscope reproduce miller/fig1a kerg     # quick: at most two minutes each; a beginning stands for all
 mnemoscope reproduce kerg/table5 --full --seeds 3 --jobs 2 --out studies
 mnemoscope reproduce --all --budget 25     # the cheapest that fit into 25 minutes; exit code 1 if a verdict got worse
+mnemoscope reproduce kerg --full --seeds 1,2 --jobs 15 --stop-after 28   # then save and end: exit code 75, go on later
 mnemoscope report studies                  # the pages again, without running anything
 ```
 
@@ -42,7 +43,10 @@ the study is contradicted as printed and reproduced as corrected, and its errata
 *drawn*: nothing in it can be reproduced. Each study has a page with both values in every cell, our figure, the
 settings with their source (paper, authors' code, ours) and what would change the verdict; its numbers are in
 `studies/ID/study.json` and `cells.csv`. Runs go to `studies/runs` and are shared; what has ended is not run again,
-and a run's folder that was made on another machine can be put there.
+and a run's folder that was made on another machine can be put there: all of it to go on with the run; `config.json`,
+`metrics.jsonl`, `summary.json` and `checkpoints/best*` of one that has ended. On a machine without this command's
+packages, `mnemoscope.studies.reproduce([...], "full", stop_after=28)` does the same.
+Several small runs share a GPU well if NVIDIA's MPS is on (`nvidia-cuda-mps-control -d`).
 """
 
 

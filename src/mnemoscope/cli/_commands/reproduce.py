@@ -30,6 +30,7 @@ from mnemoscope.studies import (
     write_pages,
 )
 
+TIME_UP = 75  # the exit code of sysexits.h for "try again later"
 LISTED_REASONS = 8  # studies that were not run, of which each has a line
 
 
@@ -43,10 +44,13 @@ class Reproduce:
     """Take every study."""
     full: tyro.conf.FlagCreatePairsOff[bool] = False
     """The paper's size, which takes hours; by default the quick version, at most two minutes each."""
-    seeds: int = 1
-    """Seeds, from 0; more of them add to those that are there."""
+    seeds: str = "1"
+    """How many seeds, from 0, or which: 3, or 1,2, or 3:6 (3, 4 and 5). They add to those that are there."""
     budget: float | None = None
     """Minutes: only the cheapest studies that fit are run."""
+    stop_after: float | None = None
+    """Minutes after which running jobs save their work and the command ends, with exit code 75 if anything is left. The
+    same command goes on, here or wherever the folder was taken: for machines that are lent for a while."""
     out: Path = Path("studies")
     """Where pages, results and runs go; what has ended there is not run again."""
     where: tyro.conf.OmitArgPrefixes[EngineOptions] = field(default_factory=EngineOptions)
@@ -65,10 +69,11 @@ def main(arguments: list[str]) -> int:
             outcomes = reproduce(
                 [""] if options.all else options.ids,
                 scale,
-                seeds=options.seeds,
+                seeds=_seeds(options.seeds),
                 engine=engine,
                 out=options.out,
                 budget=options.budget,
+                stop_after=options.stop_after,
                 callback=view,
                 on_plan=lambda plan: view.begin(plan, engine.slots),
             )
@@ -81,7 +86,20 @@ def main(arguments: list[str]) -> int:
     failed = [message for outcome in outcomes for message in outcome.failed]
     if failed:
         raise MnemoscopeError(f"{len(failed)} jobs failed ({options.out}/runs/failures.jsonl): {failed[0]}")
+    if options.stop_after is not None and any(outcome.missing for outcome in outcomes):
+        return TIME_UP
     return 1 if any(outcome.worse for outcome in outcomes) else 0
+
+
+def _seeds(text: str) -> int | list[int]:
+    """How many seeds, or which."""
+    try:
+        if ":" in text:
+            first, end = map(int, text.split(":"))
+            return list(range(first, end))
+        return [int(word) for word in text.split(",")] if "," in text else int(text)
+    except ValueError:
+        raise MnemoscopeError(f"seeds = {text!r} is not allowed; say how many, as 3, or which, as 1,2 or 3:6") from None
 
 
 class _View(SweepView):
