@@ -73,7 +73,7 @@ def test_any_function_or_module_can_be_the_nonlinearity() -> None:
     assert "nonlinearity.weight" in dict(by_module.named_parameters())
     by_module(x)[0].sum().backward()
     assert by_module.nonlinearity.weight.grad is not None
-    with pytest.raises(mnemoscope.MnemoscopeError, match=r"nonlinearity must be one of tanh, .* got 'tan'"):
+    with pytest.raises(mnemoscope.MnemoscopeError, match=r"Unknown nonlinearity 'tan'. Select from tanh, relu"):
         mnemoscope.RNN(3, 4, nonlinearity="tan")
 
 

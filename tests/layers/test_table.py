@@ -228,9 +228,9 @@ def test_state_detach_to_and_select(row: Row) -> None:
 def test_bad_input_error(row: Row) -> None:
     layer, x = row.make(), draw(TIME, BATCH, INPUT)
     cases = {
-        "at least one step": x[:0],
-        f"input_size={INPUT}; got input \\[{TIME}, {BATCH}, 2\\]": x[..., :2],
-        "got \\[8, 3, 3, 1\\]": x[..., None],
+        "Expected sequence length to be larger than 0 in RNN": x[:0],
+        f"input.size.-1. must be equal to input_size. Expected {INPUT}, got 2: input \\[{TIME}, {BATCH}, 2\\]": x[..., :2],
+        "got 4D, \\[8, 3, 3, 1\\]": x[..., None],
         "input dtype .torch.float32. does not match weight dtype .torch.float64.": x.float(),
         "expects a tensor or a PackedSequence; got a list": x.tolist(),
     }

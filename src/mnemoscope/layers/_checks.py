@@ -40,7 +40,7 @@ def warn_caller(message: str) -> None:
 def check_arguments(
     layer: Layer, input_size: Any, hidden_size: Any, num_layers: Any, dropout: Any, proj_size: Any
 ) -> None:
-    """Check nn.LSTM's arguments, switches aside. Messages contain torch's, by which people search."""
+    """Check nn.LSTM's arguments, switches aside. Here and below, messages contain torch's words: people search them."""
     name = type(layer).__name__
     check_int(layer, "input_size", input_size)
     check_int(layer, "hidden_size", hidden_size)
@@ -55,8 +55,8 @@ def check_arguments(
     check_int(layer, "proj_size", proj_size, least=0)
     if proj_size and not layer.has_projection:
         raise MnemoscopeError(
-            f"{name}: proj_size argument is only supported for LSTM, RelLSTM, MemLSTM and SAB; got {proj_size!r} (put "
-            "an nn.Linear behind the layer)"
+            f"{name}: proj_size argument is only supported for LSTM, not RNN or GRU (and for RelLSTM, MemLSTM and SAB); "
+            f"got {proj_size!r}: put an nn.Linear behind the layer"
         )
     if proj_size >= hidden_size:
         raise MnemoscopeError(f"{name}: proj_size has to be smaller than hidden_size, {hidden_size}; got {proj_size!r}")
@@ -93,17 +93,19 @@ def check_input(layer: Layer, x: Any, packed: bool = False) -> None:
     dimensions = x.dim()
     if not packed and dimensions not in (2, 3):
         raise InputError(
-            f"{layer._get_name()} expects input {_layout(layer)}, or (time, input_size) unbatched; got {list(x.shape)}"
+            f"{layer._get_name()}: Expected input to be 2D or 3D, {_layout(layer)}, or (time, input_size) unbatched; "
+            f"got {dimensions}D, {list(x.shape)}"
         )
     if x.shape[-1] != layer.input_size:
         raise InputError(
-            f"{layer._get_name()} was made with input_size={layer.input_size}; got input {list(x.shape)}, whose last "
-            f"dimension is {x.shape[-1]}"
+            f"{layer._get_name()}: input.size(-1) must be equal to input_size. Expected {layer.input_size}, got "
+            f"{x.shape[-1]}: input {list(x.shape)}"
         )
     time = 1 if layer.batch_first and dimensions == 3 and not packed else 0
     if x.shape[time] == 0:
         raise InputError(
-            f"{layer._get_name()} needs a sequence of at least one step; got input {list(x.shape)}, {_layout(layer)}"
+            f"{layer._get_name()}: Expected sequence length to be larger than 0 in RNN; got input {list(x.shape)}, "
+            f"{_layout(layer)}"
         )
     expected = next(iter(layer._parameters.values()), None)
     if expected is None:  # a replica of nn.DataParallel holds its weights as plain tensors
@@ -255,9 +257,9 @@ def state_error(layer: Layer, state: State, batch: int | None = None) -> InputEr
     first = layer.num_layers * layer.num_directions
     shapes = dict.fromkeys(f"[{first}, {'batch' if batch is None else batch}, {size}]" for size in layer.state_sizes)
     return InputError(
-        f"{layer._get_name()} expects a state of {' and '.join(layer.state_names)}, (layers * directions, batch, "
-        f"hidden_size) = {' and '.join(shapes)}; got {describe(state)}: was it made by another layer, or for another "
-        "batch?"
+        f"{layer._get_name()} expects a state of {' and '.join(layer.state_names)}. Expected hidden size (layers * "
+        f"directions, batch, hidden_size) = {' and '.join(shapes)}, got {describe(state)}: was it made by another "
+        "layer, or for another batch?"
     )
 
 

@@ -319,5 +319,5 @@ def nonlinearity_function(nonlinearity: Nonlinearity) -> Callable[[Tensor], Tens
         return nonlinearity
     if nonlinearity not in known:
         names = ", ".join(known)
-        raise MnemoscopeError(f"nonlinearity must be one of {names}, modrelu or a function; got {nonlinearity!r}")
+        raise MnemoscopeError(f"Unknown nonlinearity {nonlinearity!r}. Select from {names}, modrelu or a function")
     return known[nonlinearity]
