@@ -48,10 +48,13 @@ quick: $(STAMP)
 		tests/kernels --ignore-glob='*/test_cuda_*.py' $(LATER:%=--ignore=tests/%.py)
 
 # Other people's libraries with our layers in place of nn.LSTM: accelerate, Lightning, HF Trainer, torchrl, sb3-contrib,
-# onnxruntime, TensorBoard. Minutes, and packages that the usual suite does without.
+# onnxruntime, TensorBoard, fastai. Minutes, and packages that the usual suite does without. fastai comes without its
+# requirements, into a folder of its own: its torchvision would replace torch, and its learner does without it.
+FASTAI := fastai fastcore fastdownload fastprogress fasttransform plum-dispatch
 clients: $(STAMP)
 	$(BIN)/pip install -q -c constraints.txt -c tests/clients/constraints.txt -e '.[dev,clients]'
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m clients tests/clients
+	$(BIN)/pip install -q --no-deps --upgrade --target build/fastai -c tests/clients/constraints.txt $(FASTAI)
+	PYTHONPATH=build/fastai OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m clients tests/clients
 
 # 200 kills at random system calls and moments, 74 errors of the disk, 60 power cuts, two writers of one folder.
 test-faults: $(STAMP)

@@ -226,11 +226,40 @@ class Seen(torch.nn.Module):
         return x + 1
 
 
+def _step(
+    weights: tuple[torch.Tensor, ...], carried: tuple[torch.Tensor, ...], u: torch.Tensor
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    return weights[0] * carried[0], (carried[0] + u, carried[1] + 1)
+
+
+def _run_loop(loop, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    outputs, (total, count) = loop(_step, (torch.tensor(2.0),), (torch.zeros(1), torch.zeros(1)), x)
+    return outputs.flatten(), total, count
+
+
 def test_scan_is_a_loop() -> None:
-    x = torch.arange(4.0)[:, None]
-    last, outputs = internals.scan(lambda h, u: ([h[0] + u], 2 * h[0]), [torch.zeros(1)], x)
-    assert last[0].item() == 6
-    assert outputs.flatten().tolist() == [0, 0, 2, 6]
+    outputs, total, count = _run_loop(internals.scan, torch.arange(4.0)[:, None])
+    assert (total.item(), count.item()) == (6, 4)
+    assert outputs.tolist() == [0, 0, 2, 6]
+
+
+def test_a_traced_loop_stays_a_loop() -> None:
+    traced = torch.jit.trace(lambda x: _run_loop(internals.traced_loop, x), torch.zeros(2, 1), check_trace=False)
+    outputs, total, count = traced(torch.arange(4.0)[:, None])  # of another length than the example
+    assert (total.item(), count.item()) == (6, 4)
+    assert outputs.tolist() == [0, 0, 2, 6]
+
+
+def test_a_paused_trace_records_nothing() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with internals.paused_trace():
+            assert not torch.jit.is_tracing()
+            constant = float(x.sum())
+        assert torch.jit.is_tracing()
+        return x + constant
+
+    traced = torch.jit.trace(function, torch.ones(2), check_trace=False)
+    assert traced(torch.zeros(2)).tolist() == [2, 2]
 
 
 def test_fx_passes_proxies() -> None:

@@ -125,10 +125,13 @@ def sparse_attention_weights(scores: Tensor, filled: Tensor, top: int) -> Tensor
         top: k_top, how many of the scores may stay above zero.
     """
     dense = masked_softmax(scores, filled)
-    if scores.shape[-1] <= top:
+    exported = torch.jit.is_tracing() or torch.compiler.is_exporting()  # for any number of slots
+    if not exported and scores.shape[-1] <= top:
         return dense
-    scores = scores.masked_fill(~filled, torch.finfo(scores.dtype).min)
-    threshold = scores.topk(top, -1).values[..., -1:]
+    lowest = torch.finfo(scores.dtype).min
+    scores = scores.masked_fill(~filled, lowest)
+    candidates = torch.cat([scores, scores.new_full((scores.shape[0], top), lowest)], -1) if exported else scores
+    threshold = candidates.topk(top, -1).values[..., -1:]
     excess = torch.relu(scores - threshold - SPARSE_MARGIN)
     sparse = excess / (excess.sum(-1, keepdim=True) + SPARSE_MARGIN)
     return torch.where(filled.sum(-1, keepdim=True) > top, sparse, dense)

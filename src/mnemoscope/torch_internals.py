@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -55,13 +55,57 @@ def in_onnx_export() -> bool:
         return False
 
 
+Step: TypeAlias = Callable[[tuple[Tensor, ...], tuple[Tensor, ...], Tensor], tuple[Tensor, tuple[Tensor, ...]]]
+"""One step of a loop: from weights, carried tensors and the step's input to its output and the next carried tensors."""
+
+
 def scan(
-    step: Callable[[list[Tensor], Tensor], tuple[list[Tensor], Tensor]], first: list[Tensor], xs: Tensor
-) -> tuple[list[Tensor], Tensor]:
-    """Return the last state and the stacked outputs of a step over xs, as one operator of an exported graph."""
+    step: Step, weights: tuple[Tensor, ...], carried: tuple[Tensor, ...], xs: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return the stacked outputs and what a step over xs carries out, as one operator of a graph of torch.export."""
     from torch._higher_order_ops.scan import scan as torch_scan  # loads torch's compiler
 
-    return torch_scan(step, first, xs)
+    def swapped(carried: list[Tensor], x: Tensor) -> tuple[list[Tensor], Tensor]:
+        output, new = step(weights, tuple(carried), x)
+        return list(new), output
+
+    last, outputs = torch_scan(swapped, list(carried), xs)
+    return outputs, tuple(last)
+
+
+_scripted_loops: list[Any] = []  # a graph does not own the functions it calls; torch, too, keeps what it scripts
+
+
+def traced_loop(
+    step: Step, weights: tuple[Tensor, ...], carried: tuple[Tensor, ...], xs: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Do what `scan` does in a trace of torch.jit, which knows no loops: by a scripted one around a traced step."""
+    with paused_trace():
+        example = tuple(tuple(t.detach().clone() for t in tensors) for tensors in (weights, carried))
+        first = xs[0].detach().clone()
+        traced = torch.jit.trace(step, (*example, first), check_trace=False)  # noqa: F841  (torch looks it up by name)
+        many, few = (f"Tuple[{', '.join(['Tensor'] * len(tensors))}]" for tensors in (weights, carried))
+        unit = torch.jit.CompilationUnit(f"""
+def loop(weights: {many}, carried: {few}, xs: Tensor):
+    outputs: List[Tensor] = []
+    for t in range(xs.size(0)):
+        output, carried = traced(weights, carried, xs[t])
+        outputs.append(output)
+    return torch.stack(outputs), carried
+""")
+    _scripted_loops.append(unit)
+    return unit.loop(weights, carried, xs)
+
+
+@contextmanager
+def paused_trace() -> Iterator[None]:
+    """Inside, nothing is recorded by the trace of torch.jit that is under way, and another one may begin."""
+    state = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        torch._C._set_tracing_state(state)
 
 
 def is_fx_proxy(value: Any) -> bool:

@@ -199,10 +199,14 @@ def test_tensorboard_graph(kind: type, tmp_path: Path) -> None:
     assert any(path.stat().st_size > 1000 for path in tmp_path.iterdir())
 
 
+WITHOUT_FASTAI = "fastai is not installed (`make clients` installs it without its torchvision, which replaces torch)"
+
+
 @pytest.mark.clients
-def test_fastai_resets_models() -> None:
+@every_layer
+def test_fastai_resets_models(kind: type) -> None:
     """A Learner with ModelResetter trains: it calls `reset()`, without arguments, of whatever has it."""
-    basics = pytest.importorskip("fastai.basics", reason="fastai is not installed: it needs a torchvision that fits")
+    basics = pytest.importorskip("fastai.basics", reason=WITHOUT_FASTAI)
     from fastai.callback.rnn import ModelResetter
 
     x = torch.randn(32, TIME, INPUT)
@@ -212,7 +216,7 @@ def test_fastai_resets_models() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.rnn = mnemoscope.RelLSTM(INPUT, HIDDEN, batch_first=True)
+            self.rnn = kind(INPUT, HIDDEN, batch_first=True)
             self.head = nn.Linear(HIDDEN, 1)
 
         def reset(self) -> None:
@@ -224,5 +228,44 @@ def test_fastai_resets_models() -> None:
             return self.head(self.rnn(x)[0][:, -1])
 
     learner = basics.Learner(loaders, Net(), loss_func=nn.MSELoss(), cbs=[ModelResetter()])
-    with learner.no_bar(), learner.no_logging():
+    with learner.no_logging():
         learner.fit(1)
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("kind", [mnemoscope.RelLSTM, mnemoscope.MemLSTM, mnemoscope.LSTM])
+def test_fastai_language_model(kind: type) -> None:
+    """AWD_LSTM with our layer inside its WeightDropout: a language model learns with fastai's callbacks; the memory
+    goes from batch to batch, also to a larger one, and is empty after `reset()`."""
+    basics = pytest.importorskip("fastai.basics", reason=WITHOUT_FASTAI)
+    from fastai.callback.rnn import rnn_cbs
+    from fastai.text.models.awdlstm import AWD_LSTM, WeightDropout
+    from fastai.text.models.core import LinearDecoder, SequentialRNN
+
+    class OurAWD(AWD_LSTM):
+        def _one_rnn(self, n_in: int, n_out: int, bidir: bool, weight_p: float, l: int) -> nn.Module:
+            return WeightDropout(kind(n_in, n_out, batch_first=True, bidirectional=bidir), weight_p)
+
+    torch.manual_seed(0)
+    encoder = OurAWD(vocab_sz=11, emb_sz=8, n_hid=12, n_layers=2)
+    model = SequentialRNN(encoder, LinearDecoder(11, 8, 0.1, tie_encoder=encoder.encoder))
+    tokens = (torch.arange(40 * 7) % 9 + 2).view(40, 7)
+    data = torch.utils.data.TensorDataset(tokens[:, :-1], tokens[:, 1:])
+    loaders = basics.DataLoaders(basics.DataLoader(data, bs=8), basics.DataLoader(data, bs=8))
+    learner = basics.Learner(loaders, model, loss_func=basics.CrossEntropyLossFlat(), cbs=rnn_cbs(alpha=2, beta=1))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with learner.no_logging():
+        learner.fit(1, lr=0.01)
+    assert all(not torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+    # The state that the encoder keeps goes on: two pieces are the whole, for the first two sequences of each batch.
+    model.eval()
+    with torch.no_grad():
+        model.reset()
+        whole = encoder(tokens[:4])
+        model.reset()
+        encoder(tokens[:2, :4])
+        second = encoder(tokens[:4, 4:])  # a larger batch: zeros are put beside the state
+        torch.testing.assert_close(second[:2], whole[:2, 4:])
+        model.reset()
+        torch.testing.assert_close(encoder(tokens[:4]), whole)

@@ -91,6 +91,19 @@ def test_memory_survives(kind: type, idiom: str) -> None:
 
 
 @every_layer
+def test_zeros_beside_a_state_are_sequences_that_begin(kind: type) -> None:
+    """As fastai's AWD_LSTM adds rows when a larger batch comes: torch.cat([h, h.new_zeros(...)], dim=1)."""
+    layer, x = make(kind, num_layers=2)
+    state = layer(x[:, :2])[1]
+    grown = each(state, lambda t: torch.cat([t, t.new_zeros(2, BATCH - 2, HIDDEN)], dim=1))
+    found, _ = layer(x, grown)
+    torch.testing.assert_close(found[:, :2], layer(x[:, :2], state)[0])
+    torch.testing.assert_close(found[:, 2:], layer(x[:, 2:])[0])
+    mixed = each(state, lambda t: torch.cat([t, torch.ones(2, BATCH - 2, HIDDEN)], dim=1))
+    assert type(mixed[0] if isinstance(mixed, tuple) else mixed) is Tensor
+
+
+@every_layer
 def test_gradient_reaches_the_memory_through_an_index(kind: type) -> None:
     layer, x = make(kind)
     begun = x.clone().requires_grad_()

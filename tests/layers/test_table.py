@@ -229,7 +229,7 @@ def test_bad_input_error(row: Row) -> None:
     layer, x = row.make(), draw(TIME, BATCH, INPUT)
     cases = {
         "Expected sequence length to be larger than 0 in RNN": x[:0],
-        f"input.size.-1. must be equal to input_size. Expected {INPUT}, got 2: input \\[{TIME}, {BATCH}, 2\\]": x[..., :2],
+        f"must be equal to input_size. Expected {INPUT}, got 2: input \\[{TIME}, {BATCH}, 2\\]": x[..., :2],
         "got 4D, \\[8, 3, 3, 1\\]": x[..., None],
         "input dtype .torch.float32. does not match weight dtype .torch.float64.": x.float(),
         "expects a tensor or a PackedSequence; got a list": x.tolist(),

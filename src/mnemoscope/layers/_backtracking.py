@@ -16,6 +16,7 @@ from mnemoscope.layers._plain import LSTM
 from mnemoscope.layers._run import KernelChoice, KernelSpec
 from mnemoscope.layers._state import in_cuda_graph
 from mnemoscope.recurrence import Attention
+from mnemoscope.torch_internals import in_onnx_export
 
 
 class SAB(MemoryLayer, LSTM):
@@ -189,7 +190,12 @@ class SAB(MemoryLayer, LSTM):
 
 
 def _any(rows: Tensor) -> bool:
-    """True if any row is marked, and under vmap, where values cannot be read: at the price of an empty slot."""
+    """True if any row is marked, and where values cannot be read: at the price of an empty slot.
+
+    That is so under vmap, and while a model is exported to ONNX, whose loop appends a slot at every step.
+    """
+    if in_onnx_export():
+        return True
     try:
         return bool(rows.any())
     except RuntimeError:

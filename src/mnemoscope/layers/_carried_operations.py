@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.layers._carried import CarryingTensor, Rule, carrying, plain_arguments, state_from_leaves, state_leaves
+from mnemoscope.layers._memory import Memory, empty_memory, values_can_be_read
 from mnemoscope.recurrence import to
 
 
@@ -114,17 +115,34 @@ def _repeat(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _concatenate(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """torch.cat of states along the batch; they must have as many slots."""
-    carriers = args[0] if args else kwargs.get("tensors", ())
+    """torch.cat of states along the batch; they must have as many slots. Zeros are sequences that begin."""
+    parts = args[0] if args else kwargs.get("tensors", ())
     dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
-    if "out" in kwargs or dim not in (1, -2) or not all(_is_batched(c) for c in carriers):
+    first = next(part for part in parts if isinstance(part, CarryingTensor))
+    if "out" in kwargs or dim not in (1, -2) or not _is_batched(first):
         return None
-    first = carriers[0]
+    carriers = [_begun(part, first) if _is_zero_state(part, first) else part for part in parts]
+    if not all(_is_batched(c) for c in carriers):
+        return None
     alike = {(c.memory_layout, c.memory.values.shape[2:]) for c in carriers}
     if len(alike) != 1:
         return None
-    together = [torch.cat(parts, 1) for parts in zip(*map(state_leaves, carriers), strict=True)]
+    together = [torch.cat(tensors, 1) for tensors in zip(*map(state_leaves, carriers), strict=True)]
     return state_from_leaves(together, 1, first.memory_layout)
+
+
+def _is_zero_state(h: Any, like: CarryingTensor) -> bool:
+    """True for an h without a memory that is zero, beside another one: fastai so adds sequences to a batch."""
+    if isinstance(h, CarryingTensor) or h.dim() != 3 or len(h) != len(like.plain) or not values_can_be_read(h):
+        return False
+    return not h.any()
+
+
+def _begun(zeros: Tensor, like: CarryingTensor) -> Any:
+    """Return a zero h (layers, batch, hidden_size) with an empty memory of as many slots as another one's."""
+    one_layer = empty_memory(like.memory.values[0], zeros.shape[1], like.memory.origin.shape[-1])
+    memory = Memory(*(t.expand(len(zeros), *t.shape) for t in one_layer))
+    return carrying(zeros, zeros, memory, like.memory_layout)
 
 
 def _mask(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -55,8 +55,8 @@ def check_arguments(
     check_int(layer, "proj_size", proj_size, least=0)
     if proj_size and not layer.has_projection:
         raise MnemoscopeError(
-            f"{name}: proj_size argument is only supported for LSTM, not RNN or GRU (and for RelLSTM, MemLSTM and SAB); "
-            f"got {proj_size!r}: put an nn.Linear behind the layer"
+            f"{name}: proj_size argument is only supported for LSTM, not RNN or GRU (and for RelLSTM, MemLSTM and "
+            f"SAB); got {proj_size!r}: put an nn.Linear behind the layer"
         )
     if proj_size >= hidden_size:
         raise MnemoscopeError(f"{name}: proj_size has to be smaller than hidden_size, {hidden_size}; got {proj_size!r}")

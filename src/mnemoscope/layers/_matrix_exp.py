@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mnemoscope.kernels import is_traced_or_transformed
 from mnemoscope.layers._state import in_cuda_graph
+from mnemoscope.torch_internals import in_onnx_export
 
 _TAYLOR_NORM = 0.65  # up to this norm the first term that degree 8 omits, x^9 / 9!, is below float32's precision
 _FIXED_HALVINGS = 14  # where the norm cannot be read
@@ -22,6 +23,8 @@ def matrix_exp(matrix: Tensor) -> Tensor:
     of a matrix twice as large, and it waits for the device several times; here that happens once, and autograd does the
     rest. torch's still serves float64, and tracers and transforms, where no value may decide what is computed.
     """
+    if in_onnx_export():  # which knows products alone
+        return matrix_exp_of_unread_norm(matrix)
     if matrix.dtype != torch.float32 or is_traced_or_transformed():
         return torch.linalg.matrix_exp(matrix)
     if in_cuda_graph(matrix):
@@ -37,7 +40,7 @@ def matrix_exp(matrix: Tensor) -> Tensor:
 
 
 def matrix_exp_of_unread_norm(matrix: Tensor) -> Tensor:
-    """Return exp(A) without reading a number of A, for a CUDA graph; NaN if its norm is above 3,000.
+    """Return exp(A) without reading a number of A, for a CUDA graph and for ONNX; NaN if its norm is above 3,000.
 
     The halvings are as many as the largest norm needs. Each squaring doubles the rounding error, hence float64.
     """
@@ -83,7 +86,7 @@ class SkewExponential(nn.Module):
     def forward(self, parameter: Tensor) -> Tensor:
         wide = parameter if parameter.dtype == torch.float64 else parameter.float()  # half is too coarse for expm
         lower = wide.tril(-1)
-        matrix = matrix_exp(lower - lower.mT)
+        matrix = matrix_exp(lower - lower.t())
         if self.base is not None:
             matrix = self.base.to(matrix.dtype) @ matrix
         return matrix.to(parameter.dtype)

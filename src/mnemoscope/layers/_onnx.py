@@ -1,19 +1,22 @@
 """Sequences while torch.onnx exports a model: ONNX knows no kernel of ours, and no loop of Python.
 
-The exporter that is built upon torch.export gets a `scan` over the readable equations, which becomes ONNX's Scan: the
-length and the batch may be dynamic. The older one, which traces, gets torch's own operator where the equations are
-torch's; other layers are unrolled, for the length of the example. So is what remembers every state.
+Both exporters get a loop over the readable equations that stays a loop in the graph, so that length and batch may be
+dynamic: the one that is built upon torch.export a `scan`, which becomes ONNX's Scan, and the older one, which traces, a
+scripted loop, which becomes ONNX's Loop. The older one gets torch's own operator where the equations are torch's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from mnemoscope.layers._carried import AttentiveState
+from mnemoscope.layers._memory import Memory, empty_memory
 from mnemoscope.recurrence import State, leaves, rebuild
-from mnemoscope.torch_internals import scan
+from mnemoscope.torch_internals import scan, traced_loop
 
 if TYPE_CHECKING:
     from mnemoscope.layers._base import Layer, Weights
@@ -28,17 +31,40 @@ def onnx_operator(layer: Layer) -> str | None:
     return name if name in ("lstm", "gru", "rnn_tanh", "rnn_relu") else None
 
 
-def onnx_scan(layer: Layer, w: Weights, x: Tensor, state: State) -> tuple[Tensor, State]:
-    """Run the cell by a loop that stays a loop in the exported graph, which is for inference, without gradients."""
-    constant = type(w)(**{name: weight.detach() for name, weight in vars(w).items()})
-    first = [t.detach().clone() for t in leaves(state)]
+def onnx_loop(layer: Layer, w: Weights, x: Tensor, state: State) -> tuple[Tensor, State]:
+    """Run the cell by a loop that stays a loop in the exported graph, which is for inference, without gradients.
 
-    def step(carried: list[Tensor], u: Tensor) -> tuple[list[Tensor], Tensor]:
-        output, new = layer.cell(constant, u, rebuild(state, carried))
-        return [t.clone() for t in leaves(new)], output.clone()  # a scan's results must not share memory
+    A state in the loop has one size. So a memory that grows begins with an empty slot for each step of x in front of
+    those it holds; every step appends one slot at the end and drops the first.
+    """
+    grows = not layer.constant_state_size
+    first = _with_room(state, x.shape[0]) if grows else state
+    named = {name: weight.detach() for name, weight in vars(w).items()}
 
-    last, outputs = scan(step, first, layer.project(constant, x.detach()))
-    return outputs, rebuild(state, last)
+    def step(weights: tuple[Tensor, ...], carried: tuple[Tensor, ...], u: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        constant = type(w)(**dict(zip(named, weights, strict=True)))
+        output, new = layer.cell(constant, u, rebuild(first, carried))
+        new = _without_oldest_slot(new) if grows else new
+        return output.clone(), tuple(t.clone() for t in leaves(new))  # a loop's results must not share memory
+
+    loop: Callable[..., tuple[Tensor, tuple[Tensor, ...]]] = traced_loop if torch.jit.is_tracing() else scan
+    projected = layer.project(type(w)(**named), x.detach())
+    outputs, last = loop(step, tuple(named.values()), tuple(t.detach().clone() for t in leaves(first)), projected)
+    return outputs, rebuild(first, last)
+
+
+def _with_room(state: AttentiveState, steps: int) -> AttentiveState:
+    """Return the state with an empty slot for each step in front of its memory."""
+    memory = state.memory
+    room = empty_memory(memory.values, memory.values.shape[0], steps)
+    slots = [torch.cat([empty, held], 1) for empty, held in zip(room[:-1], memory[:-1], strict=True)]
+    return AttentiveState(state, state.s, Memory(*slots, memory.clock), state.memory_layout)
+
+
+def _without_oldest_slot(state: AttentiveState) -> AttentiveState:
+    *slots, clock = state.memory
+    memory = Memory(*(t[:, 1:] for t in slots), clock)
+    return AttentiveState(state, state.s, memory, state.memory_layout)
 
 
 def run_torch_operator(operator: str, layer: Layer, w: Weights, x: Tensor, state: State) -> tuple[Tensor, State]:

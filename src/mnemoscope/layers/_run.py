@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from mnemoscope import kernels
-from mnemoscope.layers._onnx import onnx_operator, onnx_scan, run_torch_operator
+from mnemoscope.layers._carried import AttentiveState
+from mnemoscope.layers._checks import warn_caller
+from mnemoscope.layers._onnx import onnx_loop, onnx_operator, run_torch_operator
 from mnemoscope.layers._state import where_active
 from mnemoscope.recurrence import State, leaves
 from mnemoscope.torch_internals import in_onnx_export
@@ -76,14 +78,18 @@ def _run_once(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths:
 def run_for_onnx(
     layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None
 ) -> tuple[Tensor, State]:
-    """Run without our kernels, which ONNX does not know: by a loop or an operator that it knows, else unrolled."""
+    """Run without our kernels, which ONNX does not know: by an operator or a loop that it knows, else unrolled."""
     if state is None:
         state = layer.initial_cell_state(w, x.shape[1])
-    if lengths is None and not torch.jit.is_tracing() and layer.constant_state_size:
-        return onnx_scan(layer, w, x, state)
     operator = onnx_operator(layer) if lengths is None and torch.jit.is_tracing() else None
     if operator is not None:
         return run_torch_operator(operator, layer, w, x, state)
+    if lengths is None and (layer.constant_state_size or isinstance(state, AttentiveState)):
+        return onnx_loop(layer, w, x, state)
+    warn_caller(
+        f"{layer._get_name()} is exported step by step, for sequences of the example's length alone: "
+        + ("they are packed" if lengths is not None else "its state grows")
+    )
     return run_eager(layer, w, x, state, lengths)
 
 
