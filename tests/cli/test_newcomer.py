@@ -2,7 +2,9 @@
 
 import io
 import logging
+import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -68,6 +70,16 @@ def test_version_and_help(capsys):
     assert main(["-V"]) == main(["--version"]) == main(["help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"mnemoscope {__version__}\nmnemoscope {__version__}\nusage: mnemoscope COMMAND")
+
+
+@pytest.mark.parametrize("words", [["help"], ["-V"]])
+def test_a_reader_that_is_gone_gets_no_traceback(words: list[str]) -> None:
+    """As `mnemoscope help | head -1` may leave."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-m", "mnemoscope", *words], stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def help_of(capsys, *arguments):

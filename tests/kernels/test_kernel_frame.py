@@ -291,9 +291,11 @@ def test_without_a_build_layers_work_and_say_so_once() -> None:
         "    layers.RelRNN(2, 3)(torch.randn(4, 1, 2))[0].sum().backward()\n"
         "    layers.LSTM(2, 3)(torch.randn(4, 1, 2))\n"
         "print([str(w.message) for w in said if 'mnemoscope' in str(w.message)])\n"
+        "import sys; print('loaded:', [name for name in ('torch._dynamo', 'torch._inductor') if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.count("no compiled CPU kernels") == 1
+    assert "loaded: []" in done.stdout  # nor is anything compiled by torch, which took 17 s at the first call
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere torch's runtime may not have it")

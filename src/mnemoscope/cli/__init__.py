@@ -50,15 +50,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_ascii_where_needed()
     if words[:1] == ["help"]:  # `help examine` is `examine --help`
         words = [*words[1:2], "--help"]
+    return guarded(lambda: _run(words))
+
+
+def _run(words: list[str]) -> int:
+    """Run a command, or print what `mnemoscope` says of itself."""
     if not words or words[0] in ("-h", "--help"):
-        print(usage())
+        print(usage(), flush=True)  # here, where a reader that is gone is noticed
         return 0
     if words[0] in ("-V", "--version"):
         from mnemoscope import __version__
 
-        print(f"mnemoscope {__version__}")
+        print(f"mnemoscope {__version__}", flush=True)
         return 0
-    return guarded(lambda: _command(words[0])(words[1:]))
+    return _command(words[0])(words[1:])
 
 
 def usage() -> str:

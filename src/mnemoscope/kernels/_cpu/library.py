@@ -52,7 +52,7 @@ def library() -> ctypes.CDLL | None:
             problem = f"the compiled CPU kernels in {path} were built from other sources"
             remedy = "rebuild them with pip install -e ."
     warnings.warn(
-        f"mnemoscope: {problem}; layers use torch's own operations, which is slower: {remedy}",
+        f"mnemoscope: {problem}; layers use torch's own operations, up to ten times slower: {remedy}",
         RuntimeWarning,
         stacklevel=2,
     )
