@@ -125,12 +125,12 @@ def sparse_attention_weights(scores: Tensor, filled: Tensor, top: int) -> Tensor
         top: k_top, how many of the scores may stay above zero.
     """
     dense = masked_softmax(scores, filled)
-    exported = torch.jit.is_tracing() or torch.compiler.is_exporting()  # for any number of slots
-    if not exported and scores.shape[-1] <= top:
+    traced = torch.jit.is_tracing() or torch.compiler.is_compiling()  # for any number of slots
+    if not traced and scores.shape[-1] <= top:
         return dense
     lowest = torch.finfo(scores.dtype).min
     scores = scores.masked_fill(~filled, lowest)
-    candidates = torch.cat([scores, scores.new_full((scores.shape[0], top), lowest)], -1) if exported else scores
+    candidates = torch.cat([scores, scores.new_full((scores.shape[0], top), lowest)], -1) if traced else scores
     threshold = candidates.topk(top, -1).values[..., -1:]
     excess = torch.relu(scores - threshold - SPARSE_MARGIN)
     sparse = excess / (excess.sum(-1, keepdim=True) + SPARSE_MARGIN)
