@@ -101,11 +101,11 @@ def loop(weights: {many}, carried: {few}, xs: Tensor):
 def paused_trace() -> Iterator[None]:
     """Inside, nothing is recorded by the trace of torch.jit that is under way, and another one may begin."""
     state = torch._C._get_tracing_state()
-    torch._C._set_tracing_state(None)
+    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        torch._C._set_tracing_state(state)
+        torch._C._set_tracing_state(state)  # type: ignore[attr-defined]
 
 
 def is_fx_proxy(value: Any) -> bool:

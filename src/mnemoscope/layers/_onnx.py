@@ -55,15 +55,27 @@ def onnx_loop(layer: Layer, w: Weights, x: Tensor, state: State) -> tuple[Tensor
 
 def _with_room(state: AttentiveState, steps: int) -> AttentiveState:
     """Return the state with an empty slot for each step in front of its memory."""
-    memory = state.memory
-    room = empty_memory(memory.values, memory.values.shape[0], steps)
-    slots = [torch.cat([empty, held], 1) for empty, held in zip(room[:-1], memory[:-1], strict=True)]
-    return AttentiveState(state, state.s, Memory(*slots, memory.clock), state.memory_layout)
+    held: Memory = state.memory
+    room = empty_memory(held.values, held.values.shape[0], steps)
+    memory = Memory(
+        values=torch.cat([room.values, held.values], 1),
+        keys=torch.cat([room.keys, held.keys], 1),
+        origin=torch.cat([room.origin, held.origin], 1),
+        relevance=torch.cat([room.relevance, held.relevance], 1),
+        clock=held.clock,
+    )
+    return AttentiveState(state, state.s, memory, state.memory_layout)
 
 
 def _without_oldest_slot(state: AttentiveState) -> AttentiveState:
-    *slots, clock = state.memory
-    memory = Memory(*(t[:, 1:] for t in slots), clock)
+    held: Memory = state.memory
+    memory = Memory(
+        values=held.values[:, 1:],
+        keys=held.keys[:, 1:],
+        origin=held.origin[:, 1:],
+        relevance=held.relevance[:, 1:],
+        clock=held.clock,
+    )
     return AttentiveState(state, state.s, memory, state.memory_layout)
 
 
