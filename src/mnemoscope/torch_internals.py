@@ -42,11 +42,16 @@ def without_torch_function() -> AbstractContextManager[Any]:
     return torch._C.DisableTorchFunctionSubclass()
 
 
+_in_scan = False
+
+
 def in_onnx_export() -> bool:
     """True while torch.onnx exports a model, by either of its exporters.
 
     torch is asked only inside a trace or an export: its own function imports both exporters.
     """
+    if _in_scan:  # whose step torch.compile traces, which sees no export
+        return True
     if not torch.jit.is_tracing() and not torch.compiler.is_exporting():
         return False
     try:
@@ -62,14 +67,19 @@ Step: TypeAlias = Callable[[tuple[Tensor, ...], tuple[Tensor, ...], Tensor], tup
 def scan(
     step: Step, weights: tuple[Tensor, ...], carried: tuple[Tensor, ...], xs: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return the stacked outputs and what a step over xs carries out, as one operator of a graph of torch.export."""
+    """Return the stacked outputs and what a step over xs carries out, as one operator of an exported graph."""
     from torch._higher_order_ops.scan import scan as torch_scan  # loads torch's compiler
 
     def swapped(carried: list[Tensor], x: Tensor) -> tuple[list[Tensor], Tensor]:
         output, new = step(weights, tuple(carried), x)
         return list(new), output
 
-    last, outputs = torch_scan(swapped, list(carried), xs)
+    global _in_scan
+    _in_scan = True
+    try:
+        last, outputs = torch_scan(swapped, list(carried), xs)
+    finally:
+        _in_scan = False
     return outputs, tuple(last)
 
 

@@ -192,9 +192,9 @@ class SAB(MemoryLayer, LSTM):
 def _any(rows: Tensor) -> bool:
     """True if any row is marked, and where values cannot be read: at the price of an empty slot.
 
-    That is so under vmap, in a compiled graph, and in one for ONNX, whose loop appends a slot at every step.
+    That is so under vmap, and while a model is exported to ONNX, whose loop appends a slot at every step.
     """
-    if torch.compiler.is_compiling() or in_onnx_export():
+    if in_onnx_export():
         return True
     try:
         return bool(rows.any())
