@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,14 @@ from mnemoscope.studies.kerg._recall import (
     GAIN,
     GUESS,
     LENGTHS,
+    LOWER_RATE,
     MODELS,
     PRINTED,
     accuracy_chart,
     accuracy_on_test,
     by_the_paper,
     copy_run,
+    copy_run_again,
     curve_panels,
     end_of,
     quick_run,
@@ -48,6 +50,13 @@ QUICK = {"LSTM": "LSTM", "orth-RNN": "OrthRNN", "expRNN": "ExpRNN", "RelRNN": "R
 TABLE_6 = "RelRNN by Table 6"
 OUT_OF_MEMORY = "out of memory"
 TABLE_6_LENGTHS = (100, 1000)
+
+AGAIN = {
+    "RelLSTM": (f"RelLSTM, lr {LOWER_RATE:g}", (500, 1000, 2000)),
+    "MemRNN": (f"MemRNN, lr {LOWER_RATE:g}", (1000, 2000)),
+    "SAB": (f"SAB, {BUDGET:,} updates", (100, 300, 500, 1000, 2000)),
+}
+"""Columns of their own for cells that were not learned by the first settings: which, and at which T."""
 
 # Which cells are run first: the longest runs of what the paper says is learned, so that the last ones are short; then
 # what it says is not.
@@ -62,6 +71,8 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
         }
     else:
         runs = {(model, T): train(copy_run(model, T, seed)) for T, model in ORDER}
+        for model, (column, lengths) in AGAIN.items():
+            runs |= {(column, T): train(copy_run_again(model, T, seed)) for T in lengths}
         runs |= {(TABLE_6, T): train(by_the_paper("copy", "RelRNN", T, seed, BUDGET)) for T in TABLE_6_LENGTHS}
     found: dict[Any, Job] = {}
     for (model, T), run in runs.items():
@@ -127,6 +138,12 @@ def _surprise(quick: Cells, full: Cells) -> str:
     )
 
 
+def _is_learned(name: str, lengths: Sequence[int]) -> Callable[[Cells], bool]:
+    """True if a model is at 99 % at each of some lengths, by the first settings or by the others."""
+    columns = (name, AGAIN[name][0]) if name in AGAIN else (name,)
+    return lambda found: all(max(found.known(T, columns)) >= 0.99 for T in lengths)
+
+
 SHORT, LONG = LENGTHS[:3], LENGTHS[3:]
 LEARNED = ("expRNN", "SAB", "RelRNN", "RelLSTM")  # at 100 % for every T
 
@@ -155,10 +172,20 @@ study(
                 form="ours",
             ),
             *(
-                Claim(f"{name} is at 99 % or more at every T", "*", name, at_least=0.99, scale="full", over="median")
+                Claim(
+                    f"{name} is at 99 % or more at every T",
+                    check=_is_learned(name, LENGTHS),
+                    scale="full",
+                    over="median",
+                )
                 for name in LEARNED
             ),
-            Claim("MemRNN is at 99 % to T = 1000", LENGTHS[:5], "MemRNN", at_least=0.99, scale="full", over="median"),
+            Claim(
+                "MemRNN is at 99 % to T = 1000",
+                check=_is_learned("MemRNN", LENGTHS[:5]),
+                scale="full",
+                over="median",
+            ),
             Claim(
                 "MemRNN runs out of memory at T = 2000",
                 check=lambda found: getattr(found.value((2000, "MemRNN")), "words", "") == OUT_OF_MEMORY,
@@ -168,9 +195,7 @@ study(
             ),
             Claim(
                 "MemRNN can be trained at T = 2000, to 99 %",
-                2000,
-                "MemRNN",
-                at_least=0.99,
+                check=_is_learned("MemRNN", (2000,)),
                 scale="full",
                 over="median",
                 form="corrected",
@@ -243,6 +268,13 @@ study(
             MemRNN=("Adam 1e-3, tanh, Hénaff's V; 2,000 updates at T = 2000", "ours", "no row in Table 6"),
             RelLSTM=("Adam 1e-3, nu = rho = 10; 8,000 to 12,000 updates", "ours", "no row in Table 6"),
             SAB=("Adam 1e-3, k_att = 2, k_top = k_trunc = 10; 8,000 to 15,000 updates", "ours", "k from the code"),
+            again=(
+                f"Adam {LOWER_RATE:g} for RelLSTM from T = 500 on (12,000 updates) and MemRNN from T = 1000 on (twice "
+                f"as many updates), up to 10 in a row skipped whose gradient overflows; {BUDGET:,} updates for SAB",
+                "ours",
+                "columns of their own, where the first settings did not learn: at 1e-3 the state becomes chaotic while "
+                "it reads blanks, and float32 cannot hold the gradient; SAB was still learning",
+            ),
             readout_gain=(GAIN, "ours", "of MemRNN, SAB, RelRNN, RelLSTM; 1 of the others"),
             clip=(
                 f"{CLIP:g} * 10/(T + 20)",
