@@ -24,7 +24,7 @@ def matrix_exp(matrix: Tensor) -> Tensor:
     rest. torch's still serves float64, and tracers and transforms, where no value may decide what is computed.
     """
     if in_onnx_export():  # which knows products alone
-        return matrix_exp_of_unread_norm(matrix)
+        return _fixed_squarings(matrix.double()).to(matrix.dtype)
     if matrix.dtype != torch.float32 or is_traced_or_transformed():
         return torch.linalg.matrix_exp(matrix)
     if in_cuda_graph(matrix):
@@ -40,16 +40,22 @@ def matrix_exp(matrix: Tensor) -> Tensor:
 
 
 def matrix_exp_of_unread_norm(matrix: Tensor) -> Tensor:
-    """Return exp(A) without reading a number of A, for a CUDA graph and for ONNX; NaN if its norm is above 3,000.
+    """Return exp(A) without reading a number of A, for a CUDA graph; NaN if its norm is above 3,000.
 
     The halvings are as many as the largest norm needs. Each squaring doubles the rounding error, hence float64.
     """
     wide = matrix.double()
+    result = _fixed_squarings(wide)
+    fits = wide.detach().abs().sum(0).amax() <= _LARGEST_UNREAD_NORM
+    return torch.where(fits, result, torch.nan).to(matrix.dtype)
+
+
+def _fixed_squarings(wide: Tensor) -> Tensor:
+    """Return exp(A) of A (n, n) in float64, by the same number of products for any A."""
     result = _taylor(wide * 0.5**_FIXED_HALVINGS)
     for _ in range(_FIXED_HALVINGS):
         result = result @ result
-    fits = wide.detach().abs().sum(0).amax() <= _LARGEST_UNREAD_NORM
-    return torch.where(fits, result, torch.nan).to(matrix.dtype)
+    return result
 
 
 def _taylor(x: Tensor) -> Tensor:
