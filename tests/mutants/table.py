@@ -91,7 +91,7 @@ EQUATION_MUTANTS = [
     Mutant("modrelu-bias", "equations.py", "torch.relu(torch.abs(z) + b)", "torch.relu(torch.abs(z) - b)", EQUATIONS),
     Mutant("scores-tanh", "equations.py", "(query.unsqueeze(-2) + keys).tanh_() @ v", "(query.unsqueeze(-2) + keys) @ v", EQUATIONS),
     Mutant("softmax-empty", "equations.py", "masked_fill(~filled, lowest), -1) * filled", "masked_fill(~filled, lowest), -1)", EQUATIONS),
-    Mutant("sparse-threshold", "equations.py", "scores.topk(top, -1)", "scores.topk(top + 1, -1)", EQUATIONS),
+    Mutant("sparse-threshold", "equations.py", "candidates.topk(top, -1)", "candidates.topk(top + 1, -1)", EQUATIONS),
 ]
 
 LAYER_MUTANTS = [
@@ -365,6 +365,8 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("stability-mean-stretch", "scopes/_stability.py", "read.square().sum((1, 2)).mean() / read.shape[2]", "read.square().sum((1, 2)).mean()", f"{STABILITY}::test_orthogonal_recurrence_is_isometric"),
     Mutant("stability-rounded-pairs", "scopes/_stability.py", "differ & after.isfinite().all(1)", "after.isfinite().all(1)", f"{STABILITY}::test_pairs_that_differ_by_rounding_alone_are_left_out"),
     Mutant("truncation-no-gradient", "scopes/_truncation.py", "if not 0 < float(gradient.norm()) < math.inf:", "if False:", f"{TRUNCATION}::test_without_a_gradient_no_chunk_is_called_safe"),
+    Mutant("certificate-projections", "scopes/_measures/certificates.py", "or recurrence.proj_size or", "or", f"{CERTIFICATES}::test_an_lstm_with_projections_is_measured_and_not_certified"),
+    Mutant("lyapunov-unsure", "scopes/_lyapunov.py", "UNSURE = 0.05  #", "UNSURE = 5.0  #", f"{LYAPUNOV}::test_an_exponent_that_is_hardly_known_is_not_called_zero"),
     Mutant("certificate-in-the-frame", "scopes/_frame/examine.py", "bound = math.log(factor) + math.log", "bound = 1e9 + math.log(factor) + math.log", CERTIFICATES),
 ]
 

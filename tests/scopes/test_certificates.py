@@ -270,3 +270,11 @@ def test_jacobian_in_the_norm_of_a_stack_is_below_its_factor():
     matrices = jacobians(layer, noise(8, 3, seed=4), like)
     assert float(certificate.norm.stretch(matrices).max()) <= certificate.lam
     assert float(certificate.plain.stretch(matrices).max()) <= certificate.bound
+
+
+@pytest.mark.parametrize("make", [nn.LSTM, LSTM])
+def test_an_lstm_with_projections_is_measured_and_not_certified(make):
+    layer = make(2, 4, proj_size=3).double()
+    found = examine(layer, noise(12, 2, 2), scopes=["stability", "truncation"])
+    assert [finding.status for finding in found] == ["estimated", "estimated"]
+    assert not any(finding.certified for finding in found)

@@ -11,7 +11,7 @@ from torch import nn
 
 import mnemoscope
 from mnemoscope.scopes import stability
-from mnemoscope.scopes._lyapunov import kaplan_yorke, lyapunov
+from mnemoscope.scopes._lyapunov import _sentence, kaplan_yorke, lyapunov
 from mnemoscope.scopes._measures.growth import standard_error
 from mnemoscope.systems import RandomTanhNetwork
 from mnemoscope.theory.smoothness import chaotic_lstm
@@ -209,3 +209,9 @@ def test_a_distance_that_halves_every_step_is_said_so():
     layer.weight_hh_l0.data.fill_(0.5)
     found = lyapunov(layer, torch.randn(40, 2, 1, dtype=torch.float64))
     assert "halves every step (" in found.sentence
+
+
+def test_an_exponent_that_is_hardly_known_is_not_called_zero():
+    assert _sentence("edge", "", -0.369, 0.2).startswith("Too short to tell if neighbouring states converge or diverge")
+    assert _sentence("edge", "", -0.001, 0.002).startswith("At the edge")
+    assert _sentence("edge", "", 0.0, math.nan).startswith("At the edge")

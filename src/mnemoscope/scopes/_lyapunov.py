@@ -16,6 +16,7 @@ from mnemoscope.scopes._measures.growth import Orbit, block_ends, block_means, s
 from mnemoscope.scopes._measures.state_vectors import carries_memory, flatten
 
 SMALL = 32  # numbers in a state whose whole spectrum is cheap
+UNSURE = 0.05  # two standard errors, above which an exponent of about zero is not known well enough
 
 HELP = """
 An exponent is the mean logarithm of the factor by which a small difference grows per step, in one
@@ -156,9 +157,7 @@ def _sentence(regime: str, beside: str, largest: float, error: float) -> str:
     if not math.isnan(error):
         figure += f" ± {2 * error:.1g}"
     if largest == -math.inf:
-        return (
-            f"Contractive{beside}: within a few steps neighbouring states become equal, to the last digit ({figure})."
-        )
+        return f"Contractive{beside}: neighbouring states become equal to the last digit along the run ({figure})."
     if regime == "contractive":
         halved = _every(math.log(2) / -largest)
         return f"Contractive{beside}: the distance of neighbouring states halves {halved} ({figure})."
@@ -174,6 +173,8 @@ def _sentence(regime: str, beside: str, largest: float, error: float) -> str:
             f"On an unstable fixed point{beside}: the state does not move, but a small disturbance doubles {doubled} "
             f"({figure})."
         )
+    if 2 * error > UNSURE:
+        return f"Too short to tell if neighbouring states converge or diverge{beside}: both are possible ({figure})."
     return f"At the edge{beside}: neighbouring states neither converge nor diverge ({figure})."
 
 

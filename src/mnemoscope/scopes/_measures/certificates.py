@@ -129,10 +129,10 @@ _EQUATIONS = ("forward", "observe", "observe_cell", "project", "step", "weights"
 def certify(recurrence: Recurrence, inputs: Tensor, starts_itself: bool = True) -> Certificate | None:
     """Return the certificate of a plain RNN or LSTM on inputs as large as these (T, B, d); None for other models.
 
-    None also in half precision, where rounding outweighs the bounds, and for an LSTM that begins in states which are
-    not known: its bounds hold on the states that it can reach.
+    None also in half precision, where rounding outweighs the bounds, with projections (`proj_size`), and for an LSTM
+    that begins in states which are not known: its bounds hold on the states that it can reach.
     """
-    if not isinstance(recurrence, Layer) or inputs.dtype.itemsize < 4:
+    if not isinstance(recurrence, Layer) or recurrence.proj_size or inputs.dtype.itemsize < 4:
         return None
     certificate = None
     if isinstance(recurrence, RNN) and _is_unchanged(recurrence, RNN, "advance", "cell", "phi", "run_kernel"):
@@ -327,7 +327,7 @@ def rounding(recurrence: Recurrence, x: Tensor, states: Tensor) -> float:
 @torch.no_grad()
 def nearest_stable(layer: Recurrence, lam: float, inputs: Tensor) -> Recurrence | None:
     """Return a copy of the layer moved to the nearest `lam`-contractive weights; None if no such set is known."""
-    if not isinstance(layer, Layer):
+    if not isinstance(layer, Layer) or layer.proj_size:
         return None
     moved = copy.deepcopy(layer)
     try:
