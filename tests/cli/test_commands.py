@@ -55,6 +55,9 @@ def fails(arguments: list[str], capsys: Any, code: int = 2) -> str:
         (["train", "copy", "--optimizer", "lion"], "'lion'"),
         (["train", "copy", "--task.T", "0"], "T = 0 is not allowed"),
         (["train", "copy", "--modle", "LSTM"], "did you mean --model?"),
+        (["train", "copy", "--fit.updtes", "3"], "did you mean --updates?"),
+        (["train", "copy", "--fit.lr", "3"], "did you mean --lr?"),
+        (["train", "copy", "--checkpoint"], "--checkpoint-activations"),
         (["train", "copy", "--model", "Lstm"], "model = 'Lstm' is not a layer; layers are LinearSystem, RNN"),
         (
             ["train", "copy", "--model", "GRU", "--buffer", "3"],
@@ -129,6 +132,12 @@ def test_help_names_every_command_task_and_option(capsys) -> None:
     ]:
         assert option in text
         assert help in text
+
+
+def test_a_shell_is_offered_no_functions(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "copy", "--model", "RNN", "--help"])
+    assert "pointwise" not in " ".join(capsys.readouterr().out.split())
 
 
 def test_settings_of_the_papers_are_flags(capsys, tmp_path: Path) -> None:
@@ -226,6 +235,16 @@ def test_compare_writes_figure_table_and_json(run: Path, tmp_path: Path, capsys,
     row = json.loads(capsys.readouterr().out)["runs"][0]
     assert [record["update"] for record in row["curve"]] == [2, 4]
     assert "must end in .png, .svg, .pdf" in fails(["compare", str(run), "--figure", "x.gif"], capsys)
+
+
+def test_compare_does_not_replace_an_earlier_figure(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("learning-curves.png", "learning-curves-2.png"):
+        assert main(["compare", str(run)]) == 0
+        out = capsys.readouterr().out
+        assert f"learning curves: {name}" in out
+        assert "copy, T = 2" in out
+        assert (tmp_path / name).is_file()
 
 
 def test_compare_waits_for_another_that_writes_to_the_folder(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:

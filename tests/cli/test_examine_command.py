@@ -13,7 +13,10 @@ import safetensors.torch
 import torch
 from torch import nn
 
+import mnemoscope.scopes
+from mnemoscope import RelRNN
 from mnemoscope.cli import main
+from mnemoscope.cli._conditions import read_conditions
 from mnemoscope.finding import Examination
 
 NETS = '''
@@ -71,6 +74,12 @@ class Scaled(nn.Module):
     def forward(self, x, scale, lengths):
         assert lengths.tolist() == [16] * 3
         return {"loss": x.mean(), "hidden": x, "sums": scale * x.cumsum(1)}
+
+class TwoInputs(nn.Module):
+    def forward(self, x, tgt): return x + tgt
+
+def two_inputs(): return TwoInputs()
+def six_features(): return nn.GRU(6, 5, batch_first=True)
 
 class Slow(nn.LSTM):
     def __init__(self): super().__init__(8, 4)
@@ -184,6 +193,8 @@ def test_forgotten_batch_first_comes_first_on_the_page(here):
     assert found["recurrence"].labels["kind"] == "runs over the batch"
     page = (here / "o" / "report.html").read_text()
     assert page.index('class="box alarm"') < page.index('id="verdict"')
+    assert "it runs over the batch" in page
+    assert "all 15 steps" not in page
 
 
 def test_failed_scope_is_shown_beside_the_others(here):
@@ -293,6 +304,17 @@ def test_fail_if_conditions(here, capsys, condition, code):
     arguments = ["GRU", "--with", "hidden_size=4", "--scopes", "horizon", "--out", "o", "--fail-if", condition]
     assert main(["examine", *arguments, *SMALL]) == code
     assert bool(capsys.readouterr().err) == (code == 4)
+
+
+def test_fail_if_knows_every_figure_before_it_is_measured():
+    found = mnemoscope.examine(RelRNN(2, 3), torch.randn(8, 2, 2), torch.zeros(8, 2, 3), nn.MSELoss())
+    other = mnemoscope.examine(
+        mnemoscope.RNN(2, 3), torch.randn(8, 2, 2), scopes=["attractors", "entropy", "stability"]
+    )
+    findings = [*found, *other]
+    assert {f.scope for f in findings if f.has_result} == set(mnemoscope.scopes.SCOPES)
+    read_conditions([f"{finding.scope}.{figure}<0" for finding in findings for figure in finding.figures])
+    read_conditions(["exact_rank<3", "learning.best<0.5", "best_update>3", "episode.return<1"])
 
 
 @pytest.mark.parametrize(("condition", "code"), [("stability.lambda>2:certified", 0), ("largest_ratio>2:certified", 4)])

@@ -352,6 +352,17 @@ def test_evaluations_without_a_value_leave_gaps():
     assert "metric" not in learning_finding(row(curve=((10, 1.0, None),))).series
 
 
+def test_levels_without_memory_say_whose_they_are():
+    other = {"d": row(T=20, baseline=0.5), "e": row(task="denoise", T=20, baseline=0.5)}
+    loss, _ = learning_charts({"a": row(T=10), "b": row(T=10), "c": row(T=10)})
+    assert described(loss.markers) == [("y", 0.9, "without memory")]
+    loss, _ = learning_charts({"a": row(T=10), **other})
+    assert described(loss.markers) == [
+        ("y", 0.5, "without memory: copy, T = 20; denoise, T = 20"),
+        ("y", 0.9, "without memory: copy, T = 10"),
+    ]
+
+
 def test_learning_curves_of_runs_with_several_metrics():
     rows = {
         "a": row(),
@@ -366,7 +377,7 @@ def test_learning_curves_of_runs_with_several_metrics():
     same(loss.marks[0].x, [10, 20])
     same(loss.marks[0].y, [1, 0.5])
     same(accuracy.marks[0].y, [0.2, 0.8])
-    assert described(loss.markers) == [("y", 0.5, "without memory"), ("y", 0.9, "without memory")]
+    assert described(loss.markers) == [("y", 0.5, "without memory: copy"), ("y", 0.9, "without memory: copy")]
     assert loss.y.log
     assert not accuracy.y.log
 

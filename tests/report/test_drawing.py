@@ -305,7 +305,7 @@ def test_cells_of_the_index_are_rounded_and_sorted_by_what_they_were(value, text
 
 
 def test_columns_of_the_index_are_in_order():
-    assert list(COLUMNS)[:5] == ["task", "model", "outcome", "parameters", "updates"]
+    assert list(COLUMNS)[:5] == ["task_and_length", "model", "outcome", "parameters", "updates"]
     assert list(COLUMNS)[5:] == ["metric", "best", "best_update", "baseline", "updates_per_second"]
 
 

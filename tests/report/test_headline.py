@@ -41,6 +41,17 @@ def test_horizon_headline_at_equality(reach, needs, shown):
     assert headline(0, examined(needs, horizon=horizon(reach))) == shown
 
 
+def test_a_model_that_runs_over_the_batch_has_no_horizon():
+    """Its lags are sequences, not steps; what is said of its step holds all the same."""
+    turned = Finding("recurrence", "It does.", "estimated", labels={"kind": "runs over the batch"})
+    figures = {"largest": -0.1, "standard_error": 0.02}
+    lyapunov = Finding("lyapunov", "L.", "estimated", figures=figures, labels={"regime": "contractive"})
+    found = examined(30, recurrence=turned, horizon=horizon(100), lyapunov=lyapunov)
+    blank = ("–", "it runs over the batch", "bad")
+    assert [headline(number, found) == blank for number in range(4)] == [True, False, True, True]
+    assert spreads(found)[0] == ""
+
+
 def spreads(examination):
     return [headline.values[0].spread for headline in headlines({"m": examination})]
 

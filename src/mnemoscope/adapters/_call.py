@@ -96,7 +96,8 @@ class Forward:
                 filled[name] = self.initial_state(batch)
             else:
                 raise MnemoscopeError(
-                    f"the forward of {model_name(self.model)} also takes {name!r}: pass kwargs={{{name!r}: ...}}"
+                    f"the forward of {model_name(self.model)} also takes {name!r}: pass kwargs={{{name!r}: ...}}, "
+                    f"on the command line --kwargs {name}=..."
                 )
         return filled
 

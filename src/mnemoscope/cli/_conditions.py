@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import operator
 import re
@@ -23,6 +24,12 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
+
+BESIDE_SCOPES = {
+    "learning": {"best", "best_update", "baseline", "updates", "parameters"},
+    "episode": {"steps", "return", "first_step", "cue_last_seen", "decision", "attention_to_cue"},
+}
+"""Figures of the findings that a run has beside those of the scopes."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +85,30 @@ class Condition:
 
 
 def read_conditions(texts: Sequence[str]) -> list[Condition]:
-    """Parse conditions as users write them: ``NAME<NUMBER[:certified]``, with <, <=, >, >=, == or !=."""
-    return [_read_condition(text) for text in texts]
+    """Parse conditions as users write them: ``NAME<NUMBER[:certified]``, with <, <=, >, >=, == or !=.
+
+    A name that no scope has is refused here, before anything is measured.
+    """
+    conditions = [_read_condition(text) for text in texts]
+    for condition in conditions:
+        _check_name(condition.name)
+    return conditions
+
+
+def _check_name(name: str) -> None:
+    known = {scope: _documented(scope) for scope in SCOPES} | BESIDE_SCOPES
+    bare = {figure for figures in known.values() for figure in figures}
+    whole = {f"{scope}.{figure}" for scope, figures in known.items() for figure in figures}
+    if name in bare | whole:
+        return
+    close = difflib.get_close_matches(name, sorted(whole if "." in name else bare), 1)
+    hint = f"did you mean {close[0]}?" if close else "docs/scopes.md and findings.json name them"
+    raise MnemoscopeError(f"fail-if: there is no figure {name!r}; {hint}")
+
+
+def _documented(scope: str) -> set[str]:
+    """The names that the text of a scope gives to what it finds: its figures, and some more."""
+    return set(re.findall(r"`(?:figures\[\")?(\w+)(?:\"\])?`", SCOPES[scope].measure.__doc__ or ""))
 
 
 def _read_condition(text: str) -> Condition:

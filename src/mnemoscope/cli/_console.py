@@ -48,7 +48,24 @@ def parse(kind: type[T], arguments: Sequence[str], command: str, *, about: str =
     except SystemExit as end:
         if not end.code:  # --help was asked for, and printed
             raise
-        raise _own_error(end) or MnemoscopeError(error_line(printed.getvalue())) from None
+        message = error_line(printed.getvalue())
+        error = _own_error(end) or MnemoscopeError(message + _without_prefix(message, kind, extra))
+    raise error
+
+
+def _without_prefix(message: str, kind: type[Any], extra: dict[str, Any]) -> str:
+    """Return what an option such as --fit.updates, which has no prefix here, may have meant; empty if nothing."""
+    match = re.match(r"Unrecognized options: --[\w-]+\.([\w.-]+)", message)
+    if match is None or "did you mean" in message:
+        return ""
+    option = f"--{match[1]}"
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed), contextlib.suppress(SystemExit):
+        tyro.cli(kind, args=[option], **extra)
+    hint = re.search(r"did you mean .*", error_line(printed.getvalue()))
+    if hint is not None:
+        return f"; {hint[0]}"
+    return "" if "Unrecognized options" in printed.getvalue() else f"; did you mean {option}?"
 
 
 def _check_whole_numbers(options: Any) -> None:

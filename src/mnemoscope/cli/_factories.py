@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import importlib.util
@@ -48,6 +49,16 @@ def import_attribute(spec: str) -> Any:
     module, _, name = spec.rpartition(":")
     with _importable(_folder(spec)):
         return _attribute(_import(module), name, spec)
+
+
+def defined_names(path: Path) -> list[str]:
+    """Return the public functions and classes that a Python file defines, without running it; none if it is broken."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return [node.name for node in body if isinstance(node, kinds) and not node.name.startswith("_")]
 
 
 def _folder(spec: str) -> Path:

@@ -25,10 +25,11 @@ def run_row(run: Run) -> RunRow:
         metric=summary.metric if summary else _metric(run),
         best=summary.best if summary else None,
         best_update=summary.best_update if summary else None,
-        baseline=summary.baseline if summary else None,
+        baseline=summary.baseline if summary else _baseline(run),
         last={name: value for name, value in last.items() if name not in ("update", "split")},
         updates_per_second=summary.updates_per_second if summary else None,
         curve=evaluations,
+        T=run.about.task["T"] if type(run.about.task.get("T")) is int else None,
     )
 
 
@@ -37,6 +38,14 @@ def _metric(run: Run) -> str | None:
     try:
         return run.task.metric
     except MnemoscopeError:
+        return None
+
+
+def _baseline(run: Run) -> float | None:
+    """The loss without memory of a run that has not ended, if its task is one of this library's."""
+    try:
+        return run.task.baseline
+    except (MnemoscopeError, OSError):  # the task is the user's own, or its data are gone
         return None
 
 

@@ -18,6 +18,8 @@ from mnemoscope.scopes import untouched
 from mnemoscope.systems import Known, KnownSystem
 from mnemoscope.tasks import Split, Task
 
+NOISE = "random"  # the description of standard normal inputs
+
 
 @dataclass(frozen=True)
 class Sequences:
@@ -98,7 +100,7 @@ def with_loss(sequences: Sequences, name: str) -> Sequences:
 def random_sequences(steps: int, batch_size: int, features: int, seed: int) -> Sequences:
     """Return standard normal noise, (steps, batch_size, features)."""
     inputs = torch.randn(steps, batch_size, features, generator=torch.Generator().manual_seed(seed))
-    return Sequences(inputs, "random", time_first=True)
+    return Sequences(inputs, NOISE, time_first=True)
 
 
 def random_ids(steps: int, batch_size: int, vocabulary: int, seed: int) -> Sequences:
@@ -122,6 +124,9 @@ def fit_to_model(sequences: Sequences, model: Any, reading: Reading) -> Sequence
 
     Targets and loss are kept only if the model's outputs are of the task's kind; a loss that was asked for must apply.
     """
+    hint = ""
+    if sequences.description == NOISE:
+        hint = f"; --features sets how many features random inputs have, {sequences.features} now"
     # Sequences that we made are time first: turn them for a model that reads another layout.
     inputs = sequences.inputs
     layout = reading.layout
@@ -129,7 +134,7 @@ def fit_to_model(sequences: Sequences, model: Any, reading: Reading) -> Sequence
         layout = layout or _find_layout(model, inputs, reading)
         inputs = layout.from_time_first(inputs)
     sequences = replace(sequences, inputs=inputs)
-    outputs, read_as = _trial_run(model, inputs, reading)
+    outputs, read_as = _trial_run(model, inputs, reading, hint)
     if sequences.targets is None or sequences.loss is None:
         return sequences
     if not sequences.time_first:  # a file's: its targets are in the layout of the model's outputs
@@ -159,22 +164,24 @@ def _find_layout(model: Any, inputs: Tensor, reading: Reading) -> Layout:
     return Layout.BATCH_FIRST
 
 
-def _trial_run(model: Any, inputs: Tensor, reading: Reading) -> tuple[Tensor, Layout]:
+def _trial_run(model: Any, inputs: Tensor, reading: Reading, hint: str) -> tuple[Tensor, Layout]:
     """Return the outputs, time first, and the layout in which the model reads.
 
-    Inputs of the wrong size are an error of one line before anything is measured.
+    Inputs of the wrong size are an error of one line, with a hint, before anything is measured.
     """
     try:
         with untouched(model), torch.no_grad():
             adapted = reading.adapt(model, inputs)
             outputs = adapted.run(adapted.features) if adapted.outputs is None else adapted.outputs
             return outputs, adapted.layout
-    except MnemoscopeError:
-        raise
+    except MnemoscopeError as error:
+        if not hint or "input_size" not in str(error):
+            raise
+        raise MnemoscopeError(f"{error}{hint}") from error
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
         given = f"inputs {list(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}"
-        raise MnemoscopeError(f"the model does not run on {given}: {type(error).__name__}: {reason}") from error
+        raise MnemoscopeError(f"the model does not run on {given}: {type(error).__name__}: {reason}{hint}") from error
 
 
 def _with_batch_first(loss: Loss) -> Loss:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from mnemoscope.cli._factories import DEFAULT_HIDDEN_SIZE, make_model
+from mnemoscope.cli._factories import DEFAULT_HIDDEN_SIZE, defined_names, make_model
 from mnemoscope.cli._systems import PREFIX, is_system, make_system
 from mnemoscope.cli._weights import load_weights
 from mnemoscope.errors import MnemoscopeError
@@ -93,6 +93,11 @@ def read_literal(what: str, word: str) -> Any:
 
 
 def _unknown_target(spec: str) -> MnemoscopeError:
+    if spec.endswith(".py") and Path(spec).is_file():
+        names = defined_names(Path(spec))
+        listed = f"; it defines {', '.join(names)}" if names else ""
+        example = names[0] if names else "make"
+        return MnemoscopeError(f"say what in {spec} makes the model, as {spec}:{example}{listed}")
     if "/" in spec or spec.startswith("."):
         return MnemoscopeError(f"there is no folder {spec}; a target is a run's folder, a model or module:factory")
     close = difflib.get_close_matches(spec, models(), 1)

@@ -13,17 +13,20 @@ from mnemoscope.finding import Examination
 from mnemoscope.report._chart import format_number
 from mnemoscope.report._view import needs_of
 
+OVER_BATCH = "runs over the batch"
+
 ALARMING_KINDS = (
     "changes between calls",
     "keeps state between calls",
     "is random",
-    "runs over the batch",
+    OVER_BATCH,
     "mixes sequences",
     "memoryless",
     "detached",
 )
 """Kinds of recurrence that are hardly ever intended, worst first: other findings then mean less, or nothing."""
 
+DYNAMICS = ("lyapunov", "stability")
 NEEDS = "the task needs"
 VANISHED = 1e-2  # gradient at the far end, relative to the largest of the past, below which it counts as vanished
 
@@ -132,7 +135,7 @@ def headlines(examinations: Mapping[str, Examination]) -> list[Headline]:
     """Return four headlines: horizon against need, regime, safe BPTT length, gradient at the far end."""
     return [
         _headline("Memory horizon", ("horizon",), _horizon, _horizon_spread, examinations),
-        _headline("Dynamics", ("lyapunov", "stability"), _regime, _regime_spread, examinations),
+        _headline("Dynamics", DYNAMICS, _regime, _regime_spread, examinations),
         _headline("Safe BPTT length", ("truncation",), _window, _window_spread, examinations),
         _headline("Gradient at the far end", ("horizon",), _far_gradient, _far_gradient_spread, examinations),
     ]
@@ -150,9 +153,16 @@ def _headline(
     values = []
     for index, (name, examination) in enumerate(examinations.items()):
         value, remark, tone, status = read(examination)
+        if scopes != DYNAMICS and _kind(examination) == OVER_BATCH:  # lags are sequences then, not steps
+            value, remark, tone, status = "–", f"it {OVER_BATCH}", "bad", ""
         spread = read_spread(examination) if status == "estimated" else ""
         values.append(HeadlineValue(name, index, value, remark, tone, status, spread))
     return Headline(title, found[0] if found else scopes[0], tuple(values))
+
+
+def _kind(examination: Examination) -> str:
+    """The kind of recurrence that was found; empty if none was looked for."""
+    return str(examination.findings["recurrence"].labels.get("kind", "")) if _has(examination, "recurrence") else ""
 
 
 def _has(examination: Examination, scope: str) -> bool:

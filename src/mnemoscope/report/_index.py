@@ -14,7 +14,7 @@ from mnemoscope.report._page import fill_template
 from mnemoscope.report._runs import RunRow, learning_charts
 
 COLUMNS = {
-    "task": "task",
+    "task_and_length": "task",
     "model": "model",
     "outcome": "outcome",
     "parameters": "parameters",

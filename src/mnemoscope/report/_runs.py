@@ -10,6 +10,7 @@ from typing import Any
 from mnemoscope.finding import Examination, Finding, arrays
 from mnemoscope.report._chart import Chart
 from mnemoscope.report._charts import charts_of
+from mnemoscope.wording import counted
 
 _OUTCOMES = {
     "solved": "Training solved the task",
@@ -43,6 +44,12 @@ class RunRow:
     last: dict[str, Any] = field(default_factory=dict)  # metrics of the last evaluation
     updates_per_second: float | None = None
     curve: list[dict[str, Any]] = field(default_factory=list)  # an update and its held-out metrics each
+    T: int | None = None  # the task's own, if it has one
+
+    @property
+    def task_and_length(self) -> str:
+        """The task, with its T: runs of another T are another problem, with another loss without memory."""
+        return self.task if self.T is None else f"{self.task}, T = {self.T}"
 
 
 def learning_finding(row: RunRow) -> Finding | None:
@@ -62,11 +69,11 @@ def learning_finding(row: RunRow) -> Finding | None:
     best = f"; best held-out {metric} {row.best:.4g} at update {row.best_update}" if row.best is not None else ""
     return Finding(
         "learning",
-        f"{_OUTCOMES.get(row.outcome, row.outcome)} after {row.updates} updates{best}.",
+        f"{_OUTCOMES.get(row.outcome, row.outcome)} after {counted(row.updates, 'update')}{best}.",
         "estimated",
         figures=figures,
         series=arrays(**series),
-        labels={"metric": metric},
+        labels={"metric": metric, "task": row.task_and_length},
         method="evaluations on held-out batches, from the run's own records",
         question="How did training go?",
         help=(_HELP,),

@@ -12,6 +12,7 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import CANNOT_REPEAT, Subject
 from mnemoscope.scopes._measures.rounding import negligible
+from mnemoscope.wording import counted
 
 UNREPEATED = {
     "keeps state between calls": "start every call from a fresh state, or take the state as an argument and return it",
@@ -118,7 +119,9 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
     Series, each relative to its largest: `gradient_by_step` (T,), that of the output at `figures["step"]` by the
     input at each step of its sequence; `change_by_step` (T, or 1), how much each output changes with the input at
     `figures["changed_step"]`; `gradient_by_sequence` and `change_by_sequence` (B,), the largest in each sequence; the
-    probed sequence is `figures["sequence"]`. `figures["repeat_error"]`: how much outputs change from run to run.
+    probed sequence is `figures["sequence"]`. `figures["repeat_error"]`: how much outputs change from run to run. The
+    largest responses are figures too: `gradient_by_earlier` and `gradient_by_later` inputs and `gradient_by_others`,
+    other sequences'; `change_of_earlier` and `change_of_later` outputs and `change_of_others`; `tolerance`.
     Labels: `kind`, one of `KINDS` or `UNREPEATED`; in the latter case `kind_when_repeated`, one of `KINDS`.
 
     Args:
@@ -145,7 +148,7 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
         seen = f"{_first_said(subject)}; {PREPARED[unrepeated]} it is of the kind '{kind}'"
     return Finding(
         "recurrence",
-        f"{seen} ({subject.batch} sequence{'' if subject.batch == 1 else 's'} of {subject.steps} steps).",
+        f"{seen} ({counted(subject.batch, 'sequence')} of {counted(subject.steps, 'step')}).",
         "estimated",
         labels=labels,
         warnings=warnings,

@@ -45,7 +45,8 @@ def layer_options(model: str) -> dict[str, Option]:
     for name, option in layers.options(kind).items():
         annotation = _without_functions(option.annotation)
         if annotation is not None:
-            options[name] = option._replace(annotation=annotation)
+            in_python_only = ", or any pointwise function"
+            options[name] = option._replace(annotation=annotation, help=option.help.replace(in_python_only, ""))
     return options
 
 

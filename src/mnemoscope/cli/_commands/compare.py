@@ -12,7 +12,7 @@ import tyro
 from rich.table import Table
 
 from mnemoscope.cli._console import OutputOptions, format_value, parse, say, show, show_json
-from mnemoscope.cli._names import unused_name
+from mnemoscope.cli._names import unused_file, unused_name
 from mnemoscope.cli._run_row import run_row
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import LOCK_SECONDS, locked
@@ -28,8 +28,9 @@ class Compare:
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
     """The runs' folders."""
-    figure: Path = Path("learning-curves.png")
-    """Where the figure goes; its suffix is the format: .png, .svg or .pdf."""
+    figure: Path | None = None
+    """Where the figure goes; its suffix is the format: .png, .svg or .pdf. By default learning-curves.png, or the
+    first of learning-curves-2.png and so on that is not there yet."""
     distance: tuple[str, ...] = ()
     """Parameters whose distance from the first run's is compared too: how their names begin, as layer.weight_hh, or
     all for the whole network. The runs must have kept their weights: train with --snapshot-every."""
@@ -40,14 +41,15 @@ def main(arguments: list[str]) -> int:
     options = parse(Compare, arguments, "compare")
     if not options.runs:
         raise MnemoscopeError("no run was given; mnemoscope compare RUN RUN... takes the folders of runs")
-    if options.figure.suffix not in FORMATS:
-        raise MnemoscopeError(f"figure = {str(options.figure)!r} is not allowed; it must end in {', '.join(FORMATS)}")
+    figure = options.figure or unused_file("learning-curves.png")
+    if figure.suffix not in FORMATS:
+        raise MnemoscopeError(f"figure = {str(figure)!r} is not allowed; it must end in {', '.join(FORMATS)}")
     runs = [Run(path) for path in options.runs]
     rows = [run_row(run) for run in runs]
     found = _distances(runs, options.distance) if options.distance else {}
-    _draw_curves(rows, found, options.figure)
+    _draw_curves(rows, found, figure)
     if options.output.json:
-        content: dict[str, Any] = {"figure": str(options.figure), "runs": [asdict(row) for row in rows]}
+        content: dict[str, Any] = {"figure": str(figure), "runs": [asdict(row) for row in rows]}
         if found:
             content["distances"] = {name: asdict(distance) for name, distance in found.items()}
         show_json(content)
@@ -55,7 +57,7 @@ def main(arguments: list[str]) -> int:
         show(_table(rows))
         if found:
             show(_distance_table(found, runs[0]))
-        say(f"learning curves: {options.figure}")
+        say(f"learning curves: {figure}")
     return 0
 
 
@@ -117,7 +119,7 @@ def _table(rows: list[RunRow]) -> Table:
         last = "  ".join(f"{name} {format_value(value)}" for name, value in row.last.items())
         table.add_row(
             row.run,
-            row.task,
+            row.task_and_length,
             row.model,
             row.outcome,
             format_value(row.parameters),

@@ -19,7 +19,7 @@ from mnemoscope.cli._console import OutputOptions, parse, pop_option, say, show,
 from mnemoscope.cli._examination_files import Format, examination_folder, save_examinations, write_report
 from mnemoscope.cli._factories import exits_are_errors
 from mnemoscope.cli._measure import ScopeProgress, measure, num_threads, stoppable
-from mnemoscope.cli._names import unused_folder, unused_name
+from mnemoscope.cli._names import folder_option, unused_folder, unused_name
 from mnemoscope.cli._scope_options import options_for, read_scope_options
 from mnemoscope.cli._sequences import (
     Reading,
@@ -70,13 +70,15 @@ class Examine(Generic[TaskType]):
     options: Annotated[tuple[str, ...], tyro.conf.arg(name="with")] = ()
     """Options of a built-in model or system, or a factory's arguments: hidden_size=128 bidirectional=True."""
     inputs: Path | None = None
-    """Sequences from an .npy, .pt or .safetensors file, (time, batch, features) or as --batch-first says."""
+    """Sequences from an .npy, .pt or .safetensors file, in the layout that the model reads: (time, batch, features),
+    or (batch, time, features) for a batch-first model. They are not transposed."""
     targets_file: Annotated[Path | None, tyro.conf.arg(name="targets")] = None
     """What the model should answer to --inputs, from such a file, in the layout of its outputs; needs --loss."""
     loss: str | None = None
     """The loss: mse, l1, cross-entropy, bce (of logits), or package.module:function; by default the task's own."""
     batch_first: tyro.conf.FlagCreatePairsOff[bool] = False
-    """The model reads (batch, time, features). By default its layers' batch_first decides."""
+    """The model reads (batch, time, features). By default its layers' batch_first decides. This does not transpose a
+    file of --inputs."""
     time_first: tyro.conf.FlagCreatePairsOff[bool] = False
     """The model reads (time, batch, features)."""
     channels_first: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -160,7 +162,7 @@ def _run(options: Examine[Any], task: Task | None, conditions: Sequence[Conditio
     """Make the targets, measure them, write the page, and return the exit code."""
     device = _device(options.device)
     targets = _targets(options, task, device)
-    folder = options.out or _default_folder(targets)
+    folder = folder_option(options.out) or _default_folder(targets)
 
     with stoppable() as signal_codes, num_threads(options.threads):
         examinations, stopped = _measure_all(options, task, targets, device)
@@ -353,6 +355,8 @@ def _show_headlines(examinations: Mapping[str, Examination]) -> None:
     for name, examination in examinations.items():
         say(f"{name}: {examination.verdict}")
         say(f"{name}: read as {examination.about['layout']}, {examination.about['inputs']}.")
+        if "mode" in examination.about:
+            say(f"{name}: measured in {examination.about['mode']}.")
     say("--time-first, --batch-first and --channels-first read models otherwise.")
     table = Table("", *examinations)
     for headline in headlines(examinations):

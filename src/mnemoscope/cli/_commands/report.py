@@ -11,7 +11,7 @@ import tyro
 
 from mnemoscope.cli._console import OutputOptions, parse, say, show_json, terminal
 from mnemoscope.cli._examination_files import IN_RUN, PAGE, Format, examination_folder, load_examinations, write_report
-from mnemoscope.cli._names import unused_name
+from mnemoscope.cli._names import folder_option, unused_name
 from mnemoscope.cli._run_row import run_row
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import LOCK_SECONDS, locked, make_folder
@@ -30,7 +30,7 @@ class Report:
     folders: tyro.conf.Positional[tuple[Path, ...]]
     """Folders that `mnemoscope examine` wrote, runs that were examined, one folder of runs, or one of studies."""
     out: Path | None = None
-    """Where the page goes; by default the first folder."""
+    """The folder that the page goes to; by default the first one."""
     figures: tuple[Format, ...] = ()
     """Write the charts as files too: svg, png or both."""
     output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
@@ -40,6 +40,7 @@ def main(arguments: list[str]) -> int:
     options = parse(Report, arguments, "report")
     if not options.folders:
         raise MnemoscopeError("no folder was given; mnemoscope report FOLDER takes findings, or a folder of runs")
+    folder_option(options.out)
     if len(options.folders) == 1 and is_studies(options.folders[0]):
         _print_page(write_pages(options.folders[0]), options.output)
         return 0

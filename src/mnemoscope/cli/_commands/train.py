@@ -29,7 +29,8 @@ LayerType = TypeVar("LayerType")
 FitType = TypeVar("FitType")
 
 
-FLAGS = {"output": "layer-output"}  # options of layers whose own names could be taken for others': --out is a folder
+FLAGS = {"output": "layer-output", "checkpoint": "checkpoint-activations"}
+"""Options of layers whose own names could be taken for others': --out is a folder, --checkpoint of examine weights."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,8 @@ def _refuse_options_of_other_layers(model: str, arguments: list[str]) -> None:
     for word in arguments:
         if word.partition("=")[0] == "--output":
             raise MnemoscopeError("--output is no option: --out is the run's folder, --layer-output what a layer gives")
+        if word.partition("=")[0] == "--checkpoint":
+            raise MnemoscopeError("--checkpoint is no option: --checkpoint-activations computes activations again")
         name = word.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
         if word.startswith("--") and name in names:
             NetworkConfig(model, options={name: True})

@@ -23,14 +23,24 @@ def learning(shown: Sequence[View]) -> list[Chart]:
 
 
 def _loss(shown: Sequence[View]) -> Chart:
-    figures = [view.finding.figures for view in shown]
-    baselines = sorted({known["baseline"] for known in figures if "baseline" in known})
-    shown_baselines = baselines[:MAX_BASELINES]
+    tasks: dict[float, set[str]] = {}  # by the loss that a model without memory reaches on them
+    for view in shown:
+        if "baseline" in view.finding.figures:
+            task = str(view.finding.labels.get("task", ""))
+            tasks.setdefault(view.finding.figures["baseline"], set()).add(task)
     # On the left, because the curves come near the baseline later.
-    markers = finite_markers(Marker("y", value, "without memory", left=True) for value in shown_baselines)
+    markers = finite_markers(
+        Marker("y", value, _without_memory(sorted(tasks[value] - {""}), len(tasks)), left=True)
+        for value in sorted(tasks)[:MAX_BASELINES]
+    )
     y = Axis("held-out loss", log=True, switch=True)
     lines = lines_of(shown, "loss", x="update")
     return Chart("learning-loss", "Loss while learning", Axis("updates"), y, lines, markers)
+
+
+def _without_memory(tasks: Sequence[str], levels: int) -> str:
+    """The label of one of several levels, which says whose it is; of one level alone, all runs' own."""
+    return f"without memory: {'; '.join(tasks)}" if levels > 1 and tasks else "without memory"
 
 
 def _metric(view: View) -> str:
