@@ -208,3 +208,55 @@ def test_old_run_folder_is_loaded_and_resumed(tmp_path: Path) -> None:
 def test_threads_are_recorded_for_resume(tmp_path: Path) -> None:
     train(RunConfig(Copy(T=3), SMALL, replace(FIT, threads=0, updates=2)), tmp_path / "run")
     assert Run(tmp_path / "run").config.fit.threads >= 1
+
+
+LONG = replace(FIT, updates=10, stop_when_solved=False)
+
+
+def test_a_finished_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    """Also from an end between checkpoints and logged averages, and twice."""
+    config = RunConfig(Copy(T=3), SMALL, LONG)
+    train(replace(config, fit=replace(LONG, updates=20)), tmp_path / "whole")
+    train(config, tmp_path / "run")
+    resume(tmp_path / "run", updates=15)
+    summary = resume(tmp_path / "run", updates=20)
+    assert summary.updates == 20
+    assert [str(change) for change in summary.changes] == [
+        "updates changed at update 10: 10 before, 15 now",
+        "updates changed at update 15: 15 before, 20 now",
+    ]
+    whole, run = Run(tmp_path / "whole"), Run(tmp_path / "run")
+    assert run.files.metrics.read_bytes() == whole.files.metrics.read_bytes()
+    for name, tensor in whole.checkpoint().tensors.items():
+        assert torch.equal(run.checkpoint().tensors[name], tensor), name
+    assert run.config == whole.config
+    assert json.loads(run.files.config.read_text())["earlier_updates"] == [10, 15]
+    assert resume(tmp_path / "run") == resume(tmp_path / "run", updates=20) == summary
+
+
+def test_a_run_that_was_killed_as_it_was_given_more_updates_goes_on(tmp_path: Path) -> None:
+    train(RunConfig(Copy(T=3), SMALL, LONG), tmp_path / "run")
+    with pytest.raises(Stop):
+        resume(tmp_path / "run", stop_at(10), updates=12)
+    assert resume(tmp_path / "run").updates == 12
+
+
+def test_more_updates_are_refused_where_the_run_would_not_be_a_longer_one(tmp_path: Path, text: Path) -> None:
+    runs = {
+        "shorter": (Copy(T=3), LONG, "has 10 updates already; --updates 9 must not be less"),
+        "epochs": (Characters(data=str(text), bptt=20), replace(LONG, epochs=1), "is in epochs, not in updates"),
+        "plateau": (Copy(T=3), replace(LONG, schedule="plateau", updates=3), "its plateau schedule counted"),
+    }
+    for name, (task, config, said) in runs.items():
+        train(RunConfig(task, SMALL, config), tmp_path / name)
+        before = files(tmp_path / name)
+        with pytest.raises(MnemoscopeError, match=said):
+            resume(tmp_path / name, updates=9)
+        assert files(tmp_path / name) == before
+
+
+def test_a_solved_run_does_not_go_on(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(Copy, "solved", 0.0)
+    train(RunConfig(Copy(T=3), SMALL, replace(FIT, updates=5)), tmp_path / "run")
+    with pytest.raises(MnemoscopeError, match=r"solved its task after 5 updates.*--no-stop-when-solved"):
+        resume(tmp_path / "run", updates=9)

@@ -245,9 +245,9 @@ class RunConfig:
     def from_dict(data: Any, where: str = "config") -> RunConfig:
         """Return the configuration in a config.json; anything wrong raises a one-line error.
 
-        The environment that a run's file also holds is not part of it.
+        The environment and the earlier budgets that a run's file also holds are not part of it.
         """
-        if not isinstance(data, dict) or set(data) - {"environment"} != {"task", "network", "fit"}:
+        if not isinstance(data, dict) or set(data) - {"environment", "earlier_updates"} != {"task", "network", "fit"}:
             raise MnemoscopeError(f"{where} is no run's configuration: it must have task, network and fit")
         task = task_from_dict(data["task"], f"{where}: task")
         network = NetworkConfig.from_dict(data["network"], f"{where}: network")

@@ -49,7 +49,7 @@ def fit(
         projections: called on the model after each update, to keep it inside a set.
         callback: called with the `Progress` after each update; it may raise `Stop`.
         resume: continue the run in `folder`. On the CPU the weights and metrics are then, bit for bit, those of a run
-            that was never stopped.
+            that was never stopped. If `config` has more updates than the run, it goes on beyond its end.
         allow_changed: what may have changed since the run that is resumed was stopped: "data", or "metrics" for a
             metrics.jsonl that was lost or edited. Either is refused otherwise; the summary tells of it.
     """
@@ -148,7 +148,10 @@ def _check_folder(run: RunFolder, description: RunDescription, resume: bool) -> 
         run.require_empty()
         return description
     recorded = run.description()
-    difference = first_difference(recorded, description, run.config)
+    longer = recorded.with_more_updates(description.fit.get("updates"))
+    difference = first_difference(longer, description, run.config)
     if difference:
         raise MnemoscopeError(f"{run.config} is of another run: {difference}")
-    return recorded
+    if longer is not recorded:
+        run.extend(longer)
+    return longer

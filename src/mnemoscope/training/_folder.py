@@ -62,6 +62,12 @@ class RunFolder:
         self.require_empty()
         write_atomic(self.config, description.to_json())
 
+    def extend(self, description: RunDescription) -> None:
+        """Let the run go on beyond its end: it is unfinished again, then its configuration has the larger budget."""
+        with self.locked():
+            remove(self.summary)
+            write_atomic(self.config, description.to_json())
+
     def prepare(self) -> None:
         """Create the folders; delete what a killed process may have left half-written, and the summary of a failure."""
         make_folder(self.checkpoints)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Task
 from mnemoscope.training._checkpoint import BEST, Checkpoint, check_tensors_match, checkpoints, read_checkpoint
-from mnemoscope.training._config import LoopConfig, NetworkConfig, RunConfig
+from mnemoscope.training._config import FitConfig, LoopConfig, NetworkConfig, RunConfig
 from mnemoscope.training._environment import AllowedChange
 from mnemoscope.training._fit import fit
 from mnemoscope.training._folder import RunFolder
@@ -23,6 +24,7 @@ from mnemoscope.training._model import SequenceModel
 from mnemoscope.training._progress import ProgressCallback, Summary, read_summary
 from mnemoscope.training._snapshots import read_snapshot, recorded_updates
 from mnemoscope.training._trajectory import read_trajectory
+from mnemoscope.wording import counted
 
 CheckpointName = Literal["last", "best"]
 
@@ -33,28 +35,56 @@ def train(config: RunConfig, folder: str | Path | None = None, callback: Progres
 
 
 def resume(
-    folder: str | Path, callback: ProgressCallback | None = None, allow_changed: Collection[AllowedChange] = ()
+    folder: str | Path,
+    callback: ProgressCallback | None = None,
+    allow_changed: Collection[AllowedChange] = (),
+    updates: int | None = None,
 ) -> Summary:
     """Continue a run that was stopped or killed, or try again one that diverged or failed.
 
-    If it has ended otherwise, return its summary.
+    If it has ended otherwise, return its summary, unless it is given more updates: then it goes on, and on the CPU its
+    weights are, bit for bit, those of a run that had so many from the start.
 
     Args:
         folder: the run's folder.
         callback: called with the `Progress` after each update.
         allow_changed: "data" goes on with other data than the run began with, "metrics" with a metrics.jsonl that was
             lost or edited. Both are refused otherwise; the summary tells of them.
+        updates: the new budget, counted from the run's beginning.
     """
-    config = Run(folder).config
+    run = Run(folder)
+    config = run.config
     return fit(
         initial_model(config),
         config.task,
-        config.fit,
+        config.fit if updates is None else _with_updates(run, config.fit, updates),
         folder,
         callback=callback,
         resume=True,
         allow_changed=allow_changed,
     )
+
+
+def _with_updates(run: Run, fit: LoopConfig, updates: int) -> LoopConfig:
+    """Return the configuration with a larger budget; refuse what would not be a longer run of the same kind."""
+    anew = f"train it anew by --config {run.path}/config.json"
+    if not fit.updates or (isinstance(fit, FitConfig) and fit.epochs):
+        unit = "epochs" if fit.updates else "frames"
+        raise MnemoscopeError(f"the budget of {run.path} is in {unit}, not in updates; {anew} --{unit} N")
+    if updates < fit.updates:
+        raise MnemoscopeError(
+            f"{run.path} has {counted(fit.updates, 'update')} already; --updates {updates} must not be less"
+        )
+    summary = run.summary()
+    if updates > fit.updates and summary is not None and summary.outcome == "solved" and fit.stop_when_solved:
+        solved = (
+            f"{run.path} solved its task after {counted(summary.updates, 'update')}, and its configuration ends it then"
+        )
+        raise MnemoscopeError(f"{solved}; {anew} --no-stop-when-solved")
+    if fit.schedule == "plateau" and fit.updates % fit.evaluate_every and updates > fit.updates:
+        why = "its plateau schedule counted an evaluation at the end, which a longer run does not make there"
+        raise MnemoscopeError(f"{run.path} cannot go on: {why}; {anew} --updates {updates}")
+    return replace(fit, updates=updates)
 
 
 def initial_model(config: RunConfig) -> SequenceModel:

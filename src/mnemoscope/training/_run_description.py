@@ -11,7 +11,7 @@ from torch import nn
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import read_json, to_json
-from mnemoscope.schema import from_dict, to_dict
+from mnemoscope.schema import added_later, from_dict, to_dict
 from mnemoscope.tasks import TASKS, Task
 from mnemoscope.training._config import LoopConfig, NetworkConfig, RunConfig
 from mnemoscope.training._environment import Environment
@@ -25,13 +25,15 @@ SECTIONS = ("task", "network", "fit")
 class RunDescription:
     """What config.json holds: a configuration that repeats the run, and where it began.
 
-    A model or task of the user's own is described by its class, as ``{"own": "package.Class"}``.
+    A model or task of the user's own is described by its class, as ``{"own": "package.Class"}``. A run that was resumed
+    with more updates than it began with also has the budgets that it had before, in `earlier_updates`.
     """
 
     task: dict[str, Any]
     network: dict[str, Any]
     fit: dict[str, Any]
     environment: Environment = field(default_factory=Environment)
+    earlier_updates: tuple[int, ...] = added_later(())
 
     @property
     def sections(self) -> dict[str, dict[str, Any]]:
@@ -44,6 +46,23 @@ class RunDescription:
         return hashlib.sha256(to_json(self.sections)).hexdigest()
 
     @property
+    def accepted_sha256(self) -> list[str]:
+        """The hashes that a checkpoint of this run may hold: its own, and those of its smaller budgets before."""
+        earlier = [replace(self, fit={**self.fit, "updates": updates}) for updates in self.earlier_updates]
+        return [self.sha256, *(description.sha256 for description in earlier)]
+
+    def with_more_updates(self, updates: Any) -> RunDescription:
+        """Return the description with a larger budget; itself if it is not larger, or not a number of updates."""
+        before = self.fit.get("updates")
+        if type(before) is not int or type(updates) is not int or not 0 < before < updates or self._counts_epochs:
+            return self
+        return replace(self, fit={**self.fit, "updates": updates}, earlier_updates=(*self.earlier_updates, before))
+
+    @property
+    def _counts_epochs(self) -> bool:
+        return bool(self.fit.get("epochs")) and "accumulate" in self.fit  # an agent's epochs are no budget
+
+    @property
     def threads(self) -> int:
         """The number of CPU threads of the run; 0 if it was not recorded."""
         threads = self.fit.get("threads")
@@ -51,7 +70,10 @@ class RunDescription:
 
     def to_json(self) -> bytes:
         """Return the content of config.json."""
-        return to_json({**self.sections, "environment": asdict(self.environment)}, indent=2)
+        content: dict[str, Any] = {**self.sections, "environment": asdict(self.environment)}
+        if self.earlier_updates:
+            content["earlier_updates"] = list(self.earlier_updates)
+        return to_json(content, indent=2)
 
     def config(self, folder: Path) -> RunConfig:
         """Return the configuration of the run in `folder`; refused if its model or task was the user's own.
@@ -71,7 +93,7 @@ class RunDescription:
 def read_description(path: Path) -> RunDescription:
     """Return the checked content of a config.json."""
     data = read_json(path)
-    if not isinstance(data, dict) or set(data) - {"environment"} != set(SECTIONS):
+    if not isinstance(data, dict) or set(data) - {"environment", "earlier_updates"} != set(SECTIONS):
         raise MnemoscopeError(f"{path} is no run's configuration: it must have task, network and fit")
     return from_dict(RunDescription, data, str(path))
 

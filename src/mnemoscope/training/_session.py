@@ -283,7 +283,7 @@ class Session:
         Metrics reach the disk before the checkpoint that counts them, so no kill or power cut leaves less.
         """
         assert self.folder is not None
-        if checkpoint.numbers.get("config_sha256") != self.description.sha256:
+        if checkpoint.numbers.get("config_sha256") not in self.description.accepted_sha256:
             raise MnemoscopeError(f"{self.folder.config} was changed after the run began; put it back to resume")
         position = from_dict(MetricsPosition, checkpoint.numbers.get("metrics"), f"{self.folder.checkpoints}: metrics")
         if self.metrics.rewind(position):
@@ -304,6 +304,14 @@ class Session:
             )
         self.changes = (*self.changes, *found)
 
+    def _note_larger_budget(self, checkpoint: Checkpoint) -> None:
+        """Say in the summary that a checkpoint was made under a smaller budget."""
+        hashes = self.description.accepted_sha256
+        which = hashes.index(str(checkpoint.numbers.get("config_sha256")))
+        if which:
+            before, now = self.description.earlier_updates[which - 1], self.description.fit["updates"]
+            self.changes = (*self.changes, Change(checkpoint.update, "updates", str(before), str(now)))
+
     def _restore_records(self, checkpoint: Checkpoint, where: str) -> None:
         pending = tensors_under(checkpoint, "pending").get("values")
         if pending is None or pending.shape[1:] != (2,) or pending.dtype != torch.float64:
@@ -316,6 +324,7 @@ class Session:
         self.changes = convert(tuple[Change, ...], numbers.get("changes", []), f"{where}: changes")
         before = numbers.get("environment", {"torch": numbers.get("torch")})  # the first checkpoints had no more
         environment = from_dict(Environment, before, f"{where}: environment")
+        self._note_larger_budget(checkpoint)
         self.ranks.on_first(lambda: self._note_changes(environment, checkpoint.update))
 
     def _summarize(self, outcome: Outcome, updates: int, message: str = "") -> Summary:

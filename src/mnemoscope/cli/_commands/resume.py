@@ -1,4 +1,4 @@
-"""mnemoscope resume RUN: continue a run that was stopped or killed."""
+"""mnemoscope resume RUN: continue a run that was stopped or killed, or let a finished one go on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from mnemoscope.training import AllowedChange, ProgressCallback, Run, Summary, r
 
 @dataclass(frozen=True)
 class Resume:
-    """Continue a run from its last checkpoint; on the CPU the result is bit for bit that of a run never stopped."""
+    """Continue a run from its last checkpoint; on the CPU the result is bit for bit that of a run never stopped.
+    --updates N lets a finished run go on."""
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """The run's folder."""
     allow_changed: tuple[AllowedChange, ...] = ()
     """What may have changed since the run was stopped: data, or metrics for a metrics.jsonl that was lost or edited.
     The summary tells of it."""
+    updates: int | None = None
+    """A larger budget, counted from the run's beginning: a finished run then goes on."""
     output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)
 
 
@@ -30,6 +33,6 @@ def main(arguments: list[str]) -> int:
     config = Run(options.run).config
 
     def start(callback: ProgressCallback) -> Summary:
-        return resume(options.run, callback, options.allow_changed)
+        return resume(options.run, callback, options.allow_changed, options.updates)
 
     return follow(start, config, options.run, options.output)
