@@ -11,6 +11,7 @@ from torch import nn
 
 import mnemoscope
 from mnemoscope.scopes import smoothness
+from mnemoscope.scopes._measures.singular_values import largest_singular_value
 from mnemoscope.scopes._smoothness import _sentence
 
 
@@ -61,6 +62,25 @@ def test_joint_lipschitz_constant() -> None:
     ]
     for norm in found.series["norms"]:
         assert min(abs(norm - r) for r in reachable) < 1e-6
+
+
+@pytest.mark.parametrize("model", [mnemoscope.LSTM(2, 7), nn.GRU(2, 5), mnemoscope.RelRNN(2, 4)])
+def test_constants_of_a_large_step_are_found_without_its_jacobian(model, monkeypatch) -> None:
+    """The work of n = 256 is that of a few steps; below, J J^T is formed and its eigenvalues are exact."""
+    exact = smoothness(model, x().float(), lengths=2)
+    monkeypatch.setattr("mnemoscope.scopes._smoothness.EXACT", 0)
+    found = smoothness(model, x().float(), lengths=2)
+    for name in ("L_f", "L_g", "L_x"):
+        assert found.figures[name] == pytest.approx(exact.figures[name], rel=1e-3)
+
+
+def test_largest_singular_value_of_nests_and_of_what_is_not_finite() -> None:
+    A = torch.randn(40, 30, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    at = (torch.zeros(30, dtype=torch.float64), {"b": torch.zeros(40, dtype=torch.float64)})
+    found = largest_singular_value(lambda v, theta: A @ v + 2 * theta["b"], at)
+    assert found == pytest.approx(math.sqrt(torch.linalg.matrix_norm(A, 2) ** 2 + 4), rel=1e-5)
+    assert largest_singular_value(lambda v, theta: 0 * theta["b"], at) == 0
+    assert largest_singular_value(lambda v, theta: math.inf * (A @ v), at) == math.inf
 
 
 def test_cost_slope_equals_autograd() -> None:

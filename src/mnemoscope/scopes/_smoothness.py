@@ -18,6 +18,7 @@ from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.growth import rounding_warnings
 from mnemoscope.scopes._measures.parameter_batches import Parameters
+from mnemoscope.scopes._measures.singular_values import largest_singular_value
 from mnemoscope.scopes._measures.state_samples import sample_states
 from mnemoscope.scopes._measures.state_vectors import flatten, spectral_norms, unflatten
 from mnemoscope.theory.smoothness import amplification, regime
@@ -25,6 +26,7 @@ from mnemoscope.theory.smoothness import amplification, regime
 SEQUENCES = 4  # whose cost is differentiated twice
 GROWN = 0.25  # the exponent of N below which a slope counts as constant
 POLYNOMIAL = 3  # the largest power of N in Theorem 1: so few lengths do not show slower growth to be exponential
+EXACT = 2**31  # multiplications up to which J J^T is formed; beyond, its largest eigenvalue is found by products
 AT_ONE = 1e-3  # nearer to 1 than this, a constant counts as 1
 
 HELP = """
@@ -74,10 +76,12 @@ def smoothness(subject: Subject, *, points: int = 6, lengths: int = 6, probes: i
         return Finding("smoothness", f"smoothness does not apply: {why}.", "not applicable", why=why)
     # Lipschitz constants: the largest norms of Jacobians at states along the run.
     samples = list(sample_states(subject, points, rows=1))
-    measured = [_jacobian_norms(subject.recurrence, sample.x[:1], sample.state) for sample in samples]
+    measured = []
+    for k, sample in enumerate(samples):
+        measured.append(_jacobian_norms(subject.recurrence, sample.x[:1], sample.state))
+        subject.report(0.4 * (k + 1) / len(samples))
     norms = torch.tensor(measured, dtype=torch.float64)
     L_f, L_x, L_g = norms.max(0).values.tolist()
-    subject.report(0.4)
 
     # Slopes of the cost over more and more steps.
     counts = np.unique(np.geomspace(4, subject.steps, lengths).astype(int))
@@ -129,7 +133,14 @@ def _jacobian_norms(recurrence: Recurrence, x: Tensor, state: State) -> tuple[fl
         output, after = functional_call(stepper, named, (x, vector, state))
         return flatten(after)[0], output[0]
 
-    jacobian: Any = torch.func.jacrev(step, argnums=(0, 1))(flatten(state), parameters)
+    vector = flatten(state)
+    numbers = vector.numel() + sum(p.numel() for p in parameters.values())
+    if vector.numel() ** 2 * numbers > EXACT:
+        by_state: Any = torch.func.jacrev(lambda v: step(v, parameters)[0])(vector)
+        in_state = spectral_norms(by_state.flatten(1)[None].double()).item()
+        joint = [largest_singular_value(lambda *at, k=k: step(*at)[k], (vector, parameters)) for k in (0, 1)]
+        return joint[0], in_state, joint[1]
+    jacobian: Any = torch.func.jacrev(step, argnums=(0, 1))(vector, parameters)
     (state_by_state, state_by_theta), (output_by_state, output_by_theta) = jacobian
     state_by_state = state_by_state.flatten(1).double()
     output_by_state = output_by_state.flatten(1).double()
