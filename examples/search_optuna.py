@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
-import optuna
+try:
+    import optuna
+except ModuleNotFoundError:
+    raise SystemExit("this example needs Optuna: pip install optuna") from None
 
 import mnemoscope
 from mnemoscope.sweeps import run_job_of

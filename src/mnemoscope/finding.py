@@ -35,7 +35,7 @@ FORMAT = 2  # 1 had no status for each figure
 READS = 100  # attempts at an examination that another process keeps replacing
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Finding:
     """One measurement of one model.
 
@@ -105,6 +105,9 @@ class Finding:
         """True if something was measured: there are figures to show and charts to draw."""
         return self.status in ("certified", "estimated")
 
+    def __repr__(self) -> str:
+        return f"<Finding {self}>"
+
     def __str__(self) -> str:
         return f"{self.scope} ({self.status}): {self.sentence}"
 
@@ -120,7 +123,7 @@ class Finding:
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Examination:
     """All findings of one model.
 
@@ -149,8 +152,20 @@ class Examination:
     def __len__(self) -> int:
         return len(self.findings)
 
+    def __repr__(self) -> str:
+        model = self.about.get("model", "a model")
+        return f"<Examination of {model}: {', '.join(self.findings) or 'no findings'}; print it for its sentences>"
+
     def __str__(self) -> str:
-        return "\n".join([self.verdict, *(f"- {finding}" for finding in self)])
+        lines = [self.verdict]
+        grouped: dict[str, list[str]] = {}  # scopes that do not apply, by their common reason
+        for finding in self:
+            if finding.status == "not applicable":
+                grouped.setdefault(finding.why, []).append(finding.scope)
+            else:
+                lines.append(f"- {finding}")
+        lines += [f"- {', '.join(scopes)} (not applicable): {why}." for why, scopes in grouped.items()]
+        return "\n".join(lines)
 
     def save(self, folder: str | Path) -> Path:
         """Write ``findings.json`` and its arrays into a folder; replaces an older examination there."""

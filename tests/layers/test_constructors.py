@@ -132,4 +132,6 @@ def test_mypy_sees_the_options(tmp_path: Path) -> None:
 
 def test_device_and_dtype_reach_the_parameters() -> None:
     layer = mnemoscope.RelLSTM(3, 4, device="meta", dtype=torch.float64)
+    output, (h, _) = layer(torch.randn(5, 2, 3, device="meta", dtype=torch.float64))  # for shapes, as nn.LSTM's
+    assert (output.shape, h.shape, h.device.type) == ((5, 2, 4), (1, 2, 4), "meta")
     assert all(p.device.type == "meta" and p.dtype == torch.float64 for p in layer.parameters())

@@ -48,16 +48,17 @@ def test_of_a_long_episode_the_end_is_shown() -> None:
     attention: list[dict[int, float]] = [{} for _ in range(steps)]
     attention[497] = {3: 0.25, 450: 0.75}
     pictures = [np.full((2, 2, 3), step % 256, np.uint8) for step in range(steps)]
-    found = _finding(_Episode(pictures, [0] * steps, [0.0] * steps, attention, [3, 450]), 0.0)
+    found = _finding(_Episode(pictures, [0] * steps, [0.0] * steps, attention, [3, 450, 499]), 0.0)
     assert found.figures["first_step"] == 100
     assert found.figures["decision"] == 497
-    assert found.figures["cue_last_seen"] == 450
+    assert found.figures["cue_last_seen"] == 450  # the cue of step 499 comes after the decision
     assert found.figures["attention_to_cue"] == 1
-    assert "at step 497 100 % of its attention is on the cue" in found.sentence
+    assert "step 497 gives 100 % of its attention to the steps that showed the cue" in found.sentence
     for step, frame in zip(found.series["frame_steps"], found.series["frames"], strict=True):
         assert (frame == step % 256).all()
     strip, decision, heat = charts_of({"agent": Examination({"episode": found}, "", {})}, "episode")
     assert "step 450: 75 %" in strip.marks[0].labels
+    assert strip.title == "An episode; below each frame its share of the attention of step 497"
     assert decision.marks[0].x[[0, -1]].tolist() == [100, 499]
     assert heat.marks[0].x[0] == 100
 

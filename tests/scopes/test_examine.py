@@ -10,6 +10,7 @@ import mnemoscope
 from mnemoscope import LSTM, Examination, MnemoscopeError, RelRNN, examine
 from mnemoscope.finding import Finding
 from mnemoscope.scopes import SCOPES, scope
+from mnemoscope.scopes._frame.late_progress import LateProgress
 
 QUICK = ["recurrence", "horizon", "stability", "truncation", "signal", "attention"]
 
@@ -145,6 +146,16 @@ def test_progress_is_reported_for_every_scope():
         assert shares[-1] == 1
 
 
+def test_progress_is_told_late_if_nobody_asked_for_it(capsys):
+    seconds = iter([0.0, 4.9, 5.0, 5.0, 5.0, 14.9, 15.0, 15.0, 15.0, 99.0])
+    progress = LateProgress(lambda: next(seconds))
+    for done in (0.1, 0.25, 0.3, 0.5, 1.0):
+        progress("smoothness", done, "")
+    assert capsys.readouterr().err == (
+        "mnemoscope: smoothness, 25 % done, 5 s so far\nmnemoscope: smoothness, 50 % done, 15 s so far\n"
+    )
+
+
 def test_options_reach_their_scope():
     found = examine(
         LSTM(3, 5), torch.randn(6, 2, 3), scopes=["horizon"], options={"horizon": {"behavior": False, "directions": 5}}
@@ -260,6 +271,51 @@ def test_examine_is_deterministic():
     one, other = (examine(model, x, scopes=["horizon", "signal"]) for _ in range(2))
     for a, b in zip(one, other, strict=True):
         assert a.figures == b.figures
+
+
+def test_examination_in_a_notebook_and_in_print():
+    found = examine(nn.Linear(3, 2), torch.randn(2, 6, 3), scopes=["recurrence", "horizon", "lyapunov", "stability"])
+    assert repr(found) == (
+        "<Examination of Linear: recurrence, horizon, stability, lyapunov; print it for its sentences>"
+    )
+    assert repr(found["horizon"]) == f"<Finding {found['horizon']}>"
+    lines = str(found).splitlines()
+    assert lines[0] == found.verdict
+    assert [line.partition(":")[0] for line in lines[1:]] == [
+        "- recurrence (estimated)",
+        "- horizon (estimated)",
+        "- stability, lyapunov (not applicable)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        (nn.Dropout(0.5), "eval(), though the model is in train(): Dropout as in use"),
+        (nn.Dropout(0.0), None),
+        (nn.Dropout(0.5).eval(), None),
+    ],
+)
+def test_a_model_in_training_mode_is_said_to_be_measured_in_the_other(layer, said):
+    found = examine(nn.Sequential(nn.Linear(3, 2), layer), torch.randn(2, 6, 3), scopes=["recurrence"])
+    assert found.about.get("mode") == said
+
+
+def test_torchs_advice_on_batching_rules_is_not_shown(recwarn):
+    class Loop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.RNNCell(3, 4)
+
+        def forward(self, x):
+            h, out = x.new_zeros(len(x), 4), []
+            for step in x.unbind(1):
+                h = self.cell(step, h)
+                out.append(h)
+            return torch.stack(out, 1)
+
+    examine(Loop(), torch.randn(2, 6, 3), scopes=["horizon", "stability", "smoothness"])
+    assert not [str(warning.message) for warning in recwarn if "performance drop" in str(warning.message)]
 
 
 def test_public_names():

@@ -173,9 +173,9 @@ def test_detached_state_is_not_forgotten() -> None:
 def test_memory_is_constant() -> None:
     found = lyapunov(mnemoscope.MemRNN(2, 4), torch.randn(20, 2, 2))
     assert found.figures["largest"] < 0
-    assert any("memory" in assumption for assumption in found.assumptions)
-    assert found.labels["regime"] == "contractive beside its memory"
-    assert found.sentence.startswith("Contractive beside its memory: ")
+    assert any("remembered" in assumption for assumption in found.assumptions)
+    assert found.labels["regime"] == "contractive between remembered states"
+    assert found.sentence.startswith("Contractive between remembered states: ")
 
 
 @pytest.mark.parametrize("nonlinearity", ["identity", "relu"])

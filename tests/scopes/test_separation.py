@@ -73,6 +73,13 @@ def test_sum_and_product_of_halves() -> None:
 def test_memoryless_model_has_rank_one() -> None:
     found = separation(torch.nn.Linear(2, 3).double(), symbols(2), templates=torch.eye(2), length=4)
     assert found.figures["effective_rank"] == pytest.approx(1)
+    assert "does not depend on the first half" in found.sentence
+
+
+def test_product_of_halves_is_separate() -> None:
+    found = separation(
+        Runs(lambda x: x.cumprod(0)), symbols(2), templates=torch.tensor([[1.0, 0.3], [0.2, 1.0]]), length=4
+    )
     assert "separately" in found.sentence
 
 
@@ -211,3 +218,27 @@ def test_equal_inputs_at_every_step_have_no_starts_to_tell_apart():
     found = separation(nn.RNN(2, 3), torch.ones(20, 4, 2))
     assert found.status == "not applicable"
     assert "the same input at every step" in found.why
+
+
+class Runs(torch.nn.Module):
+    def __init__(self, run) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.run(x)
+
+
+@pytest.mark.parametrize(
+    ("run", "half"),
+    [
+        (torch.tanh, "first"),
+        (lambda x: x[:1].expand_as(x), "second"),
+        (torch.ones_like, "first or second"),
+    ],
+    ids=["no memory", "the first input", "constant"],
+)
+def test_a_half_that_changes_nothing_is_said_so(run, half) -> None:
+    """Not that the output is a function of the start times one of the end, which is true, too."""
+    found = separation(Runs(run), symbols(2), templates=torch.eye(2), length=4, batch_first=False)
+    assert f"does not depend on the {half} half" in found.sentence

@@ -10,6 +10,7 @@ from pathlib import Path
 from mnemoscope.cli._console import OutputOptions, format_value, say, show_json, terminal
 from mnemoscope.cli._progress import Interrupted, RunProgress
 from mnemoscope.training import ProgressCallback, RunConfig, Stop, Summary, this_rank
+from mnemoscope.wording import counted
 
 
 def follow(start: Callable[[ProgressCallback], Summary], config: RunConfig, folder: Path, output: OutputOptions) -> int:
@@ -37,5 +38,7 @@ def _outcome(summary: Summary, folder: Path) -> str:
     best = f"best held-out {summary.metric} {format_value(summary.best)} at update {summary.best_update}"
     speed = f"{format_value(summary.updates_per_second)} updates/s"
     changed = "".join(f"; {change}" for change in summary.changes)
-    skipped = f"; {summary.skipped} updates skipped, their gradient was not finite" if summary.skipped else ""
-    return f"{summary.outcome} after {summary.updates} updates: {best}; {speed}{skipped}{changed}; {folder}"
+    skips = f"{counted(summary.skipped, 'update')} skipped, as the gradient was not finite"
+    skipped = f"; {skips}" if summary.skipped else ""
+    ended = f"{summary.outcome} after {counted(summary.updates, 'update')}"
+    return f"{ended}: {best}; {speed}{skipped}{changed}; {folder}"

@@ -20,7 +20,9 @@ from mnemoscope.torch_internals import in_onnx_export
 
 
 class RAC(Gated):
-    """h_t = (W_H h_{t-1}) * (W_I f(x_t)), shallow, or deep with ``num_layers`` > 1 (eqs 4 and 5).
+    """A recurrent arithmetic circuit: h_t = (W_H h_{t-1}) * (W_I f(x_t)), shallow, or deep with ``num_layers`` > 1.
+
+    (Levine et al. 2018, eqs 4 and 5.)
 
     A deep circuit's layer l reads h_t of layer l - 1. The state before the first step is the one that multiplies by
     ones, h_0 = W_H^+ 1 with the pseudo-inverse; gradients flow through it.
@@ -30,7 +32,7 @@ class RAC(Gated):
             template features already, one-hot for discrete inputs).
         bias: the paper has none; with True both factors become affine.
 
-    The other arguments are nn.LSTM's; shapes are `RNN`'s.
+    The other arguments are nn.LSTM's, and `checkpoint` (see `Layer`); shapes are `RNN`'s.
     """
 
     def __init__(

@@ -176,7 +176,7 @@ class MemRNN(AdditiveAttention, RNN):
         mix: "sum" is the paper's s_t = h_t + c_t, "mean" its half, as in the authors' code.
         output: which of "h" and "s" the layer gives as its output.
 
-    The other arguments are nn.LSTM's.
+    The other arguments are nn.LSTM's, and `checkpoint`, which saves memory: see `Layer`.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class MemLSTM(AdditiveAttention, LSTM):
         mix: "sum" is the paper's s_t = h_t + c_t, "mean" its half, as in the authors' code.
         output: which of "h" and "s" the layer gives as its output.
 
-    The other arguments are nn.LSTM's.
+    The other arguments are nn.LSTM's, and `checkpoint`, which saves memory: see `Layer`.
     """
 
     def __init__(

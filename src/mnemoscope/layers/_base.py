@@ -349,7 +349,7 @@ class Layer(Described, Unquantized, Recurrence):
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
             x = self._drop_between_layers(x, layer)
         final = stack_layers(finals)
-        if torch.is_autocast_enabled(x.device.type):
+        if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):  # which knows no meta device
             x, final = in_autocast_dtype(x), self.map_visible(in_autocast_dtype, final)
         return x, self.present_state(final)
 

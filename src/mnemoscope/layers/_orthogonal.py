@@ -33,7 +33,7 @@ class OrthRNN(RNN):
         preactivation: whether the state is kept before the nonlinearity.
         recurrent_init: how V starts: "henaff" (expm of skew blocks), "cayley", "orthogonal" or torch's "uniform".
 
-    The other arguments are nn.LSTM's; shapes are `RNN`'s.
+    The other arguments are nn.LSTM's, and `checkpoint` (see `Layer`); shapes are `RNN`'s.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class ExpRNN(OrthRNN):
         trivialization: "static" learns A in V = expm(A), the published expRNN; "dynamic" learns it in V = B expm(A)
             around a base B, which `rebase` moves to the present V (dtriv).
 
-    The other arguments are nn.LSTM's; shapes are `RNN`'s. ``bias=False`` leaves modReLU's b alone, as published.
+    The other arguments are nn.LSTM's, and `checkpoint` (see `Layer`); shapes are `RNN`'s. ``bias=False`` leaves
+    modReLU's b alone, as published.
     """
 
     def __init__(
@@ -174,8 +175,8 @@ class GORU(Layer):
             number of layers that rotate neighbours (n even).
         rotations: the number of layers for "tunable"; n by default, which reaches every rotation.
 
-    The other arguments are nn.LSTM's; shapes are `RNN`'s. With ``bias=False`` b_c is gone too, and the
-    candidate c is linear.
+    The other arguments are nn.LSTM's, and `checkpoint` (see `Layer`); shapes are `RNN`'s. With ``bias=False`` b_c is
+    gone too, and the candidate c is linear.
     """
 
     def __init__(

@@ -173,7 +173,7 @@ class LinearSystem(RNN):
     Args:
         recurrent_init: how V starts: "uniform" as in torch, "henaff", "cayley" or "orthogonal".
 
-    The other arguments are nn.LSTM's; shapes are `RNN`'s.
+    The other arguments are nn.LSTM's, and `checkpoint` (see `Layer`); shapes are `RNN`'s.
     """
 
     def __init__(
@@ -218,8 +218,8 @@ class LSTM(Gated, TorchInterface):
     i, f, o = sigmoid(.), g = tanh(.) of V h_{t-1} + U x_t + b;  c_t = f * c_{t-1} + i * g;  h_t = o * tanh(c_t).
     With `proj_size` m > 0, h_t = R (o * tanh(c_t)) with R = ``weight_hr`` (m, hidden_size); else m is hidden_size.
     Input (time, batch, input_size) -> output (time, batch, directions * m), h (layers * directions, batch, m) and c
-    (layers * directions, batch, hidden_size). Arguments are nn.LSTM's, and `checkpoint`. A projection runs by the eager
-    loop: no kernel knows it.
+    (layers * directions, batch, hidden_size). Arguments are nn.LSTM's, and `checkpoint`, which saves memory: see
+    `Layer`. A projection runs by the eager loop: no kernel knows it.
     """
 
     gates = 4
@@ -269,7 +269,8 @@ class GRU(Gated, TorchInterface):
 
     r, z = sigmoid(.);  n = tanh(W_in x + b_in + r * (W_hn h + b_hn));  h_t = (1 - z) * n + z * h_{t-1}.
     Input (time, batch, input_size) -> output (time, batch, directions * hidden_size) and h
-    (layers * directions, batch, hidden_size). Arguments are nn.GRU's, and `checkpoint`.
+    (layers * directions, batch, hidden_size). Arguments are nn.GRU's, and `checkpoint`, which saves memory: see
+    `Layer`.
     """
 
     gates = 3

@@ -107,8 +107,9 @@ class Screened(AdditiveAttention):
 class RelRNN(Screened, RNN):
     """`MemRNN` with relevancy screening: each step attends at most buffer + relevant states.
 
-    h_t = phi(V s_{t-1} + U x_t + b);  s_t = h_t + attention of s_{t-1} over S and R. The state h carries ``.s`` and
-    ``.memory``, as `MemRNN`'s does, with buffer + relevant slots.
+    h_t = phi(V s_{t-1} + U x_t + b);  s_t = h_t + attention of s_{t-1} over S, the last `buffer` states, and R, the
+    `relevant` older ones that received the most attention (Kerg et al. 2020, algorithm 1). The state h carries ``.s``
+    and ``.memory``, as `MemRNN`'s does, with buffer + relevant slots.
 
     Args:
         nonlinearity: "tanh", "relu", "sigmoid", "identity", "modrelu" (with its own bias), or any pointwise function.
@@ -120,7 +121,7 @@ class RelRNN(Screened, RNN):
         mix: "sum" is the paper's s_t = h_t + c_t, "mean" its half, as in the authors' code.
         output: which of "h" and "s" the layer gives as its output.
 
-    The other arguments are nn.LSTM's.
+    The other arguments are nn.LSTM's, and `checkpoint`, which saves memory: see `Layer`.
     """
 
     def __init__(
@@ -170,6 +171,9 @@ class RelRNN(Screened, RNN):
 class RelLSTM(Screened, LSTM):
     """`MemLSTM` with relevancy screening: a drop-in replacement for nn.LSTM.
 
+    h_t, c_t = LSTM(x_t, (s_{t-1}, c_{t-1}));  s_t = h_t + attention of s_{t-1} over S, the last `buffer` states, and
+    R, the `relevant` older ones that received the most attention.
+
     ``out, (h, c) = RelLSTM(10, 128)(x)`` unpacks as nn.LSTM's result; h carries the memory along (`CarryingTensor`). A
     state that comes back without it starts with an empty one, after a warning.
 
@@ -181,7 +185,7 @@ class RelLSTM(Screened, LSTM):
         mix: "sum" is the paper's s_t = h_t + c_t, "mean" its half, as in the authors' code.
         output: which of "h" and "s" the layer gives as its output.
 
-    The other arguments are nn.LSTM's.
+    The other arguments are nn.LSTM's, and `checkpoint`, which saves memory: see `Layer`.
     """
 
     def __init__(

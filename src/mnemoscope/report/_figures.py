@@ -208,15 +208,16 @@ def _draw_bars(axes: Any, mark: Bars, number: int, count: int) -> None:
 def _draw_marker(axes: Any, marker: Marker, chart: Chart) -> None:
     line: dict[str, Any] = {"color": "0.45", "linestyle": ":", "linewidth": 1}
     text = _escape(marker.text)
+    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1}  # a curve below stays out of it
     if marker.axis == "x":
         axes.axvline(marker.at, **line)
         label: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "ha": "right", "va": "top"}
-        axes.annotate(text, (marker.at, 1), fontsize=8, **label)
+        axes.annotate(text, (marker.at, 1), fontsize=8, bbox=ground, **label)
     else:
         axes.axhline(marker.at, **line)
         end, horizontal, vertical = chart.level_label(marker)
         label = {"xycoords": ("axes fraction", "data"), "ha": horizontal, "va": vertical}
-        axes.annotate(text, (end, marker.at), fontsize=8, **label)
+        axes.annotate(text, (end, marker.at), fontsize=8, bbox=ground, **label)
 
 
 def _set_axis(axes: Any, name: str, chart: Chart) -> None:

@@ -12,6 +12,7 @@ from mnemoscope.finding import Finding
 from mnemoscope.recurrence import Attention
 from mnemoscope.rl._environment import Fleet
 from mnemoscope.rl._policy import Policy, split_outputs, to_tensor
+from mnemoscope.wording import counted
 
 if TYPE_CHECKING:
     from mnemoscope.rl._task import Environment
@@ -47,8 +48,9 @@ def film(policy: Policy, task: Environment, *, seed: int = 0) -> Finding:
     Series: `frames` (N, height, width, 3), pictures of the steps `frame_steps` (N,); `actions` and `rewards` (T,); for
     an attentive layer `attention` (T, T), what each step gives to the state of each earlier one, and
     `attention_at_decision` (T,). Figures: `steps` and `return` of the episode; `first_step`, with which these series
-    begin: of a long episode the last 400 steps are shown; `decision`; `cue_last_seen` where it is known what must be
-    remembered, and `attention_to_cue`, what the decision gives to the steps that showed it.
+    begin: of a long episode the last 400 steps are shown; `decision`; where it is known what must be
+    remembered, `cue_last_seen`, the last step up to the decision that showed it, and `attention_to_cue`, what the
+    decision gives to the steps that did.
     """
     fleet = task.fleet(1)
     observation = fleet.reset(task.fleet_seed("test", seed))
@@ -111,13 +113,12 @@ def _finding(episode: _Episode, success: float | None) -> Finding:
     first = len(episode.actions) - kept
     figures = {"steps": float(len(episode.actions)), "return": total, "first_step": float(first)}
     series = {"actions": np.array(episode.actions[first:]), "rewards": np.array(episode.rewards[first:])}
-    if episode.cue:
-        figures["cue_last_seen"] = float(episode.cue[-1])
-    sentence = f"It gets {total:.2f} in {len(episode.actions)} steps"
+    sentence = f"It gets {total:.2f} in {counted(len(episode.actions), 'step')}"
     if success is not None:
         sentence += ", a success" if total > success else ", a failure"
 
     at_decision = None
+    decision = len(episode.actions) - 1
     if episode.attention is not None:
         decision = _decision(episode.attention)
         weights = _matrix(episode.attention, first)
@@ -126,7 +127,11 @@ def _finding(episode: _Episode, success: float | None) -> Finding:
         series |= {"attention": weights, "attention_at_decision": at_decision}
         if episode.cue:
             figures["attention_to_cue"] = sum(episode.attention[decision].get(step, 0.0) for step in episode.cue)
-            sentence += f"; at step {decision} {100 * figures['attention_to_cue']:.0f} % of its attention is on the cue"
+            share = f"{100 * figures['attention_to_cue']:.0f} %"
+            sentence += f"; step {decision} gives {share} of its attention to the steps that showed the cue"
+    seen = [step for step in episode.cue if step <= decision]
+    if seen:
+        figures["cue_last_seen"] = float(seen[-1])
 
     steps = _chosen(kept, at_decision)
     series |= {"frame_steps": first + steps, "frames": np.stack([episode.pictures[first + step] for step in steps])}

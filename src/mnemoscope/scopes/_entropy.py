@@ -17,6 +17,8 @@ from mnemoscope.scopes._measures.state_samples import sample_states
 from mnemoscope.scopes._measures.state_vectors import flatten, jacobians, spectral_norms
 from mnemoscope.theory.smoothness import entropy_bound, entropy_change, hadamard_bound
 
+READABLE = 7.0  # a larger change of the logarithm is said as such: 1e-154 means nothing to anybody
+
 HELP = """
 The logarithm of the factor by which a step multiplies the volume of a small cloud of states. Below
 zero a step presses states together: what set them apart is lost, and no read-out brings it back.
@@ -107,14 +109,10 @@ def _sentence(figures: dict[str, float], size: int) -> str:
     what = "presses neighbouring states together" if change < 0 else "pulls neighbouring states apart"
     spread = f" ± {2 * error:.1g}" if math.isfinite(error) else ""
     each = f", each of {size} dimensions by {math.exp(figures['a_number']):.3g}" if size > 1 else ""
+    cloud = f"A step {what}: on average"
+    if abs(change) > READABLE:
+        return f"{cloud} the logarithm of the volume of a small cloud of them changes by {change:.3g}{spread}{each}."
     return (
-        f"A step {what}: on average the volume of a small cloud of them is multiplied by {_power(change)}{each} "
+        f"{cloud} the volume of a small cloud of them is multiplied by {math.exp(change):.3g}{each} "
         f"(logarithm of the volume {change:.3g}{spread})."
     )
-
-
-def _power(logarithm: float) -> str:
-    """Return exp(logarithm) in words, also where it is too large or too small for a float."""
-    if abs(logarithm) < 20:
-        return f"{math.exp(logarithm):.3g}"
-    return f"1e{logarithm / math.log(10):+.0f}"

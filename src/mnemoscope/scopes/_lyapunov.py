@@ -14,6 +14,7 @@ from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.growth import Orbit, block_ends, block_means, standard_error
 from mnemoscope.scopes._measures.state_vectors import carries_memory, flatten
+from mnemoscope.wording import counted
 
 SMALL = 32  # numbers in a state whose whole spectrum is cheap
 UNSURE = 0.05  # two standard errors, above which an exponent of about zero is not known well enough
@@ -100,11 +101,11 @@ def _finding(subject: Subject, means: Tensor, orbit: Orbit, steps: int, discard:
     largest, largest_error = spectrum[0].item(), error[0].item()
     regime = _regime(largest, largest_error, orbit, subject.dtype)
     has_memory = carries_memory(subject.recurrence.initial_state(1))
-    beside = " beside its memory" if has_memory else ""
+    beside = " between remembered states" if has_memory else ""
     predictable = -math.log(torch.finfo(subject.dtype).eps) / largest if largest > 0 else math.inf
     assumptions = ["the run is long enough for the mean to settle: see the running estimates"]
     if has_memory:
-        assumptions.append("states in memory are constant: the exponents are those of the recurrence beside them")
+        assumptions.append("remembered states are constant: the exponents are those of the recurrence between them")
     return Finding(
         "lyapunov",
         _sentence(regime, beside, largest, largest_error),
@@ -159,28 +160,26 @@ def _sentence(regime: str, beside: str, largest: float, error: float) -> str:
     if largest == -math.inf:
         return f"Contractive{beside}: neighbouring states become equal to the last digit along the run ({figure})."
     if regime == "contractive":
-        halved = _every(math.log(2) / -largest)
-        return f"Contractive{beside}: the distance of neighbouring states halves {halved} ({figure})."
+        return f"Contractive{beside}: the distance of neighbouring states {_pace(largest)} ({figure})."
     if regime == "chaotic":
-        doubled = _every(math.log(2) / largest)
-        return f"Chaotic{beside}: the distance of neighbouring states doubles {doubled} ({figure})."
+        return f"Chaotic{beside}: the distance of neighbouring states {_pace(largest)} ({figure})."
     if regime == "diverging":
         grown = math.exp(largest)
         return f"Diverging{beside}: states grow without bound, about {grown:.3g} times per step ({figure})."
     if regime == "unstable fixed point":
-        doubled = _every(math.log(2) / largest)
-        return (
-            f"On an unstable fixed point{beside}: the state does not move, but a small disturbance doubles {doubled} "
-            f"({figure})."
-        )
+        still = f"On an unstable fixed point{beside}: the state does not move"
+        return f"{still}, but a small disturbance {_pace(largest)} ({figure})."
     if 2 * error > UNSURE:
         return f"Too short to tell if neighbouring states converge or diverge{beside}: both are possible ({figure})."
     return f"At the edge{beside}: neighbouring states neither converge nor diverge ({figure})."
 
 
-def _every(steps: float) -> str:
-    number = f"{steps:.3g}"
-    return "every step" if number == "1" else f"every {number} steps"
+def _pace(exponent: float) -> str:
+    """Say how fast exp(exponent * steps) changes: by the step, or by the steps to its half or double if it is slow."""
+    steps = math.log(2) / abs(exponent)
+    if steps < 2:
+        return f"is multiplied by {math.exp(exponent):.2g} at every step"
+    return f"{'halves' if exponent < 0 else 'doubles'} every {counted(steps, 'step')}"
 
 
 def _signed(value: float) -> str:

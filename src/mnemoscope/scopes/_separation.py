@@ -94,6 +94,7 @@ def separation(
     # The singular values of any model's Start-End matrices.
     figures: dict[str, float] = {}
     series: dict[str, np.ndarray] = {}
+    ignored: tuple[str, ...] = ()
     method = "the circuit modulo a prime"
     try:
         spectrum = separation_spectrum(subject.run, templates, length, limit=limit, seed=subject.seed)
@@ -102,6 +103,7 @@ def separation(
             raise
     else:
         figures = _measured_figures(spectrum)
+        ignored = spectrum.ignored
         series = _singular_values(spectrum)
         method = "outputs on {} Starts by {} Ends, singular values after equilibration".format(*spectrum.shape)
     if proved is not None:
@@ -109,7 +111,7 @@ def separation(
         figures |= _proved_figures(subject, proved, templates, length)
     return Finding(
         "separation",
-        _sentence(figures, length) if proved is None else _proved_sentence(proved, length),
+        _sentence(figures, length, ignored) if proved is None else _proved_sentence(proved, length),
         "estimated" if proved is None else "certified",
         why="" if proved is None else f"rank modulo {PRIMES[0]} of the circuit's own weights, start and read-out",
         figures=figures,
@@ -308,17 +310,20 @@ def _proved_sentence(proved: ProvedRank, length: int) -> str:
     return f"{joins} at least {proved.rank} independent ways{seen}; no circuit of these sizes has more than {most}."
 
 
-def _sentence(figures: dict[str, float], length: int) -> str:
+def _sentence(figures: dict[str, float], length: int, ignored: tuple[str, ...]) -> str:
     rank = figures["effective_rank"]
     if figures["numerical_rank"] == 0:
         return f"The output is zero on every sequence of {length} steps that was tried."
+    if ignored:
+        halves = " or ".join({"start": "first", "end": "second"}[half] for half in ignored)
+        return f"The output after {length} steps does not depend on the {halves} half of them."
     if figures["numerical_rank"] == 1:
         return (
             f"The output treats start and end of {length} steps separately, as far as rounding can tell: it is a "
             "function of the start times a function of the end."
         )
     return (
-        f"Over starts and ends of {length} steps the outputs form a matrix of effective rank {rank:.2g} and numerical "
-        f"rank {figures['numerical_rank']:.0f}, of {figures['full_rank']:.0f} that could show; rank 1 is a product of "
-        "a function of the start and one of the end, rank 2 may be their sum."
+        f"The table of outputs, starts of {length} steps by their ends, has effective rank {rank:.2g} (numerical rank "
+        f"{figures['numerical_rank']:.0f} of at most {figures['full_rank']:.0f}); rank 1 is a function of the start "
+        "times one of the end, rank 2 may be their sum."
     )

@@ -24,6 +24,7 @@ from mnemoscope.training import (
     resume,
     train,
 )
+from mnemoscope.wording import counted
 
 CALL = "mnemoscope.sweeps:train_run"
 LOCK_SECONDS = 60.0  # in which the process of a driver that was killed saves its run and ends
@@ -125,7 +126,7 @@ def _note_failure(config: Mapping[str, Any], folder: Path, error: Exception) -> 
 def outcome(summary: Summary) -> str:
     """Return how a run ended, in a few words."""
     best = "" if summary.best is None else f"; best {summary.metric} {summary.best:.4g} at {summary.best_update}"
-    return f"{summary.outcome} after {summary.updates} updates{best}"
+    return f"{summary.outcome} after {counted(summary.updates, 'update')}{best}"
 
 
 def _require_same(folder: Path, config: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from mnemoscope.cli._console import OutputOptions, format_value, parse, pop_opti
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import TASKS, Split, Task
 from mnemoscope.training import CheckpointName, Run, SequenceModel, evaluate
+from mnemoscope.wording import counted
 
 TaskType = TypeVar("TaskType")
 
@@ -112,7 +113,8 @@ def _show_metrics(run: Run, options: Evaluate[Task], metrics: dict[str, float]) 
     if options.output.json:
         show_json({**about, "baseline": options.task.baseline, "metrics": metrics})
     elif not options.output.quiet:
-        table = Table("metric", "value", title=" · ".join(map(str, about.values())))
+        named = {**about, "length": counted(options.task.length, "step")}
+        table = Table("metric", "value", title=" · ".join(map(str, named.values())))
         for name, value in metrics.items():
             table.add_row(name, format_value(value))
         if options.task.baseline is not None and "loss" in metrics:

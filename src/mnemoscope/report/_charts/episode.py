@@ -25,6 +25,8 @@ def episode(shown: Sequence[View]) -> list[Chart]:
     for view in shown:
         x, y = Axis("frame"), Axis("row")
         title = f"An episode of {view.name}" if not view.alone else "An episode"
+        if "decision" in view.finding.figures:
+            title += f"; below each frame its share of the attention of step {view.finding.figures['decision']:.0f}"
         charts.append(Chart(f"episode-strip-{view.index}", title, x, y, (film_strip(view),)))
         decision = _decision(view)
         if decision is not None:

@@ -44,7 +44,7 @@
       title: { ...given.title, standoff: 8, font: { color: theme.soft, size: 13 } },
     });
     const markerLine = (shape) => ({ ...shape, line: { ...shape.line, color: theme.soft } });
-    const markerLabel = (label) => ({ ...label, bgcolor: theme.ground + "b0", font: { ...label.font, color: theme.soft } });
+    const markerLabel = (label) => ({ ...label, bgcolor: theme.ground + "e6", font: { ...label.font, color: theme.soft } });
     const layout = {
       ...chart.layout,
       xaxis: axis(chart.layout.xaxis),

@@ -8,14 +8,16 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from mnemoscope.adapters import Output
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination, Finding, Status
+from mnemoscope.scopes._frame.late_progress import LateProgress
 from mnemoscope.scopes._frame.scope import SCOPES, Scope, false_certificate, one_line_errors
 from mnemoscope.scopes._frame.subject import Loss, OutOfTime, Progress, Subject, subject_of
 from mnemoscope.scopes._frame.verdict import verdict
+from mnemoscope.wording import counted
 
 
 def examine(
@@ -49,7 +51,7 @@ def examine(
         targets, loss: what it is trained for, as ``loss(outputs, targets)``; scopes of the loss need both. A loss that
             does not fit the outputs fails those scopes alone.
         scopes: names of the scopes to use; all by default.
-        budget: seconds after which no further scope starts, and the running one ends.
+        budget: seconds after which no further scope starts, and the running one ends; by default there is no limit.
         needs: how many steps back the task needs; mentioned in the sentences.
         batch_first: True if inputs are (batch, time, ...). By default what the model itself says; if it says nothing,
             False, or True for a model of which only ``forward`` is known.
@@ -58,7 +60,8 @@ def examine(
             makes, are filled in.
         output: which part of the model's result is its output: a name, a place or a function; by default the first
             tensor that is no single number.
-        progress: called with a scope's name, the fraction of it that is done, and the current figure in words.
+        progress: called with a scope's name, the fraction of it that is done, and the current figure in words. By
+            default there is a line on standard error now and then, once more than 5 seconds have passed.
         options: the options of single scopes, by scope.
     """
     start = time.monotonic()
@@ -67,6 +70,7 @@ def examine(
     if targets is not None and loss is None:
         raise MnemoscopeError("targets= was given without loss=: pass both, as loss(outputs, targets)")
     chosen = _choose(scopes)
+    mode = _changed_mode(model)
     with one_line_errors("examine"):
         subject = subject_of(
             model,
@@ -79,7 +83,7 @@ def examine(
             kwargs=kwargs,
             output=output,
             seed=seed,
-            progress=progress,
+            progress=progress or LateProgress(),
             deadline=None if budget is None else start + budget,
         )
 
@@ -94,12 +98,28 @@ def examine(
     _compare_scopes(findings, subject)
     about = {
         "model": subject.name,
-        "inputs": f"{subject.batch} sequences of {subject.steps} steps",
+        "inputs": f"{counted(subject.batch, 'sequence')} of {counted(subject.steps, 'step')}",
         "layout": subject.adapted.layout.value,
     }
+    if mode:
+        about["mode"] = mode
     if subject.needs is not None:
         about["needs"] = f"{subject.needs:g}"
     return Examination(findings, verdict(findings, subject), about, partial, time.monotonic() - start)
+
+
+def _changed_mode(model: Any) -> str:
+    """Say that a model in training mode is measured in the other one, if it has layers to which that matters."""
+    inside = model.modules() if isinstance(model, nn.Module) else ()
+    changed = sorted({type(module).__name__ for module in inside if module.training and _depends_on_mode(module)})
+    return f"eval(), though the model is in train(): {', '.join(changed)} as in use" if changed else ""
+
+
+def _depends_on_mode(module: nn.Module) -> bool:
+    if getattr(module, "running_mean", None) is not None:  # it normalizes by the batch in training
+        return True
+    rate = getattr(module, "p", 0.0) if "Dropout" in type(module).__name__ else getattr(module, "dropout", 0.0)
+    return isinstance(rate, float) and rate > 0
 
 
 def _compare_scopes(findings: dict[str, Finding], subject: Subject) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -97,7 +98,8 @@ def scope(
         def measure(model: Any, inputs: Tensor | None = None, **options: Any) -> Finding:
             start = time.perf_counter()
             own, common = _split_options(name, options)
-            with one_line_errors(name):
+            with one_line_errors(name), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="There is a performance drop because")  # vmap's, of a cell
                 subject = subject_of(model, inputs, **common)
                 with untouched(subject.model):
                     finding = _measure(SCOPES[name], body, subject, own)

@@ -34,6 +34,7 @@ class Spectrum:
     tolerance: float  # relative to the largest singular value
     shape: tuple[int, int]
     whole: bool  # whether every Start and End sequence was used
+    ignored: tuple[str, ...] = ()  # of "start" and "end", what changes no output by more than rounding
 
 
 def last_output(result: Any) -> Tensor:
@@ -72,7 +73,15 @@ def separation_spectrum(
         tolerance=tolerance,
         shape=(matrices.shape[1], matrices.shape[2]),
         whole=whole,
+        ignored=_ignored(matrices, tolerance),
     )
+
+
+def _ignored(matrices: Array, tolerance: float) -> tuple[str, ...]:
+    """The halves that change no output of (C, rows, columns): rows are Starts, columns Ends."""
+    size = np.abs(matrices).max(initial=0.0)
+    axes = {"start": 1, "end": 2}
+    return tuple(half for half, axis in axes.items() if np.ptp(matrices, axis=axis).max() <= tolerance * size)
 
 
 @torch.no_grad()
