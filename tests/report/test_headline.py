@@ -118,7 +118,13 @@ def test_horizon_headline_of_an_exploding_gradient():
         ("certified", -0.1, "contractive", ("expansive", "λ = 2", "")),
         ("estimated", -0.1, "contractive", ("contractive", "exponent -0.1 per step", "")),
         ("estimated", 0.5, "chaotic", ("chaotic", "exponent 0.5 per step", "bad")),
-        ("estimated", 0.0, "edge beside a memory", ("edge", "exponent 0 per step, beside a memory", "")),
+        (
+            "estimated",
+            0.0,
+            "edge between remembered states",
+            ("edge", "exponent 0 per step, between remembered states", ""),
+        ),
+        ("estimated", 0.0, "edge beside its memory", ("edge", "exponent 0 per step, between remembered states", "")),
         ("estimated", np.nan, "", ("expansive", "λ ≈ 2", "")),
     ],
 )

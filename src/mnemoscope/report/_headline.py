@@ -27,6 +27,7 @@ ALARMING_KINDS = (
 """Kinds of recurrence that are hardly ever intended, worst first: other findings then mean less, or nothing."""
 
 DYNAMICS = ("lyapunov", "stability")
+BETWEEN = " between remembered states"  # what the regime of a model with a memory is about
 NEEDS = "the task needs"
 VANISHED = 1e-2  # gradient at the far end, relative to the largest of the past, below which it counts as vanished
 
@@ -225,8 +226,9 @@ def _regime(examination: Examination) -> HeadlineParts:
     if not math.isnan(factor) and examination.findings["stability"].status_of("lambda") == "certified":
         return _regime_label(examination, "stability"), f"λ = {format_number(factor)}", "", "certified"
     if not math.isnan(exponent):
-        regime, _, memory = _regime_label(examination, "lyapunov").partition(" beside ")
-        remark = f"exponent {format_number(exponent)} per step" + (f", beside {memory}" if memory else "")
+        label = _regime_label(examination, "lyapunov")
+        regime = label.removesuffix(" beside its memory").removesuffix(BETWEEN)  # the former in the first findings
+        remark = f"exponent {format_number(exponent)} per step" + (f",{BETWEEN}" if regime != label else "")
         alarming = regime in ("chaotic", "diverging", "unstable fixed point")
         return regime, remark, "bad" if alarming else "", _status(examination, "lyapunov", "largest")
     if not math.isnan(factor):
