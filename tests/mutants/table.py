@@ -341,7 +341,7 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("size-of-a-large-state", "scopes/_measures/growth.py", "vector.double().norm(dim=1).cpu()", "vector.norm(dim=1).double().cpu()", EXPLODING),
     Mutant("truncation-trained-window", "scopes/_truncation.py", '("certified_window",) if bounds', '("certified_window", "trained_window") if bounds', TRUNCATION),
     Mutant("entropy-identical-sequences", "scopes/_entropy.py", "standard_error(different.unsqueeze(2))", "standard_error(change.unsqueeze(2))", f"{ENTROPY}::test_identical_sequences_do_not_shrink_the_standard_error"),
-    Mutant("entropy-power-of-ten", "scopes/_entropy.py", "{logarithm / math.log(10):+.0f}", "{logarithm / math.log(2):+.0f}", ENTROPY),
+    Mutant("entropy-readable", "scopes/_entropy.py", "if abs(change) > READABLE:", "if abs(change) < READABLE:", ENTROPY),
     Mutant("entropy-margin", "scopes/_entropy.py", "max(2 * error, 1e-3 * size)", "1e-3 * size", f"{ENTROPY} {BOUNDARIES}"),
     Mutant("entropy-singular", "scopes/_entropy.py", "(~change.isfinite()).double().mean()", "change.isfinite().double().mean()", ENTROPY),
     Mutant("landscape-range", "scopes/_landscape.py", "torch.linspace(low, high, points", "torch.linspace(-high, high, points", f"{LANDSCAPE}::test_ranges_and_titles_of_the_axes"),

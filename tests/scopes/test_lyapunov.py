@@ -204,11 +204,14 @@ def test_one_step_has_no_exponent():
         lyapunov(nn.RNN(2, 3), torch.randn(9, 3, 2), discard=8)
 
 
-def test_a_distance_that_halves_every_step_is_said_so():
+@pytest.mark.parametrize(
+    ("factor", "said"), [(0.5, "is multiplied by 0.5 at every step ("), (0.84, "halves every 4 steps (")]
+)
+def test_a_fast_decay_is_told_by_the_step(factor, said):
     layer = mnemoscope.LinearSystem(1, 1, bias=False).double()
-    layer.weight_hh_l0.data.fill_(0.5)
+    layer.weight_hh_l0.data.fill_(factor)
     found = lyapunov(layer, torch.randn(40, 2, 1, dtype=torch.float64))
-    assert "halves every step (" in found.sentence
+    assert said in found.sentence
 
 
 def test_an_exponent_that_is_hardly_known_is_not_called_zero():

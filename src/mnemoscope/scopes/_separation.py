@@ -310,7 +310,7 @@ def _proved_sentence(proved: ProvedRank, length: int) -> str:
     return f"{joins} at least {proved.rank} independent ways{seen}; no circuit of these sizes has more than {most}."
 
 
-def _sentence(figures: dict[str, float], length: int, ignored: tuple[str, ...]) -> str:
+def _sentence(figures: dict[str, float], length: int, ignored: tuple[str, ...] = ()) -> str:
     rank = figures["effective_rank"]
     if figures["numerical_rank"] == 0:
         return f"The output is zero on every sequence of {length} steps that was tried."
