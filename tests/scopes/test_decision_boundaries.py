@@ -472,7 +472,7 @@ SILENT = [[0.0] * 3 for _ in range(4)]
 
 def kind(gradient, change, model=None):
     subject = SimpleNamespace(steps=4, model=model)
-    return _recurrence._kind(subject, response(gradient), response(change), LIMIT)
+    return _recurrence._kind(subject, response(gradient), response(change), LIMIT, LIMIT)
 
 
 def probe(**at):

@@ -68,9 +68,11 @@ BATCH_FIRST = [
     ("recurrent", nn.GRU(4, 5, 2, batch_first=True)),
     ("recurrent", Causal()),
     ("recurrent", lambda x: x.cumsum(1)),
+    ("recurrent", lambda x: x + 1e-5 * x.cumsum(1)),  # as a block that starts out near the identity
     ("recurrent", Classifier(nn.LSTM(4, 5, batch_first=True))),
     ("memoryless", nn.Linear(4, 2)),
     ("memoryless", torch.ones_like),
+    ("memoryless", lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1), n=x.shape[1], dim=1)),
     ("reads the future", Causal(causal=False)),
     ("reads the future", Blur(4, 4, 3, padding=1)),
     ("mixes sequences", lambda x: x.cumsum(1) - x.mean(0)),

@@ -11,7 +11,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import CANNOT_REPEAT, Subject
-from mnemoscope.scopes._measures.rounding import negligible
+from mnemoscope.scopes._measures.rounding import negligible, rounding
 from mnemoscope.wording import counted
 
 UNREPEATED = {
@@ -126,7 +126,8 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
 
     Args:
         tolerance: size, relative to the largest, under which a response counts as zero; by default a thousand times
-            the rounding error, of float32 at most, or a quarter for a quantized model.
+            the rounding error, of float32 at most, or a quarter for a quantized model; for gradients by earlier inputs,
+            which are exactly zero where there is no memory, 32 times the rounding error.
     """
     if subject.steps < 2:
         raise MnemoscopeError("recurrence needs sequences of at least 2 steps; got 1")
@@ -137,7 +138,7 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
     subject.check_finite_outputs()
     gradient = _respond_to_gradient(subject, limit)
     change = _respond_to_change(subject)
-    kind = _kind(subject, gradient, change, limit)
+    kind = _kind(subject, gradient, change, limit, _weakest_memory(subject) if tolerance is None else tolerance)
     description, fix = KINDS[kind]
     labels: dict[str, str | list[str]] = {"kind": kind}
     warnings = (fix,) if fix else ()
@@ -202,14 +203,14 @@ def _cannot_repeat(subject: Subject) -> Finding:
     )
 
 
-def _kind(subject: Subject, gradient: Response, change: Response, limit: float) -> str:
+def _kind(subject: Subject, gradient: Response, change: Response, limit: float, weakest: float) -> str:
     """Decide which of `KINDS` the model is; whatever breaks the other answers comes first."""
     # With one output per sequence, every changed input but the last is an earlier one; with another number of outputs
     # than of inputs, "later" has no meaning: lags are counted from the last input that an output reads.
     outputs = len(change.strength)
     resampled = outputs != subject.steps
     carried = (change.strength[:, change.sequence].max() if resampled else change.after) > limit
-    has_gradient = gradient.before > limit
+    has_gradient = gradient.before > weakest
     no_gradient = not bool(gradient.strength.any()) and bool(change.strength.any())
 
     # Sequences that the probed output reads, and sequences whose outputs the changed input reaches.
@@ -236,6 +237,15 @@ def _kind(subject: Subject, gradient: Response, change: Response, limit: float) 
 def _limit(subject: Subject) -> float:
     """Return the relative size under which a response counts as zero."""
     return 0.25 if _is_quantized(subject.model) else negligible(subject.dtype)
+
+
+def _weakest_memory(subject: Subject) -> float:
+    """Return the relative size under which a gradient by earlier inputs counts as zero.
+
+    Without memory it is zero to the last bit, unless it is computed in a roundabout way, as by a Fourier transform. A
+    block that starts out as the identity may weigh the past by 1e-5 of the present.
+    """
+    return 0.25 if _is_quantized(subject.model) else 32 * rounding(subject.dtype)
 
 
 def _is_quantized(model: object) -> bool:
