@@ -177,7 +177,7 @@ def test_unknown_option_fails_its_scope_alone():
         ({"budget": 0}, "positive number of seconds"),
         ({"options": {"horizons": {}}}, "'horizons', which is no scope"),
         ({"inputs": None}, "pass inputs"),
-        ({"inputs": torch.randn(6, 2, 4)}, "input_size=3"),
+        ({"inputs": torch.randn(6, 2, 4)}, "input_size. Expected 3, got 4"),
         ({"model": lambda: 1 / 0}, "ZeroDivisionError"),
         ({"needs": -3}, "number of steps back"),
         ({"needs": "80"}, "number of steps back, at least 0; got '80'"),
