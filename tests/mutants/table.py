@@ -181,7 +181,7 @@ THEORY_MUTANTS = [
     Mutant("levine-ceiling", "theory/separation/_bounds.py", "channels * (multiset_coefficient(channels, half) - missing)", "channels * multiset_coefficient(channels, half)", BOUNDS),
     Mutant("levine-input-degree", "theory/separation/_bounds.py", "multiset_coefficient(length - time + 1, depth - 1)", "multiset_coefficient(length - time, depth - 1)", BOUNDS),
     Mutant("miller-tanh-smoothness", "theory/stability/_constants.py", "4 / (3 * math.sqrt(3)), 1.0)", "4 / (3 * math.sqrt(2)), 1.0)", CONSTANTS),
-    Mutant("miller-read", "theory/stability/_constants.py", "math.sqrt(state_bound**2 + input_bound**2 + len(biases))", "math.sqrt(state_bound**2 + input_bound**2)", CONSTANTS),
+    Mutant("miller-read", "theory/stability/_constants.py", "math.sqrt(state_bound**2 + input_bound**2 + len(biases))", "math.sqrt(state_bound**2 + input_bound**2)", f"{CONSTANTS}::test_smoothness_of_a_tanh_unit_is_reached"),
     Mutant("miller-state-gap", "theory/stability/_constants.py", "return system.lam**k * system.start_gap", "return system.lam ** (k + 1) * system.start_gap", CONSTANTS),
     Mutant("miller-output-bound", "theory/stability/_constants.py", "return L_f * state_gap(system, k)", "return state_gap(system, k)", CONSTANTS),
     Mutant("miller-context-length", "theory/stability/_constants.py", "/ -math.log(system.lam) - 1e-12)", "/ (1 - system.lam) - 1e-12)", CONSTANTS),

@@ -148,7 +148,7 @@ def test_loss_is_the_clipped_objective():
         Walks(), rollout=9, envs=6, minibatches=1, clip_range=0.2, value=0.7, entropy=0.3, precision="64-true"
     )
     rollout = agent.play()
-    shift = torch.linspace(-0.6, 0.6, 54, dtype=torch.float64).view(9, 6)
+    shift = torch.linspace(-0.6, 0.9, 54, dtype=torch.float64).view(9, 6)
     moved = dataclasses.replace(
         rollout, log_probabilities=rollout.log_probabilities - shift, returns=rollout.values + 2
     )

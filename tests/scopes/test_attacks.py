@@ -122,5 +122,6 @@ def test_no_certified_figure_is_exceeded_by_ascent():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_no_certified_figure_of_500_models_is_exceeded_by_ascent():
     assert sum(attack(seed, rounds=60) for seed in range(100, 600)) >= 150

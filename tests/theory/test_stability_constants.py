@@ -106,6 +106,10 @@ def test_smoothness_of_a_tanh_unit_is_reached():
     assert system.beta_ww == pytest.approx(4 / (3 * math.sqrt(3)) * read**2)
     assert system.beta_wh == pytest.approx(4 / (3 * math.sqrt(3)) * 0.8 * read + 1)
 
+    # With both biases a row of weights multiplies (h, x, 1, 1).
+    system = rnn_constants(U, V, zero, zero, input_bound=float(bend))
+    assert system.beta_ww == pytest.approx(4 / (3 * math.sqrt(3)) * (read**2 + 2))
+
 
 @settings(max_examples=200, deadline=None)
 @given(systems, st.integers(1, 30))
