@@ -10,7 +10,7 @@ import torch
 
 import mnemoscope
 from mnemoscope.scopes import entropy
-from mnemoscope.scopes._entropy import _finding
+from mnemoscope.scopes._entropy import _finding, _sentence
 from mnemoscope.systems import LeakySum, LogisticMap
 
 
@@ -95,3 +95,9 @@ def test_identical_sequences_do_not_shrink_the_standard_error():
         for one in (change, change[:, rows])
     )
     assert often == pytest.approx(once)
+
+
+@pytest.mark.parametrize(("error", "beginning"), [(0.03, "A step keeps the volume"), (0.02, "A step pulls")])
+def test_a_change_within_two_standard_errors_is_none(error, beginning):
+    figures = {"singular": 0.0, "change": 0.05, "standard_error": error, "a_number": 0.05}
+    assert _sentence(figures, 1).startswith(beginning)

@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from mnemoscope.finding import Examination
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.report import headlines
 from mnemoscope.scopes import horizon
+from mnemoscope.scopes._horizon import _horizon_range
 from mnemoscope.scopes._measures.decay import fit
 from mnemoscope.systems import DelayLine, LeakySum
 
@@ -427,3 +429,10 @@ def test_refuses_bad_loss_positions() -> None:
         horizon(layer, x, loss_positions=5)
     with pytest.raises(MnemoscopeError, match="loss_positions must be a whole number of at least 1; got 0"):
         horizon(layer, x, targets=layer(x)[0].detach(), loss=nn.functional.mse_loss, loss_positions=0)
+
+
+def test_a_sample_that_reaches_the_first_step_from_an_early_end_is_left_out():
+    """Seen from step 10 the gradient goes back 10 steps at most: that says "at least"."""
+    norms = SimpleNamespace(ends=np.array([[10, 10], [20, 20]]))
+    assert _horizon_range(norms, np.array([[10, 10], [15, 20]]), 15.0).tolist() == [15, 20]
+    assert _horizon_range(norms, np.array([[10, 9], [15, 20]]), 15.0).tolist() == [9, 20]

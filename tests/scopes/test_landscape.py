@@ -320,3 +320,11 @@ def test_zero_parameters_are_not_called_smooth() -> None:
     found = landscape(layer, x, targets=targets, loss=nn.functional.mse_loss, points=3)
     assert "is the same at all points looked at" in found.sentence
     assert "smooth" not in found.sentence
+
+
+def test_resolution_is_that_of_the_finest_line() -> None:
+    """41 points on a sixteenth of the range from -0.5 to 0.5."""
+    x, targets = torch.randn(5, 2, 2, dtype=torch.float64), torch.randn(5, 2, 3, dtype=torch.float64)
+    found = landscape(nn.RNN(2, 3).double(), x, targets=targets, loss=nn.functional.mse_loss, points=3)
+    assert found.figures["resolution"] == pytest.approx(1 / 40 / 16)
+    np.testing.assert_allclose(found.series["zoom_x"], found.series["fine_x"] / 16, atol=1e-15)
