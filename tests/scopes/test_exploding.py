@@ -106,7 +106,7 @@ def test_exponents_of_a_map_that_forgets_everything():
     found = lyapunov(DelayLine(3), DelayLine(3).inputs(40))
     assert found.figures["largest"] == -math.inf
     assert found.figures["kaplan_yorke"] == 0
-    assert "become equal, to the last digit (largest exponent -infinity)" in found.sentence
+    assert "become equal to the last digit along the run (largest exponent -infinity)" in found.sentence
 
 
 def test_rank_of_large_outputs():
