@@ -287,7 +287,7 @@ SCOPE_MUTANTS = [
     Mutant("receptive-field-underflow", "scopes/_measures/decay.py", "strongest[felt[-1]] > smallest * strongest.max()", "strongest[felt[-1]] > 0", ORDINARY + "::test_a_memory_that_underflows_has_no_receptive_field"),
     Mutant("receptive-field-detached", "scopes/_horizon.py", "return bool(change > negligible(y.dtype) * y.abs().max())", "return False", ORDINARY + "::test_a_detached_state_has_no_receptive_field"),
     Mutant("first-token", "scopes/_horizon.py", "< by_first * growth ** (1 / 8))", "> by_first * growth ** (1 / 8))", ORDINARY + "::test_a_classifier_that_reads_the_first_token_does_not_explode"),
-    Mutant("half-precision", "scopes/_measures/rounding.py", "return min(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)", "return torch.finfo(dtype).eps", ORDINARY + "::test_a_step_in_half_precision_that_forgets_nothing_is_not_random"),
+    Mutant("half-precision", "scopes/_measures/rounding.py", "return min(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)", "return torch.finfo(dtype).eps", "tests/scopes/test_recurrence_scope.py::test_a_memory_in_half_precision_that_weighs_little"),
     Mutant("lags-from-last-read", "scopes/_measures/gradients.py", "return JacobianNorms(norms.frobenius[unread:], spectral, norms.ends - unread)", "return norms", ORDINARY + "::test_fewer_or_more_outputs_than_inputs_of_a_convolution"),
     Mutant("ids-positions", "adapters/_ids.py", "rows = columns[ids.positions.clamp(min=0)]", "rows = columns[ids.positions.clamp(min=0) * 0]", IDS + "::test_every_way_to_look_ids_up"),
     Mutant("ids-derived", "adapters/_ids.py", "first.derived or not unchanged", "first.derived", IDS + "::test_every_way_to_look_ids_up"),

@@ -91,6 +91,12 @@ def test_kind_of_model(kind, model, shape):
     assert "3 sequences of 9 steps" in found.sentence
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_memory_in_half_precision_that_weighs_little(dtype):
+    found = recurrence(lambda x: x + x.cumsum(1) / 16, torch.randn(3, 9, 4).to(dtype))
+    assert found.labels["kind"] == "recurrent"
+
+
 def test_forgotten_batch_first():
     """nn.LSTM made without batch_first, on inputs that are said to be (batch, time, features)."""
     found = recurrence(nn.LSTM(4, 5), torch.randn(6, 9, 4), batch_first=True)
