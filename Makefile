@@ -50,7 +50,8 @@ quick: $(STAMP)
 # Other people's libraries with our layers in place of nn.LSTM: accelerate, Lightning, HF Trainer, torchrl, sb3-contrib,
 # onnxruntime, TensorBoard, fastai. Minutes, and packages that the usual suite does without. fastai comes without its
 # requirements, into a folder of its own: its torchvision would replace torch, and its learner does without it.
-FASTAI := fastai fastcore fastdownload fastprogress fasttransform plum-dispatch
+FASTAI := fastai fastcore fastdownload fastprogress fasttransform plum-dispatch beartype pandas scikit-learn joblib \
+	threadpoolctl narwhals
 clients: $(STAMP)
 	$(BIN)/pip install -q -c constraints.txt -c tests/clients/constraints.txt -e '.[dev,clients]'
 	$(BIN)/pip install -q --no-deps --upgrade --target build/fastai -c tests/clients/constraints.txt $(FASTAI)

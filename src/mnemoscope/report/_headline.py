@@ -255,7 +255,9 @@ def _window(examination: Examination) -> HeadlineParts:
         return _missing(examination, "truncation")
     status = _status(examination, "truncation", "bptt_window")
     coarse = _figure(examination, "truncation", "bptt_window_coarse")
-    shorter = f"; {format_number(coarse)} keep it within 10 %" if coarse < min(window, steps) else ""
+    is_measured = not _figure(examination, "truncation", "bptt_window_measured") < window  # else the task needs it
+    has_shorter = is_measured and coarse < min(window, steps)
+    shorter = f"; {format_number(coarse)} keep it within 10 %" if has_shorter else ""
     if not window < steps:
         return f"all {format_number(steps)} steps", f"no fewer keep the gradient within 1 %{shorter}", "", status
     return f"{format_number(window)} steps", f"keep the gradient within 1 %{shorter}", "", status
