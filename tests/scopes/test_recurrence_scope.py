@@ -74,6 +74,7 @@ BATCH_FIRST = [
     ("memoryless", torch.ones_like),
     ("memoryless", lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=1), n=x.shape[1], dim=1)),
     ("reads the future", Causal(causal=False)),
+    ("reads the future", lambda x: x + 1e-5 * x.flip(1).cumsum(1).flip(1)),
     ("reads the future", Blur(4, 4, 3, padding=1)),
     ("mixes sequences", lambda x: x.cumsum(1) - x.mean(0)),
     ("mixes sequences", lambda x: x[:, -1].flip(0).cumsum(0).flip(0)),  # each reads the ones after it

@@ -126,8 +126,8 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
 
     Args:
         tolerance: size, relative to the largest, under which a response counts as zero; by default a thousand times
-            the rounding error, of float32 at most, or a quarter for a quantized model; for gradients by earlier inputs,
-            which are exactly zero where there is no memory, 32 times the rounding error.
+            the rounding error, of float32 at most, or a quarter for a quantized model; for gradients by earlier and
+            later inputs, which are exactly zero where an output does not read them, 32 times the rounding error.
     """
     if subject.steps < 2:
         raise MnemoscopeError("recurrence needs sequences of at least 2 steps; got 1")
@@ -138,7 +138,7 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
     subject.check_finite_outputs()
     gradient = _respond_to_gradient(subject, limit)
     change = _respond_to_change(subject)
-    kind = _kind(subject, gradient, change, limit, _weakest_memory(subject) if tolerance is None else tolerance)
+    kind = _kind(subject, gradient, change, limit, _weakest_gradient(subject) if tolerance is None else tolerance)
     description, fix = KINDS[kind]
     labels: dict[str, str | list[str]] = {"kind": kind}
     warnings = (fix,) if fix else ()
@@ -225,7 +225,7 @@ def _kind(subject: Subject, gradient: Response, change: Response, limit: float, 
     if resampled and outputs > 1 and not no_gradient:
         if _reads_last_input(subject, limit):
             return "reads all"
-    elif gradient.after > limit or (change.before > limit and not resampled):
+    elif gradient.after > weakest or (change.before > limit and not resampled):
         return "bidirectional" if _is_bidirectional(subject.model) else "reads the future"
     if has_gradient:
         return "recurrent"
@@ -239,11 +239,11 @@ def _limit(subject: Subject) -> float:
     return 0.25 if _is_quantized(subject.model) else negligible(subject.dtype)
 
 
-def _weakest_memory(subject: Subject) -> float:
-    """Return the relative size under which a gradient by earlier inputs counts as zero.
+def _weakest_gradient(subject: Subject) -> float:
+    """Return the relative size under which a gradient by earlier or later inputs counts as zero.
 
-    Without memory it is zero to the last bit, unless it is computed in a roundabout way, as by a Fourier transform. A
-    block that starts out as the identity may weigh the past by 1e-5 of the present.
+    Where an output does not read them it is zero to the last bit, unless it is computed in a roundabout way, as by a
+    Fourier transform. A block that starts out as the identity may weigh the past by 1e-5 of the present.
     """
     return 0.25 if _is_quantized(subject.model) else 32 * rounding(subject.dtype)
 
