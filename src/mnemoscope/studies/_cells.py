@@ -120,7 +120,7 @@ def medians(cells: Sequence[Cells]) -> Cells:
 def median_cell(values: Sequence[float | Note]) -> float | Note:
     """Return the median of a cell over seeds; it says what the cell in the middle says."""
     numbers = [value.value if isinstance(value, Note) else value for value in values]
-    if any(map(math.isnan, numbers)):  # where a failed run counts as no number, there is no median
+    if any(map(math.isnan, numbers)):  # a failed run that counts as NaN leaves no median
         return next(value for value in values if isinstance(value, Note) and value.number is None)
     middle = median(numbers)
     notes = (value for value in values if isinstance(value, Note) and value.value == middle)

@@ -117,7 +117,7 @@ class BatchLearner(Learner):
         )
         assert norm is not None  # it would be for a clip by value
 
-        # Weights, learning rate, projection. Whoever skips bad gradients waits for the device to look at each.
+        # Weights, learning rate, projection. With skip_nonfinite every gradient is checked, which waits for the device.
         if not self.may_skip or bool(norm.isfinite()):
             self._stepper.step()
             self.advance_schedule()

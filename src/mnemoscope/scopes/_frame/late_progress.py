@@ -1,4 +1,4 @@
-"""Progress on standard error for whoever asked for none: nothing while it is quick, then a line now and then."""
+"""Progress on standard error where no callback was given: nothing in the first seconds, then a line now and again."""
 
 from __future__ import annotations
 
