@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from test_engine import attempts, job
-from test_sweep import BASE, GRID, command, results, wait_until
+from test_sweep import BASE, GRID, command, results, runs_with_metrics, wait_until
 
 from mnemoscope.cli import main
 from mnemoscope.errors import MnemoscopeError
@@ -181,7 +181,7 @@ def test_five_kills_among_twenty_runs_on_ray(ray_engine: RayEngine, tmp_path: Pa
 def test_a_driver_on_ray_that_is_killed_is_started_again(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     driver = subprocess.Popen(command(folder, "--quiet", "--engine", "ray", updates=2000))
-    wait_until(lambda: list(folder.glob("*/checkpoints/00000006.json")))
+    wait_until(lambda: runs_with_metrics(folder), driver)
     driver.kill()
     driver.wait()
     assert not list(folder.glob("*/summary.json"))

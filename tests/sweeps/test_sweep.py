@@ -23,7 +23,7 @@ from mnemoscope.files import locked
 from mnemoscope.sweeps import Halving, LocalEngine, Sweep, SweepProgress, _runs, resume_sweep, sweep, train_run
 from mnemoscope.sweeps._halving import survivors
 from mnemoscope.tasks import Copy
-from mnemoscope.training import FitConfig, NetworkConfig, Run, RunConfig, train
+from mnemoscope.training import FitConfig, NetworkConfig, Run, RunConfig, Stop, train
 from mnemoscope.training._progress import read_summary
 
 FIT = FitConfig(updates=24, batch_size=4, evaluate_every=8, evaluate_batches=1, log_every=4, checkpoint_every=6)
@@ -107,17 +107,22 @@ def command(folder: Path, *more: str, updates: int = 24) -> list[str]:
     return [sys.executable, "-m", "mnemoscope", "sweep", "copy", *grid, *options.split(), "--out", str(folder), *more]
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(condition: Callable[[], object], driver: subprocess.Popen) -> None:
+    """Wait for what a process does, however long that takes. Once true the condition must stay true."""
     while not condition():
-        assert time.monotonic() < deadline
+        assert driver.poll() is None or condition(), "it has ended"
         time.sleep(0.01)
+
+
+def runs_with_metrics(folder: Path) -> list[Path]:
+    """The runs that have made updates. A checkpoint is no sign of that: older ones are deleted."""
+    return [path.parent for path in folder.glob("*/metrics.jsonl")]
 
 
 def test_a_killed_driver_leaves_nothing_behind_and_is_started_again(undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     driver = subprocess.Popen(command(folder, "--quiet"))
-    wait_until(lambda: list(folder.glob("*/checkpoints/00000006.json")))
+    wait_until(lambda: runs_with_metrics(folder), driver)
     driver.kill()
     driver.wait()
     resume_sweep(folder, jobs=2)  # waits for the orphans, which save their state and end
@@ -127,17 +132,26 @@ def test_a_killed_driver_leaves_nothing_behind_and_is_started_again(undisturbed:
 
 def test_ctrl_c_stops_all_runs_with_their_checkpoints(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
-    driver = subprocess.Popen(command(folder, updates=100_000), stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: len(list(folder.glob("*/checkpoints/00000006.json"))) == 2)
-    driver.send_signal(signal.SIGINT)
-    _, text = driver.communicate()
+    endless = command(folder, "--checkpoint-every", "1000000", updates=100_000_000)  # it saves only where it is stopped
+    driver = subprocess.Popen(endless, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: len(runs_with_metrics(folder)) == 2, driver)
+        driver.send_signal(signal.SIGINT)
+        _, text = driver.communicate()
+    finally:
+        driver.kill()
     assert driver.returncode == 130
     assert f"stopped; go on with: mnemoscope sweep resume {folder}" in text
     assert "Traceback" not in text
-    newest = [Run(path.parent).saved_update for path in folder.glob("*/config.json")]
-    assert len(newest) == 2
-    assert any(update % 6 for update in newest)  # saved where they were stopped
     assert not (folder / "failures.jsonl").exists()
+    runs = [Run(path) for path in runs_with_metrics(folder)]
+    assert len(runs) == 2
+    for run in runs:
+        with locked(run.path, wait=60):  # one that the driver was just starting ends by itself
+            update = run.saved_update
+        assert 0 <= update - run.metrics()[-1]["update"] < 4
+        with pytest.raises(Stop, match=f"stopped at update {update}$"):
+            train_run(run.config.to_dict(), run.path, lambda: True)
 
 
 def test_a_second_driver_is_refused(undisturbed: Path) -> None:
@@ -347,7 +361,7 @@ def test_a_driver_killed_again_and_again(undisturbed: Path, tmp_path: Path) -> N
     folder = tmp_path / "sweep"
     for _ in range(4):
         driver = subprocess.Popen(command(folder, "--quiet"))
-        wait_until(lambda: (folder / "sweep.json").exists())
+        wait_until(lambda: (folder / "sweep.json").exists(), driver)
         time.sleep(random.uniform(0, 6))  # while it imports, starts its runs, or waits for what the last one left
         driver.kill()
         driver.wait()
