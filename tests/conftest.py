@@ -1,11 +1,26 @@
 """Every test draws the same random numbers, wherever and in whatever order it runs; and the option --quick."""
 
+import importlib.util
 import random
 import sys
 from zlib import crc32
 
 import pytest
 import torch
+
+if importlib.util.find_spec("hypothesis"):
+    from hypothesis import HealthCheck, settings
+    from hypothesis.internal.conjecture import providers
+
+    # The same examples in every run, and no limit of time for them: a busy machine is no failure. Other examples, and
+    # other ones each time, are tried on purpose: --hypothesis-profile=random.
+    patiently = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("random", print_blob=True, **patiently)
+    settings.register_profile("fixed", derandomize=True, **patiently)
+    settings.load_profile("fixed")
+    # Hypothesis also tries numbers that it finds in our modules: in those that the tests before have imported.
+    if hasattr(providers, "_get_local_constants"):
+        providers._get_local_constants = lambda: providers._local_constants  # there are none yet
 
 
 def pytest_runtest_setup() -> None:

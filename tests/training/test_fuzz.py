@@ -69,7 +69,7 @@ def one_line(arguments: list[str], capfd: Any, folder: Path) -> tuple[int, str]:
 
 
 edits = st.tuples(st.sampled_from(["cut", "flip", "insert", "delete"]), st.floats(0, 1), st.integers(0, 255))
-quickly = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quickly = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def edited(data: bytes, edit: tuple[str, float, int]) -> bytes:
