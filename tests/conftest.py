@@ -2,6 +2,7 @@
 
 import importlib.util
 import random
+import signal
 import sys
 from zlib import crc32
 
@@ -21,6 +22,13 @@ if importlib.util.find_spec("hypothesis"):
     # Hypothesis also tries numbers that it finds in our modules: in those that the tests before have imported.
     if hasattr(providers, "_get_local_constants"):
         providers._get_local_constants = lambda: providers._local_constants  # there are none yet
+
+
+def pytest_configure() -> None:
+    # A shell starts what runs in the background with Ctrl-C ignored, and all processes below inherit that. Tests of
+    # Ctrl-C need it.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup() -> None:
