@@ -52,6 +52,8 @@ REGULARIZATION = "tests/theory/test_foundations_regularization.py"
 RECURRENCES = "tests/theory/test_foundations_recurrences.py"
 VARIANCES = "tests/theory/test_foundations_initialization.py"
 BOUNDARIES = "tests/scopes/test_decision_boundaries.py"
+HORIZON_BOUNDARIES = "tests/scopes/test_horizon_boundaries.py"
+TRUNCATION_BOUNDARIES = "tests/scopes/test_truncation_boundaries.py"
 CLOSED_FORM = "tests/scopes/test_figures_in_closed_form.py"
 SMOOTHNESS = CLOSED_FORM
 SIGNAL = f"{CLOSED_FORM}::test_signal_figures_are_ratios_of_their_series"
@@ -62,8 +64,10 @@ ATTRACTORS = "tests/scopes/test_attractors.py"
 EXPLODING = "tests/scopes/test_exploding.py"
 LYAPUNOV = "tests/scopes/test_lyapunov.py"
 HORIZON = "tests/scopes/test_horizon_scope.py"
+HORIZON_OF_LOSSES = "tests/scopes/test_horizon_of_losses.py"
 LANDSCAPE = "tests/scopes/test_landscape.py"
 TRUNCATION = "tests/scopes/test_truncation_scope.py"
+CHUNKS = "tests/scopes/test_truncation_chunks.py"
 STABILITY = "tests/scopes/test_stability_scope.py"
 ENTROPY = "tests/scopes/test_entropy_scope.py"
 CERTIFICATES = "tests/scopes/test_certificates.py"
@@ -312,22 +316,22 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("truncation-output-size", "scopes/_measures/truncation_bounds.py", "prediction_gap(self.system, lipschitz, int(k)) / output_size", "prediction_gap(self.system, lipschitz, int(k))", TRUNCATION),
     Mutant("truncation-gradient-bound", "scopes/_measures/truncation_bounds.py", "gradient_gap(self.system, self.loss, int(k)) / gradient_size", "gradient_gap(self.system, self.loss, int(k)) / gradient_size / 2", TRUNCATION),
     Mutant("truncation-readout-lipschitz", "scopes/_measures/truncation_bounds.py", "matrix_norm(self.readout, ord=self.order)", "matrix_norm(self.readout)", f"{CLOSED_FORM}::test_output_bound_has_the_spectral_norm_of_the_readout"),
-    Mutant("truncation-groups-error", "scopes/_measures/chunks.py", "return relative_error(self._part(k, rows, by_outputs), part)", "return self.error(k)", f"{TRUNCATION}::test_spread_covers_sequences_of_two_rates"),
-    Mutant("truncation-groups-add-up", "scopes/_measures/chunks.py", "if not float((torch.stack(parts).sum(0) - self.whole).norm()) <= zero:", "if False:", f"{TRUNCATION}::test_sequences_that_are_mixed_have_no_groups"),
-    Mutant("truncation-groups-zero", "scopes/_measures/chunks.py", "if float(part.norm()) <= zero:", "if False:", f"{TRUNCATION}::test_groups_leave_out_sequences_without_a_gradient"),
-    Mutant("truncation-groups-part", "scopes/_measures/chunks.py", "* by_outputs[:, rows]).sum()", "* by_outputs[:, rows].abs()).sum()", f"{TRUNCATION}::test_spread_covers_sequences_of_two_rates"),
-    Mutant("truncation-spread-need", "scopes/_truncation.py", "[_at_least_the_need(window, subject) for window in (low, high)]", "[low, high]", f"{TRUNCATION}::test_a_need_above_the_chunks_has_no_spread_of_its_own"),
-    Mutant("truncation-chunks-state", "scopes/_measures/chunks.py", "state = detach(state)", "state = None", f"{TRUNCATION}::test_bptt_error_is_that_of_chunks_with_a_carried_state"),
-    Mutant("truncation-chunks-detached", "scopes/_measures/chunks.py", "state = detach(state)", "pass", f"{TRUNCATION}::test_bptt_error_is_that_of_chunks_with_a_carried_state"),
-    Mutant("window-of-a-part", "scopes/_measures/windows.py", "(window - 1, *map(", "(0, *map(", f"{BOUNDARIES}::test_the_window_of_a_part_is_found_from_that_of_the_whole"),
-    Mutant("window-bisection", "scopes/_measures/windows.py", "while enough - too_short > 1:", "while enough - too_short > 2:", f"{BOUNDARIES}::test_shortest_window_is_found_by_bisection"),
-    Mutant("range-holds-figure", "scopes/_measures/windows.py", "max(high, figure)", "high", f"{BOUNDARIES}::test_a_range_holds_its_figure"),
+    Mutant("truncation-groups-error", "scopes/_measures/chunks.py", "return relative_error(self._part(k, rows, by_outputs), part)", "return self.error(k)", f"{CHUNKS}::test_spread_covers_sequences_of_two_rates"),
+    Mutant("truncation-groups-add-up", "scopes/_measures/chunks.py", "if not float((torch.stack(parts).sum(0) - self.whole).norm()) <= zero:", "if False:", f"{CHUNKS}::test_sequences_that_are_mixed_have_no_groups"),
+    Mutant("truncation-groups-zero", "scopes/_measures/chunks.py", "if float(part.norm()) <= zero:", "if False:", f"{CHUNKS}::test_groups_leave_out_sequences_without_a_gradient"),
+    Mutant("truncation-groups-part", "scopes/_measures/chunks.py", "* by_outputs[:, rows]).sum()", "* by_outputs[:, rows].abs()).sum()", f"{CHUNKS}::test_spread_covers_sequences_of_two_rates"),
+    Mutant("truncation-spread-need", "scopes/_truncation.py", "[_at_least_the_need(window, subject) for window in (low, high)]", "[low, high]", f"{CHUNKS}::test_a_need_above_the_chunks_has_no_spread_of_its_own"),
+    Mutant("truncation-chunks-state", "scopes/_measures/chunks.py", "state = detach(state)", "state = None", f"{CHUNKS}::test_bptt_error_is_that_of_chunks_with_a_carried_state"),
+    Mutant("truncation-chunks-detached", "scopes/_measures/chunks.py", "state = detach(state)", "pass", f"{CHUNKS}::test_bptt_error_is_that_of_chunks_with_a_carried_state"),
+    Mutant("window-of-a-part", "scopes/_measures/windows.py", "(window - 1, *map(", "(0, *map(", f"{TRUNCATION_BOUNDARIES}::test_the_window_of_a_part_is_found_from_that_of_the_whole"),
+    Mutant("window-bisection", "scopes/_measures/windows.py", "while enough - too_short > 1:", "while enough - too_short > 2:", f"{TRUNCATION_BOUNDARIES}::test_shortest_window_is_found_by_bisection"),
+    Mutant("range-holds-figure", "scopes/_measures/windows.py", "max(high, figure)", "high", f"{TRUNCATION_BOUNDARIES}::test_a_range_holds_its_figure"),
     Mutant("landscape-rise", "scopes/_landscape.py", "np.nanmean(edge) / here if here", "np.nanmax(edge) / here if here", f"{CLOSED_FORM}::test_landscape_of_a_parabola"),
     Mutant("landscape-parabola", "scopes/_landscape.py", "parabola = 8 / (len(cost) - 1) ** 2", "parabola = 4 / (len(cost) - 1) ** 2", f"{CLOSED_FORM}::test_landscape_of_a_parabola"),
     Mutant("landscape-share", "scopes/_landscape.py", "share = 1 - steps[:, : len(self.targets)].sum(1)", "share = 1 + 0 * steps[:, : len(self.targets)].sum(1)", f"{LANDSCAPE}::test_plane_through_three_points"),
     Mutant("landscape-embedding", "scopes/_frame/subject.py", "return self.features if self.adapted.ids is None else self.adapted.ids", "return self.features", f"{LANDSCAPE}::test_ends_have_the_costs_of_the_two_models"),
     Mutant("attractors-given-start", "scopes/_attractors.py", "first = flatten(given).to(initial)", "first = flatten(given).to(initial) + 1e-3", f"{ATTRACTORS}::test_a_given_start_is_taken_as_it_is"),
-    Mutant("mean-loss-position", "scopes/_measures/gradients.py", "vector[end] = by_output[end]", "vector[: end + 1] = by_output[: end + 1]", f"{HORIZON}::test_mean_of_the_sizes_of_the_losses_gradients"),
+    Mutant("mean-loss-position", "scopes/_measures/gradients.py", "vector[end] = by_output[end]", "vector[: end + 1] = by_output[: end + 1]", f"{HORIZON_OF_LOSSES}::test_mean_of_the_sizes_of_the_losses_gradients"),
     Mutant("separation-ceiling", "scopes/_separation.py", "separation_ceiling(one.depth, one.channels, one.inputs, length, len(templates))", "separation_ceiling(one.depth, one.channels, one.inputs, length)", f"{CLOSED_FORM}::test_ceiling_counts_the_values_that_inputs_take"),
     Mutant("repeat-state", "scopes/_frame/repeat.py", "if _difference(fresh, run_after(fix_random_numbers)) <= limit:", "if _difference(fresh, run_after(reset)) <= limit:", REPEAT),
     Mutant("repeat-seed", "scopes/_frame/repeat.py", "torch.default_generator.manual_seed(SEED)", "torch.default_generator.seed()", REPEAT),
@@ -357,15 +361,15 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("attractors-basins", "scopes/_attractors.py", "self.numbers.count(number) / len(self.numbers)", "1 / len(self.numbers)", f"{ATTRACTORS}::test_basins_add_up"),
     Mutant("attractors-wandering", "scopes/_attractors.py", "return len(self._attractors) + bool(wandering.any())", "return len(self._attractors)", f"{ATTRACTORS}::test_bounded_orbits_without_a_period_are_one_attractor"),
     Mutant("attractors-diverged", "scopes/_attractors.py", "wandering = (self.period == 0) & ~self.diverged", "wandering = self.period == 0", f"{ATTRACTORS}::test_diverging_orbits_are_no_attractor"),
-    Mutant("mean-loss-gradient", "scopes/_horizon.py", "means[name] = np.nanmean(reached, axis=1)", "means[name] = np.nanmedian(reached, axis=1)", f"{HORIZON}::test_mean_of_the_sizes_of_the_losses_gradients"),
+    Mutant("mean-loss-gradient", "scopes/_horizon.py", "means[name] = np.nanmean(reached, axis=1)", "means[name] = np.nanmedian(reached, axis=1)", f"{HORIZON_OF_LOSSES}::test_mean_of_the_sizes_of_the_losses_gradients"),
     Mutant("horizon-early-ends", "scopes/_horizon.py", "(single < norms.ends) | (norms.ends == norms.ends.max())", "single < np.inf", f"{HORIZON}::test_a_sample_that_reaches_the_first_step_from_an_early_end_is_left_out"),
-    Mutant("horizon-gap-depth", "scopes/_measures/decay.py", "last] < GAP * level)", "last] < level)", f"{BOUNDARIES}::test_a_gap_is_deep_and_ends"),
-    Mutant("horizon-gap-last", "scopes/_measures/decay.py", "int(first) + int(gap[-1]) + 1", "int(first) + int(gap[0]) + 1", f"{BOUNDARIES}::test_a_gap_is_deep_and_ends"),
-    Mutant("horizon-first-felt", "scopes/_measures/decay.py", "begin = 1 + int(reached[0])", "begin = 1 + int(np.argmax(profile[1:]))", f"{BOUNDARIES}::test_first_below_begins_where_the_past_is_first_felt"),
+    Mutant("horizon-gap-depth", "scopes/_measures/decay.py", "last] < GAP * level)", "last] < level)", f"{HORIZON_BOUNDARIES}::test_a_gap_is_deep_and_ends"),
+    Mutant("horizon-gap-last", "scopes/_measures/decay.py", "int(first) + int(gap[-1]) + 1", "int(first) + int(gap[0]) + 1", f"{HORIZON_BOUNDARIES}::test_a_gap_is_deep_and_ends"),
+    Mutant("horizon-first-felt", "scopes/_measures/decay.py", "begin = 1 + int(reached[0])", "begin = 1 + int(np.argmax(profile[1:]))", f"{HORIZON_BOUNDARIES}::test_first_below_begins_where_the_past_is_first_felt"),
     Mutant("horizon-at-need", "scopes/_horizon.py", "profile[min(int(subject.needs), len(profile) - 1)]", "profile[-1]", f"{HORIZON}::test_a_gap_in_the_memory_is_told"),
     Mutant("headline-at-need", "report/_headline.py", ' and not _figure(examination, "horizon", "at_need") < VANISHED', "", f"{HORIZON}::test_a_gap_in_the_memory_is_told"),
-    Mutant("chunks-from-the-start", "scopes/_measures/chunks.py", "[*([first] if first else []), *[k] * (len(x) // k)]", "[*[k] * (len(x) // k), *([first] if first else [])]", f"{TRUNCATION}::test_chunks_for_a_loss_at_the_last_step_alone"),
-    Mutant("truncation-coarse", "scopes/_truncation.py", "COARSE = 10  #", "COARSE = 1  #", f"{TRUNCATION}::test_chunks_for_a_loss_at_the_last_step_alone"),
+    Mutant("chunks-from-the-start", "scopes/_measures/chunks.py", "[*([first] if first else []), *[k] * (len(x) // k)]", "[*[k] * (len(x) // k), *([first] if first else [])]", f"{CHUNKS}::test_chunks_for_a_loss_at_the_last_step_alone"),
+    Mutant("truncation-coarse", "scopes/_truncation.py", "COARSE = 10  #", "COARSE = 1  #", f"{CHUNKS}::test_chunks_for_a_loss_at_the_last_step_alone"),
     Mutant("truncation-variation", "scopes/_truncation.py", "centered = [end - end.mean(0) for", "centered = [end for", f"{TRUNCATION}::test_an_output_that_is_mostly_bias_gives_no_window"),
     Mutant("recurrence-weak-memory", "scopes/_recurrence.py", "else 32 * rounding", "else 1024 * rounding", "tests/scopes/test_recurrence_scope.py::test_kind_of_model"),
     Mutant("verdict-long-chunks", "scopes/_frame/verdict.py", "if 2 * window <= subject.steps:", "if window < subject.steps:", "tests/scopes/test_verdict.py::test_truncation_window_against_the_length_of_the_sequences"),
@@ -374,7 +378,7 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("stability-pairs-regime", "scopes/_stability.py", 'max(figures["largest_jacobian"], figures.get("largest_ratio", 0.0))', 'figures["largest_jacobian"]', f"{BOUNDARIES}::test_stability_regimes"),
     Mutant("stability-mean-stretch", "scopes/_stability.py", "read.square().sum((1, 2)).mean() / read.shape[2]", "read.square().sum((1, 2)).mean()", f"{STABILITY}::test_orthogonal_recurrence_is_isometric"),
     Mutant("stability-rounded-pairs", "scopes/_stability.py", "differ & after.isfinite().all(1)", "after.isfinite().all(1)", f"{STABILITY}::test_pairs_that_differ_by_rounding_alone_are_left_out"),
-    Mutant("truncation-no-gradient", "scopes/_truncation.py", "if not 0 < float(gradient.norm()) < math.inf:", "if False:", f"{TRUNCATION}::test_without_a_gradient_no_chunk_is_called_safe"),
+    Mutant("truncation-no-gradient", "scopes/_truncation.py", "if not 0 < float(gradient.norm()) < math.inf:", "if False:", f"{CHUNKS}::test_without_a_gradient_no_chunk_is_called_safe"),
     Mutant("certificate-projections", "scopes/_measures/certificates.py", "or recurrence.proj_size or", "or", f"{CERTIFICATES}::test_an_lstm_with_projections_is_measured_and_not_certified"),
     Mutant("lyapunov-unsure", "scopes/_lyapunov.py", "UNSURE = 0.05  #", "UNSURE = 5.0  #", f"{LYAPUNOV}::test_an_exponent_that_is_hardly_known_is_not_called_zero"),
     Mutant("certificate-in-the-frame", "scopes/_frame/examine.py", "bound = math.log(factor) + math.log", "bound = 1e9 + math.log(factor) + math.log", CERTIFICATES),
