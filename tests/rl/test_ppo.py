@@ -257,6 +257,7 @@ def test_a_reader_gives_equal_missions_equal_features_and_reads_order():
         ({"minibatches": 3}, "a divisor of envs"),
         ({"gamma": 1.5}, "between 0 and 1"),
         ({"precision": "bf16-mixed"}, "32-true"),
+        ({"precision": "tf32-true"}, "32-true"),
         ({"frames": 0}, "at least 1"),
     ],
 )

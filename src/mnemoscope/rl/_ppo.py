@@ -89,7 +89,7 @@ class PPOConfig(LoopConfig):
             require(self, name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
         require(self, "clip_range", self.clip_range > 0, "above 0")
         require(self, "minibatches", self.envs % self.minibatches == 0, f"a divisor of envs, {self.envs}")
-        require(self, "precision", self.precision.endswith("true") and "bf16" not in self.precision, "32-true, 64-true")
+        require(self, "precision", self.precision in ("32-true", "64-true"), "32-true, 64-true")
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ class BatchLearner(Learner):
         device = select_device(config)
         devices: Any = [local_rank()] if device == "cuda" and self.ranks.world > 1 else 1
         _silence_hints()
-        self.fabric = Fabric(accelerator=device, devices=devices, precision=config.precision)
+        precision = "32-true" if config.precision == "tf32-true" else config.precision  # `fit` has set TF32
+        self.fabric = Fabric(accelerator=device, devices=devices, precision=precision)
         self._objective, self._stepper = self.fabric.setup(_Objective(model, task, config.bptt), self._optimizer)
         self._stepper.zero_grad()  # gradients of a backward pass that the caller made are not this run's
         self._carried = _OpaqueState(None)

@@ -22,7 +22,7 @@ from mnemoscope.training._method import method_of
 from mnemoscope.training._progress import Diverged, ProgressCallback, Summary, read_summary
 from mnemoscope.training._projections import Projection
 from mnemoscope.training._ranks import Ranks, joined_ranks
-from mnemoscope.training._reproducible import deterministic, reproducible, seed_of_rank
+from mnemoscope.training._reproducible import deterministic, reproducible, seed_of_rank, tf32_products
 from mnemoscope.training._run_description import RunDescription, describe_run, first_difference
 from mnemoscope.training._session import Session
 
@@ -63,6 +63,8 @@ def fit(
         stack.enter_context(reproducible(seed_of_rank(config.seed, ranks.rank), config.threads))
         if select_device(config) == "cpu":
             stack.enter_context(deterministic())
+        elif config.precision == "tf32-true":
+            stack.enter_context(tf32_products())
 
         # Find whatever is wrong before the folder is created or changed: its content, the data, the configuration.
         description = describe_run(model, task, config, Environment())

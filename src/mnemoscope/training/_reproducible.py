@@ -46,6 +46,17 @@ def deterministic() -> Iterator[None]:
         settings.fill_uninitialized_memory = fills
 
 
+@contextmanager
+def tf32_products() -> Iterator[None]:
+    """Let a GPU compute matrix products of float32 in TF32 inside the block."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def random_state() -> dict[str, torch.Tensor]:
     """Return the states of torch's generators, one tensor each."""
     state = {"cpu": torch.get_rng_state()}

@@ -24,7 +24,7 @@ from mnemoscope.studies import (
     table,
     train,
 )
-from mnemoscope.studies.miller._language import EPOCHS, language_model, quick_name, test_perplexity
+from mnemoscope.studies.miller._language import EPOCHS, PRECISION, language_model, quick_name, test_perplexity
 from mnemoscope.sweeps import Job
 from mnemoscope.training import NetworkConfig
 
@@ -116,6 +116,7 @@ study(
             init=("embedding and decoder uniform in [-0.1, 0.1]", "code"),
             evaluation=("test text in 10 streams", "code"),
             weights=("the best on the validation text", "code"),
+            precision=PRECISION,
         ),
         quick=settings(
             words=("the 2,000 most frequent", "ours"),

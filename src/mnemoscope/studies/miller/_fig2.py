@@ -27,7 +27,7 @@ from mnemoscope.studies import (
     table,
     train,
 )
-from mnemoscope.studies.miller._language import EPOCHS, language_model, quick_name, test_perplexity
+from mnemoscope.studies.miller._language import EPOCHS, PRECISION, language_model, quick_name, test_perplexity
 from mnemoscope.sweeps import Job
 from mnemoscope.tasks import Words
 from mnemoscope.training import NetworkConfig, RunConfig, SequenceModel
@@ -208,6 +208,7 @@ study(
             init=("embedding and decoder uniform in [-0.1, 0.1]", "code"),
             held_out=("512 positions, each after 99 words from a zero state", "ours", "the paper takes all"),
             epochs_shown=(SNAPSHOTS, "ours", "the paper has all 40"),
+            precision=PRECISION,
         ),
         quick=settings(
             words=("the 2,000 most frequent", "ours"),

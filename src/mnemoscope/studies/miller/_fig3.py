@@ -26,7 +26,7 @@ from mnemoscope.studies import (
     train,
 )
 from mnemoscope.studies.miller._fig2 import CHUNK, NETWORKS, run_config
-from mnemoscope.studies.miller._language import EPOCHS, quick_name
+from mnemoscope.studies.miller._language import EPOCHS, PRECISION, quick_name
 from mnemoscope.sweeps import Job
 from mnemoscope.training import RunConfig, distances
 
@@ -150,6 +150,7 @@ study(
             W=("of the LSTM all four gates, one above the other", "paper"),
             epochs=(EPOCHS, "paper"),
             truncation=("inside chunks of 65 steps, at equal updates", "ours", "the code's --bptt changes the chunks"),
+            precision=PRECISION,
         ),
         quick=settings(
             words=("the 2,000 most frequent", "ours"),

@@ -23,6 +23,7 @@ SETTINGS = settings(
     steps=(80, "paper", "code: 70"),
     epochs=(100, "code"),
     init=("embedding between -0.1 and 0.1", "ours", "code: N(0, 1)"),
+    precision=("float32; on a GPU matrix products in TF32", "ours"),
 )
 QUICK = settings(
     words=(f"the {WORDS:,} most frequent", "ours"),
@@ -46,6 +47,8 @@ def training_run(scale: Scale, seed: int) -> Job:
         factor=0.1,
         patience=7,
         evaluate_every=262,  # an epoch
+        checkpoint_every=5 * 262,
+        precision="tf32-true",
         seed=seed,
     )
     return train(RunConfig(Words(bptt=80, seed=seed), network, fit))
