@@ -63,6 +63,15 @@ def test_of_a_long_episode_the_end_is_shown() -> None:
     assert heat.marks[0].x[0] == 100
 
 
+def test_an_episode_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mnemoscope.rl._film.MAX_STEPS", 30)
+    task = TMaze(100)
+    found = film(Policy(task.spec, NetworkConfig("RelLSTM", 8)), task)
+    assert found.figures["steps"] == 30
+    assert found.figures["return"] == 0
+    assert len(found.series["actions"]) == 30
+
+
 def test_of_a_gridworld_is_what_minigrid_draws() -> None:
     task = MiniGrid("GoToDoor-5x5")
     found = film(policy(task), task)

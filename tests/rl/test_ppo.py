@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from environments import Walks
+from environments import WalkFleet, Walks
 from torch import nn
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import leaves, select
-from mnemoscope.rl import Policy, PPOConfig, PPOLearner, Spec, TMaze, advantages, play_episodes
+from mnemoscope.rl import Policy, PPOConfig, PPOLearner, Spec, TMaze, advantages, play_episodes, play_randomly
 from mnemoscope.rl._environment import Transition
 from mnemoscope.rl._evaluation import _means
 from mnemoscope.rl._pieces import cut, first_states
@@ -214,8 +214,26 @@ def test_means_are_over_the_first_episodes_of_each_environment():
         return Transition(np.zeros(2), np.ones(2, np.float32), ends, np.zeros(2, bool))
 
     fleet = SimpleNamespace(num_envs=2, spec=SimpleNamespace(success=1.0))
-    found = _means(step, fleet, 4, lambda done, total: None)
+    found = _means(step, fleet, 4, 100, lambda done, total: None)
     assert found == {"return": 2.0, "length": 2.0, "success": 0.5}  # a return of 1 is no success: more is
+
+
+def test_an_environment_that_never_ends_is_cut_off(monkeypatch):
+    """Rows 0 to 9 play one episode of seven steps each; without the limit the evaluation would not return."""
+    task = Walks(limit=10**9)
+    step = WalkFleet.step
+
+    def endless(self: WalkFleet, actions: np.ndarray) -> Transition:
+        ones, never = np.ones(self.num_envs, np.float32), np.zeros(self.num_envs, bool)
+        return dataclasses.replace(step(self, actions), reward=ones, terminated=never)
+
+    monkeypatch.setattr(WalkFleet, "step", endless)
+    policy = learner(task).model
+    with pytest.warns(UserWarning, match="10 of 10 episodes did not end in 7 steps"):
+        found = play_episodes(policy, task, 10, max_steps=7)
+    with pytest.warns(UserWarning, match="10 of 10 episodes did not end in 7 steps"):
+        assert play_randomly(task, 10, max_steps=7) == found
+    assert found == {"return": 7.0, "length": 7.0, "success": 1.0}
 
 
 def test_observations_are_read_by_their_spec():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mnemoscope.rl._task import Environment
 
 MAX_ENVS = 64  # that an evaluation plays together
+MAX_STEPS = 30_000  # of an episode in an evaluation: more than any limit of Atari's games, which is 27,000
 
 
 class Episodes:
@@ -38,14 +40,19 @@ class Episodes:
         self._return += transition.reward
         self._length += 1
         self.row = transition.done.nonzero()[0].tolist()
-        ended = []
-        for row in self.row:
-            total = float(self._return[row])
-            succeeded = float(self.success is not None and total > self.success)
-            ended.append([total, float(self._length[row]), succeeded])
-            self._return[row] = 0.0
-            self._length[row] = 0
+        ended = [self._so_far(row) for row in self.row]
+        self._return[self.row] = 0.0
+        self._length[self.row] = 0
         return ended
+
+    def too_long(self, limit: int) -> dict[int, list[float]]:
+        """Return what episodes of `limit` steps or more have so far, by row."""
+        rows = (self._length >= limit).nonzero()[0].tolist()
+        return {row: self._so_far(row) for row in rows}
+
+    def _so_far(self, row: int) -> list[float]:
+        total = float(self._return[row])
+        return [total, float(self._length[row]), float(self.success is not None and total > self.success)]
 
     def means(self, episodes: Sequence[Sequence[float]]) -> dict[str, float]:
         """Return the means of episodes by name; none of no episode, and no success where it is not defined."""
@@ -76,12 +83,14 @@ def play_episodes(
     *,
     split: Split = "test",
     seed: int = 0,
+    max_steps: int = MAX_STEPS,
     callback: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, float]:
     """Return the mean return, length and success of episodes that the policy was not trained on.
 
     Every environment plays its share of the episodes and those are counted that it plays first: to count whichever end
-    first would prefer short ones.
+    first would prefer short ones. An episode that does not end is cut off after `max_steps`, with a warning; it counts
+    with what it has got, and its environment plays no further ones.
 
     Args:
         policy: its actions are sampled.
@@ -89,6 +98,7 @@ def play_episodes(
         episodes: how many.
         split: "valid" or "test": which seeds the environments have.
         seed: decides, with the task's own, which episodes they are.
+        max_steps: of an episode; environments that have a limit of time of their own end before.
         callback: called as `callback(done, total)` when episodes have ended.
     """
     with closing(_fleet(task, episodes)) as fleet:
@@ -96,7 +106,7 @@ def play_episodes(
             raise MnemoscopeError(f"{task} has other observations or actions than the policy was made for")
         player = Player(policy, fleet, task.generator(split, "actions", seed))
         player.begin(task.fleet_seed(split, seed))
-        return _means(lambda: player.step().transition, fleet, episodes, callback)
+        return _means(lambda: player.step().transition, fleet, episodes, max_steps, callback)
 
 
 def play_randomly(
@@ -105,6 +115,7 @@ def play_randomly(
     *,
     split: Split = "test",
     seed: int = 0,
+    max_steps: int = MAX_STEPS,
     callback: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, float]:
     """Return the same of an agent that draws each action at random: what is to be had for nothing."""
@@ -112,7 +123,11 @@ def play_randomly(
     with closing(_fleet(task, episodes)) as fleet:
         fleet.reset(task.fleet_seed(split, seed))
         actions = fleet.spec.actions
-        return _means(lambda: fleet.step(random.integers(actions, size=fleet.num_envs)), fleet, episodes, callback)
+
+        def step() -> Transition:
+            return fleet.step(random.integers(actions, size=fleet.num_envs))
+
+        return _means(step, fleet, episodes, max_steps, callback)
 
 
 def _fleet(task: Environment, episodes: int) -> Fleet:
@@ -122,20 +137,38 @@ def _fleet(task: Environment, episodes: int) -> Fleet:
 
 
 def _means(
-    step: Callable[[], Transition], fleet: Fleet, episodes: int, callback: Callable[[int, int], object]
+    step: Callable[[], Transition],
+    fleet: Fleet,
+    episodes: int,
+    max_steps: int,
+    callback: Callable[[int, int], object],
 ) -> dict[str, float]:
     """The means over the first episodes of each environment, its share of all."""
     envs = fleet.num_envs
     share = [episodes // envs + (row < episodes % envs) for row in range(envs)]
     count = Episodes(envs, fleet.spec.success)
     found: list[list[float]] = []
+    cut_off = 0
     with torch.no_grad():
-        while len(found) < episodes:
+        while any(share):
             ended = count.add(step())
             for row, episode in zip(count.row, ended, strict=True):
                 if share[row]:
                     share[row] -= 1
                     found.append(episode)
+
+            # Environments that cannot be reset one by one: this is the last episode of those.
+            for row, episode in count.too_long(max_steps).items():
+                if share[row]:
+                    share[row] = 0
+                    found.append(episode)
+                    cut_off += 1
             if ended:
                 callback(len(found), episodes)
+    if cut_off:
+        warnings.warn(
+            f"{cut_off} of {len(found)} episodes did not end in {max_steps:,} steps and count with what they had got; "
+            "give the environment a limit of time (gymnasium: max_episode_steps)",
+            stacklevel=3,
+        )
     return count.means(found)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 FRAMES = 12  # that are shown of an episode
 ATTEMPTS = 5  # episodes among which one that succeeded is looked for
 LAST_STEPS = 10  # of an episode, among which its decision is
-LONGEST = 400  # steps of an episode that is shown
+LONGEST = 400  # steps of an episode that are shown
+MAX_STEPS = 10_000  # of an episode that does not end
 _VECTOR_TILE = 16  # pixels of a number, where an environment has no picture
 
 HELP = (
@@ -34,6 +35,7 @@ class _Episode(NamedTuple):
     """What was seen and done in an episode."""
 
     pictures: list[np.ndarray]
+    """Of the last steps, those that can be shown."""
     actions: list[int]
     rewards: list[float]
     attention: list[dict[int, float]] | None
@@ -48,9 +50,9 @@ def film(policy: Policy, task: Environment, *, seed: int = 0) -> Finding:
     Series: `frames` (N, height, width, 3), pictures of the steps `frame_steps` (N,); `actions` and `rewards` (T,); for
     an attentive layer `attention` (T, T), what each step gives to the state of each earlier one, and
     `attention_at_decision` (T,). Figures: `steps` and `return` of the episode; `first_step`, with which these series
-    begin: of a long episode the last 400 steps are shown; `decision`; where it is known what must be
-    remembered, `cue_last_seen`, the last step up to the decision that showed it, and `attention_to_cue`, what the
-    decision gives to the steps that did.
+    begin: of a long episode the last 400 steps are shown, and one that does not end is left after 10,000; `decision`;
+    where it is known what must be remembered, `cue_last_seen`, the last step up to the decision that showed it, and
+    `attention_to_cue`, what the decision gives to the steps that did.
     """
     fleet = task.fleet(1)
     observation = fleet.reset(task.fleet_seed("test", seed))
@@ -58,7 +60,7 @@ def film(policy: Policy, task: Environment, *, seed: int = 0) -> Finding:
     success = fleet.spec.success
     for _ in range(ATTEMPTS):
         episode, observation = _play(policy, fleet, observation, generator)
-        if success is None or sum(episode.rewards) > success:
+        if success is None or sum(episode.rewards) > success or len(episode.actions) == MAX_STEPS:
             break
     return _finding(episode, success)
 
@@ -69,12 +71,12 @@ def _play(policy: Policy, fleet: Fleet, observation: Any, generator: torch.Gener
     weight = policy.readout.weight
     state = policy.initial_state(1)
     episode = _Episode([], [], [], [], [])
-    done = False
-    while not done:
+    for _ in range(MAX_STEPS):
         x = to_tensor(observation).to(weight.device, weight.dtype)
         output, state, attended = policy.observe(x, state)
         picture = fleet.picture(0)
         episode.pictures.append(_vector_picture(x[0]) if picture is None else picture)
+        del episode.pictures[:-LONGEST]
         if fleet.shows_cue(0):
             episode.cue.append(len(episode.actions))
         if attended is not None and episode.attention is not None:
@@ -87,7 +89,8 @@ def _play(policy: Policy, fleet: Fleet, observation: Any, generator: torch.Gener
         episode.actions.append(action)
         episode.rewards.append(float(transition.reward[0]))
         observation = transition.observation
-        done = bool(transition.done[0])
+        if transition.done[0]:
+            break
     if not episode.attention or policy.memoryless:
         episode = episode._replace(attention=None)
     return episode, observation
@@ -134,7 +137,8 @@ def _finding(episode: _Episode, success: float | None) -> Finding:
         figures["cue_last_seen"] = float(seen[-1])
 
     steps = _chosen(kept, at_decision)
-    series |= {"frame_steps": first + steps, "frames": np.stack([episode.pictures[first + step] for step in steps])}
+    pictures = episode.pictures[-kept:]
+    series |= {"frame_steps": first + steps, "frames": np.stack([pictures[step] for step in steps])}
     return Finding(
         "episode",
         f"{sentence}.",
