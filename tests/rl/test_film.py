@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from mnemoscope.finding import Examination
+from mnemoscope.finding import Examination, Finding
 from mnemoscope.report import charts_of
 from mnemoscope.rl import MiniGrid, Policy, TMaze, film, play_randomly
-from mnemoscope.rl._film import _Episode, _finding
+from mnemoscope.rl._film import _Episode, _finding, _vector_picture
 from mnemoscope.training import NetworkConfig
 
 pytest.importorskip("minigrid", reason="minigrid is not installed (extra `rl`)")
@@ -61,6 +61,41 @@ def test_of_a_long_episode_the_end_is_shown() -> None:
     assert strip.title == "An episode; below each frame its share of the attention of step 497"
     assert decision.marks[0].x[[0, -1]].tolist() == [100, 499]
     assert heat.marks[0].x[0] == 100
+
+
+def test_the_t_maze_is_drawn() -> None:
+    """Signs of both sides are mirror images, the corridor has none, and its end is open to both sides."""
+    fleet = TMaze(2).fleet(2)
+    fleet.restore({**fleet.state(), "cue": [0, 1], "step": 0})
+    left, right = fleet.picture(0), fleet.picture(1)
+    assert (left == right[:, ::-1]).all()
+    assert (left != right).any()
+    stay = np.zeros(2, np.int64)
+    fleet.step(stay)
+    corridor = fleet.picture(0)
+    fleet.step(stay)
+    junction = fleet.picture(0)
+    orange = np.array([214, 93, 14])
+    assert [bool((p == orange).all(-1).any()) for p in (left, corridor, junction)] == [True, False, False]
+    assert (junction[12] == junction[12, 0]).all()
+    assert not (corridor[12] == corridor[12, 0]).all()
+
+
+def test_labels_of_narrow_frames_do_not_meet() -> None:
+    frames = np.zeros((2, 60, 4, 3), np.uint8)
+    series = {"frames": frames, "frame_steps": np.arange(2), "attention_at_decision": np.array([0.25, 0.75])}
+    series |= {"attention": np.eye(2, dtype=np.float32)}
+    found = Finding("episode", "", "estimated", figures={"decision": 1.0}, series=series)
+    strip = charts_of({"agent": Examination({"episode": found}, "", {})}, "episode")[0].marks[0]
+    assert strip.labels == ("step 0: 25 %", "step 1: 75 %")
+    assert strip.x[1] - strip.x[0] >= 100
+
+
+def test_numbers_without_a_picture_are_seen_on_white() -> None:
+    drawn = _vector_picture(torch.tensor([0.0, 1.0, 0.0]))
+    assert drawn.shape[2] == 3
+    assert drawn[4].max() < 240
+    assert drawn[20].max() < 60
 
 
 def test_an_episode_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

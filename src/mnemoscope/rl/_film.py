@@ -22,7 +22,7 @@ ATTEMPTS = 5  # episodes among which one that succeeded is looked for
 LAST_STEPS = 10  # of an episode, among which its decision is
 LONGEST = 400  # steps of an episode that are shown
 MAX_STEPS = 10_000  # of an episode that does not end
-_VECTOR_TILE = 16  # pixels of a number, where an environment has no picture
+_VECTOR_TILE = (16, 64)  # height and width in pixels of a number, where an environment has no picture
 
 HELP = (
     "Frames of one episode, in order. The bar below a frame is the attention that the agent gives to the state of that "
@@ -103,11 +103,13 @@ def _by_step(attention: Attention) -> dict[int, float]:
 
 
 def _vector_picture(x: Tensor) -> np.ndarray:
-    """Numbers as gray squares, one below the other."""
+    """Numbers as bars, one below the other: the largest is dark, the smallest a light gray that is seen on white."""
     low, high = float(x.min()), float(x.max())
-    gray = ((x.cpu().float() - low) / max(high - low, 1e-12) * 255).round().to(torch.uint8).numpy()
-    square = gray.reshape(-1, 1, 1).repeat(_VECTOR_TILE, 0).repeat(_VECTOR_TILE, 1)
-    return square.repeat(3, 2)
+    shade = 225 - 195 * (x.cpu().float() - low) / max(high - low, 1e-12)
+    height, width = _VECTOR_TILE
+    bars = shade.round().to(torch.uint8).numpy().repeat(height)
+    bars[height - 1 : -1 : height] = 255  # a line between two numbers
+    return bars.reshape(-1, 1, 1).repeat(width, 1).repeat(3, 2)
 
 
 def _finding(episode: _Episode, success: float | None) -> Finding:

@@ -19,6 +19,8 @@ from mnemoscope.tasks import Batch, Split, require_at_least
 
 CUES = 2
 _CORRIDOR, _JUNCTION = CUES, CUES + 1
+_WALL, _FLOOR, _SIGN = (96, 96, 96), (225, 225, 225), (214, 93, 14)  # colors of its picture
+_TILE = 8  # pixels of a cell of it
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,19 @@ class TMazeFleet(Fleet):
             self._step += 1
             observation = self._observation()
         return Transition(observation, reward, terminated=ends, truncated=np.zeros_like(ends))
+
+    def picture(self, row: int) -> np.ndarray:
+        """The corridor from above, at its beginning with a sign beside it that points left or right, at its end a T."""
+        cells = np.full((7, 7, 3), _WALL, dtype=np.uint8)
+        cells[:, 3] = _FLOOR
+        if self._step == self.L:
+            cells[0] = _WALL
+            cells[1] = _FLOOR
+        elif self._step == 0:
+            side = slice(None) if self._cue[row] == 0 else slice(None, None, -1)
+            for column in range(3):
+                cells[:, side][3 - column : 4 + column, column] = _SIGN
+        return cells.repeat(_TILE, 0).repeat(_TILE, 1)
 
     def shows_cue(self, row: int) -> bool:
         return self._step == 0

@@ -15,6 +15,7 @@ GAP = 10  # pixels between frames
 BAR = 8  # height of the bar below a frame
 TEXT = 14  # height of a line of text below it
 SIDE = 112  # of a frame, at least
+LABEL = 100  # width of the text below a frame
 INK = (214, 93, 14)  # of the bars: seen on light and on dark
 
 
@@ -44,13 +45,13 @@ def film_strip(view: View) -> Picture:
     count, height, width, _ = frames.shape
     columns = min(COLUMNS, count)
     rows = -(-count // columns)
-    cell_height, cell_width = height + BAR + 2 * TEXT + GAP, width + GAP
+    cell_height, cell_width = height + BAR + 2 * TEXT + GAP, max(width, LABEL) + GAP
     pixels = np.zeros((rows * cell_height, columns * cell_width, 4), dtype=np.uint8)
 
     # A frame, its bar (the longest one is as wide as a frame), and the place of its label.
     places, labels = [], []
     for number, (step, frame) in enumerate(zip(steps, frames, strict=True)):
-        top, left = number // columns * cell_height, number % columns * cell_width
+        top, left = number // columns * cell_height, number % columns * cell_width + (cell_width - width) // 2
         pixels[top : top + height, left : left + width, :3] = frame
         pixels[top : top + height, left : left + width, 3] = 255
         label = f"step {step}"
@@ -65,7 +66,7 @@ def film_strip(view: View) -> Picture:
 
 
 def _enlarged(frames: np.ndarray) -> np.ndarray:
-    """Frames (N, height, width, 3) whose pixels are repeated until a label fits below each."""
+    """Frames (N, height, width, 3) whose pixels are repeated until they can be made out."""
     if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8 or not frames.size:
         raise ValueError("these are no frames")
     times = max(1, -(-SIDE // max(frames.shape[1:3])))
