@@ -27,9 +27,11 @@ def content(folder):
     return [(folder / name).read_bytes() for name in names]
 
 
-@pytest.mark.parametrize("env", ["MemoryS7", "GoToDoor-5x5"])
-def test_resumed_runs_write_the_same_bytes(tmp_path, env):
-    config = RunConfig(MiniGrid(env=env), NetworkConfig("RelLSTM", 8), replace(CONFIG, evaluate_episodes=1))
+@pytest.mark.parametrize(
+    "task", [MiniGrid("MemoryS7", curriculum=("MemoryS9",)), MiniGrid("GoToDoor-5x5")], ids=["lessons", "door"]
+)
+def test_resumed_runs_write_the_same_bytes(tmp_path, task):
+    config = RunConfig(task, NetworkConfig("RelLSTM", 8), replace(CONFIG, evaluate_episodes=1))
     train(config, tmp_path / "whole")
     with pytest.raises(Stop):
         train(config, tmp_path / "stopped", stop_at(3))

@@ -24,8 +24,21 @@ class Observation:
 
     def rows(self, index: Any) -> Observation:
         """The observations of some rows; `index` is anything that numpy indexes by."""
-        parts = (self.vector, self.cells, self.mission)
-        return Observation(*(None if part is None else part[index] for part in parts))
+        return Observation(*(None if part is None else part[index] for part in self._parts))
+
+    def with_rows(self, index: np.ndarray, others: Observation) -> Observation:
+        """The same with other observations in some rows."""
+        made = []
+        for mine, theirs in zip(self._parts, others._parts, strict=True):
+            part = None if mine is None else mine.copy()
+            if part is not None:
+                part[index] = theirs
+            made.append(part)
+        return Observation(*made)
+
+    @property
+    def _parts(self) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+        return self.vector, self.cells, self.mission
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,19 @@ import difflib
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.rl._curriculum import CurriculumFleet
 from mnemoscope.rl._environment import Fleet, Observation, Spec, Transition
 from mnemoscope.rl._ppo import PPOConfig
 from mnemoscope.rl._replay import Episode, fleet_state, restored, seeds
 from mnemoscope.rl._task import Environment
 from mnemoscope.rl._views import pack, unpack, view_coordinates, visible_cells
+from mnemoscope.schema import added_later
 
 # Every word of minigrid's and BabyAI's missions: a policy from one world of minigrid can read those of another.
 _WORDS = """
@@ -27,6 +29,7 @@ traverse unlock up use yellow you your
 """
 VOCABULARY = tuple(_WORDS.split())
 
+_MOVES = 3  # left, right, forward: the first actions
 _CHANGES = frozenset((3, 4, 5))  # pickup, drop, toggle: the actions that change the cell in front
 _STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # right, down, left, up
 TILE = 8  # pixels of a cell in pictures
@@ -57,13 +60,31 @@ class MiniGrid(Environment):
     target: float | None = None
     """The mean return in held-out episodes at which it counts as solved; by default none."""
 
+    moves_only: bool = added_later(False)
+    """Only the actions that move the agent: turn left, turn right, go forward. In Memory worlds the others do nothing
+    but take time."""
+
+    curriculum: tuple[str, ...] = added_later(())
+    """Worlds to train in before `env`, the easiest first: each until 90 % of the last 100 episodes succeeded. Held-out
+    episodes are always those of `env`."""
+
     @property
     def solved(self) -> float | None:
         return self.target
 
     def fleet(self, num_envs: int) -> MiniGridFleet:
-        envs = [make_minigrid(self.env) for _ in range(num_envs)]
-        return MiniGridFleet(envs, mission=self.mission, compass=self.compass, own=self.observations == "own")
+        return MiniGridFleet(
+            [make_minigrid(self.env) for _ in range(num_envs)],
+            mission=self.mission,
+            compass=self.compass,
+            own=self.observations == "own",
+            moves_only=self.moves_only,
+        )
+
+    def training_fleet(self, num_envs: int) -> Fleet:
+        if not self.curriculum:
+            return self.fleet(num_envs)
+        return CurriculumFleet([replace(self, env=env) for env in (*self.curriculum, self.env)], num_envs)
 
 
 class MiniGridFleet(Fleet):
@@ -76,7 +97,15 @@ class MiniGridFleet(Fleet):
     then.
     """
 
-    def __init__(self, envs: Sequence[Any], *, mission: bool = True, compass: bool = False, own: bool = False) -> None:
+    def __init__(
+        self,
+        envs: Sequence[Any],
+        *,
+        mission: bool = True,
+        compass: bool = False,
+        own: bool = False,
+        moves_only: bool = False,
+    ) -> None:
         """`envs` are MiniGridEnv objects of one id, without wrappers; their `gen_obs` is switched off."""
         from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 
@@ -87,7 +116,7 @@ class MiniGridFleet(Fleet):
         self._mission, self._compass, self._own = mission, compass, own
         view = first.agent_view_size
         self.spec = Spec(
-            actions=int(first.action_space.n),
+            actions=_MOVES if moves_only else int(first.action_space.n),
             vector=4 if compass else 0,
             cells=(view, view),
             categories=(len(OBJECT_TO_IDX), len(COLOR_TO_IDX), len(STATE_TO_IDX)),

@@ -142,7 +142,7 @@ class PPOLearner(Learner):
         model.to(select_device(config), dtype)
         super().__init__(model, task)
         self.steps = config.rollout or task.rollout
-        self.player = Player(model, task.fleet(config.envs))
+        self.player = Player(model, task.training_fleet(config.envs))
         self.player.begin(task.fleet_seed("train", config.seed))
         self.episodes = Episodes(config.envs, task.spec.success)
         self.recent: deque[list[float]] = deque(maxlen=WINDOW)

@@ -70,6 +70,10 @@ class Environment(Task):
     def fleet(self, num_envs: int) -> Fleet:
         """Return environments of this kind; call `reset` first."""
 
+    def training_fleet(self, num_envs: int) -> Fleet:
+        """Return the environments of a training run: those of `fleet`, unless easier ones come first."""
+        return self.fleet(num_envs)
+
     @cached_property
     def spec(self) -> Spec:
         """What observations and actions look like."""
