@@ -33,17 +33,19 @@ def find(name: str) -> Study:
 def rank(point: Point) -> tuple[int, int, int]:
     """Return what a job is sorted by: its group, then its seed, then the order of studies."""
     study, key, seed = point
-    model = key[-1]
     if study == "kerg/tmaze":
-        decisive = (key[0] >= 100 and model == "RelLSTM") or (key[0] in (50, 100) and model == "LSTM")
-        group = 0 if decisive or model == "memoryless" else 3
+        L, model = key[:2]
+        decisive = (L >= 100 and model == "RelLSTM") or (L >= 50 and model == "LSTM") or model == "memoryless"
+        group = 0 if decisive else 3
     elif key[0] != "run":
         group = 1  # a measurement: cheap, and begun as soon as its run has ended
     elif study == "kerg/table4-memory":
-        needs_memory = key[1] in ("MemoryS11", "MemoryS13")
-        group = 1 if needs_memory and model == "RelLSTM" and seed == 0 else 2 if needs_memory else 5
-        group = 4 if needs_memory and model not in ("RelLSTM", "memoryless") else group
+        _, env, model = key
+        group = 1 if env == "MemoryS11" and model in ("RelLSTM", "memoryless") else 2
+        group = group if env in ("MemoryS11", "MemoryS13") else 5
+        group = group if model in ("RelLSTM", "memoryless") else 4
     else:
+        model = key[-1]
         group = 1 if model == "RelLSTM" and seed == 0 else 2 if model in ("RelLSTM", "memoryless") else 4
     return group, seed, STUDIES.index(study)
 

@@ -46,7 +46,8 @@ def test_every_agent_is_trained_once_and_tested_twice() -> None:
 
 def test_the_configuration_of_an_agent_is_whole_in_its_job() -> None:
     fit = PPOConfig(frames=640, envs=4, minibatches=2, entropy=0.05, seed=3, threads=1)
-    config = RunConfig(MiniGrid("MemoryS13", target=0.5, seed=1), NetworkConfig("GRU", 8), fit)
+    task = MiniGrid("MemoryS13", target=0.5, seed=1, moves_only=True, curriculum=("MemoryS7", "MemoryS9"))
+    config = RunConfig(task, NetworkConfig("GRU", 8), fit)
     job = train(config)
     assert RunConfig.from_dict(json.loads(json.dumps(job.config))) == config
 

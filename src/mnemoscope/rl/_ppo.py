@@ -21,6 +21,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import State, select
+from mnemoscope.rl._curriculum import CurriculumFleet
 from mnemoscope.rl._evaluation import Episodes, play_episodes
 from mnemoscope.rl._pieces import cut, first_states
 from mnemoscope.rl._play import Frame, Player
@@ -248,8 +249,10 @@ class PPOLearner(Learner):
         return loss, about
 
     def figures(self) -> dict[str, float]:
-        """Return how play went: frames so far, and the means over the last 100 episodes that ended."""
+        """Return how play went: frames so far, the lesson, and the means over the last 100 episodes that ended."""
         figures: dict[str, float] = {"frames": self.updates_done * self.frames_per_update}
+        if isinstance(self.player.fleet, CurriculumFleet):
+            figures["lesson"] = self.player.fleet.lesson
         return figures | self.episodes.means(list(self.recent)) | self._last
 
     def evaluate(self) -> dict[str, float]:

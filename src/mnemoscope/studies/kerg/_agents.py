@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from mnemoscope.report import Bars, Line, Style
+from mnemoscope.report import Axis, Bars, Chart, Line, Style
 from mnemoscope.rl import Environment, MiniGrid, PPOConfig, TMaze, play_episodes, play_randomly
-from mnemoscope.studies import Cells, Claim, Note, Result, band, train
+from mnemoscope.studies import Cells, Claim, Done, Note, Result, band, train
 from mnemoscope.sweeps import Job, bootstrap_interval, interquartile_mean
 from mnemoscope.training import NetworkConfig, RunConfig
 
@@ -23,6 +23,7 @@ GRID_SIZES = {"LSTM": 152, "GRU": 179, "MemLSTM": 128, "RelLSTM": 128}  # 199,56
 TMAZE_SIZES = {"LSTM": 78, "GRU": 90, "MemLSTM": 64, "RelLSTM": 64}  # 26,371
 READOUT_GAIN = 0.01  # in gridworlds: a policy that begins by acting at random tries everything
 OPTIONS: dict[str, dict[str, Any]] = {"RelLSTM": {"buffer": 5, "relevant": 5}}
+LESSONS = ("MemoryS7",)  # before the worlds that need memory: there an agent learns to look at the cue
 LEARNT = ("memoryless", *GRID_SIZES)
 COLUMNS = ("random", *LEARNT)
 LEAST_SEEDS, LEVEL = 5, 0.05  # to say that memory helps
@@ -50,6 +51,25 @@ def grid_agent(env: str, model: str, seed: int, frames: int, target: float, eval
         threads=1,
     )
     return agent(MiniGrid(env, target=target, seed=seed), model, fit)
+
+
+def memory_agent(env: str, model: str, seed: int, frames: int, target: float) -> Job:
+    """An agent that is trained in a Memory world, after its lessons, with the three actions that move it.
+
+    The other actions do nothing but take time, and an agent that is to try things tries those: with all seven, agents
+    hurry to one of the ends and never learn to look at the cue.
+    """
+    fit = PPOConfig(
+        frames=frames,
+        minibatches=8,
+        entropy=0.02,
+        value=1.0,
+        seed=seed,
+        evaluate_every=25,
+        evaluate_episodes=100,
+        threads=1,
+    )
+    return agent(MiniGrid(env, target=target, seed=seed, moves_only=True, curriculum=LESSONS), model, fit)
 
 
 def fresh_episodes(run: Result, *, env: str, episodes: int, seed: int) -> Mapping[str, float]:
@@ -92,6 +112,20 @@ def _frames_per_update(result: Result) -> int:
 def learning(name: str, results: Sequence[Result], metric: str, style: int) -> Line:
     """The held-out metric of several seeds against frames."""
     return band(name, [frames_curve(result, metric) for result in results], style)
+
+
+def learning_panels(envs: Iterable[str], done: Sequence[Done], metric: str, y: Axis) -> tuple[Chart, ...]:
+    """A chart of the held-out metric for each environment in which agents were trained: jobs ("run", env, model)."""
+    panels = []
+    for env in envs:
+        lines = [
+            learning(model, [one["run", env, model] for one in done], metric, style)
+            for style, model in enumerate(LEARNT)
+            if all(("run", env, model) in one for one in done)
+        ]
+        if lines:
+            panels.append(Chart(f"learning-{env}", env, Axis("frames"), y, tuple(lines)))
+    return tuple(panels)
 
 
 # Statements over seeds.

@@ -17,7 +17,7 @@ from mnemoscope.studies.kerg._agents import (
     fresh_episodes,
     grid_agent,
     iqm_bars,
-    learning,
+    learning_panels,
     mean_at_least,
     memory_helps,
     random_episodes,
@@ -95,18 +95,10 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
 
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
-    panels = []
-    for env in TWINS:
-        lines = [
-            learning(model, [one["run", env, model] for one in done], "return", style)
-            for style, model in enumerate(LEARNT)
-            if all(("run", env, model) in one for one in done)
-        ]
-        if lines:
-            panels.append(Chart(f"learning-{env}", env, Axis("frames"), Axis("return", share=True), tuple(lines)))
     drawn: list[Chart | Panels] = []
+    panels = learning_panels(TWINS, done, "return", Axis("return", share=True))
     if panels:
-        drawn.append(Panels("learning", "Return in held-out episodes", tuple(panels)))
+        drawn.append(Panels("learning", "Return in held-out episodes", panels))
     for key, envs in (("trained", list(TWINS)), ("larger", list(TWINS.values()))):
         complete = [model for model in COLUMNS if all((env, model) in one for env in envs for one in done)]
         values = {

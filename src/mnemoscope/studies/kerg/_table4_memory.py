@@ -12,11 +12,12 @@ from mnemoscope.studies.kerg._agents import (
     COLUMNS,
     GRID_SIZES,
     LEARNT,
+    LESSONS,
     frames_needed,
     fresh_episodes,
-    grid_agent,
     guess_bound,
-    learning,
+    learning_panels,
+    memory_agent,
     memory_helps,
     random_episodes,
 )
@@ -24,9 +25,9 @@ from mnemoscope.sweeps import Job
 
 ENVS = ("MemoryS11", "MemoryS13", "MemoryS13Random", "MemoryS17Random")
 SMALL = ("MemoryS7", "MemoryS9")  # no memory is needed
-TARGET = 0.97
+TARGET = 0.95  # return at which training stops
 SOLVED = 0.9  # return
-FRAMES = 5_000_000
+FRAMES = 1_500_000
 EPISODES, RANDOM_EPISODES = 1_000, 200
 
 
@@ -40,7 +41,7 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
         return made
     for env in ENVS:
         for model in LEARNT:
-            run = grid_agent(env, model, seed, FRAMES, TARGET)
+            run = memory_agent(env, model, seed, FRAMES, TARGET)
             made["run", env, model] = run
             made[env, model] = measure(fresh_episodes, needs=run, seconds=30, env=env, episodes=EPISODES, seed=seed)
     return made
@@ -70,16 +71,8 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
 
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
-    panels = []
-    for env in ENVS:
-        lines = [
-            learning(model, [one["run", env, model] for one in done], "success", style)
-            for style, model in enumerate(LEARNT)
-            if all(("run", env, model) in one for one in done)
-        ]
-        if lines:
-            panels.append(Chart(f"learning-{env}", env, Axis("frames"), Axis("successes", share=True), tuple(lines)))
-    return [Panels("learning", "Successes in held-out episodes", tuple(panels), columns=2)] if panels else []
+    panels = learning_panels(ENVS, done, "success", Axis("successes", share=True))
+    return [Panels("learning", "Successes in held-out episodes", panels, columns=2)] if panels else []
 
 
 study(
@@ -108,7 +101,11 @@ study(
         settings=settings(
             frames=(f"{FRAMES:,}, fewer where solved", "ours"),
             hidden=(", ".join(f"{name} {size}" for name, size in GRID_SIZES.items()), "ours", "equal parameters"),
-            ppo=("as in kerg/table4", "ours"),
+            lessons=(f"{', '.join(LESSONS)} until 90 % of 100 episodes succeed", "ours", "its frames are counted, too"),
+            actions=("left, right, forward", "ours", "the others do nothing in these worlds but take time"),
+            entropy=(0.02, "ours"),
+            value_loss=("weight 1", "ours"),
+            ppo=("else as in kerg/table4", "ours"),
             episodes=(f"{EPISODES:,} fresh ones", "ours", f"{RANDOM_EPISODES} of the random agent"),
             solved=(f"a held-out return of {SOLVED}", "ours", "the frames before it are in the table"),
         ),
