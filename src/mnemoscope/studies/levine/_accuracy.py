@@ -8,7 +8,21 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.report import Axis, Chart, Panels
-from mnemoscope.studies import Cells, CellValue, Claim, Done, Result, Scale, Study, band, settings, study, table, train
+from mnemoscope.studies import (
+    Cells,
+    CellValue,
+    Claim,
+    Done,
+    Note,
+    Result,
+    Scale,
+    Study,
+    band,
+    settings,
+    study,
+    table,
+    train,
+)
 from mnemoscope.sweeps import Job
 from mnemoscope.tasks import StartEnd
 from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
@@ -84,6 +98,17 @@ def _claims(scale: Scale) -> tuple[Claim, ...]:
     )
 
 
+def _surprise(quick: Cells, full: Cells) -> str:
+    """What is to be said of the circuits that diverged at once; nothing if none did."""
+    at_once = [span for span in SPANS["full"] if isinstance(full.value((span, _column("RAC", 3))), Note)]
+    if not at_once:
+        return ""
+    return (
+        f"A deep circuit is a polynomial whose degree grows like T^(L-1): of depth 3 it diverges at its first update "
+        f"from span {at_once[0]} on, while the shallow one gets {100 * full[10, _column('RAC', 1)]:.0f} % at span 10."
+    )
+
+
 study(
     Study(
         "levine/accuracy",
@@ -114,7 +139,8 @@ study(
         ),
         quick=settings(spans=(SPANS["quick"], "ours"), updates=(UPDATES["quick"], "ours")),
         words="The paper proves that depth raises the Start-End rank; it trains nothing.",
-        would_change="Other widths, longer training, or more symbols.",
+        would_change="Other widths, other initial weights, longer training, or more symbols.",
+        surprise=_surprise,
         ours=True,
     )
 )
