@@ -283,6 +283,17 @@ def test_a_folder_in_use_gets_no_summary_of_a_failure(tmp_path: Path, monkeypatc
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 
 
+def test_a_job_keeps_others_out_before_its_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(config: RunConfig, folder: Path, callback: Callable) -> None:
+        with pytest.raises(MnemoscopeError, match="in use"), locked(folder):
+            pass
+        raise Stop("seen")
+
+    monkeypatch.setattr(_runs, "train", begin)
+    with pytest.raises(Stop, match="seen"):
+        train_run(BASE.to_dict(), tmp_path / "run", lambda: False)
+
+
 def test_halving_leaves_a_summary_everywhere_and_lets_no_failed_run_go_on(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     base = replace(BASE, fit=replace(FIT, diverged=1e6))

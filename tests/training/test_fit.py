@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -354,8 +355,10 @@ def test_folder_that_is_not_empty_is_refused_and_unchanged(tmp_path: Path) -> No
 
 
 def test_lock_keeps_a_second_process_out(tmp_path: Path) -> None:
-    with RunFolder(tmp_path / "run").locked(), pytest.raises(MnemoscopeError, match="is in use by another process"):
-        fit(model(), TASK, FitConfig(1, **QUIET), tmp_path / "run")
+    with RunFolder(tmp_path / "run").locked(), ThreadPoolExecutor(1) as others:
+        refused = others.submit(fit, model(), TASK, FitConfig(1, **QUIET), tmp_path / "run")
+        with pytest.raises(MnemoscopeError, match="is in use by another process"):
+            refused.result()
 
 
 def test_tensorboard_log_has_the_metrics(tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ class LocalEngine:
             receiver, sender = self._processes.Pipe(duplex=False)
             log = logs / f"{job.name}.txt"
             process = self._processes.Process(target=_child, args=(job, folder, log, sender), name=job.name)
-            with _without_main():
+            with _without_main(), _interrupts_later():  # or Ctrl-C could leave a process that nobody knows
                 process.start()
+                self._running[job.name] = (process, receiver)
             sender.close()
-            self._running[job.name] = (process, receiver)
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Ending]]:
         """Yield the names of jobs that have ended, and how; wait up to `seconds` for the first."""
@@ -112,6 +112,26 @@ def _stop_after(process: Any, stop: threading.Event) -> None:
     """Ask for a stop once a process has ended."""
     process.join()
     stop.set()
+
+
+@contextlib.contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Have Ctrl-C and a termination signal take effect at the end of the block."""
+    if threading.current_thread() is not threading.main_thread():  # which alone handles signals
+        yield
+        return
+    received: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda number, frame: received.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if received:
+        signal.raise_signal(received[0])
 
 
 @contextlib.contextmanager

@@ -82,25 +82,25 @@ def train_run(
         if should_stop():
             raise Stop(f"stopped at update {progress.update}")
 
+    # The process of a driver that was killed may have the folder in use, or be about to: it is kept out from here on.
     with locked(folder, wait=LOCK_SECONDS):
-        pass  # the run itself refuses a folder that is in use
-    try:
-        if not (folder / "config.json").exists():
-            return outcome(train(RunConfig.from_dict(config), folder, check_stop))
-        _require_same(folder, config)
-        return outcome(resume(folder, check_stop))
-    except _AtRung as rung:
-        return str(rung)
-    except (Stop, Diverged):
-        raise
-    except Exception as error:
-        if not is_no_space(error):  # then it can go on once there is space
-            _note_failure(config, folder, error)
-        raise
+        try:
+            if not (folder / "config.json").exists():
+                return outcome(train(RunConfig.from_dict(config), folder, check_stop))
+            _require_same(folder, config)
+            return outcome(resume(folder, check_stop))
+        except _AtRung as rung:
+            return str(rung)
+        except (Stop, Diverged):
+            raise
+        except Exception as error:
+            if not is_no_space(error):  # then it can go on once there is space
+                _note_failure(config, folder, error)
+            raise
 
 
 def _note_failure(config: Mapping[str, Any], folder: Path, error: Exception) -> None:
-    """Write to summary.json why a run failed, unless another process has the folder in use."""
+    """Write to summary.json why a run failed. The caller holds the lock on its folder."""
     metric, updates = "", 0
     with contextlib.suppress(MnemoscopeError):  # what is wrong may be just these
         metric = RunConfig.from_dict(config).task.metric
@@ -119,7 +119,7 @@ def _note_failure(config: Mapping[str, Any], folder: Path, error: Exception) -> 
         updates_per_second=0.0,
         message=" ".join(message.split()),
     )
-    with contextlib.suppress(MnemoscopeError), locked(folder):
+    with contextlib.suppress(MnemoscopeError):
         write_atomic(folder / SUMMARY, to_json(asdict(summary), indent=2))
 
 

@@ -54,8 +54,8 @@ class RunFolder:
             refuse_link(entry)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep other processes from writing here."""
-        return locked(self.path)
+        """Keep other processes from writing here. A sweep's job holds the lock already."""
+        return locked(self.path, again=True)
 
     def begin(self, description: RunDescription) -> None:
         """Start a new run here. config.json comes first: a folder that has one is a run."""
