@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +14,7 @@ from mnemoscope.cli import main
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination, Finding
 
-
-@pytest.fixture(autouse=True)
-def alarm():
-    """Fail instead of waiting for the other end of a FIFO."""
-    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it blocks"))
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+pytestmark = pytest.mark.timeout(240)  # instead of waiting for the other end of a FIFO for ever
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_fuzzed_cases_neither_crash_nor_hang_nor_write_elsewhere() -> None:
-    done = run("fuzz.run", "--cases", "300", "--jobs", "1", "--seed", "1")
+    done = run("fuzz.run", "--cases", "300", "--jobs", "1", "--seed", "1", "--seconds", "120")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

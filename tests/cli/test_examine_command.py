@@ -20,7 +20,7 @@ from mnemoscope.cli._conditions import read_conditions
 from mnemoscope.finding import Examination
 
 NETS = '''
-import time, torch
+import inspect, sys, time, torch
 from torch import nn
 
 def stacked(): return nn.LSTM(8, 6, num_layers=2)
@@ -81,6 +81,15 @@ class TwoInputs(nn.Module):
 def two_inputs(): return TwoInputs()
 def six_features(): return nn.GRU(6, 5, batch_first=True)
 
+class Held(nn.LSTM):
+    """Stays in the scope `truncation` until it is interrupted."""
+    def __init__(self): super().__init__(8, 4)
+    def forward(self, x, state=None):
+        if any(frame.filename.endswith("_truncation.py") for frame in inspect.stack(0)):
+            print("held in truncation", file=sys.stderr, flush=True)
+            time.sleep(3600)
+        return super().forward(x, state)
+
 class Slow(nn.LSTM):
     def __init__(self): super().__init__(8, 4)
     def forward(self, x, state=None):
@@ -95,7 +104,8 @@ def diverged():
     nn.init.constant_(net.weight_hh_l0, float("nan"))
     return net
 '''
-SMALL = ("--steps", "16", "--batch", "3", "--quiet")
+PATIENT = ("--budget", "3600")  # a machine that is slow must not skip a scope
+SMALL = ("--steps", "16", "--batch", "3", "--quiet", *PATIENT)
 
 
 @pytest.fixture
@@ -158,7 +168,8 @@ def test_ids_are_made_for_a_model_that_reads_ids(here):
 def test_channels_first_is_found_and_said(here, capsys):
     found = examine("nets_of_mine.py:Channels", "--out", "o", "--scopes", "horizon")
     assert found["horizon"].figures["receptive_field"] == 3
-    assert main(["examine", "nets_of_mine.py:Channels", "--steps", "16", "--scopes", "horizon", "--out", "o"]) == 0
+    words = ["nets_of_mine.py:Channels", "--steps", "16", "--scopes", "horizon", "--out", "o", *PATIENT]
+    assert main(["examine", *words]) == 0
     printed = capsys.readouterr().out
     assert "Channels: read as (batch, features, time), 8 sequences of 16 steps." in printed
     assert "--batch-first" in printed
@@ -219,7 +230,7 @@ def test_several_models_are_compared_and_the_page_is_rewritten_bitwise(here, cap
 
 
 def test_task_gives_inputs_targets_and_needs(here):
-    words = "GRU --task copy --task.T 7 --with hidden_size=6 --out o --scopes horizon landscape --budget 30"
+    words = "GRU --task copy --task.T 7 --with hidden_size=6 --out o --scopes horizon landscape"
     found = examine(*words.split())
     assert found.about["needs"] == "17"
     assert found.about["inputs"] == "3 sequences of 27 steps"
@@ -261,7 +272,7 @@ def test_weights_from_files(here):
 def test_examined_run_has_learning_curve_configuration_and_escaped_name(here, capsys):
     words = "train copy --task.T 3 --model GRU --hidden-size 6 --updates 4 --evaluate-every 2 --evaluate-batches 1"
     assert main([*words.split(), "--batch-size", "4", "--out", "runs/<b>first", "--quiet"]) == 0
-    assert main(["examine", "runs/<b>first", "--scopes", "horizon", "--batch", "3", "--quiet"]) == 0
+    assert main(["examine", "runs/<b>first", "--scopes", "horizon", "--batch", "3", "--quiet", *PATIENT]) == 0
     found = Examination.load("runs/<b>first/examination")
     assert found.about["name"] == "<b>first"
     assert found.about["configuration/fit.updates"] == "4"
@@ -274,13 +285,14 @@ def test_examined_run_has_learning_curve_configuration_and_escaped_name(here, ca
     assert main(["report", "runs"]) == 0
     assert "1 run." in Path("runs/index.html").read_text()
     assert "examination/report.html" in Path("runs/index.html").read_text()
-    assert main(["examine", "runs/<b>first", "--task.T", "5", "--scopes", "horizon", "--out", "o", "--quiet"]) == 0
+    longer = ["--task.T", "5", "--scopes", "horizon", "--out", "o", "--quiet", *PATIENT]
+    assert main(["examine", "runs/<b>first", *longer]) == 0
     assert Examination.load("o").about["needs"] == "15"
 
 
 def test_json_output(here, capsys):
     arguments = ["GRU", "--with", "hidden_size=4", "--scopes", "horizon", "--out", "o", "--steps", "9", "--json"]
-    assert main(["examine", *arguments]) == 0
+    assert main(["examine", *arguments, *PATIENT]) == 0
     said = json.loads(capsys.readouterr().out, parse_constant=lambda word: pytest.fail(word))
     assert said["report"] == str(Path("o/report.html"))
     assert said["models"]["GRU"]["findings"]["horizon"]["figures"]["lags"] == 8
@@ -331,30 +343,27 @@ def test_fail_if_on_a_scope_that_does_not_apply(here, capsys):
 
 
 def test_scope_is_skipped_if_the_budget_is_too_small(here):
-    found = examine("nets_of_mine.py:Slow", "--out", "o", "--scopes", "recurrence", "truncation", "--budget", "1.5")
-    assert found["truncation"].status == "skipped"
+    words = "nets_of_mine.py:Slow --out o --scopes recurrence truncation --steps 16 --batch 3 --quiet --budget 1.5"
+    assert main(["examine", *words.split()]) == 0
+    assert Examination.load("o")["truncation"].status == "skipped"
 
 
 def _process(here, *arguments):
     command = [sys.executable, "-m", "mnemoscope", "examine", *arguments, "--out", "o", "--batch", "2"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    # A background job of a shell ignores Ctrl-C, and so would its children.
-    return subprocess.Popen(command, cwd=here, env=environment, preexec_fn=_heed_ctrl_c, **pipes)
-
-
-def _heed_ctrl_c():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, cwd=here, env=environment, **pipes)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_and_sigterm_leave_a_partial_page(here, number, code):
-    process = _process(here, "nets_of_mine.py:Slow", "--budget", "500", "--steps", "400")
-    for line in process.stderr:
-        if "truncation" in line:  # two scopes at least are behind it
-            break
-    process.send_signal(number)
-    out, rest = process.communicate(timeout=120)
+    process = _process(here, "nets_of_mine.py:Held", *PATIENT, "--steps", "40")
+    try:
+        assert "held in truncation\n" in process.stderr  # two scopes at least are behind it
+        process.send_signal(number)
+        out, rest = process.communicate()
+    finally:
+        process.kill()
     assert process.returncode == code, rest
     assert "Traceback" not in rest
     found = Examination.load(here / "o")
@@ -366,7 +375,7 @@ def test_ctrl_c_and_sigterm_leave_a_partial_page(here, number, code):
 
 def test_known_system_is_examined_on_its_own_inputs(here):
     words = ["system:delay-line", "--with", "delay=7", "--scopes", "recurrence", "--out", "o", "--quiet"]
-    assert main(["examine", *words]) == 0
+    assert main(["examine", *words, *PATIENT]) == 0
     found = Examination.load("o")
     assert found.about["model"] == "DelayLine(1, 7)"
     assert found.about["inputs"] == "4 sequences of 100 steps"

@@ -49,7 +49,8 @@ def test_every_command_works_in_ascii_and_50_columns(narrow):
     printed("resume", "runs/a")
     printed("evaluate", "runs/a", "--task.T", 6)
     printed("compare", "runs/a")
-    examined = printed("examine", "LSTM", "--steps", 12, "--scopes", "horizon", "stability", "--out", "e")
+    scopes = ("--scopes", "horizon", "stability", "--budget", 3600)
+    examined = printed("examine", "LSTM", "--steps", 12, *scopes, "--out", "e")
     assert "lambda ~ " in examined
     printed("report", "e")
     printed("report", "runs")

@@ -42,7 +42,7 @@ def here(tmp_path, monkeypatch):
 
 def examined(words):
     """What `mnemoscope examine` found, by scope."""
-    assert main(["examine", *words.split(), "--quiet", "--out", "out"]) == 0
+    assert main(["examine", *words.split(), "--quiet", "--out", "out", "--budget", "3600"]) == 0
     return Examination.load("out")
 
 

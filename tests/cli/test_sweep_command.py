@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from test_processes import SMALL_FILES
 
 from mnemoscope.cli import main
 
@@ -93,12 +93,10 @@ def test_failed_and_diverged_runs_are_counted(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path: Path) -> None:
-    def small_files() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))  # room for the checkpoints, not for all the metrics
-
     options = [*OPTIONS, "--log-every", "1", "--updates", "90", "--out", str(tmp_path / "s"), "--quiet"]
     command = [sys.executable, "-m", "mnemoscope", "sweep", "copy", *options, "--grid", "fit.seed=0:3", "--jobs", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=small_files)
+    small_files = [sys.executable, "-c", SMALL_FILES, "6000"]  # room for the checkpoints, not for all the metrics
+    done = subprocess.run([*small_files, *command], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith(f"mnemoscope: cannot write {tmp_path}/s/")
     assert "File too large" in done.stderr

@@ -2,6 +2,7 @@
 
 Reads one JSON object a line, {"job": ..., "fault": {"folder", "at", "error", "record"}}, and answers with one:
 {"code": exit code or minus the signal, "error": what was printed, "calls": file operations made}.
+{"kill": number} kills a job that runs beside others.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def saving_for_seconds(job: Job) -> None:
     """Save again and again, as one of two writers."""
     end = time.monotonic() + job["seconds"]
     saves = 0
-    while time.monotonic() < end:
+    while not saves or time.monotonic() < end:
         saving(job)
         saves += 1
     print(saves, file=sys.stderr)
@@ -70,7 +71,7 @@ def reading_for_seconds(job: Job) -> None:
     end = time.monotonic() + job["seconds"]
     allowed = [examinations(which) for which in job["writers"]]
     reads = 0
-    while time.monotonic() < end:
+    while not reads or time.monotonic() < end:
         found = load_examinations(Path(job["folder"]))
         assert found in allowed, f"a torn read: {list(found)}"
         reads += 1
@@ -104,6 +105,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     lock = threading.Lock()
+    beside: dict[int, int] = {}  # the processes of jobs that run at once
 
     def serve(request: Job) -> None:
         reading, writing = os.pipe()
@@ -112,6 +114,7 @@ def main() -> None:
             os.close(reading)
             child(request["job"], request.get("fault", {}), writing)
         os.close(writing)
+        beside[request.get("id", 0)] = pid
         killer = None
         if "kill_after" in request:
             killer = threading.Timer(request["kill_after"], os.kill, (pid, signal.SIGKILL))
@@ -129,7 +132,9 @@ def main() -> None:
     print("ready", file=out, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        if request.get("beside"):  # several jobs at once
+        if "kill" in request:
+            os.kill(beside[request["kill"]], signal.SIGKILL)
+        elif request.get("beside"):  # several jobs at once
             threading.Thread(target=serve, args=(request,)).start()
         else:
             serve(request)

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ ERRORS = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EACCES)
 HERE = Path(__file__).parent
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux" or not shutil.which("gcc"), reason="the shim needs Linux and gcc"),
-    pytest.mark.timeout(1800 if ALL else 300),
+    pytest.mark.timeout(1800),
 ]
 
 
@@ -74,6 +75,12 @@ class Server:
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
 
+    def kill(self, beside: int) -> None:
+        """Kill a job that was sent with this number."""
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps({"kill": beside}) + "\n")
+        self.process.stdin.flush()
+
     def do(self, *arguments: Any, **job: Any) -> dict[str, Any]:
         self.send(*arguments, **job)
         answer: dict[str, Any] = json.loads(self.read())
@@ -89,7 +96,7 @@ def server(tmp_path_factory):
     server = Server(shim, folder / "log.txt")
     yield server
     server.process.stdin.close()
-    server.process.wait(timeout=30)
+    server.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -214,14 +221,17 @@ def test_two_writers_and_a_reader(server, tmp_path) -> None:
 
 
 def test_second_process_is_kept_out_of_a_run(server, config, tmp_path) -> None:
-    long = {**config, "fit": {**config["fit"], "updates": 400, "evaluate_every": 1000, "checkpoint_every": 1000}}
-    server.send("training", tmp_path / "run", beside=1, config=long, kill_after=2.0)
+    endless = {**config, "fit": {**config["fit"], "updates": 10**9, "evaluate_every": 1000, "checkpoint_every": 10**9}}
+    server.send("training", tmp_path / "run", beside=1, config=endless)
     while not (tmp_path / "run/checkpoints/00000000.json").exists():
-        pass
-    server.send("training", tmp_path / "run", beside=2, config=long)
-    answers = {answer["id"]: answer for answer in (json.loads(server.read()) for _ in range(2))}
-    assert answers[2]["code"] == 2
-    assert "is in use by another process" in answers[2]["error"]
+        time.sleep(0.01)
+    server.send("training", tmp_path / "run", beside=2, config=endless)
+    second = json.loads(server.read())
+    assert (second["id"], second["code"]) == (2, 2)
+    assert "is in use by another process" in second["error"]
+    server.kill(1)
+    first = json.loads(server.read())
+    assert (first["id"], first["code"]) == (1, -signal.SIGKILL)
 
 
 def test_power_cuts_are_resumable(server, config, undisturbed, tmp_path) -> None:

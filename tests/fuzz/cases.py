@@ -72,7 +72,7 @@ def make_template(folder: Path) -> None:
 
     torch.manual_seed(0)
     model = LAYERS["RNN"](2, 3)
-    examine(model, torch.randn(12, 2, 2), budget=20.0).save(folder / "findings")
+    examine(model, torch.randn(12, 2, 2)).save(folder / "findings")
 
     # Weights and inputs.
     torch.save(model.state_dict(), folder / "weights.pt")
@@ -146,7 +146,7 @@ def _change_tensors(rng: Rng, path: Path) -> None:
         return
     if not tensors:
         return
-    name = rng.choice(list(tensors))
+    name = rng.choice(sorted(tensors))  # a file lists them in another order each time
     kind = rng.randrange(4)
     if kind == 0:
         del tensors[name]
@@ -219,7 +219,7 @@ def findings(rng: Rng, box: Sandbox) -> None:
     elif kind == 1:
         content = safetensors.numpy.load_file(arrays)
         for _ in range(rng.choice([1, 3, 10])):
-            content[rng.choice(list(content))] = array(rng)
+            content[rng.choice(sorted(content))] = array(rng)
         arrays.write_bytes(safetensors.numpy.save(content))
     else:
         path.write_bytes(damaged_json(rng, path.read_bytes()))

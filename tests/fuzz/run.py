@@ -4,7 +4,7 @@
     python -m fuzz.run --only 1234                      one case again, with its traceback
 
 A worker runs case after case in one process. It is watched from outside: one that dies by a signal, does not answer for
-20 seconds or has had more than 2 GB is noted with its case and replaced.
+20 seconds (twice --seconds) or has had more than 2 GB is noted with its case and replaced.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-HANG = 10  # seconds that a case may take
-DEAD = 20  # seconds after which a worker that does not even take the alarm is killed
+HANG = 10  # seconds that a case may take; after twice as many a worker that does not even take the alarm is killed
 
 
 def main() -> int:
@@ -34,12 +33,13 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=int, default=HANG, help="that a case may take")
     parser.add_argument("--only", type=int)
     parser.add_argument("--worker", nargs=2, metavar=("ROOT", "TEMPLATE"))
     options = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
     if options.worker:
-        return _worker(Path(options.worker[0]), Path(options.worker[1]), options.seed)
+        return _worker(Path(options.worker[0]), Path(options.worker[1]), options.seed, options.seconds)
     with tempfile.TemporaryDirectory(prefix="mnemoscope-fuzz-") as folder:
         root = Path(folder)
         if options.only is not None:
@@ -78,7 +78,7 @@ def _sandbox(root: Path, template: Path) -> Any:
     return Sandbox(root.resolve(), template)
 
 
-def _worker(root: Path, template: Path, seed: int) -> int:
+def _worker(root: Path, template: Path, seed: int, seconds: int) -> int:
     """Read numbers of cases from standard input; answer each with a line on standard output."""
     from fuzz.cases import run_case
     from fuzz.sandbox import MAX_MEMORY, memory
@@ -90,7 +90,7 @@ def _worker(root: Path, template: Path, seed: int) -> int:
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         number = int(line)
-        signal.alarm(HANG)
+        signal.alarm(seconds)
         try:
             answer = "ok " + run_case(number, seed, box)
         except BaseException as error:
@@ -118,8 +118,8 @@ def _hang(number: int, frame: Any) -> None:
 class _Watch:
     """One worker process after the other, and the cases that they answer."""
 
-    def __init__(self, number: int, root: Path, numbers: queue.Queue[int], seed: int, done: Any) -> None:
-        self.number, self.root, self.numbers, self.seed, self.done = number, root, numbers, seed, done
+    def __init__(self, number: int, root: Path, numbers: queue.Queue[int], options: Any, done: Any) -> None:
+        self.number, self.root, self.numbers, self.options, self.done = number, root, numbers, options, done
         self.generation = 0
         self.process: Any = None
 
@@ -138,7 +138,8 @@ class _Watch:
         self.generation += 1
         folder = self.root / f"worker-{self.number}-{self.generation}"
         folder.mkdir()
-        words = [sys.executable, "-m", "fuzz.run", "--seed", str(self.seed)]
+        words = [sys.executable, "-m", "fuzz.run", "--seed", str(self.options.seed)]
+        words += ["--seconds", str(self.options.seconds)]
         words += ["--worker", str(folder), str(self.root / "template")]
         with (self.root / f"log-{self.number}.txt").open("ab") as log:
             self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -147,7 +148,7 @@ class _Watch:
     def _answer(self, number: int) -> str:
         if self.process is None or self.process.poll() is not None:
             self._start()
-        timer = threading.Timer(DEAD, self.process.kill)
+        timer = threading.Timer(2 * self.options.seconds, self.process.kill)
         timer.start()
         try:
             self.process.stdin.write(f"{number}\n")
@@ -162,7 +163,7 @@ class _Watch:
         code = self.process.wait()
         self.process = None
         if waited:
-            return f"failed: it hung for {DEAD} s and was killed"
+            return f"failed: it hung for {2 * self.options.seconds} s and was killed"
         return f"failed: the process died with code {code} (a negative one is a signal's)"
 
 
@@ -186,7 +187,7 @@ def _all_cases(root: Path, options: Any) -> int:
         if answered % 1000 == 0:
             print(f"{answered} cases, {len(failures)} failed, {time.monotonic() - began:.0f} s", flush=True)
 
-    watches = [_Watch(i, root, numbers, options.seed, done) for i in range(options.jobs)]
+    watches = [_Watch(i, root, numbers, options, done) for i in range(options.jobs)]
     threads = [threading.Thread(target=watch.run) for watch in watches]
     for thread in threads:
         thread.start()

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
+HANG = 240  # seconds; what is slow is no failure
 HOW = "no Chromium: apt-get install chromium, or set CHROMIUM to the path of one"
 FLAGS = (
     "--headless",
@@ -46,10 +47,11 @@ class Page:
     def __init__(self, address: str) -> None:
         import websocket
 
-        self.socket = websocket.create_connection(address, suppress_origin=True, timeout=60)
+        self.socket = websocket.create_connection(address, suppress_origin=True, timeout=HANG)
         self.number = 0
         self.errors: list[str] = []
         self.requests: list[str] = []
+        self.shown = ""  # the document that is open, by the number that the browser gave to its loading
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -73,6 +75,9 @@ class Page:
             self.errors.append(given["entry"]["text"])
         elif method == "Network.requestWillBeSent":
             self.requests.append(given["request"]["url"][:200])
+        elif method == "Page.frameNavigated" and "parentId" not in given["frame"]:
+            self.shown = given["frame"]["loaderId"]
+            self.errors.clear()  # of the page before
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression; promises are waited for."""
@@ -80,17 +85,28 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def open(self, path: Path) -> float:
-        """Open a file and wait until it is drawn; the seconds that took, by the page's own clock."""
-        self.call("Page.navigate", url=path.resolve().as_uri())
+    def open(self, path: Path) -> None:
+        """Open a file and wait until it is drawn."""
+        self.go_to(path.resolve().as_uri())
         self.wait("document.documentElement?.dataset.ready === 'yes'")
-        return self.evaluate("performance.now()") / 1000
 
-    def wait(self, condition: str, seconds: float = 60) -> None:
-        end = time.monotonic() + seconds
+    def go_to(self, address: str) -> None:
+        """Go to an address and wait until its document has taken the place of the one before."""
+        loading = self.call("Page.navigate", url=address)["loaderId"]
+        while self.shown != loading:
+            self._note(json.loads(self.socket.recv()))
+
+    def wait(self, condition: str) -> None:
+        """Wait until a JavaScript expression is true."""
+        end = time.monotonic() + HANG
         while not self.evaluate(condition):
             assert time.monotonic() < end, f"waited in vain for {condition}"
             time.sleep(0.05)
+
+    def wait_for_error(self, text: str) -> None:
+        """Wait until the page has logged an error with these words."""
+        while not any(text in error for error in self.errors):
+            self._note(json.loads(self.socket.recv()))
 
     def look(self, *, dark: bool = False, width: int = 1280, height: int = 900, touch: bool = False) -> None:
         """Set what the reader's device and settings are."""
@@ -130,16 +146,21 @@ def browser() -> Iterator[Page]:
             yield Page(_address(Path(profile), process))
         finally:
             process.terminate()
-            process.wait(20)
+            try:
+                process.wait(HANG)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def _address(profile: Path, process: subprocess.Popen[bytes]) -> str:
-    end = time.monotonic() + 60
+    """Where the protocol of the browser's first page is spoken, once there is one."""
+    direct = build_opener(ProxyHandler({}))
     port = profile / "DevToolsActivePort"
-    while not (port.exists() and port.read_text().strip()):
-        assert process.poll() is None, "Chromium ended at its start"
-        assert time.monotonic() < end, "Chromium did not start"
+    while process.poll() is None:
+        if port.exists() and port.read_text().count("\n"):  # the port, and more in the next line
+            with direct.open(f"http://127.0.0.1:{port.read_text().split()[0]}/json", timeout=HANG) as answer:
+                pages = [page for page in json.loads(answer.read()) if page["type"] == "page"]
+            if pages:
+                return pages[0]["webSocketDebuggerUrl"]
         time.sleep(0.05)
-    with urlopen(f"http://127.0.0.1:{port.read_text().split()[0]}/json", timeout=30) as answer:
-        pages = json.loads(answer.read())
-    return next(page["webSocketDebuggerUrl"] for page in pages if page["type"] == "page")
+    raise AssertionError("Chromium ended at its start")

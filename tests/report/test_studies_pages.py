@@ -189,8 +189,7 @@ def test_a_study_page_in_the_browser(page, tmp_path):
     # One button switches all panels, and their axes stay the same.
     page.evaluate("document.querySelector('#quick-grid [data-log=y]').click()")
     kinds = "[...document.querySelectorAll('#quick-grid .plot')].map(p => p._fullLayout.yaxis.type).join(' ')"
-    page.wait(f"{kinds} === 'log log log log'")
-    assert page.evaluate(f"{ranges}.size") == 1
+    page.wait(f"{kinds} === 'log log log log' && {ranges}.size === 1")
     assert page.evaluate("document.querySelectorAll('td.agrees, td.differs, td.unknown').length") == 3
 
     page.look(width=360, height=740, touch=True)

@@ -69,6 +69,6 @@ def test_gradients_are_measured_behind_the_encoder(tmp_path, capsys):
     options = "--task.env MemoryS7 --model RelLSTM --hidden-size 8 --updates 1 --envs 4 --minibatches 2 --rollout 8"
     assert main(["train", "minigrid", *options.split(), "--evaluate-episodes", "1", "--out", run, "--quiet"]) == 0
     where = ["--out", str(tmp_path / "page"), "--batch", "2", "--budget", "30", "--json"]
-    assert main(["examine", run, "--scopes", "horizon", "attention", *where]) == 0
+    assert main(["examine", run, "--scopes", "horizon", "attention", "--budget", "3600", *where]) == 0
     (found,) = json.loads(capsys.readouterr().out)["models"].values()
     assert {found["findings"][scope]["status"] for scope in ("horizon", "attention")} == {"estimated"}

@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -73,37 +72,36 @@ def test_resumed_runs_write_the_same_bytes(tmp_path, task):
 
 
 CODE = """
-import json, os, sys
+import json, os, signal, sys
 from mnemoscope.training import RunConfig, resume, train
-folder, config = sys.argv[1:]
+folder, config, calls, seconds = sys.argv[1:]
+calls = int(calls)
+
+def arm(progress):
+    global calls
+    calls -= 1
+    if calls == 0:
+        signal.setitimer(signal.ITIMER_REAL, float(seconds))  # its signal kills
+
+kills = calls > 0
 if os.path.exists(folder + "/config.json"):
-    resume(folder)
+    resume(folder, arm)
 else:
-    train(RunConfig.from_dict(json.loads(config)), folder)
+    train(RunConfig.from_dict(json.loads(config)), folder, arm)
+if kills:
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def killed_run(config, folder, kills):
-    """Train in processes that are killed after random times, until one ends; return how many kills are left."""
+    """Train in processes that are killed at random moments, a few updates after their start; then to the end."""
     moments = random.Random(kills)
     command = [sys.executable, "-c", CODE, str(folder), json.dumps(config.to_dict())]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    while kills:
-        process = subprocess.Popen(command, env=env)
-        while process.poll() is None and not (folder / "metrics.jsonl").exists():
-            time.sleep(0.01)  # a kill before the first update would say little
-        lines = (folder / "metrics.jsonl").read_bytes().count(b"\n") if process.poll() is None else 0
-        while process.poll() is None and (folder / "metrics.jsonl").read_bytes().count(b"\n") == lines:
-            time.sleep(0.005)
-        time.sleep(moments.uniform(0, 0.2))
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills -= 1
-        process.wait()
-        if (folder / "summary.json").exists():
-            break
-    subprocess.run(command, env=env, check=True)
-    return kills
+    for _ in range(kills):
+        moment = [str(moments.randint(2, 12)), str(moments.uniform(0.001, 0.2))]
+        assert subprocess.run([*command, *moment], env=env).returncode in (-signal.SIGALRM, -signal.SIGKILL)
+    subprocess.run([*command, "0", "0"], env=env, check=True)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +120,7 @@ def test_killed_runs_write_the_same_bytes(tmp_path, env, kills, updates):
     fit = PPOConfig(updates, envs=16, rollout=13, evaluate_every=3, evaluate_episodes=8, checkpoint_every=2, threads=1)
     config = RunConfig(task, NetworkConfig("RelLSTM", 16), fit)
     train(config, tmp_path / "whole")
-    assert killed_run(config, tmp_path / "killed", kills) == 0
+    killed_run(config, tmp_path / "killed", kills)
     assert same_files(tmp_path / "whole", tmp_path / "killed")
 
 
@@ -168,5 +166,5 @@ def test_examine_sets_the_horizon_against_L(tmp_path, capsys):
     words = "--task.L 8 --model RelLSTM --hidden-size 16 --frames 3000 --envs 16 --threads 1"
     assert main(["train", "tmaze", *words.split(), "--out", run, "--quiet"]) == 0
     scopes = ["--scopes", "horizon", "attention", "signal"]
-    assert main(["examine", run, *scopes, "--out", str(tmp_path / "page"), "--budget", "20"]) == 0
+    assert main(["examine", run, *scopes, "--out", str(tmp_path / "page"), "--budget", "3600"]) == 0
     assert "the task needs 8" in capsys.readouterr().out

@@ -230,7 +230,7 @@ class CountsForwards(nn.Module):
         return y[0] if isinstance(y, tuple) else y
 
 
-@pytest.mark.parametrize("budget", [None, 60])
+@pytest.mark.parametrize("budget", [None, 3600])
 @pytest.mark.parametrize("layer", [nn.Linear(3, 4), nn.LSTM(3, 4, batch_first=True)])
 def test_forward_passes_before_the_first_scope(layer, budget, own_scope):
     """The model runs twice, to see if it repeats its outputs; adapting needs the first of these runs."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from torch.distributed import TCPStore
 
 from mnemoscope.training import Progress, RunConfig, Stop, resume, train
 
@@ -26,14 +28,13 @@ def warm_up() -> None:
 
 def start(config: RunConfig, folder: Path | None, world: int, **options: Any) -> list[Any]:
     """Begin or continue a run in `world` processes; return them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # at a port that nobody else can take
     processes = []
     for rank in range(world):
-        arguments = (config.to_dict(), folder, rank, world, port, options)
+        arguments = (config.to_dict(), folder, rank, world, store.port, options)
         process = _processes.Process(target=_run, args=arguments)
         process.start()
+        process.store = store  # it lives as long as they do
         processes.append(process)
     return processes
 
@@ -43,7 +44,7 @@ def finish(processes: Sequence[Any]) -> list[int]:
     while any(process.is_alive() for process in processes):
         if any(process.exitcode for process in processes):
             for process in processes:
-                process.join(5)  # on a busy machine another may be about to end by itself
+                process.join(120)  # another may be about to end by itself
                 process.kill()
         time.sleep(0.01)
     return [process.exitcode for process in processes]
@@ -57,6 +58,9 @@ def _run(
     config: dict[str, Any], folder: Path | None, rank: int, world: int, port: int, options: dict[str, Any]
 ) -> None:
     settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    settings |= {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": 0}
+    if sys.platform == "linux":
+        settings["GLOO_SOCKET_IFNAME"] = "lo"  # the host's own name may lead nowhere
     os.environ |= {name: str(value) for name, value in settings.items()}
 
     def act(progress: Progress) -> None:

@@ -203,7 +203,8 @@ def test_batches_are_split_into_equal_rows() -> None:
 
 def test_torchrun_trains_by_the_usual_command(tmp_path: Path) -> None:
     options = "--model torch.RNN --hidden-size 4 --batch-size 4 --task.T 2 --updates 6 --evaluate-batches 1 --threads 1"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    command += ["--nproc-per-node", "2"]
     command += ["-m", "mnemoscope", "train", "copy", *options.split(), "--out", str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
