@@ -45,6 +45,28 @@ def test_distances_are_the_norms_of_the_differences(runs: tuple[Run, Run]) -> No
     assert found.spectral["layer.weight_hh_l0"][-1] > 1e-3
 
 
+def test_snapshots_of_some_weights_are_compared_with_those_of_all(runs: tuple[Run, Run], tmp_path: Path) -> None:
+    whole, cut = runs
+    few = replace(FIT, bptt=4, snapshot_weights=("layer.weight_hh", "readout"))
+    train(replace(BASE, fit=few), tmp_path / "few")
+    run = Run(tmp_path / "few")
+    assert run.config.fit == few
+    assert list(run.snapshot(4)) == ["layer.weight_hh_l0", "readout.bias", "readout.weight"]
+    chosen = ["layer.weight_hh"]
+    assert distances(whole, run, chosen) == distances(whole, cut, chosen)
+    with pytest.raises(MnemoscopeError, match=r"the runs have different networks: layer.bias_hh_l0 is \[5\]"):
+        distances(whole, run)
+    with pytest.raises(MnemoscopeError, match=r"has kept only layer.weight_hh, readout in its snapshots: no whole"):
+        run.model(4)
+
+
+def test_weights_that_no_network_has_are_refused_before_there_is_a_folder(tmp_path: Path) -> None:
+    config = replace(BASE, fit=replace(FIT, snapshot_weights=("layer.weight_xx",)))
+    with pytest.raises(MnemoscopeError, match=r"snapshot-weights = 'layer.weight_xx' is not allowed; no weight's name"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_snapshots_are_read_in_one_order(runs: tuple[Run, Run]) -> None:
     for _ in range(10):
         assert list(runs[0].snapshot(4)) == sorted(runs[0].model().state_dict())

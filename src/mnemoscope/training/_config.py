@@ -141,6 +141,8 @@ class LoopConfig:
     """Updates, or epochs if `epochs` is set, between snapshots of the weights in snapshots/; 0 takes none."""
     snapshot_at: tuple[int, ...] = added_later(())
     """Further updates, or epochs, after which a snapshot is taken. Whoever takes any has the initial weights too."""
+    snapshot_weights: tuple[str, ...] = added_later(())
+    """Beginnings of the names of the weights that a snapshot keeps, as layer.weight_hh; by default all of them."""
     diverged: float = 1e6
     """Loss above which a run counts as diverged and stops."""
     seed: int = 0
@@ -173,6 +175,7 @@ class LoopConfig:
                 "milestones needs some, and no other has any"
             )
         object.__setattr__(self, "snapshot_at", tuple(self.snapshot_at))
+        object.__setattr__(self, "snapshot_weights", tuple(self.snapshot_weights))
         require(self, "snapshot_at", all(moment >= 0 for moment in self.snapshot_at), "at least 0")
         require(self, "seed", 0 <= self.seed < 2**63, "at least 0 and below 2^63")
         require(self, "threads", 0 <= self.threads <= 1024, "between 0 (torch's choice) and 1024")

@@ -43,7 +43,7 @@ def distances(one: Run, other: Run, parameters: Sequence[str] = ()) -> Distances
     frobenius: dict[str, list[float]] = {}
     norms: dict[str, list[float]] = {}
     for update in kept.updates:
-        first, second = kept.weights(one, update), kept.weights(other, update)
+        first, second = (_chosen(kept.weights(run, update), parameters) for run in (one, other))
         _check_same(first, second, one, other)
         for name, weight, difference in _differences(first, second, parameters):
             spectral.setdefault(name, []).append(_spectral_norm(difference))
@@ -71,6 +71,13 @@ class _Kept:
             for name, tensor in named.items()
             if tensor.is_floating_point() and not (is_tied and name == "readout.weight")
         }
+
+
+def _chosen(weights: dict[str, Tensor], parameters: Sequence[str]) -> dict[str, Tensor]:
+    """The weights that are asked for: a snapshot may have kept others, or not have kept them."""
+    if not parameters or ALL in parameters:
+        return weights
+    return {name: weight for name, weight in weights.items() if name.startswith(tuple(parameters))}
 
 
 def _kept_by_both(one: Run, other: Run) -> _Kept:

@@ -25,6 +25,7 @@ from mnemoscope.training._ranks import Ranks, joined_ranks
 from mnemoscope.training._reproducible import deterministic, reproducible, seed_of_rank, tf32_products
 from mnemoscope.training._run_description import RunDescription, describe_run, first_difference
 from mnemoscope.training._session import Session
+from mnemoscope.training._snapshots import check_chosen
 
 
 def fit(
@@ -79,6 +80,7 @@ def fit(
         if not resume:
             description = replace(description, environment=environment)
         learner = _make_learner(model, task, config, projections, ranks)
+        check_chosen(model, config.snapshot_weights)
 
         if run is not None:
             ranks.on_first(lambda: stack.enter_context(run.locked()))

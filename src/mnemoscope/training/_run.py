@@ -144,6 +144,9 @@ class Run:
         model = initial_model(self.config)
         if isinstance(which, int):
             weights = self.snapshot(which)
+            kept = self.config.fit.snapshot_weights
+            if kept:
+                raise MnemoscopeError(f"{self.path} has kept only {', '.join(kept)} in its snapshots: no whole network")
             check_tensors_match(weights, model.state_dict(), str(self.files.snapshots))
         else:
             weights = tensors_under(self.checkpoint(which), "model")

@@ -253,7 +253,7 @@ class Session:
         if self._is_due(self.config.record_every):
             record_parameters(self.folder.trajectory, update, self.learner.model)
         if update in self._snapshots:
-            write_snapshot(self.folder.snapshots, update, self.learner.model)
+            write_snapshot(self.folder.snapshots, update, self.learner.model, self.config.snapshot_weights)
 
     def save(self) -> None:
         """Write a checkpoint of everything; raise `Diverged` instead if a weight is NaN or infinite."""

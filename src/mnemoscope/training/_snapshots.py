@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import safetensors.torch
@@ -38,10 +38,21 @@ class Moments:
         return moment == update
 
 
-def write_snapshot(folder: Path, update: int, model: nn.Module) -> None:
-    """Write the tensors of `model.state_dict()` under the update's number."""
+def check_chosen(model: nn.Module, beginnings: Sequence[str]) -> None:
+    """Refuse the beginning of a name that no weight of a model has."""
+    names = list(model.state_dict())
+    for beginning in beginnings:
+        if not any(name.startswith(beginning) for name in names):
+            raise MnemoscopeError(
+                f"snapshot-weights = {beginning!r} is not allowed; no weight's name begins with it: {', '.join(names)}"
+            )
+
+
+def write_snapshot(folder: Path, update: int, model: nn.Module, beginnings: Sequence[str] = ()) -> None:
+    """Write the tensors of `model.state_dict()`, or those whose names begin so, under the update's number."""
     make_folder(folder)
-    tensors = {name: cpu_copy(tensor) for name, tensor in model.state_dict().items()}
+    chosen = tuple(beginnings) or ("",)
+    tensors = {name: cpu_copy(tensor) for name, tensor in model.state_dict().items() if name.startswith(chosen)}
     write_atomic(folder / f"{update:08d}.safetensors", safetensors.torch.save(tensors))
 
 

@@ -68,6 +68,7 @@ def run_config(
         quick_updates=quick_updates,
         bptt=bptt,
         snapshots=SNAPSHOTS,
+        snapshot_weights=("layer.weight_hh",) if bptt else (),  # Figure 3 needs no others
     )
 
 

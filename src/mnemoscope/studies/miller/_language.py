@@ -28,6 +28,7 @@ def language_model(
     stable: float | None = None,
     bptt: int = 0,
     snapshots: tuple[int, ...] = (),
+    snapshot_weights: tuple[str, ...] = (),
 ) -> RunConfig:
     """Return a run by the rules of PyTorch's word_language_model, which the paper's experiments use.
 
@@ -41,6 +42,7 @@ def language_model(
         stable: the bound on the recurrent weights, if any.
         bptt: where back-propagation is cut inside a chunk; 0 does not.
         snapshots: epochs after which the full version keeps its weights; the quick one keeps four.
+        snapshot_weights: those of the full version, if not all: they are 440 MB each time.
     """
     common = FitConfig(
         batch_size=BATCH,
@@ -58,7 +60,8 @@ def language_model(
     if scale == "full":
         epoch = -(-(WORDS // BATCH - 1) // chunk)
         values |= {"epochs": EPOCHS, "evaluate_every": epoch, "checkpoint_every": 5 * epoch, "snapshot_at": snapshots}
-        values |= {"precision": "tf32-true"}  # most of the time goes into scores of 33,278 words
+        values["snapshot_weights"] = snapshot_weights
+        values["precision"] = "tf32-true"  # most of the time goes into scores of 33,278 words
         return RunConfig(Words(bptt=chunk), network, FitConfig(**values))
     every = quick_updates // 4 if snapshots else 0
     evaluations = {"evaluate_every": quick_updates // 4, "evaluate_batches": 60}
