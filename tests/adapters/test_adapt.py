@@ -32,7 +32,7 @@ def test_recurrent_layer_inside_a_model():
     torch.testing.assert_close(
         found.recurrence(found.recurrence_inputs)[0], model.rnn(model.embedding(ids))[0].transpose(0, 1)
     )
-    assert found.name == "Tagger, by its LSTM(6, 5) `rnn`"
+    assert found.name == "Tagger (its LSTM(6, 5) `rnn`)"
     assert not found.recurrence_is_model
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
 
+import mnemoscope
 from mnemoscope import MnemoscopeError
 from mnemoscope.adapters import Layout, adapt
 
@@ -209,6 +210,53 @@ def test_a_layer_that_is_called_step_by_step(layer):
     torch.testing.assert_close(found.recurrence_inputs, x.transpose(0, 1))
     torch.testing.assert_close(found.recurrence(found.recurrence_inputs)[0], model(x).transpose(0, 1))
     assert found.starts_itself
+
+
+class Decoder(nn.Module):
+    """Reads its own last output beside the input, by a weight `back`; also from two steps ago, or detached."""
+
+    def __init__(self, layer, back=1.0, delay=1, detached=False):
+        super().__init__()
+        self.layer, self.back, self.delay, self.detached = layer, back, delay, detached
+
+    def forward(self, x):
+        state, outputs = None, [x.new_zeros(len(x), 3)] * self.delay
+        for t in range(x.shape[1]):
+            fed = outputs[t].detach() if self.detached else outputs[t]
+            read = x[:, t] + self.back * fed
+            if isinstance(self.layer, nn.RNNCellBase):
+                state = self.layer(read, state)
+                outputs.append(state[0] if isinstance(state, tuple) else state)
+            else:
+                output, state = self.layer(read[:, None], state)
+                outputs.append(output[:, 0])
+        return torch.stack(outputs[self.delay :], 1)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.RNNCell(3, 3), nn.LSTMCell(3, 3), nn.GRU(3, 3, batch_first=True), mnemoscope.RNN(3, 3, batch_first=True)]
+)
+def test_a_layer_whose_outputs_are_fed_back_is_not_the_recurrence(layer):
+    x = torch.randn(2, 7, 3)
+    for model in (Decoder(layer), Decoder(layer, delay=2), Decoder(layer, detached=True)):
+        found = adapt(model, x)
+        assert found.recurrence is None
+        assert "feeds what its" in found.no_step
+        torch.testing.assert_close(found.run(found.features), model(x).transpose(0, 1))
+    assert adapt(Decoder(layer, back=0.0), x).recurrence is not None
+
+
+def test_chunks_of_a_layer_are_not_told_of_a_model_that_feeds_back():
+    torch.manual_seed(0)
+    cell = nn.RNNCell(3, 3)
+    with torch.no_grad():
+        cell.weight_hh.zero_()  # the cell alone forgets at once; what it gives comes back by the input
+        cell.weight_ih.copy_(1.2 * torch.linalg.qr(torch.randn(3, 3)).Q)
+    found = mnemoscope.examine(Decoder(cell), torch.randn(3, 20, 3), scopes=["horizon", "truncation", "stability"])
+    assert found["horizon"].figures["horizon"] > 5
+    assert found["stability"].status == "not applicable"
+    assert "bptt_window" not in found["truncation"].figures
+    assert "chunks" not in found.verdict
 
 
 def test_a_layer_that_is_called_on_unrelated_single_steps():

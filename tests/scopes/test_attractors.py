@@ -165,6 +165,7 @@ def test_slow_contraction_has_one_attractor(factor: float) -> None:
 def test_sums_keep_a_continuous_value() -> None:
     found = attractors(linear(1.0), torch.randn(5, 2, 3, dtype=torch.float64), starts=6)
     assert "each of 6 starts ends in a fixed point of its own" in found.sentence
+    assert "over all inputs 75 % do not settle" in found.sentence  # they add up, under any input but zero
 
 
 def test_diverging_orbits_are_no_attractor() -> None:
@@ -172,6 +173,42 @@ def test_diverging_orbits_are_no_attractor() -> None:
     assert found.figures["attractors"] == 0
     assert found.figures["diverged"] == 1
     assert "diverges" in found.sentence
+
+
+class ScalarMap(mnemoscope.Recurrence):
+    """h -> function(x, h), of one number."""
+
+    input_size = hidden_size = 1
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def initial_state(self, batch):
+        return torch.zeros(1, batch, 1, dtype=torch.float64)
+
+    def step(self, x, state):
+        state = self.function(x, state)
+        return state[0], state
+
+
+def test_orbits_that_diverge_are_told_beside_a_fixed_point() -> None:
+    """h -> h^3 leads to 0 from |h| < 1, and to infinity from beyond."""
+    found = attractors(ScalarMap(lambda x, h: h**3), torch.randn(5, 2, 1, dtype=torch.float64))
+    assert 0 < found.figures["diverged"] < 1
+    assert "every start" not in found.sentence
+    assert f"{100 * found.figures['diverged']:.2g} % leave all bounds" in found.sentence
+
+
+def test_chaos_under_one_constant_input_is_told_beside_fixed_points_under_others() -> None:
+    def logistic(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        h = h.clamp(0.01, 0.99)  # so that no start is left outside
+        return torch.where(x.abs() < 1e-9, 3.9, 2.0) * h * (1 - h)
+
+    found = attractors(ScalarMap(logistic), torch.randn(5, 2, 1, dtype=torch.float64))
+    assert found.figures["aperiodic"] == 0.25
+    assert found.figures["attractors"] == 1  # under each input
+    assert "75 % of the orbits settle, with a period of up to 1; 25 % do not settle" in found.sentence
 
 
 @pytest.mark.parametrize("seed", range(3))

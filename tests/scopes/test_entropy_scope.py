@@ -97,7 +97,27 @@ def test_identical_sequences_do_not_shrink_the_standard_error():
     assert often == pytest.approx(once)
 
 
-@pytest.mark.parametrize(("error", "beginning"), [(0.03, "A step keeps the volume"), (0.02, "A step pulls")])
+@pytest.mark.parametrize(
+    ("error", "beginning"),
+    [(0.01, "A step pulls"), (0.02, "A step keeps the volume"), (0.3, "These states are too few to tell")],
+)
 def test_a_change_within_two_standard_errors_is_none(error, beginning):
-    figures = {"singular": 0.0, "change": 0.05, "standard_error": error, "a_number": 0.05}
+    figures = {"singular": 0.0, "change": 0.03, "standard_error": error, "a_number": 0.03}
     assert _sentence(figures, 1).startswith(beginning)
+
+
+def test_a_step_that_now_stretches_and_now_compresses_is_not_said_to_keep_the_volume() -> None:
+    class Breathing(mnemoscope.Recurrence):
+        input_size = hidden_size = 1
+
+        def initial_state(self, batch):
+            return torch.zeros(1, batch, 1, dtype=torch.float64)
+
+        def step(self, x, state):
+            state = state * (3 * x).exp()
+            return state[0], state
+
+    inputs = x()[..., :1]
+    found = entropy(Breathing(), inputs - inputs.mean())
+    assert abs(found.figures["change"]) < 2 * found.figures["standard_error"]
+    assert "too few to tell" in found.sentence

@@ -347,3 +347,15 @@ def test_a_sample_that_reaches_the_first_step_from_an_early_end_is_left_out():
     norms = SimpleNamespace(ends=np.array([[10, 10], [20, 20]]))
     assert _horizon_range(norms, np.array([[10, 10], [15, 20]]), 15.0).tolist() == [15, 20]
     assert _horizon_range(norms, np.array([[10, 9], [15, 20]]), 15.0).tolist() == [9, 20]
+
+
+@pytest.mark.parametrize(("padding", "words"), [((4, 0), "the last 5 steps and"), ((2, 2), "the last 3 steps, on later")])
+def test_a_convolution_that_reads_later_inputs_is_said_to(padding, words) -> None:
+    convolution = torch.nn.Conv1d(3, 4, 5)
+
+    def model(x):
+        return convolution(torch.nn.functional.pad(x.transpose(1, 2), padding)).transpose(1, 2)
+
+    found = horizon(model, torch.randn(3, 40, 3))
+    assert f"depends on {words}" in found.sentence
+    assert "nothing earlier" in found.sentence

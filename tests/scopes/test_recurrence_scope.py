@@ -157,3 +157,14 @@ def test_huge_inputs_do_not_overflow_what_is_compared() -> None:
 
 def test_one_sequence_is_said_so() -> None:
     assert "(1 sequence of 9 steps)" in recurrence(nn.RNN(2, 3), torch.randn(9, 1, 2)).sentence
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("last", [False, True], ids=["every step", "last step"])
+def test_nothing_is_said_of_what_could_not_be_looked_at(last, batch) -> None:
+    """One sequence shows nothing of others, and one output has no later inputs."""
+    layer = nn.GRU(2, 3, batch_first=True)
+    sentence = recurrence(lambda x: layer(x)[0][:, -1] if last else layer(x)[0], torch.randn(batch, 9, 2)).sentence
+    assert "depends on earlier inputs" in sentence
+    assert ("later" in sentence) == (not last)
+    assert ("other sequence" in sentence) == (batch > 1)

@@ -18,6 +18,8 @@ from mnemoscope.adapters._layout import Layout, as_sequence, shows_steps
 from mnemoscope.adapters._recurrent import as_recurrence
 from mnemoscope.errors import MnemoscopeError
 
+GIVE_A_STEP = "give it initial_state(batch) and step(x, state) to see its states"
+
 
 @dataclass(frozen=True)
 class FirstRun:
@@ -60,7 +62,7 @@ def adapt_forward_only(model: Any, inputs: Tensor, forward: Forward, layout: Lay
     if is_hugging_face(model):
         why = f"{adapted.name} is examined by its inputs and outputs: its states are kept in a cache that is changed"
         return replace(adapted, no_step=f"{why} in place")
-    return _with_layer(adapted, model, first.layers)
+    return _with_layer(adapted, forward, inputs, first.layers)
 
 
 def _run_once(forward: Forward, inputs: Tensor) -> FirstRun:
@@ -206,8 +208,9 @@ def _ids_of_shape(ids: Tensor, shape: torch.Size) -> Tensor:
     return ids
 
 
-def _with_layer(adapted: Adapted, model: Any, layers: list[LayerCalls]) -> Adapted:
+def _with_layer(adapted: Adapted, forward: Forward, inputs: Tensor, layers: list[LayerCalls]) -> Adapted:
     """Add the recurrent layer that the model called, on what it read inside the model."""
+    model = forward.model
     called = [calls for calls in layers if calls.calls]
     if len(called) != 1:
         return replace(adapted, no_step=_no_step(model, [calls.name for calls in called]))
@@ -221,18 +224,38 @@ def _with_layer(adapted: Adapted, model: Any, layers: list[LayerCalls]) -> Adapt
     if sequence is None:
         why = f"{adapted.name} calls {name} more than once and not on one sequence: examine that layer by itself"
         return replace(adapted, no_step=why)
+    if _feeds_back(forward, inputs, calls):
+        why = f"{adapted.name} feeds what {name} gives back into it, so that this layer alone is not its recurrence"
+        return replace(adapted, no_step=f"{why}; {GIVE_A_STEP}")
     return replace(
         adapted,
-        name=f"{adapted.name}, by {name}",
+        name=f"{adapted.name} ({name})",
         recurrence=recurrence,
         recurrence_inputs=sequence,
         starts_itself=calls.starts_itself(),
     )
 
 
+@torch.no_grad()
+def _feeds_back(forward: Forward, inputs: Tensor, calls: LayerCalls) -> bool:
+    """True if what a layer reads at later calls depends on what it gave before, by another way than its state.
+
+    Seen by changing what it gives at its first call. False if the layer does not read the same in two equal runs.
+    """
+    if not calls.is_chained():
+        return False
+    runs = []
+    for disturbed in (False, True):
+        with recording_layers(forward.model, disturbed=disturbed) as layers:
+            forward(inputs, forward.steps, forward.batch)
+        runs += [record for record in layers if record.name == calls.name]
+    again, other = runs
+    return calls.reads_as(again) and not calls.reads_as(other)
+
+
 def _no_step(model: Any, layers: list[str]) -> str:
     if layers:
         why = f"it uses {len(layers)} recurrent layers ({', '.join(layers)}): examine one of them on its own inputs"
     else:
-        why = "only its forward is known: give it initial_state(batch) and step(x, state) to see its states"
+        why = f"only its forward is known: {GIVE_A_STEP}"
     return f"{model_name(model)} has no step of its own; {why}"

@@ -41,13 +41,20 @@ class LayerCalls:
     layer: nn.Module
     calls: list[Call] = field(default_factory=list)
 
+    def reads_as(self, other: LayerCalls) -> bool:
+        """True if every call read what the call of the same number read in another run."""
+        if len(self.calls) != len(other.calls):
+            return False
+        pairs = zip(self.calls, other.calls, strict=True)
+        return all(_same_tensor(one.inputs, another.inputs) for one, another in pairs)
+
     def sequence(self) -> Tensor | None:
         """(T, B, d): what the layer read, in one call or in several that hand the state on; None if it is not one
         sequence."""
         pieces = [_time_first_inputs(self.layer, call.inputs) for call in self.calls]
         if any(piece is None for piece in pieces):
             return None
-        if len(pieces) > 1 and self._is_chained():
+        if self.is_chained():
             return torch.cat([piece for piece in pieces if piece is not None])
         first = pieces[0]
         return None if first is None or (len(pieces) > 1 and len(first) == 1) else first
@@ -58,19 +65,25 @@ class LayerCalls:
         zeros = all(isinstance(part, Tensor) and not bool(part.any()) for part in state if part is not None)
         is_torch = isinstance(self.layer, nn.RNNBase | nn.RNNCellBase)
         fresh = self.calls[0].state is None or (is_torch and zeros)
-        return fresh and (len(self.calls) == 1 or self._is_chained())
+        return fresh and (len(self.calls) == 1 or self.is_chained())
 
-    def _is_chained(self) -> bool:
-        """True if every call was given the state that the call before had returned."""
+    def is_chained(self) -> bool:
+        """True if there are several calls, each of which was given the state that the call before had returned."""
+        if len(self.calls) < 2:
+            return False
         for before, after in zip(self.calls, self.calls[1:], strict=False):
             returned = before.result if isinstance(self.layer, nn.RNNCellBase) else before.result[1]
             kept, given = pytree.tree_leaves(returned), pytree.tree_leaves(after.state)
             if len(kept) != len(given):
                 return False
             for one, other in zip(kept, given, strict=True):
-                if one is not other and not (isinstance(other, Tensor) and torch.equal(one, other)):
+                if one is not other and not _same_tensor(one, other):
                     return False
         return True
+
+
+def _same_tensor(one: Any, other: Any) -> bool:
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
 
 
 def _time_first_inputs(layer: nn.Module, inputs: Any) -> Tensor | None:
@@ -100,20 +113,34 @@ def recurrent_layers(model: Any) -> dict[str, nn.Module]:
 
 
 @contextmanager
-def recording_layers(model: Any) -> Iterator[list[LayerCalls]]:
-    """While open, record every call of every recurrent layer in a model."""
+def recording_layers(model: Any, *, disturbed: bool = False) -> Iterator[list[LayerCalls]]:
+    """While open, record every call of every recurrent layer in a model.
+
+    With `disturbed`, what a layer gives at its first call is changed: what it reads later shows if that is fed back.
+    """
     records = [LayerCalls(name, layer) for name, layer in recurrent_layers(model).items()]
     with ExitStack() as stack:
         for record in records:
-            stack.callback(_record(record).remove)
+            stack.callback(_record(record, disturbed).remove)
         yield records
 
 
-def _record(record: LayerCalls) -> Any:
-    def hook(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+def _record(record: LayerCalls, disturbed: bool) -> Any:
+    def hook(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> Any:
+        if disturbed and not record.calls:
+            result = pytree.tree_map(_disturb, result)
         record.calls.append(Call((*arguments, *keywords.values()), result))
+        return result
 
     return record.layer.register_forward_hook(hook, with_kwargs=True)
+
+
+def _disturb(value: Any) -> Any:
+    """Return other real numbers of the same shape, as large as those that a tanh gives."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    noise = torch.rand(value.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return (2 * noise - 1).to(value)
 
 
 class FirstConvolution(TorchFunctionMode):

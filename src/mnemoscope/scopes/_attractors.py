@@ -347,27 +347,44 @@ def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters
         return f"Along the path orbits have the periods {periods}{chaotic}."
     if figures["diverged"] == 1:
         return "Under constant inputs every orbit leaves all bounds: the state diverges."
+    rest = _unsettled(figures)
     if aperiodic == 1:
         return (
             f"Under constant inputs no orbit settles within {figures['transient']:.0f} steps: none has a period of up "
-            f"to {LONGEST_PERIOD} steps."
+            f"to {LONGEST_PERIOD} steps{f', and {rest}' if figures['diverged'] else ''}."
         )
     if attractors >= figures["starts"] > 1 and longest == 1:
         return (
             f"Under a constant input each of {figures['starts']:.0f} starts ends in a fixed point of its own: the "
-            "state can keep a continuous value."
+            f"state can keep a continuous value{rest and '; over all inputs '}{rest}."
         )
-    if attractors == 1 and longest == 1:
+    if attractors > 1:
+        return (
+            f"Under a constant input up to {attractors:.0f} attractors were found from {figures['starts']:.0f} starts, "
+            f"with periods of up to {longest:.0f}: the state can remember which of them it is on"
+            f"{rest and '; over all inputs '}{rest}."
+        )
+    if aperiodic:
+        settled = f"{100 * (1 - aperiodic):.2g} % of the orbits settle, with a period of up to {longest:.0f}"
+        return f"Under constant inputs {settled}; {rest}."
+    if longest == 1:
         return (
             "Under each constant input every start ends in one fixed point: in the long run the state keeps nothing of "
             "the past."
         )
-    if attractors == 1:
-        return (
-            f"Under each constant input every start ends on one attractor, with a period of up to {longest:.0f}: all "
-            "that the state keeps of the past is its phase on the cycle."
-        )
     return (
-        f"Under a constant input up to {attractors:.0f} attractors were found from {figures['starts']:.0f} starts, "
-        f"with periods of up to {longest:.0f}: the state can remember which of them it is on."
+        f"Under each constant input every start ends on one attractor, with a period of up to {longest:.0f}: all "
+        "that the state keeps of the past is its phase on the cycle."
     )
+
+
+def _unsettled(figures: dict[str, float]) -> str:
+    """Say which orbits come to no cycle: they diverge, or wander within bounds. Empty if all come to one."""
+    diverged = figures["diverged"]
+    wandering = max(0.0, figures["aperiodic"] - diverged)
+    parts = []
+    if diverged:
+        parts.append(f"{100 * diverged:.2g} % leave all bounds")
+    if wandering:
+        parts.append(f"{100 * wandering:.2g} % do not settle within {figures['transient']:.0f} steps")
+    return " and ".join(parts)

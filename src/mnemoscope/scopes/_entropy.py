@@ -17,6 +17,7 @@ from mnemoscope.scopes._measures.state_samples import sample_states
 from mnemoscope.scopes._measures.state_vectors import flatten, jacobians, spectral_norms
 from mnemoscope.theory.smoothness import entropy_bound, entropy_change, hadamard_bound
 
+UNSURE = 0.05  # two standard errors, above which a change of about zero is not known well enough
 READABLE = 7.0  # a larger change of the logarithm is said as such: 1e-154 means nothing to anybody
 
 HELP = """
@@ -55,7 +56,7 @@ def entropy(subject: Subject, *, points: int = 64) -> Finding:
     for k, sample in enumerate(samples):
         J = jacobians(subject.recurrence, sample.x, sample.state).double()
         if not bool(J.isfinite().all()):
-            raise MnemoscopeError(f"the Jacobian of step {sample.step + 1} is NaN or infinite: there is no determinant")
+            raise MnemoscopeError(f"the Jacobian of step {sample.step} is NaN or infinite: there is no determinant")
         change.append(entropy_change(J))
         hadamard.append(hadamard_bound(J))
         norms.append(spectral_norms(J))
@@ -104,6 +105,11 @@ def _sentence(figures: dict[str, float], size: int) -> str:
         return f"{loss}: its Jacobian is singular{where}, and the volume of a cloud of states there becomes 0."
     error = figures["standard_error"]
     margin = max(2 * error, 1e-3 * size) if math.isfinite(error) else 1e-3 * size
+    if abs(change) <= margin > max(UNSURE, 1e-3 * size):
+        return (
+            "These states are too few to tell if a step presses neighbouring states together or pulls them apart: on "
+            f"average the logarithm of the volume of a small cloud of them changes by {change:.2g} ± {2 * error:.1g}."
+        )
     if abs(change) <= margin:
         return "A step keeps the volume of a small cloud of states: on average it neither compresses nor expands it."
     what = "presses neighbouring states together" if change < 0 else "pulls neighbouring states apart"

@@ -140,7 +140,7 @@ def horizon(
         series["difference_after_prefix"] = difference
     return Finding(
         "horizon",
-        _sentence(figures, law, spread, subject, fraction, by_input.measured),
+        _sentence(figures, law, spread, subject, fraction, by_input),
         "estimated",
         figures=figures,
         series=series,
@@ -286,10 +286,10 @@ def _horizon_range(norms: JacobianNorms, single: np.ndarray, horizon: float) -> 
 
 
 def _method(norms: JacobianNorms, batch: int) -> str:
-    ends = ", ".join(str(end + 1) for end in sorted(set(norms.ends.flat)))
     if norms.measured == "changes":
         return f"one input after the other changed in {batch} sequences, as no gradient leads to them"
-    return f"one backward pass from the outputs of {batch} sequences at step {ends}, in random directions"
+    steps = ", ".join(str(end) for end in sorted(set(norms.ends.flat)))
+    return f"one backward pass from the outputs of {batch} sequences at the steps {steps}, in random directions"
 
 
 @torch.no_grad()
@@ -321,8 +321,9 @@ def _sentence(
     spread: dict[str, np.ndarray],
     subject: Subject,
     fraction: float,
-    measured: str,
+    by_input: JacobianNorms,
 ) -> str:
+    measured = by_input.measured
     horizon, lags = int(figures["horizon"]), int(figures["lags"])
     horizons = spread["horizon"]
     subjects = "Gradients" if measured == "gradients" else "Changes of inputs"
@@ -350,7 +351,9 @@ def _sentence(
             f"{100 * fraction:g} % of their largest{'' if measured == 'gradients' else ' or are lost in rounding'}"
         )
     if horizon > 0 and np.isfinite(figures["receptive_field"]):
-        result += f"; the output depends on the last {_steps(int(figures['receptive_field']))} and on nothing earlier"
+        later = ", on later ones" if by_input.reads_later else ""
+        field = _steps(int(figures["receptive_field"]))
+        result += f"; the output depends on the last {field}{later} and on nothing earlier"
     if horizon > 0 and figures["present"] > 1 / fraction:
         result += f"; the present input weighs {figures['present']:.2g} times the strongest earlier one"
     need = "" if subject.needs is None else f"; the task needs {subject.needs:g}"

@@ -22,7 +22,7 @@ UNREPEATED = {
 """Why a model gives other outputs for the same inputs, and how to fix it."""
 
 KINDS = {
-    "recurrent": ("The output of {name} depends on earlier inputs, on no later ones and on no other sequence", ""),
+    "recurrent": ("The output of {name} depends on earlier inputs{nothing_else}", ""),
     "memoryless": (
         "The output of {name} at a step depends on no earlier input: it remembers nothing",
         "carry the state from step to step; if inputs are (batch, time, features), say batch_first=True",
@@ -142,7 +142,7 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
     description, fix = KINDS[kind]
     labels: dict[str, str | list[str]] = {"kind": kind}
     warnings = (fix,) if fix else ()
-    seen = description.format(name=subject.name)
+    seen = description.format(name=subject.name, nothing_else=_nothing_else(subject, change))
     if unrepeated:
         labels = {"kind": unrepeated, "kind_when_repeated": kind}
         warnings = (UNREPEATED[unrepeated], *warnings)
@@ -175,6 +175,17 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
         assumptions=("what holds for the probed step and sequence holds for the others",),
         method="two equal runs, one output differentiated by all inputs, one input changed for all outputs",
     )
+
+
+def _nothing_else(subject: Subject, change: Response) -> str:
+    """Say what the output of a recurrent model does not depend on, of what there was to look at."""
+    no_later = len(change.strength) == subject.steps  # else no input comes after an output's own
+    no_other = subject.batch > 1
+    if no_later and no_other:
+        return ", on no later ones and on no other sequence"
+    if no_later:
+        return " and on no later ones"
+    return " and on no other sequence" if no_other else ""
 
 
 PREPARED = {

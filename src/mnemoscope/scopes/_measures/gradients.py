@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from mnemoscope import kernels
 from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Recurrence, leaves
 from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.scopes._measures.rounding import rounding
 
 ENDS = 4  # output steps that are differentiated
 ROWS = 64  # copies of sequences that run at once, if the batch is smaller: more of them, more directions
@@ -28,12 +29,14 @@ class JacobianNorms:
     Attributes:
         ends: (end steps per sequence, B), the output step of each sample.
         measured: by "gradients", or by "changes" of the inputs where there is no gradient.
+        reads_later: True if an output before the last step depends on later inputs.
     """
 
     frobenius: np.ndarray
     spectral: np.ndarray | None
     ends: np.ndarray
     measured: str = "gradients"
+    reads_later: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,17 @@ def by_inputs(subject: Subject, directions: int | None = None, ends: int = ENDS)
     if not bool(gradient.any()):
         return by_changes(subject)
     norms = _norms(gradient.flatten(2), probes, y.shape[-1])
-    return norms if every_step or len(y) == 1 else _from_last_read(norms)
+    if every_step:
+        return replace(norms, reads_later=_reads_later(gradient, probes))
+    return norms if len(y) == 1 else _from_last_read(norms)
+
+
+def _reads_later(gradient: Tensor, probes: Probes) -> bool:
+    """True if an output's gradient (T, rows, ...) by inputs after its own step is more than rounding."""
+    rows = _row_norms(gradient.detach().flatten(2)).cpu()
+    ends = probes.end_of_sample()[:, None].expand(-1, probes.directions, -1).flatten()
+    later = torch.arange(len(rows))[:, None] > ends
+    return bool((rows.masked_fill(~later, 0) > 32 * rounding(gradient.dtype) * rows.amax(0)).any())
 
 
 @torch.no_grad()
@@ -103,17 +116,17 @@ def by_changes(subject: Subject) -> JacobianNorms:
     y = subject.run(x)[-1].double().cpu()
     halves = [torch.arange(start, batch, 2) for start in range(min(batch, 2))]
     responses = torch.zeros(steps, batch, dtype=torch.float64)
-    rounding = torch.zeros(steps, batch, dtype=torch.float64)
+    noise = torch.zeros(steps, batch, dtype=torch.float64)
     for step in range(steps):
         for rows in halves:
             changed = x.clone()
             changed[step, rows] = other[step, rows]
             change = (subject.run(changed)[-1].double().cpu() - y).norm(dim=-1) / sizes[step]
             responses[step, rows] = change[rows]
-            rounding[step] += change.index_fill(0, rows, 0)
+            noise[step] += change.index_fill(0, rows, 0)
         subject.report(0.6 * (step + 1) / steps)
     typical = responses.square().mean(1).sqrt()
-    typical[typical <= 3 * rounding.square().mean().sqrt()] = 0
+    typical[typical <= 3 * noise.square().mean().sqrt()] = 0
     ends = torch.full((1, batch), steps - 1)
     norms = typical[:, None, None].expand(-1, 1, batch)
     return JacobianNorms(_by_lag(norms, ends), None, ends.numpy(), measured="changes")
