@@ -234,7 +234,8 @@ class Decoder(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.RNNCell(3, 3), nn.LSTMCell(3, 3), nn.GRU(3, 3, batch_first=True), mnemoscope.RNN(3, 3, batch_first=True)]
+    "layer",
+    [nn.RNNCell(3, 3), nn.LSTMCell(3, 3), nn.GRU(3, 3, batch_first=True), mnemoscope.RNN(3, 3, batch_first=True)],
 )
 def test_a_layer_whose_outputs_are_fed_back_is_not_the_recurrence(layer):
     x = torch.randn(2, 7, 3)

@@ -43,6 +43,13 @@ def test_horizon_is_relative_to_the_largest_of_the_past_of_inputs_and_states_eac
     assert described(chart.markers) == [("y", 0.01, "1 %: counted as gone")]
 
 
+@pytest.mark.parametrize(("scope", "figure"), [("horizon", "fraction"), ("truncation", "error")])
+def test_charts_mark_the_level_that_was_asked_for(scope, figure):
+    series = {"input_gradient": np.array([2.0, 4.0]), "output_error": np.array([1.0, 0.1]), "window": np.array([1, 2])}
+    chart = next(iter(charts(scope, series, {figure: 0.05}).values()))
+    assert [(at, text[:4]) for _, at, text in described(chart.markers)] == [(0.05, "5 %:")]
+
+
 def test_horizon_band_holds_the_middle_half():
     spread = {"input_gradient": np.array([[2.0, 1.0], [8.0, 3.0]])}
     (line,) = charts("horizon", {"input_gradient": np.array([2.0, 4.0])}, spread=spread)["horizon-gradient"].marks

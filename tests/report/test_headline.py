@@ -31,7 +31,8 @@ def headline(number, examination):
         (29, 30, ("29 steps", "the task needs 30", "bad")),
         (30, 30, ("30 steps", "the task needs 30", "good")),
         (99, 150, ("99 steps", "the task needs 150", "bad")),
-        (100, 150, ("all 100 steps", "the task needs 150", "good")),  # no longer lags could be looked at
+        (100, 100, ("all 100 steps", "the task needs 100", "good")),
+        (100, 150, ("all 100 steps", "the task needs 150", "")),  # no longer lags could be looked at
         (99, None, ("99 steps", "of 100 looked at", "")),
         (100, None, ("all 100 steps", "", "")),
         (-1, None, ("0 steps", "of 100 looked at", "")),
@@ -158,7 +159,8 @@ def test_bptt_window_headline_at_equality(window, shown):
     ("needs", "gradient", "shown"),
     [
         (2, (40.0, 4.0, 2.0, 1.0), ("0.5", "of the largest, 2 steps back", "good")),
-        (9, (40.0, 4.0, 2.0, 1.0), ("0.25", "of the largest, 3 steps back", "good")),
+        (3, (40.0, 4.0, 2.0, 1.0), ("0.25", "of the largest, 3 steps back", "good")),
+        (9, (40.0, 4.0, 2.0, 1.0), ("0.25", "of the largest, 3 steps back", "")),  # 9 were not looked at
         (None, (0.0, 4.0, 2.0, 1.0), ("0.25", "of the largest, 3 steps back", "")),
         (2, (1.0, 100.0, 1.0), ("0.01", "of the largest, 2 steps back", "good")),
         (2, (1.0, 100.0, 0.99), ("0.0099", "of the largest, 2 steps back", "bad")),
@@ -167,6 +169,16 @@ def test_bptt_window_headline_at_equality(window, shown):
 )
 def test_far_gradient_headline_at_the_needed_lag_and_at_equality(needs, gradient, shown):
     assert headline(3, examined(needs, horizon=horizon(gradient=gradient))) == shown
+
+
+def test_headlines_follow_the_fraction_and_the_error_that_were_asked_for():
+    gradient = horizon(2.0, 2.0, gradient=(1.0, 100.0, 3.0))
+    gradient.figures["fraction"] = 0.05
+    truncation = Finding("truncation", "T.", "estimated", figures={"bptt_window": 8.0, "steps": 64.0, "error": 0.05})
+    truncation.figures["bptt_window_coarse"] = 2.0
+    found = examined(2, horizon=gradient, truncation=truncation)
+    assert headline(2, found) == ("8 steps", "keep the gradient within 5 %; 2 keep it within 50 %", "")
+    assert headline(3, found) == ("0.03", "of the largest, 2 steps back", "bad")
 
 
 def test_missing_findings_show_a_dash_and_their_status():

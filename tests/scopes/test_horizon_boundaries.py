@@ -93,6 +93,7 @@ def horizon_figures(**changes):
     return figures | {"strongest_lag": 1.0} | changes
 
 
+BY_GRADIENTS = SimpleNamespace(measured="gradients", reads_later=False)
 NO_LAW = decay.Law("none", math.nan, math.nan, math.nan, math.nan)
 
 
@@ -133,7 +134,7 @@ def test_horizon_sentence(changes, horizons, sentence):
     subject = SimpleNamespace(needs=None)
     assert (
         _horizon._sentence(
-            horizon_figures(**changes), NO_LAW, {"horizon": np.array(horizons)}, subject, 0.01, "gradients"
+            horizon_figures(**changes), NO_LAW, {"horizon": np.array(horizons)}, subject, 0.01, BY_GRADIENTS
         )
         == sentence
     )
@@ -142,7 +143,7 @@ def test_horizon_sentence(changes, horizons, sentence):
 def test_horizon_sentence_with_needs_and_law():
     law = decay.Law("exponential", 0.5, -1.0, 0.99, 3.0)
     sentence = _horizon._sentence(
-        horizon_figures(), law, {"horizon": np.array([8, 8])}, SimpleNamespace(needs=12), 0.05, "gradients"
+        horizon_figures(), law, {"horizon": np.array([8, 8])}, SimpleNamespace(needs=12), 0.05, BY_GRADIENTS
     )
     assert sentence == (
         "Gradients reach 8 steps back, then fall under 5 % of their largest; the task needs 12 (exponential, times "
@@ -153,7 +154,7 @@ def test_horizon_sentence_with_needs_and_law():
 def test_horizon_sentence_of_a_curve_with_a_gap():
     figures = horizon_figures(horizon=20.0, first_below=6.0, returns_at=18.0, at_need=0.0012)
     spread = {"horizon": np.array([20, 20]), "first_below": np.array([5, 8])}
-    sentence = _horizon._sentence(figures, NO_LAW, spread, SimpleNamespace(needs=12), 0.01, "gradients")
+    sentence = _horizon._sentence(figures, NO_LAW, spread, SimpleNamespace(needs=12), 0.01, BY_GRADIENTS)
     assert sentence == (
         "Gradients reach 5 steps back (4 to 7 over sequences and output steps), are then under 1 % of their largest, "
         "and are there again 18 to 20 steps back, where the sequences begin; the task needs 12, where they are 0.0012 "
@@ -161,7 +162,7 @@ def test_horizon_sentence_of_a_curve_with_a_gap():
     )
     figures |= {"horizon": 18.0}
     spread = {"horizon": np.array([18, 18]), "first_below": np.array([6, 6])}
-    sentence = _horizon._sentence(figures, NO_LAW, spread, SimpleNamespace(needs=None), 0.01, "gradients")
+    sentence = _horizon._sentence(figures, NO_LAW, spread, SimpleNamespace(needs=None), 0.01, BY_GRADIENTS)
     assert sentence.endswith(
         "reach 5 steps back, are then under 1 % of their largest, and are there again 18 steps back."
     )

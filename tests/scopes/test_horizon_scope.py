@@ -349,7 +349,9 @@ def test_a_sample_that_reaches_the_first_step_from_an_early_end_is_left_out():
     assert _horizon_range(norms, np.array([[10, 9], [15, 20]]), 15.0).tolist() == [9, 20]
 
 
-@pytest.mark.parametrize(("padding", "words"), [((4, 0), "the last 5 steps and"), ((2, 2), "the last 3 steps, on later")])
+@pytest.mark.parametrize(
+    ("padding", "words"), [((4, 0), "the last 5 steps and"), ((2, 2), "the last 3 steps, on later")]
+)
 def test_a_convolution_that_reads_later_inputs_is_said_to(padding, words) -> None:
     convolution = torch.nn.Conv1d(3, 4, 5)
 

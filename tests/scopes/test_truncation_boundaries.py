@@ -77,6 +77,13 @@ def test_a_range_holds_its_figure():
             "14 steps gives the gradient to 1 %, of 3 to 10 %.",
         ),
         (
+            {"window": 10.0},
+            None,
+            "The last 10 inputs give its last output to 1 %: a feed-forward network over so many inputs could replace "
+            "it.",
+        ),
+        ({"window": 11.0}, None, "The last 11 inputs give its last output to 1 %."),
+        (
             {"window": 1.0, "output_variation": 0.01},
             None,
             "Its last output hardly depends on the inputs: from sequence to sequence it varies by 0.01 of its size, so "
@@ -96,9 +103,8 @@ def test_a_range_holds_its_figure():
         (
             {"window": 19.0, "bptt_window": 16.0, "bptt_window_measured": 4.0, "certified_window": 40.0},
             15,
-            "The last 19 inputs give its last output to 1 %: a feed-forward network over so many inputs could replace "
-            "it (proved for 40); chunks of 4 steps give the gradient to 1 %, but the task needs 15 steps back: "
-            "backpropagate through at least 16.",
+            "The last 19 inputs give its last output to 1 % (proved for 40); chunks of 4 steps give the gradient to "
+            "1 %, but the task needs 15 steps back: backpropagate through at least 16.",
         ),
     ],
 )
@@ -111,9 +117,8 @@ def test_truncation_sentence(figures, needs, sentence):
     [
         (
             (12.0, 9.0, 9.0),
-            "The last 12 inputs (3 to 12 over sequences) give its last output to 1 %: a feed-forward network over so "
-            "many inputs could replace it; backpropagation in chunks of 9 steps (7 to 15 over 4 groups of sequences) "
-            "gives the gradient to 1 %.",
+            "The last 12 inputs (3 to 12 over sequences) give its last output to 1 %; backpropagation in "
+            "chunks of 9 steps (7 to 15 over 4 groups of sequences) gives the gradient to 1 %.",
         ),
         (
             (20.0, 16.0, 9.0),

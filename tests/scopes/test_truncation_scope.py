@@ -236,3 +236,13 @@ def test_trained_window_is_enough_for_a_training(seed):
     allowed = 0.01 * start(x)[0][-1].norm()
     assert (whole - trained(k)(x[-k:])[0][-1]).norm() <= allowed
     assert (whole - trained(1)(x[-1:])[0][-1]).norm() > allowed  # too short a window does not do
+
+
+def test_the_gradient_of_a_layer_inside_a_model_is_said_to_be_its_own() -> None:
+    layer = nn.GRU(3, 4, batch_first=True)
+    alone = truncation(layer, torch.randn(4, 20, 3))
+    inside = truncation(nn.Sequential(layer, Part(), nn.Linear(4, 2)), torch.randn(4, 20, 3))
+    assert alone.labels["gradient_of"] == "the model"
+    assert "the gradient to 1 %" in alone.sentence
+    assert inside.labels["gradient_of"] == "its recurrent layer alone"
+    assert "its recurrent layer's own gradient to 1 %" in inside.sentence

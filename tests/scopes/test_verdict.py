@@ -147,6 +147,12 @@ def test_truncation_window_against_the_length_of_the_sequences(window, advice):
     assert sentences(*given)[ADVICE] == advice
 
 
+@pytest.mark.parametrize(("reach", "told"), [(6.0, True), (7.0, False), (19.0, False)])
+def test_no_chunk_is_told_that_is_shorter_than_gradients_reach(reach, told):
+    given = finding("horizon", figures={"horizon": reach}), finding("truncation", figures={"bptt_window": 7.0})
+    assert ("chunks" in sentences(*given)[ADVICE]) == told
+
+
 def test_truncation_without_a_step_gives_no_window():
     given = finding("horizon"), finding("truncation", figures={"window": 3})
     assert sentences(*given)[ADVICE] == "Nothing calls for a change."

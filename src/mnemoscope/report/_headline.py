@@ -29,7 +29,7 @@ ALARMING_KINDS = (
 DYNAMICS = ("lyapunov", "stability")
 BETWEEN = " between remembered states"  # what the regime of a model with a memory is about
 NEEDS = "the task needs"
-VANISHED = 1e-2  # gradient at the far end, relative to the largest of the past, below which it counts as vanished
+USUAL = 1e-2  # the fraction of a gradient, and the error of a window, in findings that do not say theirs
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,12 @@ def _figure(examination: Examination, scope: str, name: str) -> float:
     return examination.findings[scope].figures.get(name, math.nan)
 
 
+def _fraction(examination: Examination) -> float:
+    """The fraction of the largest gradient of the past, below which a gradient counts as gone."""
+    fraction = _figure(examination, "horizon", "fraction")
+    return USUAL if math.isnan(fraction) else fraction
+
+
 def _status(examination: Examination, scope: str, figure: str) -> str:
     """The status of a figure of a scope's finding."""
     return examination.findings[scope].status_of(figure)
@@ -204,8 +210,9 @@ def _horizon(examination: Examination) -> HeadlineParts:
     needs = needs_of(examination)
     if needs is None:
         return value, "" if to_the_start and not has_gap else f"of {format_number(lags)} looked at", "", status
-    enough = horizon >= min(needs, lags) and not _figure(examination, "horizon", "at_need") < VANISHED
-    return value, f"{NEEDS} {format_number(needs)}", "good" if enough else "bad", status
+    enough = horizon >= min(needs, lags) and not _figure(examination, "horizon", "at_need") < _fraction(examination)
+    good = "good" if needs <= lags else ""  # nothing is known of steps that were not looked at
+    return value, f"{NEEDS} {format_number(needs)}", good if enough else "bad", status
 
 
 def _horizon_spread(examination: Examination) -> str:
@@ -257,10 +264,13 @@ def _window(examination: Examination) -> HeadlineParts:
     coarse = _figure(examination, "truncation", "bptt_window_coarse")
     is_measured = not _figure(examination, "truncation", "bptt_window_measured") < window  # else the task needs it
     has_shorter = is_measured and coarse < min(window, steps)
-    shorter = f"; {format_number(coarse)} keep it within 10 %" if has_shorter else ""
+    error = _figure(examination, "truncation", "error")
+    percent = 100 * (USUAL if math.isnan(error) else error)
+    shorter = f"; {format_number(coarse)} keep it within {10 * percent:g} %" if has_shorter else ""
+    kept = f"the gradient within {percent:g} %{shorter}"
     if not window < steps:
-        return f"all {format_number(steps)} steps", f"no fewer keep the gradient within 1 %{shorter}", "", status
-    return f"{format_number(window)} steps", f"keep the gradient within 1 %{shorter}", "", status
+        return f"all {format_number(steps)} steps", f"no fewer keep {kept}", "", status
+    return f"{format_number(window)} steps", f"keep {kept}", "", status
 
 
 def _window_spread(examination: Examination) -> str:
@@ -295,7 +305,8 @@ def _far_gradient(examination: Examination) -> HeadlineParts:
     if needs is None:
         return value, remark, "", "estimated"
     explodes = math.isfinite(_figure(examination, "horizon", "explodes_at"))
-    return value, remark, "bad" if explodes or not relative >= VANISHED else "good", "estimated"
+    good = "good" if needs < len(gradient) else ""
+    return value, remark, "bad" if explodes or not relative >= _fraction(examination) else good, "estimated"
 
 
 def _far_gradient_spread(examination: Examination) -> str:

@@ -84,11 +84,11 @@ def horizon(
     memory that keeps its first states: the lags before it have no gradient to speak of; infinity if there is no gap;
     `at_need`, the size at the lag that the task needs, or at the last one, relative to the largest; `present`, the size
     at lag 0 relative to that largest one; `strongest_lag`, where it is; `horizon_of_states`; `lags`, how many were
-    looked at; `rate` per step and `exponent` of the two laws, `fit_quality`; `growth`, the largest size relative to the
-    start of the curve; `explodes_at`, from where on it stays above 100 times its start; `receptive_field`, how many of
-    the last inputs an output depends on if it depends on no earlier one, infinity if that is not seen; `agreement`,
-    steps after which outputs of different prefixes differ by less than `fraction`. Labels: `law`; `measured`, by
-    "gradients", or by "changes" of the inputs where there is no gradient.
+    looked at; `fraction`, as given; `rate` per step and `exponent` of the two laws, `fit_quality`; `growth`, the
+    largest size relative to the start of the curve; `explodes_at`, from where on it stays above 100 times its start;
+    `receptive_field`, how many of the last inputs an output depends on if it depends on no earlier one, infinity if
+    that is not seen; `agreement`, steps after which outputs of different prefixes differ by less than `fraction`.
+    Labels: `law`; `measured`, by "gradients", or by "changes" of the inputs where there is no gradient.
 
     Args:
         fraction: of the largest gradient by an earlier input, under which a gradient counts as gone.
@@ -215,6 +215,7 @@ def _figures(norms: JacobianNorms, fraction: float, subject: Subject) -> tuple[d
         "present": profile[0] / strongest if strongest > 0 else np.inf,
         "strongest_lag": 1 + profile[1:].argmax(),
         "lags": len(profile) - 1,
+        "fraction": fraction,
         "rate": law.rate,
         "exponent": law.exponent,
         "fit_quality": law.quality,

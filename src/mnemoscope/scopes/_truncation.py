@@ -20,6 +20,7 @@ from mnemoscope.scopes._measures.truncation_bounds import truncation_bounds
 from mnemoscope.scopes._measures.windows import shortest, shortest_near, widened
 
 COARSE = 10  # times the error: a second chunk that is told
+LAYER_ALONE = "its recurrent layer alone"
 
 HELP = """
 “Outputs” compares a run over the last k inputs with the run over all of them. The window is safe
@@ -72,11 +73,11 @@ def truncation(
     chunks, but never below what the task needs; `bptt_window_measured`, without regard to that; `bptt_window_coarse`,
     that for ten times the `error`, if that is below 1; `certified_window` (Proposition 1) and `trained_window` (Theorem
     1, for `updates` steps of size rate / t; a proof only if training keeps the weights as stable and as small as they
-    are now); `lambda_fit` of k lambda^k fitted to `gradient_error`; `steps`, the length of the sequences. Spread: of
-    `window`, 5 % and 95 % quantiles over sequences; of `bptt_window` and `bptt_window_measured`, the least and the
-    largest over four groups of sequences, each with its part of the gradient, looked for near that of all. Labels:
-    `ends`, which outputs were looked at; `loss`; `over`, how many groups; `gradient`, "zero" or "not finite", if
-    there is none to compare with.
+    are now); `lambda_fit` of k lambda^k fitted to `gradient_error`; `steps`, the length of the sequences; `error`, as
+    given. Spread: of `window`, 5 % and 95 % quantiles over sequences; of `bptt_window` and `bptt_window_measured`, the
+    least and the largest over four groups of sequences, each with its part of the gradient, looked for near that of
+    all. Labels: `ends`, which outputs were looked at; `loss`; `gradient_of`, the model or its layer; `over`, how many
+    groups; `gradient`, "zero" or "not finite", if there is none to compare with.
 
     Args:
         error: the relative difference that is allowed.
@@ -102,7 +103,7 @@ def truncation(
         return Finding("truncation", f"truncation does not apply: {why}.", "not applicable", why=why)
     series = arrays(window=lengths, output_error=errors.amax(1), typical_output_error=errors.quantile(0.5, 1))
     window = shortest(lengths, series["output_error"], error, lambda k: float(outputs.errors(k).max()))
-    figures = {"window": window, "steps": float(subject.steps)}
+    figures = {"window": window, "steps": float(subject.steps), "error": error}
     if bool((subject.features != subject.features[:, :1]).any()):
         figures["output_variation"] = outputs.variation
     spread = {}
@@ -241,7 +242,11 @@ def _measure_gradients(subject: Subject, weights: list[Tensor], lengths: np.ndar
         weight.requires_grad_()
     whole_last = _last_gradient(subject, weights, subject.steps)
     chunks = Chunks(subject, weights)
-    labels: dict[str, str | list[str]] = {"loss": chunks.loss}
+    whole_model = subject.adapted.recurrence_is_model
+    labels: dict[str, str | list[str]] = {
+        "loss": chunks.loss,
+        "gradient_of": "the model" if whole_model else LAYER_ALONE,
+    }
     for gradient in (chunks.whole, whole_last):
         if not 0 < float(gradient.norm()) < math.inf:  # there is nothing to compare chunks with
             return _Gradients(labels=labels | {"gradient": "zero" if not bool(gradient.any()) else "not finite"})
@@ -325,16 +330,17 @@ def _sentence(
         )
     else:
         inputs = f"input{over} gives" if window == 1 else f"{window:.0f} inputs{over} give"
-        sentence = (
-            f"The last {inputs} its {outputs} to {percent}: a feed-forward network over so many inputs could replace it"
-        )
+        sentence = f"The last {inputs} its {outputs} to {percent}"
+        if window <= steps / 2:  # a window of nearly all steps may be longer in longer sequences
+            sentence += ": a feed-forward network over so many inputs could replace it"
     proved = figures.get("certified_window", math.inf)
     if proved < math.inf:
         sentence += f" (proved for {proved:.0f})" if window < steps else f"; {proved:.0f} are proved to be enough"
     if "bptt_window" not in figures:
         return f"{sentence}{WITHOUT_GRADIENT[str(labels.get('gradient', ''))]}."
     over = _range(spread.get("bptt_window_measured"), str(labels.get("over", "")))
-    return f"{sentence}; {_chunks_in_words(figures, over, error, needs)}."
+    gradient = "its recurrent layer's own gradient" if labels.get("gradient_of") == LAYER_ALONE else "the gradient"
+    return f"{sentence}; {_chunks_in_words(figures, over, gradient, error, needs)}."
 
 
 def _range(windows: np.ndarray | None, over: str) -> str:
@@ -344,22 +350,22 @@ def _range(windows: np.ndarray | None, over: str) -> str:
     return f" ({windows[0]:.0f} to {windows[1]:.0f} over {over})"
 
 
-def _chunks_in_words(figures: dict[str, float], over: str, error: float, needs: float | None) -> str:
+def _chunks_in_words(figures: dict[str, float], over: str, gradient: str, error: float, needs: float | None) -> str:
     window, measured, steps = figures["bptt_window"], figures["bptt_window_measured"], figures["steps"]
     coarse = figures.get("bptt_window_coarse", math.inf)
     percent, coarsely = f"{100 * error:g} %", f"{100 * COARSE * error:g} %"
     if measured < window and needs is not None:
         return (
-            f"chunks of {measured:.0f} {_steps(measured)}{over} give the gradient to {percent}, but the task needs "
+            f"chunks of {measured:.0f} {_steps(measured)}{over} give {gradient} to {percent}, but the task needs "
             f"{needs:g} steps back: backpropagate through {'all' if window >= steps else 'at least'} {window:.0f}"
         )
     if window < steps:
         shorter = f", of {coarse:.0f} to {coarsely}" if coarse < window else ""
         return (
-            f"backpropagation in chunks of {window:.0f} {_steps(window)}{over} gives the gradient to {percent}{shorter}"
+            f"backpropagation in chunks of {window:.0f} {_steps(window)}{over} gives {gradient} to {percent}{shorter}"
         )
     shorter = f"; those of {coarse:.0f} give it to {coarsely}" if coarse < steps else ""
-    return f"no chunks shorter than the {steps:.0f} steps{over} give the gradient to {percent}{shorter}"
+    return f"no chunks shorter than the {steps:.0f} steps{over} give {gradient} to {percent}{shorter}"
 
 
 def _steps(count: float) -> str:

@@ -11,7 +11,7 @@ from mnemoscope.report._chart import Axis, Bars, Chart, Line, Marker, finite_mar
 from mnemoscope.report._charts.registry import draws_scope
 from mnemoscope.report._view import View, lines_by_kind, lines_of, need_markers, with_bounds
 
-ONE_PERCENT = 0.01
+USUAL = 0.01  # the level in findings that do not say theirs
 
 
 @draws_scope
@@ -52,7 +52,7 @@ def horizon(shown: Sequence[View]) -> list[Chart]:
         Axis("steps back (lag)", switch=True),
         Axis("gradient, relative to the largest at lags ≥ 1", log=True, switch=True),
         tuple(line for view in shown for line in _gradients(view)),
-        finite_markers([*need_markers(shown), Marker("y", ONE_PERCENT, "1 %: counted as gone")]),
+        finite_markers([*need_markers(shown), *_levels(shown, "fraction", "counted as gone")]),
     )
     difference = Chart(
         "horizon-behavior",
@@ -76,6 +76,12 @@ def horizon(shown: Sequence[View]) -> list[Chart]:
         lines_by_kind(shown, (("mean_loss_gradient", "by inputs"), ("mean_loss_gradient_by_state", "by states"))),
     )
     return [chart for chart in (gradients, difference, loss, mean_loss) if chart.marks]
+
+
+def _levels(shown: Sequence[View], figure: str, words: str) -> list[Marker]:
+    """Markers at the levels below which the findings count a curve as gone, or as the same."""
+    levels = sorted({view.finding.figures.get(figure, USUAL) for view in shown})
+    return [Marker("y", level, f"{100 * level:g} %: {words}") for level in levels]
 
 
 def _gradients(view: View) -> list[Line]:
@@ -107,7 +113,7 @@ def truncation(shown: Sequence[View]) -> list[Chart]:
         Axis("window (steps)", log=True, switch=True),
         Axis("error, relative", log=True, switch=True),
         with_bounds(errors, bounds),
-        finite_markers([*need_markers(shown), Marker("y", ONE_PERCENT, "1 %: counted as the same")]),
+        finite_markers([*need_markers(shown), *_levels(shown, "error", "counted as the same")]),
     )
     return [chart]
 

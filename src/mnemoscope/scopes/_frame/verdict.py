@@ -75,7 +75,8 @@ def _advice(results: Mapping[str, Finding], failures: list[str], subject: Subjec
     window = math.inf
     if "truncation" in results:
         window = results["truncation"].figures.get("bptt_window", math.inf)
-    if 2 * window <= subject.steps:
+    reach = results["horizon"].figures.get("horizon", 0.0) if "horizon" in results else 0.0
+    if reach < window <= subject.steps / 2:  # if not, gradients come from further back, by a way around the layer
         return f"Backpropagation may run in chunks of {window:.0f} step{'' if window == 1 else 's'}."
     if "horizon" not in results:
         return "What to do cannot be said without its horizon."
