@@ -34,6 +34,7 @@ def test_recurrent_layer_inside_a_model():
     )
     assert found.name == "Tagger (its LSTM(6, 5) `rnn`)"
     assert not found.recurrence_is_model
+    assert found.layout_in_words == "(batch, time)"
 
 
 def test_gradients_reach_the_embedding_of_ids():

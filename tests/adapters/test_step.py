@@ -1,10 +1,14 @@
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
 
+import mnemoscope
 from mnemoscope import MnemoscopeError
-from mnemoscope.adapters import Stepped, as_recurrence
+from mnemoscope.adapters import Layout, Stepped, adapt, as_recurrence
 from mnemoscope.recurrence import select
+from mnemoscope.scopes import horizon
 
 
 class Leaky(nn.Module):
@@ -95,3 +99,122 @@ def test_stepped_needs_an_input_size():
     with pytest.raises(MnemoscopeError, match="input_size"):
         as_recurrence(Bare())
     assert as_recurrence(Bare(), 3)(torch.ones(2, 1, 3))[0][-1].tolist() == [[3.0, 3.0]]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A state that is neither a tensor nor torch's own nest: a counter comes first, and a name never changes."""
+
+    step: int
+    h: torch.Tensor
+    slow: list
+    name: str = "memory"
+    rate: float = 0.9
+
+
+class WithDataclass(nn.Module):
+    """Every second step forgets: what it does depends on the counter in its state."""
+
+    input_size = 3
+
+    def __init__(self, batch_first=False):
+        super().__init__()
+        self.read, self.mix, self.swap = nn.Linear(7, 4), nn.Linear(4, 2), batch_first
+
+    def initial_state(self, batch):
+        return Memory(0, torch.zeros(batch, 4), [torch.zeros(batch, 4)])
+
+    def step(self, x, state):
+        h = torch.tanh(self.read(torch.cat([x, state.h], 1))) * (1 + state.step % 2)
+        slow = state.rate * state.slow[0] + 0.1 * h
+        return self.mix(slow), Memory(state.step + 1, h, [slow])
+
+    def forward(self, x):
+        y, _ = by_hand(self, x.transpose(0, 1) if self.swap else x)
+        return y.transpose(0, 1) if self.swap else y
+
+
+def test_a_dataclass_with_a_counter_is_a_state():
+    model, x = WithDataclass(), torch.randn(7, 5, 3)
+    recurrence = as_recurrence(model)
+    wanted, final = by_hand(model, x)
+    outputs, state = recurrence(x)
+    torch.testing.assert_close(outputs, wanted)
+    assert [list(tensor.shape) for tensor in state] == [[1, 5], [1, 5, 4], [1, 5, 4]]
+    assert state[0].unique().tolist() == [7]
+    torch.testing.assert_close(state[2][0], final.slow[0])
+    assert recurrence.hidden_size == 4
+
+    # The counter belongs to the state: an old one goes on from its own step, whatever was run in between.
+    early = recurrence(x[:3])[1]
+    recurrence(x)
+    torch.testing.assert_close(recurrence(x[3:], early)[0], wanted[3:])
+    torch.testing.assert_close(recurrence(x[3:, [1, 3]], select(early, [1, 3]))[0], wanted[3:, [1, 3]])
+
+
+def test_every_scope_takes_a_dataclass():
+    few = {
+        "attractors": {"starts": 2, "steps": 4, "recorded": 4},
+        "entropy": {"points": 4},
+        "smoothness": {"points": 1},
+    }
+    found = mnemoscope.examine(WithDataclass(), torch.randn(8, 2, 3), options=few)
+    assert not [finding.why for finding in found if finding.status == "failed"]
+    assert found["lyapunov"].status == found["attractors"].status == "estimated"
+
+
+def test_what_changes_in_a_state_must_be_a_tensor_or_a_whole_number():
+    class Warming(WithDataclass):
+        def step(self, x, state):
+            y, after = super().step(x, state)
+            return y, Memory(after.step, after.h, after.slow, rate=state.rate / 2)
+
+    with pytest.raises(
+        MnemoscopeError, match=r"step changed 0\.9 in its state to 0\.45: what changes must be a tensor"
+    ):
+        as_recurrence(Warming())(torch.randn(4, 2, 3))
+
+    class KeepsBatch(WithDataclass):
+        def initial_state(self, batch):
+            return Memory(batch, torch.zeros(batch, 4), [torch.zeros(batch, 4)])
+
+    with pytest.raises(MnemoscopeError, match=r"initial_state\(2\) holds 2, initial_state\(3\) 3: what depends on the"):
+        as_recurrence(KeepsBatch())
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_the_layout_of_a_forward_is_seen_by_its_step(batch_first):
+    model = WithDataclass(batch_first)
+    x = torch.randn(6, 6, 3)  # no shape tells which is which
+    found = adapt(model, x)
+    assert found.layout is (Layout.BATCH_FIRST if batch_first else Layout.TIME_FIRST)
+    assert found.recurrence_is_model
+    torch.testing.assert_close(found.run(found.features), found.recurrence(found.features)[0])
+    assert adapt(model, x, batch_first=not batch_first).batch_first is not batch_first  # it may be said otherwise
+
+
+def test_a_forward_that_does_more_than_its_step_is_the_model():
+    class Cumulative(WithDataclass):
+        def forward(self, x):
+            return super().forward(x).cumsum(0)
+
+    torch.manual_seed(0)
+    model, x = Cumulative(), torch.randn(30, 3, 3)
+    found = adapt(model, x)
+    assert not found.recurrence_is_model
+    torch.testing.assert_close(found.run(found.features), model(x))
+    assert horizon(model, x, fraction=0.5).figures["horizon"] > 20  # a sum forgets nothing
+    assert horizon(WithDataclass(), x, fraction=0.5).figures["horizon"] < 20
+
+
+def test_a_step_that_cannot_be_examined_leaves_the_forward():
+    class Odd(WithDataclass):
+        def initial_state(self, batch):
+            return object()
+
+        def forward(self, x):
+            return x.cumsum(1)
+
+    found = adapt(Odd(), torch.randn(4, 9, 3))
+    assert found.recurrence is None
+    assert "must be a tensor" in found.no_step

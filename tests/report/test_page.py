@@ -188,6 +188,17 @@ def test_every_status_is_shown_with_its_reason():
         assert reason in page.text
 
 
+def test_a_reason_that_scopes_share_is_said_once():
+    def without(scope, why):
+        return Finding(scope, f"{scope} does not apply: {why}.", "not applicable", why)
+
+    findings = {name: without(name, "it has no step") for name in ("stability", "lyapunov", "signal")}
+    page = Reader(render(made(**findings, attention=without("attention", "it does not attend"))))
+    assert page.text.count("it has no step") == 1
+    assert page.text.count("it does not attend") == 1
+    assert {"stability", "lyapunov", "signal", "attention"} <= {attributes.get("id") for _, attributes in page.tags}
+
+
 def test_partial_examination_is_marked():
     whole = made(horizon=horizon_of())
     part = Examination(whole.findings, whole.verdict, whole.about, partial=True)

@@ -63,7 +63,7 @@ def test_entropy_standard_error_covers_the_known_change() -> None:
 
 def test_entropy_of_a_large_state_is_told_without_overflow() -> None:
     found = entropy(linear(0.01 * torch.eye(200, dtype=torch.float64)), x())
-    assert "changes by -921 ± 0, each of 200 dimensions by 0.01" in found.sentence
+    assert "changes by -921 ± 0, as if each of 200 dimensions were multiplied by 0.01" in found.sentence
 
 
 def test_entropy_singular_at_some_states() -> None:

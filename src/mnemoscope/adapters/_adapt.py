@@ -60,6 +60,8 @@ def adapt(
             return _step_in_float32(adapted)
     is_recurrent = isinstance(model, Recurrence | nn.RNNBase | nn.RNNCellBase) or has_step(model)
     if is_recurrent and not is_forward:
+        if has_step(model) and _has_forward(model) and not isinstance(model, Layer):
+            return _step_in_float32(_adapt_step_and_forward(model, inputs, layout))
         return _step_in_float32(_adapt_recurrent(model, _batched(model, inputs, layout), layout))
     if not callable(model):
         raise MnemoscopeError(f"a {type(model).__name__} cannot be examined: it has neither a step nor a forward")
@@ -155,6 +157,48 @@ def _adapt_forward(
             raise error from None
 
 
+def _adapt_step_and_forward(model: Any, inputs: Tensor, layout: Layout | None) -> Adapted:
+    """Adapt a model that has both a step and a ``forward``, in the layout in which one gives what the other gives.
+
+    If they never do, the model is its forward, and the step a part of it. A step that cannot be examined is left out.
+    """
+    says_layout = layout is not None or isinstance(getattr(model, "batch_first", None), bool)
+    candidates = [layout] if says_layout else [Layout.TIME_FIRST, Layout.BATCH_FIRST]
+    found = []
+    try:
+        for candidate in candidates:
+            adapted = _adapt_recurrent(model, _batched(model, inputs, candidate), candidate)
+            if adapted.recurrence is None or _is_unrolled(adapted):
+                return adapted
+            found.append(adapted)
+    except MnemoscopeError as error:
+        try:
+            whole = _adapt_forward(model, inputs, layout, {}, None)
+        except Exception:  # it does not read these inputs at all: why its step does not says more
+            raise error from None
+        return whole if whole.recurrence is not None else replace(whole, no_step=str(error))
+    return replace(found[0], recurrence_is_model=False, starts_itself=False)
+
+
+@torch.no_grad()
+def _is_unrolled(adapted: Adapted) -> bool:
+    """True if the whole model gives what its unrolled step gives, over a few steps, on which rounding cannot grow."""
+    assert adapted.recurrence is not None
+    few = adapted.features[:8]
+    try:
+        whole, unrolled = adapted.run(few), adapted.recurrence(few)[0]
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:
+        return False
+    return _agree(whole, unrolled)
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    near = min(1e4 * torch.finfo(other.dtype).eps, 0.05) * float(other.abs().max())
+    return one.shape == other.shape and torch.allclose(one.to(other), other, rtol=0, atol=near, equal_nan=True)
+
+
 def _adapt_recurrent(model: Any, inputs: Tensor, layout: Layout | None) -> Adapted:
     # The layout of the inputs as given, and the one in which the layer runs: they differ if batch_first was forgotten.
     # What reads single steps has no layout of its own.
@@ -214,7 +258,6 @@ def _is_its_parts(model: Any, inputs: Tensor, adapted: Adapted) -> bool:
         return True
     few = adapted.layout.time_first(inputs)[:8]
     parts = adapted.run(few if adapted.ids is not None else adapted.features[:8])
-    near = min(1e4 * torch.finfo(parts.dtype).eps, 0.05) * float(parts.abs().max())
     runs = False
     for layout in dict.fromkeys((Layout.TIME_FIRST, adapted.layout)):  # whichever of the two it reads
         try:
@@ -225,7 +268,7 @@ def _is_its_parts(model: Any, inputs: Tensor, adapted: Adapted) -> bool:
             continue
         runs = True
         own = layout.time_first(own) if own.dim() == parts.dim() else own
-        if own.shape == parts.shape and torch.allclose(own.to(parts), parts, rtol=0, atol=near, equal_nan=True):
+        if _agree(own, parts):
             return True
     return not runs
 

@@ -47,6 +47,11 @@ class Adapted:
     ids: Tensor | None = None
 
     @property
+    def layout_in_words(self) -> str:
+        """The order of the dimensions of the inputs as they were given; ids have no features."""
+        return self.layout.value if self.ids is None else self.layout.value.replace(", features", "")
+
+    @property
     def batch_first(self) -> bool:
         """True if the inputs were given as (batch, ...)."""
         return self.layout in (Layout.BATCH_FIRST, Layout.CHANNELS_FIRST)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from mnemoscope.adapters._call import Forward, main_tensor
 from mnemoscope.adapters._ids import Vocabulary, track
+from mnemoscope.adapters._nest import leaves_of, rebuild
 from mnemoscope.adapters._torch_layers import readable, readable_layers
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence, State
-from mnemoscope.torch_internals import pytree
 
 
 class Stepped(Recurrence):
     """An object with ``initial_state(batch)`` and ``step(x, state) -> (output, state)``.
 
-    Its state may be any nest of tuples, lists and dicts, of tensors (batch, ...) or (layers, batch, ...). Which of the
-    two is found by asking for initial states of two batch sizes. As a recurrence, the state is a tuple of tensors
+    Its state may be any nest of tuples, lists, dicts and dataclasses, of tensors (batch, ...) or (layers, batch, ...).
+    Which of the two is found by asking for initial states of two batch sizes. It may also hold whole numbers, as of
+    the step that it is at, and what never changes. As a recurrence, the state is a tuple of tensors
     (layers, batch, ...). Torch's layers inside a step run by our equations, which forward-mode differentiation can
     follow.
     """
@@ -30,8 +31,8 @@ class Stepped(Recurrence):
         self.stepper = stepper
         self.input_size = input_size
         self._layers = readable_layers(stepper)
-        self._structure, self._batch_axes = _find_batch_axes(stepper)
-        first = self.initial_state(1)[0]
+        self._nest, self._kinds = _find_kinds(stepper)
+        first = next(tensor for tensor in self.initial_state(1) if tensor.is_floating_point())
         self.hidden_size = first.shape[-1]
 
     def initial_state(self, batch: int) -> State:
@@ -44,21 +45,42 @@ class Stepped(Recurrence):
 
     def _pack(self, state: Any) -> State:
         """Turn the object's own state into a tuple of tensors (layers, batch, ...)."""
-        tensors, structure = pytree.tree_flatten(state)
-        if len(tensors) != len(self._batch_axes):
+        leaves = leaves_of(state)
+        if len(leaves) != len(self._kinds):
             raise MnemoscopeError(
-                f"{_name(self.stepper)}.step gave a state of {len(tensors)} tensors, its initial_state one of "
-                f"{len(self._batch_axes)}: both must have the same structure"
+                f"{_name(self.stepper)}.step gave a state of {len(leaves)} tensors, its initial_state one of "
+                f"{len(self._kinds)}: both must have the same structure"
             )
-        self._structure = structure
-        pairs = zip(tensors, self._batch_axes, strict=True)
-        return tuple(tensor.unsqueeze(0) if axis == 0 else tensor for tensor, axis in pairs)
+        self._nest = rebuild(state, [None] * len(leaves))  # without the tensors, which need not be kept
+        pairs = list(zip(leaves, self._kinds, strict=True))
+        tensor, axis = next((leaf, kind.axis) for leaf, kind in pairs if isinstance(kind, BatchAxis))
+        packed = []
+        for leaf, kind in pairs:
+            if isinstance(kind, BatchAxis):
+                packed.append(leaf.unsqueeze(0) if kind.axis == 0 else leaf)
+            elif isinstance(kind, WholeNumber):
+                packed.append(torch.full((1, tensor.shape[axis]), leaf, dtype=torch.int64, device=tensor.device))
+            elif leaf is not kind.value and leaf != kind.value:
+                raise MnemoscopeError(
+                    f"{_name(self.stepper)}.step changed {kind.value!r} in its state to {leaf!r}: what changes must be "
+                    "a tensor (batch, ...) or a whole number"
+                )
+        return tuple(packed)
 
     def _unpack(self, state: State) -> Any:
         """Reverse `_pack`."""
-        pairs = zip(state, self._batch_axes, strict=True)
-        tensors = [tensor.squeeze(0) if axis == 0 else tensor for tensor, axis in pairs]
-        return pytree.tree_unflatten(tensors, self._structure)
+        remaining = iter(state)
+        leaves = []
+        for kind in self._kinds:
+            if isinstance(kind, Constant):
+                leaves.append(kind.value)
+                continue
+            tensor = next(remaining)
+            if isinstance(kind, BatchAxis):
+                leaves.append(tensor.squeeze(0) if kind.axis == 0 else tensor)
+            else:
+                leaves.append(kind.type(tensor.flatten()[0].item()))
+        return rebuild(self._nest, leaves)
 
 
 class ForwardStep(nn.Module):
@@ -117,13 +139,53 @@ class IdStep(nn.Module):
         return self.stepper.step(track(ids, replace(self.vocabulary, positions=len(x), features=x)), state)
 
 
-def _find_batch_axes(stepper: Any) -> tuple[Any, list[int]]:
-    """Return the structure of a state, and the batch axis of each of its tensors."""
-    twos, structure = pytree.tree_flatten(stepper.initial_state(2))
-    threes = pytree.tree_leaves(stepper.initial_state(3))
-    if not twos or len(twos) != len(threes) or not all(isinstance(tensor, Tensor) for tensor in twos):
+@dataclass(frozen=True)
+class BatchAxis:
+    """A leaf of a state that is a tensor, and the axis of its batch."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class WholeNumber:
+    """A leaf of a state that is an int or a bool, the same for all sequences."""
+
+    type: type
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A leaf of a state that never changes."""
+
+    value: Any
+
+
+Kind: TypeAlias = BatchAxis | WholeNumber | Constant
+"""What a leaf of a state is."""
+
+
+def _find_kinds(stepper: Any) -> tuple[Any, list[Kind]]:
+    """Return an initial state, as a nest, and what its leaves are."""
+    state = stepper.initial_state(2)
+    twos, threes = leaves_of(state), leaves_of(stepper.initial_state(3))
+    kinds: list[Kind] = []
+    if len(twos) == len(threes):
+        kinds = [_kind(stepper, two, three) for two, three in zip(twos, threes, strict=True)]
+    if not any(isinstance(two, Tensor) and two.is_floating_point() for two in twos) or not kinds:
         raise MnemoscopeError(f"{_name(stepper)}.initial_state(batch) must give tensors, as many for every batch size")
-    return structure, [_batch_axis(stepper, two, three) for two, three in zip(twos, threes, strict=True)]
+    return state, kinds
+
+
+def _kind(stepper: Any, two: Any, three: Any) -> Kind:
+    """Return what a leaf is, from the states of two and of three sequences."""
+    if isinstance(two, Tensor) and isinstance(three, Tensor):
+        return BatchAxis(_batch_axis(stepper, two, three))
+    if type(two) is not type(three) or two != three:
+        raise MnemoscopeError(
+            f"{_name(stepper)}.initial_state(2) holds {two!r:.80}, initial_state(3) {three!r:.80}: what depends on the "
+            "batch must be a tensor (batch, ...)"
+        )
+    return WholeNumber(type(two)) if isinstance(two, int) else Constant(two)
 
 
 def _batch_axis(stepper: Any, two: Tensor, three: Tensor) -> int:

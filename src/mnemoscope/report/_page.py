@@ -99,9 +99,18 @@ def _page(examinations: dict[str, Examination], title: str, detail: float) -> st
         headlines=headlines(examinations),
         partial=any(examination.partial for examination in examinations.values()),
         sections=[section for section in sections if section.has_result],
-        without_result=[section for section in sections if not section.has_result],
+        without_result=_by_reason([section for section in sections if not section.has_result]),
         details={name: _details(examination) for name, examination in examinations.items()},
     )
+
+
+def _by_reason(sections: Sequence[Section]) -> list[list[Section]]:
+    """Sections without a result, those together that have none for the same reason."""
+    groups: dict[tuple[tuple[str, str, str], ...], list[Section]] = {}
+    for section in sections:
+        reason = tuple((name, f.status, f.why or f.sentence) for name, f in section.findings.items())
+        groups.setdefault(reason, []).append(section)
+    return list(groups.values())
 
 
 def _title(names: list[str]) -> str:

@@ -114,10 +114,12 @@ def _sentence(figures: dict[str, float], size: int) -> str:
         return "A step keeps the volume of a small cloud of states: on average it neither compresses nor expands it."
     what = "presses neighbouring states together" if change < 0 else "pulls neighbouring states apart"
     spread = f" ± {2 * error:.1g}" if math.isfinite(error) else ""
-    each = f", each of {size} dimensions by {math.exp(figures['a_number']):.3g}" if size > 1 else ""
+    factor = math.exp(figures["a_number"])
     cloud = f"A step {what}: on average"
     if abs(change) > READABLE:
+        each = f", as if each of {size} dimensions were multiplied by {factor:.3g}" if size > 1 else ""
         return f"{cloud} the logarithm of the volume of a small cloud of them changes by {change:.3g}{spread}{each}."
+    each = f", each of {size} dimensions by {factor:.3g}" if size > 1 else ""
     return (
         f"{cloud} the volume of a small cloud of them is multiplied by {math.exp(change):.3g}{each} "
         f"(logarithm of the volume {change:.3g}{spread})."

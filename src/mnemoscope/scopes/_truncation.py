@@ -127,6 +127,7 @@ def truncation(
         series |= bounds.bounds(lengths, outputs.size, gradients.size)
         bounds.check(subject, series, outputs.size)
         figures |= bounds.windows(error * outputs.size, rate, updates)
+    tried = "windows and chunks" if gradients.figures else "windows"
     return Finding(
         "truncation",
         _sentence(figures, spread, labels, error, subject.needs),
@@ -139,7 +140,7 @@ def truncation(
         labels=labels,
         warnings=_warnings(subject, figures),
         assumptions=_assumptions(bounds is not None, figures),
-        method=f"{len(lengths)} windows and chunks of k steps against the whole sequence, then bisection",
+        method=f"{len(lengths)} {tried} of k steps against the whole sequence, then bisection",
     )
 
 

@@ -99,7 +99,7 @@ def examine(
     about = {
         "model": subject.name,
         "inputs": f"{counted(subject.batch, 'sequence')} of {counted(subject.steps, 'step')}",
-        "layout": subject.adapted.layout.value,
+        "layout": subject.adapted.layout_in_words,
     }
     if mode:
         about["mode"] = mode
