@@ -32,7 +32,7 @@ class Command(NamedTuple):
 
 COMMANDS: dict[str, Command] = {
     "train": Command("train", "train a network on a task"),
-    "resume": Command("resume", "continue a run that was stopped or killed; --updates N: one that ended"),
+    "resume": Command("resume", "continue a run that was stopped or killed; with --updates N, one that has ended"),
     "sweep": Command("sweep", "train many runs: a grid of options; a table of how they went"),
     "evaluate": Command("evaluate", "evaluate a trained network, also on another length"),
     "compare": Command("compare", "compare runs: a table and their learning curves"),

@@ -126,22 +126,30 @@ class Watch:
         if not self.history:
             why = f"there was no look yet: the first is after {self.every} updates"
             return Finding("watch", f"Nothing was measured: {why}.", "not applicable", why, title=title)
-        first, last = self.history[0], self.history[-1]
-        sentence = (
-            f"From update {first['update']:.0f} to {last['update']:.0f} the horizon of gradients went from "
-            f"{first['horizon']:.0f} to {last['horizon']:.0f} steps, lambda from {first['lambda']:.3g} to "
-            f"{last['lambda']:.3g}."
-        )
+        last = self.history[-1]
         return Finding(
             "watch",
-            sentence,
+            _sentence(self.history),
             "estimated",
             figures={"horizon": last["horizon"], "lambda": last["lambda"]},
-            series=arrays(**{name: [look[name] for look in self.history] for name in first}),
+            series=arrays(**{name: [look[name] for look in self.history] for name in last}),
             method=f"one look every {self.every} updates at a few sequences",
             title=title,
             question="How does the memory change while the model is trained?",
         )
+
+
+def _sentence(history: list[dict[str, float]]) -> str:
+    """Say how the figures went, from the first look that has them to the last; a failed look has none."""
+    seen = [look for look in history if not math.isnan(look["horizon"])]
+    if not seen:
+        return "No look could measure the horizon."
+    first, last = seen[0], seen[-1]
+    changes = f"the horizon of gradients went from {first['horizon']:.0f} to {last['horizon']:.0f} steps"
+    if not math.isnan(first["lambda"] + last["lambda"]):
+        changes += f", lambda from {first['lambda']:.3g} to {last['lambda']:.3g}"
+    failed = "" if last is history[-1] else f"; later looks failed, the last at update {history[-1]['update']:.0f}"
+    return f"From update {first['update']:.0f} to {last['update']:.0f} {changes}{failed}."
 
 
 def _first_rows(value: Any, batch: int, count: int) -> Any:
