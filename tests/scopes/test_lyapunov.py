@@ -218,3 +218,18 @@ def test_an_exponent_that_is_hardly_known_is_not_called_zero():
     assert _sentence("edge", "", -0.369, 0.2).startswith("Too short to tell if neighbouring states converge or diverge")
     assert _sentence("edge", "", -0.001, 0.002).startswith("At the edge")
     assert _sentence("edge", "", 0.0, math.nan).startswith("At the edge")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_does_not_hide_an_exponent_that_is_measured_in_float32(dtype):
+    layer = nn.RNN(1, 1, bias=False, batch_first=True)
+    layer.weight_hh_l0.data.fill_(0.7)
+    layer.weight_ih_l0.data.fill_(1e-3)  # so that tanh is linear
+    found = lyapunov(nn.Sequential(layer, FirstOf()).to(dtype), torch.randn(2, 30, 1).to(dtype))
+    assert found.figures["largest"] == pytest.approx(math.log(0.7), abs=0.02)
+    assert found.labels["regime"] == "contractive"
+
+
+class FirstOf(nn.Module):
+    def forward(self, result):
+        return result[0]

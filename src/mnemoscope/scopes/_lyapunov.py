@@ -99,7 +99,7 @@ def _finding(subject: Subject, means: Tensor, orbit: Orbit, steps: int, discard:
 
     # In words.
     largest, largest_error = spectrum[0].item(), error[0].item()
-    regime = _regime(largest, largest_error, orbit, subject.dtype)
+    regime = _regime(largest, largest_error, orbit, subject.recurrence_inputs.dtype)
     has_memory = carries_memory(subject.recurrence.initial_state(1))
     beside = " between remembered states" if has_memory else ""
     predictable = -math.log(torch.finfo(subject.dtype).eps) / largest if largest > 0 else math.inf

@@ -20,6 +20,7 @@ from mnemoscope.theory.attention import (
     gradient_by_hops,
     state_gradients,
 )
+from mnemoscope.wording import counted
 
 CHECKED_LAGS = 64  # at which the sum over all hops is compared with the total derivative
 
@@ -128,7 +129,7 @@ def _finding(runs: list[dict[str, np.ndarray]], hops: int) -> Finding:
     lag = mean["share"].shape[1] - 1
     at_least = "at least " if far[-1] > 0.01 else ""
     sentence = (
-        f"From {lag} steps back a gradient comes by {at_least}{figures['hops']:.1f} hops on average, the shortest path "
+        f"From {counted(lag, 'step')} back a gradient comes by {at_least}{figures['hops']:.1f} hops on average, the shortest path "
         f"of marked attention takes {figures['depth']:.0f}, and each step attends about {figures['kappa']:.1f} states."
     )
     return Finding(

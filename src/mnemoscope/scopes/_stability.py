@@ -160,7 +160,7 @@ def _check(
     """Compare both proved factors with every ratio and every Jacobian, each in its own norm."""
     states, x = stack_samples(samples)
     error = rounding(subject.layer, x, flatten(states))
-    eps = torch.finfo(subject.dtype).eps
+    eps = torch.finfo(x.dtype).eps  # that of the recurrence, which runs in float32 if the model is in half precision
     size = pairs.before.shape[1]
     for norm, factor in ((certificate.norm, certificate.lam), (certificate.plain, certificate.bound)):
         before = norm.of(pairs.before)
