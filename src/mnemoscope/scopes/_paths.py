@@ -129,8 +129,9 @@ def _finding(runs: list[dict[str, np.ndarray]], hops: int) -> Finding:
     lag = mean["share"].shape[1] - 1
     at_least = "at least " if far[-1] > 0.01 else ""
     sentence = (
-        f"From {counted(lag, 'step')} back a gradient comes by {at_least}{figures['hops']:.1f} hops on average, the shortest path "
-        f"of marked attention takes {figures['depth']:.0f}, and each step attends about {figures['kappa']:.1f} states."
+        f"From {counted(lag, 'step')} back a gradient comes by {at_least}{figures['hops']:.1f} hops on average, the "
+        f"shortest path of marked attention takes {figures['depth']:.0f}, and each step attends about "
+        f"{figures['kappa']:.1f} states."
     )
     return Finding(
         "paths",
