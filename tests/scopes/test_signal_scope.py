@@ -101,3 +101,21 @@ def test_signal_of_any_recurrence():
 def test_one_step_is_refused():
     with pytest.raises(MnemoscopeError, match="signal needs sequences of at least 2 steps"):
         signal(nn.RNN(2, 3), torch.randn(1, 2, 2))
+
+
+def test_weights_of_a_users_own_step_have_their_own_names():
+    class Own(nn.Module):
+        input_size = 3
+
+        def __init__(self):
+            super().__init__()
+            self.mix = nn.Linear(7, 4)
+
+        def initial_state(self, batch):
+            return torch.zeros(batch, 4)
+
+        def step(self, x, h):
+            h = torch.tanh(self.mix(torch.cat([x, h], 1)))
+            return h, h
+
+    assert signal(Own(), torch.randn(9, 2, 3)).labels["weights"] == ["mix.weight"]

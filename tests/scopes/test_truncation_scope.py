@@ -246,3 +246,11 @@ def test_the_gradient_of_a_layer_inside_a_model_is_said_to_be_its_own() -> None:
     assert "the gradient to 1 %" in alone.sentence
     assert inside.labels["gradient_of"] == "its recurrent layer alone"
     assert "its recurrent layer's own gradient to 1 %" in inside.sentence
+
+
+def test_without_a_gradient_no_bound_on_it_is_drawn() -> None:
+    x = torch.ones(30, 2, 1, dtype=torch.float64)
+    found = truncation(scalar(0.5), x, targets=x, loss=lambda y, _: 0 * y.sum())
+    assert found.labels["gradient"] == "zero"
+    assert "output_bound" in found.series
+    assert "gradient_bound" not in found.series

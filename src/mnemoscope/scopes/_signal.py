@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from mnemoscope.adapters import Stepped
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.layers import VARIANCE_GAIN
@@ -65,6 +66,8 @@ def signal(subject: Subject) -> Finding:
         "silent": (states == 0).double().mean((2, 3)),
     }  # (T, layers) each
     names, gains = _weight_gains(subject.layer)
+    if isinstance(subject.layer, Stepped):  # a user's own step, whose weights have their names in it
+        names = [name.rpartition("stepper.")[2] for name in names]
     unit = "relu" if getattr(subject.layer, "nonlinearity", "") == "relu" else "linear"
     figures = _figures(by_step_and_layer) | {"preserving_gain": VARIANCE_GAIN[unit]}
     return Finding(

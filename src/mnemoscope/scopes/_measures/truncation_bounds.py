@@ -53,10 +53,13 @@ class TruncationBounds:
         return float(torch.linalg.matrix_norm(self.readout, ord=self.order))
 
     def bounds(self, lengths: np.ndarray, output_size: float, gradient_size: float) -> dict[str, np.ndarray]:
-        """Return Proposition 1 and Lemma 2 at each window, relative to the sizes of the output and of its gradient."""
+        """Return Proposition 1 and Lemma 2 at each window, relative to the sizes of the output and of its gradient.
+
+        Without Lemma 2 if there is no gradient, whose size is then NaN.
+        """
         lipschitz = self.readout_lipschitz
         outputs = [prediction_gap(self.system, lipschitz, int(k)) / output_size for k in lengths]
-        if self.loss is None:
+        if self.loss is None or math.isnan(gradient_size):
             return arrays(output_bound=outputs)
         gradients = [gradient_gap(self.system, self.loss, int(k)) / gradient_size for k in lengths]
         return arrays(output_bound=outputs, gradient_bound=gradients)
