@@ -215,3 +215,20 @@ def test_an_infinite_bound_is_not_called_proved():
     found = stability(LSTM(2, 3), torch.full((10, 2, 2), 1e38))
     assert found.figures["bound"] == math.inf
     assert found.certified == ()
+
+
+def test_a_stable_layer_inside_a_model_that_forgets_nothing():
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = RNN(3, 4, batch_first=True)
+            self.layer.weight_hh_l0.data.mul_(0.1)
+
+        def forward(self, x):
+            return self.layer(x)[0].cumsum(1)
+
+    model, x = Sum(), torch.randn(3, 20, 3)
+    assert stability(model.layer, x).sentence.startswith("It is stable, and so forgets")
+    found = stability(model, x)
+    assert found.status == "certified"
+    assert found.sentence.startswith("Its recurrent layer is stable, and so forgets")

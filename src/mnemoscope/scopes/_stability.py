@@ -25,6 +25,7 @@ from mnemoscope.scopes._measures.state_samples import StateSample, sample_states
 from mnemoscope.scopes._measures.state_vectors import advance, carries_memory, flatten, jacobians, spectral_norms
 
 JACOBIAN_NUMBERS = 2**24  # in all Jacobians together
+LAYER = "Its recurrent layer"  # which may forget inside a model that does not
 
 HELP = """
 Each point is the largest factor by which one step stretches a small difference of state: the
@@ -86,7 +87,7 @@ def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Findi
     regime = _regime(certified, figures, mean_stretch)
     return Finding(
         "stability",
-        _sentence(figures, certificate, regime),
+        _sentence(figures, certificate, regime, "It" if subject.adapted.recurrence_is_model else LAYER),
         "certified" if certified else "estimated",
         why=_why(certificate),
         figures=figures,
@@ -237,9 +238,9 @@ def _regime(certified: bool, figures: dict[str, float], mean_stretch: float) -> 
     return "not contractive"
 
 
-def _sentence(figures: dict[str, float], certificate: Certificate | None, regime: str) -> str:
+def _sentence(figures: dict[str, float], certificate: Certificate | None, regime: str, what: str = "It") -> str:
     if certificate is not None and certificate.stable:
-        return _certified_sentence(certificate)
+        return _certified_sentence(certificate, what)
     stretched = (
         f"small differences were stretched {figures['typical_jacobian']:.3g} times in the median, "
         f"{figures['largest_jacobian']:.3g} times at most (spectral norm of the Jacobian)"
@@ -254,15 +255,15 @@ def _sentence(figures: dict[str, float], certificate: Certificate | None, regime
         stretched = f"{stretched}, although {pairs}" if came_nearer else f"{pairs}; {stretched}"
         regime = f"{regime} in every direction" if came_nearer else regime
     proof = "no proof applies to it" if certificate is None else "its weights allow no proof of stability"
-    return f"It is {regime}: {stretched}; {proof}."
+    return f"{what} is {regime}: {stretched}; {proof}."
 
 
-def _certified_sentence(certificate: Certificate) -> str:
+def _certified_sentence(certificate: Certificate, what: str) -> str:
     lam = round_up(certificate.lam)
     if len(certificate.norm.weights) == 1:
-        return f"It is stable, and so forgets: a step leaves at most {lam} of two states' Euclidean distance."
+        return f"{what} is stable, and so forgets: a step leaves at most {lam} of two states' Euclidean distance."
     return (
-        f"It is stable, and so forgets: a step leaves at most {lam} of two states' distance in the "
+        f"{what} is stable, and so forgets: a step leaves at most {lam} of two states' distance in the "
         f"{certificate.norm.name}; t steps leave at most {round_up(certificate.norm.euclidean)} x {lam}^t of their "
         "Euclidean distance."
     )
