@@ -65,14 +65,13 @@ def test_diverged_training_is_recorded_as_nan():
 
 def test_what_was_not_measured_is_not_told_as_a_number():
     model = LSTM(3, 8)
-    watch = Watch(model, torch.randn(20, 4, 3), every=1)
+    watch, never = (Watch(model, torch.randn(20, 4, 3), every=1) for _ in range(2))
     watch()
     watch()
     model.weight_hh_l0.data.fill_(torch.nan)
     watch()
     assert watch.finding().sentence.startswith("From update 1 to 2 the horizon")
     assert watch.finding().sentence.endswith("; later looks failed, the last at update 3.")
-    never = Watch(model, torch.randn(20, 4, 3), every=1)
     never()
     assert never.finding().sentence == "No look could measure the horizon."
     without_step = Watch(nn.Linear(3, 2), torch.randn(2, 9, 3), every=1)
