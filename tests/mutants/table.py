@@ -253,7 +253,7 @@ AGENT_MUTANTS = [
     Mutant("rl-value-loss", "rl/_ppo.py", "value_loss = 0.5 * (values", "value_loss = (values", f"{PPO}::test_loss_is_the_clipped_objective"),
     Mutant("rl-kl", "rl/_ppo.py", "(ratio - 1 - log_ratio).mean()", "(ratio - 1 + log_ratio).mean()", f"{PPO}::test_loss_is_the_clipped_objective"),
     Mutant("rl-success", "rl/_evaluation.py", "total > self.success", "total >= self.success", f"{PPO}::test_means_are_over_the_first_episodes_of_each_environment"),
-    Mutant("rl-evaluation-share", "rl/_evaluation.py", "if share[row]:", "if True:", f"{PPO}::test_means_are_over_the_first_episodes_of_each_environment"),
+    Mutant("rl-evaluation-share", "rl/_evaluation.py", "if share[row]:\n                    share[row] -= 1", "if True:\n                    share[row] -= 1", f"{PPO}::test_means_are_over_the_first_episodes_of_each_environment"),
     Mutant("rl-pieces", "rl/_pieces.py", "begins[:, 0] = True", "begins[:, -1] = True", f"{PPO}::test_pieces_hold_every_frame_once_and_begin_where_episodes_do"),
 ]
 
