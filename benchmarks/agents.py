@@ -30,8 +30,8 @@ def find(name: str) -> Study:
     return next(study for study in choose([name]) if study.id == name)
 
 
-def rank(point: Point) -> tuple[int, int, int]:
-    """Return what a job is sorted by: its group, then its seed, then the order of studies."""
+def rank(point: Point) -> tuple[int, int, int, bool]:
+    """Return what a job is sorted by: its group, then its seed, then the order of studies, RelLSTM before others."""
     study, key, seed = point
     if study == "kerg/tmaze":
         L, model = key[:2]
@@ -47,7 +47,7 @@ def rank(point: Point) -> tuple[int, int, int]:
     else:
         model = key[-1]
         group = 1 if model == "RelLSTM" and seed == 0 else 2 if model in ("RelLSTM", "memoryless") else 4
-    return group, seed, STUDIES.index(study)
+    return group, seed, STUDIES.index(study), "RelLSTM" not in key
 
 
 def jobs_in_order(studies: Sequence[str], seeds: int) -> list[Job]:

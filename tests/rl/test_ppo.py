@@ -258,6 +258,16 @@ def test_observations_are_read_by_their_spec():
     assert len(encoder.table) == 6 * 4 + 3
 
 
+def test_a_gain_scales_what_observations_are_encoded_with():
+    spec = Walks(cells=True).spec
+    made = []
+    for gain in (1.0, 3.0):
+        torch.manual_seed(0)
+        made.append(Policy(spec, NetworkConfig("LSTM", 8, embedding_gain=gain)).encoder)
+    torch.testing.assert_close(made[1].table, 3 * made[0].table)
+    torch.testing.assert_close(made[1].vector.weight, 3 * made[0].vector.weight)
+
+
 def test_a_reader_gives_equal_missions_equal_features_and_reads_order():
     task = Walks(cells=True)
     spec = vars(task.spec) | {"reading": "gru"}

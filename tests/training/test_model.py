@@ -218,3 +218,47 @@ def test_xavier_initialization_of_input_and_readout_weights(name: str) -> None:
     assert loud.readout.weight.std().item() == pytest.approx(4 * (2 / 230) ** 0.5, rel=0.05)
     plain = SequenceModel(40, 30, NetworkConfig(name, 200, init="torch"))
     assert plain.layer.weight_ih_l0.abs().max() <= 200**-0.5
+
+
+@pytest.mark.parametrize("name", ["LSTM", "MemLSTM", "RelLSTM", "torch.LSTM"])
+def test_forget_gates_begin_open(name: str) -> None:
+    """Only their biases differ, and a unit keeps more of what it holds."""
+    made = []
+    for bias in (0.0, 2.0):
+        torch.manual_seed(0)
+        made.append(SequenceModel(4, 3, NetworkConfig(name, 8, num_layers=2, forget_bias=bias)))
+    closed, opened = (dict(model.named_parameters()) for model in made)
+    for key, parameter in closed.items():
+        added = torch.zeros_like(parameter)
+        if "bias_ih" in key:
+            added[8:16] = 2.0
+        torch.testing.assert_close(opened[key], parameter + added)
+
+
+@pytest.mark.parametrize("name", ["RNN", "GRU", "torch.GRU"])
+def test_layers_without_forget_gates_are_told(name: str) -> None:
+    with pytest.raises(MnemoscopeError, match=f"forget_bias = 2 needs forget gates with biases; got {name}"):
+        SequenceModel(4, 3, NetworkConfig(name, 8, forget_bias=2.0))
+
+
+def test_a_head_is_a_relu_layer_before_the_readout() -> None:
+    model = SequenceModel(4, 3, NetworkConfig("LSTM", 8, head=5))
+    x = torch.randn(6, 2, 4)
+    outputs, _ = model(x)
+    h, _ = model.layer(x)
+    expected = torch.relu(h @ model.head.weight.T + model.head.bias) @ model.readout.weight.T + model.readout.bias
+    torch.testing.assert_close(outputs, expected)
+    torch.testing.assert_close(model.step(x[0], model.initial_state(2))[0], outputs[0])
+    assert model.affine_readout is None
+    torch.testing.assert_close(model.head.weight @ model.head.weight.T, 2 * torch.eye(5))
+    with pytest.raises(MnemoscopeError, match="head = 5 is not allowed; it must be 0 where the read-out is tied"):
+        NetworkConfig("LSTM", 8, embedding=8, tied=True, head=5)
+
+
+def test_a_gain_scales_the_embedding() -> None:
+    made = []
+    for gain in (1.0, 3.0):
+        torch.manual_seed(0)
+        made.append(SequenceModel(6, 6, NetworkConfig("LSTM", 8, embedding=5, embedding_gain=gain), token_input=True))
+    torch.testing.assert_close(made[1].embedding.weight, 3 * made[0].embedding.weight)
+    torch.testing.assert_close(made[1].readout.weight, made[0].readout.weight)

@@ -16,12 +16,12 @@ from mnemoscope.rl._evaluation import Episodes
 if TYPE_CHECKING:
     from mnemoscope.rl._task import Environment
 
-WINDOW = 100  # episodes of a lesson that are looked at
-PASSED = 0.9  # the share of them that must succeed before the next lesson begins
+WINDOW = 500  # episodes of a lesson that are looked at
+PASSED = 0.95  # the share of them that must succeed before the next lesson begins
 
 
 class CurriculumFleet(Fleet):
-    """Environments that go from lesson to lesson together, as soon as 90 % of the last 100 episodes have succeeded.
+    """Environments that go from lesson to lesson together, as soon as 95 % of the last 500 episodes have succeeded.
 
     Episodes that are under way then are cut off, as by a limit of time.
     """

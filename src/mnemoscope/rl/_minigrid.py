@@ -65,7 +65,7 @@ class MiniGrid(Environment):
     but take time."""
 
     curriculum: tuple[str, ...] = added_later(())
-    """Worlds to train in before `env`, the easiest first: each until 90 % of the last 100 episodes succeeded. Held-out
+    """Worlds to train in before `env`, the easiest first: each until 95 % of the last 500 episodes succeeded. Held-out
     episodes are always those of `env`."""
 
     @property

@@ -49,7 +49,7 @@ class Encoder(nn.Module):
     Observations that occur many times, as in gridworlds, are encoded once.
     """
 
-    def __init__(self, spec: Spec, features: int) -> None:
+    def __init__(self, spec: Spec, features: int, gain: float = 1.0) -> None:
         super().__init__()
         self.sizes = (spec.vector, _num_categories(spec) + spec.words)
         self.bias = nn.Parameter(torch.zeros(features))
@@ -66,6 +66,10 @@ class Encoder(nn.Module):
         count = sum(rows) + len(spec.vocabulary)
         std = (2 / max(len(row_before), 1)) ** 0.5
         self.table = nn.Parameter(torch.randn(count, features) * std) if count else None
+        with torch.no_grad():
+            for part in (self.table, None if self.vector is None else self.vector.weight):
+                if part is not None:
+                    part.mul_(gain)
         self.direction: Tensor
         random = torch.Generator().manual_seed(0)
         self.register_buffer("direction", torch.rand(sum(self.sizes), generator=random), persistent=False)
@@ -142,12 +146,12 @@ class Policy(SequenceModel):
             raise MnemoscopeError("tied is not for agents: they read observations and give actions; leave it out")
         only_vector = not config.embedding and spec.cells is None and not spec.words
         features = spec.vector if only_vector else config.embedding or DEFAULT_FEATURES
-        super().__init__(features, spec.actions + 1, replace(config, embedding=0))
+        super().__init__(features, spec.actions + 1, replace(config, embedding=0, embedding_gain=1.0))
         self.config = config
         self.spec = spec
         self.memoryless = memoryless
         self.input_size = observation_size(spec)
-        self.encoder = nn.Identity() if only_vector else Encoder(spec, features)
+        self.encoder = nn.Identity() if only_vector else Encoder(spec, features, config.embedding_gain)
 
     def embed(self, x: Tensor) -> Tensor:
         features: Tensor = self.encoder(x)

@@ -45,6 +45,13 @@ class NetworkConfig:
     of the random stable system of the task gaussian, biases 0."""
     readout_gain: float = 1.0
     """Factor on the read-out's initial weights; with 6 to 8, attentive layers learn Copy faster and from more seeds."""
+    embedding_gain: float = added_later(1.0)
+    """Factor on the initial weights of the embedding, or of what an agent encodes its observations with."""
+    forget_bias: float = added_later(0.0)
+    """Added to the initial biases of forget gates: with 1 or 2, new cells keep what they hold. Only for LSTM, MemLSTM,
+    RelLSTM and torch.LSTM."""
+    head: int = added_later(0)
+    """Units of a relu layer between the recurrent layer and the read-out; 0 reads out at once."""
     truncated: int = added_later(0)
     """Inputs that an output may depend on: at every step the layer starts anew and reads that many (Miller & Hardt,
     eq. 3); 0 is the recurrence itself. `bptt` instead truncates gradients and carries the state on."""
@@ -61,6 +68,10 @@ class NetworkConfig:
         require(self, "embedding", self.embedding >= 0, "0 (one-hot) or more")
         require(self, "readout_gain", self.readout_gain > 0, "above 0")
         require(self, "readout_gain", self.readout_gain == 1 or not self.tied, "1 where the read-out is tied")
+        require(self, "embedding_gain", self.embedding_gain > 0, "above 0")
+        require(self, "embedding_gain", self.embedding_gain == 1 or not self.tied, "1 where the read-out is tied")
+        require(self, "head", self.head >= 0, "0 (none) or more")
+        require(self, "head", not (self.head and self.tied), "0 where the read-out is tied")
         require(self, "dropout", 0 <= self.dropout < 1, "at least 0 and below 1")
         if self.tied and self.embedding != self.hidden_size:
             raise MnemoscopeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from mnemoscope.training._layer_options import models
 
 
 class SequenceModel(Recurrence):
-    """Embedding (for ids) -> recurrent layer -> linear read-out at every step.
+    """Embedding (for ids) -> recurrent layer -> a relu layer if there is a head -> linear read-out at every step.
 
     `forward(inputs, state=None)` takes inputs (T, B, input_size), or ids (T, B) with `token_input`. It returns outputs
     (T, B, output_size) and the state after the last step, so that a sequence can be processed in pieces.
@@ -41,7 +42,9 @@ class SequenceModel(Recurrence):
         features = config.embedding or input_size
         self.embedding = nn.Embedding(input_size, config.embedding) if config.embedding else None
         self.layer = make_layer(config, features)
-        self.readout = nn.Linear(getattr(self.layer, "output_size", config.hidden_size), output_size)
+        hidden = getattr(self.layer, "output_size", config.hidden_size)
+        self.head = nn.Linear(hidden, config.head) if config.head else None
+        self.readout = nn.Linear(config.head or hidden, output_size)
         self.direct = nn.Linear(features, output_size, bias=False) if config.skip else None
         self.drop = nn.Dropout(config.dropout)
 
@@ -52,6 +55,13 @@ class SequenceModel(Recurrence):
             self._uniform_initialization()
         with torch.no_grad():
             self.readout.weight.mul_(config.readout_gain)
+            if self.embedding is not None:
+                self.embedding.weight.mul_(config.embedding_gain)
+        if self.head is not None:
+            nn.init.orthogonal_(self.head.weight, math.sqrt(2))
+            nn.init.zeros_(self.head.bias)
+        if config.forget_bias:
+            self._open_forget_gates(config.forget_bias)
         if config.tied and self.embedding is not None:
             self.readout.weight = self.embedding.weight
             nn.init.uniform_(self.readout.weight, -0.1, 0.1)  # an embedding's usual N(0, 1) would give huge logits
@@ -77,6 +87,15 @@ class SequenceModel(Recurrence):
                 for gate in matrix.split(self.hidden_size):
                     nn.init.xavier_normal_(gate)
 
+    @torch.no_grad()
+    def _open_forget_gates(self, amount: float) -> None:
+        """Add to the biases of forget gates, the second of the four gates of an LSTM, so that they begin open."""
+        if not isinstance(self.layer, layers.LSTM | nn.LSTM) or not self.layer.bias:
+            raise MnemoscopeError(f"forget_bias = {amount:g} needs forget gates with biases; got {self.config.model}")
+        for name, bias in self.layer.named_parameters():
+            if name.startswith("bias_ih"):
+                bias[self.hidden_size : 2 * self.hidden_size] += amount
+
     def _uniform_initialization(self) -> None:
         """Draw embedding and read-out as PyTorch's word_language_model does, whose results Miller & Hardt report."""
         if self.embedding is not None:
@@ -91,7 +110,7 @@ class SequenceModel(Recurrence):
             raise MnemoscopeError(f"init = 'system' needs the task gaussian, whose system it is; got {task.name}")
         layer: Any = self.layer.layer if self.config.truncated else self.layer
         plain = type(layer) in (layers.RNN, layers.LinearSystem, nn.RNN) and layer.num_layers == 1
-        if not plain or self.direct is None or self.hidden_size != task.hidden:
+        if not plain or self.direct is None or self.head is not None or self.hidden_size != task.hidden:
             needs = f"one layer of RNN or LinearSystem, skip, and hidden-size = {task.hidden}"
             raise MnemoscopeError(f"init = 'system' needs {needs}, as the task's system")
         system = task.system()
@@ -151,14 +170,17 @@ class SequenceModel(Recurrence):
 
     @property
     def affine_readout(self) -> Tensor | None:
-        """C of y = C h + c(x), on which proofs about outputs rest; None if `read` was changed into something else."""
+        """C of y = C h + c(x), on which proofs about outputs rest; None if there is a head or `read` was changed."""
+        if self.head is not None:
+            return None
         modules = [module for module in (self.readout, self.direct) if module is not None]
         linear = all(type(module).forward is nn.Linear.forward for module in modules)
         return self.readout.weight if linear and type(self).read is SequenceModel.read else None
 
     def read(self, h: Tensor, x: Tensor) -> Tensor:
-        """Return y = C h + c, with `skip` also + D x (Miller & Hardt, A.5)."""
-        y = self.readout(self.drop(h))
+        """Return y = C h + c, with `skip` also + D x (Miller & Hardt, A.5); a head puts relu(A h + a) in place of h."""
+        h = self.drop(h)
+        y = self.readout(h if self.head is None else torch.relu(self.head(h)))
         if self.direct is not None:
             y = y + self.direct(x)
         return y
