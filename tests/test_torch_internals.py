@@ -265,3 +265,63 @@ def test_a_paused_trace_records_nothing() -> None:
 def test_fx_passes_proxies() -> None:
     assert not internals.is_fx_proxy(torch.zeros(1))
     torch.fx.symbolic_trace(lambda x: pytest.fail("no proxy") if not internals.is_fx_proxy(x) else x)
+
+
+def test_apply_function_is_a_functions_own_apply() -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 2 * grad
+
+    x = torch.ones(2, requires_grad=True)
+    y = internals.apply_function(Double)(x)
+    y.sum().backward()
+    assert y.grad_fn.name() == "DoubleBackward"
+    assert x.grad.tolist() == [2, 2]
+
+
+def test_plain_tensors_are_numbers_in_memory() -> None:
+    x = torch.ones(2)
+    with torch.inference_mode():
+        y = torch.ones(2)
+    assert internals.are_plain([x, None, torch.nn.Parameter(x), y, torch.arange(2)], on_cuda=False)
+    for other in (torch._neg_view(x), torch._efficientzerotensor(2), x.as_subclass(mnemoscope.layers.CarryingTensor)):
+        assert not internals.are_plain([x, other], on_cuda=False)
+    assert not internals.are_plain([x], on_cuda=True)
+
+
+def test_operators_are_dispatched_plainly_outside_of_modes_transforms_traces_and_profiles() -> None:
+    seen = []
+
+    def look(x: torch.Tensor) -> torch.Tensor:
+        seen.append(internals.dispatches_plainly())
+        return x + 0
+
+    x = torch.ones(2, requires_grad=True)
+    look(x)
+    with torch.no_grad(), torch.autocast("cpu"):
+        look(x)
+    with torch.inference_mode():
+        look(x)
+    assert seen == [True] * 3
+    seen.clear()
+
+    with _Mode():
+        look(x)
+    with FakeTensorMode():
+        look(torch.ones(2))
+    with torch.device("cpu"):  # a mode of functions
+        look(x)
+    with torch.autograd.profiler.profile():
+        look(x)
+    torch.func.vmap(look)(x)
+    torch.func.grad(lambda x: look(x).sum())(x)
+    torch.jit.trace(look, x, check_trace=False)
+    x.register_hook(look)
+    torch.autograd.grad(x * 2, x, torch.eye(2), is_grads_batched=True)
+    assert seen
+    assert not any(seen)

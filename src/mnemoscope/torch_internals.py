@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias, TypeVar
 
@@ -144,6 +144,49 @@ def any_requires_grad(*arguments: Any) -> bool:
 def below_autograd() -> AbstractContextManager[None]:
     """Inside, an operator runs its backend's kernel without recording a derivative."""
     return torch._C._AutoDispatchBelowAutograd()
+
+
+def apply_function(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` for callers that are in no transform of torch.func: without the search for its tensors."""
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+
+_PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+
+
+def are_plain(tensors: Iterable[Tensor | None], on_cuda: bool) -> bool:
+    """True if all tensors are just numbers in the memory of one kind of device.
+
+    That is, of no subclass, no negated view, and no zeros without memory.
+    """
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if type(tensor) not in _PLAIN_TYPES or tensor.is_cuda is not on_cuda or tensor.is_neg():
+            return False
+        if tensor._is_zerotensor():
+            return False
+    return True
+
+
+def _key_set(*keys: str) -> int:
+    key_set = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
+    for key in keys:
+        key_set = key_set | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    return key_set.raw_repr()
+
+
+_PLAIN_KEYS = (_key_set("BackendSelect", "ADInplaceOrView"), _key_set("BackendSelect"))  # the latter in inference mode
+
+
+def dispatches_plainly() -> bool:
+    """True if an operator on ordinary tensors goes straight to autograd and its backend.
+
+    That is, not inside a mode of torch, a transform of torch.func, vmap over gradients, a trace or a profile.
+    """
+    if torch._C._dispatch_tls_local_include_set().raw_repr() not in _PLAIN_KEYS:
+        return False
+    return not torch._C._is_torch_function_mode_enabled() and not torch.autograd._profiler_enabled()
 
 
 def constant_when_compiled(function: Function) -> Function:

@@ -8,8 +8,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import torch
-
 from mnemoscope.kernels._cuda import compiler
 
 _FOLDER = tempfile.TemporaryDirectory()  # for the process: one library per kernel and set of sizes
@@ -40,12 +38,7 @@ def _load(name: str, defines: frozenset) -> ctypes.CDLL:
     return ctypes.CDLL(str(compile_kernel(name, dict(defines))))
 
 
-def _box(arg: torch.Tensor | int | float | None) -> ctypes._SimpleCData:
-    if arg is None:
-        return ctypes.c_void_p(0)
-    if isinstance(arg, torch.Tensor):
-        return ctypes.c_void_p(arg.data_ptr())
-    return ctypes.c_double(arg) if isinstance(arg, float) else ctypes.c_int(arg)
+_C_TYPES = {"P": ctypes.c_void_p, "i": ctypes.c_int, "d": ctypes.c_double}
 
 
 def launch_steps(name: str, defines: dict, *, args: dict, steps=None, before=None, **sizes: int) -> None:
@@ -59,6 +52,7 @@ def launch(name: str, defines: dict, *, blocks: int, threads: int, shared_floats
     """`compiler.launch`, on CPU tensors."""
     sizes = {"THREADS": threads, "SHARED_FLOATS": shared_floats}
     library = _load(name, frozenset({**defines, **sizes}.items()))
-    boxes = [_box(arg) for arg in compiler.order_arguments(name, args)]
+    values, _ = compiler.pack_arguments(name, args)
+    boxes = [_C_TYPES[p.format](value) for p, value in zip(compiler.parameters(name), values, strict=True)]
     pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
     library.run(blocks, threads, 4 * shared_floats, pointers)

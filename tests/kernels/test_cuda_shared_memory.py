@@ -24,7 +24,7 @@ def launches(monkeypatch):
     recorded = []
 
     def launch(name, defines, *, blocks, threads, shared_floats, args):
-        compiler.order_arguments(name, args)
+        compiler.pack_arguments(name, args)
         recorded.append((name, {**defines, "THREADS": threads, "SHARED_FLOATS": shared_floats}))
 
     monkeypatch.setattr(compiler, "launch", launch)
@@ -134,11 +134,11 @@ def test_the_kernels_compile_for_a_gpu(launches, run, tmp_path):
 
 def test_an_argument_of_another_name_or_type_is_refused():
     names = [parameter.name for parameter in compiler.parameters("cells_forward")]
-    args = dict.fromkeys(names)
-    assert compiler.order_arguments("cells_forward", args) == [None] * len(names)
+    args = {name: 7 if name in ("n", "T", "B") else None for name in names}
+    assert compiler.pack_arguments("cells_forward", args) == ([0] * (len(names) - 3) + [7] * 3, -1)
     with pytest.raises(AssertionError, match=r"\['W'\] are not in both"):
-        compiler.order_arguments("cells_forward", {**args, "W": None})
-    with pytest.raises(AssertionError, match=r"lengths must be contiguous and torch\.int64"):
-        compiler.order_arguments("cells_forward", {**args, "lengths": torch.zeros(2, dtype=torch.int32)})
-    with pytest.raises(AssertionError, match="h0 must be contiguous"):
-        compiler.order_arguments("cells_forward", {**args, "h0": torch.zeros(2, 3).T})
+        compiler.pack_arguments("cells_forward", {**args, "W": None})
+    with pytest.raises(TypeError, match=r"lengths must be contiguous and torch\.int64"):
+        compiler.pack_arguments("cells_forward", {**args, "lengths": torch.zeros(2, dtype=torch.int32)})
+    with pytest.raises(TypeError, match="h0 must be contiguous"):
+        compiler.pack_arguments("cells_forward", {**args, "h0": torch.zeros(2, 3).T})

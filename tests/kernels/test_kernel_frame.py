@@ -16,6 +16,7 @@ from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cpu import library
 from mnemoscope.kernels._cpu.structures import STRUCTURES
 from mnemoscope.kernels._operator import OPERATORS
+from mnemoscope.recurrence import leaves
 
 compiled = pytest.mark.skipif(not library.available(torch.float32), reason="no compiled CPU kernels here")
 
@@ -178,6 +179,36 @@ def test_operators_keep_torchs_rules(name: str) -> None:
     operator = OPERATORS[name]
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(operator.overload, tuple(operator.flatten(*arguments[name])), test_utils=checks)
+
+
+@compiled
+@pytest.mark.parametrize("name", LAYERS)
+def test_without_torchs_dispatcher_the_numbers_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a profile a call goes by the dispatcher, and only there; both ways give the same bits."""
+    layer, x = make(name), sequence().requires_grad_()
+
+    def run() -> list[Tensor]:
+        output, state = layer(x)
+        loss = output.square().sum() + sum(t.sum() for t in leaves(state) if t.is_floating_point())
+        return [output, *torch.autograd.grad(loss, [x, *layer.parameters()])]
+
+    with torch.autograd.profiler.profile() as profile:
+        truth = run()
+    dispatched = {event.name for event in profile.function_events if event.name.startswith("mnemoscope::")}
+    assert len(dispatched) == 2
+    for operator in OPERATORS.values():
+        monkeypatch.setattr(operator, "overload", None)
+    for ours, theirs in zip(run(), truth, strict=True):
+        assert torch.equal(ours, theirs)
+    with torch.no_grad():
+        assert torch.equal(layer(x)[0], truth[0])
+
+
+@compiled
+def test_tensors_of_other_kinds_go_by_torchs_dispatcher() -> None:
+    x = torch._neg_view(sequence(2, 1, 3))
+    V, h0 = sequence(3, 3), sequence(1, 3)
+    assert torch.equal(op.rac_forward(x, V, h0, None, None), op.rac_forward(x.resolve_neg(), V, h0, None, None))
 
 
 @compiled

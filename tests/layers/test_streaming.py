@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import mnemoscope
-from mnemoscope import kernels
+from mnemoscope import MnemoscopeError, kernels, layers
 from mnemoscope.kernels._cpu.library import available
-from mnemoscope.layers import _streaming
+from mnemoscope.layers import _base, _streaming
 from mnemoscope.recurrence import State, leaves
 
 pytestmark = pytest.mark.skipif(not available(torch.float32), reason="no compiled CPU kernels here")
@@ -291,3 +291,39 @@ def test_a_stream_neither_grows_nor_drifts(kind: type) -> None:
 @pytest.mark.parametrize("kind", SCREENED)
 def test_a_million_steps_neither_grow_nor_drift(kind: type) -> None:
     _stream_equals_sequence(kind, 1_000_000, 5000)
+
+
+@pytest.mark.parametrize("name", ["RelRNN", "RelLSTM", "MemLSTM"])
+def test_a_state_taken_apart_once_is_that_of_the_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What calls on a GPU leave for the next one without gradients, tried on the CPU."""
+    torch.manual_seed(0)
+    layer, x = getattr(layers, name)(3, 5, num_layers=2), torch.randn(6, 2, 3)
+    other = getattr(layers, name)(3, 5, num_layers=2)
+    finals: list[Any] = []
+    stack_layers = _base.stack_layers
+    monkeypatch.setattr(_base, "stack_layers", lambda states: finals.append(states) or stack_layers(states))
+
+    def first(state: State | None) -> State:
+        presented = layer.run_sequence(x, state, None)[1]
+        layer.keep_parts(presented, finals[-1])
+        return presented
+
+    with torch.no_grad():
+        truth = layer(x, layer(x)[1])
+        state = first(None)
+        mine = finals[-1]
+        found = layer(x, state)
+        for ours, theirs in zip(leaves(found), leaves(truth), strict=True):
+            assert torch.equal(ours, theirs)
+        weights = [layer.weights(index) for index in range(2)]
+        assert layer._first_states(state, weights, x, None)[0] is mine[0]
+
+        # Any change of the state, the layer or the batch, and a call with gradients, takes the stacked state.
+        h = state[0] if isinstance(state, tuple) else state
+        assert other._first_states(state, weights, x, None)[0] is not mine[0]
+        with torch.enable_grad():
+            assert layer._first_states(state, weights, x, None)[0] is not mine[0]
+        with pytest.raises(MnemoscopeError, match="batch"):
+            layer._first_states(state, weights, x[:, :1], None)
+        h.s = h.s + 1
+        assert torch.equal(layer._first_states(state, weights, x, None)[0].s, h.s[0])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels._operator import NAMESPACE, Operator
-from mnemoscope.torch_internals import any_requires_grad, below_autograd
+from mnemoscope.torch_internals import any_requires_grad, apply_function, below_autograd
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -112,7 +112,8 @@ class Derivative:
         self.Arguments = _named_tuple("Arguments", operator.parameters)
         self.Results = _named_tuple("Results", saves)
         self.Gradients = _named_tuple("Gradients", tuple(operator.arguments))
-        _library.impl(operator.name, self._differentiable(), "Autograd")
+        operator.differentiable = apply_function(self._function(operator.run_backend))
+        _library.impl(operator.name, self._above_autograd(), "Autograd")
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], outputs: Any) -> None:
         """Save what the backward pass reads."""
@@ -124,10 +125,10 @@ class Derivative:
             ctx.mark_non_differentiable(*results[self._count :])
             ctx.set_materialize_grads(False)
 
-    def _differentiable(self) -> Callable[..., Any]:
+    def _above_autograd(self) -> Callable[..., Any]:
         """Return the operator as torch calls it above autograd; without gradients it costs no autograd function."""
         overload = self.operator.overload
-        apply = self._function().apply
+        apply = self._function(overload).apply
 
         def run(*inputs: Any) -> Any:
             if torch.is_grad_enabled() and any_requires_grad(*inputs):
@@ -137,12 +138,12 @@ class Derivative:
 
         return run
 
-    def _function(self) -> type[torch.autograd.Function]:
-        overload = self.operator.overload
+    def _function(self, compute: Callable[..., Any]) -> type[torch.autograd.Function]:
+        """Return the function of autograd whose outputs `compute` makes, from the arguments in the schema's order."""
 
         def forward(ctx: Any, *inputs: Any) -> Any:
             with below_autograd():
-                outputs = overload(*inputs)
+                outputs = compute(*inputs)
             self.save(ctx, inputs, outputs)
             return outputs
 
@@ -170,15 +171,22 @@ def rows(t: Tensor) -> Tensor:
 def weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
     """Return sum_t dz_t^T state_{t-1}; dz (T, B, G), first (B, n) or without elements, states (T, B, n).
 
-    The shifted states are not copied, and the product is made as its transpose, which BLAS does faster for tall
-    matrices.
+    The shifted states are not copied. On the CPU the product is made as its transpose, which BLAS does faster for tall
+    matrices; elsewhere torch would copy that into the weight's own layout.
     """
     has_first = first.numel() > 0
     if dz.shape[0] == 1 and not has_first:
         return dz.new_zeros(dz.shape[2], states.shape[2])
     if dz.shape[0] == 1:
-        return (first.T @ dz[0]).T
-    earlier, later = rows(states[:-1]).T, rows(dz[1:])
+        return _product(dz[0], first)
+    later, earlier = rows(dz[1:]), rows(states[:-1])
     if not has_first:
-        return (earlier @ later).T
-    return torch.addmm(first.T @ dz[0], earlier, later).T
+        return _product(later, earlier)
+    if dz.is_cpu:
+        return torch.addmm(first.T @ dz[0], earlier.T, later).T
+    return torch.addmm(dz[0].T @ first, later.T, earlier)
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Return left^T right for tall matrices."""
+    return (right.T @ left).T if left.is_cpu else left.T @ right

@@ -83,7 +83,7 @@ def _backend_supports(
 
 def needs_eager_loop(x: Tensor) -> bool:
     """True if the eager loop must run: empty input, unsupported device, or functorch / forward-mode AD."""
-    if x.device.type not in ("cpu", "cuda") or in_functorch_or_forward_ad():
+    if not (x.is_cpu or x.is_cuda) or in_functorch_or_forward_ad():
         return True
     return not torch.jit.is_tracing() and (x.shape[0] == 0 or x.shape[1] == 0)  # a trace is for sequences of any size
 
@@ -133,6 +133,6 @@ def portable_dtype(x: Tensor) -> torch.dtype | None:
 
 def can_step(family: str, x: Tensor) -> bool:
     """True if a compiled kernel may run one step on x (B, ...): on the CPU, outside of traces and autocast."""
-    if settings.backend != "auto" or x.device.type != "cpu" or x.shape[0] == 0 or is_traced_or_transformed():
+    if settings.backend != "auto" or not x.is_cpu or x.shape[0] == 0 or is_traced_or_transformed():
         return False
     return not torch.is_autocast_enabled("cpu") and backend_supports(x.device, x.dtype, family, 0, "rnn", -1, 0)

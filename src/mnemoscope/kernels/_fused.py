@@ -5,6 +5,7 @@ Shapes are those of `_operators`.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from mnemoscope.kernels import _derivatives as _derivatives  # registers the ope
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels import _portable as _portable
 from mnemoscope.kernels import _state_gradients
+from mnemoscope.torch_internals import dispatches_plainly
 
 
 def contiguous(dtype: torch.dtype, *tensors: Tensor | None) -> list[Any]:
@@ -29,7 +31,10 @@ def contiguous(dtype: torch.dtype, *tensors: Tensor | None) -> list[Any]:
 
 def _contiguous_memory(dtype: torch.dtype, memory: op.CarriedMemory) -> op.CarriedMemory:
     """The same for a memory. Its relevance is counted and never differentiated; origin and clock are integers."""
-    values, keys, relevance = contiguous(dtype, memory.values0, memory.keys0, memory.relevance0.detach())
+    counted = memory.relevance0
+    if counted.requires_grad:
+        counted = counted.detach()
+    values, keys, relevance = contiguous(dtype, memory.values0, memory.keys0, counted)
     return op.CarriedMemory(values, keys, memory.origin0.contiguous(), relevance, memory.clock0.contiguous())
 
 
@@ -42,14 +47,31 @@ def _first_state(state: Tensor | None, xp: Tensor, n: int, *, absent: bool) -> T
     """Return the state before the first step. None is zeros (B, n); if `absent`, a tensor without elements."""
     if state is not None:
         return state
-    return xp.new_empty(0) if absent else xp.new_zeros(xp.shape[1], n)
+    return _absent(xp, xp.dtype) if absent else xp.new_zeros(xp.shape[1], n)
+
+
+def _absent(xp: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor without elements on the device of xp. Where nothing is traced, all calls share it."""
+    if torch.compiler.is_compiling() or not dispatches_plainly():
+        return xp.new_empty(0, dtype=dtype)
+    return _shared_absent(dtype, xp.device)
+
+
+@cache
+def _shared_absent(dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # a tensor of inference mode could not be saved for a backward pass
+        return torch.empty(0, dtype=dtype, device=device)
 
 
 def needs_grad(*tensors: Tensor | None) -> bool:
     """True if a backward pass may come: some tensor requires a gradient and gradients are enabled."""
     if torch.jit.is_tracing():  # the traced graph may be differentiated, and torch.jit checks it without gradients
         return True
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 
 def last_valid_state(states: Tensor, first: Tensor | None, lengths: Tensor | None) -> Tensor:
@@ -143,7 +165,8 @@ def _empty_start(
     s0 = _first_state(None, xp, n, absent=absent)
     state = op.AttentionState(s0, s0 if options.cell == "lstm" else None)
     if absent:
-        return state, op.absent_memory(xp)
+        steps = _absent(xp, torch.int64)
+        return state, op.CarriedMemory(values0=s0, keys0=s0, origin0=steps, relevance0=s0, clock0=steps)
     slots = 0 if options.buffer < 0 else options.buffer + options.relevant
     return state, op.empty_memory(s0, xp.shape[1], slots)
 

@@ -18,7 +18,7 @@ def should_fuse_projection(x: Tensor, V: Tensor, lengths: Tensor | None) -> bool
     Not while runs are recorded: the gradients of the projections are what is recorded. Nor in a trace of torch.jit,
     where sizes are not numbers.
     """
-    if x.device.type != "cpu" or _state_gradients.is_recording(lengths) or torch.jit.is_tracing():
+    if not x.is_cpu or _state_gradients.is_recording(lengths) or torch.jit.is_tracing():
         return False
     rows, n = V.shape
     size = rows * (n + x.shape[2] + 1) * x.element_size()

@@ -7,16 +7,23 @@
 From the signature come the operator's schema, the keyword call, and on the CPU the structure of its compiled loop. From
 the body come the shapes that torch's tracers see and the tensors that a backend fills. A parameter may be a group, a
 NamedTuple of several arguments: torch sees its fields one by one, everybody else the group.
+
+torch's dispatcher takes longer over an operator of twenty arguments than a GPU over a short sequence. A call whose
+tensors are ordinary ones, and of which no mode, transform, trace or profile wants to know, goes to its backend without
+it.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
+
+from mnemoscope.torch_internals import any_requires_grad, are_plain, below_autograd, dispatches_plainly
 
 NAMESPACE = "mnemoscope"
 OPERATORS: dict[str, Operator[Any, Any]] = {}
@@ -43,6 +50,9 @@ class Operator(Generic[Parameters, Result]):
         argument_index: the position of each argument in the schema.
         results: the names of its results. One that is alone is called h.
         overload: what torch calls.
+        backends: the function of each backend, by the device's type.
+        differentiable: from the arguments in the schema's order to the outputs, with a graph; None without a derivative
+            (`_autograd.py`).
     """
 
     def __init__(self, allocate: Callable[Parameters, Result]) -> None:
@@ -65,6 +75,11 @@ class Operator(Generic[Parameters, Result]):
                 self.arguments[name] = hint
                 self._layout.append((None, start))
         self.argument_index = {name: index for index, name in enumerate(self.arguments)}
+        tensors = [index for index, hint in enumerate(self.arguments.values()) if hint in (Tensor, Tensor | None)]
+        self._pick_tensors = itemgetter(*tensors)  # every operator has several
+        self._placed = next(index for index, hint in enumerate(self.arguments.values()) if hint is Tensor)
+        self.backends: dict[str, Callable[..., Result]] = {}
+        self.differentiable: Callable[..., Any] | None = None
         self._several = _fields(self.result) is not None
         self.results = _fields(self.result) or ("h",)
         self.qualified_name = f"{NAMESPACE}::{self.name}"
@@ -86,11 +101,29 @@ class Operator(Generic[Parameters, Result]):
         return torch.library.infer_schema(prototype, mutates_args=())
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        if self._has_groups or kwargs:
-            outputs = self.overload(*self.flatten(*args, **kwargs))
+        flat = self.flatten(*args, **kwargs)
+        if torch.compiler.is_compiling() or not self._needs_no_dispatcher(flat):
+            outputs = self.overload(*flat)
+        elif self.differentiable is not None and torch.is_grad_enabled() and any_requires_grad(*flat):
+            outputs = self.differentiable(*flat)
         else:
-            outputs = self.overload(*args)
+            with below_autograd():
+                return self.run_backend(*flat)
         return self.result(*outputs) if self._several else outputs
+
+    def run_backend(self, *flat: Any) -> Result:
+        """Run the backend of the first tensor's device, with arguments in the schema's order."""
+        backend = self.backends["cuda" if flat[self._placed].is_cuda else "cpu"]
+        return backend(*self.unflatten(flat))
+
+    def _needs_no_dispatcher(self, flat: Sequence[Any]) -> bool:
+        """True if torch's dispatcher would only choose the backend; see `dispatches_plainly` for what else it does."""
+        first = flat[self._placed]
+        on_cuda = first.is_cuda
+        if ("cuda" if on_cuda else "cpu") not in self.backends or not (on_cuda or first.is_cpu):
+            return False
+        tensors = self._pick_tensors(flat)
+        return are_plain(tensors, on_cuda) and dispatches_plainly()
 
     def flatten(self, *args: Any, **kwargs: Any) -> Sequence[Any]:
         """The arguments in the schema's order, groups taken apart."""
@@ -128,6 +161,7 @@ class Operator(Generic[Parameters, Result]):
 
         def register(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
             torch.library.impl(self.qualified_name, device, self.taking_flat_arguments(function))
+            self.backends[device] = function
             return function
 
         return register

@@ -351,7 +351,10 @@ class Layer(Described, Unquantized, Recurrence):
         final = stack_layers(finals)
         if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):  # which knows no meta device
             x, final = in_autocast_dtype(x), self.map_visible(in_autocast_dtype, final)
-        return x, self.present_state(final)
+        presented = self.present_state(final)
+        if x.is_cuda:
+            self.keep_parts(presented, finals)
+        return x, presented
 
     def _first_states(
         self, state: State | None, weights: list[Weights], x: Tensor, order: Tensor | None
@@ -382,6 +385,9 @@ class Layer(Described, Unquantized, Recurrence):
     def present_state(self, state: State) -> State:
         """Return a state in the form in which callers get it: the inverse of `coerce_state`."""
         return state
+
+    def keep_parts(self, presented: State, finals: list[State]) -> None:
+        """Let the next call without gradients find the states of the layers that a state on a GPU was made of."""
 
     def map_visible(self, fn: Callable[[Tensor], Tensor], state: State) -> State:
         """Apply `fn` to h, or h and c, of a state in the form that the layer works with."""

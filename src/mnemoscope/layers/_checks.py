@@ -159,7 +159,7 @@ def check_state(layer: Layer, state: State, x: Tensor, batch: int) -> State:
             or tensor.layout is not torch.strided
         ):
             _explain_misfit(layer, state, part, x, batch)
-    if memory is not None and device.type == "cpu" and not kernels.is_traced_or_transformed():
+    if memory is not None and x.is_cpu and not kernels.is_traced_or_transformed():
         _check_steps(layer, memory)
     return coerced
 

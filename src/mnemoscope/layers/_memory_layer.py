@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,6 +16,23 @@ from mnemoscope.layers._memory import Memory, NonzeroCheck, add_empty_slots, emp
 from mnemoscope.recurrence import State
 
 _nonzero_checks: WeakKeyDictionary[Layer, NonzeroCheck] = WeakKeyDictionary()  # a layer that has one can be copied
+
+
+def may_keep_parts(tensor: Tensor) -> bool:
+    """True where a state need not be stacked and taken apart: nothing is differentiated, traced or rounded."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    return not torch.is_autocast_enabled(tensor.device.type)
+
+
+class Parts(NamedTuple):
+    """The states of a stack's layers, and the state that was made of them: h carries s and memory, c is an LSTM's."""
+
+    layer: Layer
+    states: list[State]
+    s: Tensor
+    memory: Memory
+    c: Tensor | None
 
 
 class MemoryLayer(Layer):
@@ -122,6 +140,27 @@ class MemoryLayer(Layer):
         if torch.jit.is_tracing():  # a traced graph gives plain tensors
             return state.visible if len(state) > 1 else state[0]
         return present_state(state)
+
+    def keep_parts(self, presented: State, finals: list[State]) -> None:
+        if may_keep_parts(finals[0].s):
+            c = presented[1] if len(self.state_names) > 1 else None
+            carrier = presented if c is None else presented[0]
+            carrier.parts = Parts(self, finals, carrier.s, carrier.memory, c)
+
+    def _first_states(
+        self, state: State | None, weights: list[Weights], x: Tensor, order: Tensor | None
+    ) -> list[State | None]:
+        carrier = state[0] if isinstance(state, AttentiveState) else state
+        if order is None and isinstance(carrier, CarryingTensor) and carrier.parts is not None and may_keep_parts(x):
+            parts = carrier.parts
+            unchanged = carrier.is_current and carrier.s is parts.s and carrier.memory is parts.memory
+            if parts.c is not None:
+                unchanged = unchanged and isinstance(state, AttentiveState) and state[1] is parts.c
+            # What `check_state` would look at: the other tensors were made beside s.
+            fits = parts.s.dtype is x.dtype and parts.s.shape[1] == x.shape[1] and parts.s.device == x.device
+            if unchanged and fits and parts.layer is self and carrier.memory_layout == self.memory_layout:
+                return list(parts.states)
+        return super()._first_states(state, weights, x, order)
 
     def map_visible(self, fn: Callable[[Tensor], Tensor], state: AttentiveState) -> AttentiveState:
         return AttentiveState([fn(t) for t in state.visible], state.s, state.memory, state.memory_layout)

@@ -13,7 +13,7 @@ def project_sequence(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     There the bias is the weight of one more input, which is always 1. That is one pass over the result instead of two,
     and one product in the backward pass for both gradients, in the layout that BLAS is fastest at.
     """
-    if x.dim() != 3 or x.device.type != "cpu":
+    if x.dim() != 3 or not x.is_cpu:
         return F.linear(x, weight, bias)
     rows = x.reshape(x.shape[0] * x.shape[1], x.shape[2])
     if bias is not None:

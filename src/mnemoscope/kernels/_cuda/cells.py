@@ -148,7 +148,6 @@ def _loop(cell: CudaCell, operator: Operator[Any, Any], launch: Launch) -> Calla
     return run
 
 
-LOOPS: dict[str, Callable[..., Any]] = {}  # by operator
 for cell in CUDA_CELLS.values():
     for operator, launch in ((cell.forward, run_forward), (cell.backward, run_backward)):
-        LOOPS[operator.name] = operator.implement("cuda")(_loop(cell, operator, launch))
+        operator.implement("cuda")(_loop(cell, operator, launch))

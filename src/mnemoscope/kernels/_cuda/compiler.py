@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from mnemoscope.torch_internals import assumed_cuda_toolkit, cuda_compiler, cuda
 
 FOLDER = Path(__file__).parents[1] / "csrc" / "cuda"
 _PORTABLE_CLUSTER = 8
-_threads = threading.local()
 
 Defines = Mapping[str, int | str]
 Argument = Tensor | int | float | None
@@ -59,22 +58,33 @@ def launch_steps(
     """Run a kernel once for each of `steps`, which is its parameter t, after `before(t)`; without steps, once."""
     if steps is not None:
         args = {**args, "t": 0}
-    ordered = order_arguments(name, args)
-    index = next(arg for arg in ordered if isinstance(arg, Tensor)).get_device()
-    with torch.cuda.device(index) if index != torch.cuda.current_device() else nullcontext():
+    values, index = pack_arguments(name, args)
+    if index != torch.cuda.current_device():
+        with torch.cuda.device(index):
+            launch_steps(
+                name,
+                defines,
+                blocks=blocks,
+                threads=threads,
+                shared_floats=shared_floats,
+                args=args,
+                steps=steps,
+                before=before,
+            )
+        return
+    if index not in _contexts.of_thread:
         _create_context(index)
-        function = _function(name, tuple(defines.items()), threads, shared_floats, index)
-        stream = cuda_stream(index)
-        values = [arg.data_ptr() if isinstance(arg, Tensor) else arg or 0 for arg in ordered]
-        if steps is None:
-            function.launch(blocks, stream, values)
-            return
-        t_index = args_in_order(name).index("t")
-        for t in steps:
-            if before is not None:
-                before(t)
-            values[t_index] = t
-            function.launch(blocks, stream, values)
+    function = _function(name, tuple(defines.items()), threads, shared_floats, index)
+    stream = cuda_stream(index)
+    if steps is None:
+        function.launch(blocks, stream, values)
+        return
+    t_index = args_in_order(name).index("t")
+    for t in steps:
+        if before is not None:
+            before(t)
+        values[t_index] = t
+        function.launch(blocks, stream, values)
 
 
 class Parameter(NamedTuple):
@@ -103,20 +113,51 @@ def parameters(name: str) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def order_arguments(name: str, args: Mapping[str, Argument]) -> list[Argument]:
-    """Return the arguments in the order of the kernel's parameters; their names and types must agree."""
-    names = _names(name)
-    assert args.keys() == names, f"{name}: {sorted(args.keys() ^ names)} are not in both"
-    ordered = []
-    for parameter_name, dtype, _ in parameters(name):
-        arg = args[parameter_name]
-        if isinstance(arg, Tensor):
-            fits = arg.dtype is dtype and arg.is_contiguous()
-        else:
-            fits = arg is None or dtype is None
-        assert fits, f"{name}: {parameter_name} must be contiguous and {dtype or 'a number'}"
-        ordered.append(arg)
-    return ordered
+def pack_arguments(name: str, args: Mapping[str, Argument]) -> tuple[list[int | float], int]:
+    """Return the arguments in the order of the kernel's parameters, tensors as addresses, and the tensors' device.
+
+    Names and types must agree with the kernel's.
+    """
+    order = _order(name)
+    assert args.keys() == order.names, f"{name}: {sorted(args.keys() ^ order.names)} are not in both"
+    tensors = order.pick_tensors(args)
+    tensor = None
+    for dtype, arg in zip(order.dtypes, tensors, strict=True):
+        if arg is not None:
+            if arg.dtype is not dtype or not arg.is_contiguous():
+                raise TypeError(_misfit(name, args))
+            tensor = arg
+    values: list[Any] = [0 if arg is None else arg.data_ptr() for arg in tensors]
+    values += order.pick_numbers(args)
+    return values, -1 if tensor is None else tensor.get_device()
+
+
+def _misfit(name: str, args: Mapping[str, Any]) -> str:
+    """Say which tensor is not what its kernel reads."""
+    for parameter in parameters(name):
+        arg = args[parameter.name]
+        if isinstance(arg, Tensor) and (arg.dtype is not parameter.dtype or not arg.is_contiguous()):
+            return f"{name}: {parameter.name} must be contiguous and {parameter.dtype}; it is {arg.dtype}"
+    return f"{name}: a tensor is not what the kernel reads"
+
+
+class _Order(NamedTuple):
+    """How a kernel's arguments are put in order: tensors, of these types, before numbers."""
+
+    names: frozenset[str]
+    dtypes: tuple[torch.dtype, ...]
+    pick_tensors: Callable[[Mapping[str, Any]], tuple[Tensor | None, ...]]
+    pick_numbers: Callable[[Mapping[str, Any]], tuple[int | float, ...]]
+
+
+@cache
+def _order(name: str) -> _Order:
+    declared = parameters(name)
+    tensors = [parameter.name for parameter in declared if parameter.dtype is not None]
+    numbers = [parameter.name for parameter in declared if parameter.dtype is None]
+    assert [parameter.name for parameter in declared] == tensors + numbers, f"{name}: numbers come after tensors"
+    dtypes = tuple(parameter.dtype for parameter in declared if parameter.dtype is not None)
+    return _Order(frozenset(tensors + numbers), dtypes, itemgetter(*tensors), itemgetter(*numbers))
 
 
 @cache
@@ -125,17 +166,20 @@ def args_in_order(name: str) -> tuple[str, ...]:
     return tuple(parameter.name for parameter in parameters(name))
 
 
-@cache
-def _names(name: str) -> frozenset[str]:
-    return frozenset(args_in_order(name))
+class _Contexts(threading.local):
+    """The devices of which this thread is known to have a CUDA context."""
+
+    def __init__(self) -> None:
+        self.of_thread: set[int] = set()
+
+
+_contexts = _Contexts()
 
 
 def _create_context(index: int) -> None:
     """Make sure that this thread has a CUDA context; the autograd engine's may not, before its first kernel."""
-    known = _threads.__dict__.setdefault("devices", set())
-    if index not in known:
-        torch.cuda.mem_get_info(index)
-        known.add(index)
+    torch.cuda.mem_get_info(index)
+    _contexts.of_thread.add(index)
 
 
 @cache

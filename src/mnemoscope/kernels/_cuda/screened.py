@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -27,22 +29,26 @@ def supports(lstm: bool, n: int, slots: int, device: torch.device) -> bool:
     return backward_floats(tile, slots, has_ds=True) <= layout.limits(device).shared_floats
 
 
+@cache
 def forward_floats(tile: Tile, slots: int) -> int:
     return tile.padded_n + tile.unit_sum_floats + tile.slot_floats(tile.rows + 1, slots)
 
 
+@cache
 def backward_floats(tile: Tile, slots: int, has_ds: bool) -> int:
     fields = tile.rows + has_ds
     return tile.rows * tile.padded_n + tile.unit_sum_floats + tile.slot_floats(2 * fields, slots)
 
 
-def _defines(tile: Tile, options: op.AttentionOptions) -> dict[str, int | str]:
+@cache
+def _defines(tile: Tile, options: op.AttentionOptions, **flags: bool) -> dict[str, int | str]:
     return {
         **tile.defines(),
         "PHI": PHI[options.phi],
         "BUFFER": options.buffer,
         "RELEVANT": options.relevant,
         "MIX_MEAN": options.mix == "mean",
+        **flags,
     }
 
 
@@ -61,21 +67,31 @@ def forward(
     tile = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, xp.device)
     compiler.launch(
         "screened_forward",
-        {
-            **_defines(tile, options),
-            "REFRESH": options.refresh,
-            "SAVE": save,
-            "HAS_BIAS": weights.b is not None,
-            "HAS_LENGTHS": lengths is not None,
-        },
+        _defines(
+            tile,
+            options,
+            REFRESH=options.refresh,
+            SAVE=save,
+            HAS_BIAS=weights.b is not None,
+            HAS_LENGTHS=lengths is not None,
+        ),
         blocks=B * tile.cluster_blocks,
         threads=tile.threads,
         shared_floats=forward_floats(tile, options.buffer + options.relevant),
         args={
             "xp": xp,
-            **weights._asdict(),
-            **state._asdict(),
-            **memory._asdict(),
+            "V": weights.V,
+            "W_a": weights.W_a,
+            "U_a": weights.U_a,
+            "v": weights.v,
+            "b": weights.b,
+            "s0": state.s0,
+            "c0": state.c0,
+            "values0": memory.values0,
+            "keys0": memory.keys0,
+            "origin0": memory.origin0,
+            "relevance0": memory.relevance0,
+            "clock0": memory.clock0,
             "lengths": to_device(lengths, xp.device),
             "h": run.h,
             "s": run.s,
@@ -120,18 +136,21 @@ def backward(
     dv_rows = found.dv.new_empty(B, n)
     compiler.launch(
         "screened_backward",
-        {
-            **_defines(tile, options),
-            "HAS_DH": grads.dh is not None,
-            "HAS_DS": has_ds,
-            "HAS_DC": grads.dc_T is not None,
-            "HAS_LENGTHS": lengths is not None,
-        },
+        _defines(
+            tile,
+            options,
+            HAS_DH=grads.dh is not None,
+            HAS_DS=has_ds,
+            HAS_DC=grads.dc_T is not None,
+            HAS_LENGTHS=lengths is not None,
+        ),
         blocks=B * tile.cluster_blocks,
         threads=tile.threads,
         shared_floats=backward_floats(tile, m0, has_ds),
         args={
-            **grads._asdict(),
+            "dh": grads.dh,
+            "ds": grads.ds,
+            "dc_T": grads.dc_T,
             "V": weights.V,
             "W_a": weights.W_a,
             "U_a": weights.U_a,

@@ -66,7 +66,7 @@ from mnemoscope.kernels._operators.cells import (
     rnn_backward_with_inputs,
     rnn_forward,
 )
-from mnemoscope.kernels._operators.memory import CarriedMemory, absent_memory, empty_memory
+from mnemoscope.kernels._operators.memory import CarriedMemory, empty_memory
 
 __all__ = [
     "AttentionOptions",
@@ -91,7 +91,6 @@ __all__ = [
     "StateProductGradients",
     "StepInputs",
     "StepResults",
-    "absent_memory",
     "attentive_backward",
     "attentive_backward_with_inputs",
     "attentive_forward",

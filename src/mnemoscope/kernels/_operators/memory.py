@@ -34,10 +34,3 @@ def empty_memory(like: Tensor, batch: int, slots: int) -> CarriedMemory:
         relevance0=like.new_zeros(batch, slots),
         clock0=torch.zeros(batch, dtype=torch.int64, device=like.device),
     )
-
-
-def absent_memory(like: Tensor) -> CarriedMemory:
-    """Return an empty memory without elements, for a loop that takes it so."""
-    number = like.new_empty(0)
-    integer = like.new_empty(0, dtype=torch.int64)
-    return CarriedMemory(number, number, integer, number, integer)
