@@ -186,7 +186,7 @@ def dispatches_plainly() -> bool:
     """
     if torch._C._dispatch_tls_local_include_set().raw_repr() not in _PLAIN_KEYS:
         return False
-    return not torch._C._is_torch_function_mode_enabled() and not torch.autograd._profiler_enabled()
+    return torch._C._len_torch_function_stack() == 0 and not torch.autograd._profiler_enabled()
 
 
 def constant_when_compiled(function: Function) -> Function:

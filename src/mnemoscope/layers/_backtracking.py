@@ -192,9 +192,10 @@ class SAB(MemoryLayer, LSTM):
 def _any(rows: Tensor) -> bool:
     """True if any row is marked, and where values cannot be read: at the price of an empty slot.
 
-    That is so under vmap, and while a model is exported to ONNX, whose loop appends a slot at every step.
+    That is so under vmap, in a CUDA graph, and while a model is exported to ONNX, whose loop appends a slot at every
+    step.
     """
-    if in_onnx_export():
+    if in_onnx_export() or in_cuda_graph(rows):
         return True
     try:
         return bool(rows.any())
