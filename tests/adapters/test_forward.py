@@ -260,6 +260,34 @@ def test_chunks_of_a_layer_are_not_told_of_a_model_that_feeds_back():
     assert "chunks" not in found.verdict
 
 
+class Ponder(nn.Module):
+    """Makes three steps of its cell for every input."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(3, 3)
+
+    def forward(self, x):
+        h, outputs = x.new_zeros(len(x), 3), []
+        for t in range(x.shape[1]):
+            for _ in range(3):
+                h = self.cell(x[:, t], h)
+            outputs.append(h)
+        return torch.stack(outputs, 1)
+
+
+def test_steps_of_a_layer_that_are_not_those_of_the_model_are_told():
+    scopes = ["horizon", "lyapunov", "stability"]
+    found = mnemoscope.examine(Ponder(), torch.randn(2, 8, 3), scopes=scopes)
+    for scope in ("lyapunov", "stability"):
+        assert found[scope].sentence.endswith("(in steps of its recurrent layer: 24 where the model reads 8 steps).")
+    assert "in steps of" not in found["horizon"].sentence
+    assert "state_gradient" not in found["horizon"].series  # its lags would be others
+    same = mnemoscope.examine(StepByStep(nn.GRUCell(3, 3)), torch.randn(2, 8, 3), scopes=scopes)
+    assert "in steps of" not in f"{same}"
+    assert "state_gradient" in same["horizon"].series
+
+
 def test_a_layer_that_is_called_on_unrelated_single_steps():
     layer = nn.GRU(3, 4, batch_first=True)
 

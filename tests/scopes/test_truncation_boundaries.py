@@ -90,6 +90,18 @@ def test_a_range_holds_its_figure():
             "no window can be told.",
         ),
         (
+            {"window": 3.0, "output_variation": 0.02},
+            None,
+            "Its last output hardly depends on the inputs: from sequence to sequence it varies by 0.02 of its size, so "
+            "no window can be told.",
+        ),
+        (
+            {"window": 3.0, "output_variation": 0.021},
+            None,
+            "The last 3 inputs give its last output to 1 %: a feed-forward network over so many inputs could replace "
+            "it.",
+        ),
+        (
             {"window": 20.0, "certified_window": 24.0},
             None,
             "No window shorter than the 20 steps looked at gives its last output to 1 %; 24 are proved to be enough.",

@@ -181,7 +181,8 @@ def _gradients(
     for name, value in (("directions", 1 if directions is None else directions), ("ends", ends)):
         if not isinstance(value, int) or value < 1:
             raise MnemoscopeError(f"{name} must be a whole number of at least 1; got {value!r}")
-    if not states or subject.missing("step"):
+    # A layer that makes another number of steps than the model reads has lags of its own.
+    if not states or subject.missing("step") or len(subject.recurrence_inputs) != subject.steps:
         return by_inputs(subject, directions, ends), None
     if subject.adapted.recurrence_is_model:
         return by_inputs_and_states(subject, directions, ends)

@@ -317,7 +317,7 @@ def _sentence(
     percent = f"{100 * error:g} %"
     outputs = f"{labels['ends']} output"
     over = _range(spread.get("window"), "sequences")
-    if window == 1 and figures.get("output_variation", math.inf) <= error:
+    if window < steps and figures.get("output_variation", math.inf) <= 2 * error:
         sentence = (
             f"Its {outputs} hardly depends on the inputs: from sequence to sequence it varies by "
             f"{figures['output_variation']:.2g} of its size, so no window can be told"

@@ -29,6 +29,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding
 from mnemoscope.scopes._frame.subject import BoundExceeded, OutOfTime, Subject, subject_of
 from mnemoscope.scopes._frame.untouched import untouched
+from mnemoscope.wording import counted
 
 Need = Literal["outputs", "deterministic", "step", "map", "attention", "loss"]
 """What a scope needs of a model: inputs and outputs, no random numbers, a step, a step that is the same map of states
@@ -136,7 +137,7 @@ def _measure(scope: Scope, body: Callable[..., Finding], subject: Subject, optio
     except BoundExceeded as error:
         return false_certificate(scope.name, str(error))
     subject.report(1.0)
-    return _with_remedy(scope, subject, finding) if finding.has_result else finding
+    return _with_steps(scope, subject, _with_remedy(scope, subject, finding)) if finding.has_result else finding
 
 
 def _with_remedy(scope: Scope, subject: Subject, finding: Finding) -> Finding:
@@ -149,6 +150,15 @@ def _with_remedy(scope: Scope, subject: Subject, finding: Finding) -> Finding:
         return replace(finding, assumptions=(*finding.assumptions, alone))
     sentence = f"{finding.sentence.removesuffix('.')} ({remedy})."
     return replace(finding, sentence=sentence, assumptions=(*finding.assumptions, remedy))
+
+
+def _with_steps(scope: Scope, subject: Subject, finding: Finding) -> Finding:
+    """Return the finding of a layer that makes another number of steps than the model reads, and says so."""
+    if not {"step", "map", "attention"} & set(scope.needs) or len(subject.recurrence_inputs) == subject.steps:
+        return finding
+    counts = f"{len(subject.recurrence_inputs)} where the model reads {counted(subject.steps, 'step')}"
+    sentence = f"{finding.sentence.removesuffix('.')} (in steps of its recurrent layer: {counts})."
+    return replace(finding, sentence=sentence)
 
 
 def false_certificate(name: str, why: str) -> Finding:
