@@ -131,11 +131,12 @@ def _initial_part(tensor: Tensor, initial: State) -> Tensor:
 
 def row_mask(rows: Any, batch: int) -> Tensor:
     """Return a mask (batch,) of the sequences that a mask, indices, a slice or an index name."""
-    mask = torch.zeros(batch, dtype=torch.bool, device=rows.device if isinstance(rows, Tensor) else None)
     if not isinstance(rows, slice):
         rows = torch.as_tensor(rows)
         if rows.dtype is torch.bool and rows.shape == (batch,):
             return rows
+    mask = torch.zeros(batch, dtype=torch.bool, device=rows.device if isinstance(rows, Tensor) else None)
+    if not isinstance(rows, slice):
         if not rows.numel():
             return mask
         if rows.dtype not in (torch.int32, torch.int64) or rows.dim() > 1:

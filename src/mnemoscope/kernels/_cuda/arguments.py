@@ -20,7 +20,7 @@ def as_float32(tensor: Tensor | None) -> Tensor | None:
     """Return the tensor contiguous, and float32 if it is of floating point; None stays None."""
     if tensor is None:
         return None
-    if tensor.is_floating_point():
+    if tensor.dtype is not torch.float32 and tensor.is_floating_point():
         tensor = tensor.float()
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
@@ -43,4 +43,5 @@ def group_to_dtype(group: Group, dtype: torch.dtype) -> Group:
 
 
 def to_device(lengths: Tensor | None, device: torch.device) -> Tensor | None:
+    """Return lengths on a device, contiguous; None stays None."""
     return None if lengths is None else lengths.to(device).contiguous()

@@ -143,6 +143,8 @@ def _loop(cell: CudaCell, operator: Operator[Any, Any], launch: Launch) -> Calla
         results = operator.allocate(*ready)
         named = dict(zip(names, (*ready, results) if single else (*ready, *results), strict=True))
         launch(cell, **{"phi": cell.phi, **named})
+        if dtype is torch.float32:
+            return results
         return results.to(dtype) if single else group_to_dtype(results, dtype)
 
     return run
