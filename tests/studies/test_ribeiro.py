@@ -115,7 +115,9 @@ def test_accuracies_and_how_abrupt_they_rise():
     both = claims["both scenarios occur"]
     seeds = [Cells(STUDIES["ribeiro/fig3b"].cells("full", Done(0, runs))) for runs in (full(1, 1), full(0.95, 0.2))]
     assert both.holds(seeds) is True
-    assert both.holds(seeds[:1]) is False
+    assert both.holds(seeds[:1]) is None  # another seed may end differently
+    assert both.holds(9 * seeds[:1]) is None
+    assert both.holds(10 * seeds[:1]) is False
 
 
 def full(on_train, held_out):
