@@ -7,7 +7,7 @@ import torch
 from mnemoscope.report import Chart, Panels
 from mnemoscope.studies import Cells, Done, Result, load
 from mnemoscope.studies._verdict import judge_claims, judge_study
-from mnemoscope.studies.ribeiro import _fig1a, _fig1b, _fig4, _fig6a, _fig6b, _fig6c, _fig7
+from mnemoscope.studies.ribeiro import _bifurcations, _fig1a, _fig1b, _fig4, _fig6a, _fig6b, _fig6c, _fig7
 from mnemoscope.studies.ribeiro._chaotic_lstm import local_minima, network
 from mnemoscope.studies.ribeiro._separated_symbols import NETWORK, count, is_fixed, orbits, scenario
 from mnemoscope.tasks import Symbols, Words
@@ -215,3 +215,13 @@ def test_figures_share_their_runs():
 
 
 FIGURES = ("fig3a", "fig4", "fig5", "fig6a", "fig6b", "fig6c", "fig8", "fig9")
+
+
+def test_points_of_a_bifurcation_that_others_hide_are_left_out():
+    outputs = np.zeros((2, 3, 2))  # (s, starts, steps)
+    outputs[1, 0] = [1.0, 0.5]  # of the first start alone
+    outputs[1, 1] = [1e-6, 0.0]
+    assert _bifurcations._visible(outputs).tolist() == [
+        [[False, False], [False, False], [False, True]],
+        [[True, True], [False, False], [False, True]],
+    ]

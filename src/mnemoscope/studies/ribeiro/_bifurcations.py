@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from mnemoscope.studies.ribeiro._separated_symbols import CLASSES, STARTS, Scena
 from mnemoscope.tasks import Symbols
 
 DRAWN = 51  # values of s in a panel, at most
+RESOLUTION = 500  # heights that a panel can tell apart
 
 
 def found_for(done: Sequence[Done], scenario: Scenario) -> Result | None:
@@ -25,15 +27,26 @@ def found_for(done: Sequence[Done], scenario: Scenario) -> Result | None:
 
 def panel(result: Result, symbol: str, number: int, key: str, title: str, *, steps: int) -> Chart:
     """Return one diagram: an output under a constant symbol against s, a color for each start."""
-    every = max(1, len(result["s"]) // DRAWN)
-    outputs = result["outputs"][Symbols.alphabet.index(symbol), ::every, :, -steps:, number].astype(
-        float
-    )  # (s, starts, steps)
-    s = np.broadcast_to(result["s"][::every, None], outputs[:, 0].shape).flatten()
-    marks = tuple(  # of one name, so that ten colors need no legend
-        Points("one color a start", s, outputs[:, start].flatten(), Style(start, 0)) for start in range(STARTS)
-    )
-    return Chart(key, title, Axis("s"), Axis(f"output {CLASSES[number]}"), marks)
+    every = math.ceil(len(result["s"]) / DRAWN)
+    outputs = result["outputs"][Symbols.alphabet.index(symbol), ::every, :, -steps:, number].astype(float)
+    s = np.broadcast_to(result["s"][::every, None, None], outputs.shape)  # (s, starts, steps), as outputs
+    visible = _visible(outputs)
+    marks = []
+    for start in range(STARTS):
+        shown = visible[:, start]
+        if shown.any():  # of one name, so that ten colors need no legend
+            name, style = "one color a start", Style(start, 0)
+            marks.append(Points(name, s[:, start][shown], outputs[:, start][shown], style))
+    return Chart(key, title, Axis("s"), Axis(f"output {CLASSES[number]}"), tuple(marks))
+
+
+def _visible(outputs: np.ndarray) -> np.ndarray:
+    """Which points (s, starts, steps) are not hidden by one that is drawn later, at the resolution of the drawing."""
+    heights = np.round(RESOLUTION * outputs / (np.ptp(outputs) or 1.0)).reshape(len(outputs), -1)
+    visible = np.zeros(heights.shape, dtype=bool)
+    for row, shown in zip(heights[:, ::-1], visible[:, ::-1], strict=True):  # later starts first
+        shown[np.unique(row, return_index=True)[1]] = True
+    return visible.reshape(outputs.shape)
 
 
 def rows(result: Result, name: str) -> list[Panels]:
