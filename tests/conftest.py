@@ -1,6 +1,7 @@
 """Every test draws the same random numbers, wherever and in whatever order it runs; and the option --quick."""
 
 import importlib.util
+import os
 import random
 import signal
 import sys
@@ -48,6 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not os.environ.get("MNEMOSCOPE_DATA"):
+        without = pytest.mark.skip(reason="MNEMOSCOPE_DATA names no folder of data sets")
+        for item in items:
+            if item.get_closest_marker("data"):
+                item.add_marker(without)
     if not config.getoption("--quick"):
         return
     chosen = each_choice(items)

@@ -36,7 +36,7 @@ def test_memory_learns_what_no_policy_without_memory_can(tmp_path):
     # The same agent whose memory and state are reset at each step guesses. (The authors' code reset the memory alone.)
     wiped = replace(config, frames=20_000, evaluate_every=100, evaluate_episodes=1000, memoryless=True)
     summary = train(RunConfig(TMaze(10), NETWORK, wiped))
-    assert abs(summary.held_out["success"] - 0.5) < 0.05
+    assert abs(summary.held_out["success"] - 0.5) < 0.1  # six times the deviation of 1000 guesses
 
 
 class _At(Stop):
