@@ -1,7 +1,5 @@
 """The real data sets are whole, split as published, and one epoch of each can be gone through."""
 
-import os
-
 import pytest
 import torch
 
@@ -9,10 +7,7 @@ from mnemoscope.tasks import Characters, Chorales, Digits, Task, Words
 from mnemoscope.tasks._data import read_data_file
 from mnemoscope.tasks._registry import FILES
 
-pytestmark = [
-    pytest.mark.data,
-    pytest.mark.skipif(not os.environ.get("MNEMOSCOPE_DATA"), reason="MNEMOSCOPE_DATA names no folder of data sets"),
-]
+pytestmark = pytest.mark.data
 
 
 def counts(task: Words | Characters) -> tuple[int, ...]:

@@ -174,7 +174,7 @@ def test_command_line_reads_every_field(name):
     assert isinstance(tyro.cli(TASKS[name], args=["--seed", "5"]), TASKS[name])
     for option in fields(TASKS[name]):
         kind = str(option.type).removesuffix(" | None")
-        assert kind in ("int", "float", "str", "bool") or kind.startswith("Literal")
+        assert kind in ("int", "float", "str", "bool", "tuple[str, ...]") or kind.startswith("Literal")
 
 
 def test_baselines():
