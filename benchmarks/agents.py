@@ -35,7 +35,7 @@ def rank(point: Point) -> tuple[int, int, int, bool]:
     study, key, seed = point
     if study == "kerg/tmaze":
         L, model = key[:2]
-        decisive = (L >= 100 and model == "RelLSTM") or (L >= 50 and model == "LSTM") or model == "memoryless"
+        decisive = model in ("RelLSTM", "memoryless") or (L >= 50 and model == "LSTM")
         group = 0 if decisive else 3
     elif key[0] != "run":
         group = 1  # a measurement: cheap, and begun as soon as its run has ended

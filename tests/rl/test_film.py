@@ -63,6 +63,14 @@ def test_of_a_long_episode_the_end_is_shown() -> None:
     assert heat.marks[0].x[0] == 100
 
 
+def test_a_step_that_remembers_the_cue_is_named() -> None:
+    attention: list[dict[int, float]] = [{} for _ in range(13)]
+    attention[12] = {3: 0.05, 4: 0.9, 11: 0.05}
+    pictures = [np.zeros((2, 2, 3), np.uint8)] * 13
+    found = _finding(_Episode(pictures, [0] * 13, [1.0] * 13, attention, [2, 3]), 0.0)
+    assert "5 % of its attention to the steps that showed the cue and 90 % to step 4, 1 step after" in found.sentence
+
+
 def test_the_t_maze_is_drawn() -> None:
     """Signs of both sides are mirror images, the corridor has none, and its end is open to both sides."""
     fleet = TMaze(2).fleet(2)

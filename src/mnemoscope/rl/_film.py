@@ -132,11 +132,11 @@ def _finding(episode: _Episode, success: float | None) -> Finding:
         series |= {"attention": weights, "attention_at_decision": at_decision}
         if episode.cue:
             figures["attention_to_cue"] = sum(episode.attention[decision].get(step, 0.0) for step in episode.cue)
-            share = f"{100 * figures['attention_to_cue']:.0f} %"
-            sentence += f"; step {decision} gives {share} of its attention to the steps that showed the cue"
     seen = [step for step in episode.cue if step <= decision]
     if seen:
         figures["cue_last_seen"] = float(seen[-1])
+    if episode.cue and episode.attention is not None:
+        sentence += _attention_sentence(episode.attention[decision], decision, episode.cue)
 
     steps = _chosen(kept, at_decision)
     pictures = episode.pictures[-kept:]
@@ -152,6 +152,18 @@ def _finding(episode: _Episode, success: float | None) -> Finding:
         help=HELP,
         method="one episode with sampled actions, played step by step",
     )
+
+
+def _attention_sentence(attention: dict[int, float], decision: int, cue: list[int]) -> str:
+    """What the deciding step attends to: the steps that showed the cue, or one that remembers it."""
+    share = 100 * sum(attention.get(step, 0.0) for step in cue)
+    sentence = f"; step {decision} gives {share:.0f} % of its attention to the steps that showed the cue"
+    most = max(attention, key=lambda step: attention[step], default=decision)
+    before = [step for step in cue if step < most]
+    if most in cue or not before or attention[most] < 0.5:
+        return sentence
+    later = counted(most - before[-1], "step")
+    return f"{sentence} and {100 * attention[most]:.0f} % to step {most}, {later} after one of them"
 
 
 def _matrix(attention: list[dict[int, float]], first: int) -> np.ndarray:

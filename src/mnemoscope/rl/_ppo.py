@@ -216,11 +216,12 @@ class PPOLearner(Learner):
         """Return the loss of some environments' part of a rollout, and what else is worth knowing about it."""
         # Their pieces, replayed.
         pieces = cut(rollout.starts[:, rows])
-        frames = pieces.frames.to(rollout.values.device)
+        step, row = pieces.frames // len(rows), rows[pieces.frames % len(rows)]
+        frames = (step * self.config.envs + row).to(rollout.values.device)  # in the flattened (time, environments)
         state = first_states(self.model, select(rollout.state, rows), pieces)
 
         def of_frames(tensor: Tensor) -> Tensor:
-            return tensor[:, rows].flatten(0, 1)[frames]
+            return tensor.flatten(0, 1)[frames]
 
         outputs = self.model.replay(of_frames(rollout.observations), pieces.batch_sizes, state)
         log_probabilities, values = split_outputs(outputs)

@@ -111,6 +111,17 @@ def _all_solve(L: int, model: str, within: int) -> Claim:
     return Claim(text, f"L = {L}, frames", model, at_most=within, form="ours", scale="full")
 
 
+def _does_not_solve(L: int, model: str, within: int) -> Claim:
+    text = f"L = {L}: {model} does not solve it within {within:,} frames"
+    return Claim(text, f"L = {L}, frames", model, at_least=within + 1, form="ours", scale="full", headline=False)
+
+
+def _guesses(L: int) -> Claim:
+    text = f"L = {L}: without memory half of the turns are right, to within 5 %"
+    limits: dict[str, Any] = {"at_least": 0.45, "at_most": 0.55}
+    return Claim(text, f"L = {L}", "memoryless", **limits, form="ours", scale="full", headline=False)
+
+
 study(
     Study(
         "kerg/tmaze",
@@ -126,6 +137,8 @@ study(
             Claim("RelLSTM learns L = 200", "L = 200", "RelLSTM", at_least=LEARNED, form="ours", scale="full"),
             _all_solve(100, "RelLSTM", 250_000),
             _all_solve(200, "RelLSTM", 600_000),
+            *(_does_not_solve(L, "LSTM", 300_000) for L in (50, 100, 200)),
+            *(_guesses(L) for L in LENGTHS["full"]),
             Claim(
                 "L = 50: RelLSTM needs fewer frames than LSTM",
                 check=lambda found: found["L = 50, frames", "RelLSTM"] < found["L = 50, frames", "LSTM"],
