@@ -36,8 +36,9 @@ def folders(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def server(tmp_path):
+def server(tmp_path, monkeypatch):
     """A web server on this machine; what it serves is put into its dictionary, and every request is written down."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")  # a proxy would look for it on its own machine
     pages: dict[str, bytes] = {}
     asked: list[str] = []
 
