@@ -73,6 +73,15 @@ def test_warning_if_float32_digits_are_used_up() -> None:
     assert not lyapunov(layer.double(), torch.ones(20, 1, 1, dtype=torch.float64)).warnings
 
 
+@pytest.mark.parametrize(("steps", "word"), [(21, "expanding"), (22, "chaotic")])
+def test_a_few_steps_are_too_few_to_call_it_chaos(steps: int, word: str) -> None:
+    """A tenth is not counted: 19 steps, and 20."""
+    found = lyapunov(RandomTanhNetwork(50, gain=6.0), torch.ones(steps, 1, 1, dtype=torch.float64))
+    assert found.labels["regime"] == word
+    assert found.sentence.startswith(word.capitalize())
+    assert ("along 19 steps, which are too few to call it chaos" in found.sentence) == (word == "expanding")
+
+
 def test_an_unstable_fixed_point_is_not_chaos() -> None:
     layer = RandomTanhNetwork(20, gain=3.0)
     found = lyapunov(layer, layer.inputs(steps=100))  # zero inputs from a zero state
@@ -215,9 +224,9 @@ def test_a_fast_decay_is_told_by_the_step(factor, said):
 
 
 def test_an_exponent_that_is_hardly_known_is_not_called_zero():
-    assert _sentence("edge", "", -0.369, 0.2).startswith("Too short to tell if neighbouring states converge or diverge")
-    assert _sentence("edge", "", -0.001, 0.002).startswith("At the edge")
-    assert _sentence("edge", "", 0.0, math.nan).startswith("At the edge")
+    assert _sentence("edge", "", -0.369, 0.2, 100).startswith("Too short to tell if neighbouring states converge or diverge")
+    assert _sentence("edge", "", -0.001, 0.002, 100).startswith("At the edge")
+    assert _sentence("edge", "", 0.0, math.nan, 100).startswith("At the edge")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

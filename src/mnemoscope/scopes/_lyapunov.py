@@ -17,6 +17,7 @@ from mnemoscope.scopes._measures.state_vectors import carries_memory, flatten
 from mnemoscope.wording import counted
 
 SMALL = 32  # numbers in a state whose whole spectrum is cheap
+ENOUGH_FOR_CHAOS = 20  # steps along which states move apart; over fewer they may still come together again
 UNSURE = 0.05  # two standard errors, above which an exponent of about zero is not known well enough
 
 HELP = """
@@ -55,7 +56,8 @@ def lyapunov(
     Figures: `largest`, its `standard_error`, `kaplan_yorke`, the attractor's dimension (NaN if too few exponents were
     asked for), `horizon_of_prediction`, steps after which the digits of the dtype are used up, and `steps`.
     Labels: `regime`, contractive, edge, chaotic, diverging or unstable fixed point (the run itself grows without bound,
-    or does not move); for a layer with a memory, that of the recurrence beside it.
+    or does not move), expanding (the run is too short to call it chaotic); for a layer with a memory, that of the
+    recurrence beside it.
 
     Args:
         exponents: how many, from the largest; by default the whole spectrum of a small state, 16 of a large one.
@@ -100,6 +102,8 @@ def _finding(subject: Subject, means: Tensor, orbit: Orbit, steps: int, discard:
     # In words.
     largest, largest_error = spectrum[0].item(), error[0].item()
     regime = _regime(largest, largest_error, orbit, subject.recurrence_inputs.dtype)
+    if regime == "chaotic" and steps - discard < ENOUGH_FOR_CHAOS:
+        regime = "expanding"
     has_memory = carries_memory(subject.recurrence.initial_state(1))
     beside = " between remembered states" if has_memory else ""
     predictable = -math.log(torch.finfo(subject.dtype).eps) / largest if largest > 0 else math.inf
@@ -108,7 +112,7 @@ def _finding(subject: Subject, means: Tensor, orbit: Orbit, steps: int, discard:
         assumptions.append("remembered states are constant: the exponents are those of the recurrence between them")
     return Finding(
         "lyapunov",
-        _sentence(regime, beside, largest, largest_error),
+        _sentence(regime, beside, largest, largest_error, steps - discard),
         "estimated",
         figures={
             "largest": largest,
@@ -153,7 +157,7 @@ def kaplan_yorke(exponents: np.ndarray, size: int) -> float:
     return j + before / abs(exponents[j])
 
 
-def _sentence(regime: str, beside: str, largest: float, error: float) -> str:
+def _sentence(regime: str, beside: str, largest: float, error: float, steps: int) -> str:
     figure = f"largest exponent {_signed(largest)}"
     if not math.isnan(error):
         figure += f" ± {2 * error:.1g}"
@@ -163,6 +167,9 @@ def _sentence(regime: str, beside: str, largest: float, error: float) -> str:
         return f"Contractive{beside}: the distance of neighbouring states {_pace(largest)} ({figure})."
     if regime == "chaotic":
         return f"Chaotic{beside}: the distance of neighbouring states {_pace(largest)} ({figure})."
+    if regime == "expanding":
+        apart = f"Expanding{beside}: the distance of neighbouring states {_pace(largest)} along {counted(steps, 'step')}"
+        return f"{apart}, which are too few to call it chaos ({figure})."
     if regime == "diverging":
         grown = math.exp(largest)
         return f"Diverging{beside}: states grow without bound, about {grown:.3g} times per step ({figure})."
