@@ -38,8 +38,9 @@ def test_strip_shows_frames_bars_and_labels():
     weights = finding().series["attention_at_decision"]
     assert picture.labels[0] == f"step 0: {100 * weights[0]:.0f} %"
     frame = finding().series["frames"][0]
-    np.testing.assert_array_equal(picture.pixels[:112:8, :112:8, :3], frame)  # each pixel eight times
-    bar = picture.pixels[112 + 3, :112]
+    drawn = picture.pixels[:112, 5 : 5 + 112, :3]  # half of the gap lies to its left
+    np.testing.assert_array_equal(drawn[::8, ::8], frame)  # each pixel eight times
+    bar = picture.pixels[112 + 3, 5 : 5 + 112]
     assert (bar[:, 3] > 0).sum() == round(112 * weights[0] / weights[[0, 1, 2, 5, 8, 10, 18, 19]].max())
     assert decision.markers[0].at == 1.0
     assert heat.marks[0].z.shape == (20, 20)
