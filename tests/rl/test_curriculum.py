@@ -93,6 +93,18 @@ def test_a_lesson_is_not_left_before_19_of_20_episodes_succeed() -> None:
     assert fleet.lesson == 1  # 95 %
 
 
+def test_a_lesson_that_is_not_passed_is_left_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mnemoscope.rl._curriculum.LIMIT", 60)
+    fleet = CurriculumFleet([FIRST, SECOND, FIRST], 6)
+    fleet.reset(0)
+    lessons = []
+    for _ in range(25):
+        fleet.restore(json.loads(json.dumps(fleet.state())))  # frames are saved, too
+        fleet.step(ACTIONS)
+        lessons.append(fleet.lesson)
+    assert lessons == [0] * 9 + [1] * 10 + [2] * 6
+
+
 def test_lessons_with_other_observations_are_refused() -> None:
     with pytest.raises(MnemoscopeError, match="other observations or actions"):
         CurriculumFleet([Walks(cells=True), Walks()], 2)

@@ -10,7 +10,8 @@ import pytest
 
 from mnemoscope.studies import PAPERS, SCALES, load, read_record
 from mnemoscope.studies._pages import current_record
-from mnemoscope.studies.summary import summary, verdicts
+from mnemoscope.studies._record import ScaleResult, SeedResult
+from mnemoscope.studies.summary import _verdict, summary, verdicts
 
 ROOT = Path(__file__).parents[2]
 STUDIES = load()
@@ -96,3 +97,9 @@ def test_the_summary_is_made_from_the_files(tmp_path):
     assert all(line.count(" | ") == 6 for line in page.splitlines() if line.startswith("| ["))
     assert {scale for found in verdicts(ROOT / "studies").values() for scale in found} <= set(SCALES)
     assert "| study |" not in summary(tmp_path)
+
+
+def test_the_summary_says_what_was_not_run():
+    half, whole = SeedResult(0, ("a", "b"), (), missing=("b",)), SeedResult(1, ("c",), ())
+    assert _verdict(ScaleResult((half, whole))) == "open, 2 seeds, 1 job not run"
+    assert _verdict(ScaleResult((whole,))) == "open"

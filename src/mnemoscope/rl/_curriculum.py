@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 WINDOW = 500  # episodes of a lesson that are looked at
 PASSED = 0.95  # the share of them that must succeed before the next lesson begins
+LIMIT = 200_000  # frames after which it begins anyway: an agent without a memory may never pass
 
 
 class CurriculumFleet(Fleet):
-    """Environments that go from lesson to lesson together, as soon as 95 % of the last 500 episodes have succeeded.
+    """Environments that go from lesson to lesson together: when 95 % of the last 500 episodes have succeeded.
 
-    Episodes that are under way then are cut off, as by a limit of time.
+    A lesson that is not passed is left after 200,000 frames. Episodes that are under way then are cut off, as by a
+    limit of time.
     """
 
     def __init__(self, lessons: Sequence[Environment], num_envs: int) -> None:
@@ -43,6 +45,7 @@ class CurriculumFleet(Fleet):
         self.lesson = lesson
         self._episodes = Episodes(self.num_envs, self.spec.success)
         self._succeeded: deque[float] = deque(maxlen=WINDOW)
+        self._frames = 0
 
     @property
     def _fleet(self) -> Fleet:
@@ -56,8 +59,10 @@ class CurriculumFleet(Fleet):
     def step(self, actions: np.ndarray) -> Transition:
         transition = self._fleet.step(actions)
         self._succeeded.extend(success for _, _, success in self._episodes.add(transition))
+        self._frames += self.num_envs
         is_last = self.lesson == len(self._lessons) - 1
-        if is_last or len(self._succeeded) < WINDOW or np.mean(self._succeeded) < PASSED:
+        passed = len(self._succeeded) == WINDOW and np.mean(self._succeeded) >= PASSED
+        if is_last or not (passed or self._frames >= LIMIT):
             return transition
         self._begin_lesson(self.lesson + 1)
         return _cut_off(transition, self._fleet.reset(self._seed + self.lesson))
@@ -66,6 +71,7 @@ class CurriculumFleet(Fleet):
         return {
             "lesson": self.lesson,
             "seed": self._seed,
+            "frames": self._frames,
             "succeeded": list(self._succeeded),
             "episodes": self._episodes.state(),
             "fleet": self._fleet.state(),
@@ -77,6 +83,7 @@ class CurriculumFleet(Fleet):
             raise MnemoscopeError(f"the state is in lesson {lesson}; there are {len(self._lessons)}")
         self._begin_lesson(lesson)
         self._seed = state["seed"]
+        self._frames = state["frames"]
         self._succeeded.extend(state["succeeded"])
         self._episodes.restore(state["episodes"])
         return self._fleet.restore(state["fleet"])

@@ -65,8 +65,8 @@ class MiniGrid(Environment):
     but take time."""
 
     curriculum: tuple[str, ...] = added_later(())
-    """Worlds to train in before `env`, the easiest first: each until 95 % of the last 500 episodes succeeded. Held-out
-    episodes are always those of `env`."""
+    """Worlds to train in before `env`, the easiest first: each until 95 % of the last 500 episodes succeeded, but
+    no longer than 200,000 frames. Held-out episodes are always those of `env`."""
 
     @property
     def solved(self) -> float | None:

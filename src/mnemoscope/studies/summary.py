@@ -18,6 +18,7 @@ from mnemoscope.studies._record import Cost, ScaleResult, StudyRecord, read_cost
 from mnemoscope.studies._reproduce import is_studies
 from mnemoscope.studies._study import PAPERS, SCALES, load
 from mnemoscope.studies._verdict import StudyVerdict, Word
+from mnemoscope.wording import counted
 
 HEAD = """# Studies: the papers made again
 
@@ -120,7 +121,9 @@ def _verdict(result: ScaleResult | None) -> str:
         return "–"
     seeds = f", {len(result.seeds)} seeds" if len(result.seeds) > 1 else ""
     beside = f" ({result.beside})" if result.beside else ""
-    return f"{result.both_verdicts}{beside}{seeds}"
+    missing = sum(len(one.missing) for one in result.seeds)
+    not_run = f", {counted(missing, 'job')} not run" if missing else ""
+    return f"{result.both_verdicts}{beside}{seeds}{not_run}"
 
 
 def main(folder: str = "studies", page: str = "docs/studies.md") -> None:

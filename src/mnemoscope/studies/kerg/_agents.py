@@ -68,7 +68,7 @@ def memory_agent(env: str, model: str, seed: int, frames: int, target: float) ->
         entropy=0.02,
         value=1.0,
         schedule="milestones",
-        milestones=(60,),  # about when the lesson is learnt
+        milestones=(60, 150),  # about when the lesson is learnt, and when the agent looks at the cue
         seed=seed,
         evaluate_every=50,
         evaluate_episodes=100,

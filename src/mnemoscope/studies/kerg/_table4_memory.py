@@ -25,7 +25,7 @@ from mnemoscope.sweeps import Job
 
 ENVS = ("MemoryS11", "MemoryS13", "MemoryS13Random", "MemoryS17Random")
 SMALL = ("MemoryS7", "MemoryS9")  # no memory is needed
-TARGET = 0.95  # return at which training stops
+TARGET = 0.93  # return at which training stops: a few in a hundred fail, and a way takes time
 SOLVED = 0.9  # return
 FRAMES = 1_000_000
 EPISODES, RANDOM_EPISODES = 1_000, 200
@@ -101,11 +101,15 @@ study(
         settings=settings(
             frames=(f"{FRAMES:,}, fewer where solved", "ours"),
             hidden=(", ".join(f"{name} {size}" for name, size in GRID_SIZES.items()), "ours", "equal parameters"),
-            lessons=(f"{', '.join(LESSONS)} until 95 % of 500 episodes succeed", "ours", "its frames are counted, too"),
+            lessons=(
+                f"{', '.join(LESSONS)} until 95 % of 500 episodes succeed, 200,000 frames at most",
+                "ours",
+                "its frames are counted, too",
+            ),
             actions=("left, right, forward", "ours", "the others do nothing in these worlds but take time"),
             entropy=(0.02, "ours"),
             value_loss=("weight 1", "ours"),
-            lr=("Adam, 1e-3, from update 60 on 5e-4", "ours"),
+            lr=("Adam, 1e-3, halved at updates 60 and 150", "ours"),
             network=("a relu layer of 128 units before the read-out", "ours"),
             start=("encoder's weights times 3, forget gates' biases + 2", "ours", "cue and ends act together"),
             ppo=("else as in kerg/table4", "ours"),
