@@ -26,7 +26,10 @@ TRAINED = [
 ]
 MAY_BE_UNKNOWN = ("nu", "rho", "lr", "share of the run from 50 % to 95 %")
 # What holds of runs that all diverged: that something is not learned, or is as good as something else.
-ABOUT_FAILURE = "without a memory|not learned|% or less|within 1 % of the best|as accurate as|no better than guessing"
+ABOUT_FAILURE = (
+    "does not solve it|without a memory|not learned|% or less|within 1 % of the best|as accurate as"
+    "|no better than guessing"
+)
 SHARE = Claim("at least a half", row="a", column="x", at_least=0.5, over="median")
 
 
