@@ -254,6 +254,12 @@ AGENT_MUTANTS = [
     Mutant("rl-kl", "rl/_ppo.py", "(ratio - 1 - log_ratio).mean()", "(ratio - 1 + log_ratio).mean()", f"{PPO}::test_loss_is_the_clipped_objective"),
     Mutant("rl-success", "rl/_evaluation.py", "total > self.success", "total >= self.success", f"{PPO}::test_means_are_over_the_first_episodes_of_each_environment"),
     Mutant("rl-evaluation-share", "rl/_evaluation.py", "if share[row]:\n                    share[row] -= 1", "if True:\n                    share[row] -= 1", f"{PPO}::test_means_are_over_the_first_episodes_of_each_environment"),
+    Mutant("rl-lesson-passed", "rl/_curriculum.py", "np.mean(self._succeeded) >= PASSED", "np.mean(self._succeeded) > PASSED", "tests/rl/test_curriculum.py::test_a_lesson_is_not_left_before_19_of_20_episodes_succeed"),
+    Mutant("rl-lesson-limit", "rl/_curriculum.py", "self._frames >= LIMIT", "self._frames > LIMIT", "tests/rl/test_curriculum.py::test_a_lesson_that_is_not_passed_is_left_at_its_limit"),
+    Mutant("rl-lesson-cut", "rl/_curriculum.py", "truncated = ~transition.terminated", "truncated = transition.truncated", "tests/rl/test_curriculum.py::test_the_next_lesson_begins_in_every_environment"),
+    Mutant("open-forget-gates", "training/_model.py", "bias[self.hidden_size : 2 * self.hidden_size] += amount", "bias[: self.hidden_size] += amount", "tests/training/test_model.py::test_forget_gates_begin_open"),
+    Mutant("gain-of-the-head", "training/_model.py", "nn.init.orthogonal_(self.head.weight, math.sqrt(2))", "nn.init.orthogonal_(self.head.weight)", "tests/training/test_model.py::test_a_head_is_a_relu_layer_before_the_readout"),
+    Mutant("steps-of-chaos", "scopes/_lyapunov.py", "steps - discard < ENOUGH_FOR_CHAOS", "steps - discard <= ENOUGH_FOR_CHAOS", f"{LYAPUNOV}::test_a_few_steps_are_too_few_to_call_it_chaos"),
     Mutant("rl-pieces", "rl/_pieces.py", "begins[:, 0] = True", "begins[:, -1] = True", f"{PPO}::test_pieces_hold_every_frame_once_and_begin_where_episodes_do"),
 ]
 
