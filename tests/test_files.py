@@ -14,7 +14,7 @@ from mnemoscope.cli import main
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination, Finding
 
-pytestmark = pytest.mark.timeout(240)  # instead of waiting for the other end of a FIFO for ever
+pytestmark = pytest.mark.timeout(240)  # instead of waiting forever for the other end of a FIFO
 
 
 @pytest.fixture(scope="module")

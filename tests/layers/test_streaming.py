@@ -297,8 +297,8 @@ def test_a_million_steps_neither_grow_nor_drift(kind: type) -> None:
 def test_a_state_taken_apart_once_is_that_of_the_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What calls on a GPU leave for the next one without gradients, tried on the CPU."""
     torch.manual_seed(0)
-    layer, x = getattr(layers, name)(3, 5, num_layers=2), torch.randn(6, 2, 3)
-    other = getattr(layers, name)(3, 5, num_layers=2)
+    layer, x = getattr(layers, name)(3, 5), torch.randn(6, 2, 3)
+    other = getattr(layers, name)(3, 5)
     finals: list[Any] = []
     stack_layers = _base.stack_layers
     monkeypatch.setattr(_base, "stack_layers", lambda states: finals.append(states) or stack_layers(states))
@@ -315,7 +315,7 @@ def test_a_state_taken_apart_once_is_that_of_the_layers(name: str, monkeypatch: 
         found = layer(x, state)
         for ours, theirs in zip(leaves(found), leaves(truth), strict=True):
             assert torch.equal(ours, theirs)
-        weights = [layer.weights(index) for index in range(2)]
+        weights = [layer.weights(0)]
         assert layer._first_states(state, weights, x, None)[0] is mine[0]
 
         # Any change of the state, the layer or the batch, and a call with gradients, takes the stacked state.
@@ -327,3 +327,29 @@ def test_a_state_taken_apart_once_is_that_of_the_layers(name: str, monkeypatch: 
             layer._first_states(state, weights, x[:, :1], None)
         h.s = h.s + 1
         assert torch.equal(layer._first_states(state, weights, x, None)[0].s, h.s[0])
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+@pytest.mark.parametrize("part", ["h", "c", "s", "values", "relevance"])
+@pytest.mark.parametrize("name", ["RelRNN", "RelLSTM", "MemLSTM"])
+def test_a_write_into_a_state_is_seen_by_the_next_call(
+    name: str, part: str, num_layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not the call before has left its layers' states for it."""
+    layer, x = getattr(layers, name)(3, 5, num_layers=num_layers), torch.randn(6, 2, 3)
+    if part == "c" and "c" not in layer.state_names:
+        pytest.skip("it has no c")
+    finals: list[Any] = []
+    stack_layers = _base.stack_layers
+    monkeypatch.setattr(_base, "stack_layers", lambda states: finals.append(states) or stack_layers(states))
+    found = []
+    with torch.no_grad():
+        for keep in (False, True):
+            state = layer(x)[1]
+            if keep:
+                layer.keep_parts(state, finals[-1])
+            h, *c = state if isinstance(state, tuple) else (state,)
+            written = {"h": h, "c": c[0] if c else None, "s": h.s, **h.memory._asdict()}
+            written[part].zero_()
+            found.append(layer(x, state)[0])
+    assert torch.equal(*found)

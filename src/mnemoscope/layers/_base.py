@@ -387,7 +387,7 @@ class Layer(Described, Unquantized, Recurrence):
         return state
 
     def keep_parts(self, presented: State, finals: list[State]) -> None:
-        """Let the next call without gradients find the states of the layers that a state on a GPU was made of."""
+        """Let the next call without gradients find the layer's state that a state on a GPU is a view of."""
 
     def map_visible(self, fn: Callable[[Tensor], Tensor], state: State) -> State:
         """Apply `fn` to h, or h and c, of a state in the form that the layer works with."""

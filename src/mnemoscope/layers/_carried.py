@@ -109,7 +109,7 @@ class CarryingTensor(Tensor):
     made: Any = None
     """What the step that made it leaves for the next one (`_streaming.py`)."""
     parts: Any = None
-    """The states of the layers that it was stacked from, for the next call without gradients (`_memory_layer.py`)."""
+    """The layer's state that it is a view of, for the next call without gradients (`_memory_layer.py`)."""
 
     @classmethod
     def __torch_function__(

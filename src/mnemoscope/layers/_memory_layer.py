@@ -26,7 +26,7 @@ def may_keep_parts(tensor: Tensor) -> bool:
 
 
 class Parts(NamedTuple):
-    """The states of a stack's layers, and the state that was made of them: h carries s and memory, c is an LSTM's."""
+    """The state of a layer that is no stack, and what was made of it: h carries s and memory, c is an LSTM's."""
 
     layer: Layer
     states: list[State]
@@ -142,7 +142,8 @@ class MemoryLayer(Layer):
         return present_state(state)
 
     def keep_parts(self, presented: State, finals: list[State]) -> None:
-        if may_keep_parts(finals[0].s):
+        # Of one layer they are views of each other: a write in place is seen in both. A stack is a copy.
+        if len(finals) == 1 and may_keep_parts(finals[0].s):
             c = presented[1] if len(self.state_names) > 1 else None
             carrier = presented if c is None else presented[0]
             carrier.parts = Parts(self, finals, carrier.s, carrier.memory, c)
