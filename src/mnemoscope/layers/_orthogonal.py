@@ -284,25 +284,17 @@ def _rotation_layers(layout: str, n: int, rotations: int | None) -> int:
 def rotation(angles: Tensor, layout: str) -> Tensor:
     """Return the orthogonal matrix Q (n, n) of layers of Givens rotations by angles (layers, n / 2), first to last."""
     layers, pairs = angles.shape
-    q = torch.eye(2 * pairs, device=angles.device, dtype=angles.dtype)
+    n = 2 * pairs
+    q = torch.eye(n, device=angles.device, dtype=angles.dtype)
     for k in range(layers):
-        first, second = (i.to(angles.device) for i in _pairs(2 * pairs, k, layout))
-        cos = torch.cos(angles[k])[:, None]
-        sin = torch.sin(angles[k])[:, None]
-        a = q[first]  # (n / 2, n)
-        b = q[second]
-        q = torch.empty_like(q).index_copy(0, first, cos * a - sin * b).index_copy(0, second, sin * a + cos * b)
+        # A layer rotates rows at distance 2^k, or neighbors, in every second layer the neighbors across those pairs.
+        distance = 1 << k if layout == "fft" else 1
+        shift = 0 if layout == "fft" else k % 2
+        a, b = q.roll(-shift, 0).view(-1, 2, distance, n).unbind(1)
+        cos = torch.cos(angles[k]).view(-1, distance, 1)
+        sin = torch.sin(angles[k]).view(-1, distance, 1)
+        q = torch.stack([cos * a - sin * b, sin * a + cos * b], 1).view(n, n).roll(shift, 0)
     return q
-
-
-def _pairs(n: int, layer: int, layout: str) -> tuple[Tensor, Tensor]:
-    """Return the coordinates that a layer of rotations pairs: at distance 2^layer, or neighbours, shifted by turns."""
-    coordinates = torch.arange(n)
-    if layout == "fft":
-        first = coordinates[(coordinates >> layer) & 1 == 0]
-        return first, first + (1 << layer)
-    first = coordinates[layer % 2 :: 2]
-    return first, (first + 1) % n
 
 
 def parameter_groups(model: nn.Module, lr: float, slow: float = 0.1) -> list[dict[str, Any]]:
