@@ -30,7 +30,7 @@ def make_layer(name: str, hidden_size: int, device: str = "cpu") -> nn.Module:
 def forward_backward(layer: nn.Module, T: int, batch: int, device: str = "cpu") -> Callable[[], None]:
     """Return a call that runs forward and backward once, with a dense gradient at every output, as a loss gives it."""
     x = torch.randn(T, batch, INPUT_SIZE, device=device)
-    grad_output = torch.randn(T, batch, layer.hidden_size, device=device)
+    grad_output = torch.randn_like(layer(x)[0])
 
     def call() -> None:
         layer.zero_grad(set_to_none=True)
