@@ -233,6 +233,24 @@ def test_bfloat16_is_close_to_float32(launched, name):
     assert relative(output, truth) < 5e-2
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_backward_pass_inside_autocast_is_not_rounded(launched, name):
+    layer = calm(LAYERS[name](5, 64, device=DEVICE))
+    x = torch.randn(20, 3, 5, device=DEVICE)
+    weights = [p for name, p in layer.named_parameters() if "ih" not in name]  # torch projects the inputs
+
+    def gradients(inside):
+        with torch.autocast(DEVICE, torch.bfloat16):
+            output = layer(x)[0].float().sum()
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=inside):
+            return torch.autograd.grad(output, weights)
+
+    outside = gradients(False)
+    assert launched
+    for ours, expected in zip(gradients(True), outside, strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
 @pytest.mark.parametrize("layer", [ms.RelRNN, ms.RelLSTM, ms.MemRNN, ms.MemLSTM])
 def test_queries_and_keys_of_any_size(launched, layer):
     """float32 has lost some digits of a small sum of large numbers."""

@@ -237,6 +237,22 @@ def test_autocast_computes_in_single_precision_and_gives_gradients_back() -> Non
 
 
 @compiled
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_backward_pass_inside_autocast_is_not_rounded(name: str) -> None:
+    layer, x = make(name, dtype=torch.float32), sequence(dtype=torch.float32)
+    weights = [p for name, p in layer.named_parameters() if "ih" not in name]  # torch projects the inputs
+
+    def gradients(inside: bool) -> tuple[Tensor, ...]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = layer(x)[0].float().sum()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inside):
+            return torch.autograd.grad(output, weights)
+
+    for ours, expected in zip(gradients(inside=True), gradients(inside=False), strict=True):
+        assert torch.equal(ours, expected)
+
+
+@compiled
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "RelRNN", "MemRNN"])
 def test_results_are_the_same_bits_twice_and_on_any_number_of_threads(name: str) -> None:
     layer, x = make(name, dtype=torch.float32), sequence(9, 13, 2, dtype=torch.float32)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnemoscope.kernels._operator import NAMESPACE, Operator
+from mnemoscope.kernels._operator import NAMESPACE, Operator, without_autocast
 from mnemoscope.torch_internals import any_requires_grad, apply_function, below_autograd
 
 Gradients = tuple[Tensor | None, ...]
@@ -148,7 +148,9 @@ class Derivative:
             return outputs
 
         def backward(ctx: Any, *grads: Any) -> Any:
-            return self.backward(SavedRun(self, ctx), *grads[: self._count])
+            run = SavedRun(self, ctx)
+            with without_autocast(run.results[0]):  # which would round the products that give the weights' gradients
+                return self.backward(run, *grads[: self._count])
 
         # Made by its name, which is the node's in a graph and in a profile.
         name = self.operator.name.removesuffix("_forward").capitalize()

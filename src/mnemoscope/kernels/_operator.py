@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, get_type_hints
 
@@ -29,6 +30,7 @@ NAMESPACE = "mnemoscope"
 OPERATORS: dict[str, Operator[Any, Any]] = {}
 _listeners: list[Callable[[Operator[Any, Any]], None]] = []
 
+_NOTHING = nullcontext()
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -36,6 +38,12 @@ Result = TypeVar("Result")
 def _fields(group: Any) -> tuple[str, ...] | None:
     """The fields of a NamedTuple type; None for any other annotation."""
     return getattr(group, "_fields", None)
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Inside, products are made in the precision of their factors: that of a run was chosen before it began."""
+    device = tensor.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _NOTHING
 
 
 class Operator(Generic[Parameters, Result]):
@@ -102,6 +110,10 @@ class Operator(Generic[Parameters, Result]):
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         flat = self.flatten(*args, **kwargs)
+        with without_autocast(flat[self._placed]):
+            return self._call(flat)
+
+    def _call(self, flat: Sequence[Any]) -> Result:
         if torch.compiler.is_compiling() or not self._needs_no_dispatcher(flat):
             outputs = self.overload(*flat)
         elif self.differentiable is not None and torch.is_grad_enabled() and any_requires_grad(*flat):
