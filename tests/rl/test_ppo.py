@@ -46,6 +46,18 @@ def test_replay_gap_sees_a_memory_that_is_not_reset(monkeypatch):
     assert agent.figures()["replay_gap"] > 1e-4
 
 
+def test_advantages_are_normalized_unless_told_otherwise():
+    """At the first minibatch all ratios are 1: without entropy and values the loss is minus the mean advantage."""
+    losses = {}
+    for normalize in (True, False):
+        agent = learner(Walks(), entropy=0.0, value=0.0, normalize_advantages=normalize, precision="64-true")
+        rollout = agent.play()
+        rollout = dataclasses.replace(rollout, advantages=1e-4 * rollout.advantages + 1e-3)
+        losses[normalize], _ = agent.loss(rollout, torch.arange(agent.config.envs))
+    assert abs(losses[True].item()) < 1e-9
+    torch.testing.assert_close(losses[False], -rollout.advantages.mean(), rtol=1e-9, atol=0)
+
+
 def test_pieces_hold_every_frame_once_and_begin_where_episodes_do():
     starts = torch.rand(11, 5, generator=torch.Generator().manual_seed(0)) < 0.3
     pieces = cut(starts)

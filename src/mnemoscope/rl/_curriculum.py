@@ -58,7 +58,7 @@ class CurriculumFleet(Fleet):
 
     def step(self, actions: np.ndarray) -> Transition:
         transition = self._fleet.step(actions)
-        self._succeeded.extend(success for _, _, success in self._episodes.add(transition))
+        self._succeeded.extend(success for _, _, success in self._episodes.add(transition).values())
         self._frames += self.num_envs
         is_last = self.lesson == len(self._lessons) - 1
         passed = len(self._succeeded) == WINDOW and np.mean(self._succeeded) >= PASSED

@@ -33,16 +33,15 @@ class Episodes:
         self.success = success
         self._return = np.zeros(rows)
         self._length = np.zeros(rows, np.int64)
-        self.row: list[int] = []
 
-    def add(self, transition: Transition) -> list[list[float]]:
-        """Count a step; return (return, length, success) of every episode that ended with it, `row` says where."""
+    def add(self, transition: Transition) -> dict[int, list[float]]:
+        """Count a step; return (return, length, success) of the episodes that ended with it, by row."""
         self._return += transition.reward
         self._length += 1
-        self.row = transition.done.nonzero()[0].tolist()
-        ended = [self._so_far(row) for row in self.row]
-        self._return[self.row] = 0.0
-        self._length[self.row] = 0
+        rows = transition.done.nonzero()[0].tolist()
+        ended = {row: self._so_far(row) for row in rows}
+        self._return[rows] = 0.0
+        self._length[rows] = 0
         return ended
 
     def too_long(self, limit: int) -> dict[int, list[float]]:
@@ -152,7 +151,7 @@ def _means(
     with torch.no_grad():
         while any(share):
             ended = count.add(step())
-            for row, episode in zip(count.row, ended, strict=True):
+            for row, episode in ended.items():
                 if share[row]:
                     share[row] -= 1
                     found.append(episode)

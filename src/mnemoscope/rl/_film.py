@@ -81,8 +81,6 @@ def _play(policy: Policy, fleet: Fleet, observation: Any, generator: torch.Gener
             episode.cue.append(len(episode.actions))
         if attended is not None and episode.attention is not None:
             episode.attention.append(_by_step(attended[0]))
-        if policy.memoryless:
-            state = policy.initial_state(1)
         probabilities = split_outputs(output)[0].exp().cpu()
         action = int(torch.multinomial(probabilities[0], 1, generator=generator))
         transition = fleet.step(np.array([action]))

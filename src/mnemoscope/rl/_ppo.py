@@ -26,6 +26,7 @@ from mnemoscope.rl._evaluation import Episodes, play_episodes
 from mnemoscope.rl._pieces import cut, first_states
 from mnemoscope.rl._play import Frame, Player
 from mnemoscope.rl._policy import Policy, split_outputs
+from mnemoscope.schema import added_later
 from mnemoscope.training import Learner, LoopConfig, require, select_device
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ class PPOConfig(LoopConfig):
     """Weight of the loss of the values."""
     bootstrap_truncated: bool = True
     """Whether an episode that a limit of time cut off counts on with its value there; else it counts as ended."""
+    normalize_advantages: bool = added_later(True)
+    """Whether advantages are shifted and scaled to mean 0 and variance 1 in each minibatch. Where rewards are rare
+    most minibatches have none, and their noise is scaled up."""
     memoryless: bool = False
     """Whether the memory is reset at every step: the same network without memory, to compare with."""
     evaluate_episodes: int = 200
@@ -160,24 +164,20 @@ class PPOLearner(Learner):
 
     def update(self) -> tuple[Tensor, Tensor]:
         rollout = self.play()
-        losses, norms = [], []
-        gaps: list[Tensor] = []
-        statistics = []
+        losses, norms, statistics = [], [], []
         for _ in range(self.config.epochs):
             for rows in torch.randperm(self.config.envs).chunk(self.config.minibatches):
-                loss, about = self.loss(rollout, rows)
-                if not gaps:
-                    gaps.append(about["replay_gap"])
+                loss, found = self.loss(rollout, rows)
                 self._optimizer.zero_grad()
                 loss.backward()
                 norms.append(clip_grad_norm_(self.model.parameters(), self.config.clip or math.inf))
                 self._optimizer.step()
                 losses.append(loss.detach())
-                statistics.append(about)
+                statistics.append(found)
         self.advance_schedule()
         names = ("entropy", "value_loss", "kl", "clipped")
-        self._last = {name: float(torch.stack([about[name] for about in statistics]).mean()) for name in names}
-        self._last["replay_gap"] = float(gaps[0])
+        self._last = {name: float(torch.stack([found[name] for found in statistics]).mean()) for name in names}
+        self._last["replay_gap"] = float(statistics[0]["replay_gap"])  # later, the policy is no longer that of play
         return torch.stack(losses).mean(), torch.stack(norms).mean()
 
     def play(self) -> Rollout:
@@ -188,7 +188,7 @@ class PPOLearner(Learner):
         for _ in range(self.steps):
             frame = self.player.step(bootstrap=self.config.bootstrap_truncated)
             transition = frame.transition
-            self.recent.extend(self.episodes.add(transition))
+            self.recent.extend(self.episodes.add(transition).values())
             reward = torch.tensor(transition.reward).to(frame.value)
             if frame.final_value is not None:
                 rows = torch.from_numpy(transition.truncated.nonzero()[0])
@@ -198,7 +198,7 @@ class PPOLearner(Learner):
 
         values = torch.stack([frame.value for frame in frames])
         ends = torch.from_numpy(np.stack([frame.transition.done for frame in frames])).to(values.device)
-        gains = advantages(
+        found = advantages(
             torch.stack(rewards), values, ends, self.player.value(), self.config.gamma, self.config.gae_lambda
         )
         return Rollout(
@@ -208,12 +208,12 @@ class PPOLearner(Learner):
             torch.stack([frame.action for frame in frames]),
             torch.stack([frame.log_probability for frame in frames]),
             values,
-            gains,
-            gains + values,
+            advantages=found,
+            returns=found + values,
         )
 
     def loss(self, rollout: Rollout, rows: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of some environments' part of a rollout, and what else is worth knowing about it."""
+        """Return the loss of some environments' part of a rollout, and statistics by name."""
         # Their pieces, replayed.
         pieces = cut(rollout.starts[:, rows])
         step, row = pieces.frames // len(rows), rows[pieces.frames % len(rows)]
@@ -228,26 +228,27 @@ class PPOLearner(Learner):
         log_probability = log_probabilities.gather(-1, of_frames(rollout.actions)[:, None]).squeeze(-1)
 
         # The clipped objective, the loss of the values, the entropy.
-        gain = of_frames(rollout.advantages)
-        gain = (gain - gain.mean()) / (gain.std(correction=0) + 1e-8)
+        advantage = of_frames(rollout.advantages)
+        if self.config.normalize_advantages:
+            advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
         log_ratio = log_probability - of_frames(rollout.log_probabilities)
         ratio = log_ratio.exp()
         clipped = ratio.clamp(1 - self.config.clip_range, 1 + self.config.clip_range)
-        policy_loss = -torch.minimum(ratio * gain, clipped * gain).mean()
+        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
         value_loss = 0.5 * (values - of_frames(rollout.returns)).square().mean()
         entropy = -(log_probabilities.exp() * log_probabilities).sum(-1).mean()
         loss = policy_loss + self.config.value * value_loss - self.config.entropy * entropy
 
         with torch.no_grad():
             value_gap = (values - of_frames(rollout.values)).abs().max()
-            about = {
+            statistics = {
                 "entropy": entropy.detach(),
                 "value_loss": value_loss.detach(),
                 "kl": (ratio - 1 - log_ratio).mean(),
                 "clipped": (ratio != clipped).to(ratio).mean(),
                 "replay_gap": torch.maximum(log_ratio.abs().max(), value_gap),
             }
-        return loss, about
+        return loss, statistics
 
     def figures(self) -> dict[str, float]:
         """Return how play went: frames so far, the lesson, and the means over the last 100 episodes that ended."""
