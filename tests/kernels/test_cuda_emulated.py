@@ -47,6 +47,7 @@ def emulated(monkeypatch):
     monkeypatch.setattr(_dispatch, "backend_supports", supports)
     monkeypatch.setattr(_fused, "_starts_from_zero", lambda xp: True)
     monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)  # CPU tensors, but not the CPU kernels
+    monkeypatch.setattr(kernels, "operator_may_project", lambda x, lengths: not kernels.is_recording(lengths))
     for operator in OPERATORS.values():
         if "cuda" in operator.backends:
             monkeypatch.setitem(operator.backends, "cpu", operator.backends["cuda"])

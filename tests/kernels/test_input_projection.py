@@ -62,6 +62,66 @@ def test_second_derivative(name) -> None:
     assert torch.autograd.gradgradcheck(lambda x, _: layer(x)[0], (x, weight))
 
 
+@pytest.fixture
+def by_operator(monkeypatch):
+    """Operators project their inputs, as on a GPU."""
+    monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)
+    monkeypatch.setattr(kernels, "operator_may_project", lambda *_: True)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "GRU"])
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"num_layers": 2, "bidirectional": True}], ids=str)
+@pytest.mark.parametrize("wanted", [True, False], ids=["by x", "not by x"])
+def test_projection_by_the_operator_gives_the_same_results(name, options, wanted, by_operator, monkeypatch) -> None:
+    torch.manual_seed(0)
+    layer = getattr(ms, name)(3, 7, batch_first=True, dtype=torch.float64, **options)
+    x = torch.randn(5, 11, 3, dtype=torch.float64)
+    found = gradients(layer, x, None, wanted)
+    monkeypatch.setattr(kernels, "operator_may_project", lambda *_: False)
+    assert agree(found, gradients(layer, x, None, wanted), 1e-12)
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU", "RelRNN"])
+def test_second_derivative_through_a_projection_by_the_operator(name, by_operator) -> None:
+    torch.manual_seed(0)
+    layer = getattr(ms, name)(2, 3, dtype=torch.float64)
+    x = torch.randn(4, 2, 2, dtype=torch.float64, requires_grad=True)
+    inputs = (x, layer.weight_ih_l0, layer.bias_ih_l0, layer.weight_hh_l0)
+    assert torch.autograd.gradgradcheck(lambda x, *_: layer(x)[0], inputs)
+
+
+def test_a_projection_by_the_operator_is_not_kept_for_the_backward_pass(by_operator) -> None:
+    """What is saved has the inputs' width, not that of their projection."""
+    layer, x = ms.RNN(3, 20, nonlinearity="relu"), torch.randn(50, 4, 3)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        layer(x)
+    assert sorted(kept)[-2:] == [x.numel(), 50 * 4 * 20]  # x and h
+
+
+def test_a_frozen_projection_by_the_operator(by_operator) -> None:
+    layer, x = ms.LSTM(3, 5), torch.randn(4, 2, 3)
+    for name in ("weight_ih_l0", "bias_ih_l0"):
+        getattr(layer, name).requires_grad_(False)
+    layer(x)[0].sum().backward()
+    assert layer.weight_ih_l0.grad is None
+    assert layer.bias_ih_l0.grad is None
+    assert layer.bias_hh_l0.grad.abs().sum() > 0
+    assert layer.weight_hh_l0.grad.abs().sum() > 0
+
+
+def test_a_projection_by_the_operator_under_transforms_and_profiles(by_operator) -> None:
+    """What torch's dispatcher must see is projected before the operator."""
+    layer, x = ms.LSTM(3, 5), torch.randn(4, 2, 3)
+    expected = layer(x)[0]
+    with torch.profiler.profile():
+        torch.testing.assert_close(layer(x)[0], expected)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x)[0], expected)
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(x)[0], expected)
+
+
 def test_wide_inputs_and_large_layers_are_projected_before_the_kernel() -> None:
     x, V = torch.randn(4, 2, 10), torch.randn(64, 16)
     assert kernels.should_fuse_projection(x, V, None)

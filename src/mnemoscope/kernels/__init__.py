@@ -52,9 +52,9 @@ from mnemoscope.kernels._fused import (
     rnn,
     sab,
 )
-from mnemoscope.kernels._input_projection import pack_projection, should_fuse_projection
+from mnemoscope.kernels._input_projection import operator_may_project, pack_projection, should_fuse_projection
 from mnemoscope.kernels._naive import active_rows, masked
-from mnemoscope.kernels._operator import operator, register_cuda_cell
+from mnemoscope.kernels._operator import Projection, operator, register_cuda_cell
 from mnemoscope.kernels._operators import (
     AttentionOptions,
     AttentionState,
@@ -77,6 +77,7 @@ __all__ = [
     "CarriedMemory",
     "CudnnWeights",
     "Gradients",
+    "Projection",
     "RecordedRun",
     "SabOptions",
     "SavedRun",
@@ -103,6 +104,7 @@ __all__ = [
     "masked",
     "needs_grad",
     "operator",
+    "operator_may_project",
     "pack_projection",
     "portable_dtype",
     "rac",

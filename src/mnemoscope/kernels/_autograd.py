@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnemoscope.kernels._operator import NAMESPACE, Operator, without_autocast
+from mnemoscope.kernels._operator import NAMESPACE, Operator, Projection, without_autocast
 from mnemoscope.torch_internals import any_requires_grad, apply_function, below_autograd
 
 Gradients = tuple[Tensor | None, ...]
@@ -32,10 +32,9 @@ class SavedRun:
         results: the operator's results, as far as they were saved.
     """
 
-    def __init__(self, derivative: Derivative, ctx: Any) -> None:
+    def __init__(self, derivative: Derivative, saved: Sequence[Any], needs_input_grad: Sequence[bool]) -> None:
         self.derivative = derivative
-        self._needs_input_grad = ctx.needs_input_grad
-        saved = (*ctx.constants, *ctx.saved_tensors)  # asked for once: a checkpoint gives them once
+        self._needs_input_grad = needs_input_grad
         self._flat = derivative.pick_arguments(saved)
         self.arguments = derivative.Arguments(*derivative.operator.unflatten(self._flat))
         self.results = derivative.Results(*saved[len(self._flat) :])
@@ -113,14 +112,18 @@ class Derivative:
         self.Results = _named_tuple("Results", saves)
         self.Gradients = _named_tuple("Gradients", tuple(operator.arguments))
         operator.differentiable = apply_function(self._function(operator.run_backend))
+        operator.projecting = apply_function(self._projecting_function())
         _library.impl(operator.name, self._above_autograd(), "Autograd")
 
-    def save(self, ctx: Any, inputs: tuple[Any, ...], outputs: Any) -> None:
-        """Save what the backward pass reads."""
+    def save(self, ctx: Any, inputs: tuple[Any, ...], outputs: Any, projection: Projection | None = None) -> None:
+        """Save what the backward pass reads. A projection is saved in place of xp."""
         several = len(self.operator.results) > 1
         results = outputs if several else (outputs,)
         ctx.constants = tuple(compress(inputs, self._is_constant))
-        ctx.save_for_backward(*compress(inputs, self._is_tensor), *[results[i] for i in self._saved_indices])
+        tensors = tuple(compress(inputs, self._is_tensor))
+        if projection is not None:
+            tensors = (*projection, *tensors[1:])
+        ctx.save_for_backward(*tensors, *[results[i] for i in self._saved_indices])
         if several:
             ctx.mark_non_differentiable(*results[self._count :])
             ctx.set_materialize_grads(False)
@@ -148,10 +151,38 @@ class Derivative:
             return outputs
 
         def backward(ctx: Any, *grads: Any) -> Any:
-            run = SavedRun(self, ctx)
+            saved = (*ctx.constants, *ctx.saved_tensors)  # asked for once: a checkpoint gives them once
+            run = SavedRun(self, saved, ctx.needs_input_grad)
             with without_autocast(run.results[0]):  # which would round the products that give the weights' gradients
                 return self.backward(run, *grads[: self._count])
 
+        return self._make_function(forward, backward)
+
+    def _projecting_function(self) -> type[torch.autograd.Function]:
+        """Return the function of autograd that projects the inputs, too: of a `Projection` and what is behind xp."""
+        fields = len(Projection._fields)
+
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            projection = Projection(*inputs[:fields])
+            with below_autograd():
+                flat = (projection.project(), *inputs[fields:])
+                outputs = self.operator.run_backend(*flat)
+            self.save(ctx, flat, outputs, projection)
+            return outputs
+
+        def backward(ctx: Any, *grads: Any) -> Any:
+            tensors = ctx.saved_tensors
+            projection = Projection(*tensors[:fields])
+            with without_autocast(projection.x):
+                xp = projection.project() if torch.is_grad_enabled() else None  # a first derivative does without it
+                needs = (True, *ctx.needs_input_grad[fields:])
+                run = SavedRun(self, (*ctx.constants, xp, *tensors[fields:]), needs)
+                dxp, *rest = self.backward(run, *grads[: self._count])
+                return (*_projection_gradients(projection, dxp, ctx.needs_input_grad), *rest)
+
+        return self._make_function(forward, backward)
+
+    def _make_function(self, forward: Callable, backward: Callable) -> type[torch.autograd.Function]:
         # Made by its name, which is the node's in a graph and in a profile.
         name = self.operator.name.removesuffix("_forward").capitalize()
         methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
@@ -168,6 +199,18 @@ def register_derivative(
 def rows(t: Tensor) -> Tensor:
     """Return all rows below each other; torch cannot batch a flatten (`is_grads_batched`)."""
     return t.reshape(-1, t.shape[-1])
+
+
+def _projection_gradients(projection: Projection, dxp: Tensor | None, needs: Sequence[bool]) -> Gradients:
+    """Return the gradients of a projection's fields from that of xp; `needs` says which are asked for."""
+    if dxp is None:
+        return (None, None, None, None)
+    needs_dx, needs_dU, *needs_db = needs[:4]
+    flat = rows(dxp)
+    dx = dxp @ projection.U if needs_dx else None
+    dU = flat.T @ rows(projection.x) if needs_dU else None
+    db = flat.sum(0) if any(needs_db) else None
+    return (dx, dU, *[db if needed else None for needed in needs_db])
 
 
 def weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from mnemoscope.kernels import _derivatives as _derivatives  # registers the ope
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels import _portable as _portable
 from mnemoscope.kernels import _state_gradients
+from mnemoscope.kernels._operator import Projection
 from mnemoscope.torch_internals import dispatches_plainly
 
 
@@ -36,6 +37,16 @@ def _contiguous_memory(dtype: torch.dtype, memory: op.CarriedMemory) -> op.Carri
         counted = counted.detach()
     values, keys, relevance = contiguous(dtype, memory.values0, memory.keys0, counted)
     return op.CarriedMemory(values, keys, memory.origin0.contiguous(), relevance, memory.clock0.contiguous())
+
+
+def _ready(dtype: torch.dtype, xp: Tensor | Projection) -> Any:
+    """Return xp contiguous and in the dtype of the loop; a projection is so by itself."""
+    return xp if isinstance(xp, Projection) else contiguous(dtype, xp)[0]
+
+
+def _tensors(xp: Tensor | Projection) -> tuple[Any, ...]:
+    """Return the tensors of xp, of which the first is (T, B, ...). While runs are recorded, that is xp itself."""
+    return xp if isinstance(xp, Projection) else (xp,)
 
 
 def _starts_from_zero(xp: Tensor) -> bool:
@@ -84,27 +95,43 @@ def last_valid_state(states: Tensor, first: Tensor | None, lengths: Tensor | Non
 
 
 def rnn(
-    dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor | None, b: Tensor | None, phi: str, lengths: Tensor | None
+    dtype: torch.dtype,
+    xp: Tensor | Projection,
+    V: Tensor,
+    h0: Tensor | None,
+    b: Tensor | None,
+    phi: str,
+    lengths: Tensor | None,
 ) -> Tensor:
     """Return h (T, B, n), h_t = phi(xp_t + V h_{t-1})."""
-    h0 = _first_state(h0, xp, V.shape[0], absent=_starts_from_zero(xp))
-    xp, V, h0, b = contiguous(dtype, xp, V, h0, b)
-    h = op.rnn_forward(xp, V, h0, b, phi, lengths)
+    xp = _ready(dtype, xp)
+    x, *_ = _tensors(xp)
+    h0 = _first_state(h0, x, V.shape[0], absent=_starts_from_zero(x))
+    V, h0, b = contiguous(dtype, V, h0, b)
+    h = op.rnn_forward.of(xp, V, h0, b, phi, lengths)
     if _state_gradients.is_recording(lengths):
-        _state_gradients.record(h, (xp, h), _state_gradients.through_matrix(V))
+        _state_gradients.record(h, (x, h), _state_gradients.through_matrix(V))
     return h
 
 
 def lstm(
-    dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor | None, c0: Tensor | None, lengths: Tensor | None
+    dtype: torch.dtype,
+    xp: Tensor | Projection,
+    V: Tensor,
+    h0: Tensor | None,
+    c0: Tensor | None,
+    lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return h (T, B, n) and c_T (B, n)."""
-    h0 = _first_state(h0, xp, V.shape[0] // 4, absent=_starts_from_zero(xp))
-    c0 = _first_state(c0, xp, V.shape[0] // 4, absent=_starts_from_zero(xp))
-    xp, V, h0, c0 = contiguous(dtype, xp, V, h0, c0)
-    run = op.lstm_forward(xp, V, h0, c0, lengths, needs_grad(xp, V, h0, c0))
+    xp = _ready(dtype, xp)
+    x, *rest = _tensors(xp)
+    absent = _starts_from_zero(x)
+    h0 = _first_state(h0, x, V.shape[0] // 4, absent=absent)
+    c0 = _first_state(c0, x, V.shape[0] // 4, absent=absent)
+    V, h0, c0 = contiguous(dtype, V, h0, c0)
+    run = op.lstm_forward.of(xp, V, h0, c0, lengths, needs_grad(x, *rest, V, h0, c0))
     if _state_gradients.is_recording(lengths):
-        _state_gradients.record(run.h, (xp, run.h), _state_gradients.through_matrix(V))
+        _state_gradients.record(run.h, (x, run.h), _state_gradients.through_matrix(V))
     return run.h, run.c_T
 
 
@@ -131,14 +158,21 @@ def goru(dtype: torch.dtype, xp: Tensor, W: Tensor, h0: Tensor | None, b: Tensor
 
 
 def gru(
-    dtype: torch.dtype, xp: Tensor, V: Tensor, b_hn: Tensor | None, h0: Tensor | None, lengths: Tensor | None
+    dtype: torch.dtype,
+    xp: Tensor | Projection,
+    V: Tensor,
+    b_hn: Tensor | None,
+    h0: Tensor | None,
+    lengths: Tensor | None,
 ) -> Tensor:
     """Return h (T, B, n); xp has b_ih and the part of b_hh that belongs to the gates r and z."""
-    h0 = _first_state(h0, xp, V.shape[1], absent=_starts_from_zero(xp))
-    xp, V, b_hn, h0 = contiguous(dtype, xp, V, b_hn, h0)
-    run = op.gru_forward(xp, V, b_hn, h0, lengths, needs_grad(xp, V, b_hn, h0))
+    xp = _ready(dtype, xp)
+    x, *rest = _tensors(xp)
+    h0 = _first_state(h0, x, V.shape[1], absent=_starts_from_zero(x))
+    V, b_hn, h0 = contiguous(dtype, V, b_hn, h0)
+    run = op.gru_forward.of(xp, V, b_hn, h0, lengths, needs_grad(x, *rest, V, b_hn, h0))
     if _state_gradients.is_recording(lengths):
-        _state_gradients.record(run.h, (xp, run.h), _state_gradients.through_gates(V, run.gates))
+        _state_gradients.record(run.h, (x, run.h), _state_gradients.through_gates(V, run.gates))
     return run.h
 
 
@@ -174,7 +208,7 @@ def _empty_start(
 def attentive(
     dtype: torch.dtype,
     options: op.AttentionOptions,
-    xp: Tensor,
+    xp: Tensor | Projection,
     weights: op.AttentionWeights,
     carried: tuple[op.AttentionState, op.CarriedMemory] | None,
     lengths: Tensor | None,
@@ -187,21 +221,22 @@ def attentive(
         carried: the state and the memory before the first step; None for zeros and an empty memory.
         compiled: by the device's compiled kernels; else by torch's operations (`_portable.py`).
     """
-    (xp,) = contiguous(dtype, xp)
+    xp = _ready(dtype, xp)
+    x, *rest = _tensors(xp)
     weights = op.AttentionWeights(*contiguous(dtype, *weights))
     if carried is None:
-        absent = compiled and options.buffer >= 0 and _starts_from_zero(xp)
-        carried = _empty_start(xp, weights.v.shape[0], options, absent)
+        absent = compiled and options.buffer >= 0 and _starts_from_zero(x)
+        carried = _empty_start(x, weights.v.shape[0], options, absent)
     state, memory = carried
     state = op.AttentionState(*contiguous(dtype, *state))
     memory = _contiguous_memory(dtype, memory)
-    save = needs_grad(xp, *weights, *state, memory.values0, memory.keys0)
+    save = needs_grad(x, *rest, *weights, *state, memory.values0, memory.keys0)
     forward = op.attentive_forward if compiled else op.portable_forward
-    run = forward(xp, weights, state, memory, options, lengths, save)
+    run = forward.of(xp, weights, state, memory, options, lengths, save)
     if _state_gradients.is_recording(lengths):
         backward = op.attentive_backward if compiled else op.portable_backward
         total_gradient = _state_gradients.through_attention(backward, weights, state, memory, options, run)
-        _state_gradients.record(run.h, (xp, run.h, run.s, run.values_T, run.keys_T), total_gradient)
+        _state_gradients.record(run.h, (x, run.h, run.s, run.values_T, run.keys_T), total_gradient)
     return Attended(
         h=run.h,
         s=run.s,

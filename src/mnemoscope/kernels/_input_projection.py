@@ -1,4 +1,4 @@
-"""The kernel can compute U x_t + b per step instead of reading a precomputed projection."""
+"""Who computes the projection U x + b: on the CPU the kernel, step by step; on a GPU the operator that reads it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope.kernels import _state_gradients
+from mnemoscope.torch_internals import dispatches_plainly
 
 # [V, U, b], its gradient and a few gathered rows must stay in a core's own cache.
 _MOST_BYTES = 1 << 20
@@ -30,3 +31,13 @@ def pack_projection(x: Tensor, U: Tensor, bias: Tensor | None, V: Tensor) -> tup
     if bias is None:
         return x, torch.cat([V, U], 1)
     return F.pad(x, (0, 1), value=1.0), torch.cat([V, U, bias[:, None]], 1)
+
+
+def operator_may_project(x: Tensor, lengths: Tensor | None) -> bool:
+    """True if the operator should be given a `Projection` of x instead of U x + b: on a GPU, where host time counts.
+
+    Not while runs are recorded, as above; nor under autocast, which rounds a projection by rules of its own.
+    """
+    if not x.is_cuda or _state_gradients.is_recording(lengths) or torch.is_autocast_enabled("cuda"):
+        return False
+    return not torch.compiler.is_compiling() and dispatches_plainly()

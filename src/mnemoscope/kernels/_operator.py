@@ -23,6 +23,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from mnemoscope.torch_internals import any_requires_grad, are_plain, below_autograd, dispatches_plainly
 
@@ -46,6 +47,23 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _NOTHING
 
 
+class Projection(NamedTuple):
+    """U x + b_ih + b_hh of a whole sequence, made by the operator that reads it: autograd sees one function of both.
+
+    x (T, B, E), U (Gn, E), b_ih and b_hh (Gn) or None; in the dtype in which the operator runs.
+    """
+
+    x: Tensor
+    U: Tensor
+    b_ih: Tensor | None
+    b_hh: Tensor | None
+
+    def project(self) -> Tensor:
+        """Return xp (T, B, Gn), contiguous."""
+        bias = self.b_ih if self.b_ih is None or self.b_hh is None else self.b_ih + self.b_hh
+        return F.linear(self.x, self.U, bias).contiguous()
+
+
 class Operator(Generic[Parameters, Result]):
     """An operator `mnemoscope::<name>`, called with its parameters by position or by keyword.
 
@@ -61,6 +79,7 @@ class Operator(Generic[Parameters, Result]):
         backends: the function of each backend, by the device's type.
         differentiable: from the arguments in the schema's order to the outputs, with a graph; None without a derivative
             (`_autograd.py`).
+        projecting: the same from the fields of a `Projection` and the arguments behind xp.
     """
 
     def __init__(self, allocate: Callable[Parameters, Result]) -> None:
@@ -88,6 +107,7 @@ class Operator(Generic[Parameters, Result]):
         self._placed = next(index for index, hint in enumerate(self.arguments.values()) if hint is Tensor)
         self.backends: dict[str, Callable[..., Result]] = {}
         self.differentiable: Callable[..., Any] | None = None
+        self.projecting: Callable[..., Any] | None = None
         self._several = _fields(self.result) is not None
         self.results = _fields(self.result) or ("h",)
         self.qualified_name = f"{NAMESPACE}::{self.name}"
@@ -122,6 +142,20 @@ class Operator(Generic[Parameters, Result]):
             with below_autograd():
                 return self.run_backend(*flat)
         return self.result(*outputs) if self._several else outputs
+
+    def of(self, xp: Tensor | Projection, *rest: Any) -> Result:
+        """Call the operator with xp, its first argument, given or still to be projected."""
+        call: Callable[..., Result] = self
+        if not isinstance(xp, Projection):
+            return call(xp, *rest)
+        flat = self.flatten(xp.x, *rest)
+        if torch.compiler.is_compiling() or not are_plain(xp, xp.x.is_cuda) or not self._needs_no_dispatcher(flat):
+            return call(xp.project(), *rest)
+        if self.projecting is not None and torch.is_grad_enabled() and any_requires_grad(*xp, *flat):
+            outputs = self.projecting(*xp, *flat[1:])
+            return self.result(*outputs) if self._several else outputs
+        with below_autograd():
+            return self.run_backend(xp.project(), *flat[1:])
 
     def run_backend(self, *flat: Any) -> Result:
         """Run the backend of the first tensor's device, with arguments in the schema's order."""

@@ -124,7 +124,7 @@ class AdditiveAttention(MemoryLayer):
         if choice.compiled and bias is None:
             u, V = self.kernel_inputs(w, x, lengths)
         else:
-            u, V = self.project(w, x), w.weight_hh
+            u, V = self.projection(w, x, lengths), w.weight_hh
         lstm = attention.cell == "lstm"
         carried = h0 = s0 = before = None
         dtype = w.weight_hh.dtype

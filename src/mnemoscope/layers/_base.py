@@ -187,11 +187,20 @@ class Layer(Described, Unquantized, Recurrence):
         """Return the outputs and the last state by cuDNN."""
         raise TypeError(f"{type(self).__name__} names a cell of cuDNN and must say how to call it")
 
-    def kernel_inputs(self, w: Weights, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    def kernel_inputs(
+        self, w: Weights, x: Tensor, lengths: Tensor | None
+    ) -> tuple[Tensor | kernels.Projection, Tensor]:
         """Return what a kernel reads: U x + b and V, or [x, 1] and [V, U, b] if it computes the projection itself."""
-        if not self.unchanged_from(Layer, "project") or not kernels.should_fuse_projection(x, w.weight_hh, lengths):
-            return self.project(w, x), w.weight_hh
-        return kernels.pack_projection(x, w.weight_ih, w.bias_ih + w.bias_hh if self.bias else None, w.weight_hh)
+        if kernels.should_fuse_projection(x, w.weight_hh, lengths) and self.unchanged_from(Layer, "project"):
+            return kernels.pack_projection(x, w.weight_ih, w.bias_ih + w.bias_hh if self.bias else None, w.weight_hh)
+        return self.projection(w, x, lengths), w.weight_hh
+
+    def projection(self, w: Weights, x: Tensor, lengths: Tensor | None) -> Tensor | kernels.Projection:
+        """Return `project` of a sequence, or what a kernel's operator projects by itself."""
+        if not kernels.operator_may_project(x, lengths) or not self.unchanged_from(Layer, "project"):
+            return self.project(w, x)
+        b_ih, b_hh = (w.bias_ih, w.bias_hh) if self.bias else (None, None)
+        return kernels.Projection(x, w.weight_ih, b_ih, b_hh)
 
     def unchanged_from(self, owner: type, *methods: str) -> bool:
         """True if these methods are still the owner's: no kernel may stand in for equations that a subclass changed."""

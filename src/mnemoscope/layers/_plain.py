@@ -148,7 +148,8 @@ class RNN(Gated, TorchInterface):
         if phi == "identity":
             h = kernels.linear(choice.dtype, self.project(w, x), w.weight_hh, state, lengths)
         elif phi == "modrelu":
-            h = kernels.rnn(choice.dtype, self.project(w, x), w.weight_hh, state, w.bias_modrelu, phi, lengths)
+            u = self.projection(w, x, lengths)
+            h = kernels.rnn(choice.dtype, u, w.weight_hh, state, w.bias_modrelu, phi, lengths)
         else:
             u, V = self.kernel_inputs(w, x, lengths)
             h = kernels.rnn(choice.dtype, u, V, state, None, phi, lengths)
@@ -298,7 +299,11 @@ class GRU(Gated, TorchInterface):
             n = self.hidden_size
             b_gates, b_hn = w.bias_hh.split([2 * n, n])
             bias = w.bias_ih + F.pad(b_gates, (0, n))
-        u = project_sequence(x, w.weight_ih, bias)
+        u: Tensor | kernels.Projection
+        if kernels.operator_may_project(x, lengths):
+            u = kernels.Projection(x, w.weight_ih, bias, None)
+        else:
+            u = project_sequence(x, w.weight_ih, bias)
         h = kernels.gru(choice.dtype, u, w.weight_hh, b_hn, state, lengths)
         return h, kernels.last_valid_state(h, state, lengths)
 
