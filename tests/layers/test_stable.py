@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import jacrev
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import GRU, LSTM, RNN, ExpRNN, LinearSystem, MemLSTM, MemRNN
@@ -172,7 +173,42 @@ def test_matrix_products_give_the_projection_of_float32(n, size, seed):
     assert torch.equal(cut_by_products(P, 1.0, onto), P)
     torch.testing.assert_close(P, SpectralBall(1.0)(X), rtol=0, atol=1e-5)
     if float(torch.linalg.matrix_norm(X.double(), ord=2)) < 1 - 1e-6:
-        assert P is X
+        assert torch.equal(P, X)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-30, 1e-3, 0.9])
+def test_matrix_products_change_nothing_far_inside(size):
+    X = size * torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(0))).Q
+    assert torch.equal(cut_by_products(X, 1.0, 1 - 2e-6), X)
+
+
+class Operations(TorchDispatchMode):
+    """Keeps the names of all operations, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_matrix_products_are_all_queued_before_a_gpu_is_waited_for():
+    """`_local_scalar_dense` is a number that Python reads: there is one, at the end."""
+    with Operations() as seen:
+        assert cut_by_products(1.1 * torch.eye(4), 1.0, 1.0) is not None
+    assert "mm" in seen.names
+    assert seen.names.index("_local_scalar_dense") == len(seen.names) - 1
+
+
+@pytest.mark.parametrize("kind", GATED)
+def test_rows_are_projected_on_a_gpu_without_waiting_for_it(kind):
+    """Of a tensor without data nothing can be read: whatever would wait for a GPU fails."""
+    project_(make(kind).to("meta"))
+    ball = RowBalls(0.5, math.inf)
+    weight = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(ball(weight), ball.nearest(weight))  # what a GPU does, and the CPU
 
 
 @pytest.mark.parametrize("bad", [1e30, math.inf, math.nan])

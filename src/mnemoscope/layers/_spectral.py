@@ -1,12 +1,14 @@
 """Singular values of a matrix cut at a radius, by matrix products alone: what a GPU is fast at.
 
 A GPU's singular value decomposition of a matrix of 256 rows takes longer than a hundred updates of the network that it
-belongs to. About seventy products of matrices do the same, for matrices that are not far outside.
+belongs to. About seventy products of matrices do the same, for matrices that are not far outside. The host does not
+wait for them: it goes on to the next update.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -30,26 +32,41 @@ def cut_by_products(matrix: Tensor, radius: float, onto: float) -> Tensor | None
         onto: by this, a little less than `radius`.
 
     Returns:
-        The matrix itself if no singular value is above the radius, up to a relative 1e-8; else a new one in its dtype.
-        None if the largest singular value is, or may be, more than a few times the radius, or not finite.
+        A new matrix in the same dtype: bit for bit the given one if no singular value is above the radius, up to a
+        relative 1e-8. None if the largest singular value is, or may be, more than a few times the radius, or not
+        finite.
     """
     W = matrix.double()
     gram = W.mT @ W
     bound = torch.linalg.matrix_norm(gram @ gram).sqrt() * (1 + 1e-9)  # >= norm^2, and at most n^(1/4) times that
-    largest = float(bound) / radius**2
-    if largest <= 1:
-        return matrix
-    if not largest <= _LARGEST:  # NaN is not
-        return None
+    largest = _read_later(bound / radius**2)
+    scale = bound.clamp(min=radius**2)  # nothing below exceeds 1, wherever the matrix is
 
     # The projector; its trace is the number of singular values above the radius.
     identity = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-    projector = (identity + _sign((gram - radius**2 * identity) / bound, 2 * _RESOLUTION / _LARGEST)) / 2
-    if float(projector.trace()) < 0.5:
-        return matrix
+    projector = (identity + _sign((gram - radius**2 * identity) / scale, 2 * _RESOLUTION / _LARGEST)) / 2
+    is_outside = projector.trace() >= 0.5
 
-    polar = _sign(W / bound.sqrt(), 1 / math.sqrt(_LARGEST))
-    return (W - (W - onto * polar) @ projector).to(matrix.dtype)
+    polar = _sign(W / scale.sqrt(), 1 / math.sqrt(_LARGEST))
+    cut = (W - (W - onto * polar) @ projector).to(matrix.dtype)
+    nearest = torch.where(is_outside, cut, matrix)
+
+    # Only now, when the GPU has its work for this and goes on: what was computed far outside is of no use.
+    return nearest if largest() <= _LARGEST else None  # NaN is not
+
+
+def _read_later(number: Tensor) -> Callable[[], float]:
+    """Return a function that returns a number: it waits for a GPU to get there, but not for what it was asked since."""
+    if number.device.type != "cuda":
+        return lambda: float(number)
+    copy = number.to("cpu", non_blocking=True)
+    arrived = torch.cuda.current_stream(number.device).record_event()
+
+    def read() -> float:
+        arrived.synchronize()
+        return float(copy)
+
+    return read
 
 
 def _sign(matrix: Tensor, lowest: float) -> Tensor:

@@ -46,7 +46,7 @@ def project_(
         for name, ball in _balls(layer, lam, input_bound, forget, lipschitz).items():
             weight = getattr(layer, name)
             nearest = ball.nearest(weight)
-            if not torch.equal(nearest, weight):
+            if weight.device.type != "cpu" or not torch.equal(nearest, weight):  # to compare would wait for a GPU
                 weight.copy_(nearest)
     return layer
 
@@ -117,7 +117,9 @@ class RowBalls(nn.Module):
         return torch.cat(projected).view_as(weight)
 
     def nearest(self, weight: Tensor) -> Tensor:
-        """Return the same as `forward`, for no gradient: only rows outside are looked at closely."""
+        """Return the same as `forward`, for no gradient: on the CPU only rows outside are looked at closely."""
+        if weight.device.type != "cpu":  # to count those rows would wait for the GPU
+            return self(weight)
         nearest = weight.clone()
         gates = nearest.view(len(weight), -1).chunk(len(self.radii))
         for gate, radius in zip(gates, self.radii, strict=True):
@@ -147,7 +149,7 @@ def project_rows(rows: Tensor, radius: float) -> Tensor:
     # The sum of a long row may exceed the target by rounding.
     excess = shrunk.detach().abs().sum(-1, keepdim=True) / target
     projected = (shrunk / excess.clamp(min=1)).to(rows.dtype)
-    return torch.where(moduli.sum(-1, keepdim=True) <= radius, rows, projected)
+    return torch.where(moduli.sum(-1, keepdim=True) > radius, projected, rows)  # a row with a NaN stays
 
 
 def _upcast(weight: Tensor) -> Tensor:
