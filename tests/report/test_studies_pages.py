@@ -134,7 +134,7 @@ def test_figures_are_numbered_and_have_the_same_bytes_twice(tmp_path):
 
 
 def page_of(*charts):
-    cells = [TwoValues("100 %", "99.7 %", "[99, 100] %", "agrees"), TwoValues("OOM", "42", "", "differs")]
+    cells = [TwoValues("100 %", "99.7 %", "[99, 100] %", "agrees"), TwoValues("OOM", "42", "", "differs", EVIL)]
     unknown = [TwoValues("–", "–", "", "unknown"), TwoValues(EVIL, "1")]
     result = StudyResult(
         scale="quick",

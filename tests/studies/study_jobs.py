@@ -29,6 +29,12 @@ def number(*, value: float) -> Mapping[str, Any]:
     return {"value": value, "nothing": float("nan"), "word": "yes", "list": [1.0, float("inf")]}
 
 
+def values_chart(scale, done):
+    """A chart of those numbers that there are."""
+    y = np.array([result["value"] for one in done for result in one.values()])
+    return [Chart("values", "Values", Axis("job"), Axis("value"), (Line("value", np.arange(float(len(y))), y),))]
+
+
 def breaks(*, value: float) -> Mapping[str, Any]:
     raise KeyError(value)
 

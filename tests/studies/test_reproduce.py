@@ -160,6 +160,40 @@ def test_a_failed_job_leaves_the_complete_result(tmp_path):
     assert content(out, study.id) == before
 
 
+def test_a_study_that_got_more_jobs_shows_what_there_is_of_them(tmp_path):
+    """What is not complete replaces a complete result of fewer jobs, if all of these have ended; charts too."""
+    few, more = {("a", "x"): 2.0}, {("a", "x"): 2.0, ("b", "x"): 3.0}
+    out = run(study_jobs.numbers({0: few}, charts=study_jobs.values_chart), tmp_path / "out")
+    study = study_jobs.numbers({0: more}, charts=study_jobs.values_chart)
+    with pytest.raises(KeyboardInterrupt):
+        run(study, out, engine=Killer(0))
+    record = read_record(out / study.id)
+    assert len(record.quick.seeds[0].cells) == len(record.quick.seeds[0].missing) == 1
+    assert record.quick.seeds[0].jobs[1:] == record.quick.seeds[0].missing
+    assert drawn_values(out / study.id) == [2.0]
+
+    # One of the old jobs is missing, too: then the complete result stays.
+    run(study, out)
+    assert drawn_values(out / study.id) == [2.0, 3.0]
+    before = content(out, study.id)
+    shutil.rmtree(out / "runs")
+    with pytest.raises(KeyboardInterrupt):
+        run(study_jobs.numbers({0: {**more, ("c", "x"): 4.0}}), out, engine=Killer(1))
+    assert content(out, study.id) == before
+
+
+def drawn_values(folder):
+    return read_charts(folder)["quick"][0].marks[0].y.tolist()
+
+
+def test_what_is_said_of_a_cell_stands_below_its_number(tmp_path):
+    study = study_jobs.numbers({0: {("a", "x"): 0.5}}, published=table(("a",), ("x",), [[0.5]], percent=True))
+    study = replace(study, cells=lambda scale, done: {("a", "x"): Note("our settings", 0.5, failed=False)})
+    record = read_record(run(study, tmp_path / "out") / study.id)
+    ((_, (cell,)),) = two_values(record, record.quick)[1]
+    assert (cell.ours, cell.remark) == ("50 %", "our settings")
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "letter.txt").write_text("mine")
     study = study_jobs.numbers({0: {("a", "x"): 2.0}})

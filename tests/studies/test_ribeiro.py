@@ -111,9 +111,8 @@ def test_accuracies_and_how_abrupt_they_rise():
     cells = Cells(STUDIES["ribeiro/fig3a"].cells("quick", done))
     assert cells["good", "training accuracy"] == cells["good", "held-out accuracy"] == 1
     assert cells["good", "share of the run from 50 % to 95 %"] == 0.5  # 200 of 400 updates
-    claims = {claim.text: claim for claim in STUDIES["ribeiro/fig3b"].claims}
-    both = claims["both scenarios occur"]
-    seeds = [Cells(STUDIES["ribeiro/fig3b"].cells("full", Done(0, runs))) for runs in (full(1, 1), full(0.95, 0.2))]
+    (both,) = (claim for claim in STUDIES["ribeiro/fig3a"].claims if claim.text.startswith("both scenarios occur"))
+    seeds = [Cells(STUDIES["ribeiro/fig3a"].cells("full", Done(0, runs))) for runs in (full(1, 1), full(0.95, 0.2))]
     assert both.holds(seeds) is True
     assert both.holds(seeds[:1]) is None  # another seed may end differently
     assert both.holds(9 * seeds[:1]) is None

@@ -19,12 +19,13 @@ Agreement = Literal["agrees", "differs", "unknown", ""]
 
 @dataclass(frozen=True)
 class TwoValues:
-    """A cell with two values: what was published, and ours with its spread; both in words."""
+    """A cell with two values: what was published, and ours with its spread and what is said of it; all in words."""
 
     published: str
     ours: str
     spread: str = ""
     agreement: Agreement = ""
+    remark: str = ""
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,9 @@ def _two_values(record: StudyRecord, published: PublishedCell, values: Sequence[
         ends = sorted(values, key=_number)
         spread = f"[{', '.join(_short_words(end, record.percent) for end in (ends[0], ends[-1]))}]"
     words = number_words(published, record.percent)
-    return TwoValues(words, cell_words(ours, record.percent), spread, _agreement(published, ours, record))
+    remark = ours.words if isinstance(ours, Note) and not ours.failed else ""
+    shown = number_words(_number(ours), record.percent) if remark else cell_words(ours, record.percent)
+    return TwoValues(words, shown, spread, _agreement(published, ours, record), remark)
 
 
 def _short_words(value: float | Note, percent: bool) -> str:

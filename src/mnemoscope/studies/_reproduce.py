@@ -215,7 +215,7 @@ class _Follow:
 def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None) -> Outcome:
     """Write the results of a study, merged with those of other seeds and of the other size; return what became of it.
 
-    A result that is not complete does not replace one that is.
+    A result that is not complete does not replace one that is, unless it has all of the other's jobs and more.
     """
     folder, scale = out / study.id, plan.scale
     old = before.result(scale) if before else None
@@ -226,7 +226,8 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     new = tuple(_seed_result(study, scale, plan.jobs[study.id][seed], found, failures) for seed, found in done.items())
     missing = sum(len(one.missing) for one in new)
     failed = tuple(message for one in new for message in one.failed)
-    if old is not None and old.is_complete and not all(one.is_complete for one in new):
+    complete = all(one.is_complete for one in new)
+    if old is not None and old.is_complete and not complete and not _has_all_of(old, new):
         again = judged(study, scale, old)
         verdicts = (again.verdict, again.corrected, old.verdict)
         return Outcome(study.id, scale, *verdicts, missing=missing, failed=failed, kept=True)
@@ -238,10 +239,10 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     ended = [found for found, one in zip(done.values(), new, strict=True) if not one.missing]
     charts = read_charts(folder)
     drawn = old.chart_seeds if old else 0
-    if ended and (len(ended) >= drawn or not kept):
-        complete = all(one.is_complete for one in new)
-        charts[scale] = _charts(study, scale, ended, complete)
-        drawn = len(ended)
+    if len(ended) >= drawn or not kept:
+        fresh = _charts(study, scale, ended or [found for found in done.values() if found], complete)
+        if fresh or ended:  # charts of what there is so far, where a study can draw them
+            charts[scale], drawn = fresh, len(ended)
     result = judged(study, scale, ScaleResult(seeds, versions=_versions(), chart_seeds=drawn))
 
     costs = read_costs(folder)
@@ -253,6 +254,17 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     worse = _worse(result, recorded)
     known = recorded.verdict if isinstance(recorded, ScaleResult) else recorded
     return Outcome(study.id, scale, result.verdict, result.corrected, known, worse, missing=missing, failed=failed)
+
+
+def _has_all_of(old: ScaleResult, new: Sequence[SeedResult]) -> bool:
+    """True if every job of the old result has ended in the new one, too."""
+    ended = {one.seed: set(one.jobs) - set(one.missing) - _names(one.failed) for one in new}
+    return all(set(one.jobs) <= ended.get(one.seed, set()) for one in old.seeds)
+
+
+def _names(messages: Iterable[str]) -> set[str]:
+    """The jobs that messages of a `SeedResult` are about."""
+    return {message.partition(":")[0] for message in messages}
 
 
 def _is_current(study: Study, scale: Scale, one: SeedResult) -> bool:

@@ -51,12 +51,12 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
     copy, denoise = "Copy: held-out loss while learning", "Denoise: held-out loss while learning"
     if scale == "quick":
         return [
-            curve_panels("copy", copy, done, QUICK_COPY, (100,)),
-            curve_panels("denoise", denoise, done, {"RelRNN": "RelRNN"}, (QUICK_T,)),
+            *curve_panels("copy", copy, done, QUICK_COPY, (100,)),
+            *curve_panels("denoise", denoise, done, {"RelRNN": "RelRNN"}, (QUICK_T,)),
         ]
     return [
-        curve_panels("copy", copy, done, MODELS, LENGTHS),
-        curve_panels("denoise", denoise, done, DENOISE_MODELS, DENOISE_LENGTHS),
+        *curve_panels("copy", copy, done, MODELS, LENGTHS),
+        *curve_panels("denoise", denoise, done, {**DENOISE_MODELS, TABLE_7: TABLE_7}, DENOISE_LENGTHS),
     ]
 
 

@@ -10,6 +10,7 @@ import torch
 
 from mnemoscope.report import Axis, Chart, Line, Style
 from mnemoscope.studies import (
+    Cells,
     CellValue,
     Claim,
     Done,
@@ -44,9 +45,14 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
             found["run", model] = train(denoise_run(model, 100, seed))
             needs = found["run", model]
             found[model] = measure(trained_trade, needs=needs, seconds=10, lengths=lengths)
+            found[_untrained(model)] = measure(untrained_trade, seconds=4, model=model, lengths=lengths, seed=seed)
         else:
             found[model] = measure(untrained_trade, seconds=4, model=model, lengths=lengths, seed=seed)
     return found
+
+
+def _untrained(model: str) -> str:
+    return f"{model}, untrained"
 
 
 def trained_trade(run: Result, *, lengths: Sequence[int]) -> Mapping[str, Any]:
@@ -106,6 +112,12 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
             for T, gradient, size in zip(result["lengths"], result["gradient"], result["megabytes"], strict=True):
                 found[model, f"MB, T = {T}"] = size
                 found[model, f"log gradient, T = {T}"] = gradient
+
+    # What training changes is the gradient: memory is as much as before.
+    for model in map(_untrained, TRAINED):
+        if model in done:
+            pairs = zip(done[model]["lengths"], done[model]["gradient"], strict=True)
+            found |= {(model, f"log gradient, T = {T}"): gradient for T, gradient in pairs}
     return found
 
 
@@ -139,6 +151,7 @@ PEAKS = {  # MB of the authors' GPU at T = 400, 600, 800
 def _claims(scale: Scale) -> tuple[Claim, ...]:
     last = (QUICK_LENGTHS if scale == "quick" else LENGTHS)[-1]
     column = f"log gradient, T = {last}"
+    networks = {"": str} if scale == "quick" else {", trained": str, ", untrained": _untrained}
     return (
         Claim(
             "MemRNN's memory grows faster than the sequence, by half more or worse",
@@ -152,11 +165,30 @@ def _claims(scale: Scale) -> tuple[Claim, ...]:
             scale=scale,
             form="corrected",
         ),
-        Claim(
-            f"RelLSTM's gradient is stronger than LSTM's at T = {last}",
-            check=lambda found: found["RelLSTM", column] > found["LSTM", column],
-            scale=scale,
+        *(
+            Claim(
+                f"RelLSTM's gradient is stronger than LSTM's at T = {last}{words}",
+                check=lambda found, row=row: found[row("RelLSTM"), column] > found[row("LSTM"), column],
+                scale=scale,
+            )
+            for words, row in networks.items()
         ),
+    )
+
+
+def _surprise(quick: Cells, full: Cells) -> str:
+    memory = (
+        "With fused kernels the memory of full attention grows with the length, not with its square: the trade in "
+        "memory disappears, the one in time stays."
+    )
+    column = f"log gradient, T = {LENGTHS[-1]}"
+    rows = ("LSTM", "RelLSTM", _untrained("LSTM"), _untrained("RelLSTM"))
+    if any((row, column) not in full for row in rows):
+        return memory
+    lstm, rel_lstm, lstm_before, rel_lstm_before = (f"{full[row, column]:.1f}" for row in rows)
+    return (
+        f"{memory} The mean log gradient at T = {LENGTHS[-1]} is {rel_lstm_before} in RelLSTM and {lstm_before} in "
+        f"LSTM before training, and {rel_lstm} and {lstm} after it."
     )
 
 
@@ -179,7 +211,11 @@ study(
         settings=settings(
             n=(N, "code"),
             batch_size=(PAPER_BATCH, "code"),
-            networks=("trained on Denoise at T = 100, the runs of Figures 4 and 5; RNN untrained", "ours", "not said"),
+            networks=(
+                "trained on Denoise at T = 100, the runs of Figures 4 and 5, and untrained; RNN untrained alone",
+                "ours",
+                "not said",
+            ),
             memory=("bytes of all tensors kept for the backward pass", "ours", "the code has the GPU's peak"),
             gradient=("mean over t of log ||dL/dh_t||, L of the last ten steps", "code", "0 counts as the least float"),
         ),
@@ -189,8 +225,8 @@ study(
             "That full attention takes memory that grows with the square of the length is a property of the authors' "
             "loop. Its time does grow so.",
         ),
-        would_change="The authors' peaks beside the framework's own memory.",
-        surprise="With fused kernels the memory of full attention grows with the length, not with its square: the "
-        "trade in memory disappears, the one in time stays.",
+        would_change="The authors' peaks beside the framework's own memory; whether their networks were trained, and "
+        "how well: the size of a gradient is also that of the errors that are left.",
+        surprise=_surprise,
     )
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -195,15 +196,32 @@ def unlearned(
     return check
 
 
-def curve_panels(key: str, title: str, done: Sequence[Done], names: Mapping[str, str], T: Sequence[int]) -> Panels:
-    """Return one panel a model: held-out loss against updates, a line for each T; runs are under (task, model, T)."""
+def curve_panels(
+    key: str, title: str, done: Sequence[Done], names: Mapping[str, str], T: Sequence[int]
+) -> list[Panels]:
+    """Return one panel a model: held-out loss against updates, a line for each T; runs are under (task, model, T).
+
+    What was not run is left out; nothing is returned if that is all. A length has the same color in every panel.
+    """
     task = key.split("-")[0]
     panels = []
+    drawn = {length for one in done for (kind, model, length) in one if kind == task and model in names.values()}
+    if len(T) > 1 and len(drawn) == 1:  # so far: there is no legend then
+        title = f"{title}, T = {drawn.pop()}"
     for name, model in names.items():
-        curves = {length: [one[task, model, length].curve("loss") for one in done] for length in T}
-        lines = tuple(band(f"T = {length}", found, number) for number, (length, found) in enumerate(curves.items()))
-        panels.append(Chart(f"{key}-{model}", name, Axis("updates"), Axis("cross-entropy", log=True), lines))
-    return Panels(key, title, tuple(panels), columns=min(4, len(panels)), share_x=False)
+        lines = []
+        for number, length in enumerate(T):
+            runs = [one[task, model, length] for one in done if (task, model, length) in one]
+            if runs:
+                lines.append(band(f"T = {length}", [run.curve("loss") for run in runs], number))
+        if lines:
+            axes = Axis("updates"), Axis("cross-entropy", log=True)
+            panels.append(Chart(f"{key}-{_slug(model)}", name, *axes, tuple(lines)))
+    return [Panels(key, title, tuple(panels), columns=min(4, len(panels)), share_x=False)] if panels else []
+
+
+def _slug(words: str) -> str:
+    return re.sub(r"\W+", "-", words)
 
 
 def accuracy_chart(key: str, title: str, done: Sequence[Done], runs: Mapping[str, Any]) -> Chart:
