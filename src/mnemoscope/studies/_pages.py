@@ -189,9 +189,10 @@ def _two_values(record: StudyRecord, published: PublishedCell, values: Sequence[
         ends = sorted(values, key=_number)
         spread = f"[{', '.join(_short_words(end, record.percent) for end in (ends[0], ends[-1]))}]"
     words = number_words(published, record.percent)
-    remark = ours.words if isinstance(ours, Note) and not ours.failed else ""
-    shown = number_words(_number(ours), record.percent) if remark else cell_words(ours, record.percent)
-    return TwoValues(words, shown, spread, _agreement(published, ours, record), remark)
+    agreement = _agreement(published, ours, record)
+    if isinstance(ours, Note) and not ours.failed:
+        return TwoValues(words, number_words(ours.value, record.percent), spread, agreement, ours.words)
+    return TwoValues(words, cell_words(ours, record.percent), spread, agreement)
 
 
 def _short_words(value: float | Note, percent: bool) -> str:
