@@ -125,6 +125,31 @@ def test_screened_lstm_over_a_cluster(emulated):
 
 
 @pytest.fixture
+def one_multiprocessor(monkeypatch):
+    """Clusters run up to four sequences side by side, so that a batch takes fewer rounds."""
+    monkeypatch.setattr(layout, "limits", lambda device: EMULATED._replace(multiprocessors=1))
+
+
+@pytest.mark.parametrize("B", [2, 3, 5])
+def test_sequences_side_by_side(emulated, one_multiprocessor, B):
+    layer = calm(ms.RelRNN(3, 20, buffer=2, relevant=2, output="s"))
+    state = ms.detach(layer(2 * torch.randn(5, B, 3))[1])
+    emulated.clear()
+    check(layer, emulated, "screened", T=9, B=B, state=state)
+
+
+def test_sequences_side_by_side_over_a_cluster(emulated, one_multiprocessor):
+    check(ms.RelLSTM(3, 65, buffer=2, relevant=1), emulated, "screened", T=6, B=3)
+
+
+@pytest.mark.parametrize("layer", [ms.RelRNN, ms.RelLSTM])
+def test_sequences_side_by_side_of_other_lengths(emulated, one_multiprocessor, layer):
+    packed = Packed(calm(layer(3, 8, buffer=2, relevant=2, bidirectional=True)), torch.tensor([2, 6, 4, 6, 1]))
+    assert_fused_equals_eager(packed, torch.randn(6, 5, 3))
+    assert set(emulated) == {"screened_forward", "screened_backward"}
+
+
+@pytest.fixture
 def no_clusters(monkeypatch):
     """No layer fits a cluster: screened attention runs step by step."""
     monkeypatch.setattr(screened, "supports", lambda *_: False)

@@ -85,6 +85,7 @@ RUNS = {
     "lstm-256": (run_cells, ("lstm", 256)),
     "screened-rnn-100": (run_attention, ("rnn", 100, 2, 10, 10, False)),
     "screened-rnn-256": (run_attention, ("rnn", 256, 2, 3, 2, True)),
+    "screened-rnn-512": (run_attention, ("rnn", 512, 64, 10, 10, True)),  # four sequences in a cluster
     "screened-lstm-20": (run_attention, ("lstm", 20, 2, 0, 7, True)),
     "screened-lstm-200": (run_attention, ("lstm", 200, 2, 8, 0, False)),
     "full-rnn-100": (run_attention, ("rnn", 100, 2)),

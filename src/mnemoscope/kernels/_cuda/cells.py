@@ -47,7 +47,7 @@ def run_forward(
             "HAS_LENGTHS": lengths is not None,
             "SAVE": save,
         },
-        blocks=B * tile.cluster_blocks,
+        blocks=tile.blocks(B),
         threads=tile.threads,
         shared_floats=2 * tile.padded_n,
         args={
@@ -102,7 +102,7 @@ def run_backward(
             "HAS_DC": dc_T is not None,
             "HAS_LENGTHS": lengths is not None,
         },
-        blocks=B * tile.cluster_blocks,
+        blocks=tile.blocks(B),
         threads=tile.threads,
         shared_floats=2 * cell.rows * tile.padded_n,
         args={

@@ -33,12 +33,13 @@ def limits(device: torch.device) -> Limits:
 
 @dataclass(frozen=True)
 class Tile:
-    """One sequence over a cluster of blocks; the names are those of tile.cuh and attention.cuh."""
+    """Sequences over a cluster of blocks; the names are those of tile.cuh and attention.cuh."""
 
     rows: int
     padded_n: int
     cluster_blocks: int
     units_per_lane: int
+    sequences: int = 1
 
     threads = 32 * _WARPS
 
@@ -49,6 +50,10 @@ class Tile:
     @property
     def units_per_block(self) -> int:
         return self.padded_n // self.cluster_blocks
+
+    def blocks(self, B: int) -> int:
+        """Return the blocks that run a batch of B sequences."""
+        return -(-B // self.sequences) * self.cluster_blocks
 
     def slot_floats(self, fields: int, slots: int) -> int:
         """Return the shared memory for `fields` numbers per unit in each of `slots` slots (SlotFields)."""
@@ -72,6 +77,7 @@ class Tile:
             "PADDED_N": self.padded_n,
             "CLUSTER_BLOCKS": self.cluster_blocks,
             "UNITS_PER_LANE": self.units_per_lane,
+            "SEQUENCES": self.sequences,
             "ROWS": self.rows,
         }
 
@@ -91,7 +97,10 @@ def _tile(rows: int, n: int, clusters: tuple[int, ...]) -> Tile | None:
 
 
 def tile(rows: int, n: int, device: torch.device) -> Tile | None:
-    """Return the tile with the fewest blocks for `rows` rows of weights per unit; None if the weights do not fit."""
+    """Return the tile with the fewest blocks for `rows` rows of weights per unit; None if the weights do not fit.
+
+    A cluster runs one sequence.
+    """
     return _tile(rows, n, limits(device).clusters)
 
 

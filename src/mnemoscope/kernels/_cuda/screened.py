@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -13,6 +14,7 @@ from mnemoscope.kernels._cuda.arguments import PHI, to_device
 from mnemoscope.kernels._cuda.layout import Tile
 from mnemoscope.kernels._cuda.products import carried_gradients, products_of
 
+_ANOTHER_SEQUENCE = 0.3  # of the time of a step
 MAX_SLOTS = 32  # lane i of a warp has the record of slot i
 
 
@@ -31,13 +33,39 @@ def supports(lstm: bool, n: int, slots: int, device: torch.device) -> bool:
 
 @cache
 def forward_floats(tile: Tile, slots: int) -> int:
-    return tile.padded_n + tile.unit_sum_floats + tile.slot_floats(tile.rows + 1, slots)
+    return tile.sequences * (tile.padded_n + tile.unit_sum_floats + tile.slot_floats(tile.rows + 1, slots))
 
 
 @cache
 def backward_floats(tile: Tile, slots: int, has_ds: bool) -> int:
     fields = tile.rows + has_ds
-    return tile.rows * tile.padded_n + tile.unit_sum_floats + tile.slot_floats(2 * fields, slots)
+    sequence = tile.rows * tile.padded_n + tile.unit_sum_floats + tile.slot_floats(2 * fields, slots)
+    return tile.sequences * sequence
+
+
+@cache
+def _fastest(alone: Tile, slots: int, B: int, limits: layout.Limits) -> Tile:
+    """Return the tile `alone` with as many sequences in a cluster as take the shortest time for a batch of B.
+
+    Where the device has fewer clusters than there are sequences, a cluster runs several of them side by side: most of a
+    step's time is waiting for other blocks, and another sequence adds only `_ANOTHER_SEQUENCE` of it.
+    """
+    at_once = max(1, limits.multiprocessors // alone.cluster_blocks)
+    tiles = [replace(alone, sequences=count) for count in (1, 2, 4)]
+    fitting = [tile for tile in tiles if backward_floats(tile, slots, has_ds=True) <= limits.shared_floats]
+
+    def steps(tile: Tile) -> float:
+        rounds = -(-B // (tile.sequences * at_once))
+        return rounds * (1 + _ANOTHER_SEQUENCE * (tile.sequences - 1))
+
+    return min(fitting, key=steps)
+
+
+def _tile(options: op.AttentionOptions, h: Tensor) -> Tile:
+    """Return the tile that runs states h (T, B, n)."""
+    _, B, n = h.shape
+    alone = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, h.device)
+    return _fastest(alone, options.buffer + options.relevant, B, layout.limits(h.device))
 
 
 @cache
@@ -64,7 +92,7 @@ def forward(
 ) -> op.AttentiveRun:
     """Fill `run` and return it; all tensors float32."""
     T, B, n = run.h.shape
-    tile = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, xp.device)
+    tile = _tile(options, run.h)
     compiler.launch(
         "screened_forward",
         _defines(
@@ -75,7 +103,7 @@ def forward(
             HAS_BIAS=weights.b is not None,
             HAS_LENGTHS=lengths is not None,
         ),
-        blocks=B * tile.cluster_blocks,
+        blocks=tile.blocks(B),
         threads=tile.threads,
         shared_floats=forward_floats(tile, options.buffer + options.relevant),
         args={
@@ -125,7 +153,7 @@ def backward(
     """Return the gradients; all tensors float32."""
     T, B, n = saved.h.shape
     m0 = options.buffer + options.relevant
-    tile = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, saved.h.device)
+    tile = _tile(options, saved.h)
 
     has_ds = grads.ds is not None
     products = products_of(weights, state, memory, saved)
@@ -144,7 +172,7 @@ def backward(
             HAS_DC=grads.dc_T is not None,
             HAS_LENGTHS=lengths is not None,
         ),
-        blocks=B * tile.cluster_blocks,
+        blocks=tile.blocks(B),
         threads=tile.threads,
         shared_floats=backward_floats(tile, m0, has_ds),
         args={

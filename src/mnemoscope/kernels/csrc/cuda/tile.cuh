@@ -1,14 +1,15 @@
 // How one recurrence is laid out over the threads of a cluster (cells, screened, sab).
 //
-// One cluster runs one sequence. The weights never leave the registers. Every unit of the state has
-// ROWS rows of weights over PADDED_N inputs; a lane holds UNITS_PER_LANE units x ROWS rows x 16
-// columns. The LANES_PER_ROW lanes that share rows sum their parts by reduce_scatter: each exchange
-// halves the units that a lane works on, until every lane has one unit and LANES_PER_UNIT
-// neighbouring lanes have the same one. These lanes then share the work on it.
+// One cluster runs SEQUENCES sequences. The weights never leave the registers. Every unit of the
+// state has ROWS rows of weights over PADDED_N inputs; a lane holds UNITS_PER_LANE units x ROWS
+// rows x 16 columns. The LANES_PER_ROW lanes that share rows sum their parts by reduce_scatter:
+// each exchange halves the units that a lane works on, until every lane has one unit and
+// LANES_PER_UNIT neighbouring lanes have the same one. These lanes then share the work on it.
 //
 // Sizes that the host passes (layout.Tile.defines, compiler.launch):
 //   PADDED_N        the hidden size n rounded up to 64, 128, 256 or 512; weights beyond n are zero
 //   CLUSTER_BLOCKS  thread blocks per cluster
+//   SEQUENCES       sequences that a cluster runs side by side
 //   UNITS_PER_LANE  units whose weights one lane holds
 //   ROWS            rows of weights per unit
 //   THREADS, SHARED_FLOATS  of a block
@@ -28,7 +29,7 @@ static_assert(32 * WARPS == THREADS, "the kernel and its launch disagree on the 
 struct ThreadPosition {
     int lane, warp;
     int rank;  // of its block in the cluster
-    int sequence;  // batch index
+    int sequence;  // batch index of the cluster's first one
     int unit;  // of the state; one of LANES_PER_UNIT lanes that have it
     int unit_lane;  // which of them
     int block_unit;  // the unit's index within the block
@@ -40,13 +41,18 @@ DEVICE ThreadPosition thread_position() {
     pos.lane = threadIdx.x % 32;
     pos.warp = threadIdx.x / 32;
     pos.rank = blockIdx.x % CLUSTER_BLOCKS;
-    pos.sequence = blockIdx.x / CLUSTER_BLOCKS;
+    pos.sequence = blockIdx.x / CLUSTER_BLOCKS * SEQUENCES;
     pos.unit_lane = pos.lane % LANES_PER_UNIT;
     pos.row_lane = pos.lane % LANES_PER_ROW;
     pos.block_unit = pos.warp * UNITS_PER_WARP + pos.lane / LANES_PER_UNIT;
     pos.unit = pos.rank * UNITS_PER_BLOCK + pos.block_unit;
     return pos;
 }
+
+// The last cluster may have room for more sequences than the batch has left, and a sequence may be
+// shorter than the others of its cluster: there, it has no part in a step but its barriers.
+DEVICE bool past_batch(int index, int B) { return SEQUENCES > 1 && index >= B; }
+DEVICE bool past_end(int t, int steps) { return SEQUENCES > 1 && t >= steps; }
 
 // The first of the UNITS_PER_LANE units, and the 16 inputs, whose weights this lane holds.
 DEVICE int first_unit(const ThreadPosition& pos) {
