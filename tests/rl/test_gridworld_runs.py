@@ -41,14 +41,17 @@ def test_resumed_runs_write_the_same_bytes(tmp_path, task):
     assert content(tmp_path / "whole") == content(tmp_path / "stopped")
 
 
-@pytest.mark.parametrize("model", ["LSTM", "MemLSTM", "RelLSTM", "torch.GRU"])
-def test_replay_repeats_play_with_missions_and_limits_of_time(model):
-    task = MiniGrid(env="GoToObject-6x6-N2")
+@pytest.mark.parametrize(
+    ("model", "reading"), [("LSTM", "gru"), ("MemLSTM", "bag"), ("RelLSTM", "bag"), ("torch.GRU", "bag")]
+)
+def test_replay_repeats_play_with_missions_and_limits_of_time(model, reading):
+    task = MiniGrid(env="GoToObject-6x6-N2", reading=reading)
     agent = PPOLearner(make_network(task, NetworkConfig(model, 8)), task, CONFIG)
     for _ in range(4):
         agent.update()
         assert agent.figures()["replay_gap"] <= 1e-5
     assert "return" in agent.figures()
+    assert (agent.model.encoder.reader is not None) == (reading == "gru")
 
 
 def test_commands(tmp_path, capsys):

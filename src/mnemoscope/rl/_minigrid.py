@@ -43,7 +43,7 @@ class MiniGrid(Environment):
     """A gridworld of minigrid or BabyAI, seen through a window of 7 by 7 cells."""
 
     name = "minigrid"
-    ppo: ClassVar[PPOConfig] = PPOConfig(minibatches=8, entropy=0.03)  # with 4 and 0.01 agents stay at guessing
+    ppo: ClassVar[PPOConfig] = PPOConfig(minibatches=8, entropy=0.004, normalize_advantages=False)  # rare rewards
 
     env: str = "MemoryS7"
     """Which: MemoryS13, DoorKey-5x5, ..., or a full id such as BabyAI-GoToLocal-v0."""
@@ -64,6 +64,10 @@ class MiniGrid(Environment):
     """Only the actions that move the agent: turn left, turn right, go forward. In Memory worlds the others do nothing
     but take time."""
 
+    reading: Literal["bag", "gru"] = added_later("bag")
+    """How the network reads missions: as a bag of words, or one word after another by a GRU, for BabyAI's missions in
+    which the order matters."""
+
     curriculum: tuple[str, ...] = added_later(())
     """Worlds to train in before `env`, the easiest first: each until 95 % of the last 500 episodes succeeded, but
     no longer than 200,000 frames. Held-out episodes are always those of `env`."""
@@ -79,6 +83,7 @@ class MiniGrid(Environment):
             compass=self.compass,
             own=self.observations == "own",
             moves_only=self.moves_only,
+            reading=self.reading,
         )
 
     def training_fleet(self, num_envs: int) -> Fleet:
@@ -105,6 +110,7 @@ class MiniGridFleet(Fleet):
         compass: bool = False,
         own: bool = False,
         moves_only: bool = False,
+        reading: Literal["bag", "gru"] = "bag",
     ) -> None:
         """`envs` are MiniGridEnv objects of one id, without wrappers; their `gen_obs` is switched off."""
         from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
@@ -122,6 +128,7 @@ class MiniGridFleet(Fleet):
             categories=(len(OBJECT_TO_IDX), len(COLOR_TO_IDX), len(STATE_TO_IDX)),
             vocabulary=VOCABULARY if mission else (),
             words=_words(self._kind) if mission else 0,
+            reading=reading,
             success=0.0,
         )
 
