@@ -42,17 +42,17 @@ PUBLISHED = [
     *((0.42, 0.50), (0.44, 0.45)),
     *((0.94, 0.93), (0.31, 0.44)),
 ]
-# Returns at which training stops, near the best that there is: 1 - 0.9 steps / max_steps.
+# Returns at which training stops: above the paper's, and a few steps from the best (1 - 0.9 steps / max_steps).
 TARGETS = {
-    "RedBlueDoors-6x6": 0.98,
-    "GoToObject-6x6-N2": 0.95,
-    "MemoryS7": 0.97,
-    "GoToDoor-5x5": 0.95,
-    "Fetch-5x5-N2": 0.95,
-    "DoorKey-5x5": 0.965,
+    "RedBlueDoors-6x6": 0.973,
+    "GoToObject-6x6-N2": 0.93,
+    "MemoryS7": 0.96,
+    "GoToDoor-5x5": 0.88,
+    "Fetch-5x5-N2": 0.92,
+    "DoorKey-5x5": 0.955,
 }
 EPISODES = 200
-FRAMES = 5_000_000
+FRAMES = 2_000_000
 QUICK_ENV = "DoorKey-5x5"
 QUICK_MODELS = ("memoryless", "RelLSTM")
 QUICK_FRAMES = 110_000
@@ -202,7 +202,7 @@ study(
             within=0.05,
         ),
         settings=settings(
-            frames=(f"{FRAMES:,}, fewer where solved", "paper"),
+            frames=(f"{FRAMES:,}, fewer where solved", "ours", "5,000,000 in the paper"),
             memory=("nu = rho = 5", "paper"),
             environments=(16, "code"),
             rollout=(128, "code"),
@@ -212,7 +212,9 @@ study(
             gae_lambda=(0.95, "code"),
             lr=("Adam, 1e-3", "code"),
             clip=("0.2, gradient norm 0.5", "code"),
-            entropy=(0.03, "ours", "the code's 0.01 hardens while the agent still guesses"),
+            entropy=(0.004, "ours", "0.01 in the code, with which agents stay further from the best returns"),
+            advantages=("not normalized", "ours", "most minibatches have no reward: their noise would be scaled up"),
+            direction=("shown", "ours", "a part of minigrid's observations"),
             recurrence=("a whole rollout", "ours", "16 steps in the code"),
             readout=("initial weights times 0.01", "ours", "a policy that begins by acting at random tries everything"),
             encoder=("a sum over categories and words, 64 features", "ours", "a convolution in the code"),
