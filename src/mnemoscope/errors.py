@@ -1,4 +1,9 @@
-"""The error that Mnemoscope raises on purpose."""
+"""The error that Mnemoscope raises on purpose, and what many places need to raise it."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
 
 
 class MnemoscopeError(ValueError):
@@ -7,3 +12,14 @@ class MnemoscopeError(ValueError):
     It is a ValueError, so handlers written for torch catch it. Code of our own that turns a library's ValueError into
     a MnemoscopeError must not do so to one that is a MnemoscopeError already.
     """
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, or the name of its type if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Raise if the option `name` is not a whole number of at least `least`."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
+        raise MnemoscopeError(f"{name} must be a whole number of at least {least}; got {value!r}")

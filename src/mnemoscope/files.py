@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, first_line
 
 try:
     import fcntl
@@ -204,8 +204,7 @@ def parse_json(text: bytes, where: str) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except (ValueError, RecursionError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise MnemoscopeError(f"{where} is not valid JSON: {reason}") from error
+        raise MnemoscopeError(f"{where} is not valid JSON: {first_line(error)}") from error
 
 
 def to_json(value: Any, *, indent: int | None = None) -> bytes:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, first_line
 
 
 def read_sequences(inputs: Any, model: Any) -> Tensor:
@@ -47,7 +47,7 @@ def _as_tensor(inputs: Any, model: Any) -> Tensor:
     except (TypeError, ValueError) as error:
         raise MnemoscopeError(
             "inputs must be a tensor of sequences, (time, batch, features) or ids (time, batch), an array, a list or a "
-            f"packed sequence; {str(error).splitlines()[0]}"
+            f"packed sequence; {first_line(error)}"
         ) from error
     return _as_weights(tensor, model)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from mnemoscope.adapters import Adapted, Layout, adapt
 from mnemoscope.cli._losses import Loss, read_loss
 from mnemoscope.cli._weights import read_inputs
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, first_line
 from mnemoscope.rl import Environment, Policy
 from mnemoscope.scopes import untouched
 from mnemoscope.systems import Known, KnownSystem
@@ -179,9 +179,10 @@ def _trial_run(model: Any, inputs: Tensor, reading: Reading, hint: str) -> tuple
             raise
         raise MnemoscopeError(f"{error}{hint}") from error
     except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
         given = f"inputs {list(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}"
-        raise MnemoscopeError(f"the model does not run on {given}: {type(error).__name__}: {reason}{hint}") from error
+        raise MnemoscopeError(
+            f"the model does not run on {given}: {type(error).__name__}: {first_line(error)}{hint}"
+        ) from error
 
 
 def _with_batch_first(loss: Loss) -> Loss:
@@ -211,4 +212,4 @@ def _misfit(sequences: Sequences, outputs: Tensor) -> str:
         cost = sequences.loss(outputs, sequences.targets)
         return "" if bool(torch.isfinite(cost)) else f"it is {float(cost)}"
     except Exception as error:  # any misfit
-        return (str(error).splitlines() or [type(error).__name__])[0]
+        return first_line(error)

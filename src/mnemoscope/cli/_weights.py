@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, first_line
 from mnemoscope.files import read_bytes, require_regular_file
 from mnemoscope.training import check_tensors_match
 
@@ -43,7 +43,7 @@ def read_tensors(path: Path) -> Any:
         try:
             return safetensors.torch.load(data)
         except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
-            raise MnemoscopeError(f"{path} is not a safetensors file: {_first_line(error)}") from error
+            raise MnemoscopeError(f"{path} is not a safetensors file: {first_line(error)}") from error
     require_regular_file(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
@@ -53,7 +53,7 @@ def read_tensors(path: Path) -> Any:
             "by torch.save(model.state_dict(), PATH) or safetensors.torch.save_file(model.state_dict(), PATH)"
         ) from error
     except Exception as error:  # a flipped byte makes the unpickler raise almost anything
-        raise MnemoscopeError(f"{path} is not a torch file: {_first_line(error)}") from error
+        raise MnemoscopeError(f"{path} is not a torch file: {first_line(error)}") from error
 
 
 def read_inputs(path: Path, name: str = "inputs") -> Tensor:
@@ -63,7 +63,7 @@ def read_inputs(path: Path, name: str = "inputs") -> Tensor:
         try:
             return torch.from_numpy(np.load(path, allow_pickle=False))
         except Exception as error:  # numpy evaluates the header, and a broken one raises almost anything
-            raise MnemoscopeError(f"cannot read {path} as an array: {_first_line(error)}") from error
+            raise MnemoscopeError(f"cannot read {path} as an array: {first_line(error)}") from error
     if path.suffix not in (".pt", ".pth", ".safetensors"):
         raise MnemoscopeError(f"{name} = {str(path)!r} is not allowed; it must end in .npy, .pt or .safetensors")
     content = read_tensors(path)
@@ -101,7 +101,3 @@ def _without_prefix(tensors: dict[str, Tensor], expected: set[str]) -> dict[str,
         if len(expected & set(bare)) > len(expected & set(tensors)):
             return bare
     return tensors
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, first_line
 from mnemoscope.sweeps._job import Ending, Job
 from mnemoscope.sweeps._remote import STOP_SECONDS, DriverFile, remote_job
 
@@ -52,8 +52,7 @@ class RayEngine:
         try:
             self._ray.init(**settings)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise MnemoscopeError(f"cannot reach Ray at address = {address!r}: {reason}") from error
+            raise MnemoscopeError(f"cannot reach Ray at address = {address!r}: {first_line(error)}") from error
 
     @property
     def slots(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, first_line
 from mnemoscope.sweeps._job import Ending, Job
 from mnemoscope.sweeps._remote import STOP_SECONDS, DriverFile, remote_job
 
@@ -71,8 +71,7 @@ class SlurmEngine:
                 parameters["slurm_array_parallelism"] = self._jobs
             executor.update_parameters(**parameters)
         except (RuntimeError, NameError, ValueError, TypeError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise MnemoscopeError(f"engine = 'slurm' cannot be used here: {reason}") from error
+            raise MnemoscopeError(f"engine = 'slurm' cannot be used here: {first_line(error)}") from error
         return executor
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Ending]]:

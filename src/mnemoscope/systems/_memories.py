@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.errors import MnemoscopeError
-from mnemoscope.systems._system import Known, RandomlyDriven, check_count
+from mnemoscope.errors import MnemoscopeError, check_count
+from mnemoscope.systems._system import Known, RandomlyDriven
 
 
 class DelayLine(RandomlyDriven):

@@ -7,9 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from mnemoscope.errors import check_count
 from mnemoscope.layers import LSTM, RAC, RNN
 from mnemoscope.recurrence import State
-from mnemoscope.systems._system import Known, check_count, check_positive
+from mnemoscope.systems._system import Known, check_positive
 from mnemoscope.theory.separation import shallow_rank
 from mnemoscope.theory.smoothness import chaotic_lstm, stability_limit
 

@@ -86,8 +86,3 @@ class RandomlyDriven(System):
 def check_positive(name: str, value: float) -> None:
     if not value > 0:
         raise MnemoscopeError(f"{name} must be above 0; got {value!r}")
-
-
-def check_count(name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise MnemoscopeError(f"{name} must be a whole number of at least 1; got {value!r}")
