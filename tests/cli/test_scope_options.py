@@ -109,7 +109,7 @@ REFUSED = {
     f"{FILES} --targets y.npy --loss mes": "loss = 'mes' is not a loss",
     f"{FILES} --targets y.npy --loss mine.py:number": "must be a function loss(outputs, targets)",
     f"{FILES} --targets y.npy --loss cross-entropy": "--loss cross-entropy does not apply to outputs [12, 2, 4]",
-    f"{FILES} --targets y.npy --loss mse --scopes landscape --set landscape.points=2": "at least 3 points",
+    f"{FILES} --targets y.npy --loss mse --scopes landscape --set landscape.points=2": "whole number of at least 3",
 }
 
 

@@ -202,8 +202,8 @@ def test_finding_has_a_result_if_certified_or_estimated():
 def test_pairs_that_come_nearer_do_not_contradict_small_differences_that_grow():
     figures = {"typical_jacobian": 1.2, "largest_jacobian": 1.42, "typical_ratio": 0.834, "largest_ratio": 0.967}
     assert _stability._sentence(figures, None, "not contractive") == (
-        "It is not contractive in every direction: small differences were stretched 1.2 times in the median, 1.42 "
-        "times at most (spectral norm of the Jacobian), although a step multiplied the distance of sampled pairs of "
+        "It is not contractive in every direction: a step multiplied small differences by up to 1.2 at the median "
+        "state, by up to 1.42 at the worst (spectral norm of the Jacobian), although the distance of sampled pairs of "
         "states by 0.834 in the median, by 0.967 at most; no proof applies to it."
     )
     apart = _stability._sentence(figures | {"largest_ratio": 1.0}, None, "not contractive")

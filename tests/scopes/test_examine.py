@@ -209,11 +209,11 @@ def test_a_loss_that_does_not_fit_costs_its_own_scopes_only(loss, said):
     assert re.match(said, found["horizon"].warnings[0])
     assert re.match(said, found["landscape"].why)
     assert found["landscape"].status == "failed"
-    assert "does the model run" not in found.verdict
+    assert "check that the model runs" not in found.verdict
 
 
 def test_examine_refuses_a_model_that_does_not_run():
-    with pytest.raises(MnemoscopeError, match="does the model run on these inputs"):
+    with pytest.raises(MnemoscopeError, match="check that the model runs on these inputs"):
         examine(nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 2)), torch.randn(6, 2, 3))
 
 

@@ -146,8 +146,8 @@ def test_horizon_sentence_with_needs_and_law():
         horizon_figures(), law, {"horizon": np.array([8, 8])}, SimpleNamespace(needs=12), 0.05, BY_GRADIENTS
     )
     assert sentence == (
-        "Gradients reach 8 steps back, then fall under 5 % of their largest; the task needs 12 (exponential, times "
-        "0.5 per step)."
+        "Gradients reach 8 steps back, then fall under 5 % of their largest (exponential, times 0.5 per step); the "
+        "task needs 12."
     )
 
 

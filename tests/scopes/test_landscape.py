@@ -171,7 +171,7 @@ def test_refuses_bad_points() -> None:
         landscape(model, **given, to={})
     with pytest.raises(mnemoscope.MnemoscopeError, match="third needs to="):
         landscape(model, **given, third=dict(model.named_parameters()))
-    with pytest.raises(mnemoscope.MnemoscopeError, match="at least 3 points"):
+    with pytest.raises(mnemoscope.MnemoscopeError, match="points must be a whole number of at least 3; got 2"):
         landscape(model, **given, points=2)
     assert landscape(model, given["inputs"]).status == "not applicable"
 

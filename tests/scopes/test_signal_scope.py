@@ -99,7 +99,7 @@ def test_signal_of_any_recurrence():
 
 
 def test_one_step_is_refused():
-    with pytest.raises(MnemoscopeError, match="signal needs sequences of at least 2 steps"):
+    with pytest.raises(MnemoscopeError, match="give sequences of at least 2 steps; got 1"):
         signal(nn.RNN(2, 3), torch.randn(1, 2, 2))
 
 

@@ -149,11 +149,11 @@ def test_what_theorem_1_promises_depends_on_more_than_was_seen() -> None:
     """The largest L_f of some states is not the Lipschitz constant: the sentence says so."""
     said = _sentence({"L_x": 0.9, "growth": 1.0}, "constant", "constant")
     assert said == (
-        "The slope of the cost does not grow with the length of the sequences; Theorem 1 promises as much if "
-        "L_f = 0.9 in the state, the largest seen, is the largest there is."
+        "The slope of the cost does not grow with the length of the sequences; Theorem 1 promises as much, if "
+        "L_f in the state is nowhere above the 0.9 that was seen."
     )
     polynomial = _sentence({"L_x": 1.0, "growth": 1.0}, "polynomial", "unknown")
-    assert "if L_f = 1 in the state, the largest seen" in polynomial
+    assert "if L_f in the state is nowhere above the 1 that was seen" in polynomial
     assert "if" not in _sentence(
         {"L_x": 2.0, "growth": 1.5}, "exponential", "exponential"
     )  # a larger one allows it too

@@ -210,8 +210,8 @@ def _sentence(figures: dict[str, float], series: dict[str, np.ndarray], name: st
     sentence = f"{name} attends to {attended:.1f} of its past states, {lag:.1f} steps back on average"
     if "beyond_buffer" in figures:
         sentence += f"; {100 * figures['beyond_buffer']:.0f} % goes to kept states older than its buffer"
-    most = np.argsort(-series["received"], kind="stable")[:3]
-    return f"{sentence}; most of it went to the states of steps {', '.join(str(int(step)) for step in sorted(most))}."
+    most = sorted(np.argsort(-series["received"], kind="stable")[:3])
+    return f"{sentence}; the states of steps {', '.join(map(str, most))} received the most."
 
 
 def _warnings(figures: dict[str, float], subject: Subject) -> tuple[str, ...]:

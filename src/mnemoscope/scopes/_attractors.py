@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.adapters import WithReadout
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence, State, describe, leaves
 from mnemoscope.scopes._frame.scope import scope
@@ -18,7 +18,7 @@ from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.fixed_points import FixedPoints, distinct, fixed_points, near_linear
 from mnemoscope.scopes._measures.orbits import record_orbits
 from mnemoscope.scopes._measures.parameter_batches import OneStep, Parameters
-from mnemoscope.scopes._measures.periods import LONGEST_PERIOD, SAME, SMALL, find_period, rounding_noise
+from mnemoscope.scopes._measures.periods import SAME, SMALL, find_period, longest_period, rounding_noise
 from mnemoscope.scopes._measures.state_vectors import flatten, unflatten
 
 STARTS = 10  # random states; four times as many if they end on different attractors
@@ -64,7 +64,8 @@ def attractors(
 
     Series: `values` (V,), the path's parameter, or the number of the input; `orbits` (V, starts, recorded), one unit of
     the state after the transient; `outputs` (V, starts, recorded, K), if asked for; `period` (V, starts), of the whole
-    state, 0 if none up to 32 was found; `basins` (V, starts), the fraction of starts that end on the same attractor.
+    state, 0 if none up to 32, or to half of `recorded`, was found; `basins` (V, starts), the fraction of starts that
+    end on the same attractor.
     With a path and several constants, all but `values` have the constants as one more dimension in front. For the
     model's own parameters and the first input, if fixed points were looked for: `fixed_points` (P, N), their
     `eigenvalues` (P, N, 2) as real and imaginary parts, largest first, and `stable` (P,).
@@ -94,10 +95,11 @@ def attractors(
         x_label: what the values of the path are.
         fixed: look for fixed points.
     """
-    if (starts is not None and starts < 1) or steps < 1 or recorded < 2:
-        raise MnemoscopeError(
-            f"attractors needs starts, steps >= 1 and recorded >= 2; got {starts}, {steps}, {recorded}"
-        )
+    if starts is not None:
+        check_count("starts", starts)
+    check_count("steps", steps)
+    check_count("recorded", recorded, 2)
+
     # Pairs of a parameter vector and a constant input: along the path under each input, or the model's own.
     step = OneStep(subject.recurrence, subject.model)
     own, axis = _parameter_path(step, path, values)
@@ -332,7 +334,7 @@ def _finding(series: dict[str, Any], ends: list[_Ends], transient: int, labels: 
         labels=labels,
         assumptions=(
             f"{starts} starts find the attractors that matter",
-            f"what has no period of up to {LONGEST_PERIOD} after {transient} steps has none",
+            f"what has no period of up to {longest_period(recorded)} after {transient} steps has none",
         ),
         method=f"{starts} starts, {recorded} steps recorded after {transient} steps, all values at once",
     )
@@ -342,16 +344,19 @@ def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters
     attractors, longest, aperiodic = figures["attractors"], figures["periods"], figures["aperiodic"]
     if over_parameters:
         seen = sorted({int(p) for p in series["period"].ravel() if p})
-        periods = ", ".join(map(str, seen[:6])) or "none"
+        if not seen:
+            return "Along the path no orbit has a period."
+        periods = ", ".join(map(str, seen[:6])) + (" and others" if len(seen) > 6 else "")
         chaotic = f", and {100 * aperiodic:.0f} % of the orbits have none" if aperiodic else ""
         return f"Along the path orbits have the periods {periods}{chaotic}."
     if figures["diverged"] == 1:
         return "Under constant inputs every orbit leaves all bounds: the state diverges."
     rest = _unsettled(figures)
     if aperiodic == 1:
+        longest_sought = longest_period(series["orbits"].shape[-1])
         return (
             f"Under constant inputs no orbit settles within {figures['transient']:.0f} steps: none has a period of up "
-            f"to {LONGEST_PERIOD} steps{f', and {rest}' if figures['diverged'] else ''}."
+            f"to {longest_sought} steps{f', and {rest}' if figures['diverged'] else ''}."
         )
     if attractors >= figures["starts"] > 1 and longest == 1:
         return (

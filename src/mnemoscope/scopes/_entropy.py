@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
@@ -51,6 +51,7 @@ def entropy(subject: Subject, *, points: int = 64) -> Finding:
     Args:
         points: states at which the Jacobian is computed.
     """
+    check_count("points", points)
     samples = list(sample_states(subject, points))
     change, hadamard, norms = [], [], []
     for k, sample in enumerate(samples):

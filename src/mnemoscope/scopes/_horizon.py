@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
@@ -22,7 +22,8 @@ from mnemoscope.scopes._measures.gradients import (
     of_loss_by_lag,
 )
 from mnemoscope.scopes._measures.rounding import negligible, rounding
-from mnemoscope.scopes._measures.windows import widened
+from mnemoscope.scopes._measures.windows import range_in_words, widened
+from mnemoscope.wording import counted
 
 EXPLOSION = 100.0  # times the size at the start of the curve, and it does not come back
 
@@ -38,7 +39,7 @@ sequences and output steps.
 
 If the curve is under 1 % at the line “the task needs”, training cannot find the dependency by
 gradients. A network that looks something up may lie low in between and rise where the thing is: the
-horizon is where it is last above 1 %, and a gap before that is told. A curve that climbs past 100
+horizon is where it is last above 1 %, and a gap before that is reported. A curve that climbs past 100
 times its start and stays there means exploding gradients; one that comes back is transient growth.
 
 “By states” leaves the input weights out: it shows the recurrence alone.
@@ -156,8 +157,7 @@ def _mean_loss_gradients(subject: Subject, positions: int) -> tuple[dict[str, np
     """Return the mean norms of the gradient of the loss by lag, and their quartiles, by series name."""
     if subject.missing("loss"):
         raise MnemoscopeError("loss_positions needs targets= and loss=")
-    if not isinstance(positions, int) or positions < 1:
-        raise MnemoscopeError(f"loss_positions must be a whole number of at least 1; got {positions!r}")
+    check_count("loss_positions", positions)
     by_input, by_state = of_loss_by_lag(subject, positions)
     samples = {"mean_loss_gradient": by_input}
     if by_state is not None:
@@ -174,13 +174,12 @@ def _gradients(
     subject: Subject, fraction: float, directions: int | None, ends: int, states: bool
 ) -> tuple[JacobianNorms, JacobianNorms | None]:
     """Return the norms by inputs of the whole model and, if asked for and there is a step, by states."""
-    if subject.steps < 2:
-        raise MnemoscopeError("horizon needs sequences of at least 2 steps; got 1")
+    subject.check_steps(2)
+    check_count("ends", ends)
+    if directions is not None:
+        check_count("directions", directions)
     if not 0 < fraction < 1:
         raise MnemoscopeError(f"fraction must lie between 0 and 1; got {fraction!r}")
-    for name, value in (("directions", 1 if directions is None else directions), ("ends", ends)):
-        if not isinstance(value, int) or value < 1:
-            raise MnemoscopeError(f"{name} must be a whole number of at least 1; got {value!r}")
     # A layer that makes another number of steps than the model reads has lags of its own.
     if not states or subject.missing("step") or len(subject.recurrence_inputs) != subject.steps:
         return by_inputs(subject, directions, ends), None
@@ -327,7 +326,7 @@ def _sentence(
 ) -> str:
     measured = by_input.measured
     horizon, lags = int(figures["horizon"]), int(figures["lags"])
-    horizons = spread["horizon"]
+    over = range_in_words(spread["horizon"], "sequences and output steps")
     subjects = "Gradients" if measured == "gradients" else "Changes of inputs"
     if figures["explodes_at"] < np.inf:
         grown = f"{figures['growth']:.2g} times their size" if np.isfinite(figures["growth"]) else "infinity"
@@ -338,39 +337,32 @@ def _sentence(
         result = f"{subjects} reach the present input only, none earlier"
     elif np.isfinite(figures["returns_at"]):
         first, again = int(figures["first_below"]) - 1, int(figures["returns_at"])
-        where = ", where the sequences begin" if horizon == lags else _range(horizons)
+        where = ", where the sequences begin" if horizon == lags else over
+        until = range_in_words(spread["first_below"] - 1, "sequences and output steps")
         result = (
-            f"{subjects} reach {_steps(first)} back{_range(spread['first_below'] - 1)}, are then under "
+            f"{subjects} reach {counted(first, 'step')} back{until}, are then under "
             f"{100 * fraction:g} % of their largest, and are there again "
             f"{f'{again} to {horizon}' if again < horizon else again} steps back{where}"
         )
     elif horizon == lags:
-        over = "the one step that was" if lags == 1 else f"all {lags} steps that were"
-        result = f"{subjects} reach back over {over} looked at{_range(horizons)}"
+        looked_at = "the one step that was" if lags == 1 else f"all {lags} steps that were"
+        result = f"{subjects} reach back over {looked_at} looked at{over}"
     else:
         result = (
-            f"{subjects} reach {_steps(horizon)} back{_range(horizons)}, then fall under "
+            f"{subjects} reach {counted(horizon, 'step')} back{over}, then fall under "
             f"{100 * fraction:g} % of their largest{'' if measured == 'gradients' else ' or are lost in rounding'}"
         )
+    result += _law_in_words(law)
     if horizon > 0 and np.isfinite(figures["receptive_field"]):
         later = ", on later ones" if by_input.reads_later else ""
-        field = _steps(int(figures["receptive_field"]))
+        field = counted(figures["receptive_field"], "step")
         result += f"; the output depends on the last {field}{later} and on nothing earlier"
     if horizon > 0 and figures["present"] > 1 / fraction:
         result += f"; the present input weighs {figures['present']:.2g} times the strongest earlier one"
     need = "" if subject.needs is None else f"; the task needs {subject.needs:g}"
     if need and np.isfinite(figures["returns_at"]):
         need += f", where they are {figures['at_need']:.2g} of their largest"
-    return f"{result}{need}{_law_in_words(law)}."
-
-
-def _steps(number: int) -> str:
-    return f"{number} step" if number == 1 else f"{number} steps"
-
-
-def _range(horizons: np.ndarray) -> str:
-    low, high = horizons
-    return f" ({low:.0f} to {high:.0f} over sequences and output steps)" if low < high else ""
+    return f"{result}{need}."
 
 
 def _law_in_words(law: decay.Law) -> str:

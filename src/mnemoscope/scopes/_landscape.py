@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
@@ -85,8 +85,7 @@ def landscape(
         line: one direction only.
         held_out: (inputs, targets) on which to evaluate too.
     """
-    if points < 3:
-        raise MnemoscopeError(f"landscape needs at least 3 points per direction; got {points}")
+    check_count("points", points, 3)
     model = whole_model(subject)
     if not model.own:
         why = f"{subject.name} has no parameters"
@@ -296,6 +295,6 @@ def _sentence(figures: dict[str, float], between: bool) -> str:
     if figures["lowest"] == figures["highest"] == figures["cost"]:
         look = "is the same at all points looked at"
     look += f" (seen at steps of {figures['resolution']:.1g} {'of the way' if between else 'of their size'})"
-    lower = figures["lowest"] < 0.99 * figures["cost"]
+    lower = figures["cost"] - figures["lowest"] > 0.01 * abs(figures["cost"])
     lowest = f"; {figures['lowest']:.3g} was seen nearby" if lower else ", the lowest that was seen"
     return f"The cost {where} {look}. Here it is {figures['cost']:.3g}{lowest}."

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
@@ -65,13 +65,14 @@ def lyapunov(
         discard: steps before counting starts, for state and directions to settle; a tenth by default.
         sequences: of the batch, at most.
     """
+    check_count("sequences", sequences)
     if steps is None:
         steps = subject.steps
     if discard is None:
         discard = steps // 10
     if not 0 <= discard <= steps - 2:
         raise MnemoscopeError(
-            f"lyapunov needs discard >= 0 and at least 2 more steps; got steps={steps}, discard={discard}"
+            f"discard must be at least 0, with at least 2 more steps; got steps={steps}, discard={discard}"
         )
     size = flatten(subject.recurrence.initial_state(subject.batch)).shape[1]
     count = exponents

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import check_count
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
@@ -60,8 +60,9 @@ def paths(
         threshold: of attention, above which a step counts as attending a state.
         layer: of a stack, the last by default.
     """
-    if hops < 1 or sequences < 1 or steps < 2:
-        raise MnemoscopeError(f"paths needs hops, sequences >= 1 and steps >= 2; got {hops}, {sequences}, {steps}")
+    check_count("hops", hops)
+    check_count("sequences", sequences)
+    check_count("steps", steps, 2)
     count = min(sequences, subject.batch)
     runs = []
     for row in range(count):
@@ -70,7 +71,7 @@ def paths(
         except OtherAttention as error:
             return Finding("paths", f"paths does not apply: {error}.", "not applicable", why=str(error))
         subject.report((row + 1) / count, f"sequence {row + 1} of {count}")
-    return _finding(runs, hops)
+    return _finding(runs, hops, threshold)
 
 
 def _decompose(
@@ -88,7 +89,7 @@ def _decompose(
     rest = total - terms.sum(0)
     norms = torch.cat([terms, rest[None]]).norm(dim=-1)  # (hops + 2, T)
 
-    # The fewest hops over marked attention; searched entry by entry, so on the CPU.
+    # The fewest hops over attention above the threshold; searched entry by entry, so on the CPU.
     pattern = attention_pattern(blocks.attention, threshold).cpu()
     depth = torch.stack([dependency_depth(pattern, t)[-1] for t in range(T)])
     return arrays(
@@ -116,7 +117,7 @@ def _agreement(blocks: AttentionBlocks, seed: Tensor, total: Tensor) -> Tensor:
     return (whole - total[near]).norm() / total[near].norm().clamp(min=1e-300)
 
 
-def _finding(runs: list[dict[str, np.ndarray]], hops: int) -> Finding:
+def _finding(runs: list[dict[str, np.ndarray]], hops: int, threshold: float) -> Finding:
     mean = {name: np.mean([run[name] for run in runs], 0) for name in runs[0]}
     far = mean["share"][:, -1]
     figures = {
@@ -130,7 +131,7 @@ def _finding(runs: list[dict[str, np.ndarray]], hops: int) -> Finding:
     at_least = "at least " if far[-1] > 0.01 else ""
     sentence = (
         f"From {counted(lag, 'step')} back a gradient comes by {at_least}{figures['hops']:.1f} hops on average, the "
-        f"shortest path of marked attention takes {figures['depth']:.0f}, and each step attends about "
+        f"shortest path over attention above {threshold:g} takes {figures['depth']:.0f}, and each step attends about "
         f"{figures['kappa']:.1f} states."
     )
     return Finding(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import CANNOT_REPEAT, Subject
@@ -129,8 +128,7 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
             the rounding error, of float32 at most, or a quarter for a quantized model; for gradients by earlier and
             later inputs, which are exactly zero where an output does not read them, 32 times the rounding error.
     """
-    if subject.steps < 2:
-        raise MnemoscopeError("recurrence needs sequences of at least 2 steps; got 1")
+    subject.check_steps(2)
     limit = _limit(subject) if tolerance is None else tolerance
     unrepeated = subject.repetition.kind
     if subject.missing("outputs"):

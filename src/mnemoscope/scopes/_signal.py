@@ -47,8 +47,7 @@ def signal(subject: Subject) -> Finding:
     the top layer's relative to the bottom one's; `gradient_over_time`, the first step's gradient variance relative to
     the last; `preserving_gain`, what `weight_gain` should be; `saturated`, `silent`, means.
     """
-    if subject.steps < 2:
-        raise MnemoscopeError("signal needs sequences of at least 2 steps; got 1")
+    subject.check_steps(2)
     states, gradients = _states_and_gradients(subject)  # (T, layers, B, n) each
     finite = states.isfinite().flatten(1).all(1)
     if not bool(finite.all()):

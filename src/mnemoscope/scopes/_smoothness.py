@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import check_count
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence, State, select
 from mnemoscope.scopes._frame.scope import scope
@@ -69,8 +69,10 @@ def smoothness(subject: Subject, *, points: int = 6, lengths: int = 6, probes: i
         lengths: numbers of steps at which slopes are measured.
         probes: random directions for the Hessian.
     """
-    if subject.steps < 4:
-        raise MnemoscopeError(f"smoothness needs sequences of at least 4 steps; got {subject.steps}")
+    subject.check_steps(4)
+    check_count("points", points)
+    check_count("lengths", lengths)
+    check_count("probes", probes)
     if not any(True for _ in subject.recurrence.parameters()):
         why = f"{subject.name} has no parameters whose cost could be steep"
         return Finding("smoothness", f"smoothness does not apply: {why}.", "not applicable", why=why)
@@ -114,7 +116,8 @@ def smoothness(subject: Subject, *, points: int = 6, lengths: int = 6, probes: i
         warnings=(*_warnings(seen), *rounding_warnings(subject)),
         assumptions=("the largest constants along these runs stand for those over all reachable states",),
         method=(
-            f"singular values at {len(norms)} states, gradients and Hessian-vector products at {len(counts)} lengths"
+            f"singular values at {len(norms)} states; gradients and Hessian-vector products at {len(counts)} lengths "
+            "of a cost, the mean square of the outputs"
         ),
     )
 
@@ -236,12 +239,13 @@ def _sentence(figures: dict[str, float], allowed: str, seen: str) -> str:
         "unknown": "could not be measured",
     }[seen]
     # L_f is the largest that was seen: from above 1 more is allowed, from below less only if it is the largest of all.
-    L_f = f"L_f = {figures['L_x']:.3g} in the state"
+    L_x = f"{figures['L_x']:.3g}"
+    if_largest = f"if L_f in the state is nowhere above the {L_x} that was seen"
     stops = "as much" if seen == "constant" else "that it stops growing"
     theorem = {
-        "constant": f"Theorem 1 promises {stops} if {L_f}, the largest seen, is the largest there is",
-        "polynomial": f"Theorem 1 allows polynomial growth if {L_f}, the largest seen, is the largest there is",
-        "exponential": f"Theorem 1 allows exponential growth, with {L_f}",
+        "constant": f"Theorem 1 promises {stops}, {if_largest}",
+        "polynomial": f"Theorem 1 allows polynomial growth, {if_largest}",
+        "exponential": f"Theorem 1 allows exponential growth, with L_f = {L_x} in the state",
     }[allowed]
     return f"The slope of the cost {slope}; {theorem}."
 

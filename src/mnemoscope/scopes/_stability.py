@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.adapters import WithReadout
+from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes._frame.scope import scope
@@ -69,6 +70,10 @@ def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Findi
         points: at how many states the Jacobian is computed; fewer if the state is large.
         lam: the contraction factor of the nearest stable weights.
     """
+    check_count("points", points)
+    if not 0 < lam <= 1:
+        raise MnemoscopeError(f"lam must be above 0 and at most 1; got {lam!r}")
+
     # What is proved, and what is measured at sampled states.
     certificate = certify(subject.layer, subject.recurrence_inputs, subject.adapted.starts_itself)
     samples = list(sample_states(subject, min(points, _affordable_points(subject))))
@@ -241,21 +246,21 @@ def _regime(certified: bool, figures: dict[str, float], mean_stretch: float) -> 
 def _sentence(figures: dict[str, float], certificate: Certificate | None, regime: str, what: str = "It") -> str:
     if certificate is not None and certificate.stable:
         return _certified_sentence(certificate, what)
-    stretched = (
-        f"small differences were stretched {figures['typical_jacobian']:.3g} times in the median, "
-        f"{figures['largest_jacobian']:.3g} times at most (spectral norm of the Jacobian)"
+    factors = (
+        f"small differences by up to {figures['typical_jacobian']:.3g} at the median state, by up to "
+        f"{figures['largest_jacobian']:.3g} at the worst (spectral norm of the Jacobian)"
     )
     if "largest_ratio" in figures:
         pairs = (
-            f"a step multiplied the distance of sampled pairs of states by {figures['typical_ratio']:.3g} in the "
-            f"median, by {figures['largest_ratio']:.3g} at most"
+            f"the distance of sampled pairs of states by {figures['typical_ratio']:.3g} in the median, by "
+            f"{figures['largest_ratio']:.3g} at most"
         )
         # Pairs far apart may all come nearer although some small differences grow.
         came_nearer = figures["largest_ratio"] < 1 <= figures["typical_jacobian"]
-        stretched = f"{stretched}, although {pairs}" if came_nearer else f"{pairs}; {stretched}"
+        factors = f"{factors}, although {pairs}" if came_nearer else f"{pairs}, and {factors}"
         regime = f"{regime} in every direction" if came_nearer else regime
-    proof = "no proof applies to it" if certificate is None else "its weights allow no proof of stability"
-    return f"{what} is {regime}: {stretched}; {proof}."
+    proof = "no proof applies to it" if certificate is None else "its weights do not prove it stable"
+    return f"{what} is {regime}: a step multiplied {factors}; {proof}."
 
 
 def _certified_sentence(certificate: Certificate, what: str) -> str:

@@ -10,16 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.chunks import GROUPS, Chunks, by_weights, norm, relative_error
 from mnemoscope.scopes._measures.rounding import negligible
 from mnemoscope.scopes._measures.truncation_bounds import truncation_bounds
-from mnemoscope.scopes._measures.windows import shortest, shortest_near, widened
+from mnemoscope.scopes._measures.windows import range_in_words, shortest, shortest_near, widened
+from mnemoscope.wording import counted
 
-COARSE = 10  # times the error: a second chunk that is told
+COARSE = 10  # times the error: the shorter chunk for it is given too
 LAYER_ALONE = "its recurrent layer alone"
 
 HELP = """
@@ -30,7 +31,7 @@ from where its curve stays under the 1 % line.
 chunks of k steps, the state is carried on from chunk to chunk, the gradient is not. Its error is
 that of the gradient of the loss at every step, against backpropagation through the whole sequence.
 It falls slowly: the first steps of every chunk always lose what came before. Training bears more
-than 1 %, which is why the chunk for 10 % is told, too.
+than 1 %, which is why the chunk for 10 % is given too.
 
 Where a bound is drawn it holds for every sequence whose inputs are no larger, not only for these.
 """
@@ -84,10 +85,10 @@ def truncation(
         windows: how many window lengths are tried, in equal ratios from 1 to the length of the sequences.
         rate, updates: the training that Theorem 1 is asked about.
     """
-    if not 0 < error < 1 or windows < 2 or subject.steps < 2:
-        raise MnemoscopeError(
-            f"truncation needs 0 < error < 1, at least 2 windows and 2 steps; got {error}, {windows}, {subject.steps}"
-        )
+    subject.check_steps(2)
+    check_count("windows", windows, 2)
+    if not 0 < error < 1:
+        raise MnemoscopeError(f"error must lie between 0 and 1; got {error!r}")
     subject.check_finite_outputs()
     lengths = np.unique(np.geomspace(1, subject.steps, windows).round().astype(int))
     bounds = truncation_bounds(subject)
@@ -316,11 +317,11 @@ def _sentence(
     window, steps = figures["window"], figures["steps"]
     percent = f"{100 * error:g} %"
     outputs = f"{labels['ends']} output"
-    over = _range(spread.get("window"), "sequences")
+    over = range_in_words(spread.get("window"), "sequences")
     if window < steps and figures.get("output_variation", math.inf) <= 2 * error:
         sentence = (
             f"Its {outputs} hardly depends on the inputs: from sequence to sequence it varies by "
-            f"{figures['output_variation']:.2g} of its size, so no window can be told"
+            f"{figures['output_variation']:.2g} of its size, so no window can be found"
         )
     elif not window < steps:
         sentence = f"No window shorter than the {steps:.0f} steps looked at gives its {outputs} to {percent}{over}"
@@ -339,16 +340,9 @@ def _sentence(
         sentence += f" (proved for {proved:.0f})" if window < steps else f"; {proved:.0f} are proved to be enough"
     if "bptt_window" not in figures:
         return f"{sentence}{WITHOUT_GRADIENT[str(labels.get('gradient', ''))]}."
-    over = _range(spread.get("bptt_window_measured"), str(labels.get("over", "")))
+    over = range_in_words(spread.get("bptt_window_measured"), str(labels.get("over", "")))
     gradient = "its recurrent layer's own gradient" if labels.get("gradient_of") == LAYER_ALONE else "the gradient"
     return f"{sentence}; {_chunks_in_words(figures, over, gradient, error, needs)}."
-
-
-def _range(windows: np.ndarray | None, over: str) -> str:
-    """Return the range of windows over sequences in words; empty if there is none."""
-    if windows is None or not windows[0] < windows[1]:
-        return ""
-    return f" ({windows[0]:.0f} to {windows[1]:.0f} over {over})"
 
 
 def _chunks_in_words(figures: dict[str, float], over: str, gradient: str, error: float, needs: float | None) -> str:
@@ -357,23 +351,18 @@ def _chunks_in_words(figures: dict[str, float], over: str, gradient: str, error:
     percent, coarsely = f"{100 * error:g} %", f"{100 * COARSE * error:g} %"
     if measured < window and needs is not None:
         return (
-            f"chunks of {measured:.0f} {_steps(measured)}{over} give {gradient} to {percent}, but the task needs "
+            f"chunks of {counted(measured, 'step')}{over} give {gradient} to {percent}, but the task needs "
             f"{needs:g} steps back: backpropagate through {'all' if window >= steps else 'at least'} {window:.0f}"
         )
     if window < steps:
-        shorter = f", of {coarse:.0f} to {coarsely}" if coarse < window else ""
-        return (
-            f"backpropagation in chunks of {window:.0f} {_steps(window)}{over} gives {gradient} to {percent}{shorter}"
-        )
-    shorter = f"; those of {coarse:.0f} give it to {coarsely}" if coarse < steps else ""
-    return f"no chunks shorter than the {steps:.0f} steps{over} give {gradient} to {percent}{shorter}"
-
-
-def _steps(count: float) -> str:
-    return "step" if count == 1 else "steps"
+        chunks = f"backpropagation in chunks of {counted(window, 'step')}{over} gives {gradient} to {percent}"
+    else:
+        chunks = f"no chunks shorter than the {steps:.0f} steps{over} give {gradient} to {percent}"
+    return f"{chunks}; those of {coarse:.0f} give it to {coarsely}" if coarse < min(window, steps) else chunks
 
 
 def _warnings(subject: Subject, figures: dict[str, float]) -> tuple[str, ...]:
-    if subject.needs is None or figures["window"] >= min(subject.needs, figures["steps"]):
+    # The input k steps back is in windows of k + 1 inputs and more.
+    if subject.needs is None or figures["window"] >= min(subject.needs + 1, figures["steps"]):
         return ()
     return ("outputs hardly depend on inputs as far back as the task needs: train longer, or use a longer memory",)

@@ -57,7 +57,7 @@ def paths(shown: Sequence[View]) -> list[Chart]:
     size = Axis("gradient of the macro-state", log=True, switch=True)
     charts.append(Chart("paths-gradient", "The gradient through attention", lag, size, lines_of(shown, "gradient")))
     depths = tuple(_without_negative(line) for line in lines_of(shown, "depth"))
-    charts.append(Chart("paths-depth", "The shortest path of marked attention", lag, Axis("hops"), depths))
+    charts.append(Chart("paths-depth", "The shortest path over strong attention", lag, Axis("hops"), depths))
     return charts
 
 

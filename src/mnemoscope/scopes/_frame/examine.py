@@ -179,7 +179,7 @@ def _measure(scope: Scope, subject: Subject, options: dict[str, Any]) -> Finding
         sentence = f"{scope.name} was skipped: {why}."
     except MnemoscopeError as error:
         status = "failed"
-        why = str(error)
+        why = str(error).removeprefix(f"{scope.name}: ")
         sentence = f"{scope.name} failed: {why}."
     seconds = time.perf_counter() - start
     return scope.with_texts(Finding(scope.name, sentence, status, why, seconds=seconds))

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, first_line
 from mnemoscope.finding import Finding
 from mnemoscope.scopes._frame.subject import BoundExceeded, OutOfTime, Subject, subject_of
 from mnemoscope.scopes._frame.untouched import untouched
@@ -186,11 +186,11 @@ def one_line_errors(name: str) -> Iterator[None]:
     except (MnemoscopeError, OutOfTime, BoundExceeded):
         raise
     except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
+        reason = first_line(error)
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "memory" in reason.lower():
             hint = "there is not enough memory: give fewer or shorter sequences"
         else:
-            hint = f"{type(error).__name__}: {reason}; does the model run on these inputs?"
+            hint = f"{type(error).__name__}: {reason}; check that the model runs on these inputs"
         raise MnemoscopeError(f"{name}: {hint}") from error
 
 

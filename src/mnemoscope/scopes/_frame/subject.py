@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.adapters import Adapted, Layout, Output, WithReadout, adapt, instantiate
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, first_line
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes._frame.repeat import Repetition, find_repetition
 from mnemoscope.scopes._frame.snapshot import Snapshot
@@ -142,7 +142,7 @@ class Subject:
         try:
             cost = self.loss_of(outputs.detach().requires_grad_())
         except Exception as error:  # of the user's own function
-            reason = (str(error).splitlines() or [""])[0]
+            reason = first_line(error).removesuffix(".")
             return f"the loss raised {type(error).__name__}: {reason}, for {shapes}; {fix}"
         if not isinstance(cost, Tensor) or cost.numel() != 1:
             return f"the loss gave {_described(cost)} for {shapes}, where one number is wanted; {fix}"
@@ -181,6 +181,11 @@ class Subject:
         seen = float(torch.as_tensor(measured, dtype=torch.float64).flatten()[worst])
         allowed = float(torch.as_tensor(bound, dtype=torch.float64).expand(excess.shape).flatten()[worst])
         raise BoundExceeded(f"{what} is certified to be at most {allowed:.6g}, but {seen:.6g} was measured")
+
+    def check_steps(self, least: int) -> None:
+        """Raise if the sequences have fewer steps than a scope needs."""
+        if self.steps < least:
+            raise MnemoscopeError(f"give sequences of at least {least} steps; got {self.steps}")
 
     def check_finite_outputs(self) -> None:
         """Raise if an output is NaN or infinite: nothing can be measured by outputs then."""

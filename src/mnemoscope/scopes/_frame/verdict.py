@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from mnemoscope.finding import Finding
 from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.wording import counted
 
 UNREPEATED = ("keeps state between calls", "is random", "changes between calls")
 """Kinds of model that give other outputs for the same inputs: said first."""
@@ -77,7 +78,7 @@ def _advice(results: Mapping[str, Finding], failures: list[str], subject: Subjec
         window = results["truncation"].figures.get("bptt_window", math.inf)
     reach = results["horizon"].figures.get("horizon", 0.0) if "horizon" in results else 0.0
     if reach < window <= subject.steps / 2:  # if not, gradients come from further back, by a way around the layer
-        return f"Backpropagation may run in chunks of {window:.0f} step{'' if window == 1 else 's'}."
+        return f"Backpropagation may run in chunks of {counted(window, 'step')}."
     if "horizon" not in results:
         return "What to do cannot be said without its horizon."
     if subject.needs is None:

@@ -24,12 +24,13 @@ def _is_approaching(orbit: np.ndarray) -> bool:
     """True if the displacement over the period at which (steps, N) repeats best has shrunk by a twentieth."""
     if not np.isfinite(orbit).all():
         return False
-    best = min((_displacements(orbit, p) for p in range(1, _longest(orbit) + 1)), key=max)
+    best = min((_displacements(orbit, p) for p in range(1, longest_period(len(orbit)) + 1)), key=max)
     return best[1] < 0.95 * best[0]
 
 
-def _longest(orbit: np.ndarray) -> int:
-    return max(1, min(LONGEST_PERIOD, len(orbit) // 2))
+def longest_period(recorded: int) -> int:
+    """Return the longest period that is looked for in so many recorded steps: it must be seen twice."""
+    return max(1, min(LONGEST_PERIOD, recorded // 2))
 
 
 def _displacements(orbit: np.ndarray, period: int) -> tuple[float, float]:
@@ -44,8 +45,8 @@ def rounding_noise(dtype: torch.dtype) -> float:
     return 100 * torch.finfo(dtype).eps
 
 
-def find_period(orbit: np.ndarray, longest: int = LONGEST_PERIOD, noise: float = 1e-13) -> int:
-    """Return the least p for which states (steps, N) repeat after p steps; 0 if there is none up to `longest`.
+def find_period(orbit: np.ndarray, noise: float = 1e-13) -> int:
+    """Return the least p for which states (steps, N) repeat after p steps; 0 if there is none, see `longest_period`.
 
     They must repeat up to 1e-4 of their size now, and at the end of their approach, extrapolated from both halves of
     the recording: a slow approach is no fixed point yet. Nor is a spiral into one a cycle: the steps of a cycle must be
@@ -55,7 +56,7 @@ def find_period(orbit: np.ndarray, longest: int = LONGEST_PERIOD, noise: float =
         return 0
     size = max(np.abs(orbit).max(), SMALL)
     shortest_step = math.inf  # over fewer steps than the period
-    for period in range(1, min(longest, len(orbit) // 2) + 1):
+    for period in range(1, longest_period(len(orbit)) + 1):
         first, second = _displacements(orbit, period)
         if max(first, second) < noise * size:
             return period if shortest_step > 100 * noise * size else 1

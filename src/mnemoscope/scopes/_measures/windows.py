@@ -57,6 +57,13 @@ def _bisect(too_short: int, enough: int, allowed: float, error_of: ErrorOf) -> f
     return float(enough)
 
 
+def range_in_words(ends: np.ndarray | None, over: str) -> str:
+    """Return " (low to high over ...)" of both ends (2,) of a range of steps; empty if they are equal or not known."""
+    if ends is None or not ends[0] < ends[1]:
+        return ""
+    return f" ({ends[0]:.0f} to {ends[1]:.0f} over {over})"
+
+
 def widened(samples: np.ndarray, figure: float) -> np.ndarray:
     """Return the 5 % and 95 % quantiles (2,) of samples of a figure, widened to hold the figure itself."""
     low, high = np.quantile(samples, [0.05, 0.95], method="nearest")
