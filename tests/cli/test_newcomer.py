@@ -1,7 +1,6 @@
 """What someone meets who types a command for the first time, in whatever terminal."""
 
 import io
-import logging
 import os
 import re
 import subprocess
@@ -116,14 +115,7 @@ def test_a_layer_option_under_its_other_name(tmp_path, monkeypatch):
     assert '"output": "s"' in (tmp_path / "run" / "config.json").read_text()
 
 
-def test_no_advice_about_tensor_cores(caplog):
-    from lightning_fabric.utilities.rank_zero import rank_zero_info
-
+def test_training_leaves_the_precision_of_products_alone():
     task = Copy(T=2)
     fit(SequenceModel.for_task(task, NetworkConfig("RNN", hidden_size=4)), task, FitConfig(updates=1, batch_size=2))
-    with caplog.at_level(logging.INFO):
-        rank_zero_info("You are using a CUDA device that has Tensor Cores. To properly utilize them, ...")
-        rank_zero_info("something else")
-    assert "something else" in caplog.text
-    assert "Tensor Cores" not in caplog.text
     assert torch.get_float32_matmul_precision() == "highest"

@@ -130,10 +130,14 @@ def test_ctrl_c_is_pythons_own_again_when_a_command_runs_and_in_scripts() -> Non
 def test_a_signal_before_the_first_update_stops_training_at_once(
     number: int, codes: tuple[int], tmp_path: Path
 ) -> None:
-    (tmp_path / "lightning_fabric.py").write_text(STUBBORN.replace("except BaseException", "except ZeroDivisionError"))
+    (tmp_path / "tensorboard.py").write_text(STUBBORN.replace("except BaseException", "except ZeroDivisionError"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     process = subprocess.Popen(
-        train(tmp_path / "run"), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        train(tmp_path / "run", "--tensorboard"),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None

@@ -19,7 +19,6 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
-import lightning_fabric  # noqa: F401  (it takes longer than all the rest)
 import numpy as np
 
 from mnemoscope.cli import guarded

@@ -72,7 +72,6 @@ def _sandbox(root: Path, template: Path) -> Any:
     (root / "tmp").mkdir()
     (root / "victim").mkdir(exist_ok=True)
     (root / "victim/file").write_text("untouched")
-    import lightning_fabric  # noqa: F401  (so that no case pays for it)
     import matplotlib.figure  # noqa: F401  (its cache of fonts is written now)
 
     return Sandbox(root.resolve(), template)

@@ -16,7 +16,7 @@ from torch.distributed import TCPStore
 from mnemoscope.training import Progress, RunConfig, Stop, resume, train
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["mnemoscope.training", "lightning_fabric"])
+_processes.set_forkserver_preload(["mnemoscope.training"])
 
 
 def warm_up() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.sweeps._job import Ending, Job, output_to, run_job
 
-PRELOADED = ("mnemoscope.sweeps", "mnemoscope.training", "lightning_fabric", "safetensors.torch")
+PRELOADED = ("mnemoscope.sweeps", "mnemoscope.training", "safetensors.torch")
 KILL_SECONDS = 60.0  # after which a job that was asked to stop is killed
 
 

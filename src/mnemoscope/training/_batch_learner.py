@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -25,52 +25,9 @@ from mnemoscope.training._evaluation import (
     with_carried_memory,
 )
 from mnemoscope.training._learner import Learner, select_device
+from mnemoscope.training._placement import Placement
 from mnemoscope.training._projections import Projection
 from mnemoscope.training._ranks import Ranks, local_rank
-
-
-class _OpaqueState:
-    """A state that Fabric does not look into: it would rebuild tuples, and states have types of their own."""
-
-    def __init__(self, state: State | None) -> None:
-        self.state = state
-
-
-class _Objective(nn.Module):
-    """The loss of one batch, with back-propagation cut every `bptt` steps (0: never)."""
-
-    def __init__(self, model: nn.Module, task: Task, bptt: int) -> None:
-        super().__init__()
-        self.model = model
-        self.task = task
-        self.bptt = bptt
-
-    def forward(
-        self, inputs: Tensor, targets: Tensor, carried: _OpaqueState, share: float = 1.0
-    ) -> tuple[Tensor, _OpaqueState]:
-        """Return the loss times `share`, the part of the batch's predictions that these rows have, and the state."""
-        state = carried.state
-        outputs = []
-        for piece in inputs.split(self.bptt or len(inputs)):
-            output, state = self.model(piece, state)
-            state = detach_state(state)
-            outputs.append(output)
-        joined = to_float32(torch.cat(outputs) if len(outputs) > 1 else outputs[0])  # logits of words are large
-        if share == 0:  # the mean over no prediction is not a number
-            return joined.sum() * 0, _OpaqueState(state)
-        loss = self.task.loss(joined, targets)
-        return loss if share == 1 else loss * share, _OpaqueState(state)
-
-
-def _silence_hints() -> None:
-    """Let Fabric not advise a lower precision of float32 on a GPU: what a run computes is in its configuration."""
-    from lightning_utilities.core import rank_zero
-
-    rank_zero.log.addFilter(_is_no_hint)
-
-
-def _is_no_hint(record: logging.LogRecord) -> bool:
-    return "Tensor Cores" not in record.getMessage()
 
 
 class BatchLearner(Learner):
@@ -86,19 +43,13 @@ class BatchLearner(Learner):
         projections: Sequence[Projection] = (),
         ranks: Ranks | None = None,
     ) -> None:
-        from lightning_fabric import Fabric  # takes longer to import than all the rest, and only training needs it
-
         self.config = config
         check_memory(model, task, config.carry_memory)
         super().__init__(model, task, projections, ranks)
-        device = select_device(config)
-        devices: Any = [local_rank()] if device == "cuda" and self.ranks.world > 1 else 1
-        _silence_hints()
-        precision = "32-true" if config.precision == "tf32-true" else config.precision  # `fit` has set TF32
-        self.fabric = Fabric(accelerator=device, devices=devices, precision=precision)
-        self._objective, self._stepper = self.fabric.setup(_Objective(model, task, config.bptt), self._optimizer)
-        self._stepper.zero_grad()  # gradients of a backward pass that the caller made are not this run's
-        self._carried = _OpaqueState(None)
+        self._placement = Placement(config.precision, _device(config, self.ranks))
+        self._placement.move_model(model)
+        self._optimizer.zero_grad()  # gradients of a backward pass that the caller made are not this run's
+        self._carried: State | None = None
 
     @property
     def total(self) -> int:
@@ -113,20 +64,18 @@ class BatchLearner(Learner):
         first_batch = self.updates_done * self.config.accumulate
         loss = torch.stack([self._backward(first_batch + i) for i in range(self.config.accumulate)]).mean()
         self.ranks.add_up([loss, *(p.grad for p in self.model.parameters() if p.grad is not None)])
-        norm = self.fabric.clip_gradients(
-            self._objective, self._stepper, max_norm=self.clip or float("inf"), error_if_nonfinite=False
-        )
-        assert norm is not None  # it would be for a clip by value
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        norm = nn.utils.clip_grad_norm_(parameters, self.clip or math.inf)
 
         # Weights, learning rate, projection. With skip_nonfinite every gradient is checked, which waits for the device.
         if not self.may_skip or bool(norm.isfinite()):
-            self._stepper.step()
+            self._optimizer.step()
             self.advance_schedule()
         else:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")  # before any optimizer.step
                 self.advance_schedule()
-        self._stepper.zero_grad()
+        self._optimizer.zero_grad()
         return loss, norm.detach()
 
     def _backward(self, step: int) -> Tensor:
@@ -135,14 +84,32 @@ class BatchLearner(Learner):
         share = 1.0
         if self.ranks.world > 1:
             batch, share = self._own_rows(batch)
-        inputs, targets = self.fabric.to_device(batch)
         if self.task.resets_state(step, batch_size):
-            self._carried = _OpaqueState(None)
-        loss, after = self._objective(inputs, targets, self._carried, share)
+            self._carried = None
+        loss, state = self._loss(self._placement.move_batch(batch), self._carried, share)
         if self.task.carries_state:
-            self._carried = _OpaqueState(with_carried_memory(after.state, self.config.carry_memory))
-        self.fabric.backward(loss / self.config.accumulate)
+            self._carried = with_carried_memory(state, self.config.carry_memory)
+        (loss / self.config.accumulate).backward()
         return loss.detach()
+
+    def _loss(self, batch: Batch, state: State | None, share: float) -> tuple[Tensor, State | None]:
+        """Return the loss of a batch and the state after it, with back-propagation cut every `bptt` steps (0: never).
+
+        The loss is multiplied by `share`, the part of the whole batch's predictions that these rows have.
+        """
+        with self._placement.computing():
+            outputs = []
+            for piece in batch.inputs.split(self.config.bptt or len(batch.inputs)):
+                output, state = self.model(piece, state)
+                state = detach_state(state)
+                outputs.append(output)
+            joined = to_float32(torch.cat(outputs) if len(outputs) > 1 else outputs[0])  # logits of words are large
+            if share == 0:  # the mean over no prediction is not a number
+                loss = joined.sum() * 0
+            else:
+                loss = self.task.loss(joined, batch.targets)
+                loss = loss if share == 1 else loss * share
+        return self._placement.to_loss(loss), state
 
     def _own_rows(self, batch: Batch) -> tuple[Batch, float]:
         """This rank's sequences of a batch, and their share of its predictions, over which the loss is a mean."""
@@ -161,7 +128,7 @@ class BatchLearner(Learner):
         return self._evaluate("train") if self.config.evaluate_train else None
 
     def _evaluate(self, split: Split) -> dict[str, float]:
-        with self.fabric.autocast():
+        with self._placement.computing():
             return evaluate(
                 self.model,
                 self.task,
@@ -182,9 +149,9 @@ class BatchLearner(Learner):
         return self.config.skip_nonfinite
 
     def carried(self) -> dict[str, Tensor]:
-        if not self.task.carries_state or self._carried.state is None:
+        if not self.task.carries_state or self._carried is None:
             return {}
-        return {str(i): tensor for i, tensor in enumerate(leaves(self._carried.state))}
+        return {str(i): tensor for i, tensor in enumerate(leaves(self._carried))}
 
     def restore(self, checkpoint: Checkpoint, where: str) -> None:
         # Made here: an error of the data is not one of the file.
@@ -202,7 +169,7 @@ class BatchLearner(Learner):
 
     def _restore_state(self, tensors: list[Tensor], inputs: Tensor) -> None:
         # A state made by one step gives the structure that the tensors are put into.
-        with torch.no_grad(), self.fabric.autocast():
+        with torch.no_grad(), self._placement.computing():
             _, template = self.model(inputs[:1], None)
         if len(leaves(template)) != len(tensors):
             raise MnemoscopeError(f"{len(tensors)} carried tensors where this model has {len(leaves(template))}")
@@ -213,9 +180,16 @@ class BatchLearner(Learner):
         device = leaves(template)[0].device
         state = rebuild(template, [tensor.to(device) for tensor in tensors])
         # One step with it: what the model says of a state that does not fit it is said now.
-        with torch.no_grad(), self.fabric.autocast():
+        with torch.no_grad(), self._placement.computing():
             self.model(inputs[:1], state)
-        self._carried = _OpaqueState(state)
+        self._carried = state
+
+
+def _device(config: FitConfig, ranks: Ranks) -> torch.device:
+    """The device of this process: the CPU, the current GPU or, of several processes on a machine, a GPU of its own."""
+    if select_device(config) == "cpu":
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank() if ranks.world > 1 else torch.cuda.current_device())
 
 
 def _describe(tensor: Tensor) -> str:
