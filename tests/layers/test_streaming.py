@@ -16,8 +16,8 @@ from torch import Tensor
 import mnemoscope
 from mnemoscope import MnemoscopeError, kernels, layers
 from mnemoscope.kernels._cpu.library import available
-from mnemoscope.layers import _base, _streaming
-from mnemoscope.recurrence import State, leaves
+from mnemoscope.layers import _streaming
+from mnemoscope.recurrence import State, leaves, map_state
 
 pytestmark = pytest.mark.skipif(not available(torch.float32), reason="no compiled CPU kernels here")
 
@@ -293,63 +293,80 @@ def test_a_million_steps_neither_grow_nor_drift(kind: type) -> None:
     _stream_equals_sequence(kind, 1_000_000, 5000)
 
 
+def carrier_of(state: State) -> Any:
+    return state[0] if isinstance(state, tuple) else state
+
+
 @pytest.mark.parametrize("name", ["RelRNN", "RelLSTM", "MemLSTM"])
-def test_a_state_taken_apart_once_is_that_of_the_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What calls on a GPU leave for the next one without gradients, tried on the CPU."""
+def test_a_state_that_nobody_looked_into_is_the_layers_own(name: str) -> None:
     torch.manual_seed(0)
     layer, x = getattr(layers, name)(3, 5), torch.randn(6, 2, 3)
     other = getattr(layers, name)(3, 5)
-    finals: list[Any] = []
-    stack_layers = _base.stack_layers
-    monkeypatch.setattr(_base, "stack_layers", lambda states: finals.append(states) or stack_layers(states))
-
-    def first(state: State | None) -> State:
-        presented = layer.run_sequence(x, state, None)[1]
-        layer.keep_parts(presented, finals[-1])
-        return presented
-
+    weights = [layer.weights(0)]
     with torch.no_grad():
-        truth = layer(x, layer(x)[1])
-        state = first(None)
-        mine = finals[-1]
-        found = layer(x, state)
-        for ours, theirs in zip(leaves(found), leaves(truth), strict=True):
+        seen = layer(x)[1]
+        assert carrier_of(seen).s.shape == (1, 2, 5)
+        truth = layer(x, seen)
+        state = layer(x)[1]
+        own = carrier_of(state).unstacked.state
+        for ours, theirs in zip(leaves(layer(x, state)), leaves(truth), strict=True):
             assert torch.equal(ours, theirs)
-        weights = [layer.weights(0)]
-        assert layer._first_states(state, weights, x, None)[0] is mine[0]
-
-        # Any change of the state, the layer or the batch, and a call with gradients, takes the stacked state.
-        h = state[0] if isinstance(state, tuple) else state
-        assert other._first_states(state, weights, x, None)[0] is not mine[0]
-        with torch.enable_grad():
-            assert layer._first_states(state, weights, x, None)[0] is not mine[0]
+        assert layer._first_states(state, weights, x, None)[0] is own
         with pytest.raises(MnemoscopeError, match="batch"):
-            layer._first_states(state, weights, x[:, :1], None)
-        h.s = h.s + 1
+            layer._first_states(layer(x)[1], weights, x[:, :1], None)
+
+        # Another layer, a call with gradients, and a state that was looked into take the stacked state.
+        assert other._first_states(layer(x)[1], weights, x, None)[0].s.shape == (2, 5)
+        with torch.enable_grad():
+            assert layer._first_states(state, weights, x, None)[0] is not own
+        assert carrier_of(state).unstacked is None
+        assert layer._first_states(state, weights, x, None)[0] is not own
+        state = layer(x)[1]
+        h = carrier_of(state)
+        h.s = torch.ones(1, 2, 5)
         assert torch.equal(layer._first_states(state, weights, x, None)[0].s, h.s[0])
 
 
+@pytest.mark.parametrize("name", ["RelRNN", "RelLSTM"])
+def test_a_state_is_differentiated_as_it_was_made(name: str) -> None:
+    """Whenever its s and its memory are asked for."""
+    layer, x = getattr(layers, name)(3, 5), torch.randn(4, 2, 3)
+    state = layer(x)[1]
+    with torch.no_grad():
+        s, memory = carrier_of(state).s, carrier_of(state).memory
+    assert s.requires_grad
+    assert memory.values.requires_grad
+    state = layer(x)[1]
+    with torch.inference_mode():
+        assert carrier_of(state).memory.keys.requires_grad
+    with torch.no_grad():
+        state = layer(x)[1]
+    assert not carrier_of(state).s.requires_grad
+    with torch.inference_mode():
+        state = layer(x)[1]
+    assert carrier_of(state).s.is_inference()
+
+
+@pytest.mark.filterwarnings("ignore:.*without its memory")
 @pytest.mark.parametrize("num_layers", [1, 2])
 @pytest.mark.parametrize("part", ["h", "c", "s", "values", "relevance"])
 @pytest.mark.parametrize("name", ["RelRNN", "RelLSTM", "MemLSTM"])
-def test_a_write_into_a_state_is_seen_by_the_next_call(
-    name: str, part: str, num_layers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether or not the call before has left its layers' states for it."""
+def test_a_write_into_a_state_is_seen_by_the_next_call(name: str, part: str, num_layers: int) -> None:
+    """As by a state that was made of the written tensors."""
     layer, x = getattr(layers, name)(3, 5, num_layers=num_layers), torch.randn(6, 2, 3)
     if part == "c" and "c" not in layer.state_names:
         pytest.skip("it has no c")
-    finals: list[Any] = []
-    stack_layers = _base.stack_layers
-    monkeypatch.setattr(_base, "stack_layers", lambda states: finals.append(states) or stack_layers(states))
-    found = []
     with torch.no_grad():
-        for keep in (False, True):
-            state = layer(x)[1]
-            if keep:
-                layer.keep_parts(state, finals[-1])
-            h, *c = state if isinstance(state, tuple) else (state,)
-            written = {"h": h, "c": c[0] if c else None, "s": h.s, **h.memory._asdict()}
-            written[part].zero_()
-            found.append(layer(x, state)[0])
-    assert torch.equal(*found)
+        state = layer(x)[1]
+        h, *c = state if isinstance(state, tuple) else (state,)
+        if part in ("h", "c"):
+            (h if part == "h" else c[0]).zero_()
+        else:
+            {"s": h.s, **h.memory._asdict()}[part].zero_()
+        found = layer(x, state)[0]
+        if part == "h":  # its memory is not that of this h any more
+            alone = h.plain.clone()
+            written = (alone, *c) if c else alone
+        else:
+            written = map_state(torch.clone, state)
+        assert torch.equal(found, layer(x, written)[0])

@@ -357,13 +357,10 @@ class Layer(Described, Unquantized, Recurrence):
                 finals.append(final)
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
             x = self._drop_between_layers(x, layer)
-        final = stack_layers(finals)
         if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):  # which knows no meta device
-            x, final = in_autocast_dtype(x), self.map_visible(in_autocast_dtype, final)
-        presented = self.present_state(final)
-        if x.is_cuda:
-            self.keep_parts(presented, finals)
-        return x, presented
+            final = self.map_visible(in_autocast_dtype, stack_layers(finals))
+            return in_autocast_dtype(x), self.present_state(final)
+        return x, self.present_layers(finals)
 
     def _first_states(
         self, state: State | None, weights: list[Weights], x: Tensor, order: Tensor | None
@@ -395,8 +392,9 @@ class Layer(Described, Unquantized, Recurrence):
         """Return a state in the form in which callers get it: the inverse of `coerce_state`."""
         return state
 
-    def keep_parts(self, presented: State, finals: list[State]) -> None:
-        """Let the next call without gradients find the layer's state that a state on a GPU is a view of."""
+    def present_layers(self, states: list[State]) -> State:
+        """Return the states of all layers and directions as one, in the form in which callers get it."""
+        return self.present_state(stack_layers(states))
 
     def map_visible(self, fn: Callable[[Tensor], Tensor], state: State) -> State:
         """Apply `fn` to h, or h and c, of a state in the form that the layer works with."""

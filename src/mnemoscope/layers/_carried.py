@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ class AttentiveState(tuple):
         first = visible[0] if visible else None
         if isinstance(first, CarryingTensor):
             if s is None and first.is_current:
-                s, memory, memory_layout = first.s, first.memory, first.memory_layout
+                memory_layout = first.memory_layout  # s and the memory are read from h
             elif first.s is not s or first.memory is not memory:
                 visible = (first.plain, *visible[1:])  # what is given counts, not what h carries
         state = super().__new__(cls, visible)
@@ -85,6 +85,32 @@ class AttentiveState(tuple):
         return (tuple(self),) if _is_carrying(self) else (tuple(self), self.s, self.memory, self.memory_layout)
 
 
+class Unstacked(NamedTuple):
+    """The state of a layer that is no stack, (batch, ...), from which its user's (1, batch, ...) is made.
+
+    Most users look at h and c alone: s and the memory are stacked, and differentiated through, when they are asked for.
+
+    Attributes:
+        layer: the layer.
+        state: its state, with plain tensors.
+        c: an LSTM's c as the user got it; a view of the state's.
+        differentiated: whether gradients were enabled in the call that made it.
+    """
+
+    layer: Any
+    state: AttentiveState
+    c: Tensor | None
+    differentiated: bool
+
+    def stack(self) -> tuple[Tensor, Memory]:
+        """Return s and the memory as the call would have returned them."""
+        s = self.state.s
+        if torch.compiler.is_compiling():
+            return s.unsqueeze(0), Memory(*[t.unsqueeze(0) for t in self.state.memory])
+        with torch.inference_mode(s.is_inference()), torch.set_grad_enabled(self.differentiated):
+            return s.unsqueeze(0), Memory(*[t.unsqueeze(0) for t in self.state.memory])
+
+
 class CarryingTensor(Tensor):
     """The h of a layer with a memory: a tensor (layers * directions, batch, hidden_size) that carries it along.
 
@@ -102,14 +128,42 @@ class CarryingTensor(Tensor):
     """Operations that keep the memory, by the name of torch's function (`_carried_operations.py`)."""
 
     plain: Tensor
-    s: Tensor
-    memory: Memory
     memory_layout: str
     version: int | None
     made: Any = None
     """What the step that made it leaves for the next one (`_streaming.py`)."""
-    parts: Any = None
-    """The layer's state that it is a view of, for the next call without gradients (`_memory_layer.py`)."""
+    unstacked: Unstacked | None = None
+    """The layer's own state, as long as nobody has asked for s or the memory."""
+    _s: Any = None
+    _memory: Any = None
+
+    @property
+    def s(self) -> Tensor:
+        return self._stacked("_s")
+
+    @s.setter
+    def s(self, s: Tensor) -> None:
+        self._stacked("_memory")
+        self._s = s
+
+    @property
+    def memory(self) -> Memory:
+        return self._stacked("_memory")
+
+    @memory.setter
+    def memory(self, memory: Memory) -> None:
+        self._stacked("_s")
+        self._memory = memory
+
+    def _stacked(self, name: str) -> Any:
+        """Return s or the memory, once it is made of the layer's own state."""
+        if self.unstacked is None:
+            return getattr(self, name)
+        s, memory = self.unstacked.stack()
+        if torch.compiler.is_compiling():  # which cannot write to the arguments of a graph
+            return s if name == "_s" else memory
+        self._s, self._memory, self.unstacked = s, memory, None
+        return getattr(self, name)
 
     @classmethod
     def __torch_function__(
@@ -161,11 +215,17 @@ class CarryingTensor(Tensor):
 
 def carrying(h: Tensor, s: Tensor, memory: Memory, memory_layout: str) -> CarryingTensor:
     """Return h as a tensor that carries s and the memory."""
+    carrier = _carrier(h, memory_layout)
+    carrier._s = s
+    carrier._memory = memory
+    carrier.unstacked = None  # torch.compile does not find what the class says
+    return carrier
+
+
+def _carrier(h: Tensor, memory_layout: str) -> CarryingTensor:
     ordinary = type(h) is Tensor and h.layout is torch.strided
     carrier = h.as_subclass(CarryingTensor) if ordinary else _shell()
     carrier.plain = h
-    carrier.s = s
-    carrier.memory = memory
     carrier.memory_layout = memory_layout
     carrier.version = version(h)
     return carrier
@@ -191,6 +251,14 @@ def present_state(state: AttentiveState) -> Any:
     if len(state) == 1:
         return carrier
     return AttentiveState((carrier, *state[1:]), state.s, state.memory, state.memory_layout)
+
+
+def present_unstacked(layer: Any, state: AttentiveState) -> Any:
+    """Return what `present_state` would of a layer that is no stack; s and the memory are stacked when asked for."""
+    h, *c = [t.unsqueeze(0) for t in state]
+    carrier = _carrier(h, state.memory_layout)
+    carrier.unstacked = Unstacked(layer, state, c[0] if c else None, torch.is_grad_enabled())
+    return AttentiveState((carrier, *c)) if c else carrier
 
 
 def state_leaves(state: AttentiveState | CarryingTensor) -> list[Tensor]:

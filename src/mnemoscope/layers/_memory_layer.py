@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from mnemoscope.layers._base import Layer, Weights
-from mnemoscope.layers._carried import AttentiveState, CarryingTensor, plain, present_state
+from mnemoscope.layers._carried import AttentiveState, CarryingTensor, plain, present_state, present_unstacked
 from mnemoscope.layers._checks import InputError, state_error, warn_caller
 from mnemoscope.layers._memory import Memory, NonzeroCheck, add_empty_slots, empty_memory, values_can_be_read
 from mnemoscope.recurrence import State
+from mnemoscope.torch_internals import dispatches_plainly
 
 _nonzero_checks: WeakKeyDictionary[Layer, NonzeroCheck] = WeakKeyDictionary()  # a layer that has one can be copied
-
-
-def may_keep_parts(tensor: Tensor) -> bool:
-    """True where a state need not be stacked and taken apart: nothing is differentiated, traced or rounded."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return False
-    return not torch.is_autocast_enabled(tensor.device.type)
-
-
-class Parts(NamedTuple):
-    """The state of a layer that is no stack, and what was made of it: h carries s and memory, c is an LSTM's."""
-
-    layer: Layer
-    states: list[State]
-    s: Tensor
-    memory: Memory
-    c: Tensor | None
 
 
 class MemoryLayer(Layer):
@@ -141,27 +124,28 @@ class MemoryLayer(Layer):
             return state.visible if len(state) > 1 else state[0]
         return present_state(state)
 
-    def keep_parts(self, presented: State, finals: list[State]) -> None:
-        # Of one layer they are views of each other: a write in place is seen in both. A stack is a copy.
-        if len(finals) == 1 and may_keep_parts(finals[0].s):
-            c = presented[1] if len(self.state_names) > 1 else None
-            carrier = presented if c is None else presented[0]
-            carrier.parts = Parts(self, finals, carrier.s, carrier.memory, c)
+    def present_layers(self, states: list[State]) -> State:
+        lazily = len(states) == 1 and not torch.compiler.is_compiling() and dispatches_plainly()
+        return present_unstacked(self, states[0]) if lazily else super().present_layers(states)
 
     def _first_states(
         self, state: State | None, weights: list[Weights], x: Tensor, order: Tensor | None
     ) -> list[State | None]:
+        before = None if order is not None or torch.is_grad_enabled() else self._unstacked(state, x)
+        return super()._first_states(state, weights, x, order) if before is None else [before]
+
+    def _unstacked(self, state: State | None, x: Tensor) -> AttentiveState | None:
+        """Return the layer's own state of a caller's that it made itself and nobody has looked into; else None."""
         carrier = state[0] if isinstance(state, AttentiveState) else state
-        if order is None and isinstance(carrier, CarryingTensor) and carrier.parts is not None and may_keep_parts(x):
-            parts = carrier.parts
-            unchanged = carrier.is_current and carrier.s is parts.s and carrier.memory is parts.memory
-            if parts.c is not None:
-                unchanged = unchanged and isinstance(state, AttentiveState) and state[1] is parts.c
-            # What `check_state` would look at: the other tensors were made beside s.
-            fits = parts.s.dtype is x.dtype and parts.s.shape[1] == x.shape[1] and parts.s.device == x.device
-            if unchanged and fits and parts.layer is self and carrier.memory_layout == self.memory_layout:
-                return list(parts.states)
-        return super()._first_states(state, weights, x, order)
+        if not isinstance(carrier, CarryingTensor) or carrier.unstacked is None or not carrier.is_current:
+            return None
+        layer, mine, c, _ = carrier.unstacked
+        if layer is not self or (c is not None and (not isinstance(state, AttentiveState) or state[1] is not c)):
+            return None
+        # What `check_state` would look at: the other tensors were made beside s.
+        s = mine.s
+        fits = s.dtype is x.dtype and s.shape[0] == x.shape[1] and s.device == x.device
+        return mine if fits and mine.memory_layout == self.memory_layout else None
 
     def map_visible(self, fn: Callable[[Tensor], Tensor], state: AttentiveState) -> AttentiveState:
         return AttentiveState([fn(t) for t in state.visible], state.s, state.memory, state.memory_layout)
