@@ -83,6 +83,8 @@ CONJECTURE = "tests/theory/test_levine_conjecture.py"
 PPO = "tests/rl/test_ppo.py"
 VERDICTS = "tests/studies/test_verdicts.py"
 FAILURES = "tests/studies/test_failures.py"
+REPRODUCE = "tests/studies/test_reproduce.py"
+PLACEMENT = "tests/training/test_placement.py"
 
 # fmt: off
 # A table: one mutant a line.
@@ -109,6 +111,8 @@ LAYER_MUTANTS = [
     Mutant("stable-input-bound", "layers/_stable.py", "_forget_only(share / bound)", "_forget_only(share)", f"{STABLE}::test_projected_lstm_is_certified {STABLE}::test_states_above_the_first_layer_count_with_their_dropout"),
     Mutant("stable-dropout-scale", "layers/_stable.py", "1 / (1 - layer.dropout) if layer.dropout < 1", "1.0 if layer.dropout < 1", f"{STABLE}::test_states_above_the_first_layer_count_with_their_dropout"),
     Mutant("stable-threshold", "layers/_stable.py", "(moduli - thresholds.gather(-1, k - 1)).clamp(min=0)", "(moduli - thresholds.gather(-1, k - 1) / 2).clamp(min=0)", f"{STABLE}::test_rows_go_to_their_nearest_point"),
+    Mutant("spectral-scale", "layers/_spectral.py", "scale = bound.clamp(min=radius**2)", "scale = bound", f"{STABLE}::test_matrix_products_change_nothing_far_inside"),
+    Mutant("spectral-far", "layers/_spectral.py", "return nearest if largest() <= _LARGEST else None", "return nearest", f"{STABLE}::test_matrix_products_leave_what_is_far_outside_to_others"),
     Mutant("stable-gradient-skew", "layers/_stable.py", "clipped_sum / (high + low)", "one_clipped / (high + low)", f"{STABLE}::test_gradients_of_the_projections"),
     Mutant("henaff-angles", "layers/_init.py", "uniform_(-math.pi, math.pi)", "uniform_(-math.pi / 2, math.pi / 2)", f"{ORTHOGONAL}::test_henaff_angles_fill_the_circle_and_cayley_angles_a_quarter"),
     Mutant("cayley-angles", "layers/_init.py", "return -2 * torch.atan(-torch.sqrt(", "return -torch.atan(-torch.sqrt(", f"{ORTHOGONAL}::test_the_cayley_map_of_its_published_blocks_gives_the_same_matrix {ORTHOGONAL}::test_henaff_angles_fill_the_circle_and_cayley_angles_a_quarter"),
@@ -132,6 +136,8 @@ TRAINING_MUTANTS = [
     Mutant("step-schedule", "training/_optimization.py", "config.factor ** (update // config.step_every)", "config.factor ** (update // (config.step_every + 1))", f"{FIT}::test_updates_match_gradient_descent_by_hand"),
     Mutant("milestones-schedule", "training/_optimization.py", "bisect_right(milestones, update)", "bisect_right(milestones, update - 1)", f"{FIT}::test_updates_match_gradient_descent_by_hand"),
     Mutant("milestones-in-updates", "training/_learner.py", "[self.in_updates(milestone) for milestone in self.config.milestones]", "list(self.config.milestones)", f"{FIT}::test_milestones_are_epochs_where_training_is_counted_in_epochs"),
+    Mutant("placement-created", "training/_placement.py", "else _creating(self._weights)", "else nullcontext()", PLACEMENT),
+    Mutant("placement-loss", "training/_placement.py", "return loss if self._inputs is None else", "return loss if True else", PLACEMENT),
     Mutant("scaled-clip", "training/_batch_learner.py", "self.task.answer_share if self.config.scale_clip else 1.0", "1 / self.task.answer_share if self.config.scale_clip else 1.0", f"{FIT}::test_scaled_clip_follows_the_share_of_the_loss_that_asks_for_an_answer"),
     Mutant("distances-spectral", "training/_distances.py", "[-1].clamp(min=0).sqrt())", "[-1].clamp(min=0))", f"{DISTANCES}::test_distances_are_the_norms_of_the_differences"),
     Mutant("distances-sign", "training/_distances.py", "flat - second[name].view_as(flat)", "flat + second[name].view_as(flat)", f"{DISTANCES}::test_distances_are_the_norms_of_the_differences"),
@@ -274,6 +280,7 @@ STUDY_MUTANTS = [
     Mutant("verdict-beside", "studies/_verdict.py", "if not claim.headline])", "if claim.headline])", f"{VERDICTS}::test_what_fails_beside_the_headline_is_counted"),
     Mutant("cells-known-none", "studies/_cells.py", "        if not found:\n            raise UnknownCell", "        if found is None:\n            raise UnknownCell", f"{FAILURES}::test_known_cells_that_there_are_none_of_end_a_check"),
     Mutant("cells-infinite", "studies/_cells.py", 'math.inf if self.number == "infinity"', 'math.nan if self.number == "infinity"', f"{FAILURES}::test_what_was_not_run_leaves_no_median"),
+    Mutant("study-got-more-jobs", "studies/_reproduce.py", "and not complete and not _has_all_of(old, new)", "and not complete", f"{REPRODUCE}::test_a_study_that_got_more_jobs_shows_what_there_is_of_them"),
     Mutant("verdict-unknown", "studies/_verdict.py", "return _from_counts(sum(known), len(known))", "return _from_counts(sum(known), len(answers))", f"{VERDICTS}::test_a_claim_over_seeds"),
     Mutant("verdict-median", "studies/_verdict.py", "claim.holds(medians(by_seed))", "claim.holds(by_seed[0])", f"{VERDICTS}::test_a_claim_of_the_median_and_of_all_seeds"),
     Mutant("verdict-partly", "studies/_verdict.py", '"partly" if holds else "contradicted"', '"partly"', f"{VERDICTS}::test_a_claim_over_seeds"),

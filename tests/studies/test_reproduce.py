@@ -12,6 +12,7 @@ import study_jobs
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.studies import Claim, Note, Result, Study, Verdict, load, read_charts, read_record, reproduce, table
 from mnemoscope.studies import _study as registry
+from mnemoscope.studies._cost import training_seconds
 from mnemoscope.studies._pages import two_values
 from mnemoscope.sweeps import LocalEngine
 from mnemoscope.training import RunConfig
@@ -249,6 +250,10 @@ def test_a_run_that_came_without_its_last_weights_is_a_result(finished, tmp_path
     assert len(losses) == 3
     assert result.best == result.summary["best"]
     assert result.run.model("best").state_dict()
+
+
+def test_updates_of_the_smallest_network_take_time_too():
+    assert training_seconds(study_jobs.config("RNN", updates=1000)) > 1
 
 
 def test_what_does_not_fit_the_budget_is_left_out(tmp_path):

@@ -30,7 +30,8 @@ _CPU = {
 _OTHER = (30.0, 8.0)
 # The same on one H200 at batch 64, which a larger batch hardly changes.
 _GPU = {"LSTM": 2.8, "RNN": 1.0, "OrthRNN": 1.2, "ExpRNN": 1.9, "GORU": 5.1, "SAB": 5.3, "RelRNN": 4.3, "RelLSTM": 6.9}
-_CALL_SECONDS_ON_GPU = 4e-3  # of host time for an update, however short
+_CALL_SECONDS = 1.5e-3  # of an update, however small the network: of Python, the optimizer, small kernels
+_CALL_SECONDS_ON_GPU = 2e-3  # of host time for an update, however short
 _FULL_ATTENTION = ("MemRNN", "MemLSTM")
 _FLOPS_A_SECOND = 2.7e10  # of a large matrix product on one core
 _FRAMES_A_SECOND = 3000.0  # of an agent in play and training, on one core
@@ -68,7 +69,7 @@ def training_seconds(config: RunConfig, *, on_gpu: bool = False) -> float:
         return updates * max(_CALL_SECONDS_ON_GPU, steps * a_step * 1e-6 + readout_flops / 2e13)
     call, sequence = _CPU.get(network.model, _OTHER)
     a_step = (call + sequence * batch * width) * growth
-    return updates * (steps * a_step * 1e-6 + readout_flops / _FLOPS_A_SECOND)
+    return updates * (_CALL_SECONDS + steps * a_step * 1e-6 + readout_flops / _FLOPS_A_SECOND)
 
 
 def _sizes(task: Task, batch: int) -> tuple[int, int, int]:
