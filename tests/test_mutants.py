@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mutants.mutant import Mutant
 from mutants.run import BROKEN, KILLED, SURVIVED, mutate, verdict
-from mutants.table import MUTANTS, Mutant
+from mutants.table import MUTANTS
 
 ROOT = Path(__file__).parents[1]
 

@@ -24,7 +24,8 @@ import numpy  # noqa: F401  loaded once here, and inherited by every process bel
 import pytest
 import torch
 
-from mutants.table import MUTANTS, Mutant
+from mutants.mutant import Mutant
+from mutants.table import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
