@@ -153,14 +153,14 @@ def test_attention_map_has_the_attending_step_down_and_the_attended_state_across
 
 def test_paths_map_has_hops_down_and_lags_across():
     share = np.array([[1.0, 0.5, 0.2], [0.0, 0.5, 0.8]])  # (hops, lags)
-    found = charts("paths", {"share": share, "depth": np.array([-1, 0, 2]), "gradient": np.array([1.0, 0.5, 0.1])})
+    found = charts("paths", {"share": share, "depth": np.array([0, 1, 2]), "gradient": np.array([1.0, 0.5, 0.1])})
     chart = found["paths-hops-0"]
     (heat,) = chart.marks
     assert (chart.x.title, chart.y.title) == ("steps back (lag)", "hops")
     same(heat.z, share)
     same(heat.x, [0, 1, 2])
     same(heat.y, [0, 1])
-    same(found["paths-depth"].marks[0].y, [np.nan, 0, 2])
+    same(found["paths-depth"].marks[0].y, [0, 1, 2])
 
 
 def test_smoothness_is_relative_to_the_shortest_sequence():

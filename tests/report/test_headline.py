@@ -223,13 +223,22 @@ def test_alarms_come_worst_first_and_their_warnings_only_there():
         "turned": examined(recurrence=recurrence("runs over the batch", "set batch_first=True", "or transpose")),
     }
     assert alarms(examinations) == [
-        Alarm("turned", "It runs over the batch.", "set batch_first=True; or transpose"),
-        Alarm("detached", "It detached.", "attach it"),
+        Alarm("turned", "runs over the batch", "It runs over the batch.", "set batch_first=True; or transpose"),
+        Alarm("detached", "detached", "It detached.", "attach it"),
     ]
     assert warnings(examinations) == [
         ScopeWarning("fine", "recurrence", "short"),
         ScopeWarning("fine", "horizon", "low"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "heading"),
+    [("detached", "a does not remember as it should"), ("is random", "a gives other outputs for the same inputs")],
+)
+def test_the_heading_of_an_alarm_says_no_more_than_was_seen(kind, heading):
+    (alarm,) = alarms({"a": examined(recurrence=recurrence(kind))})
+    assert alarm.heading == heading
 
 
 def test_verdict_of_one_model_is_its_own_and_of_several_compares_in_order():

@@ -25,6 +25,12 @@ class Extent:
     high: float
     positive: float | None = None
 
+    @property
+    def padded(self) -> tuple[float, float]:
+        """The ends of a linear axis, with some room beyond."""
+        padding = 0.04 * (self.high - self.low) or 0.5
+        return self.low - padding, self.high + padding
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -235,6 +241,14 @@ class Chart:
         sentences += [_mark_in_words(mark) for mark in self.marks]
         sentences += [f"Marked at {format_number(marker.at)}: {marker.text}." for marker in self.markers]
         return " ".join(sentences)
+
+    def log_ends(self, name: str) -> tuple[float, float] | None:
+        """Return the ends of the axis "x" or "y" while it is logarithmic; None if nothing on it is positive."""
+        extent = getattr(self, name).extent
+        drawn = [getattr(mark, name) for mark in self.marks if isinstance(mark, Line | Points)]
+        if extent is not None and extent.positive is not None:
+            drawn.append(np.array([extent.positive, extent.high]))
+        return log_range(drawn)
 
     def level_label(self, level: Marker) -> LabelPosition:
         """Return where the label of a level marker is written: above the line, on the right unless it says otherwise.

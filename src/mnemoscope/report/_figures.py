@@ -25,7 +25,6 @@ from mnemoscope.report._chart import (
     Picture,
     Plane,
     Points,
-    log_range,
     log_ticks,
     tick_label,
 )
@@ -223,15 +222,11 @@ def _draw_marker(axes: Any, marker: Marker, chart: Chart) -> None:
 def _set_axis(axes: Any, name: str, chart: Chart) -> None:
     axis: Axis = getattr(chart, name)
     getattr(axes, f"set_{name}label")(_escape(axis.title))
-    drawn = [getattr(mark, name) for mark in chart.marks if isinstance(mark, Line | Points)]
-    if axis.extent is not None and axis.extent.positive is not None:
-        drawn.append(np.array([axis.extent.positive, axis.extent.high]))
-    ends = log_range(drawn)
+    ends = chart.log_ends(name)
     if axis.share and not axis.log:
         getattr(axes, f"set_{name}lim")(*SHARE_RANGE)
     elif axis.extent is not None and not axis.log:
-        padding = 0.04 * (axis.extent.high - axis.extent.low) or 0.5
-        getattr(axes, f"set_{name}lim")(axis.extent.low - padding, axis.extent.high + padding)
+        getattr(axes, f"set_{name}lim")(*axis.extent.padded)
     if axis.hidden:
         getattr(axes, f"{name}axis").set_visible(False)
         axes.spines[["left" if name == "y" else "bottom"]].set_visible(False)

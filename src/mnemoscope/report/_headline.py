@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,10 +15,11 @@ from mnemoscope.report._view import needs_of
 
 OVER_BATCH = "runs over the batch"
 
+UNREPEATED_KINDS = ("changes between calls", "keeps state between calls", "is random")
+"""Kinds of model that give other outputs for the same inputs."""
+
 ALARMING_KINDS = (
-    "changes between calls",
-    "keeps state between calls",
-    "is random",
+    *UNREPEATED_KINDS,
     OVER_BATCH,
     "mixes sequences",
     "memoryless",
@@ -34,11 +35,19 @@ USUAL = 1e-2  # the fraction of a gradient, and the error of a window, in findin
 
 @dataclass(frozen=True)
 class Alarm:
-    """A model that does not remember as it was meant to: what is wrong, and what to do."""
+    """A model that does not run or remember as it was meant to: what is wrong, and what to do."""
 
     model: str
+    kind: str  # one of ALARMING_KINDS
     sentence: str
     remedy: str
+
+    @property
+    def heading(self) -> str:
+        """What is wrong, in a few words."""
+        repeats = self.kind not in UNREPEATED_KINDS
+        wrong = "does not remember as it should" if repeats else "gives other outputs for the same inputs"
+        return f"{self.model} {wrong}"
 
 
 @dataclass(frozen=True)
@@ -77,18 +86,24 @@ class Headline:
     values: tuple[HeadlineValue, ...]
 
 
-HeadlineParts: TypeAlias = tuple[str, str, str, str]
-"""Value, remark, tone and status of a `HeadlineValue`."""
+class HeadlineParts(NamedTuple):
+    """What one examination says under a headline, as in `HeadlineValue`."""
+
+    value: str
+    remark: str = ""
+    tone: str = ""
+    status: str = ""
 
 
 def alarms(examinations: Mapping[str, Examination]) -> list[Alarm]:
-    """Return an alarm for every model whose recurrence is broken, a forgotten batch_first first of all."""
+    """Return an alarm for every model whose recurrence is broken, the worst first."""
     ranked = []
     for name, examination in examinations.items():
         finding = examination.findings.get("recurrence")
         if finding is not None and finding.labels.get("kind") in ALARMING_KINDS:
-            rank = ALARMING_KINDS.index(str(finding.labels["kind"]))
-            ranked.append((rank, Alarm(name, finding.sentence, "; ".join(finding.warnings))))
+            kind = str(finding.labels["kind"])
+            alarm = Alarm(name, kind, finding.sentence, "; ".join(finding.warnings))
+            ranked.append((ALARMING_KINDS.index(kind), alarm))
     return [alarm for _, alarm in sorted(ranked, key=lambda pair: pair[0])]
 
 
@@ -153,11 +168,11 @@ def _headline(
     found = [scope for scope in scopes if any(_has(examination, scope) for examination in examinations.values())]
     values = []
     for index, (name, examination) in enumerate(examinations.items()):
-        value, remark, tone, status = read(examination)
+        parts = read(examination)
         if scopes != DYNAMICS and _kind(examination) == OVER_BATCH:  # lags are sequences then, not steps
-            value, remark, tone, status = "–", f"it {OVER_BATCH}", "bad", ""
-        spread = read_spread(examination) if status == "estimated" else ""
-        values.append(HeadlineValue(name, index, value, remark, tone, status, spread))
+            parts = HeadlineParts("–", f"it {OVER_BATCH}", "bad")
+        spread = read_spread(examination) if parts.status == "estimated" else ""
+        values.append(HeadlineValue(name, index, *parts, spread))
     return Headline(title, found[0] if found else scopes[0], tuple(values))
 
 
@@ -196,7 +211,7 @@ def _horizon(examination: Examination) -> HeadlineParts:
         return _missing(examination, "horizon")
     status = _status(examination, "horizon", "horizon")
     if math.isfinite(explodes_at):
-        return "explodes", f"from {format_number(explodes_at)} steps back", "bad", status
+        return HeadlineParts("explodes", f"from {format_number(explodes_at)} steps back", "bad", status)
 
     # A horizon at the last lag means that the gradient was still there where the sequences began.
     to_the_start = not horizon < lags
@@ -209,10 +224,13 @@ def _horizon(examination: Examination) -> HeadlineParts:
         value = f"all {format_number(lags)} steps" if to_the_start else f"{format_number(max(horizon, 0))} steps"
     needs = needs_of(examination)
     if needs is None:
-        return value, "" if to_the_start and not has_gap else f"of {format_number(lags)} looked at", "", status
+        remark = "" if to_the_start and not has_gap else f"of {format_number(lags)} looked at"
+        return HeadlineParts(value, remark, status=status)
     enough = horizon >= min(needs, lags) and not _figure(examination, "horizon", "at_need") < _fraction(examination)
-    good = "good" if needs <= lags else ""  # nothing is known of steps that were not looked at
-    return value, f"{NEEDS} {format_number(needs)}", good if enough else "bad", status
+    tone = "bad"
+    if enough:
+        tone = "good" if needs <= lags else ""  # nothing is known of steps that were not looked at
+    return HeadlineParts(value, f"{NEEDS} {format_number(needs)}", tone, status)
 
 
 def _horizon_spread(examination: Examination) -> str:
@@ -231,15 +249,17 @@ def _regime(examination: Examination) -> HeadlineParts:
     factor = _figure(examination, "stability", "lambda")
     exponent = _figure(examination, "lyapunov", "largest")
     if not math.isnan(factor) and examination.findings["stability"].status_of("lambda") == "certified":
-        return _regime_label(examination, "stability"), f"λ = {format_number(factor)}", "", "certified"
+        regime = _regime_label(examination, "stability")
+        return HeadlineParts(regime, f"λ = {format_number(factor)}", status="certified")
     if not math.isnan(exponent):
         label = _regime_label(examination, "lyapunov")
         regime = label.removesuffix(" beside its memory").removesuffix(BETWEEN)  # the former in the first findings
         remark = f"exponent {format_number(exponent)} per step" + (f",{BETWEEN}" if regime != label else "")
-        alarming = regime in ("chaotic", "diverging", "unstable fixed point")
-        return regime, remark, "bad" if alarming else "", _status(examination, "lyapunov", "largest")
+        tone = "bad" if regime in ("chaotic", "diverging", "unstable fixed point") else ""
+        return HeadlineParts(regime, remark, tone, _status(examination, "lyapunov", "largest"))
     if not math.isnan(factor):
-        return _regime_label(examination, "stability"), f"λ ≈ {format_number(factor)}", "", "estimated"
+        regime = _regime_label(examination, "stability")
+        return HeadlineParts(regime, f"λ ≈ {format_number(factor)}", status="estimated")
     return _missing(examination, "lyapunov")
 
 
@@ -269,8 +289,8 @@ def _window(examination: Examination) -> HeadlineParts:
     shorter = f"; {format_number(coarse)} keep it within {10 * percent:g} %" if has_shorter else ""
     kept = f"the gradient within {percent:g} %{shorter}"
     if not window < steps:
-        return f"all {format_number(steps)} steps", f"no fewer keep {kept}", "", status
-    return f"{format_number(window)} steps", f"keep {kept}", "", status
+        return HeadlineParts(f"all {format_number(steps)} steps", f"no fewer keep {kept}", status=status)
+    return HeadlineParts(f"{format_number(window)} steps", f"keep {kept}", status=status)
 
 
 def _window_spread(examination: Examination) -> str:
@@ -301,12 +321,15 @@ def _far_gradient(examination: Examination) -> HeadlineParts:
     needs = needs_of(examination)
     lag = _far_lag(examination, gradient)
     relative = float(gradient[lag] / np.nanmax(gradient[1:]))
-    value, remark = format_number(relative), f"of the largest, {format_number(lag)} steps back"
-    if needs is None:
-        return value, remark, "", "estimated"
-    explodes = math.isfinite(_figure(examination, "horizon", "explodes_at"))
-    good = "good" if needs < len(gradient) else ""
-    return value, remark, "bad" if explodes or not relative >= _fraction(examination) else good, "estimated"
+    tone = ""
+    if needs is not None:
+        explodes = math.isfinite(_figure(examination, "horizon", "explodes_at"))
+        if explodes or not relative >= _fraction(examination):
+            tone = "bad"
+        elif needs < len(gradient):
+            tone = "good"
+    remark = f"of the largest, {format_number(lag)} steps back"
+    return HeadlineParts(format_number(relative), remark, tone, "estimated")
 
 
 def _far_gradient_spread(examination: Examination) -> str:
@@ -328,4 +351,4 @@ def _far_lag(examination: Examination, gradient: np.ndarray) -> int:
 
 def _missing(examination: Examination, scope: str) -> HeadlineParts:
     finding = examination.findings.get(scope)
-    return "–", "not measured" if finding is None or finding.has_result else finding.status, "", ""
+    return HeadlineParts("–", "not measured" if finding is None or finding.has_result else finding.status)

@@ -22,7 +22,6 @@ from mnemoscope.report._chart import (
     Picture,
     Plane,
     Points,
-    log_range,
     log_ticks,
     tick_label,
 )
@@ -119,19 +118,13 @@ def _linear_axis(chart: Chart, name: str) -> Json:
     axis: Axis = getattr(chart, name)
     if axis.share:
         return {"range": list(SHARE_RANGE)}
-    if axis.extent is None:
-        return {"autorange": True}
-    padding = 0.04 * (axis.extent.high - axis.extent.low) or 0.5
-    return {"range": [axis.extent.low - padding, axis.extent.high + padding]}
+    return {"autorange": True} if axis.extent is None else {"range": list(axis.extent.padded)}
 
 
 def _log_axis(chart: Chart, name: str) -> Json | None:
     """Range (as powers of ten) and ticks of an axis while it is logarithmic; None if the reader cannot make it so."""
     axis: Axis = getattr(chart, name)
-    drawn = [getattr(mark, name) for mark in chart.marks if isinstance(mark, Line | Points)]
-    if axis.extent is not None and axis.extent.positive is not None:
-        drawn.append(np.array([axis.extent.positive, axis.extent.high]))
-    ends = log_range(drawn) if axis.switch or axis.log else None
+    ends = chart.log_ends(name) if axis.switch or axis.log else None
     if ends is None:
         return None
     low, high = (math.log10(end) for end in ends)

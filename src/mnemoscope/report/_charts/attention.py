@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from mnemoscope.report._chart import Axis, Chart, HeatMap, Line
+from mnemoscope.report._chart import Axis, Chart, HeatMap
 from mnemoscope.report._charts.registry import draws_scope
 from mnemoscope.report._color_range import common_range, remark_on_colors, without_outliers
 from mnemoscope.report._view import View, lines_of
@@ -56,8 +55,8 @@ def paths(shown: Sequence[View]) -> list[Chart]:
     lag = Axis("steps back (lag)", switch=True)
     size = Axis("gradient of the macro-state", log=True, switch=True)
     charts.append(Chart("paths-gradient", "The gradient through attention", lag, size, lines_of(shown, "gradient")))
-    depths = tuple(_without_negative(line) for line in lines_of(shown, "depth"))
-    charts.append(Chart("paths-depth", "The shortest path over strong attention", lag, Axis("hops"), depths))
+    depth = lines_of(shown, "depth")
+    charts.append(Chart("paths-depth", "The shortest path over strong attention", lag, Axis("hops"), depth))
     return charts
 
 
@@ -65,8 +64,3 @@ def _hops(view: View) -> HeatMap:
     """Row n is the share of the gradient that comes back in n hops, column k the lag."""
     share = view.finding.series["share"].astype(float)
     return HeatMap(view.name, np.arange(share.shape[1]), np.arange(share.shape[0]), share, color_range=(0.0, 1.0))
-
-
-def _without_negative(line: Line) -> Line:
-    """A negative depth means that there is no path."""
-    return replace(line, y=np.where(line.y < 0, np.nan, line.y), low=None, high=None)
