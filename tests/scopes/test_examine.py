@@ -175,7 +175,7 @@ def test_unknown_option_fails_its_scope_alone():
     [
         ({"scopes": ["horizons"]}, "no scope 'horizons'; there are"),
         ({"budget": 0}, "positive number of seconds"),
-        ({"options": {"horizons": {}}}, "'horizons', which is no scope"),
+        ({"options": {"horizons": {}}}, "'horizons', which is not a scope"),
         ({"inputs": None}, "pass inputs"),
         ({"inputs": torch.randn(6, 2, 4)}, "input_size. Expected 3, got 4"),
         ({"model": lambda: 1 / 0}, "ZeroDivisionError"),

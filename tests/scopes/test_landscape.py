@@ -274,7 +274,7 @@ def test_tied_weights_must_stay_one_parameter() -> None:
     other = sequence_model(embedding=4).state_dict()
     with pytest.raises(mnemoscope.MnemoscopeError, match=r"readout\.weight other values than embedding\.weight"):
         landscape(sequence_model(embedding=4, tied=True), ids, **given, to=other)
-    with pytest.raises(mnemoscope.MnemoscopeError, match="to gives nothing, which the model has not"):
+    with pytest.raises(mnemoscope.MnemoscopeError, match="to gives nothing, which the model lacks"):
         landscape(sequence_model(embedding=4), ids, **given, to={**other, "nothing": torch.zeros(1)})
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import mnemoscope
 from mnemoscope.scopes import stability
-from mnemoscope.scopes._lyapunov import _sentence, kaplan_yorke, lyapunov
+from mnemoscope.scopes._lyapunov import _regime, _sentence, kaplan_yorke, lyapunov
 from mnemoscope.scopes._measures.growth import standard_error
 from mnemoscope.systems import RandomTanhNetwork
 from mnemoscope.theory.smoothness import chaotic_lstm
@@ -224,9 +224,11 @@ def test_a_fast_decay_is_told_by_the_step(factor, said):
 
 
 def test_an_exponent_that_is_hardly_known_is_not_called_zero():
-    assert _sentence("edge", "", -0.369, 0.2, 100).startswith("Too short to tell if neighbouring states converge")
+    assert _regime(-0.369, 0.2, None, torch.float64) == "unclear"
+    assert _regime(-0.001, 0.002, None, torch.float64) == "edge"
+    assert _regime(0.0, math.nan, None, torch.float64) == "edge"
+    assert _sentence("unclear", "", -0.369, 0.2, 100).startswith("Too short to tell if neighbouring states converge")
     assert _sentence("edge", "", -0.001, 0.002, 100).startswith("At the edge")
-    assert _sentence("edge", "", 0.0, math.nan, 100).startswith("At the edge")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -18,7 +18,7 @@ from mnemoscope.adapters._forward_only import adapt_forward_only, claimed_layout
 from mnemoscope.adapters._layout import Layout, as_sequence, recurrent_layout
 from mnemoscope.adapters._recurrent import as_recurrence, has_readout, has_step, look_up
 from mnemoscope.adapters._step import ForwardStep, IdStep
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, first_line
 from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Recurrence
 
@@ -46,7 +46,7 @@ def adapt(
         kwargs: what ``forward`` takes beside its inputs. Lengths, and a first state that the model's own `init_hidden`
             makes, are filled in.
         output: which part of the model's result is its output: a name, a place or a function. By default the first
-            tensor that is no single number.
+            tensor of more than one number.
     """
     model = unwrap(instantiate(model))
     inputs = read_sequences(inputs, model)
@@ -64,7 +64,7 @@ def adapt(
             return _step_in_float32(_adapt_step_and_forward(model, inputs, layout))
         return _step_in_float32(_adapt_recurrent(model, _batched(model, inputs, layout), layout))
     if not callable(model):
-        raise MnemoscopeError(f"a {type(model).__name__} cannot be examined: it has neither a step nor a forward")
+        raise MnemoscopeError(f"this {type(model).__name__} cannot be examined: it has neither a step nor a forward")
     return _step_in_float32(_adapt_forward(model, inputs, layout, kwargs or {}, output))
 
 
@@ -115,7 +115,7 @@ def instantiate(model: Any) -> Any:
     try:
         return model()
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
         raise MnemoscopeError(f"the model's factory {model_name(model)} raised {reason}") from error
 
 

@@ -175,7 +175,7 @@ def _select(result: Any, output: Output) -> Tensor:
 
 
 def main_tensor(result: Any) -> Tensor:
-    """Return the tensor in a model's result: itself, what bears a usual name, else the first that is no single number.
+    """Return the tensor in a model's result: itself, what has a usual name, else the first of more than one number.
 
     A packed sequence is padded, (time, batch, ...).
     """

@@ -87,7 +87,7 @@ def _same_tensor(one: Any, other: Any) -> bool:
 
 
 def _time_first_inputs(layer: nn.Module, inputs: Any) -> Tensor | None:
-    """Return what one call read as (T, B, d); None if it is no tensor."""
+    """Return what one call read as (T, B, d); None if it is not a tensor."""
     if isinstance(inputs, PackedSequence):
         return pad_packed_sequence(inputs)[0].detach()
     if not isinstance(inputs, Tensor):

@@ -32,7 +32,7 @@ def find_vocabulary(model: Any) -> int | None:
             vocabulary = IdStep(model, ids).vocabulary
         else:
             Forward(model, 8, 2, {})(track(ids, vocabulary), 8, 2)
-    except Exception:  # it reads something else; its own error is told where it is run on real inputs
+    except Exception:  # it reads something else; its error is raised where it is run on real inputs
         return None
     rows = [lookup.width if lookup.table is None else len(lookup.table) for lookup, _ in vocabulary.lookups.values()]
     return min(rows, default=None)

@@ -82,7 +82,9 @@ def _weights(option: str, value: str, target: Target) -> dict[str, Tensor]:
     """Return the weights that a word names: a run's first ones, another run's last, or those in a file."""
     if value == INITIAL:
         if target.run is None:
-            raise MnemoscopeError(f"--set {option}={INITIAL}: {target.spec} is no run; give a run's folder or a file")
+            raise MnemoscopeError(
+                f"--set {option}={INITIAL}: {target.spec} is not a run; give a run's folder or a file"
+            )
         return initial_model(target.run.config).state_dict()
     if is_run(value):
         return Run(value).model().state_dict()

@@ -18,7 +18,7 @@ from mnemoscope.scopes._measures.state_vectors import flatten, jacobians, spectr
 from mnemoscope.theory.smoothness import entropy_bound, entropy_change, hadamard_bound
 
 UNSURE = 0.05  # two standard errors, above which a change of about zero is not known well enough
-READABLE = 7.0  # a larger change of the logarithm is said as such: 1e-154 means nothing to anybody
+READABLE = 7.0  # a larger change of the logarithm is said as such: nobody can picture 1e-154
 
 HELP = """
 The logarithm of the factor by which a step multiplies the volume of a small cloud of states. Below

@@ -56,8 +56,8 @@ def lyapunov(
     Figures: `largest`, its `standard_error`, `kaplan_yorke`, the attractor's dimension (NaN if too few exponents were
     asked for), `horizon_of_prediction`, steps after which the digits of the dtype are used up, and `steps`.
     Labels: `regime`, contractive, edge, chaotic, diverging or unstable fixed point (the run itself grows without bound,
-    or does not move), expanding (the run is too short to call it chaotic); for a layer with a memory, that of the
-    recurrence beside it.
+    or does not move), expanding (the run is too short to call it chaotic), unclear (too short to tell any of these);
+    for a layer with a memory, that of the recurrence beside it.
 
     Args:
         exponents: how many, from the largest; by default the whole spectrum of a small state, 16 of a large one.
@@ -132,11 +132,14 @@ def _finding(subject: Subject, means: Tensor, orbit: Orbit, steps: int, discard:
 
 
 def _regime(largest: float, error: float, orbit: Orbit, dtype: torch.dtype) -> str:
-    """Return contractive, edge, chaotic, diverging or unstable fixed point; within two standard errors of 0, edge."""
+    """Return contractive, edge, chaotic, diverging or unstable fixed point.
+
+    Within two standard errors of 0 it is the edge; unclear if the error itself is large.
+    """
     rounding = 100 * torch.finfo(dtype).eps
     margin = rounding if math.isnan(error) else max(2 * error, rounding)
     if abs(largest) <= margin:
-        return "edge"
+        return "unclear" if 2 * error > UNSURE else "edge"
     if largest < 0:
         return "contractive"
     if orbit.is_at_rest(dtype):
@@ -179,7 +182,7 @@ def _sentence(regime: str, beside: str, largest: float, error: float, steps: int
     if regime == "unstable fixed point":
         still = f"On an unstable fixed point{beside}: the state does not move"
         return f"{still}, but a small disturbance {_pace(largest)} ({figure})."
-    if 2 * error > UNSURE:
+    if regime == "unclear":
         return f"Too short to tell if neighbouring states converge or diverge{beside}: both are possible ({figure})."
     return f"At the edge{beside}: neighbouring states neither converge nor diverge ({figure})."
 

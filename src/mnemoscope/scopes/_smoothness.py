@@ -16,6 +16,7 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence, State, select
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.scopes._measures.decay import fit_line
 from mnemoscope.scopes._measures.growth import rounding_warnings
 from mnemoscope.scopes._measures.parameter_batches import Parameters
 from mnemoscope.scopes._measures.singular_values import largest_singular_value
@@ -215,20 +216,14 @@ def _growth(lengths: np.ndarray, slopes: np.ndarray) -> tuple[float, str]:
         return (math.inf, "exponential") if np.isinf(slopes).any() else (math.nan, "unknown")
     N = N[usable]
     log = np.log(y[usable])
-    rate, exponential_residual = _fit_line(N, log)
-    degree, power_residual = _fit_line(np.log(N), log)
+    rate, exponential_residual = fit_line(N, log)
+    degree, power_residual = fit_line(np.log(N), log)
     factor = math.exp(rate)
     if log[-1] - log[0] < GROWN * np.log(N[-1] / N[0]):
         return factor, "constant"
     if exponential_residual < power_residual and degree > POLYNOMIAL:
         return factor, "exponential"
     return factor, "polynomial"
-
-
-def _fit_line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Return the slope of the least-squares line, and its sum of squared residuals."""
-    line = np.polyfit(x, y, 1)
-    return float(line[0]), float(np.square(y - np.polyval(line, x)).sum())
 
 
 def _sentence(figures: dict[str, float], allowed: str, seen: str) -> str:

@@ -15,6 +15,7 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.chunks import GROUPS, Chunks, by_weights, norm, relative_error
+from mnemoscope.scopes._measures.decay import fit_line
 from mnemoscope.scopes._measures.rounding import negligible
 from mnemoscope.scopes._measures.truncation_bounds import truncation_bounds
 from mnemoscope.scopes._measures.windows import range_in_words, shortest, shortest_near, widened
@@ -303,8 +304,8 @@ def _fit_lambda(lengths: np.ndarray, errors: np.ndarray) -> float:
     usable = (errors > 1e-12) & np.isfinite(errors)
     if usable.sum() < 3:
         return math.nan
-    slope = np.polyfit(lengths[usable], np.log(errors[usable] / lengths[usable]), 1)[0]
-    return float(np.exp(slope))
+    slope, _ = fit_line(lengths[usable], np.log(errors[usable] / lengths[usable]))
+    return math.exp(slope)
 
 
 def _sentence(

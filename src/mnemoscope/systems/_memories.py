@@ -74,11 +74,12 @@ class LeakySum(RandomlyDriven):
     def known(self) -> tuple[Known, ...]:
         decay = self.decay.item()
         last = 1 + math.floor(math.log(0.01) / math.log(decay))
-        known = [Known("lyapunov", "largest", math.log(decay), 1e-6, "ln decay")]
-        known += [Known("entropy", "change", math.log(decay), 1e-9, "ln decay")]
-        known += [Known("horizon", "horizon", float(last), 0.0, "the last k with decay^(k - 1) >= 0.01")]
-        known += [Known("stability", "largest_ratio", decay, 1e-9, "decay")]
-        known += [Known("stability", "largest_jacobian", decay, 1e-9, "decay")]
-        known += [Known("smoothness", "L_x", decay, 1e-9, "decay")]
-        known += [Known("attractors", "attractors", 1.0, 0.0, "x / (1 - decay)")]
-        return tuple(known)
+        return (
+            Known("lyapunov", "largest", math.log(decay), 1e-6, "ln decay"),
+            Known("entropy", "change", math.log(decay), 1e-9, "ln decay"),
+            Known("horizon", "horizon", float(last), 0.0, "the last k with decay^(k - 1) >= 0.01"),
+            Known("stability", "largest_ratio", decay, 1e-9, "decay"),
+            Known("stability", "largest_jacobian", decay, 1e-9, "decay"),
+            Known("smoothness", "L_x", decay, 1e-9, "decay"),
+            Known("attractors", "attractors", 1.0, 0.0, "x / (1 - decay)"),
+        )

@@ -65,8 +65,8 @@ def _origin_radius(s: float) -> float:
 class RandomTanhNetwork(RNN):
     """h' = tanh(V h + U x), V of independent normal numbers with variance gain^2 / units (Sompolinsky et al. 1988).
 
-    Without input, the origin is the only attractor where V's spectral radius is below 1; large networks of a gain
-    above 1 are chaotic.
+    Without input, the origin is stable where V's spectral radius is below 1, and the only attractor where ||V|| is;
+    large networks of a gain above 1 are chaotic.
     """
 
     steps = 1000

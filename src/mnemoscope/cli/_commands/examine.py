@@ -86,7 +86,7 @@ class Examine(Generic[TaskType]):
     kwargs: tuple[str, ...] = ()
     """What its forward takes beside the inputs: scale=2.0 lengths=[90,100]."""
     model_output: str | None = None
-    """Which part of its result is the output: a name or a place; by default the first tensor that is no loss."""
+    """Which part of its result is the output: a name or a place; by default the first tensor of several numbers."""
     vocabulary: int | None = None
     """Random ids below this number, for a model that reads ids; by default what its embedding says."""
     steps: int | None = None

@@ -22,7 +22,7 @@ class Resume:
     """The run's folder."""
     allow_changed: tuple[AllowedChange, ...] = ()
     """What may have changed since the run was stopped: data, or metrics for a metrics.jsonl that was lost or edited.
-    The summary tells of it."""
+    The summary says so."""
     updates: int | None = None
     """A larger budget, counted from the run's beginning: a finished run then goes on."""
     output: tyro.conf.OmitArgPrefixes[OutputOptions] = field(default_factory=OutputOptions)

@@ -141,9 +141,11 @@ def _refuse_options_of_other_layers(model: str, arguments: list[str]) -> None:
     names = {name for other in models() for name in layer_options(other)} - set(layer_options(model))
     for word in arguments:
         if word.partition("=")[0] == "--output":
-            raise MnemoscopeError("--output is no option: --out is the run's folder, --layer-output what a layer gives")
+            raise MnemoscopeError(
+                "--output is not an option: --out is the run's folder, --layer-output what a layer gives"
+            )
         if word.partition("=")[0] == "--checkpoint":
-            raise MnemoscopeError("--checkpoint is no option: --checkpoint-activations computes activations again")
+            raise MnemoscopeError("--checkpoint is not an option: --checkpoint-activations computes activations again")
         name = word.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
         if word.startswith("--") and name in names:
             NetworkConfig(model, options={name: True})

@@ -59,7 +59,7 @@ def examine(
         kwargs: what ``forward`` takes beside the inputs; lengths, and a first state that the model's own `init_hidden`
             makes, are filled in.
         output: which part of the model's result is its output: a name, a place or a function; by default the first
-            tensor that is no single number.
+            tensor of more than one number.
         progress: called with a scope's name, the fraction of it that is done, and the current figure in words. By
             default there is a line on standard error now and then, once more than 5 seconds have passed.
         options: the options of single scopes, by scope.
@@ -165,7 +165,7 @@ def _check(options: dict[str, dict[str, Any]], budget: float | None) -> None:
         raise MnemoscopeError(f"budget is a positive number of seconds; got {budget!r}")
     for name in options:
         if name not in SCOPES:
-            raise MnemoscopeError(f"options are given for {name!r}, which is no scope; there are {', '.join(SCOPES)}")
+            raise MnemoscopeError(f"options are for {name!r}, which is not a scope; there are {', '.join(SCOPES)}")
 
 
 def _measure(scope: Scope, subject: Subject, options: dict[str, Any]) -> Finding:

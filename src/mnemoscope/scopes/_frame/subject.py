@@ -205,7 +205,7 @@ class Subject:
             return f"{self.name} is random: shorter sequences get other random numbers" if kind == "is random" else ""
         if need == "loss":
             known = self.loss is not None and self.targets is not None
-            return self.loss_problem if known else "it needs targets= and loss="
+            return self.loss_problem if known else "it needs targets and a loss"
         if self.adapted.recurrence is None:
             return self.adapted.no_step
         if need == "map" and carries_memory(self.recurrence.initial_state(1)):
@@ -297,7 +297,7 @@ def _what_repeats(adapted: Adapted, repetition: Repetition) -> Adapted:
     alone = find_repetition(lambda x: recurrence(x)[0], adapted.recurrence_inputs, Snapshot(recurrence))
     if not alone.kind:
         return replace(adapted, recurrence_is_model=False, starts_itself=False)
-    why = f"{adapted.name} {alone.kind}, so that its step is no function of the input and the state"
+    why = f"{adapted.name} {alone.kind}, so that its step is not a function of the input and the state"
     return replace(adapted, recurrence=None, recurrence_inputs=None, recurrence_is_model=False, no_step=why)
 
 

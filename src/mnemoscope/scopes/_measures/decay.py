@@ -43,8 +43,8 @@ def fit(profile: np.ndarray, floor: float) -> Law:
     logs = np.log(values[usable])
 
     # Both laws are straight lines: against k, and against ln k.
-    slope, residual_exponential = _fit_line(k, logs)
-    exponent, residual_power = _fit_line(np.log(k), logs)
+    slope, residual_exponential = fit_line(k, logs)
+    exponent, residual_power = fit_line(np.log(k), logs)
     if residual_power < residual_exponential:
         name, best, other = "power law", residual_power, residual_exponential
     else:
@@ -60,7 +60,7 @@ def fit(profile: np.ndarray, floor: float) -> Law:
     return Law(name, math.exp(slope), exponent, quality, advantage)
 
 
-def _fit_line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+def fit_line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     """Return the slope of the least-squares line through the points, and its sum of squared residuals."""
     slope, offset = np.polyfit(x, y, 1)
     return float(slope), float(((y - slope * x - offset) ** 2).sum())

@@ -75,7 +75,7 @@ class Movable(nn.Module):
             if key in self._without_effect:
                 continue
             if key not in self._known:
-                raise MnemoscopeError(f"{what} gives {key}, which the model has not; it has {', '.join(self.own)}")
+                raise MnemoscopeError(f"{what} gives {key}, which the model lacks; it has {', '.join(self.own)}")
             name = self._known[key]
             own = self.own[name]
             if not isinstance(tensor, Tensor) or tensor.shape != own.shape:
