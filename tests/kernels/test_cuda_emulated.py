@@ -8,7 +8,7 @@ import emulator
 import hostile_numbers
 import pytest
 import torch
-from fused_truth import Packed, assert_fused_equals_eager, calm, opposed
+from fused_truth import Packed, assert_fused_equals_eager, calm, opposed, relative
 
 import mnemoscope as ms
 from mnemoscope import kernels
@@ -149,10 +149,24 @@ def test_sequences_side_by_side_of_other_lengths(emulated, one_multiprocessor, l
     assert set(emulated) == {"screened_forward", "screened_backward"}
 
 
+@pytest.mark.parametrize(("layer", "n"), [(ms.RelRNN, 20), (ms.RelLSTM, 65)])
+def test_weights_in_bfloat16(emulated, one_multiprocessor, layer, n):
+    """Two weights in a register give the numbers of one in a register, up to the rounding of inputs and results."""
+    layer = calm(layer(3, n, buffer=2, relevant=2)).bfloat16()
+    x = torch.randn(7, 2, 3).bfloat16()
+    rounded = [layer(x)[0], *torch.autograd.grad(layer(x)[0].float().square().sum(), list(layer.parameters()))]
+    layer.float()
+    exact = [layer(x.float())[0], *torch.autograd.grad(layer(x.float())[0].square().sum(), list(layer.parameters()))]
+    assert set(emulated) == {"screened_forward", "screened_backward"}
+    for ours, expected in zip(rounded, exact, strict=True):
+        assert ours.dtype is torch.bfloat16
+        assert relative(ours, expected) < 3e-2
+
+
 @pytest.fixture
 def no_clusters(monkeypatch):
     """No layer fits a cluster: screened attention runs step by step."""
-    monkeypatch.setattr(screened, "supports", lambda *_: False)
+    monkeypatch.setattr(screened, "choose_tile", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,6 @@ def rows_per_unit(lstm: bool) -> int:
     return 6 if lstm else 3
 
 
-def supports(lstm: bool, n: int, slots: int, device: torch.device) -> bool:
-    """True if the weights fit the registers, and the slots the shared memory, of one cluster."""
-    tile = layout.tile(rows_per_unit(lstm), n, device)
-    if tile is None or slots > MAX_SLOTS:
-        return False
-    return backward_floats(tile, slots, has_ds=True) <= layout.limits(device).shared_floats
-
-
 @cache
 def forward_floats(tile: Tile, slots: int) -> int:
     return tile.sequences * (tile.padded_n + tile.unit_sum_floats + tile.slot_floats(tile.rows + 1, slots))
@@ -44,28 +36,33 @@ def backward_floats(tile: Tile, slots: int, has_ds: bool) -> int:
 
 
 @cache
-def _fastest(alone: Tile, slots: int, B: int, limits: layout.Limits) -> Tile:
-    """Return the tile `alone` with as many sequences in a cluster as take the shortest time for a batch of B.
-
-    Where the device has fewer clusters than there are sequences, a cluster runs several of them side by side: most of a
-    step's time is waiting for other blocks, and another sequence adds only `_ANOTHER_SEQUENCE` of it.
-    """
+def _choose(alone: Tile, slots: int, B: int, limits: layout.Limits) -> Tile | None:
     at_once = max(1, limits.multiprocessors // alone.cluster_blocks)
     tiles = [replace(alone, sequences=count) for count in (1, 2, 4)]
     fitting = [tile for tile in tiles if backward_floats(tile, slots, has_ds=True) <= limits.shared_floats]
 
-    def steps(tile: Tile) -> float:
+    def time(tile: Tile) -> float:
         rounds = -(-B // (tile.sequences * at_once))
         return rounds * (1 + _ANOTHER_SEQUENCE * (tile.sequences - 1))
 
-    return min(fitting, key=steps)
+    return min(fitting, key=time, default=None)
 
 
-def _tile(options: op.AttentionOptions, h: Tensor) -> Tile:
-    """Return the tile that runs states h (T, B, n)."""
+def choose_tile(options: op.AttentionOptions, h: Tensor, dtype: torch.dtype) -> Tile | None:
+    """Return the tile that runs states h (T, B, n) of a run in this dtype in the shortest time.
+
+    Where the device has fewer clusters than there are sequences, a cluster runs several of them side by side: most of a
+    step's time is waiting for other blocks, and another sequence adds only `_ANOTHER_SEQUENCE` of it.
+
+    None if the weights do not fit the registers, or the slots the shared memory, of one cluster.
+    """
     _, B, n = h.shape
-    alone = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, h.device)
-    return _fastest(alone, options.buffer + options.relevant, B, layout.limits(h.device))
+    slots = options.buffer + options.relevant
+    rows = rows_per_unit(options.cell == "lstm")
+    alone = layout.tile(rows, n, h.device, bf16_weights=dtype is torch.bfloat16)
+    if alone is None or slots > MAX_SLOTS:
+        return None
+    return _choose(alone, slots, B, layout.limits(h.device))
 
 
 @cache
@@ -81,6 +78,7 @@ def _defines(tile: Tile, options: op.AttentionOptions, **flags: bool) -> dict[st
 
 
 def forward(
+    tile: Tile,
     run: op.AttentiveRun,
     xp: Tensor,
     weights: op.AttentionWeights,
@@ -92,7 +90,6 @@ def forward(
 ) -> op.AttentiveRun:
     """Fill `run` and return it; all tensors float32."""
     T, B, n = run.h.shape
-    tile = _tile(options, run.h)
     compiler.launch(
         "screened_forward",
         _defines(
@@ -142,6 +139,7 @@ def forward(
 
 
 def backward(
+    tile: Tile,
     grads: op.AttentiveOutputGradients,
     weights: op.AttentionWeights,
     state: op.AttentionState,
@@ -153,7 +151,6 @@ def backward(
     """Return the gradients; all tensors float32."""
     T, B, n = saved.h.shape
     m0 = options.buffer + options.relevant
-    tile = _tile(options, saved.h)
 
     has_ds = grads.ds is not None
     products = products_of(weights, state, memory, saved)

@@ -12,6 +12,7 @@
 //   SEQUENCES       sequences that a cluster runs side by side
 //   UNITS_PER_LANE  units whose weights one lane holds
 //   ROWS            rows of weights per unit
+//   BF16_WEIGHTS    bfloat16 holds every weight exactly: a register holds two
 //   THREADS, SHARED_FLOATS  of a block
 #pragma once
 #include "reduce.cuh"
@@ -63,9 +64,29 @@ DEVICE int input_index(const ThreadPosition& pos, int i) {
     return 4 * (pos.row_lane + LANES_PER_ROW * (i / 4)) + i % 4;
 }
 
+// This lane's 16 columns of a row of weights, in registers.
+struct Weights {
+#if BF16_WEIGHTS
+    unsigned pairs[8] = {};  // bfloat16 is the upper half of a float: the even weights below
+
+    DEVICE void set(int i, float x) {
+        const unsigned bits = (unsigned)float_bits(x);
+        pairs[i / 2] |= i % 2 ? bits & 0xffff0000u : bits >> 16;
+    }
+    DEVICE float operator[](int i) const {
+        return i % 2 ? upper_bf16(pairs[i / 2]) : lower_bf16(pairs[i / 2]);
+    }
+#else
+    float columns[16];
+
+    DEVICE void set(int i, float x) { columns[i] = x; }
+    DEVICE float operator[](int i) const { return columns[i]; }
+#endif
+};
+
 // y[r] = sum_k W[r, unit, k] x[k]; x (PADDED_N) in shared memory.
 struct WeightRows {
-    float w[UNITS_PER_LANE][ROWS][16];
+    Weights w[UNITS_PER_LANE][ROWS];
 
     // Matrix r (n, n), row-major.
     DEVICE void load(const ThreadPosition& pos, int r, const float* matrix, int n) {
@@ -76,7 +97,7 @@ struct WeightRows {
                 const int row = first_unit(pos) + j;
                 const int column = input_index(pos, i);
                 const bool inside = row < n && column < n;
-                w[j][r][i] = inside ? matrix[(long long)row * n + column] : 0.f;
+                w[j][r].set(i, inside ? matrix[(long long)row * n + column] : 0.f);
             }
     }
 
@@ -105,7 +126,7 @@ struct WeightRows {
 // y = sum_{r, k} W[r, k, unit] x[r, k], the transposed product; x (ROWS, PADDED_N) in shared
 // memory.
 struct WeightColumns {
-    float w[UNITS_PER_LANE][ROWS][16];
+    Weights w[UNITS_PER_LANE][ROWS];
 
     // Matrix r (n, n), row-major.
     DEVICE void load(const ThreadPosition& pos, int r, const float* matrix, int n) {
@@ -116,7 +137,7 @@ struct WeightColumns {
                 const int column = first_unit(pos) + j;
                 const int row = input_index(pos, i);
                 const bool inside = row < n && column < n;
-                w[j][r][i] = inside ? matrix[(long long)row * n + column] : 0.f;
+                w[j][r].set(i, inside ? matrix[(long long)row * n + column] : 0.f);
             }
     }
 
