@@ -118,6 +118,17 @@ def test_accuracies_and_how_abrupt_they_rise():
     assert both.holds(9 * seeds[:1]) is None
     assert both.holds(10 * seeds[:1]) is False
 
+    # The runs by all settings of the code are of three seeds, and do not count for the others.
+    (of_code,) = (c for c in STUDIES["ribeiro/fig3a"].claims if c.text == "with all settings of the code")
+    assert of_code.holds(10 * seeds) is None
+    run = [("all settings of the code", FakeRun(0.9, 0.2))]
+    bad = Cells(STUDIES["ribeiro/fig3a"].cells("full", Done(0, [*full(0.95, 0.2), *run])))
+    assert of_code.holds([bad, bad]) is None
+    assert of_code.holds([bad, bad, bad, *seeds]) is False
+    assert both.holds(10 * [bad]) is False
+    jobs = [STUDIES["ribeiro/fig3a"].jobs("full", seed) for seed in (2, 3)]
+    assert [len(found) for found in jobs] == [3, 2]
+
 
 def full(on_train, held_out):
     return [(name, FakeRun(on_train, held_out)) for name in ("clip of the text", "clip of the code")]
