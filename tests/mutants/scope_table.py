@@ -106,7 +106,7 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("entropy-margin", "scopes/_entropy.py", "max(2 * error, 1e-3 * size)", "1e-3 * size", f"{ENTROPY}::test_a_change_within_two_standard_errors_is_none"),
     Mutant("entropy-singular", "scopes/_entropy.py", "(~change.isfinite()).double().mean()", "change.isfinite().double().mean()", ENTROPY),
     Mutant("landscape-range", "scopes/_landscape.py", "torch.linspace(low, high, points", "torch.linspace(-high, high, points", f"{LANDSCAPE}::test_ranges_and_titles_of_the_axes"),
-    Mutant("landscape-zoom-middle", "scopes/_landscape.py", "middle = float(torch.zeros(()).clamp(float(x[0]), float(x[-1])))", "middle = 0.0", f"{LANDSCAPE}::test_a_line_that_begins_beyond_the_model_is_looked_at_inside_its_range"),
+    Mutant("landscape-zoom-middle", "scopes/_landscape.py", "middle = min(max(0.0, low), high)", "middle = 0.0", f"{LANDSCAPE}::test_a_line_that_begins_beyond_the_model_is_looked_at_inside_its_range"),
     Mutant("landscape-zoom", "scopes/_landscape.py", "ZOOM = 16  #", "ZOOM = 1  #", f"{LANDSCAPE}::test_resolution_is_that_of_the_finest_line"),
     Mutant("landscape-cost-to", "scopes/_landscape.py", "torch.eye(plane.dimensions, dtype=torch.float64)[:1]", "torch.zeros(1, plane.dimensions, dtype=torch.float64)", f"{LANDSCAPE}::test_ends_have_the_costs_of_the_two_models"),
     Mutant("landscape-held-out", "scopes/_landscape.py", 'figures["held_out"] = _own_cost(subject, inputs, targets)', 'figures["held_out"] = here', f"{LANDSCAPE}::test_held_out_sequences"),

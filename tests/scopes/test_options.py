@@ -24,6 +24,8 @@ from mnemoscope.systems import CatMap
         ("truncation", "windows", 1, 2),
         ("paths", "hops", 0, 1),
         ("paths", "steps", 1, 2),
+        ("separation", "length", 0, 2),
+        ("separation", "limit", 0, 1),
         ("attractors", "starts", 0, 1),
         ("attractors", "recorded", 1, 2),
     ],

@@ -57,12 +57,13 @@ class Vocabulary:
 
     def look_up(self, ids: TrackedIds, table: Tensor | None, plain: Tensor) -> Tensor:
         """Return what the lookup of these ids gives; `plain` is what it would give by itself, ids.shape + (d,)."""
-        number = self._number(Lookup(table, plain.shape[-1], ids.derived))
+        lookup = Lookup(table, plain.shape[-1], ids.derived)
+        number = self._number(lookup)
         if self.features is None:
-            self._record(number, Lookup(table, plain.shape[-1], ids.derived), ids.positions, plain)
+            self._record(number, lookup, ids.positions, plain)
             return plain
-        start = sum(lookup.width for lookup, _ in list(self.lookups.values())[:number])
-        columns = self.features[:, start : start + plain.shape[-1]]
+        start = sum(known.width for known, _ in list(self.lookups.values())[:number])
+        columns = self.features[:, start : start + lookup.width]
         rows = columns[ids.positions.clamp(min=0)].to(plain.dtype)
         known = (ids.positions >= 0)[..., None]
         return rows if bool(known.all()) else torch.where(known, rows, plain)
@@ -155,6 +156,7 @@ def _first_tracked(*values: Any) -> TrackedIds:
 def _move(func: Any, args: Any, kwargs: Any, result: Any) -> Any:
     """Move the positions as the ids were moved; what comes from elsewhere has no position."""
     tracked = _first_tracked(args, kwargs)
+    name = _name(func)
 
     def positions(value: Any) -> Any:
         if isinstance(value, TrackedIds):
@@ -162,7 +164,6 @@ def _move(func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         is_ids = isinstance(value, Tensor) and not value.is_floating_point() and value.dtype != torch.bool
         return torch.full_like(value, -1) if is_ids and name in _JOINS else value
 
-    name = _name(func)
     moved_args, moved_kwargs = pytree.tree_map(positions, (args, kwargs))
     if name == "pad":
         moved_args, moved_kwargs = moved_args[:2], {"mode": _pad_mode(args, kwargs)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -64,11 +64,16 @@ def render(examinations: Examination | Mapping[str, Examination], title: str = "
     named = _by_name(examinations)
     if not named:
         raise MnemoscopeError("a page needs at least one examination")
+    return within_limit(lambda detail: _page(named, title, detail))
+
+
+def within_limit(page: Callable[[float], str]) -> str:
+    """Return a page with as much detail, from 1 down, as six megabytes can hold; the least if none fits."""
     detail = 1.0
-    text = _page(named, title, detail)
+    text = page(detail)
     while len(text.encode()) > MAX_BYTES and detail > LEAST_DETAIL:
         detail /= 2
-        text = _page(named, title, detail)
+        text = page(detail)
     return text
 
 

@@ -11,7 +11,7 @@ from mnemoscope.files import write_atomic
 from mnemoscope.report._chart import Chart, Panels
 from mnemoscope.report._index import Cell
 from mnemoscope.report._interactive import plotly_chart
-from mnemoscope.report._page import MAX_BYTES, fill_template
+from mnemoscope.report._page import fill_template, within_limit
 from mnemoscope.report._panels import charts_in, with_key
 
 Agreement = Literal["agrees", "differs", "unknown", ""]
@@ -123,12 +123,7 @@ class IndexRow:
 
 def write_study_page(page: StudyPage, path: Path) -> Path:
     """Write the page of a study. Charts keep as much detail as the page can hold."""
-    detail = 1.0
-    text = _study(page, detail)
-    while len(text.encode()) > MAX_BYTES and detail > 0.05:
-        detail /= 2
-        text = _study(page, detail)
-    write_atomic(path, text.encode())
+    write_atomic(path, within_limit(lambda detail: _study(page, detail)).encode())
     return path
 
 

@@ -16,7 +16,7 @@ from mnemoscope.recurrence import Recurrence, State, describe, leaves
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.fixed_points import FixedPoints, distinct, fixed_points, near_linear
-from mnemoscope.scopes._measures.orbits import record_orbits
+from mnemoscope.scopes._measures.orbits import Orbits, record_orbits
 from mnemoscope.scopes._measures.parameter_batches import OneStep, Parameters
 from mnemoscope.scopes._measures.periods import SAME, SMALL, find_period, longest_period, rounding_noise
 from mnemoscope.scopes._measures.state_vectors import flatten, unflatten
@@ -125,20 +125,7 @@ def attractors(
 
     # By value; with several constants along a path, by constant and value.
     shape = (len(constant), len(axis)) if path is not None and len(constant) > 1 else (len(axis),)
-    series = arrays(
-        values=axis,
-        orbits=orbits.states[..., unit].transpose(1, 2).unflatten(0, shape),
-        period=np.stack([end.period for end in ends]).reshape(*shape, -1),
-        basins=np.stack([end.basins for end in ends]).reshape(*shape, -1),
-    )
-    if orbits.outputs is not None:
-        series |= arrays(outputs=orbits.outputs.transpose(1, 2).unflatten(0, shape))
-    if ends[0].fixed is not None:
-        series |= arrays(
-            fixed_points=ends[0].fixed.points,
-            eigenvalues=torch.view_as_real(ends[0].fixed.eigenvalues),
-            stable=ends[0].fixed.stable,
-        )
+    series = arrays(values=axis) | _series(orbits, ends, shape, unit)
     labels: dict[str, str | list[str]] = {
         "axis": "constant input" if path is None else "parameter",
         "x": x_label or _axis_title(path),
@@ -147,6 +134,22 @@ def attractors(
     if numbers is not None:
         labels["outputs"] = [f"output {number}" for number in numbers]
     return _finding(series, ends, orbits.transient, labels)
+
+
+def _series(orbits: Orbits, ends: list[_Ends], shape: tuple[int, ...], unit: int) -> dict[str, np.ndarray]:
+    """Return what was found by value, in this shape, and the fixed points under the first input."""
+    series = arrays(
+        orbits=orbits.states[..., unit].transpose(1, 2).unflatten(0, shape),
+        period=np.stack([end.period for end in ends]).reshape(*shape, -1),
+        basins=np.stack([end.basins for end in ends]).reshape(*shape, -1),
+    )
+    if orbits.outputs is not None:
+        series |= arrays(outputs=orbits.outputs.transpose(1, 2).unflatten(0, shape))
+    fixed = ends[0].fixed
+    if fixed is not None:
+        eigenvalues = torch.view_as_real(fixed.eigenvalues)
+        series |= arrays(fixed_points=fixed.points, eigenvalues=eigenvalues, stable=fixed.stable)
+    return series
 
 
 def _axis_title(path: Callable[[float], Mapping[str, Tensor]] | str | None) -> str:

@@ -40,7 +40,7 @@ def entropy(subject: Subject, *, points: int = 64) -> Finding:
 
     H is the differential entropy of the state over sequences. It can rise by at most N_x log L_f in a step, L_f the
     Lipschitz constant of the step in the state; Hadamard's inequality, with the lengths of the Jacobian's columns, is
-    tighter. A map that makes different states equal has a singular Jacobian, and the change is -infinity.
+    tighter. Where the Jacobian is singular a step makes neighbouring states equal, and the change is -infinity.
 
     Series by step: `steps` (S,), the steps looked at; `change` (S,), the mean over sequences in nats (spread: standard
     deviation); `hadamard` (S,), its bound; `log_norm` (S,), N_x log ||df/dx||, the coarser bound.

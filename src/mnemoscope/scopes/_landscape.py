@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.scopes._frame.scope import scope
+from mnemoscope.scopes._frame.scope import not_applicable, scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.growth import rounding_warnings
 from mnemoscope.scopes._measures.parameter_batches import (
@@ -88,21 +88,18 @@ def landscape(
     check_count("points", points, 3)
     model = whole_model(subject)
     if not model.own:
-        why = f"{subject.name} has no parameters"
-        return Finding("landscape", f"landscape does not apply: {why}.", "not applicable", why=why)
+        return not_applicable("landscape", f"{subject.name} has no parameters")
     plane = _plane(subject, model, to, third, line)
 
     # The coordinates: around these parameters, or from them to the given ones and a quarter beyond.
     x = _coordinates("x_range", x_range, (-span, span) if to is None else BETWEEN, points)
     y = _coordinates("y_range", y_range, (-span, span) if third is None else BETWEEN, points)
-    if plane.dimensions == 1:
-        series = arrays(x=x)
-        grid = x[:, None]
-        shape: tuple[int, ...] = (points,)
-    else:
-        series = arrays(x=x, y=y)
+    shape = (points,) * plane.dimensions
+    series = arrays(x=x)
+    grid = x[:, None]
+    if plane.dimensions == 2:
+        series |= arrays(y=y)
         grid = torch.cartesian_prod(y, x).flip(1)  # rows by y, pairs (x, y)
-        shape = (points, points)
 
     # The cost there, on the given sequences and on others. In the middle it is the model's own: under vmap, rounding
     # differs, and a chaotic network makes a difference of it.
@@ -119,20 +116,13 @@ def landscape(
         series["held_out"] = plane.costs(grid, inputs, targets).reshape(shape)
         figures["held_out"] = _own_cost(subject, inputs, targets)
 
-    # Finer lines along the first direction, for roughness that falls between the points of the grid. The second is
-    # around these parameters, or at the end of the range that is nearest to them.
-    lines = {"fine": torch.linspace(float(x[0]), float(x[-1]), FINE, dtype=torch.float64)}
-    middle = float(torch.zeros(()).clamp(float(x[0]), float(x[-1])))
-    lines["zoom"] = middle + (lines["fine"] - middle) / ZOOM
-    for name, steps in lines.items():
-        along = torch.zeros(FINE, plane.dimensions, dtype=torch.float64)
-        along[:, 0] = steps
-        cost = plane.costs(along, subject.inputs, subject.targets)
-        series |= {f"{name}_x": steps.numpy(), f"{name}_cost": cost}
-        noise = 1e3 * torch.finfo(subject.dtype).eps * np.abs(cost).max()
-        if np.isfinite(cost).all() and np.ptp(cost) > noise:
+    # Finer lines, for roughness that falls between the points of the grid.
+    series |= _finer_lines(plane, x)
+    for cost in (series["fine_cost"], series["zoom_cost"]):
+        rounding = 1e3 * torch.finfo(subject.dtype).eps * np.abs(cost).max()
+        if np.isfinite(cost).all() and np.ptp(cost) > rounding:
             figures["roughness"] = max(figures["roughness"], _roughness(cost))
-    figures["resolution"] = float(lines["zoom"][1] - lines["zoom"][0])
+    figures["resolution"] = float(series["zoom_x"][1] - series["zoom_x"][0])
     return Finding(
         "landscape",
         _sentence(figures, to is not None),
@@ -157,6 +147,23 @@ def _coordinates(what: str, given: tuple[float, float] | None, usual: tuple[floa
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise MnemoscopeError(f"{what} must begin below its end; got {given!r}")
     return torch.linspace(low, high, points, dtype=torch.float64)
+
+
+def _finer_lines(plane: _Plane, x: Tensor) -> dict[str, np.ndarray]:
+    """Return `fine_x`, `fine_cost`, `zoom_x` and `zoom_cost` (41,), along the first direction over the range of x.
+
+    The second line is around these parameters, or at the end of the range that is nearest to them.
+    """
+    low, high = float(x[0]), float(x[-1])
+    middle = min(max(0.0, low), high)
+    fine = torch.linspace(low, high, FINE, dtype=torch.float64)
+    series: dict[str, np.ndarray] = {}
+    for name, steps in (("fine", fine), ("zoom", middle + (fine - middle) / ZOOM)):
+        along = torch.zeros(FINE, plane.dimensions, dtype=torch.float64)
+        along[:, 0] = steps
+        cost = plane.costs(along, plane.subject.inputs, plane.subject.targets)
+        series |= {f"{name}_x": steps.numpy(), f"{name}_cost": cost}
+    return series
 
 
 def _axis_titles(x_label: str, y_label: str, to: bool, third: bool) -> dict[str, str | list[str]]:

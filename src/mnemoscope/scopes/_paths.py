@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mnemoscope.errors import check_count
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.scopes._frame.scope import scope
+from mnemoscope.scopes._frame.scope import not_applicable, scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.theory.attention import (
     AttentionBlocks,
@@ -69,7 +69,7 @@ def paths(
         try:
             runs.append(_decompose(subject, row, steps, hops, threshold, layer))
         except OtherAttention as error:
-            return Finding("paths", f"paths does not apply: {error}.", "not applicable", why=str(error))
+            return not_applicable("paths", str(error))
         subject.report((row + 1) / count, f"sequence {row + 1} of {count}")
     return _finding(runs, hops, threshold)
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from mnemoscope.adapters import WithReadout
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.layers import RAC
-from mnemoscope.scopes._frame.scope import scope
+from mnemoscope.scopes._frame.scope import not_applicable, scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.theory.separation import (
     PRIMES,
@@ -63,7 +63,8 @@ def separation(
     function of Start and one of End can represent; `full_rank`, the most that these sequences could show; not if the
     outputs overflow. For a RAC: `exact_rank`, proved from below on up to 512 sequences a side; `ceiling`, which no
     circuit of these sizes exceeds; `theorem_1`, what Theorem 1 says of almost every circuit of the same sizes (depth 1)
-    or guarantees it (depth 2). Labels: `output`, which one `exact_rank` is about.
+    or guarantees it (depth 2); these three not if the rank is zero, which proves nothing. Labels: `output`, which one
+    `exact_rank` is about.
 
     Args:
         templates: (M, features), the inputs that sequences are made of; by default the distinct inputs of the given
@@ -72,11 +73,13 @@ def separation(
         limit: of Start, and of End sequences whose singular values are computed; beyond it a sample is drawn.
         exact: compute a RAC's exact rank (needs the extra `theory`).
     """
+    check_count("length", length, 2)
+    check_count("limit", limit)
     given = templates is not None
     templates = templates.to(subject.features) if templates is not None else _templates(subject)
     if not given and len(templates) < 2:
         why = "these sequences hold the same input at every step, so that no two starts differ; templates= gives others"
-        return Finding("separation", f"separation does not apply: {why}.", "not applicable", why=why)
+        return not_applicable("separation", why)
     if templates.dim() != 2 or len(templates) < 2 or templates.shape[1] != subject.features.shape[2]:
         raise MnemoscopeError(
             f"templates must be at least 2 inputs, (M, {subject.features.shape[2]}); got {list(templates.shape)}"
@@ -84,11 +87,13 @@ def separation(
 
     if not _reads(subject, length):
         why = f"{subject.name} does not read sequences of {length} steps; length= gives another number"
-        return Finding("separation", f"separation does not apply: {why}.", "not applicable", why=why)
+        return not_applicable("separation", why)
 
     # The exact rank of an arithmetic circuit.
     circuits = _circuits(subject, templates) if exact else []
     proved = _exact_rank(circuits, templates, length, limit, subject.seed) if circuits else None
+    if proved is not None and proved.rank == 0:  # zero modulo a prime: that proves nothing of the output
+        proved = None
     subject.report(0.5)
 
     # The singular values of any model's Start-End matrices.
@@ -299,8 +304,6 @@ def residues(weights: Tensor, prime: int) -> np.ndarray:
 
 
 def _proved_sentence(proved: ProvedRank, length: int) -> str:
-    if proved.rank == 0:
-        return f"The output is zero on every sequence of {length} steps that was tried."
     subject = proved.output[0].upper() + proved.output[1:]
     joins = f"{subject} joins the start of {length} steps to their end in"
     if proved.rank == proved.ceiling:

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from mnemoscope.errors import check_count
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence, State, select
-from mnemoscope.scopes._frame.scope import scope
+from mnemoscope.scopes._frame.scope import not_applicable, scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.decay import fit_line
 from mnemoscope.scopes._measures.growth import rounding_warnings
@@ -75,8 +75,7 @@ def smoothness(subject: Subject, *, points: int = 6, lengths: int = 6, probes: i
     check_count("lengths", lengths)
     check_count("probes", probes)
     if not any(True for _ in subject.recurrence.parameters()):
-        why = f"{subject.name} has no parameters whose cost could be steep"
-        return Finding("smoothness", f"smoothness does not apply: {why}.", "not applicable", why=why)
+        return not_applicable("smoothness", f"{subject.name} has no parameters whose cost could be steep")
     # Lipschitz constants: the largest norms of Jacobians at states along the run.
     samples = list(sample_states(subject, points, rows=1))
     measured = []

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.scopes._frame.scope import scope
+from mnemoscope.scopes._frame.scope import not_applicable, scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.chunks import GROUPS, Chunks, by_weights, norm, relative_error
 from mnemoscope.scopes._measures.decay import fit_line
@@ -98,11 +98,10 @@ def truncation(
     outputs = _Outputs(subject, 2 if bounds is None else bounds.order)
     if outputs.size == 0:
         why = f"the outputs of {subject.name} are zero on these inputs, whatever window they are made from"
-        return Finding("truncation", f"truncation does not apply: {why}.", "not applicable", why=why)
+        return not_applicable("truncation", why)
     errors = torch.stack([outputs.errors(int(k)) for k in lengths])  # (K, B)
     if bool(errors[:-1].isinf().all()):
-        why = f"{subject.name} does not read shorter sequences than these"
-        return Finding("truncation", f"truncation does not apply: {why}.", "not applicable", why=why)
+        return not_applicable("truncation", f"{subject.name} does not read shorter sequences than these")
     series = arrays(window=lengths, output_error=errors.amax(1), typical_output_error=errors.quantile(0.5, 1))
     window = shortest(lengths, series["output_error"], error, lambda k: float(outputs.errors(k).max()))
     figures = {"window": window, "steps": float(subject.steps), "error": error}

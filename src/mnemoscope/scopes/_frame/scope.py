@@ -130,7 +130,7 @@ def _measure(scope: Scope, body: Callable[..., Finding], subject: Subject, optio
         if need == "loss" and subject.loss_problem:
             raise MnemoscopeError(reason)
         if reason:
-            return Finding(scope.name, f"{scope.name} does not apply: {reason}.", "not applicable", why=reason)
+            return not_applicable(scope.name, reason)
     subject.check_time_for(scope.cost)
     try:
         finding = body(subject, **options)
@@ -159,6 +159,11 @@ def _with_steps(scope: Scope, subject: Subject, finding: Finding) -> Finding:
     counts = f"{len(subject.recurrence_inputs)} where the model reads {counted(subject.steps, 'step')}"
     sentence = f"{finding.sentence.removesuffix('.')} (in steps of its recurrent layer: {counts})."
     return replace(finding, sentence=sentence)
+
+
+def not_applicable(name: str, why: str) -> Finding:
+    """Return the finding of a scope that has nothing to measure in a model."""
+    return Finding(name, f"{name} does not apply: {why}.", "not applicable", why=why)
 
 
 def false_certificate(name: str, why: str) -> Finding:

@@ -253,15 +253,44 @@ def _certify_lstm(layer: LSTM, inputs: Tensor) -> Certificate | None:
     start = start_sizes(layer, inputs.shape[1])
     if start is None:
         return None
+    largest = float(inputs.abs().max())
+    matrix, factors = _lstm_comparison(layer, start, largest)
 
-    # Each layer's comparison matrices, on the box of states that it can reach from its own start.
+    # One norm for the whole stack: plain if that is enough, else weighted.
+    plain = StateNorm("infinity norm", torch.ones(len(matrix), dtype=torch.float64))
+    lam = total = float(matrix.sum(1).max())
+    norm = plain
+    if not total < 1:
+        w = comparison_weights(matrix)
+        weighted = math.inf if w is None else float((matrix @ w / w).max())
+        if w is not None and weighted < 1:
+            lam = weighted
+            weights = _flat_order(w / w.min(), layer.num_layers, layer.hidden_size)
+            norm = StateNorm("weighted infinity norm max |s_i| / w_i", weights)
+    return Certificate(
+        lam=lam,
+        norm=norm,
+        plain=plain,
+        bound=total,
+        factors=tuple(factors),
+        condition=(
+            f"the comparison matrix of the whole state has row sums of {total:.4g}, in the norm used {lam:.4g}, for "
+            f"inputs |x| <= {largest:.4g} (Miller & Hardt 2018, Proposition 5)"
+        ),
+        constants=_lstm_constants(layer, start, largest) if layer.num_layers == 1 else None,
+    )
+
+
+def _lstm_comparison(layer: LSTM, start: list[Tensor], bound: float) -> tuple[Tensor, list[float]]:
+    """Return the stack's comparison matrix (2 n L, 2 n L), by layer (c_l, h_l), and each layer's own factor.
+
+    Each on the box of states that the layer can reach from its own start under inputs |x| <= bound.
+    """
     n = layer.hidden_size
-    count = layer.num_layers
-    size = 2 * n * count
-    bound = float(inputs.abs().max())
-    matrix = torch.zeros(size, size, dtype=torch.float64)  # rows and columns by layer: (c_l, h_l)
+    size = 2 * n * layer.num_layers
+    matrix = torch.zeros(size, size, dtype=torch.float64)
     factors = []
-    for index in range(count):
+    for index in range(layer.num_layers):
         weights = _tensors(layer.weights(index))
         begin = (start[1][index], start[0][index])  # |c_0|, |h_0|
         rows = slice(2 * n * index, 2 * n * (index + 1))
@@ -273,30 +302,7 @@ def _certify_lstm(layer: LSTM, inputs: Tensor) -> Certificate | None:
         factors.append(float(own.sum(1).max()))
         at = gate_bounds(*weights, input_bound=bound, start=begin)
         bound = float(at.h.max())  # what the next layer reads
-
-    # One norm for the whole stack: plain if that is enough, else weighted.
-    plain = StateNorm("infinity norm", torch.ones(size, dtype=torch.float64))
-    lam = total = float(matrix.sum(1).max())
-    norm = plain
-    if not total < 1:
-        w = comparison_weights(matrix)
-        weighted = math.inf if w is None else float((matrix @ w / w).max())
-        if w is not None and weighted < 1:
-            lam = weighted
-            norm = StateNorm("weighted infinity norm max |s_i| / w_i", _flat_order(w / w.min(), count, n))
-    largest = float(inputs.abs().max())
-    return Certificate(
-        lam=lam,
-        norm=norm,
-        plain=plain,
-        bound=total,
-        factors=tuple(factors),
-        condition=(
-            f"the comparison matrix of the whole state has row sums of {total:.4g}, in the norm used {lam:.4g}, for "
-            f"inputs |x| <= {largest:.4g} (Miller & Hardt 2018, Proposition 5)"
-        ),
-        constants=_lstm_constants(layer, start, largest) if count == 1 else None,
-    )
+    return matrix, factors
 
 
 def _flat_order(weights: Tensor, layers: int, n: int) -> Tensor:

@@ -53,41 +53,71 @@ def record_orbits(
     output_parts: list[Tensor] = []
     longest = steps
     for part in chunks(len(points), numbers):
-        # One parameter vector and one constant input per value, all starts for each.
+        runs = _Runs(step, points[part], x[part], start)
         count = part.stop - part.start
-        parameters = stack_parameters(points[part])
-        inputs = x[part][:, None].expand(-1, starts, *x.shape[1:])
-        states = [t.expand(count, *t.shape) for t in leaves(start)]
-
-        # Values whose orbits still approach go on, for as many steps as were made so far.
-        recordings: list[Tensor] = [torch.empty(0)] * count
+        states: list[Tensor] = [torch.empty(0)] * count  # by value, of its last recording
         read: list[Tensor] = [torch.empty(0)] * count
-        going_on = list(range(count))
         done = 0
         for extension in range(EXTENSIONS + 1):
+            # As many steps again as were made so far, the last ones recorded.
             orbit, seen = [], []
             end = max(steps * 2**extension, done) + recorded
             for t in range(done, end):
-                recording = t >= end - recorded
-                states = step_all(step, parameters, inputs, states, start, outputs if recording else None)
-                if recording and outputs is not None:
-                    seen.append(states.pop(0))
-                if recording:
-                    orbit.append(torch.stack([flatten(rebuild(start, list(s))) for s in zip(*states, strict=True)]))
+                is_recorded = t >= end - recorded
+                output = runs.advance(outputs if is_recorded else None)
+                if is_recorded:
+                    orbit.append(runs.states())
+                if output is not None:
+                    seen.append(output)
                 subject.report((part.start + count * extension / (EXTENSIONS + 1)) / len(points), f"step {t + 1}")
             done = end
             longest = max(longest, end - recorded)
-            for i, v in enumerate(going_on):
-                recordings[v] = torch.stack([states_at[i] for states_at in orbit]).cpu()
+            for i, v in enumerate(runs.numbers):
+                states[v] = torch.stack([states_at[i] for states_at in orbit]).cpu()
                 if seen:
                     read[v] = torch.stack([outputs_at[i] for outputs_at in seen]).cpu()
-            keep = [i for i, v in enumerate(going_on) if any_approaching(recordings[v])]
-            if not keep:
+
+            # Values whose orbits still approach where they end go on.
+            approaching = [i for i, v in enumerate(runs.numbers) if any_approaching(states[v])]
+            if not approaching:
                 break
-            going_on = [going_on[i] for i in keep]
-            states = [s[keep] for s in states]
-            parameters = {name: p[keep] for name, p in parameters.items()}
-            inputs = inputs[keep]
-        state_parts += recordings
+            runs.keep(approaching)
+        state_parts += states
         output_parts += read
     return Orbits(torch.stack(state_parts), None if outputs is None else torch.stack(output_parts), longest)
+
+
+class _Runs:
+    """The states of several values at once, each under its own parameters and its own constant input.
+
+    Attributes:
+        numbers: of the values that are still running.
+    """
+
+    def __init__(self, step: OneStep, points: list[Parameters], x: Tensor, start: State) -> None:
+        starts = leaves(start)[0].shape[1]
+        self._step = step
+        self._start = start
+        self._parameters = stack_parameters(points)
+        self._inputs = x[:, None].expand(-1, starts, *x.shape[1:])
+        self._states = [tensor.expand(len(x), *tensor.shape) for tensor in leaves(start)]
+        self.numbers = list(range(len(x)))
+
+    def advance(self, outputs: Sequence[int] | None) -> Tensor | None:
+        """Make one step; return these numbers of the outputs, (V, starts, K), if any are asked for."""
+        results = step_all(self._step, self._parameters, self._inputs, self._states, self._start, outputs)
+        output = None if outputs is None else results.pop(0)
+        self._states = results
+        return output
+
+    def states(self) -> Tensor:
+        """Return the state vectors (V, starts, N)."""
+        by_value = zip(*self._states, strict=True)
+        return torch.stack([flatten(rebuild(self._start, list(tensors))) for tensors in by_value])
+
+    def keep(self, places: list[int]) -> None:
+        """Go on with the values at these places alone."""
+        self.numbers = [self.numbers[i] for i in places]
+        self._parameters = {name: p[places] for name, p in self._parameters.items()}
+        self._inputs = self._inputs[places]
+        self._states = [states[places] for states in self._states]
