@@ -279,7 +279,7 @@ def test_steps_of_a_layer_that_are_not_those_of_the_model_are_told():
     scopes = ["horizon", "lyapunov", "stability"]
     found = mnemoscope.examine(Ponder(), torch.randn(2, 8, 3), scopes=scopes)
     for scope in ("lyapunov", "stability"):
-        assert found[scope].sentence.endswith("(in steps of its recurrent layer: 24 where the model reads 8 steps).")
+        assert found[scope].sentence.endswith("; in steps of its recurrent layer, 24 where the model reads 8 steps.")
     assert "in steps of" not in found["horizon"].sentence
     assert "state_gradient" not in found["horizon"].series  # its lags would be others
     same = mnemoscope.examine(StepByStep(nn.GRUCell(3, 3)), torch.randn(2, 8, 3), scopes=scopes)

@@ -72,6 +72,7 @@ def test_few_recorded_steps_show_short_periods_only():
     ("periods", "said"),
     [
         ([0, 0], "Along the path no orbit has a period."),
+        ([1, 1], "Along the path orbits have the period 1."),
         ([1, 2], "Along the path orbits have the periods 1, 2."),
         (range(1, 9), "Along the path orbits have the periods 1, 2, 3, 4, 5, 6 and others."),
     ],

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from mnemoscope import LSTM, SAB, LinearSystem, MemRNN, MnemoscopeError, RelLSTM
+from mnemoscope import LSTM, SAB, LinearSystem, MemRNN, MnemoscopeError, RelLSTM, examine
 from mnemoscope.scopes import recurrence
 
 
@@ -115,6 +115,15 @@ def test_forgotten_batch_first_is_found_by_the_targets():
     layer, x = nn.LSTM(4, 5), torch.randn(6, 9, 4)
     found = recurrence(layer, x, targets=torch.randint(0, 5, (6,)))
     assert found.labels["kind"] == "runs over the batch"
+
+
+@pytest.mark.parametrize("model", [nn.LSTM(3, 5), lambda x: x.cumsum(1) - x.mean(0)])
+def test_mixed_sequences_are_not_looked_at_side_by_side(model):
+    """Rows of a run look at different output steps: of mixed sequences, one's lags would be those of others."""
+    found = examine(model, torch.randn(6, 9, 3), batch_first=True, scopes=["recurrence", "horizon", "separation"])
+    for scope in ("horizon", "separation"):
+        assert found[scope].status == "not applicable"
+        assert "what is seen of one sequence is partly that of others" in found[scope].why
 
 
 def test_series_by_step():

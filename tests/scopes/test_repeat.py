@@ -243,7 +243,7 @@ def test_a_step_that_keeps_state_is_no_recurrence():
     assert found["recurrence"].labels == {"kind": STATE, "kind_when_repeated": "recurrent"}
     assert found["horizon"].has_result
     assert found["lyapunov"].status == "not applicable"
-    assert "no function of the input and the state" in found["lyapunov"].why
+    assert "not a function of the input and the state" in found["lyapunov"].why
 
 
 @pytest.mark.parametrize(("make", "kind"), [(Keeps, STATE), (Dropping, RANDOM), (closed_over, CHANGES)])

@@ -150,7 +150,7 @@ def test_truncation_sentence_says_its_spread(figures, sentence):
 def test_truncation_sentence_of_a_model_that_reads_both_directions():
     said = _truncation._sentence({"steps": 20.0, "window": 6.0}, {}, {"ends": "first and last"}, 0.01, None)
     assert said == (
-        "The 6 inputs nearest to them give its first and last output to 1 %; those between, which read both "
+        "Its first and last outputs are given to 1 % by the 6 inputs nearest to each; those between, which read both "
         "directions, were not looked at."
     )
 

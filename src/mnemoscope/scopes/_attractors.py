@@ -351,7 +351,8 @@ def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters
             return "Along the path no orbit has a period."
         periods = ", ".join(map(str, seen[:6])) + (" and others" if len(seen) > 6 else "")
         chaotic = f", and {100 * aperiodic:.0f} % of the orbits have none" if aperiodic else ""
-        return f"Along the path orbits have the periods {periods}{chaotic}."
+        word = "period" if len(seen) == 1 else "periods"
+        return f"Along the path orbits have the {word} {periods}{chaotic}."
     if figures["diverged"] == 1:
         return "Under constant inputs every orbit leaves all bounds: the state diverges."
     rest = _unsettled(figures)

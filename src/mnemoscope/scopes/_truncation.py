@@ -327,8 +327,8 @@ def _sentence(
         sentence = f"No window shorter than the {steps:.0f} steps looked at gives its {outputs} to {percent}{over}"
     elif labels["ends"] == "first and last":
         sentence = (
-            f"The {window:.0f} inputs nearest to them{over} give its {outputs} to {percent}; those between, which read "
-            "both directions, were not looked at"
+            f"Its {outputs}s are given to {percent} by the {window:.0f} inputs nearest to each{over}; those between, "
+            "which read both directions, were not looked at"
         )
     else:
         inputs = f"input{over} gives" if window == 1 else f"{window:.0f} inputs{over} give"

@@ -14,10 +14,16 @@ from mnemoscope.adapters import Output
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination, Finding, Status
 from mnemoscope.scopes._frame.late_progress import LateProgress
-from mnemoscope.scopes._frame.scope import SCOPES, Scope, false_certificate, one_line_errors
+from mnemoscope.scopes._frame.scope import SCOPES, Scope, false_certificate, not_applicable, one_line_errors
 from mnemoscope.scopes._frame.subject import Loss, OutOfTime, Progress, Subject, subject_of
 from mnemoscope.scopes._frame.verdict import verdict
 from mnemoscope.wording import counted
+
+MIXING = ("runs over the batch", "mixes sequences")
+"""Kinds of model, found by `recurrence`, in which the sequences of a batch depend on each other."""
+
+SIDE_BY_SIDE = ("horizon", "separation")
+"""Scopes that look at another output, or another end, of each sequence of one batch."""
 
 
 def examine(
@@ -91,7 +97,11 @@ def examine(
     partial = False
     try:
         for scope in chosen:
-            findings[scope.name] = _measure(scope, subject, options.get(scope.name, {}))
+            why = _sequences_mixed(scope, findings)
+            if why:
+                findings[scope.name] = scope.with_texts(not_applicable(scope.name, f"{subject.name} {why}"))
+            else:
+                findings[scope.name] = _measure(scope, subject, options.get(scope.name, {}))
     except KeyboardInterrupt:
         partial = True
 
@@ -120,6 +130,15 @@ def _depends_on_mode(module: nn.Module) -> bool:
         return True
     rate = getattr(module, "p", 0.0) if "Dropout" in type(module).__name__ else getattr(module, "dropout", 0.0)
     return isinstance(rate, float) and rate > 0
+
+
+def _sequences_mixed(scope: Scope, findings: dict[str, Finding]) -> str:
+    """Return why a scope that looks at sequences side by side cannot, by what `recurrence` found; empty if it can."""
+    if scope.name not in SIDE_BY_SIDE or "recurrence" not in findings:
+        return ""
+    labels = findings["recurrence"].labels
+    kind = labels.get("kind_when_repeated", labels.get("kind"))
+    return f"{kind}: what is seen of one sequence is partly that of others" if kind in MIXING else ""
 
 
 def _compare_scopes(findings: dict[str, Finding], subject: Subject) -> None:

@@ -148,7 +148,7 @@ def _with_remedy(scope: Scope, subject: Subject, finding: Finding) -> Finding:
     if {"step", "map", "attention"} & set(scope.needs):
         alone = f"the model {subject.repetition.kind}; its recurrent layer was run alone, from its own start"
         return replace(finding, assumptions=(*finding.assumptions, alone))
-    sentence = f"{finding.sentence.removesuffix('.')} ({remedy})."
+    sentence = f"{finding.sentence.removesuffix('.')}; {remedy}."
     return replace(finding, sentence=sentence, assumptions=(*finding.assumptions, remedy))
 
 
@@ -157,7 +157,7 @@ def _with_steps(scope: Scope, subject: Subject, finding: Finding) -> Finding:
     if not {"step", "map", "attention"} & set(scope.needs) or len(subject.recurrence_inputs) == subject.steps:
         return finding
     counts = f"{len(subject.recurrence_inputs)} where the model reads {counted(subject.steps, 'step')}"
-    sentence = f"{finding.sentence.removesuffix('.')} (in steps of its recurrent layer: {counts})."
+    sentence = f"{finding.sentence.removesuffix('.')}; in steps of its recurrent layer, {counts}."
     return replace(finding, sentence=sentence)
 
 
