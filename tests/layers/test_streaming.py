@@ -370,3 +370,15 @@ def test_a_write_into_a_state_is_seen_by_the_next_call(name: str, part: str, num
         else:
             written = map_state(torch.clone, state)
         assert torch.equal(found, layer(x, written)[0])
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU", "GORU", "RAC", "RelRNN", "RelLSTM", "MemRNN", "SAB"])
+def test_a_write_into_the_output_of_one_step_does_not_change_the_state(name: str, grad: bool) -> None:
+    layer, x = getattr(layers, name)(3, 4), torch.randn(1, 2, 3)
+    with torch.set_grad_enabled(grad):
+        output, state = layer(x)
+        before = [t.detach().clone() for t in leaves(state)]
+        output.mul_(2)
+        assert all(torch.equal(t, first) for t, first in zip(leaves(state), before, strict=True))
+        assert layer(x, state)[0].shape == output.shape

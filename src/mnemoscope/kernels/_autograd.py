@@ -205,12 +205,16 @@ def _projection_gradients(projection: Projection, dxp: Tensor | None, needs: Seq
     """Return the gradients of a projection's fields from that of xp; `needs` says which are asked for."""
     if dxp is None:
         return (None, None, None, None)
-    needs_dx, needs_dU, *needs_db = needs[:4]
+    x, U, _, b_hh = projection
+    needs_dx, needs_dU, needs_b_ih, needs_b_hh = needs[:4]
     flat = rows(dxp)
-    dx = dxp @ projection.U if needs_dx else None
-    dU = flat.T @ rows(projection.x) if needs_dU else None
-    db = flat.sum(0) if any(needs_db) else None
-    return (dx, dU, *[db if needed else None for needed in needs_db])
+    dx = dxp @ U if needs_dx else None
+    dU = flat.T @ rows(x) if needs_dU else None
+    db = flat.sum(0) if needs_b_ih or needs_b_hh else None
+    db_hh = db
+    if needs_b_hh and db is not None and b_hh is not None and len(b_hh) < len(db):
+        db_hh = db[: len(b_hh)]
+    return dx, dU, db if needs_b_ih else None, db_hh if needs_b_hh else None
 
 
 def weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:

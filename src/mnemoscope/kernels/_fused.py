@@ -86,9 +86,13 @@ def needs_grad(*tensors: Tensor | None) -> bool:
 
 
 def last_valid_state(states: Tensor, first: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """Return the last state of each row (B, n); states (T, B, n), `first` (B, n) is the one before them, None is 0."""
+    """Return the last state of each row (B, n); states (T, B, n), `first` (B, n) is the one before them, None is 0.
+
+    It is a copy, so that writing to the outputs does not change it; after a single step, the one output itself.
+    """
     if lengths is None:
-        return states[-1].clone()  # so that writing to the outputs does not change the state
+        single = not torch.jit.is_tracing() and states.shape[0] == 1  # a trace is for sequences of any length
+        return states[0] if single else states[-1].clone()
     last = (lengths.clamp(1, len(states)) - 1).view(1, -1, 1).expand(1, *states.shape[1:])
     before = states.new_zeros(()) if first is None else first
     return torch.where((lengths > 0)[:, None], states.gather(0, last).squeeze(0), before)
@@ -125,9 +129,8 @@ def lstm(
     """Return h (T, B, n) and c_T (B, n)."""
     xp = _ready(dtype, xp)
     x, *rest = _tensors(xp)
-    absent = _starts_from_zero(x)
-    h0 = _first_state(h0, x, V.shape[0] // 4, absent=absent)
-    c0 = _first_state(c0, x, V.shape[0] // 4, absent=absent)
+    if h0 is None or c0 is None:  # both are given, or neither
+        h0 = c0 = _first_state(None, x, V.shape[0] // 4, absent=_starts_from_zero(x))
     V, h0, c0 = contiguous(dtype, V, h0, c0)
     run = op.lstm_forward.of(xp, V, h0, c0, lengths, needs_grad(x, *rest, V, h0, c0))
     if _state_gradients.is_recording(lengths):
@@ -193,10 +196,10 @@ class Attended(NamedTuple):
 
 
 def _empty_start(
-    xp: Tensor, n: int, options: op.AttentionOptions, absent: bool
+    dtype: torch.dtype, xp: Tensor, n: int, options: op.AttentionOptions, absent: bool
 ) -> tuple[op.AttentionState, op.CarriedMemory]:
     """Return a state of zeros and an empty memory; if `absent`, by tensors without elements."""
-    s0 = _first_state(None, xp, n, absent=absent)
+    s0 = _absent(xp, dtype) if absent else xp.new_zeros(xp.shape[1], n, dtype=dtype)
     state = op.AttentionState(s0, s0 if options.cell == "lstm" else None)
     if absent:
         steps = _absent(xp, torch.int64)
@@ -226,10 +229,10 @@ def attentive(
     weights = op.AttentionWeights(*contiguous(dtype, *weights))
     if carried is None:
         absent = compiled and options.buffer >= 0 and _starts_from_zero(x)
-        carried = _empty_start(x, weights.v.shape[0], options, absent)
-    state, memory = carried
-    state = op.AttentionState(*contiguous(dtype, *state))
-    memory = _contiguous_memory(dtype, memory)
+        state, memory = _empty_start(dtype, x, weights.v.shape[0], options, absent)
+    else:
+        state = op.AttentionState(*contiguous(dtype, *carried[0]))
+        memory = _contiguous_memory(dtype, carried[1])
     save = needs_grad(x, *rest, *weights, *state, memory.values0, memory.keys0)
     forward = op.attentive_forward if compiled else op.portable_forward
     run = forward.of(xp, weights, state, memory, options, lengths, save)

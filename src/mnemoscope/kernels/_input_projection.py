@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope.kernels import _state_gradients
-from mnemoscope.torch_internals import dispatches_plainly
 
 # [V, U, b], its gradient and a few gathered rows must stay in a core's own cache.
 _MOST_BYTES = 1 << 20
@@ -40,4 +39,4 @@ def operator_may_project(x: Tensor, lengths: Tensor | None) -> bool:
     """
     if not x.is_cuda or _state_gradients.is_recording(lengths) or torch.is_autocast_enabled("cuda"):
         return False
-    return not torch.compiler.is_compiling() and dispatches_plainly()
+    return not torch.compiler.is_compiling()

@@ -50,7 +50,8 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
 class Projection(NamedTuple):
     """U x + b_ih + b_hh of a whole sequence, made by the operator that reads it: autograd sees one function of both.
 
-    x (T, B, E), U (Gn, E), b_ih and b_hh (Gn) or None; in the dtype in which the operator runs.
+    x (T, B, E), U (Gn, E), b_ih (Gn) or None, b_hh (Gn) or of the first gates alone, or None; in the dtype in which the
+    operator runs.
     """
 
     x: Tensor
@@ -60,7 +61,10 @@ class Projection(NamedTuple):
 
     def project(self) -> Tensor:
         """Return xp (T, B, Gn), contiguous."""
-        bias = self.b_ih if self.b_ih is None or self.b_hh is None else self.b_ih + self.b_hh
+        bias = self.b_ih
+        if bias is not None and self.b_hh is not None:
+            added = len(self.b_hh)
+            bias = bias + self.b_hh if len(bias) == added else torch.cat([bias[:added] + self.b_hh, bias[added:]])
         return F.linear(self.x, self.U, bias).contiguous()
 
 

@@ -1,6 +1,6 @@
 """Recurrences that attend to all their past states (Kerg et al. 2020)."""
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -31,6 +31,13 @@ class AdditiveAttention(MemoryLayer):
 
     mix: Mix
     output: Output
+    _rules: ClassVar[type]
+    """The class that states `kernel_options`: the kernels know its rules, not those of its subclasses."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "kernel_options" in vars(cls):
+            cls._rules = cls
 
     def _set_attention(self, mix: Mix, output: Output) -> None:
         """Set the options of the attention."""
@@ -93,9 +100,7 @@ class AdditiveAttention(MemoryLayer):
 
     def kernel_attention(self) -> kernels.AttentionOptions | None:
         """Return the equations as the kernels know them; None if they do not."""
-        # The kernels know the rules of the class that states their options, not those of its subclasses.
-        owner = next(c for c in type(self).__mro__ if "kernel_options" in vars(c))
-        if not self.unchanged_from(owner, "observe_cell", "cell", "remember", "accumulate_relevance"):
+        if not self.unchanged_from(self._rules, "observe_cell", "cell", "remember", "accumulate_relevance"):
             return None
         if isinstance(self, LSTM) and self.unchanged_from(LSTM, "advance") and not self.proj_size:
             cell = "lstm"
@@ -153,6 +158,9 @@ class AdditiveAttention(MemoryLayer):
         if self.output != "h":
             shown.append(f"output={self.output!r}")
         return shown
+
+
+AdditiveAttention._rules = AdditiveAttention
 
 
 def attend(w: Weights, s: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:

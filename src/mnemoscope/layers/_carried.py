@@ -59,11 +59,11 @@ class AttentiveState(tuple):
 
     @property
     def s(self) -> Any:
-        return self[0].s if _is_carrying(self) else self._s
+        return self[0].s if self and isinstance(self[0], CarryingTensor) else self._s
 
     @property
     def memory(self) -> Any:
-        return self[0].memory if _is_carrying(self) else self._memory
+        return self[0].memory if self and isinstance(self[0], CarryingTensor) else self._memory
 
     @property
     def h(self) -> Tensor:

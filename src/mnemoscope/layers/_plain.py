@@ -294,15 +294,16 @@ class GRU(Gated, TorchInterface):
     def run_kernel(
         self, choice: KernelChoice, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None
     ) -> tuple[Tensor, State]:
-        bias = b_hn = None
+        n = self.hidden_size
+        b_ih = b_gates = b_hn = None
         if self.bias:  # the reset gate multiplies b_hn; the other biases are added to the input's projection
-            n = self.hidden_size
+            b_ih = w.bias_ih
             b_gates, b_hn = w.bias_hh.split([2 * n, n])
-            bias = w.bias_ih + F.pad(b_gates, (0, n))
         u: Tensor | kernels.Projection
         if kernels.operator_may_project(x, lengths):
-            u = kernels.Projection(x, w.weight_ih, bias, None)
+            u = kernels.Projection(x, w.weight_ih, b_ih, b_gates)
         else:
+            bias = None if b_ih is None or b_gates is None else b_ih + F.pad(b_gates, (0, n))
             u = project_sequence(x, w.weight_ih, bias)
         h = kernels.gru(choice.dtype, u, w.weight_hh, b_hn, state, lengths)
         return h, kernels.last_valid_state(h, state, lengths)

@@ -44,9 +44,12 @@ def run_any_layout(layer: Layer, x: Any, state: State | None, starts: Any) -> tu
 
 
 def _run_time_first(layer: Layer, x: Tensor, state: State | None, starts: Tensor | None) -> tuple[Tensor, State]:
-    if starts is None:
-        return layer.run_sequence(x, state, None)
-    return _run_pieces(layer, x, state, starts, None)
+    if starts is not None:
+        return _run_pieces(layer, x, state, starts, None)
+    output, final = layer.run_sequence(x, state, None)
+    if not torch.jit.is_tracing() and x.shape[0] == 1:  # after one step, the state is the output (`last_valid_state`)
+        output = output.clone()
+    return output, final
 
 
 def _run_packed(layer: Layer, packed: PackedSequence, state: State | None, starts: Any) -> tuple[PackedSequence, State]:

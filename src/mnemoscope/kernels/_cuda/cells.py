@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,12 +11,18 @@ from torch import Tensor
 
 from mnemoscope.kernels._cuda import compiler, layout
 from mnemoscope.kernels._cuda.arguments import PHI, as_float32, group_to_dtype, to_device
+from mnemoscope.kernels._cuda.layout import Tile
 from mnemoscope.kernels._operator import CUDA_CELLS, CudaCell, Operator
 
 
 def supports(cell: CudaCell, n: int, device: torch.device) -> bool:
     """True if one sequence's weights fit the registers of one cluster."""
     return layout.tile(cell.rows, n, device) is not None
+
+
+@cache
+def _defines(tile: Tile, struct: str, phi: str, **flags: bool) -> dict[str, int | str]:
+    return {**tile.defines(), "CELL": struct, "PHI": PHI[phi], **flags}
 
 
 def run_forward(
@@ -39,14 +46,7 @@ def run_forward(
     tile = layout.require_tile(cell.rows, n, h.device)
     compiler.launch(
         "cells_forward",
-        {
-            **tile.defines(),
-            "CELL": cell.struct,
-            "PHI": PHI[phi],
-            "HAS_BIAS": b is not None,
-            "HAS_LENGTHS": lengths is not None,
-            "SAVE": save,
-        },
+        _defines(tile, cell.struct, phi, HAS_BIAS=b is not None, HAS_LENGTHS=lengths is not None, SAVE=save),
         blocks=tile.blocks(B),
         threads=tile.threads,
         shared_floats=2 * tile.padded_n,
@@ -94,14 +94,14 @@ def run_backward(
     tile = layout.require_tile(cell.rows, n, dxp.device)
     compiler.launch(
         "cells_backward",
-        {
-            **tile.defines(),
-            "CELL": cell.struct,
-            "PHI": PHI[phi],
-            "HAS_DH": dh is not None,
-            "HAS_DC": dc_T is not None,
-            "HAS_LENGTHS": lengths is not None,
-        },
+        _defines(
+            tile,
+            cell.struct,
+            phi,
+            HAS_DH=dh is not None,
+            HAS_DC=dc_T is not None,
+            HAS_LENGTHS=lengths is not None,
+        ),
         blocks=tile.blocks(B),
         threads=tile.threads,
         shared_floats=2 * cell.rows * tile.padded_n,

@@ -120,14 +120,16 @@ def pack_arguments(name: str, args: Mapping[str, Argument]) -> tuple[list[int | 
     """
     order = _order(name)
     assert args.keys() == order.names, f"{name}: {sorted(args.keys() ^ order.names)} are not in both"
-    tensors = order.pick_tensors(args)
+    values: list[Any] = []
     tensor = None
-    for dtype, arg in zip(order.dtypes, tensors, strict=True):
-        if arg is not None:
-            if arg.dtype is not dtype or not arg.is_contiguous():
-                raise TypeError(_misfit(name, args))
-            tensor = arg
-    values: list[Any] = [0 if arg is None else arg.data_ptr() for arg in tensors]
+    for dtype, arg in zip(order.dtypes, order.pick_tensors(args), strict=True):
+        if arg is None:
+            values.append(0)
+            continue
+        if arg.dtype is not dtype or not arg.is_contiguous():
+            raise TypeError(_misfit(name, args))
+        values.append(arg.data_ptr())
+        tensor = arg
     values += order.pick_numbers(args)
     return values, -1 if tensor is None else tensor.get_device()
 

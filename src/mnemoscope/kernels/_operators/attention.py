@@ -181,7 +181,7 @@ def _attentive_run(
         activations=new(saved, batch, kernel_width + (5 * n if lstm else 0)),
         slots=new(0 if full else (saved, batch, slots), dtype=torch.int32),
         attention=new((saved, batch) if full else (saved, batch, slots)),
-        overflowed=xp.new_zeros(flags, dtype=torch.bool),
+        overflowed=new(0, dtype=torch.bool) if not flags else xp.new_zeros(flags, dtype=torch.bool),
     )
 
 
