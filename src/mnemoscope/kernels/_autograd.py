@@ -212,8 +212,8 @@ def _projection_gradients(projection: Projection, dxp: Tensor | None, needs: Seq
     dU = flat.T @ rows(x) if needs_dU else None
     db = flat.sum(0) if needs_b_ih or needs_b_hh else None
     db_hh = db
-    if needs_b_hh and db is not None and b_hh is not None and len(b_hh) < len(db):
-        db_hh = db[: len(b_hh)]
+    if db is not None and b_hh is not None and b_hh.shape[0] < db.shape[0]:
+        db_hh = db[: b_hh.shape[0]]
     return dx, dU, db if needs_b_ih else None, db_hh if needs_b_hh else None
 
 

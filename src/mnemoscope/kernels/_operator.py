@@ -63,8 +63,9 @@ class Projection(NamedTuple):
         """Return xp (T, B, Gn), contiguous."""
         bias = self.b_ih
         if bias is not None and self.b_hh is not None:
-            added = len(self.b_hh)
-            bias = bias + self.b_hh if len(bias) == added else torch.cat([bias[:added] + self.b_hh, bias[added:]])
+            added = self.b_hh.shape[0]  # len() of a tensor is a function of Python
+            some = added < bias.shape[0]
+            bias = torch.cat([bias[:added] + self.b_hh, bias[added:]]) if some else bias + self.b_hh
         return F.linear(self.x, self.U, bias).contiguous()
 
 

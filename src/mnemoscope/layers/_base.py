@@ -272,8 +272,8 @@ class Layer(Described, Unquantized, Recurrence):
     def step(self, x: Tensor, state: State, *, inplace: bool = False) -> tuple[Tensor, State]:
         """Return the output (batch, output_size) of one step's input x (batch, input_size), and the next state.
 
-        With ``inplace=True`` a memory of constant size may be overwritten instead of copied, where nothing is
-        differentiated: `state` is then used up.
+        The output may share its memory with the next state, as nn.LSTMCell's does. With ``inplace=True`` a memory of
+        constant size may be overwritten instead of copied, where nothing is differentiated: `state` is then used up.
         """
         if self._steps_by_kernel(x):
             output, state = self.run_sequence(x.unsqueeze(0), state, None)
