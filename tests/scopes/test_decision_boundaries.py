@@ -81,8 +81,10 @@ def test_stability_regimes(largest, typical, mean_stretch, ratios, regime):
 @pytest.mark.parametrize(
     ("largest", "error", "regime"),
     [
-        (0.5, 0.25, "edge"),
-        (-0.5, 0.25, "edge"),
+        (0.5, 0.25, "unclear"),
+        (-0.5, 0.25, "unclear"),
+        (0.05, 0.025, "edge"),
+        (-0.05, 0.025, "edge"),
         (0.5001, 0.25, "chaotic"),
         (-0.5001, 0.25, "contractive"),
         (-0.0101, 1e-17, "contractive"),
