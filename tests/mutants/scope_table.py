@@ -27,6 +27,7 @@ STABILITY = "tests/scopes/test_stability_scope.py"
 ENTROPY = "tests/scopes/test_entropy_scope.py"
 CERTIFICATES = "tests/scopes/test_certificates.py"
 PERIODS = "tests/scopes/test_periods.py"
+OPTIONS = "tests/scopes/test_options.py"
 
 # fmt: off
 # A table: one mutant a line.
@@ -89,6 +90,11 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("landscape-embedding", "scopes/_frame/subject.py", "return self.features if self.adapted.ids is None else self.adapted.ids", "return self.features", f"{LANDSCAPE}::test_ends_have_the_costs_of_the_two_models"),
     Mutant("attractors-given-start", "scopes/_attractors.py", "first = flatten(given).to(initial)", "first = flatten(given).to(initial) + 1e-3", f"{ATTRACTORS}::test_a_given_start_is_taken_as_it_is"),
     Mutant("mean-loss-position", "scopes/_measures/gradients.py", "vector[end] = by_output[end]", "vector[: end + 1] = by_output[: end + 1]", f"{HORIZON_OF_LOSSES}::test_mean_of_the_sizes_of_the_losses_gradients"),
+    Mutant("separation-zero", "scopes/_separation.py", "if proved is not None and proved.rank == 0:", "if False:", "tests/scopes/test_separation.py::test_a_rank_of_zero_is_not_certified"),
+    Mutant("truncation-need", "scopes/_truncation.py", "min(subject.needs + 1, figures", "min(subject.needs, figures", f"{TRUNCATION_BOUNDARIES}::test_truncation_warning_at_equality_with_the_need"),
+    Mutant("landscape-negative-cost", "scopes/_landscape.py", '> 0.01 * abs(figures["cost"])', '> 0.01 * figures["cost"]', f"{OPTIONS}::test_the_lowest_cost_may_be_negative"),
+    Mutant("period-longest", "scopes/_measures/periods.py", "min(LONGEST_PERIOD, recorded // 2)", "LONGEST_PERIOD", f"{OPTIONS}::test_few_recorded_steps_show_short_periods_only"),
+    Mutant("mixed-sequences", "scopes/_frame/examine.py", 'if kind in MIXING else ""', 'if not kind else ""', "tests/scopes/test_recurrence_scope.py::test_mixed_sequences_are_not_looked_at_side_by_side"),
     Mutant("separation-ceiling", "scopes/_separation.py", "separation_ceiling(one.depth, one.channels, one.inputs, length, len(templates))", "separation_ceiling(one.depth, one.channels, one.inputs, length)", f"{CLOSED_FORM}::test_ceiling_counts_the_values_that_inputs_take"),
     Mutant("repeat-state", "scopes/_frame/repeat.py", "if _difference(fresh, run_after(fix_random_numbers)) <= limit:", "if _difference(fresh, run_after(reset)) <= limit:", REPEAT),
     Mutant("repeat-seed", "scopes/_frame/repeat.py", "torch.default_generator.manual_seed(SEED)", "torch.default_generator.seed()", REPEAT),

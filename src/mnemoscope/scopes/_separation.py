@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -97,44 +97,48 @@ def separation(
     subject.report(0.5)
 
     # The singular values of any model's Start-End matrices.
-    figures: dict[str, float] = {}
-    series: dict[str, np.ndarray] = {}
-    ignored: tuple[str, ...] = ()
-    method = "the circuit modulo a prime"
     try:
-        spectrum = separation_spectrum(subject.run, templates, length, limit=limit, seed=subject.seed)
-    except MnemoscopeError:
+        finding = _measured(separation_spectrum(subject.run, templates, length, limit=limit, seed=subject.seed), length)
+    except MnemoscopeError:  # the outputs overflow, which does not touch the exact rank
         if proved is None:
             raise
-    else:
-        figures = _measured_figures(spectrum)
-        ignored = spectrum.ignored
-        series = _singular_values(spectrum)
-        method = "outputs on {} Starts by {} Ends, singular values after equilibration".format(*spectrum.shape)
+        finding = Finding("separation", "", "estimated", method="the circuit modulo a prime")
     if proved is not None:
-        subject.check_bound("the rank", float(proved.rank), _as_float(proved.ceiling), 0.0)
-        figures |= _proved_figures(subject, proved, templates, length)
-    return Finding(
-        "separation",
-        _sentence(figures, length, ignored) if proved is None else _proved_sentence(proved, length),
-        "estimated" if proved is None else "certified",
-        why="" if proved is None else f"rank modulo {PRIMES[0]} of the circuit's own weights, start and read-out",
-        figures=figures,
-        certified=() if proved is None else ("exact_rank", "ceiling"),
-        series=series,
-        labels={} if proved is None else {"output": proved.output},
-        assumptions=(f"sequences of {length} steps over {len(templates)} inputs show how longer ones are joined",),
-        method=method,
-    )
+        finding = _with_proof(finding, subject, proved, templates, length)
+    assumption = f"sequences of {length} steps over {len(templates)} inputs show how longer ones are joined"
+    return replace(finding, assumptions=(assumption,))
 
 
-def _measured_figures(spectrum: Spectrum) -> dict[str, float]:
-    return {
+def _measured(spectrum: Spectrum, length: int) -> Finding:
+    """Return the finding of the singular values, for any model."""
+    figures = {
         "effective_rank": float(spectrum.effective_rank.mean()),
         "numerical_rank": float(spectrum.rank.max()),
         "distance": float(spectrum.distance.mean()),
         "full_rank": float(min(spectrum.shape)),
     }
+    return Finding(
+        "separation",
+        _sentence(figures, length, spectrum.ignored),
+        "estimated",
+        figures=figures,
+        series=_singular_values(spectrum),
+        method="outputs on {} Starts by {} Ends, singular values after equilibration".format(*spectrum.shape),
+    )
+
+
+def _with_proof(finding: Finding, subject: Subject, proved: ProvedRank, templates: Tensor, length: int) -> Finding:
+    """Return the finding of a RAC: what was measured, and the rank that is proved."""
+    subject.check_bound("the rank", float(proved.rank), _as_float(proved.ceiling), 0.0)
+    return replace(
+        finding,
+        sentence=_proved_sentence(proved, length),
+        status="certified",
+        why=f"rank modulo {PRIMES[0]} of the circuit's own weights, start and read-out",
+        figures=finding.figures | _proved_figures(subject, proved, templates, length),
+        certified=("exact_rank", "ceiling"),
+        labels={"output": proved.output},
+    )
 
 
 def _singular_values(spectrum: Spectrum) -> dict[str, np.ndarray]:
