@@ -23,6 +23,8 @@ S = TypeVar("S", bound=State)
 
 def map_state(fn: Callable[[Tensor], Tensor], state: S) -> S:
     """Apply `fn` to every tensor of a state and keep its structure."""
+    if type(state) is Tensor:  # asked first: what a tensor lacks is searched for long
+        return fn(state)  # type: ignore[return-value]
     if hasattr(state, "map_state"):  # a state of its own kind; it may be a tensor that carries others
         return state.map_state(fn)
     if isinstance(state, Tensor):

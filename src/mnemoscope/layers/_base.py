@@ -299,7 +299,7 @@ class Layer(Described, Unquantized, Recurrence):
         state = check_state(self, state, x, x.shape[0])
         after = []
         attended = []
-        for layer, before in enumerate(unstack_layers(state)):
+        for layer, before in enumerate(unstack_layers(state, self.num_layers)):
             w = self.weights(layer)
             x, new, attention = self.observe_cell(w, self.project(w, x), before)
             x = self._drop_between_layers(x, layer)
@@ -357,7 +357,7 @@ class Layer(Described, Unquantized, Recurrence):
                 finals.append(final)
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
             x = self._drop_between_layers(x, layer)
-        if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):  # which knows no meta device
+        if not x.is_meta and torch.is_autocast_enabled(x.device.type):  # which knows no meta device
             final = self.map_visible(in_autocast_dtype, stack_layers(finals))
             return in_autocast_dtype(x), self.present_state(final)
         return x, self.present_layers(finals)
@@ -370,12 +370,12 @@ class Layer(Described, Unquantized, Recurrence):
             state = check_state(self, state, x, x.shape[1])
             if order is not None:
                 state = map_state(lambda t: t[:, order], state)
-            return unstack_layers(state)
+            return unstack_layers(state, len(weights))
         if self.starts_from_zero():
             return [None] * len(weights)
         if self.unchanged_from(Layer, "initial_state"):  # the same, without computing parametrized weights again
             return [self.initial_cell_state(w, x.shape[1]) for w in weights]
-        return unstack_layers(self.coerce_state(self.initial_state(x.shape[1])))
+        return unstack_layers(self.coerce_state(self.initial_state(x.shape[1])), len(weights))
 
     # Forms of a state.
 

@@ -20,9 +20,8 @@ def stack_layers(states: list[State]) -> State:
     return rebuild(states[0], [torch.stack(tensors) for tensors in zip(*map(leaves, states), strict=True)])
 
 
-def unstack_layers(state: State) -> list[State]:
-    """Return the state of each layer and direction: the inverse of `stack_layers`."""
-    count = len(leaves(state)[0])
+def unstack_layers(state: State, count: int) -> list[State]:
+    """Return the state of each of `count` layers and directions: the inverse of `stack_layers`."""
     return [map_state(lambda t, k=k: t[k], state) for k in range(count)]  # type: ignore[misc]
 
 
