@@ -1,12 +1,14 @@
-"""Which of minigrid's Memory environments need memory: every pose of the agent is enumerated."""
+"""Which of minigrid's environments need memory: every pose of the agent is enumerated."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import pytest
 
 from mnemoscope.rl import memory_poses
 from mnemoscope.rl._memory_need import _sees_cue_and_end
-from mnemoscope.rl._minigrid import make_minigrid
+from mnemoscope.rl._minigrid import make_minigrid, own_image
 
 pytest.importorskip("minigrid", reason="minigrid is not installed (extra `rl`)")
 
@@ -45,3 +47,19 @@ def test_the_objects_do_not_matter() -> None:
         poses = [(x, y, d) for x in range(1, 6) for y in range(1, 6) for d in range(4) if env.grid.get(x, y) is None]
         counts.add(sum(_sees_cue_and_end(env, 5, *pose) for pose in poses))
     assert counts == {12}
+
+
+@pytest.mark.parametrize(("name", "seen"), [("RedBlueDoors-6x6", True), ("RedBlueDoors-8x8", False)])
+def test_both_doors_are_seen_at_once_in_the_smaller_room_only(name: str, seen: bool) -> None:
+    """In every pose in the room between them, in twenty episodes with doors in different rows."""
+    from minigrid.core.constants import OBJECT_TO_IDX
+
+    env = make_minigrid(name)
+    both = 0
+    for seed in range(20):
+        env.reset(seed=seed)
+        left, right = env.size // 2, env.size // 2 + env.size - 1
+        for x, y, direction in product(range(left + 1, right), range(1, env.size - 1), range(4)):
+            env.agent_pos, env.agent_dir = (x, y), direction
+            both += int((own_image(env)[..., 0] == OBJECT_TO_IDX["door"]).sum()) == 2
+    assert (both > 0) == seen

@@ -54,8 +54,11 @@ class Encoder(nn.Module):
         self.sizes = (spec.vector, _num_categories(spec) + spec.words)
         self.bias = nn.Parameter(torch.zeros(features))
         self.vector = nn.Linear(spec.vector, features, bias=False) if spec.vector else None
+        if self.vector is not None:
+            with torch.no_grad():
+                self.vector.weight.mul_(gain)
 
-        # The row of category c > 0 of number i is row_before[i] + c.
+        # The row of category c > 0 of number i is row_before[i] + c. Words come last and share their rows.
         cells = 0 if spec.cells is None else spec.cells[0] * spec.cells[1]
         rows = [categories - 1 for categories in spec.categories * cells]
         row_before = [sum(rows[:number]) - 1 for number in range(len(rows))] + [sum(rows) - 1] * spec.words
@@ -65,11 +68,9 @@ class Encoder(nn.Module):
         self.words = spec.words
         count = sum(rows) + len(spec.vocabulary)
         std = (2 / max(len(row_before), 1)) ** 0.5
-        self.table = nn.Parameter(torch.randn(count, features) * std) if count else None
-        with torch.no_grad():
-            for part in (self.table, None if self.vector is None else self.vector.weight):
-                if part is not None:
-                    part.mul_(gain)
+        self.table = nn.Parameter(torch.randn(count, features) * std * gain) if count else None
+
+        # Along a random direction equal observations lie at the same place, and hardly ever others.
         self.direction: Tensor
         random = torch.Generator().manual_seed(0)
         self.register_buffer("direction", torch.rand(sum(self.sizes), generator=random), persistent=False)

@@ -28,6 +28,7 @@ LEARNT = ("memoryless", *GRID_SIZES)
 COLUMNS = ("random", *LEARNT)
 LEAST_SEEDS, LEVEL = 5, 0.05  # to say that memory helps
 MOST_WAYS = 10_000
+THOUSANDS = Axis("thousands of frames")
 
 
 def agent(task: Environment, model: str, fit: PPOConfig, **network: Any) -> Job:
@@ -108,12 +109,6 @@ def frames_needed(result: Result, metric: str, threshold: float) -> float | Note
     return Note(f"not within {spent:,} frames", "infinity")
 
 
-def frames_curve(result: Result, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Frames of training, and the metric in held-out episodes after them."""
-    updates, values = result.curve(metric)
-    return updates * _frames_per_update(result), values
-
-
 def _frames_per_update(result: Result) -> int:
     config = result.run.config
     assert isinstance(config.task, Environment)
@@ -122,8 +117,12 @@ def _frames_per_update(result: Result) -> int:
 
 
 def learning(name: str, results: Sequence[Result], metric: str, style: int) -> Line:
-    """The held-out metric of several seeds against frames."""
-    return band(name, [frames_curve(result, metric) for result in results], style)
+    """The held-out metric of several seeds against thousands of frames."""
+    curves = []
+    for result in results:
+        updates, values = result.curve(metric)
+        curves.append((updates * _frames_per_update(result) / 1000, values))
+    return band(name, curves, style)
 
 
 def learning_panels(envs: Iterable[str], done: Sequence[Done], metric: str, y: Axis) -> tuple[Chart, ...]:
@@ -136,7 +135,7 @@ def learning_panels(envs: Iterable[str], done: Sequence[Done], metric: str, y: A
             if all(("run", env, model) in one for one in done)
         ]
         if lines:
-            panels.append(Chart(f"learning-{env}", env, Axis("frames"), y, tuple(lines)))
+            panels.append(Chart(f"learning-{env}", env, THOUSANDS, y, tuple(lines)))
     return tuple(panels)
 
 

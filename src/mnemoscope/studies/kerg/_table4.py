@@ -232,7 +232,7 @@ study(
             "The authors' code tests a non-empty tuple (if dones:), so the memory is wiped at every step of a rollout.",
             "GoToObject, GoToDoor and Fetch ask for an object by a sentence, which the authors' agents do not get.",
             "MemoryS7, in which RelLSTM gets 0.94 and MemLSTM 0.40, needs no memory: from 12 of 48 poses the cue and "
-            "an end of the hallway are seen at once. RedBlueDoors needs none either.",
+            "an end of the hallway are seen at once. So are both doors from the middle of RedBlueDoors-6x6.",
         ),
         would_change="Memoryless rows of the authors, seeds, and their agents with the memory kept.",
         surprise=_surprise,

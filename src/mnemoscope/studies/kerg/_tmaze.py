@@ -25,7 +25,15 @@ from mnemoscope.studies import (
     study,
     table,
 )
-from mnemoscope.studies.kerg._agents import LEARNT, TMAZE_SIZES, agent, frames_needed, guess_bound, learning
+from mnemoscope.studies.kerg._agents import (
+    LEARNT,
+    THOUSANDS,
+    TMAZE_SIZES,
+    agent,
+    frames_needed,
+    guess_bound,
+    learning,
+)
 from mnemoscope.sweeps import Job
 
 LENGTHS = {"full": (10, 25, 50, 100, 200), "quick": (10,)}
@@ -76,7 +84,7 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
         Chart(
             f"learning-{L}",
             f"L = {L}",
-            Axis("frames"),
+            THOUSANDS,
             Axis("right turns", share=True),
             tuple(learning(m, [one[L, m] for one in done], "success", i) for i, m in enumerate(models)),
         )
