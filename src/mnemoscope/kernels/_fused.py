@@ -5,6 +5,7 @@ Shapes are those of `_operators`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -39,14 +40,16 @@ def _contiguous_memory(dtype: torch.dtype, memory: op.CarriedMemory) -> op.Carri
     return op.CarriedMemory(values, keys, memory.origin0.contiguous(), relevance, memory.clock0.contiguous())
 
 
-def _ready(dtype: torch.dtype, xp: Tensor | Projection) -> Any:
-    """Return xp contiguous and in the dtype of the loop; a projection is so by itself."""
-    return xp if isinstance(xp, Projection) else contiguous(dtype, xp)[0]
+def _inputs(dtype: torch.dtype, xp: Tensor | Projection) -> tuple[Any, Sequence[Any]]:
+    """Return xp as its operator takes it, and the tensors of it.
 
-
-def _tensors(xp: Tensor | Projection) -> tuple[Any, ...]:
-    """Return the tensors of xp, of which the first is (T, B, ...). While runs are recorded, that is xp itself."""
-    return xp if isinstance(xp, Projection) else (xp,)
+    A tensor comes contiguous and in the dtype of the loop, in which a projection is anyway. The first tensor is
+    (T, B, ...); while runs are recorded it is xp itself.
+    """
+    if isinstance(xp, Projection):
+        return xp, xp
+    ready = contiguous(dtype, xp)
+    return ready[0], ready
 
 
 def _starts_from_zero(xp: Tensor) -> bool:
@@ -108,8 +111,7 @@ def rnn(
     lengths: Tensor | None,
 ) -> Tensor:
     """Return h (T, B, n), h_t = phi(xp_t + V h_{t-1})."""
-    xp = _ready(dtype, xp)
-    x, *_ = _tensors(xp)
+    xp, (x, *_) = _inputs(dtype, xp)
     h0 = _first_state(h0, x, V.shape[0], absent=_starts_from_zero(x))
     V, h0, b = contiguous(dtype, V, h0, b)
     h = op.rnn_forward.of(xp, V, h0, b, phi, lengths)
@@ -127,8 +129,7 @@ def lstm(
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return h (T, B, n) and c_T (B, n)."""
-    xp = _ready(dtype, xp)
-    x, *rest = _tensors(xp)
+    xp, (x, *rest) = _inputs(dtype, xp)
     if h0 is None or c0 is None:  # both are given, or neither
         h0 = c0 = _first_state(None, x, V.shape[0] // 4, absent=_starts_from_zero(x))
     V, h0, c0 = contiguous(dtype, V, h0, c0)
@@ -169,8 +170,7 @@ def gru(
     lengths: Tensor | None,
 ) -> Tensor:
     """Return h (T, B, n); xp has b_ih and the part of b_hh that belongs to the gates r and z."""
-    xp = _ready(dtype, xp)
-    x, *rest = _tensors(xp)
+    xp, (x, *rest) = _inputs(dtype, xp)
     h0 = _first_state(h0, x, V.shape[1], absent=_starts_from_zero(x))
     V, b_hn, h0 = contiguous(dtype, V, b_hn, h0)
     run = op.gru_forward.of(xp, V, b_hn, h0, lengths, needs_grad(x, *rest, V, b_hn, h0))
@@ -224,8 +224,7 @@ def attentive(
         carried: the state and the memory before the first step; None for zeros and an empty memory.
         compiled: by the device's compiled kernels; else by torch's operations (`_portable.py`).
     """
-    xp = _ready(dtype, xp)
-    x, *rest = _tensors(xp)
+    xp, (x, *rest) = _inputs(dtype, xp)
     weights = op.AttentionWeights(*contiguous(dtype, *weights))
     if carried is None:
         absent = compiled and options.buffer >= 0 and _starts_from_zero(x)

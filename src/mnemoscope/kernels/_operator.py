@@ -154,7 +154,7 @@ class Operator(Generic[Parameters, Result]):
         if not isinstance(xp, Projection):
             return call(xp, *rest)
         flat = self.flatten(xp.x, *rest)
-        if torch.compiler.is_compiling() or not are_plain(xp, xp.x.is_cuda) or not self._needs_no_dispatcher(flat):
+        if torch.compiler.is_compiling() or not self._needs_no_dispatcher((*flat, *xp[1:])):
             return call(xp.project(), *rest)
         if self.projecting is not None and torch.is_grad_enabled() and any_requires_grad(*xp, *flat):
             outputs = self.projecting(*xp, *flat[1:])
@@ -168,12 +168,15 @@ class Operator(Generic[Parameters, Result]):
         return backend(*self.unflatten(flat))
 
     def _needs_no_dispatcher(self, flat: Sequence[Any]) -> bool:
-        """True if torch's dispatcher would only choose the backend; see `dispatches_plainly` for what else it does."""
+        """True if torch's dispatcher would only choose the backend; see `dispatches_plainly` for what else it does.
+
+        Behind the arguments in `flat` come the other tensors of a projection.
+        """
         first = flat[self._placed]
         on_cuda = first.is_cuda
         if ("cuda" if on_cuda else "cpu") not in self.backends or not (on_cuda or first.is_cpu):
             return False
-        tensors = self._pick_tensors(flat)
+        tensors = (*self._pick_tensors(flat), *flat[len(self.arguments) :])
         return are_plain(tensors, on_cuda) and dispatches_plainly()
 
     def flatten(self, *args: Any, **kwargs: Any) -> Sequence[Any]:
