@@ -183,8 +183,6 @@ inline int first_bit(unsigned x) { return x ? __builtin_ctz(x) : -1; }
 inline float reciprocal(float x) { return 1.f / x; }
 // 2^x as the device computes it: 0 below the smallest normal number.
 inline float power_of_two(float x) { return x < -126.f ? 0.f : exp2f(x); }
-inline float lower_bf16(unsigned pair) { return bits_float((int)(pair << 16)); }
-inline float upper_bf16(unsigned pair) { return bits_float((int)(pair & 0xffff0000u)); }
 inline void prefetch(const float*) {}
 inline void store_in_block(float* address, int rank, float x) {
     (&emulated::blocks[rank].memory[0].x)[address - shared_memory()] = x;

@@ -8,7 +8,7 @@ import emulator
 import hostile_numbers
 import pytest
 import torch
-from fused_truth import Packed, assert_fused_equals_eager, calm, opposed, relative
+from fused_truth import Packed, assert_fused_equals_eager, calm, opposed
 
 import mnemoscope as ms
 from mnemoscope import kernels
@@ -125,48 +125,9 @@ def test_screened_lstm_over_a_cluster(emulated):
 
 
 @pytest.fixture
-def one_multiprocessor(monkeypatch):
-    """Clusters run up to four sequences side by side, so that a batch takes fewer rounds."""
-    monkeypatch.setattr(layout, "limits", lambda device: EMULATED._replace(multiprocessors=1))
-
-
-@pytest.mark.parametrize("B", [2, 3, 5])
-def test_sequences_side_by_side(emulated, one_multiprocessor, B):
-    layer = calm(ms.RelRNN(3, 20, buffer=2, relevant=2, output="s"))
-    state = ms.detach(layer(2 * torch.randn(5, B, 3))[1])
-    emulated.clear()
-    check(layer, emulated, "screened", T=9, B=B, state=state)
-
-
-def test_sequences_side_by_side_over_a_cluster(emulated, one_multiprocessor):
-    check(ms.RelLSTM(3, 65, buffer=2, relevant=1), emulated, "screened", T=6, B=3)
-
-
-@pytest.mark.parametrize("layer", [ms.RelRNN, ms.RelLSTM])
-def test_sequences_side_by_side_of_other_lengths(emulated, one_multiprocessor, layer):
-    packed = Packed(calm(layer(3, 8, buffer=2, relevant=2, bidirectional=True)), torch.tensor([2, 6, 4, 6, 1]))
-    assert_fused_equals_eager(packed, torch.randn(6, 5, 3))
-    assert set(emulated) == {"screened_forward", "screened_backward"}
-
-
-@pytest.mark.parametrize(("layer", "n"), [(ms.RelRNN, 20), (ms.RelLSTM, 65)])
-def test_weights_in_bfloat16(emulated, one_multiprocessor, layer, n):
-    """Two weights in a register give the numbers of one in a register, up to the rounding of inputs and results."""
-    layer = calm(layer(3, n, buffer=2, relevant=2)).bfloat16()
-    x = torch.randn(7, 2, 3).bfloat16()
-    rounded = [layer(x)[0], *torch.autograd.grad(layer(x)[0].float().square().sum(), list(layer.parameters()))]
-    layer.float()
-    exact = [layer(x.float())[0], *torch.autograd.grad(layer(x.float())[0].square().sum(), list(layer.parameters()))]
-    assert set(emulated) == {"screened_forward", "screened_backward"}
-    for ours, expected in zip(rounded, exact, strict=True):
-        assert ours.dtype is torch.bfloat16
-        assert relative(ours, expected) < 3e-2
-
-
-@pytest.fixture
 def no_clusters(monkeypatch):
     """No layer fits a cluster: screened attention runs step by step."""
-    monkeypatch.setattr(screened, "choose_tile", lambda *_: None)
+    monkeypatch.setattr(screened, "supports", lambda *_: False)
 
 
 @pytest.mark.parametrize(

@@ -220,14 +220,6 @@ def test_two_runs_are_bitwise_equal(name):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(
-    ("layer", "n", "B"),
-    [(ms.RelRNN, 128, 301), (ms.RelRNN, 200, 67), (ms.RelRNN, 300, 21), (ms.RelRNN, 512, 64), (ms.RelLSTM, 200, 50)],
-)
-def test_sequences_side_by_side_in_a_cluster(launched, layer, n, B):
-    check(layer(5, n, device=DEVICE), launched, 25, B)
-
-
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU", "RelRNN", "RelLSTM"])
 def test_bfloat16_is_close_to_float32(launched, name):
     layer = calm(LAYERS[name](5, 64, device=DEVICE))

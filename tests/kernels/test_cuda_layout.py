@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import compiler, full_attention, layout, screened, supports
 
 HOPPER = layout.Limits(clusters=(1, 2, 4, 8, 16), multiprocessors=132, shared_floats=227 * 256)
@@ -30,18 +29,16 @@ def on(monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 6])
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 128, 129, 256, 257, 512])
-@pytest.mark.parametrize("bf16", [False, True])
-def test_a_tile_holds_every_weight_once(on, rows, n, bf16):
+def test_a_tile_holds_every_weight_once(on, rows, n):
     on(HOPPER)
-    tile = layout.tile(rows, n, DEVICE, bf16_weights=bf16)
+    tile = layout.tile(rows, n, DEVICE)
     if tile is None:
         assert rows > 3
         assert n > 256
-        assert not bf16
         return
     assert n <= tile.padded_n
     weights_per_thread = tile.units_per_lane * rows * 16
-    assert weights_per_thread <= (384 if bf16 else 192)
+    assert weights_per_thread <= 192
     assert weights_per_thread * tile.threads * tile.cluster_blocks == rows * tile.padded_n**2
     assert tile.lanes_per_unit in (1, 2, 4, 8, 16, 32)
 
@@ -49,7 +46,7 @@ def test_a_tile_holds_every_weight_once(on, rows, n, bf16):
 def test_devices_without_clusters_keep_what_fits_one_block(on):
     on(AMPERE)
     assert supports("attentive", n=128, dtype=torch.float32, device=DEVICE, buffer=10, relevant=10)
-    assert chosen(True, 128, 1, 20) is None
+    assert not screened.supports(True, 128, 20, DEVICE)
     assert full_attention.choose_clusters(False, 128, 4, DEVICE).cluster_blocks == 1
 
 
@@ -59,38 +56,14 @@ def test_a_device_too_old_has_none(on):
     assert not supports("attentive", n=8, dtype=torch.float32, device=DEVICE)
 
 
-def chosen(lstm, n, B, slots, dtype=torch.float32):
-    """The tile for a batch of B sequences, on the CPU's tensors."""
-    options = op.AttentionOptions("lstm" if lstm else "rnn", "tanh", slots, 0, "sum", 1.0, False)
-    return screened.choose_tile(options, torch.empty(1, B, n), dtype)
-
-
 @pytest.mark.parametrize("lstm", [False, True])
 @pytest.mark.parametrize("n", [1, 128, 200, 512])
-@pytest.mark.parametrize("B", [1, 1000])
-def test_slots_fit_shared_memory(on, lstm, n, B):
+def test_slots_fit_shared_memory(on, lstm, n):
     on(HOPPER)
-    tile = chosen(lstm, n, B, 32)
-    assert (tile is None) == (layout.tile(6 if lstm else 3, n, DEVICE) is None)
-    if tile is not None:
+    if screened.supports(lstm, n, 32, DEVICE):
+        tile = layout.tile(6 if lstm else 3, n, DEVICE)
         assert screened.backward_floats(tile, 32, has_ds=True) <= HOPPER.shared_floats
-    assert chosen(lstm, n, B, 33) is None
-
-
-def test_a_cluster_runs_several_sequences_only_where_it_saves_rounds(on):
-    on(HOPPER)
-    for B, expected in {1: 1, 8: 1, 9: 2, 16: 2, 32: 4, 64: 4}.items():  # eight clusters of 16 blocks at once
-        assert chosen(False, 512, B, 20).sequences == expected
-    for B, expected in {64: 1, 132: 1, 133: 2, 264: 2}.items():  # 132 of one block
-        assert chosen(False, 128, B, 20).sequences == expected
-
-
-def test_weights_in_bfloat16_need_half_of_the_blocks(on):
-    on(HOPPER)
-    assert chosen(False, 512, 1, 20).cluster_blocks == 16
-    assert chosen(False, 512, 1, 20, torch.bfloat16).cluster_blocks == 8
-    assert chosen(True, 512, 1, 20) is None
-    assert chosen(True, 512, 1, 20, torch.bfloat16).cluster_blocks == 16
+    assert not screened.supports(lstm, n, 33, DEVICE)
 
 
 def test_few_sequences_are_spread_over_more_blocks(on):

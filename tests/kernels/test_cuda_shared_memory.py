@@ -52,15 +52,7 @@ def carried(B: int, m0: int, n: int) -> op.CarriedMemory:
     )
 
 
-def run_attention(
-    cell: str,
-    n: int,
-    B: int,
-    buffer: int = -1,
-    relevant: int = 0,
-    with_ds: bool = True,
-    dtype: torch.dtype = torch.float32,
-) -> None:
+def run_attention(cell: str, n: int, B: int, buffer: int = -1, relevant: int = 0, with_ds: bool = True) -> None:
     T, m0 = 3, 2 if buffer < 0 else buffer + relevant
     gates = 4 if cell == "lstm" else 1
     h, square = torch.zeros(T, B, n), torch.zeros(n, n)
@@ -70,11 +62,10 @@ def run_attention(
     inputs = weights, state, carried(B, m0, n), options
     xp = torch.zeros(T, B, gates * n)
     run = op.portable_forward.allocate(xp, *inputs, None, True)
-    tile = () if buffer < 0 else (screened.choose_tile(options, h, dtype),)
     kernels = full_attention if buffer < 0 else screened
-    kernels.forward(*tile, run, xp, *inputs, None, True)
+    kernels.forward(run, xp, *inputs, None, True)
     saved = op.AttentiveSaved(*[getattr(run, name) for name in op.AttentiveSaved._fields])
-    kernels.backward(*tile, op.AttentiveOutputGradients(h, h if with_ds else None, None), *inputs, saved, None)
+    kernels.backward(op.AttentiveOutputGradients(h, h if with_ds else None, None), *inputs, saved, None)
 
 
 def run_sab(n: int, top: int) -> None:
@@ -94,8 +85,6 @@ RUNS = {
     "lstm-256": (run_cells, ("lstm", 256)),
     "screened-rnn-100": (run_attention, ("rnn", 100, 2, 10, 10, False)),
     "screened-rnn-256": (run_attention, ("rnn", 256, 2, 3, 2, True)),
-    "screened-rnn-512": (run_attention, ("rnn", 512, 64, 10, 10, True)),  # four sequences in a cluster
-    "screened-lstm-512": (run_attention, ("lstm", 512, 64, 10, 10, True, torch.bfloat16)),
     "screened-lstm-20": (run_attention, ("lstm", 20, 2, 0, 7, True)),
     "screened-lstm-200": (run_attention, ("lstm", 200, 2, 8, 0, False)),
     "full-rnn-100": (run_attention, ("rnn", 100, 2)),

@@ -13,7 +13,6 @@ EQUATIONS = "tests/test_equations.py"
 RELEVANCY = "tests/layers/test_relevancy.py"
 STABLE = "tests/layers/test_stable.py"
 ORTHOGONAL = "tests/layers/test_orthogonal.py"
-EMULATED = "tests/kernels/test_cuda_emulated.py"
 FRAME = "tests/kernels/test_kernel_frame.py"
 INITIALIZATION = "tests/layers/test_initialization.py"
 SUMMARIES = "tests/training/test_summaries.py"
@@ -257,9 +256,6 @@ STUDY_MUTANTS = [
 ]
 
 KERNEL_MUTANTS = [
-    Mutant("sequences-offset", "kernels/csrc/cuda/screened_forward.cu", "if (writes) s[offset + q * n] = s_t;", "if (writes) s[offset] = s_t;", f"{EMULATED}::test_sequences_side_by_side"),
-    Mutant("sequences-end", "kernels/csrc/cuda/tile.cuh", "return SEQUENCES > 1 && t >= steps;", "return false;", f"{EMULATED}::test_sequences_side_by_side_of_other_lengths"),
-    Mutant("bf16-pairs", "kernels/csrc/cuda/tile.cuh", "i % 2 ? upper_bf16(pairs[i / 2]) : lower_bf16(pairs[i / 2])", "lower_bf16(pairs[i / 2])", f"{EMULATED}::test_weights_in_bfloat16"),
     Mutant("operator-autocast", "kernels/_autograd.py", "with without_autocast(run.results[0]):", "if True:", f"{FRAME}::test_a_backward_pass_inside_autocast_is_not_rounded"),
     Mutant("rotation-shift", "layers/_orthogonal.py", 'shift = 0 if layout == "fft" else k % 2', "shift = 0", f"{ORTHOGONAL}::test_fft_rotations_mix_all_coordinates_and_tunable_ones_only_neighbors"),
 ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
 from torch import Tensor
 
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import full_attention, screened, screened_steps
 from mnemoscope.kernels._cuda.arguments import as_float32, group_as_float32, group_to_dtype
-from mnemoscope.kernels._cuda.layout import Tile
 from mnemoscope.kernels._final_memory import final_memory
 
 
@@ -28,12 +28,8 @@ def attentive_forward(
     # The results have the portable operator's shapes: e^{2q} is never saved, and cannot overflow.
     run = op.portable_forward.allocate(wide_xp, *wide, options, lengths, save)
     if options.buffer >= 0:
-        tile = _tile(options, run.h, dtype)
-        if tile is None:
-            run = screened_steps.forward(run, wide_xp, *wide, options, lengths, save)
-        else:
-            run = screened.forward(tile, run, wide_xp, *wide, options, lengths, save)
-        return group_to_dtype(run, dtype)
+        screening = _screening(options, run.h)
+        return group_to_dtype(screening.forward(run, wide_xp, *wide, options, lengths, save), dtype)
 
     # Full attention's final memory is made behind the kernel: until then, its tensors need no room.
     run = run._replace(values_T=xp.new_empty(0), keys_T=xp.new_empty(0))
@@ -43,14 +39,17 @@ def attentive_forward(
     return run._replace(values_T=values_T, keys_T=keys_T)
 
 
-def _tile(options: op.AttentionOptions, h: Tensor, dtype: torch.dtype) -> Tile | None:
-    """Return how clusters run screened attention over states h (T, B, n); None if it runs step by step.
+def _screening(options: op.AttentionOptions, h: Tensor) -> Any:
+    """Return the module that runs screened attention over states h (T, B, n): by clusters, or step by step.
 
-    A cluster runs few sequences: wide layers in large batches wait for each other. The limits were measured on an H200.
+    A cluster runs one sequence: wide layers in large batches wait for each other. The limits were measured on an H200.
     """
     _, B, n = h.shape
-    waits = n > 128 and B > 192 if options.cell == "lstm" else n > 256 and B > 80
-    return None if waits else screened.choose_tile(options, h, dtype)
+    lstm = options.cell == "lstm"
+    waits = n > 128 and B > 192 if lstm else n > 256 and B > 80
+    if waits or not screened.supports(lstm, n, options.buffer + options.relevant, h.device):
+        return screened_steps
+    return screened
 
 
 @op.attentive_backward.implement("cuda")
@@ -63,8 +62,9 @@ def attentive_backward(
     saved: op.AttentiveSaved,
     lengths: Tensor | None,
 ) -> op.AttentiveGradients:
+    backward = full_attention.backward if options.buffer < 0 else _screening(options, saved.h).backward
     dtype = saved.h.dtype
-    arguments = (
+    found = backward(
         group_as_float32(grads, dtype),
         group_as_float32(weights, dtype),
         group_as_float32(state, dtype),
@@ -73,11 +73,4 @@ def attentive_backward(
         group_as_float32(saved, dtype),
         lengths,
     )
-    tile = _tile(options, saved.h, dtype) if options.buffer >= 0 else None
-    if options.buffer < 0:
-        found = full_attention.backward(*arguments)
-    elif tile is None:
-        found = screened_steps.backward(*arguments)
-    else:
-        found = screened.backward(tile, *arguments)
     return group_to_dtype(found, dtype)

@@ -47,7 +47,7 @@ def run_forward(
     compiler.launch(
         "cells_forward",
         _defines(tile, cell.struct, phi, HAS_BIAS=b is not None, HAS_LENGTHS=lengths is not None, SAVE=save),
-        blocks=tile.blocks(B),
+        blocks=B * tile.cluster_blocks,
         threads=tile.threads,
         shared_floats=2 * tile.padded_n,
         args={
@@ -102,7 +102,7 @@ def run_backward(
             HAS_DC=dc_T is not None,
             HAS_LENGTHS=lengths is not None,
         ),
-        blocks=tile.blocks(B),
+        blocks=B * tile.cluster_blocks,
         threads=tile.threads,
         shared_floats=2 * cell.rows * tile.padded_n,
         args={

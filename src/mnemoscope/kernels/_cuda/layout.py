@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 _WARPS = 8
-_WEIGHT_REGISTERS = 192  # of a thread, beside its other variables
+_WEIGHTS_PER_THREAD = 192  # that fit its registers beside its other variables
 _CLUSTERS = {8: (1,), 9: (1, 2, 4, 8, 16), 10: (1, 2, 4, 8, 16)}  # cluster sizes, by compute capability
 
 
@@ -33,14 +33,12 @@ def limits(device: torch.device) -> Limits:
 
 @dataclass(frozen=True)
 class Tile:
-    """Sequences over a cluster of blocks; the names are those of tile.cuh and attention.cuh."""
+    """One sequence over a cluster of blocks; the names are those of tile.cuh and attention.cuh."""
 
     rows: int
     padded_n: int
     cluster_blocks: int
     units_per_lane: int
-    bf16_weights: bool = False
-    sequences: int = 1
 
     threads = 32 * _WARPS
 
@@ -51,10 +49,6 @@ class Tile:
     @property
     def units_per_block(self) -> int:
         return self.padded_n // self.cluster_blocks
-
-    def blocks(self, B: int) -> int:
-        """Return the blocks that run a batch of B sequences."""
-        return -(-B // self.sequences) * self.cluster_blocks
 
     def slot_floats(self, fields: int, slots: int) -> int:
         """Return the shared memory for `fields` numbers per unit in each of `slots` slots (SlotFields)."""
@@ -78,32 +72,27 @@ class Tile:
             "PADDED_N": self.padded_n,
             "CLUSTER_BLOCKS": self.cluster_blocks,
             "UNITS_PER_LANE": self.units_per_lane,
-            "BF16_WEIGHTS": self.bf16_weights,
-            "SEQUENCES": self.sequences,
             "ROWS": self.rows,
         }
 
 
 @cache
-def _tile(rows: int, n: int, clusters: tuple[int, ...], bf16_weights: bool) -> Tile | None:
+def _tile(rows: int, n: int, clusters: tuple[int, ...]) -> Tile | None:
     padded_n = next((size for size in (64, 128, 256, 512) if n <= size), None)
     if padded_n is None:
         return None
     for blocks in clusters:
         # A lane holds 16 columns of each of its units' rows.
         units_per_lane, rest = divmod(padded_n // blocks * padded_n, 16 * 32 * _WARPS)
-        registers = units_per_lane * rows * (8 if bf16_weights else 16)
-        if not rest and 1 <= units_per_lane <= padded_n // 16 and registers <= _WEIGHT_REGISTERS:
-            return Tile(rows, padded_n, blocks, units_per_lane, bf16_weights)
+        fits = units_per_lane * rows * 16 <= _WEIGHTS_PER_THREAD
+        if not rest and 1 <= units_per_lane <= padded_n // 16 and fits:
+            return Tile(rows, padded_n, blocks, units_per_lane)
     return None
 
 
-def tile(rows: int, n: int, device: torch.device, *, bf16_weights: bool = False) -> Tile | None:
-    """Return the tile with the fewest blocks for `rows` rows of weights per unit; None if the weights do not fit.
-
-    A cluster runs one sequence. Weights that are exact in bfloat16 take half of the registers.
-    """
-    return _tile(rows, n, limits(device).clusters, bf16_weights)
+def tile(rows: int, n: int, device: torch.device) -> Tile | None:
+    """Return the tile with the fewest blocks for `rows` rows of weights per unit; None if the weights do not fit."""
+    return _tile(rows, n, limits(device).clusters)
 
 
 def require_tile(rows: int, n: int, device: torch.device) -> Tile:

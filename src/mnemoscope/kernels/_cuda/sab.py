@@ -60,7 +60,7 @@ def sab_forward(
     compiler.launch(
         "sab_forward",
         {**tile.defines(), "TOP": options.top, "PHI": "TANH", "SAVE": save, "HAS_LENGTHS": lengths is not None},
-        blocks=tile.blocks(B),
+        blocks=B * tile.cluster_blocks,
         threads=tile.threads,
         shared_floats=forward_floats(tile, options.top),
         args={
@@ -124,7 +124,7 @@ def sab_backward(
             "HAS_DC": dc_T is not None,
             "HAS_LENGTHS": lengths is not None,
         },
-        blocks=tile.blocks(B),
+        blocks=B * tile.cluster_blocks,
         threads=tile.threads,
         shared_floats=backward_floats(tile, options.top),
         args={

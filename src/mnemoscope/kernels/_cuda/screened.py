@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import torch
@@ -14,7 +13,6 @@ from mnemoscope.kernels._cuda.arguments import PHI, to_device
 from mnemoscope.kernels._cuda.layout import Tile
 from mnemoscope.kernels._cuda.products import carried_gradients, products_of
 
-_ANOTHER_SEQUENCE = 0.3  # of the time of a step
 MAX_SLOTS = 32  # lane i of a warp has the record of slot i
 
 
@@ -23,46 +21,23 @@ def rows_per_unit(lstm: bool) -> int:
     return 6 if lstm else 3
 
 
+def supports(lstm: bool, n: int, slots: int, device: torch.device) -> bool:
+    """True if the weights fit the registers, and the slots the shared memory, of one cluster."""
+    tile = layout.tile(rows_per_unit(lstm), n, device)
+    if tile is None or slots > MAX_SLOTS:
+        return False
+    return backward_floats(tile, slots, has_ds=True) <= layout.limits(device).shared_floats
+
+
 @cache
 def forward_floats(tile: Tile, slots: int) -> int:
-    return tile.sequences * (tile.padded_n + tile.unit_sum_floats + tile.slot_floats(tile.rows + 1, slots))
+    return tile.padded_n + tile.unit_sum_floats + tile.slot_floats(tile.rows + 1, slots)
 
 
 @cache
 def backward_floats(tile: Tile, slots: int, has_ds: bool) -> int:
     fields = tile.rows + has_ds
-    sequence = tile.rows * tile.padded_n + tile.unit_sum_floats + tile.slot_floats(2 * fields, slots)
-    return tile.sequences * sequence
-
-
-@cache
-def _choose(alone: Tile, slots: int, B: int, limits: layout.Limits) -> Tile | None:
-    at_once = max(1, limits.multiprocessors // alone.cluster_blocks)
-    tiles = [replace(alone, sequences=count) for count in (1, 2, 4)]
-    fitting = [tile for tile in tiles if backward_floats(tile, slots, has_ds=True) <= limits.shared_floats]
-
-    def time(tile: Tile) -> float:
-        rounds = -(-B // (tile.sequences * at_once))
-        return rounds * (1 + _ANOTHER_SEQUENCE * (tile.sequences - 1))
-
-    return min(fitting, key=time, default=None)
-
-
-def choose_tile(options: op.AttentionOptions, h: Tensor, dtype: torch.dtype) -> Tile | None:
-    """Return the tile that runs states h (T, B, n) of a run in this dtype in the shortest time.
-
-    Where the device has fewer clusters than there are sequences, a cluster runs several of them side by side: most of a
-    step's time is waiting for other blocks, and another sequence adds only `_ANOTHER_SEQUENCE` of it.
-
-    None if the weights do not fit the registers, or the slots the shared memory, of one cluster.
-    """
-    _, B, n = h.shape
-    slots = options.buffer + options.relevant
-    rows = rows_per_unit(options.cell == "lstm")
-    alone = layout.tile(rows, n, h.device, bf16_weights=dtype is torch.bfloat16)
-    if alone is None or slots > MAX_SLOTS:
-        return None
-    return _choose(alone, slots, B, layout.limits(h.device))
+    return tile.rows * tile.padded_n + tile.unit_sum_floats + tile.slot_floats(2 * fields, slots)
 
 
 @cache
@@ -78,7 +53,6 @@ def _defines(tile: Tile, options: op.AttentionOptions, **flags: bool) -> dict[st
 
 
 def forward(
-    tile: Tile,
     run: op.AttentiveRun,
     xp: Tensor,
     weights: op.AttentionWeights,
@@ -90,6 +64,7 @@ def forward(
 ) -> op.AttentiveRun:
     """Fill `run` and return it; all tensors float32."""
     T, B, n = run.h.shape
+    tile = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, xp.device)
     compiler.launch(
         "screened_forward",
         _defines(
@@ -100,7 +75,7 @@ def forward(
             HAS_BIAS=weights.b is not None,
             HAS_LENGTHS=lengths is not None,
         ),
-        blocks=tile.blocks(B),
+        blocks=B * tile.cluster_blocks,
         threads=tile.threads,
         shared_floats=forward_floats(tile, options.buffer + options.relevant),
         args={
@@ -139,7 +114,6 @@ def forward(
 
 
 def backward(
-    tile: Tile,
     grads: op.AttentiveOutputGradients,
     weights: op.AttentionWeights,
     state: op.AttentionState,
@@ -151,6 +125,7 @@ def backward(
     """Return the gradients; all tensors float32."""
     T, B, n = saved.h.shape
     m0 = options.buffer + options.relevant
+    tile = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, saved.h.device)
 
     has_ds = grads.ds is not None
     products = products_of(weights, state, memory, saved)
@@ -169,7 +144,7 @@ def backward(
             HAS_DC=grads.dc_T is not None,
             HAS_LENGTHS=lengths is not None,
         ),
-        blocks=tile.blocks(B),
+        blocks=B * tile.cluster_blocks,
         threads=tile.threads,
         shared_floats=backward_floats(tile, m0, has_ds),
         args={

@@ -31,51 +31,36 @@ struct SlotFields {
 // (CLUSTER_BLOCKS, 32).
 constexpr int UNIT_SUM_FLOATS = 32 * (WARPS + CLUSTER_BLOCKS);
 
-// Sum over all units of each slot's part, in three acts: begin_sum; a barrier of the block; over a
-// cluster share_sum, and a barrier of the cluster; finish_sum, which returns, in lane i of every
-// warp, the sum of slot i.
-//
-// Over the units of the warp: each lane is left with one of its slots.
-DEVICE void begin_sum(const ThreadPosition& pos, float (&part)[SLOTS_PER_LANE][1], float* scratch) {
-    const int k = reduce_scatter<SLOTS_PER_LANE, 16, LANES_PER_UNIT, 1>(part, pos.lane);
-    const int slot = pos.unit_lane + LANES_PER_UNIT * k;
-    if (k < SLOTS_PER_LANE) scratch[pos.warp * 32 + slot] = part[0][0];
-}
-
-// Over `count` rows of 32 sums; lane i has slot i from here on.
-DEVICE float sum_rows(const ThreadPosition& pos, const float* rows, int count) {
-    float sum = 0.f;
-    if (pos.lane < PADDED_SLOTS)
-        for (int i = 0; i < count; ++i) sum += rows[i * 32 + pos.lane];
-    return sum;
-}
-
-// Over the warps of the block. The warps share the stores into the other blocks.
-DEVICE void share_sum(const ThreadPosition& pos, float* scratch) {
-    float* block_sums = scratch + 32 * WARPS;
-    const float sum = sum_rows(pos, scratch, WARPS);
-    for (int rank = pos.warp; rank < CLUSTER_BLOCKS; rank += WARPS)
-        if (pos.lane < PADDED_SLOTS)
-            store_in_block(block_sums + pos.rank * 32 + pos.lane, rank, sum);
-}
-
-DEVICE float finish_sum(const ThreadPosition& pos, const float* scratch) {
-    if constexpr (CLUSTER_BLOCKS > 1)
-        return sum_rows(pos, scratch + 32 * WARPS, CLUSTER_BLOCKS);
-    else
-        return sum_rows(pos, scratch, WARPS);
-}
-
-// All of it, for one sequence: two barriers if the units are spread over a cluster, one otherwise.
+// Sum over all units of each slot's part; returns, in lane i of every warp, the sum of slot i.
+// Two barriers if the units are spread over a cluster, one otherwise.
 DEVICE float sum_over_units(const ThreadPosition& pos, float (&part)[SLOTS_PER_LANE][1],
                             float* scratch) {
-    begin_sum(pos, part, scratch);
+    float* warp_sums = scratch;
+    float* block_sums = scratch + 32 * WARPS;
+
+    // Over the units of the warp: each lane is left with one of its slots.
+    const int k = reduce_scatter<SLOTS_PER_LANE, 16, LANES_PER_UNIT, 1>(part, pos.lane);
+    const int slot = pos.unit_lane + LANES_PER_UNIT * k;
+    if (k < SLOTS_PER_LANE) warp_sums[pos.warp * 32 + slot] = part[0][0];
     sync_block();
+
+    // Over the warps of the block; lane i has slot i from here on.
+    float sum = 0.f;
+    if (pos.lane < PADDED_SLOTS)
+        for (int w = 0; w < WARPS; ++w) sum += warp_sums[w * 32 + pos.lane];
+
+    // Over the blocks of the cluster: the warps of a block share the stores into the others.
     if constexpr (CLUSTER_BLOCKS > 1) {
-        share_sum(pos, scratch);
+        for (int rank = pos.warp; rank < CLUSTER_BLOCKS; rank += WARPS)
+            if (pos.lane < PADDED_SLOTS)
+                store_in_block(block_sums + pos.rank * 32 + pos.lane, rank, sum);
         sync_cluster();
+        sum = 0.f;
+        if (pos.lane < PADDED_SLOTS)
+            for (int rank = 0; rank < CLUSTER_BLOCKS; ++rank)
+                sum += block_sums[rank * 32 + pos.lane];
     }
-    return finish_sum(pos, scratch);
+    return sum;
 }
 
 // Sum over the lanes of a unit, the same in each of them.

@@ -47,19 +47,6 @@ DEVICE float power_of_two(float x) {
     return y;
 }
 
-// The two bfloat16 of a register as floats. volatile: the compiler would unpack all weights before
-// the loop over time, and has no registers to hold them.
-DEVICE float lower_bf16(unsigned pair) {
-    float x;
-    asm volatile("shl.b32 %0, %1, 16;" : "=f"(x) : "r"(pair));
-    return x;
-}
-DEVICE float upper_bf16(unsigned pair) {
-    float x;
-    asm volatile("and.b32 %0, %1, 0xffff0000;" : "=f"(x) : "r"(pair));
-    return x;
-}
-
 // Bring a line of device memory into the L2 cache for the load of a later step.
 DEVICE void prefetch(const float* x) { asm volatile("prefetch.global.L2 [%0];" ::"l"(x)); }
 

@@ -1,5 +1,5 @@
-// RelRNN and RelLSTM, backward: the slots are taken back in time. One cluster runs SEQUENCES
-// sequences side by side, with two barriers per step.
+// RelRNN and RelLSTM, backward: the slots are taken back in time. One cluster per sequence, two
+// barriers per step.
 //
 // Gradients are gathered before the matrices, as the forward pass mixes states after them: each
 // slot sums the gradients of its state's products [V; W_a; U_a] h_i, and one transposed product at
@@ -16,13 +16,12 @@ constexpr int QUERY = GATES, KEY = GATES + 1, VALUE = GATES + 2, FIELDS = GATES 
 // Field r belongs to lane r % LANES_PER_UNIT of each unit.
 constexpr int FIELDS_PER_LANE = (FIELDS + LANES_PER_UNIT - 1) / LANES_PER_UNIT;
 
-struct SharedLayout {  // offsets in floats, of one sequence
+struct SharedLayout {  // offsets in floats
     static constexpr int dy = 0;  // (ROWS, PADDED_N)
     static constexpr int sums = dy + ROWS * PADDED_N;
     static constexpr int memory = sums + UNIT_SUM_FLOATS;
     static constexpr int gradients = memory + FIELDS * FIELD_STRIDE;
-    static constexpr int sequence_size = gradients + FIELDS * FIELD_STRIDE;
-    static constexpr int size = SEQUENCES * sequence_size;
+    static constexpr int size = gradients + FIELDS * FIELD_STRIDE;
 };
 CHECK_SHARED_MEMORY(SharedLayout);
 
@@ -49,38 +48,6 @@ struct SlotChange {
     }
 };
 
-// What a step reads from device memory, loaded one step ahead.
-struct StepInputs {
-    float query = 0.f, h = 0.f, dh = 0.f, ds = 0.f, previous_c = 0.f;
-    float gates[4] = {};
-};
-
-// One of the cluster's sequences, as this thread sees it.
-struct Sequence {
-    int index;  // in the batch
-    int steps;
-    float* shared_dy;
-    float* sum_scratch;
-    SlotFields memory, gradients;
-
-    // From step to step. The lane's slot: the state in it, at the step before, too, and the
-    // attention that it received. g: the gradients of [V; W_a] s_t (0 .. GATES) and of s_t itself
-    // (the last), times MIX.
-    int state, previous_state;
-    float alpha;
-    float g[FIELDS] = {};
-    float dv = 0.f, dc = 0.f, c_t = 0.f;
-    StepInputs next;
-
-    // Within a step. total: the gradients of h_t's products and of h_t.
-    StepInputs now;
-    SlotChange change;
-    int newest_slot, earlier_state;
-    float previous_alpha, query, dq_t;
-    float evicted_fields[FIELDS_PER_LANE];
-    float total[FIELDS];
-};
-
 // From the host: projected (T,B,ROWS*n) = [V; W_a; U_a] h, queries (T-1,B,n) = W_a s_t, query0
 // (B,n) = W_a s0, and projected0 (B,m0,ROWS*n) = [V; W_a] values0 followed by keys0. gathered0
 // (B,m0,FIELDS*n) are the gradients of projected0 (and of values0); dv_rows (B,n). The other names
@@ -96,8 +63,13 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
                          int B) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit, lane = pos.lane;
+    const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
     const bool in_range = unit < n;
     const bool writes = in_range && pos.unit_lane == 0;  // one lane of each unit
+    float* shared_dy = shared_memory() + SharedLayout::dy;
+    float* sum_scratch = shared_memory() + SharedLayout::sums;
+    const SlotFields memory{shared_memory() + SharedLayout::memory};
+    const SlotFields gradients{shared_memory() + SharedLayout::gradients};
 
     // The weights, into registers.
     WeightColumns matrix;
@@ -105,14 +77,22 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
     for (int r = 0; r < GATES; ++r) matrix.load(pos, r, V + (long long)r * n * n, n);
     matrix.load(pos, GATES, W_a, n);
     matrix.load(pos, GATES + 1, U_a, n);
-    const float weight = in_range ? v[unit] : 0.f;
+
+    // No gradient past the sequence's length.
+    const long long first = (long long)pos.sequence * n + unit;
     const long long step_stride = (long long)B * n;
+    for (int t = steps; t < T; ++t)
+        if (writes) {
+            const long long offset = first + t * step_stride;
+            for (int r = 0; r < GATES; ++r) dxp[(offset - unit) * GATES + r * n + unit] = 0.f;
+            dq[offset] = dk[offset] = 0.f;
+        }
 
     // Read this lane's fields of a state from device memory.
-    const auto load_state = [&](const Sequence& seq, int state, float (&fields)[FIELDS_PER_LANE]) {
+    const auto load_state = [&](int state, float (&fields)[FIELDS_PER_LANE]) {
         const bool carried = state < SLOTS;
-        const long long row = (carried ? (long long)seq.index * SLOTS + state
-                                       : (long long)(state - SLOTS) * B + seq.index) *
+        const long long row = (carried ? (long long)pos.sequence * SLOTS + state
+                                       : (long long)(state - SLOTS) * B + pos.sequence) *
                               n;
         const float* products = (carried ? projected0 : projected) + row * ROWS + unit;
         const float* value = (carried ? values0 : h) + row + unit;
@@ -124,20 +104,20 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         }
     };
     // Put them into a slot that has received no gradient yet.
-    const auto fill_slot = [&](Sequence& seq, int slot, const float (&fields)[FIELDS_PER_LANE]) {
+    const auto fill_slot = [&](int slot, const float (&fields)[FIELDS_PER_LANE]) {
 #pragma unroll
         for (int i = 0; i < FIELDS_PER_LANE; ++i) {
             const int r = pos.unit_lane + LANES_PER_UNIT * i;
             if (r >= FIELDS) continue;
-            seq.memory(r, slot, pos.block_unit) = r == KEY ? prescale(fields[i]) : fields[i];
-            seq.gradients(r, slot, pos.block_unit) = 0.f;
+            memory(r, slot, pos.block_unit) = r == KEY ? prescale(fields[i]) : fields[i];
+            gradients(r, slot, pos.block_unit) = 0.f;
         }
     };
     // The state in slot `lane` at step t (-1: as carried in), and the attention that it received.
-    const auto state_at = [&](const Sequence& seq, int t) {
+    const auto state_at = [&](int t) {
         if (lane >= SLOTS) return -1;
-        if (t >= 0) return slots[((long long)t * B + seq.index) * SLOTS + lane];
-        const bool carried = origin0 && origin0[(long long)seq.index * SLOTS + lane] >= 0;
+        if (t >= 0) return slots[((long long)t * B + pos.sequence) * SLOTS + lane];
+        const bool carried = origin0 && origin0[(long long)pos.sequence * SLOTS + lane] >= 0;
         return carried ? lane : -1;
     };
     // A saved tensor may come back changed (torch's hooks): an index of no state is an empty slot.
@@ -145,225 +125,165 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
     const auto checked = [&](int state) {
         return state < SLOTS + T && (origin0 || state >= SLOTS) ? state : -1;
     };
-    const auto attention_at = [&](const Sequence& seq, int t) {
+    const auto attention_at = [&](int t) {
         const bool exists = lane < SLOTS && t >= 0;
-        return exists ? attention[((long long)t * B + seq.index) * SLOTS + lane] : 0.f;
+        return exists ? attention[((long long)t * B + pos.sequence) * SLOTS + lane] : 0.f;
     };
-    const auto load_step = [&](Sequence& seq, int t) {
+
+    // The slots as the last step left them.
+    int state = checked(state_at(steps - 1)), previous_state = checked(state_at(steps - 2));
+    for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
+        float fields[FIELDS_PER_LANE];
+        load_state(slot < SLOTS ? shuffle(state, slot) : -1, fields);
+        fill_slot(slot, fields);
+    }
+
+    // What a step reads from device memory, one step ahead.
+    const float weight = in_range ? v[unit] : 0.f;
+    float next_query = 0.f, next_h = 0.f, next_dh = 0.f, next_ds = 0.f, next_c = 0.f;
+    float next_gates[4] = {};
+    const auto load_step = [&](int t) {
         if (!in_range || t < 0) return;
-        StepInputs& next = seq.next;
-        const long long first = (long long)seq.index * n + unit;
         const long long offset = first + t * step_stride;
         if (t > 0)
-            next.query = queries[offset - step_stride];
+            next_query = queries[offset - step_stride];
         else
-            next.query = query0 ? query0[first] : 0.f;
-        if (HAS_DH) next.dh = dh[offset];
-        if (HAS_DS) next.ds = ds[offset];
-        if (GATES == 1) next.h = h[offset];
+            next_query = query0 ? query0[first] : 0.f;
+        if (HAS_DH) next_dh = dh[offset];
+        if (HAS_DS) next_ds = ds[offset];
+        if (GATES == 1) next_h = h[offset];
         if (GATES == 4) {
             const float* saved = activations + (offset - unit) * 5 + unit;
-            next.previous_c = t > 0 ? saved[4 * n - 5 * step_stride] : (c0 ? c0[first] : 0.f);
-            for (int r = 0; r < 4; ++r) next.gates[r] = saved[r * n];
+            next_c = t > 0 ? saved[4 * n - 5 * step_stride] : (c0 ? c0[first] : 0.f);
+            for (int r = 0; r < 4; ++r) next_gates[r] = saved[r * n];
         }
     };
 
-    Sequence sequences[SEQUENCES];
-    int most_steps = 0;
-#pragma unroll
-    for (int q = 0; q < SEQUENCES; ++q) {
-        Sequence& seq = sequences[q];
-        seq.index = pos.sequence + q;
-        float* shared = shared_memory() + q * SharedLayout::sequence_size;
-        seq.shared_dy = shared + SharedLayout::dy;
-        seq.sum_scratch = shared + SharedLayout::sums;
-        seq.memory = {shared + SharedLayout::memory};
-        seq.gradients = {shared + SharedLayout::gradients};
-        seq.steps = 0;
-        if (past_batch(seq.index, B)) continue;
-        seq.steps = HAS_LENGTHS ? clamped_length(lengths[seq.index], T) : T;
-        most_steps = most_steps < seq.steps ? seq.steps : most_steps;
-
-        // No gradient past the sequence's length.
-        const long long first = (long long)seq.index * n + unit;
-        for (int t = seq.steps; t < T; ++t)
-            if (writes) {
-                const long long offset = first + t * step_stride;
-                for (int r = 0; r < GATES; ++r) dxp[(offset - unit) * GATES + r * n + unit] = 0.f;
-                dq[offset] = dk[offset] = 0.f;
-            }
-
-        // The slots as the last step left them.
-        seq.state = checked(state_at(seq, seq.steps - 1));
-        seq.previous_state = checked(state_at(seq, seq.steps - 2));
-        for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
-            float fields[FIELDS_PER_LANE];
-            load_state(seq, slot < SLOTS ? shuffle(seq.state, slot) : -1, fields);
-            fill_slot(seq, slot, fields);
-        }
-
-        // What the last step reads.
-        if (GATES == 4 && HAS_DC && in_range) seq.dc = dc_T[first];
-        if (GATES == 4 && in_range && seq.steps)
-            seq.c_t =
-                activations[(first - unit + (seq.steps - 1) * step_stride) * 5 + 4 * n + unit];
-        load_step(seq, seq.steps - 1);
-        seq.alpha = attention_at(seq, seq.steps - 1);
-    }
+    // Gradients of [V; W_a] s_t (0 .. GATES) and of s_t itself (the last), times MIX.
+    float g[FIELDS] = {};
+    float dv = 0.f, dc = GATES == 4 && HAS_DC && in_range ? dc_T[first] : 0.f;
+    float c_t = 0.f;
+    if (GATES == 4 && in_range && steps)
+        c_t = activations[(first - unit + (steps - 1) * step_stride) * 5 + 4 * n + unit];
+    load_step(steps - 1);
+    float alpha = attention_at(steps - 1);
     sync_cluster();  // before a block stores into another, that one must have begun
 
-    for (int t = most_steps - 1; t >= 0; --t) {
-#pragma unroll
-        for (int q = 0; q < SEQUENCES; ++q) {
-            Sequence& seq = sequences[q];
-            if (past_end(t, seq.steps)) continue;
+    for (int t = steps - 1; t >= 0; --t) {
+        // What this step has loaded; load what the next one needs.
+        const long long offset = first + t * step_stride;
+        SlotChange change;
+        change.find(lane, state, previous_state);
+        float evicted_fields[FIELDS_PER_LANE];
+        load_state(change.evicted, evicted_fields);
+        const int earlier_state = state_at(t - 2);
+        const float previous_alpha = attention_at(t - 1);
+        if (HAS_DS) g[FIELDS - 1] = MIX * next_ds;
+        const float query = prescale(next_query), dh_t = next_dh, h_t = next_h;
+        const float previous_c = next_c;
+        const LSTMGates gates{next_gates[0], next_gates[1], next_gates[2], next_gates[3]};
+        load_step(t - 1);
 
-            // What this step has loaded; load what the next one needs.
-            seq.change.find(lane, seq.state, seq.previous_state);
-            load_state(seq, seq.change.evicted, seq.evicted_fields);
-            seq.earlier_state = state_at(seq, t - 2);
-            seq.previous_alpha = attention_at(seq, t - 1);
-            seq.now = seq.next;
-            if (HAS_DS) seq.g[FIELDS - 1] = MIX * seq.now.ds;
-            seq.query = prescale(seq.now.query);
-            load_step(seq, t - 1);
-
-            // Gradients of the weights, dalpha_i = sum_r g_r . field_r(i). A constant in all of
-            // them leaves the softmax's gradient as it is: subtracting h_t's first leaves small
-            // numbers where states resemble each other, and no cancellation.
-            seq.newest_slot = first_bit(warp_ballot(seq.state == SLOTS + t));
-            const int newest_slot = seq.newest_slot >= 0 ? seq.newest_slot : 0;
-            float part[SLOTS_PER_LANE][1], newest[FIELDS];
+        // Gradients of the weights, dalpha_i = sum_r g_r . field_r(i). A constant in all of them
+        // leaves the softmax's gradient as it is: subtracting h_t's first leaves small numbers
+        // where states resemble each other, and no cancellation.
+        const int newest_slot = first_bit(warp_ballot(state == SLOTS + t));
+        float part[SLOTS_PER_LANE][1], newest[FIELDS];
 #pragma unroll
-            for (int r = 0; r < FIELDS; ++r) newest[r] = seq.memory(r, newest_slot, pos.block_unit);
+        for (int r = 0; r < FIELDS; ++r)
+            newest[r] = memory(r, newest_slot >= 0 ? newest_slot : 0, pos.block_unit);
 #pragma unroll
-            for (int k = 0; k < SLOTS_PER_LANE; ++k) {
-                part[k][0] = 0.f;
+        for (int k = 0; k < SLOTS_PER_LANE; ++k) {
+            part[k][0] = 0.f;
 #pragma unroll
-                for (int r = 0; r < FIELDS; ++r)
-                    if (r != KEY) {
-                        const int slot = pos.unit_lane + LANES_PER_UNIT * k;
-                        part[k][0] += seq.g[r] * (seq.memory(r, slot, pos.block_unit) - newest[r]);
-                    }
-            }
-            begin_sum(pos, part, seq.sum_scratch);
+            for (int r = 0; r < FIELDS; ++r)
+                if (r != KEY) {
+                    const int slot = pos.unit_lane + LANES_PER_UNIT * k;
+                    part[k][0] += g[r] * (memory(r, slot, pos.block_unit) - newest[r]);
+                }
         }
-        sync_block();
-        if constexpr (CLUSTER_BLOCKS > 1) {
+        const float dalpha = sum_over_units(pos, part, sum_scratch);
+        const float dlogit = alpha * (dalpha - warp_sum(alpha * dalpha));
+
+        // Through tanh(q + k_i) to the query, to v and to the slots' keys, and through the mixture
+        // to the slots' other fields. The lanes of a unit share its slots.
+        float dq_t = 0.f;
 #pragma unroll
-            for (int q = 0; q < SEQUENCES; ++q)
-                if (!past_end(t, sequences[q].steps)) share_sum(pos, sequences[q].sum_scratch);
-            sync_cluster();
+        for (int k = 0; k < SLOTS_PER_LANE; ++k) {
+            const int slot = pos.unit_lane + LANES_PER_UNIT * k;
+            const float slot_alpha = shuffle(alpha, slot), slot_dlogit = shuffle(dlogit, slot);
+            const float r_i = half_one_minus_tanh(query, memory(KEY, slot, pos.block_unit));
+            const float tanh_i = 1.f - 2.f * r_i;
+            const float dtanh = weight * slot_dlogit;
+            // tanh' = 1 - tanh^2. All dlogit sum to zero: in the query's gradient the 1 drops out,
+            // and would only cost precision.
+            dq_t -= dtanh * tanh_i * tanh_i;
+            dv += slot_dlogit * tanh_i;
+#pragma unroll
+            for (int r = 0; r < FIELDS; ++r)
+                gradients(r, slot, pos.block_unit) +=
+                    r == KEY ? dtanh - dtanh * tanh_i * tanh_i : slot_alpha * g[r];
         }
+        dq_t = sum_over_unit_lanes(dq_t);
+        sync_warp();  // the other lanes of the unit have added to the newest slot
 
+        // The gradients of h_t's products, from later steps through its slot and from s_t itself.
+        float total[FIELDS];
 #pragma unroll
-        for (int q = 0; q < SEQUENCES; ++q) {
-            Sequence& seq = sequences[q];
-            if (past_end(t, seq.steps)) continue;
-
-            const float dalpha = finish_sum(pos, seq.sum_scratch);
-            const float dlogit = seq.alpha * (dalpha - warp_sum(seq.alpha * dalpha));
-
-            // Through tanh(q + k_i) to the query, to v and to the slots' keys, and through the
-            // mixture to the slots' other fields. The lanes of a unit share its slots.
-            float dq_t = 0.f;
+        for (int r = 0; r < FIELDS; ++r)
+            total[r] = (newest_slot >= 0 ? gradients(r, newest_slot, pos.block_unit) : 0.f) +
+                       (r == KEY ? 0.f : g[r]);
 #pragma unroll
-            for (int k = 0; k < SLOTS_PER_LANE; ++k) {
-                const int slot = pos.unit_lane + LANES_PER_UNIT * k;
-                const float slot_alpha = shuffle(seq.alpha, slot);
-                const float slot_dlogit = shuffle(dlogit, slot);
-                const float key = seq.memory(KEY, slot, pos.block_unit);
-                const float tanh_i = 1.f - 2.f * half_one_minus_tanh(seq.query, key);
-                const float dtanh = weight * slot_dlogit;
-                // tanh' = 1 - tanh^2. All dlogit sum to zero: in the query's gradient the 1 drops
-                // out, and would only cost precision.
-                dq_t -= dtanh * tanh_i * tanh_i;
-                seq.dv += slot_dlogit * tanh_i;
-#pragma unroll
-                for (int r = 0; r < FIELDS; ++r)
-                    seq.gradients(r, slot, pos.block_unit) +=
-                        r == KEY ? dtanh - dtanh * tanh_i * tanh_i : slot_alpha * seq.g[r];
-            }
-            seq.dq_t = sum_over_unit_lanes(dq_t);
-            sync_warp();  // the other lanes of the unit have added to the newest slot
-
-            // The gradients of h_t's products, from later steps through its slot and from s_t.
-            const int newest_slot = seq.newest_slot;
-#pragma unroll
-            for (int r = 0; r < FIELDS; ++r) {
-                const float later =
-                    newest_slot >= 0 ? seq.gradients(r, newest_slot, pos.block_unit) : 0.f;
-                seq.total[r] = later + (r == KEY ? 0.f : seq.g[r]);
-            }
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r)
-                store_in_cluster(pos, seq.shared_dy + r * PADDED_N + unit, seq.total[r]);
-        }
-        // All of dy is in every block. The barriers of the next step's sum come before shared_dy is
-        // written again.
+        for (int r = 0; r < ROWS; ++r)
+            store_in_cluster(pos, shared_dy + r * PADDED_N + unit, total[r]);
+        // All of dy is in every block. The barriers of the next step's sum_over_units come before
+        // shared_dy is written again.
         sync_cluster();
 
-#pragma unroll
-        for (int q = 0; q < SEQUENCES; ++q) {
-            Sequence& seq = sequences[q];
-            if (past_end(t, seq.steps)) continue;
-
-            // The gradient of h_t, and the cell.
-            const float dh_total = seq.now.dh * HAS_DH + matrix.times(pos, seq.shared_dy) +
-                                   (HAS_DS ? seq.total[FIELDS - 1] : 0.f);
-            float dz[4];
-            if constexpr (GATES == 4) {
-                const float* saved = seq.now.gates;
-                const LSTMGates gates{saved[0], saved[1], saved[2], saved[3]};
-                gates.backward(dh_total, seq.dc, seq.c_t, seq.now.previous_c, dz);
-                seq.c_t = seq.now.previous_c;
-            } else {
-                dz[0] = dh_total * phi_slope(seq.now.h);
-            }
-            if (writes) {
-                const long long offset = (long long)seq.index * n + unit + t * step_stride;
-#pragma unroll
-                for (int r = 0; r < GATES; ++r) dxp[(offset - unit) * GATES + r * n + unit] = dz[r];
-                dq[offset] = seq.dq_t;
-                dk[offset] = seq.total[KEY];
-            }
-#pragma unroll
-            for (int r = 0; r < GATES; ++r) seq.g[r] = in_range ? MIX * dz[r] : 0.f;
-            seq.g[QUERY] = MIX * seq.dq_t;
-
-            // The slots as they were at step t - 1. Only the lanes of this unit touch its fields.
-            const SlotChange& change = seq.change;
-            if (change.moved_from >= 0)
-                for (int r = pos.unit_lane; r < FIELDS; r += LANES_PER_UNIT) {
-                    seq.memory(r, change.moved_from, pos.block_unit) =
-                        seq.memory(r, change.moved_to, pos.block_unit);
-                    seq.gradients(r, change.moved_from, pos.block_unit) =
-                        seq.gradients(r, change.moved_to, pos.block_unit);
-                }
-            if (change.evicted_from >= 0) fill_slot(seq, change.evicted_from, seq.evicted_fields);
-            sync_warp();
-            seq.state = seq.previous_state;
-            seq.previous_state = checked(seq.earlier_state);
-            seq.alpha = seq.previous_alpha;
+        // The gradient of h_t, and the cell.
+        const float dh_total =
+            dh_t * HAS_DH + matrix.times(pos, shared_dy) + (HAS_DS ? total[FIELDS - 1] : 0.f);
+        float dz[4];
+        if constexpr (GATES == 4) {
+            gates.backward(dh_total, dc, c_t, previous_c, dz);
+            c_t = previous_c;
+        } else {
+            dz[0] = dh_total * phi_slope(h_t);
         }
+        if (writes) {
+#pragma unroll
+            for (int r = 0; r < GATES; ++r) dxp[(offset - unit) * GATES + r * n + unit] = dz[r];
+            dq[offset] = dq_t;
+            dk[offset] = total[KEY];
+        }
+#pragma unroll
+        for (int r = 0; r < GATES; ++r) g[r] = in_range ? MIX * dz[r] : 0.f;
+        g[QUERY] = MIX * dq_t;
+
+        // The slots as they were at step t - 1. Only the lanes of this unit touch its fields.
+        if (change.moved_from >= 0)
+            for (int r = pos.unit_lane; r < FIELDS; r += LANES_PER_UNIT) {
+                memory(r, change.moved_from, pos.block_unit) =
+                    memory(r, change.moved_to, pos.block_unit);
+                gradients(r, change.moved_from, pos.block_unit) =
+                    gradients(r, change.moved_to, pos.block_unit);
+            }
+        if (change.evicted_from >= 0) fill_slot(change.evicted_from, evicted_fields);
+        sync_warp();
+        state = previous_state;
+        previous_state = checked(earlier_state);
+        alpha = previous_alpha;
     }
 
-#pragma unroll
-    for (int q = 0; q < SEQUENCES; ++q) {
-        Sequence& seq = sequences[q];
-        if (past_batch(seq.index, B)) continue;
-
-        // v, the first cell state, and what the carried memory has received.
-        const long long first = (long long)seq.index * n + unit;
-        const float dv = sum_over_unit_lanes(seq.dv);
-        if (writes) dv_rows[first] = dv;
-        if (GATES == 4 && writes) dc0[first] = seq.dc;
-        for (int slot = 0; gathered0 && slot < SLOTS; ++slot) {
-            const bool filled = shuffle(seq.state, slot) >= 0;
-            float* row = gathered0 + ((long long)seq.index * SLOTS + slot) * FIELDS * n + unit;
-            for (int r = pos.unit_lane; r < FIELDS; r += LANES_PER_UNIT)
-                if (in_range) row[r * n] = filled ? seq.gradients(r, slot, pos.block_unit) : 0.f;
-        }
+    // v, the first cell state, and what the carried memory has received.
+    dv = sum_over_unit_lanes(dv);
+    if (writes) dv_rows[first] = dv;
+    if (GATES == 4 && writes) dc0[first] = dc;
+    for (int slot = 0; gathered0 && slot < SLOTS; ++slot) {
+        const bool filled = shuffle(state, slot) >= 0;
+        float* row = gathered0 + ((long long)pos.sequence * SLOTS + slot) * FIELDS * n + unit;
+        for (int r = pos.unit_lane; r < FIELDS; r += LANES_PER_UNIT)
+            if (in_range) row[r * n] = filled ? gradients(r, slot, pos.block_unit) : 0.f;
     }
     sync_cluster();  // no block ends before the others are done with its shared memory
 }

@@ -1,5 +1,5 @@
-// RelRNN and RelLSTM (Kerg et al. 2020), forward: attention over the slots S and R. One cluster
-// runs SEQUENCES sequences side by side, with two barriers per step.
+// RelRNN and RelLSTM (Kerg et al. 2020), forward: attention over the slots S and R. One cluster per
+// sequence, two barriers per step.
 //
 // V s and W_a s are never multiplied out. s is a mixture of states h_i, so [V; W_a] s is the same
 // mixture of [V; W_a] h_i, and each slot stores those products beside its state. A step then needs
@@ -14,36 +14,13 @@ constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
 // Fields of a slot: V h (GATES of them), W_a h, h, U_a h (prescaled).
 constexpr int QUERY = GATES, VALUE = GATES + 1, KEY = GATES + 2, FIELDS = GATES + 3;
 
-struct SharedLayout {  // offsets in floats, of one sequence
+struct SharedLayout {  // offsets in floats
     static constexpr int h = 0;  // (PADDED_N)
     static constexpr int sums = h + PADDED_N;
     static constexpr int memory = sums + UNIT_SUM_FLOATS;
-    static constexpr int sequence_size = memory + FIELDS * FIELD_STRIDE;
-    static constexpr int size = SEQUENCES * sequence_size;
+    static constexpr int size = memory + FIELDS * FIELD_STRIDE;
 };
 CHECK_SHARED_MEMORY(SharedLayout);
-
-// One of the cluster's sequences, as this thread sees it.
-struct Sequence {
-    int index;  // in the batch
-    int steps;
-    float* shared_h;
-    float* sum_scratch;
-    SlotFields memory;
-
-    // From step to step: the record of the slots, the inputs, u = [V; W_a] s_{t-1} and the cell.
-    SlotTable table;
-    float x[GATES] = {};
-    float u[GATES + 1] = {};
-    float c_t = 0.f;
-
-    // Within a step: h_t with its query, its slot and its products, and the scores' parts.
-    float h_t, query;
-    int slot;
-    float gates[4];
-    float y[ROWS];
-    float part[SLOTS_PER_LANE][1];
-};
 
 // Names and shapes are those of the operator attentive_forward. Null pointers: s0 and c0 are zero,
 // and the carried memory (values0, keys0, origin0, relevance0, clock0) is empty.
@@ -57,9 +34,13 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
                         double decay) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit, lane = pos.lane;
+    const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
     const bool in_range = unit < n;
     const bool writes = in_range && pos.unit_lane == 0;  // one lane of each unit
     const bool writes_slots = pos.rank == 0 && pos.warp == 0 && lane < SLOTS;  // one warp
+    float* shared_h = shared_memory() + SharedLayout::h;
+    float* sum_scratch = shared_memory() + SharedLayout::sums;
+    const SlotFields memory{shared_memory() + SharedLayout::memory};
 
     // The weights, into registers.
     WeightRows matrix;
@@ -67,261 +48,211 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
     for (int r = 0; r < GATES; ++r) matrix.load(pos, r, V + (long long)r * n * n, n);
     matrix.load(pos, GATES, W_a, n);
     matrix.load(pos, GATES + 1, U_a, n);
+
+    // The first step's inputs.
+    const long long first = (long long)pos.sequence * n + unit;
+    const long long step_stride = (long long)B * n;
     const float weight = in_range ? v[unit] : 0.f;
     const float bias = HAS_BIAS && in_range ? b[unit] : 0.f;
+    float c_t = GATES == 4 && in_range && c0 ? c0[first] : 0.f;
+    float x[GATES] = {};
+    if (in_range && steps)
+#pragma unroll
+        for (int r = 0; r < GATES; ++r)
+            x[r] = xp[(long long)pos.sequence * GATES * n + r * n + unit];
+
+    // The record of the carried memory, into lanes.
+    SlotTable table;
+    const long long first_slot = (long long)pos.sequence * SLOTS;
+    const long long clock = clock0 ? clock0[pos.sequence] : 0;
+    if (origin0 && lane < SLOTS) {
+        table.state = origin0[first_slot + lane] >= 0 ? lane : -1;
+        table.relevance = relevance0[first_slot + lane];
+    }
+    if (BUFFER > 0) table.next_slot = floor_mod(clock, BUFFER > 0 ? BUFFER : 1);
+    sync_cluster();  // before a block stores into another, that one must have begun
 
     // y = [V; W_a; U_a] of the state whose unit is `value`, by the whole cluster.
-    const auto project = [&](float value, float* shared_h, float* y) {
+    const auto project = [&](float value, float* y) {
         store_in_cluster(pos, shared_h + unit, value);
         sync_cluster();
         matrix.times(pos, shared_h, y);
         sync_cluster();
     };
 
-    const long long step_stride = (long long)B * n;
-    Sequence sequences[SEQUENCES];
-    int most_steps = 0;
-    sync_cluster();  // before a block stores into another, that one must have begun
+    // The state at the start, as u = [V; W_a] s_{t-1}.
+    float u[GATES + 1] = {};
+    if (s0) {
+        float y[ROWS];
+        project(in_range ? s0[first] : 0.f, y);
 #pragma unroll
-    for (int q = 0; q < SEQUENCES; ++q) {
-        Sequence& seq = sequences[q];
-        seq.index = pos.sequence + q;
-        float* shared = shared_memory() + q * SharedLayout::sequence_size;
-        seq.shared_h = shared + SharedLayout::h;
-        seq.sum_scratch = shared + SharedLayout::sums;
-        seq.memory = {shared + SharedLayout::memory};
-        seq.steps = 0;
-        if (past_batch(seq.index, B)) continue;
-        seq.steps = HAS_LENGTHS ? clamped_length(lengths[seq.index], T) : T;
-        most_steps = most_steps < seq.steps ? seq.steps : most_steps;
+        for (int r = 0; r <= GATES; ++r) u[r] = y[r];
+    }
 
-        // The first step's inputs.
-        const long long first = (long long)seq.index * n + unit;
-        if (GATES == 4 && in_range && c0) seq.c_t = c0[first];
-        if (in_range && seq.steps)
-#pragma unroll
-            for (int r = 0; r < GATES; ++r)
-                seq.x[r] = xp[(long long)seq.index * GATES * n + r * n + unit];
-
-        // The record of the carried memory, into lanes.
-        const long long first_slot = (long long)seq.index * SLOTS;
-        if (origin0 && lane < SLOTS) {
-            seq.table.state = origin0[first_slot + lane] >= 0 ? lane : -1;
-            seq.table.relevance = relevance0[first_slot + lane];
+    // The fields of the carried states, into shared memory. The lanes of a unit share them.
+    for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
+        const bool filled = slot < SLOTS && shuffle(table.state, slot) >= 0;
+        float y[ROWS] = {}, value = 0.f, key = 0.f;
+        if (filled) {
+            const long long at = (first_slot + slot) * n + unit;
+            value = in_range ? values0[at] : 0.f;
+            key = in_range ? prescale(keys0[at]) : 0.f;
+            project(value, y);
         }
-        const long long clock = clock0 ? clock0[seq.index] : 0;
-        if (BUFFER > 0) seq.table.next_slot = floor_mod(clock, BUFFER > 0 ? BUFFER : 1);
-
-        // The state at the start, as u = [V; W_a] s_{t-1}.
-        if (s0) {
-            float y[ROWS];
-            project(in_range ? s0[first] : 0.f, seq.shared_h, y);
 #pragma unroll
-            for (int r = 0; r <= GATES; ++r) seq.u[r] = y[r];
-        }
-
-        // The fields of the carried states, into shared memory. The lanes of a unit share them.
-        for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
-            const bool filled = slot < SLOTS && shuffle(seq.table.state, slot) >= 0;
-            float y[ROWS] = {}, value = 0.f, key = 0.f;
-            if (filled) {
-                const long long at = (first_slot + slot) * n + unit;
-                value = in_range ? values0[at] : 0.f;
-                key = in_range ? prescale(keys0[at]) : 0.f;
-                project(value, seq.shared_h, y);
-            }
-#pragma unroll
-            for (int r = 0; r < FIELDS; ++r)
-                if (r % LANES_PER_UNIT == pos.unit_lane)
-                    seq.memory(r, slot, pos.block_unit) =
-                        r <= GATES ? y[r <= GATES ? r : 0] : (r == VALUE ? value : key);
-        }
+        for (int r = 0; r < FIELDS; ++r)
+            if (r % LANES_PER_UNIT == pos.unit_lane)
+                memory(r, slot, pos.block_unit) =
+                    r <= GATES ? y[r <= GATES ? r : 0] : (r == VALUE ? value : key);
     }
     sync_warp();  // only the lanes of this unit touch its fields
 
-    long long offset = (long long)pos.sequence * n + unit;  // of (t, sequence, unit) in (T,B,n)
-    for (int t = 0; t < most_steps; ++t, offset += step_stride) {
+    long long offset = first;  // of (t, sequence, unit) in a (T,B,n) tensor
+    for (int t = 0; t < steps; ++t, offset += step_stride) {
+        // The cell reads s_{t-1} through u. h_t goes to every block of the cluster.
+        float z[4], gates[4];
 #pragma unroll
-        for (int q = 0; q < SEQUENCES; ++q) {
-            Sequence& seq = sequences[q];
-            if (past_end(t, seq.steps)) continue;
-
-            // The cell reads s_{t-1} through u. h_t goes to every block of the cluster.
-            float z[4];
-#pragma unroll
-            for (int r = 0; r < GATES; ++r) z[r] = seq.x[r] + seq.u[r];
-            if constexpr (GATES == 4) {
-                LSTMGates gates;
-                seq.h_t = gates.forward(z, seq.c_t);
-                seq.gates[0] = gates.i, seq.gates[1] = gates.f;
-                seq.gates[2] = gates.g, seq.gates[3] = gates.o;
-            } else {
-                seq.h_t = phi(z[0], bias);
-            }
-            seq.h_t = in_range ? seq.h_t : 0.f;
-            store_in_cluster(pos, seq.shared_h + unit, seq.h_t);
-            seq.query = prescale(seq.u[QUERY]);
-
-            // Load the next step's inputs now.
-            if (in_range && t + 1 < seq.steps)
-#pragma unroll
-                for (int r = 0; r < GATES; ++r)
-                    seq.x[r] = xp[(offset + q * n - unit + step_stride) * GATES + r * n + unit];
-
-            // Relevancy screening: h_t gets a slot, and a state that leaves S may move to R. Only
-            // the lanes of this unit touch its fields: a warp's barrier protects them.
-            int promoted;
-            seq.slot = seq.table.admit(lane, SLOTS + t, (float)decay, promoted);
-            sync_warp();
-            if (BUFFER > 0 && promoted >= 0)
-                for (int r = pos.unit_lane; r < FIELDS; r += LANES_PER_UNIT)
-                    seq.memory(r, promoted, pos.block_unit) =
-                        seq.memory(r, seq.slot, pos.block_unit);
-            sync_warp();
-
-            // Scores of the states already there, v_j r_ij, need not wait for h_t's key.
-#pragma unroll
-            for (int k = 0; k < SLOTS_PER_LANE; ++k) {
-                const int slot = pos.unit_lane + LANES_PER_UNIT * k;
-                const float key = seq.memory(KEY, slot, pos.block_unit);
-                seq.part[k][0] = weight * half_one_minus_tanh(seq.query, key);
-            }
+        for (int r = 0; r < GATES; ++r) z[r] = x[r] + u[r];
+        float h_t;
+        if constexpr (GATES == 4) {
+            LSTMGates unit_gates;
+            h_t = unit_gates.forward(z, c_t);
+            gates[0] = unit_gates.i, gates[1] = unit_gates.f;
+            gates[2] = unit_gates.g, gates[3] = unit_gates.o;
+        } else {
+            h_t = phi(z[0], bias);
         }
-        sync_cluster();  // h_t is in every block
+        h_t = in_range ? h_t : 0.f;
+        store_in_cluster(pos, shared_h + unit, h_t);
+        const float query = prescale(u[QUERY]);
 
+        // Load the next step's inputs now.
+        if (in_range && t + 1 < steps)
 #pragma unroll
-        for (int q = 0; q < SEQUENCES; ++q) {
-            Sequence& seq = sequences[q];
-            if (past_end(t, seq.steps)) continue;
+            for (int r = 0; r < GATES; ++r)
+                x[r] = xp[(offset - unit + step_stride) * GATES + r * n + unit];
 
-            // Outputs go to device memory after the barrier, which would otherwise wait for them.
-            if (writes) {
-                h[offset + q * n] = seq.h_t;
-                if (SAVE && GATES == 4) {
-                    float* saved = activations + (offset + q * n - unit) * 5 + unit;
-                    for (int r = 0; r < 4; ++r) saved[r * n] = seq.gates[r];
-                    saved[4 * n] = seq.c_t;
-                }
-            }
+        // Relevancy screening: h_t gets a slot, and a state that leaves S may move to R. Only the
+        // lanes of this unit touch its fields: a warp's barrier protects them.
+        int promoted;
+        const int slot = table.admit(lane, SLOTS + t, (float)decay, promoted);
+        sync_warp();
+        if (BUFFER > 0 && promoted >= 0)
+            for (int r = pos.unit_lane; r < FIELDS; r += LANES_PER_UNIT)
+                memory(r, promoted, pos.block_unit) = memory(r, slot, pos.block_unit);
+        sync_warp();
 
-            // y = [V; W_a; U_a] h_t: the new slot's fields, and its own score.
-            matrix.times(pos, seq.shared_h, seq.y);
-            const float key = prescale(seq.y[GATES + 1]);
-            const float score = weight * half_one_minus_tanh(seq.query, key);
-#pragma unroll
-            for (int k = 0; k < SLOTS_PER_LANE; ++k)
-                if (pos.unit_lane + LANES_PER_UNIT * k == seq.slot) seq.part[k][0] = score;
-            if (seq.slot >= 0)
-#pragma unroll
-                for (int r = 0; r < FIELDS; ++r)
-                    if (r % LANES_PER_UNIT == pos.unit_lane)
-                        seq.memory(r, seq.slot, pos.block_unit) =
-                            r <= GATES ? seq.y[r <= GATES ? r : 0] : (r == VALUE ? seq.h_t : key);
-
-            // Logits are sums over all units.
-            begin_sum(pos, seq.part, seq.sum_scratch);
-        }
-        sync_block();
-        if constexpr (CLUSTER_BLOCKS > 1) {
-#pragma unroll
-            for (int q = 0; q < SEQUENCES; ++q)
-                if (!past_end(t, sequences[q].steps)) share_sum(pos, sequences[q].sum_scratch);
-            sync_cluster();
-        }
-        // These barriers also end every block's reads of shared_h, so that the next step may store
-        // into it.
-
-#pragma unroll
-        for (int q = 0; q < SEQUENCES; ++q) {
-            Sequence& seq = sequences[q];
-            if (past_end(t, seq.steps)) continue;
-
-            // Softmax over the slots (lane i has slot i), and the mixtures of V h_i, W_a h_i and
-            // h_i. The lanes of a unit share its slots.
-            const float logit = -2.f * finish_sum(pos, seq.sum_scratch);
-            const bool filled = seq.table.state >= 0;
-            const int largest = warp_max(sortable(filled ? logit : NEGATIVE_INFINITY));
-            const float exponential = filled ? expf(logit - from_sortable(largest)) : 0.f;
-            float total = 0.f, mixed[GATES + 2] = {};
-#pragma unroll
-            for (int k = 0; k < SLOTS_PER_LANE; ++k) {
-                const int slot = pos.unit_lane + LANES_PER_UNIT * k;
-                const float slot_exponential = shuffle(exponential, slot);
-                total += slot_exponential;
-#pragma unroll
-                for (int r = 0; r < GATES + 2; ++r)
-                    mixed[r] += slot_exponential * seq.memory(r, slot, pos.block_unit);
-            }
-            total = sum_over_unit_lanes(total);
-            const float scale = total > 0.f ? reciprocal(total) : 0.f;  // no slot at all: c = 0
-
-            // u = [V; W_a] s_t for the next step, and s_t.
-#pragma unroll
-            for (int r = 0; r <= GATES; ++r)
-                seq.u[r] = MIX * (seq.y[r] + scale * sum_over_unit_lanes(mixed[r]));
-            const float s_t = MIX * (seq.h_t + scale * sum_over_unit_lanes(mixed[VALUE]));
-
-            // Relevance grows by the attention received.
-            const float alpha = exponential * scale;
-            if (lane < BUFFER || REFRESH) seq.table.relevance += alpha;
-            if (SAVE && writes_slots) {
-                const long long row = ((long long)t * B + seq.index) * SLOTS + lane;
-                slots[row] = seq.table.state;
-                attention[row] = alpha;
-            }
-            if (writes) s[offset + q * n] = s_t;
-        }
-    }
-
-    sync_warp();
-#pragma unroll
-    for (int q = 0; q < SEQUENCES; ++q) {
-        Sequence& seq = sequences[q];
-        if (past_batch(seq.index, B)) continue;
-
-        // The final memory. What was carried in is copied, so that it stays as it is however often
-        // it is carried on; an empty slot keeps what it held.
-        const long long first_slot = (long long)seq.index * SLOTS;
+        // Scores of the states already there, v_j r_ij, need not wait for h_t's key.
+        float part[SLOTS_PER_LANE][1];
 #pragma unroll
         for (int k = 0; k < SLOTS_PER_LANE; ++k) {
-            const int slot = pos.unit_lane + LANES_PER_UNIT * k;
-            const int state = shuffle(seq.table.state, slot);
-            if (slot >= SLOTS || !in_range) continue;
-            const long long at = (first_slot + slot) * n + unit;
-            const long long source = (first_slot + (state < 0 ? slot : state)) * n + unit;
-            if (state >= SLOTS) {
-                values_T[at] = seq.memory(VALUE, slot, pos.block_unit);
-                keys_T[at] = undo_prescale(seq.memory(KEY, slot, pos.block_unit));
-            } else {
-                values_T[at] = values0 ? values0[source] : 0.f;
-                keys_T[at] = keys0 ? keys0[source] : 0.f;
-            }
+            const float key = memory(KEY, pos.unit_lane + LANES_PER_UNIT * k, pos.block_unit);
+            part[k][0] = weight * half_one_minus_tanh(query, key);
         }
-        if (writes_slots) {
-            const int state = seq.table.state;
-            const long long clock = clock0 ? clock0[seq.index] : 0;
-            slots_T[first_slot + lane] = state;
-            relevance_T[first_slot + lane] = seq.table.relevance;
-            if (state >= SLOTS)
-                origin_T[first_slot + lane] = clock + (state - SLOTS);
-            else
-                origin_T[first_slot + lane] = state < 0 ? -1 : origin0[first_slot + state];
+        sync_cluster();  // h_t is in every block
+        // Outputs go to device memory after the barrier, which would otherwise wait for them.
+        if (writes) {
+            h[offset] = h_t;
+            if (SAVE && GATES == 4) {
+                float* saved = activations + (offset - unit) * 5 + unit;
+                for (int r = 0; r < 4; ++r) saved[r * n] = gates[r];
+                saved[4 * n] = c_t;
+            }
         }
 
-        // The final cell state; zeros past the sequence's length.
-        const long long first = (long long)seq.index * n + unit;
-        if (GATES == 4 && writes) c_T[first] = seq.c_t;
-        for (int t = seq.steps; t < T; ++t) {
-            const long long at = first + t * step_stride;
-            if (writes) {
-                h[at] = s[at] = 0.f;
-                if (SAVE && GATES == 4)
-                    for (int r = 0; r < 5; ++r) activations[(at - unit) * 5 + r * n + unit] = 0.f;
-            }
-            if (SAVE && writes_slots) {
-                slots[((long long)t * B + seq.index) * SLOTS + lane] = -1;
-                attention[((long long)t * B + seq.index) * SLOTS + lane] = 0.f;
-            }
+        // y = [V; W_a; U_a] h_t: the new slot's fields, and its own score.
+        float y[ROWS];
+        matrix.times(pos, shared_h, y);
+        const float key = prescale(y[GATES + 1]);
+        const float score = weight * half_one_minus_tanh(query, key);
+#pragma unroll
+        for (int k = 0; k < SLOTS_PER_LANE; ++k)
+            part[k][0] = pos.unit_lane + LANES_PER_UNIT * k == slot ? score : part[k][0];
+        if (slot >= 0)
+#pragma unroll
+            for (int r = 0; r < FIELDS; ++r)
+                if (r % LANES_PER_UNIT == pos.unit_lane)
+                    memory(r, slot, pos.block_unit) =
+                        r <= GATES ? y[r <= GATES ? r : 0] : (r == VALUE ? h_t : key);
+
+        // Logits: sums over all units. Its barriers also end every block's reads of shared_h, so
+        // that the next step may store into it.
+        const float logit = -2.f * sum_over_units(pos, part, sum_scratch);
+
+        // Softmax over the slots (lane i has slot i), and the mixtures of V h_i, W_a h_i and h_i.
+        // The lanes of a unit share its slots.
+        const bool filled = table.state >= 0;
+        const int largest = warp_max(sortable(filled ? logit : NEGATIVE_INFINITY));
+        const float exponential = filled ? expf(logit - from_sortable(largest)) : 0.f;
+        float total = 0.f, mixed[GATES + 2] = {};
+#pragma unroll
+        for (int k = 0; k < SLOTS_PER_LANE; ++k) {
+            const float slot_exponential = shuffle(exponential, pos.unit_lane + LANES_PER_UNIT * k);
+            total += slot_exponential;
+#pragma unroll
+            for (int r = 0; r < GATES + 2; ++r)
+                mixed[r] += slot_exponential *
+                            memory(r, pos.unit_lane + LANES_PER_UNIT * k, pos.block_unit);
+        }
+        total = sum_over_unit_lanes(total);
+        const float scale = total > 0.f ? reciprocal(total) : 0.f;  // no slot at all: c = 0
+
+        // u = [V; W_a] s_t for the next step, and s_t.
+#pragma unroll
+        for (int r = 0; r <= GATES; ++r)
+            u[r] = MIX * (y[r] + scale * sum_over_unit_lanes(mixed[r]));
+        const float s_t = MIX * (h_t + scale * sum_over_unit_lanes(mixed[VALUE]));
+
+        // Relevance grows by the attention received.
+        const float alpha = exponential * scale;
+        if (lane < BUFFER || REFRESH) table.relevance += alpha;
+        if (SAVE && writes_slots) {
+            const long long row = ((long long)t * B + pos.sequence) * SLOTS + lane;
+            slots[row] = table.state;
+            attention[row] = alpha;
+        }
+        if (writes) s[offset] = s_t;
+    }
+
+    // The final memory. What was carried in is copied, so that it stays as it is however often it
+    // is carried on; an empty slot keeps what it held.
+    sync_warp();
+#pragma unroll
+    for (int k = 0; k < SLOTS_PER_LANE; ++k) {
+        const int slot = pos.unit_lane + LANES_PER_UNIT * k;
+        const int state = shuffle(table.state, slot);
+        if (slot >= SLOTS || !in_range) continue;
+        const long long at = (first_slot + slot) * n + unit;
+        const long long source = (first_slot + (state < 0 ? slot : state)) * n + unit;
+        if (state >= SLOTS) {
+            values_T[at] = memory(VALUE, slot, pos.block_unit);
+            keys_T[at] = undo_prescale(memory(KEY, slot, pos.block_unit));
+        } else {
+            values_T[at] = values0 ? values0[source] : 0.f;
+            keys_T[at] = keys0 ? keys0[source] : 0.f;
+        }
+    }
+    if (writes_slots) {
+        const int state = table.state;
+        slots_T[first_slot + lane] = state;
+        relevance_T[first_slot + lane] = table.relevance;
+        if (state >= SLOTS)
+            origin_T[first_slot + lane] = clock + (state - SLOTS);
+        else
+            origin_T[first_slot + lane] = state < 0 ? -1 : origin0[first_slot + state];
+    }
+
+    // The final cell state; zeros past the sequence's length.
+    if (GATES == 4 && writes) c_T[first] = c_t;
+    for (int t = steps; t < T; ++t, offset += step_stride) {
+        if (writes) {
+            h[offset] = s[offset] = 0.f;
+            if (SAVE && GATES == 4)
+                for (int r = 0; r < 5; ++r) activations[(offset - unit) * 5 + r * n + unit] = 0.f;
+        }
+        if (SAVE && writes_slots) {
+            slots[((long long)t * B + pos.sequence) * SLOTS + lane] = -1;
+            attention[((long long)t * B + pos.sequence) * SLOTS + lane] = 0.f;
         }
     }
     sync_cluster();  // no block ends before the others are done with its shared memory

@@ -1,18 +1,16 @@
 // How one recurrence is laid out over the threads of a cluster (cells, screened, sab).
 //
-// One cluster runs SEQUENCES sequences. The weights never leave the registers. Every unit of the
-// state has ROWS rows of weights over PADDED_N inputs; a lane holds UNITS_PER_LANE units x ROWS
-// rows x 16 columns. The LANES_PER_ROW lanes that share rows sum their parts by reduce_scatter:
-// each exchange halves the units that a lane works on, until every lane has one unit and
-// LANES_PER_UNIT neighbouring lanes have the same one. These lanes then share the work on it.
+// One cluster runs one sequence. The weights never leave the registers. Every unit of the state has
+// ROWS rows of weights over PADDED_N inputs; a lane holds UNITS_PER_LANE units x ROWS rows x 16
+// columns. The LANES_PER_ROW lanes that share rows sum their parts by reduce_scatter: each exchange
+// halves the units that a lane works on, until every lane has one unit and LANES_PER_UNIT
+// neighbouring lanes have the same one. These lanes then share the work on it.
 //
 // Sizes that the host passes (layout.Tile.defines, compiler.launch):
 //   PADDED_N        the hidden size n rounded up to 64, 128, 256 or 512; weights beyond n are zero
 //   CLUSTER_BLOCKS  thread blocks per cluster
-//   SEQUENCES       sequences that a cluster runs side by side
 //   UNITS_PER_LANE  units whose weights one lane holds
 //   ROWS            rows of weights per unit
-//   BF16_WEIGHTS    bfloat16 holds every weight exactly: a register holds two
 //   THREADS, SHARED_FLOATS  of a block
 #pragma once
 #include "reduce.cuh"
@@ -30,7 +28,7 @@ static_assert(32 * WARPS == THREADS, "the kernel and its launch disagree on the 
 struct ThreadPosition {
     int lane, warp;
     int rank;  // of its block in the cluster
-    int sequence;  // batch index of the cluster's first one
+    int sequence;  // batch index
     int unit;  // of the state; one of LANES_PER_UNIT lanes that have it
     int unit_lane;  // which of them
     int block_unit;  // the unit's index within the block
@@ -42,18 +40,13 @@ DEVICE ThreadPosition thread_position() {
     pos.lane = threadIdx.x % 32;
     pos.warp = threadIdx.x / 32;
     pos.rank = blockIdx.x % CLUSTER_BLOCKS;
-    pos.sequence = blockIdx.x / CLUSTER_BLOCKS * SEQUENCES;
+    pos.sequence = blockIdx.x / CLUSTER_BLOCKS;
     pos.unit_lane = pos.lane % LANES_PER_UNIT;
     pos.row_lane = pos.lane % LANES_PER_ROW;
     pos.block_unit = pos.warp * UNITS_PER_WARP + pos.lane / LANES_PER_UNIT;
     pos.unit = pos.rank * UNITS_PER_BLOCK + pos.block_unit;
     return pos;
 }
-
-// The last cluster may have room for more sequences than the batch has left, and a sequence may be
-// shorter than the others of its cluster: there, it has no part in a step but its barriers.
-DEVICE bool past_batch(int index, int B) { return SEQUENCES > 1 && index >= B; }
-DEVICE bool past_end(int t, int steps) { return SEQUENCES > 1 && t >= steps; }
 
 // The first of the UNITS_PER_LANE units, and the 16 inputs, whose weights this lane holds.
 DEVICE int first_unit(const ThreadPosition& pos) {
@@ -64,29 +57,9 @@ DEVICE int input_index(const ThreadPosition& pos, int i) {
     return 4 * (pos.row_lane + LANES_PER_ROW * (i / 4)) + i % 4;
 }
 
-// This lane's 16 columns of a row of weights, in registers.
-struct Weights {
-#if BF16_WEIGHTS
-    unsigned pairs[8] = {};  // bfloat16 is the upper half of a float: the even weights below
-
-    DEVICE void set(int i, float x) {
-        const unsigned bits = (unsigned)float_bits(x);
-        pairs[i / 2] |= i % 2 ? bits & 0xffff0000u : bits >> 16;
-    }
-    DEVICE float operator[](int i) const {
-        return i % 2 ? upper_bf16(pairs[i / 2]) : lower_bf16(pairs[i / 2]);
-    }
-#else
-    float columns[16];
-
-    DEVICE void set(int i, float x) { columns[i] = x; }
-    DEVICE float operator[](int i) const { return columns[i]; }
-#endif
-};
-
 // y[r] = sum_k W[r, unit, k] x[k]; x (PADDED_N) in shared memory.
 struct WeightRows {
-    Weights w[UNITS_PER_LANE][ROWS];
+    float w[UNITS_PER_LANE][ROWS][16];
 
     // Matrix r (n, n), row-major.
     DEVICE void load(const ThreadPosition& pos, int r, const float* matrix, int n) {
@@ -97,7 +70,7 @@ struct WeightRows {
                 const int row = first_unit(pos) + j;
                 const int column = input_index(pos, i);
                 const bool inside = row < n && column < n;
-                w[j][r].set(i, inside ? matrix[(long long)row * n + column] : 0.f);
+                w[j][r][i] = inside ? matrix[(long long)row * n + column] : 0.f;
             }
     }
 
@@ -126,7 +99,7 @@ struct WeightRows {
 // y = sum_{r, k} W[r, k, unit] x[r, k], the transposed product; x (ROWS, PADDED_N) in shared
 // memory.
 struct WeightColumns {
-    Weights w[UNITS_PER_LANE][ROWS];
+    float w[UNITS_PER_LANE][ROWS][16];
 
     // Matrix r (n, n), row-major.
     DEVICE void load(const ThreadPosition& pos, int r, const float* matrix, int n) {
@@ -137,7 +110,7 @@ struct WeightColumns {
                 const int column = first_unit(pos) + j;
                 const int row = input_index(pos, i);
                 const bool inside = row < n && column < n;
-                w[j][r].set(i, inside ? matrix[(long long)row * n + column] : 0.f);
+                w[j][r][i] = inside ? matrix[(long long)row * n + column] : 0.f;
             }
     }
 
