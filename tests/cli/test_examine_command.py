@@ -336,9 +336,10 @@ def test_fail_if_asks_for_the_status_of_the_figure(here, capsys, condition, code
     assert ("estimated, not certified" in capsys.readouterr().err) == (code == 4)
 
 
-def test_fail_if_on_a_scope_that_does_not_apply(here, capsys):
+@pytest.mark.parametrize("figure", ["attention.mean_lag", "mean_lag"])
+def test_fail_if_on_a_scope_that_does_not_apply(here, capsys, figure):
     arguments = ["GRU", "--with", "hidden_size=4", "--scopes", "attention", "--out", "o"]
-    assert main(["examine", *arguments, "--fail-if", "attention.mean_lag<1", *SMALL]) == 4
+    assert main(["examine", *arguments, "--fail-if", f"{figure}<1", *SMALL]) == 4
     assert "does not apply" in capsys.readouterr().err
 
 

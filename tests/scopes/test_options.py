@@ -21,6 +21,10 @@ from mnemoscope.systems import CatMap
         ("smoothness", "lengths", 0, 1),
         ("smoothness", "probes", True, 1),
         ("lyapunov", "sequences", 0, 1),
+        ("lyapunov", "steps", 10.5, 1),
+        ("lyapunov", "discard", -1, 0),
+        ("lyapunov", "exponents", 2.5, 1),
+        ("truncation", "updates", 0, 1),
         ("truncation", "windows", 1, 2),
         ("paths", "hops", 0, 1),
         ("paths", "steps", 1, 2),
@@ -34,6 +38,15 @@ def test_a_count_that_is_too_small_is_refused(scope, option, value, least):
     model = RelRNN(2, 3, buffer=2, relevant=1) if scope == "paths" else LSTM(2, 3)
     with pytest.raises(MnemoscopeError, match=f"^{option} must be a whole number of at least {least}; got {value!r}$"):
         SCOPES[scope].measure(model, torch.randn(4, 2, 2), **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("scope", "option", "value"),
+    [("recurrence", "tolerance", -1), ("truncation", "rate", -1), ("truncation", "error", "1")],
+)
+def test_a_number_that_makes_no_sense_is_refused(scope, option, value):
+    with pytest.raises(MnemoscopeError, match=f"^{option} must .*; got {value!r}$"):
+        SCOPES[scope].measure(LSTM(2, 3), torch.randn(4, 2, 2), **{option: value})
 
 
 def test_the_factor_of_stable_weights_is_checked():

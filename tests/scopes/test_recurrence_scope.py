@@ -117,10 +117,11 @@ def test_forgotten_batch_first_is_found_by_the_targets():
     assert found.labels["kind"] == "runs over the batch"
 
 
+@pytest.mark.parametrize("others", [[], ["recurrence"]])
 @pytest.mark.parametrize("model", [nn.LSTM(3, 5), lambda x: x.cumsum(1) - x.mean(0)])
-def test_mixed_sequences_are_not_looked_at_side_by_side(model):
+def test_mixed_sequences_are_not_looked_at_side_by_side(model, others):
     """Rows of a run look at different output steps: of mixed sequences, one's lags would be those of others."""
-    found = examine(model, torch.randn(6, 9, 3), batch_first=True, scopes=["recurrence", "horizon", "separation"])
+    found = examine(model, torch.randn(6, 9, 3), batch_first=True, scopes=[*others, "horizon", "separation"])
     for scope in ("horizon", "separation"):
         assert found[scope].status == "not applicable"
         assert "what is seen of one sequence is partly that of others" in found[scope].why

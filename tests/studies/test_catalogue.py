@@ -13,6 +13,7 @@ from mnemoscope.report import Chart, Panels
 from mnemoscope.studies import PAPERS, SCALES, Done, load, read_record
 from mnemoscope.studies._pages import current_record
 from mnemoscope.studies._record import ScaleResult, SeedResult
+from mnemoscope.studies._reproduce import _charts
 from mnemoscope.studies.summary import _verdict, summary, verdicts
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +74,13 @@ def test_charts_can_be_asked_for_before_all_jobs_have_ended(name):
     for scale in SCALES:
         with contextlib.suppress(KeyError):
             assert all(isinstance(chart, Chart | Panels) for chart in STUDIES[name].charts(scale, [Done(0)]))
+
+
+def test_charts_without_a_mark_are_not_drawn():
+    study = STUDIES["kerg/table5"]
+    (empty,) = [chart for chart in study.charts("full", [Done(0)]) if isinstance(chart, Chart)]
+    assert not empty.marks
+    assert _charts(study, "full", [Done(0)], False) == []
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -80,6 +80,10 @@ class Condition:
                 return finding.sentence.rstrip(".")
         elif scope in SCOPES:
             return f"{scope} was not measured"
+        for finding in examination:
+            if self.name in _documented(finding.scope):
+                without = f"{finding.scope} has no {self.name} of this model"
+                return without if finding.has_result else finding.sentence.rstrip(".")
         known = sorted({f"{finding.scope}.{key}" for finding in examination for key in finding.figures})
         raise MnemoscopeError(f"fail-if: there is no figure {self.name!r}; there are {', '.join(known) or 'none'}")
 

@@ -68,8 +68,10 @@ def lyapunov(
     check_count("sequences", sequences)
     if steps is None:
         steps = subject.steps
+    check_count("steps", steps)
     if discard is None:
         discard = steps // 10
+    check_count("discard", discard, 0)
     if not 0 <= discard <= steps - 2:
         raise MnemoscopeError(
             f"discard must be at least 0, with at least 2 more steps; got steps={steps}, discard={discard}"
@@ -78,6 +80,7 @@ def lyapunov(
     count = exponents
     if count is None:
         count = size if size <= SMALL else 16
+    check_count("exponents", count)
     if not 1 <= count <= size:
         raise MnemoscopeError(f"exponents must lie between 1 and the state's size {size}; got {exponents!r}")
     x = subject.recurrence_inputs[:, :sequences]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -88,8 +89,11 @@ def truncation(
     """
     subject.check_steps(2)
     check_count("windows", windows, 2)
-    if not 0 < error < 1:
+    check_count("updates", updates)
+    if not (isinstance(error, numbers.Real) and 0 < error < 1):
         raise MnemoscopeError(f"error must lie between 0 and 1; got {error!r}")
+    if not (isinstance(rate, numbers.Real) and rate > 0):
+        raise MnemoscopeError(f"rate must be above 0; got {rate!r}")
     subject.check_finite_outputs()
     lengths = np.unique(np.geomspace(1, subject.steps, windows).round().astype(int))
     bounds = truncation_bounds(subject)

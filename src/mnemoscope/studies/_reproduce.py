@@ -326,9 +326,17 @@ def _charts(study: Study, scale: Scale, done: Sequence[Done], is_complete: bool)
     """The charts over all seeds; where a run diverged at once that a chart needs, over the others."""
 
     def drawn(seeds: Sequence[Done]) -> list[Chart | Panels]:
-        return _tolerant(lambda: list(study.charts(scale, seeds)) if seeds else [], [], is_complete)
+        charts: list[Chart | Panels] = _tolerant(
+            lambda: list(study.charts(scale, seeds)) if seeds else [], [], is_complete
+        )
+        return [chart for chart in charts if _shows_something(chart)]
 
     return drawn(done) or drawn([one for one in done if not any(result.diverged_at_once for result in one.values())])
+
+
+def _shows_something(chart: Chart | Panels) -> bool:
+    """True if there is a mark in it: of a study's first jobs a chart may have nothing to show."""
+    return any(one.marks for one in chart.charts) if isinstance(chart, Panels) else bool(chart.marks)
 
 
 def _worse(result: ScaleResult, recorded: ScaleResult | Verdict | None) -> tuple[str, ...]:

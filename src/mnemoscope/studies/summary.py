@@ -37,7 +37,8 @@ mnemoscope report studies                  # the pages again, without running an
 
 A study is one table, figure or claim. Of each claim, over the seeds: *reproduced* if it holds for all, *partly (2 of
 3)*, *contradicted* if for none, *open* if it was not run or cannot be told. A study is reproduced if all of its
-headline claims are, contradicted if one is. The quick version never speaks for the paper's size. A run that diverged
+headline claims are, contradicted if one is, else partly: in so many cases, each a claim of a seed; an open claim is one
+that does not hold yet. The quick version never speaks for the paper's size. A run that diverged
 or did not get there in time is not left out: it counts as a guess, or as infinitely many frames. *As printed* is
 meant to the letter: where a statement holds only as corrected, be it for a misprinted sign or for a wrong theorem,
 the study is contradicted as printed and reproduced as corrected, and its errata say which it is. A drawing is

@@ -97,7 +97,7 @@ def examine(
     partial = False
     try:
         for scope in chosen:
-            why = _sequences_mixed(scope, findings)
+            why = _sequences_mixed(findings, subject) if scope.name in SIDE_BY_SIDE else ""
             if why:
                 findings[scope.name] = scope.with_texts(not_applicable(scope.name, f"{subject.name} {why}"))
             else:
@@ -132,11 +132,10 @@ def _depends_on_mode(module: nn.Module) -> bool:
     return isinstance(rate, float) and rate > 0
 
 
-def _sequences_mixed(scope: Scope, findings: dict[str, Finding]) -> str:
-    """Return why a scope that looks at sequences side by side cannot, by what `recurrence` found; empty if it can."""
-    if scope.name not in SIDE_BY_SIDE or "recurrence" not in findings:
-        return ""
-    labels = findings["recurrence"].labels
+def _sequences_mixed(findings: dict[str, Finding], subject: Subject) -> str:
+    """Return why sequences cannot be looked at side by side, by what `recurrence` finds; empty if they can."""
+    recurrence = findings.get("recurrence") or _measure(SCOPES["recurrence"], subject, {})
+    labels = recurrence.labels
     kind = labels.get("kind_when_repeated", labels.get("kind"))
     return f"{kind}: what is seen of one sequence is partly that of others" if kind in MIXING else ""
 

@@ -110,7 +110,7 @@ def _surprise(quick: Cells, full: Cells) -> str:
     frames = [cell_words(full.value(("L = 50, frames", model))) for model in ("RelLSTM", "LSTM")]
     return (
         "Gradients that return through attention are worth most where nothing else is in the way: to remember a cue "
-        f"for 50 steps took a RelLSTM {frames[0]} frames, an LSTM with as many parameters {frames[1]}."
+        f"for 50 steps took a RelLSTM {frames[0]} frames, an LSTM with as many parameters {frames[1]}, in the median."
     )
 
 
