@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +14,12 @@ import pytest
 import torch
 from table import BATCH, HIDDEN, INPUT, TIME
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 import mnemoscope
 from mnemoscope.layers import AttentiveState, CarryingTensor, _memory_layer
-from mnemoscope.recurrence import leaves
+from mnemoscope.recurrence import leaves, map_state
 
 LAYERS = [mnemoscope.RelLSTM, mnemoscope.MemLSTM, mnemoscope.SAB, mnemoscope.RelRNN, mnemoscope.MemRNN]
 every_layer = pytest.mark.parametrize("kind", LAYERS)
@@ -322,6 +325,51 @@ def test_compiled_layer_takes_and_gives_states(kind: type) -> None:
     expected, final = layer(x, mnemoscope.detach(layer(x)[1]))
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(layer(x, state)[0], layer(x, final)[0])
+
+
+@pytest.mark.parametrize("kind", [mnemoscope.RelLSTM, mnemoscope.RelRNN])
+@torch.no_grad()
+def test_compiled_function_ends_an_episode(kind: type) -> None:
+    """A write into h inside a compiled function empties the memory, there and for the next call."""
+    layer, x = make(kind)
+
+    def end_first_episode(x: Tensor, state: Any) -> Tensor:
+        h = state[0] if isinstance(state, tuple) else state
+        h[:, [0]] = 0
+        return layer(x, state)[0]
+
+    eager, compiled = layer(x)[1], layer(x)[1]
+    expected = end_first_episode(x, eager)
+    found = torch.compile(end_first_episode, backend="eager")(x, compiled)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(layer(x, compiled)[0], layer(x, eager)[0])
+
+
+@pytest.mark.parametrize("transform", ["grad", "jacrev", "fake"])
+def test_a_state_outlives_a_transform_that_looked_at_it(transform: str) -> None:
+    layer, x = make(mnemoscope.RelRNN)
+    with torch.no_grad():
+        state = layer(x)[1]
+        expected = layer(x, map_state(torch.clone, layer(x)[1]))[0]
+    if transform == "grad":
+        torch.func.grad(lambda x: layer(x, state)[0].sum())(x)
+    elif transform == "jacrev":
+        torch.func.jacrev(lambda x: layer(x, state)[0])(x)
+    else:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            layer(x, state)
+    torch.testing.assert_close(layer(x, state)[0], expected)
+
+
+def test_a_state_does_not_keep_its_layer_alive() -> None:
+    layer, x = make(mnemoscope.RelRNN)
+    with torch.no_grad():
+        state = layer(x)[1]
+    alive = weakref.ref(layer)
+    del layer
+    gc.collect()
+    assert alive() is None
+    assert state.memory.values.shape[0] == 1
 
 
 class Classifier(nn.Module):

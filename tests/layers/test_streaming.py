@@ -372,8 +372,26 @@ def test_a_write_into_a_state_is_seen_by_the_next_call(name: str, part: str, num
         assert torch.equal(found, layer(x, written)[0])
 
 
+ONE_STEP = ["RNN", "LSTM", "GRU", "GORU", "RAC", "RelRNN", "RelLSTM", "MemRNN", "SAB"]
+
+
+@pytest.mark.parametrize("name", ONE_STEP)
+def test_a_write_into_the_state_of_one_step_leaves_its_backward_pass_alone(name: str) -> None:
+    layer, x = getattr(layers, name)(3, 4), torch.randn(1, 2, 3)
+
+    def gradients(write: bool) -> tuple[torch.Tensor, ...]:
+        output, state = layer(x)
+        if write:
+            h = state[0] if isinstance(state, tuple) else state
+            h[:, [0]] = 0  # an episode ends
+        return torch.autograd.grad(output.square().sum(), list(layer.parameters()), allow_unused=True)
+
+    for found, expected in zip(gradients(True), gradients(False), strict=True):
+        assert (found is None and expected is None) or torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("grad", [True, False])
-@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU", "GORU", "RAC", "RelRNN", "RelLSTM", "MemRNN", "SAB"])
+@pytest.mark.parametrize("name", ONE_STEP)
 def test_a_write_into_the_output_of_one_step_does_not_change_the_state(name: str, grad: bool) -> None:
     layer, x = getattr(layers, name)(3, 4), torch.randn(1, 2, 3)
     with torch.set_grad_enabled(grad):

@@ -25,8 +25,10 @@ CPU = torch.device("cpu")
 def test_types_of_a_precision(precision, weights, inputs, created):
     placement = Placement(precision, CPU)
     model = nn.Linear(2, 2)
+    model.register_buffer("frequencies", torch.tensor([1 + 2j]))
     placement.move_model(model)
     assert model.weight.dtype == weights
+    assert model.frequencies.tolist() == [1 + 2j]
     batch = placement.move_batch(Batch(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)))
     assert (batch.inputs.dtype, batch.targets.dtype) == (inputs, torch.long)
     with placement.computing():

@@ -91,11 +91,13 @@ def needs_grad(*tensors: Tensor | None) -> bool:
 def last_valid_state(states: Tensor, first: Tensor | None, lengths: Tensor | None) -> Tensor:
     """Return the last state of each row (B, n); states (T, B, n), `first` (B, n) is the one before them, None is 0.
 
-    It is a copy, so that writing to the outputs does not change it; after a single step, the one output itself.
+    It is a copy: writing to the outputs does not change it, nor does writing to it change what a backward pass reads.
+    After a single step without gradients, it is the one output itself.
     """
     if lengths is None:
-        single = not torch.jit.is_tracing() and states.shape[0] == 1  # a trace is for sequences of any length
-        return states[0] if single else states[-1].clone()
+        if states.requires_grad or torch.jit.is_tracing():  # a trace is for sequences of any length
+            return states[-1].clone()
+        return states[0] if states.shape[0] == 1 else states[-1].clone()
     last = (lengths.clamp(1, len(states)) - 1).view(1, -1, 1).expand(1, *states.shape[1:])
     before = states.new_zeros(()) if first is None else first
     return torch.where((lengths > 0)[:, None], states.gather(0, last).squeeze(0), before)

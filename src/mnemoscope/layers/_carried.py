@@ -7,6 +7,7 @@ and index these tensors one by one.
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers._memory import Memory, reset_memory
 from mnemoscope.recurrence import begin_rows, describe
-from mnemoscope.torch_internals import outside_dispatch_modes, version
+from mnemoscope.torch_internals import dispatches_plainly, outside_dispatch_modes, version
 
 Rule: TypeAlias = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """What one operation does to a memory: from the function and its arguments to its result, None for a plain one."""
@@ -91,13 +92,13 @@ class Unstacked(NamedTuple):
     Most users look at h and c alone: s and the memory are stacked, and differentiated through, when they are asked for.
 
     Attributes:
-        layer: the layer.
+        layer: refers to the layer, which a state must not keep alive.
         state: its state, with plain tensors.
         c: an LSTM's c as the user got it; a view of the state's.
         differentiated: whether gradients were enabled in the call that made it.
     """
 
-    layer: Any
+    layer: weakref.ref[Any]
     state: AttentiveState
     c: Tensor | None
     differentiated: bool
@@ -143,8 +144,8 @@ class CarryingTensor(Tensor):
 
     @s.setter
     def s(self, s: Tensor) -> None:
-        self._stacked("_memory")
-        self._s = s
+        memory = self._stacked("_memory")
+        self._s, self._memory, self.unstacked = s, memory, None
 
     @property
     def memory(self) -> Memory:
@@ -152,15 +153,16 @@ class CarryingTensor(Tensor):
 
     @memory.setter
     def memory(self, memory: Memory) -> None:
-        self._stacked("_s")
-        self._memory = memory
+        s = self._stacked("_s")
+        self._s, self._memory, self.unstacked = s, memory, None
 
     def _stacked(self, name: str) -> Any:
         """Return s or the memory, once it is made of the layer's own state."""
         if self.unstacked is None:
             return getattr(self, name)
         s, memory = self.unstacked.stack()
-        if torch.compiler.is_compiling():  # which cannot write to the arguments of a graph
+        # A graph that is compiled cannot write to its arguments, and what a transform or a mode makes ends with it.
+        if torch.compiler.is_compiling() or not dispatches_plainly():
             return s if name == "_s" else memory
         self._s, self._memory, self.unstacked = s, memory, None
         return getattr(self, name)
@@ -257,7 +259,7 @@ def present_unstacked(layer: Any, state: AttentiveState) -> Any:
     """Return what `present_state` would of a layer that is no stack; s and the memory are stacked when asked for."""
     h, *c = [t.unsqueeze(0) for t in state]
     carrier = _carrier(h, state.memory_layout)
-    carrier.unstacked = Unstacked(layer, state, c[0] if c else None, torch.is_grad_enabled())
+    carrier.unstacked = Unstacked(weakref.ref(layer), state, c[0] if c else None, torch.is_grad_enabled())
     return AttentiveState((carrier, *c)) if c else carrier
 
 

@@ -131,8 +131,11 @@ class MemoryLayer(Layer):
     def _first_states(
         self, state: State | None, weights: list[Weights], x: Tensor, order: Tensor | None
     ) -> list[State | None]:
-        before = None if order is not None or torch.is_grad_enabled() else self._unstacked(state, x)
-        return super()._first_states(state, weights, x, order) if before is None else [before]
+        if order is None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            before = self._unstacked(state, x)
+            if before is not None:
+                return [before]
+        return super()._first_states(state, weights, x, order)
 
     def _unstacked(self, state: State | None, x: Tensor) -> AttentiveState | None:
         """Return the layer's own state of a caller's that it made itself and nobody has looked into; else None."""
@@ -140,7 +143,7 @@ class MemoryLayer(Layer):
         if not isinstance(carrier, CarryingTensor) or carrier.unstacked is None or not carrier.is_current:
             return None
         layer, mine, c, _ = carrier.unstacked
-        if layer is not self or (c is not None and (not isinstance(state, AttentiveState) or state[1] is not c)):
+        if layer() is not self or (c is not None and (not isinstance(state, AttentiveState) or state[1] is not c)):
             return None
         # What `check_state` would look at: the other tensors were made beside s.
         s = mine.s

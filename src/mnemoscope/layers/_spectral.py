@@ -2,7 +2,8 @@
 
 A GPU's singular value decomposition of a matrix of 256 rows takes longer than a hundred updates of the network that it
 belongs to. About seventy products of matrices do the same, for matrices that are not far outside. The host does not
-wait for them: it goes on to the next update.
+wait for them: it goes on to the next update. They are made in float64, and of a matrix inside, too, which would have to
+be waited for to know.
 """
 
 from __future__ import annotations

@@ -36,7 +36,11 @@ class Placement:
 
     def move_model(self, model: nn.Module) -> None:
         """Move the model to the device and convert its weights, in place."""
-        model.to(device=self.device, dtype=self._weights)
+        model.to(self.device)
+        if self._weights is torch.float64:  # not by `to`, which would drop the imaginary part of complex weights
+            model.double()
+        elif self._weights is torch.bfloat16:
+            model.bfloat16()
 
     def move_batch(self, batch: Batch) -> Batch:
         """Return a batch on the device, its floating-point tensors in the type of inputs."""
