@@ -17,7 +17,7 @@ import mnemoscope
 from mnemoscope import MnemoscopeError, kernels, layers
 from mnemoscope.kernels._cpu.library import available
 from mnemoscope.layers import _streaming
-from mnemoscope.recurrence import State, leaves, map_state
+from mnemoscope.recurrence import State, leaves
 
 pytestmark = pytest.mark.skipif(not available(torch.float32), reason="no compiled CPU kernels here")
 
@@ -345,58 +345,3 @@ def test_a_state_is_differentiated_as_it_was_made(name: str) -> None:
     with torch.inference_mode():
         state = layer(x)[1]
     assert carrier_of(state).s.is_inference()
-
-
-@pytest.mark.filterwarnings("ignore:.*without its memory")
-@pytest.mark.parametrize("num_layers", [1, 2])
-@pytest.mark.parametrize("part", ["h", "c", "s", "values", "relevance"])
-@pytest.mark.parametrize("name", ["RelRNN", "RelLSTM", "MemLSTM"])
-def test_a_write_into_a_state_is_seen_by_the_next_call(name: str, part: str, num_layers: int) -> None:
-    """As by a state that was made of the written tensors."""
-    layer, x = getattr(layers, name)(3, 5, num_layers=num_layers), torch.randn(6, 2, 3)
-    if part == "c" and "c" not in layer.state_names:
-        pytest.skip("it has no c")
-    with torch.no_grad():
-        state = layer(x)[1]
-        h, *c = state if isinstance(state, tuple) else (state,)
-        if part in ("h", "c"):
-            (h if part == "h" else c[0]).zero_()
-        else:
-            {"s": h.s, **h.memory._asdict()}[part].zero_()
-        found = layer(x, state)[0]
-        if part == "h":  # its memory is not that of this h any more
-            alone = h.plain.clone()
-            written = (alone, *c) if c else alone
-        else:
-            written = map_state(torch.clone, state)
-        assert torch.equal(found, layer(x, written)[0])
-
-
-ONE_STEP = ["RNN", "LSTM", "GRU", "GORU", "RAC", "RelRNN", "RelLSTM", "MemRNN", "SAB"]
-
-
-@pytest.mark.parametrize("name", ONE_STEP)
-def test_a_write_into_the_state_of_one_step_leaves_its_backward_pass_alone(name: str) -> None:
-    layer, x = getattr(layers, name)(3, 4), torch.randn(1, 2, 3)
-
-    def gradients(write: bool) -> tuple[torch.Tensor, ...]:
-        output, state = layer(x)
-        if write:
-            h = state[0] if isinstance(state, tuple) else state
-            h[:, [0]] = 0  # an episode ends
-        return torch.autograd.grad(output.square().sum(), list(layer.parameters()), allow_unused=True)
-
-    for found, expected in zip(gradients(True), gradients(False), strict=True):
-        assert (found is None and expected is None) or torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("grad", [True, False])
-@pytest.mark.parametrize("name", ONE_STEP)
-def test_a_write_into_the_output_of_one_step_does_not_change_the_state(name: str, grad: bool) -> None:
-    layer, x = getattr(layers, name)(3, 4), torch.randn(1, 2, 3)
-    with torch.set_grad_enabled(grad):
-        output, state = layer(x)
-        before = [t.detach().clone() for t in leaves(state)]
-        output.mul_(2)
-        assert all(torch.equal(t, first) for t, first in zip(leaves(state), before, strict=True))
-        assert layer(x, state)[0].shape == output.shape

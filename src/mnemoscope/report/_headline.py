@@ -96,7 +96,7 @@ class HeadlineParts(NamedTuple):
 
 
 def alarms(examinations: Mapping[str, Examination]) -> list[Alarm]:
-    """Return an alarm for every model whose recurrence is broken, the worst first."""
+    """Return what a page warns of at its top: every model whose recurrence is broken, the worst first."""
     ranked = []
     for name, examination in examinations.items():
         finding = examination.findings.get("recurrence")
