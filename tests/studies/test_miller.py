@@ -112,6 +112,9 @@ def test_claims_about_language_models_turn_with_the_numbers() -> None:
     worse = {**perplexities, ("stable", "test perplexity"): 155.0}
     assert holds("miller/claim-stable", "the two perplexities", worse, "full") is False
     assert holds("miller/claim-stable", "the two perplexities", perplexities, "quick") is None
+    surprise: Any = choose(["miller/claim-stable"])[0].surprise
+    assert "by -2.2 %, in the paper by -2.2 %" in surprise(Cells({}), Cells(perplexities))
+    assert "+0.0 % and +8.0 %" in surprise(Cells({}), Cells(worse))
     gaps = {(f"{k}, 2000 words", "LSTM"): value for k, value in ((5, 0.3), (15, 0.1), (35, 0.03))}
     assert holds("miller/fig3", "LSTM: longer windows", gaps) is True
     assert holds("miller/fig3", "LSTM: longer windows", {**gaps, ("15, 2000 words", "LSTM"): 0.4}) is False

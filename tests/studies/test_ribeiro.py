@@ -195,7 +195,16 @@ def test_figures_of_words(tmp_path):
 
 @pytest.mark.parametrize(
     ("loss", "smooth"),
-    [([7.0, 5.0, 4.5, 4.4], True), ([7.6, 9.0, 20.0, 50.0], False), ([7.0, 4.0, 4.05, 9.0], False), ([7.6], False)],
+    [
+        ([7.0, 5.0, 4.5, 4.4], True),
+        ([7.0, 5.0, 5.05, 5.1, 5.08, 5.09, 4.9], True),  # it rises as often as it falls, by little
+        ([7.0, 6.95, 7.0, 6.93, 7.0, 6.9], False),
+        ([7.6, 9.0, 20.0, 50.0], False),
+        ([7.0, 4.0, 4.05, 9.0], False),
+        ([7.0, float("nan"), 4.0], False),
+        ([float("nan"), 5.0, 4.0], False),
+        ([7.6], False),
+    ],
 )
 def test_a_loss_that_rises_is_not_smooth(loss, smooth):
     class Losses(FakeRun):
@@ -206,6 +215,17 @@ def test_a_loss_that_rises_is_not_smooth(loss, smooth):
     done = Done(0, [("run", Losses(0, 0)), ("test", Found(perplexity=1e9))])
     claims = judge_claims(study.claims, "quick", {0: Cells(study.cells("quick", done))})
     assert (judge_study(claims).word == "reproduced") is smooth
+
+
+def test_the_word_models_surprise_has_its_numbers_from_the_cells():
+    surprise = STUDIES["ribeiro/fig6a"].surprise
+    cells = {(row, _fig6a.APERIODIC): share for row, share in ((_fig6a.BETWEEN, 0.25), (_fig6a.TRAINED, 0.5))}
+    cells[_fig6a.TRAINED, _fig6a.LAST] = 0.007
+    said = surprise(Cells({}), Cells(cells))
+    assert "25 %" in said
+    assert "50 %" in said
+    assert "0.007" in said
+    assert surprise(Cells({}), Cells(cells | {(_fig6a.BETWEEN, _fig6a.APERIODIC): 0.0})) == ""
 
 
 @pytest.mark.parametrize("name", STUDIES)
