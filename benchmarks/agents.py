@@ -22,6 +22,8 @@ from mnemoscope.sweeps import Ending, Job, LocalEngine, SweepProgress, run_jobs
 
 FULL: Scale = "full"
 STUDIES = ("kerg/tmaze", "kerg/table4-memory", "kerg/table4")
+TABLE4_AGENTS = {"RelLSTM": 1, "memoryless": 2, "random": 2, "MemLSTM": 3, "LSTM": 4, "GRU": 4}
+LONGEST_FIRST = (*("GoToObject-6x6-N2", "RedBlueDoors-6x6", "MemoryS7", "GoToDoor-5x5", "Fetch-5x5-N2", "DoorKey-5x5"),)
 Point = tuple[str, Any, int]  # a study, a key of its jobs, a seed
 
 
@@ -30,24 +32,30 @@ def find(name: str) -> Study:
     return next(study for study in choose([name]) if study.id == name)
 
 
-def rank(point: Point) -> tuple[int, int, int, bool]:
-    """Return what a job is sorted by: its group, then its seed, then the order of studies, RelLSTM before others."""
+def rank(point: Point) -> tuple[int, bool, int, int, int, bool]:
+    """Return what a job is sorted by: its group, tests before runs, the longest worlds, seed, study, RelLSTM first.
+
+    A test that comes first waits for its run and begins as soon as that has ended. Of runs of one agent the longest
+    begin first: begun last, they would keep one core busy while the others have nothing left to do.
+    """
     study, key, seed = point
+    world = 0
     if study == "kerg/tmaze":
         L, model = key[:2]
         decisive = model in ("RelLSTM", "memoryless") or (L >= 50 and model == "LSTM")
         group = 0 if decisive else 3
-    elif key[0] != "run":
-        group = 1  # a measurement: cheap, and begun as soon as its run has ended
     elif study == "kerg/table4-memory":
-        _, env, model = key
-        group = 1 if env == "MemoryS11" and model in ("RelLSTM", "memoryless") else 2
-        group = group if env in ("MemoryS11", "MemoryS13") else 5
-        group = group if model in ("RelLSTM", "memoryless") else 4
+        if key[0] == "run":
+            _, env, model = key
+            group = 1 if env == "MemoryS11" and model in ("RelLSTM", "memoryless") else 2
+            group = group if env in ("MemoryS11", "MemoryS13") else 5
+            group = group if model in ("RelLSTM", "memoryless") else 4
+        else:
+            group = 1
     else:
-        model = key[-1]
-        group = 1 if model == "RelLSTM" and seed == 0 else 2 if model in ("RelLSTM", "memoryless") else 4
-    return group, seed, STUDIES.index(study), "RelLSTM" not in key
+        group = TABLE4_AGENTS[key[-1]]
+        world = LONGEST_FIRST.index(key[1]) if key[0] == "run" else 0
+    return group, key[0] == "run", world, seed, STUDIES.index(study), "RelLSTM" not in key
 
 
 def jobs_in_order(studies: Sequence[str], seeds: int) -> list[Job]:

@@ -28,7 +28,9 @@ def content(folder):
 
 
 @pytest.mark.parametrize(
-    "task", [MiniGrid("MemoryS7", curriculum=("MemoryS9",)), MiniGrid("GoToDoor-5x5")], ids=["lessons", "door"]
+    "task",
+    [MiniGrid("MemoryS7", curriculum=("MemoryS9",)), MiniGrid("GoToDoor-5x5", encoder="conv", short_sight=0.5)],
+    ids=["lessons", "door"],
 )
 def test_resumed_runs_write_the_same_bytes(tmp_path, task):
     config = RunConfig(task, NetworkConfig("RelLSTM", 8), replace(CONFIG, evaluate_episodes=1))
@@ -42,16 +44,34 @@ def test_resumed_runs_write_the_same_bytes(tmp_path, task):
 
 
 @pytest.mark.parametrize(
-    ("model", "reading"), [("LSTM", "gru"), ("MemLSTM", "bag"), ("RelLSTM", "bag"), ("torch.GRU", "bag")]
+    ("model", "reading", "encoder"),
+    [
+        ("LSTM", "gru", "conv"),
+        ("MemLSTM", "bag", "table"),
+        ("RelLSTM", "bag", "conv"),
+        ("torch.GRU", "bag", "table"),
+    ],
 )
-def test_replay_repeats_play_with_missions_and_limits_of_time(model, reading):
-    task = MiniGrid(env="GoToObject-6x6-N2", reading=reading)
+def test_replay_repeats_play_with_missions_and_limits_of_time(model, reading, encoder):
+    task = MiniGrid(env="GoToObject-6x6-N2", reading=reading, encoder=encoder, short_sight=0.5)
     agent = PPOLearner(make_network(task, NetworkConfig(model, 8)), task, CONFIG)
     for _ in range(4):
         agent.update()
         assert agent.figures()["replay_gap"] <= 1e-5
     assert "return" in agent.figures()
     assert (agent.model.encoder.reader is not None) == (reading == "gru")
+    assert (agent.model.encoder.convolution is not None) == (encoder == "conv")
+
+
+def test_settings_that_came_later_are_written_only_if_they_are_set():
+    plain = MiniGrid("MemoryS7")
+    config = RunConfig(replace(plain, encoder="conv", short_sight=0.5), NetworkConfig("LSTM", 8), CONFIG)
+    written = config.to_dict()
+    assert RunConfig.from_dict(json.loads(json.dumps(written))) == config
+    task = {name: value for name, value in written["task"].items() if name not in ("encoder", "short_sight")}
+    assert len(task) == len(written["task"]) - 2
+    assert RunConfig.from_dict(written | {"task": task}).task == plain
+    assert replace(config, task=plain).to_dict()["task"] == task
 
 
 def test_commands(tmp_path, capsys):

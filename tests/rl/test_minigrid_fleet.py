@@ -11,6 +11,7 @@ import pytest
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.rl import MiniGrid, MiniGridFleet
+from mnemoscope.rl._replay import Episode
 
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed (extra `rl`)")
 pytest.importorskip("minigrid", reason="minigrid is not installed (extra `rl`)")
@@ -90,6 +91,42 @@ def test_restored_from_json_it_goes_on_exactly(name: str) -> None:
         np.testing.assert_array_equal(ours.observation.cells, theirs.observation.cells)
         np.testing.assert_array_equal(ours.observation.mission, theirs.observation.mission)
     assert other.state() == fleet.state()
+
+
+def test_short_sight_hides_what_is_further_away_than_an_episode_says() -> None:
+    """The same worlds with and without: equal within a distance that each episode keeps, nothing is seen beyond."""
+    task = MiniGrid("GoToObject-6x6-N2", short_sight=0.6)
+    short, full = task.training_fleet(8), task.fleet(8)
+    distances = np.array([[max(abs(x - 3), 6 - y) for y in range(7)] for x in range(7)])
+    seen, whole = short.reset(seed=2), full.reset(seed=2)
+    random = np.random.default_rng(0)
+    sights = []
+    for _ in range(300):
+        sights.append(short._sight.copy())  # type: ignore[attr-defined]
+        near = distances <= sights[-1][:, None, None]
+        np.testing.assert_array_equal(seen.cells, np.where(near[..., None], whole.cells, 0))
+        actions = random.integers(7, size=8)
+        ours, theirs = short.step(actions), full.step(actions)
+        np.testing.assert_array_equal(ours.done, theirs.done)
+        np.testing.assert_array_equal(ours.observation.mission, theirs.observation.mission)
+        changed = short._sight != sights[-1]  # type: ignore[attr-defined]
+        assert not (changed & ~ours.done).any()
+        seen, whole = ours.observation, theirs.observation
+    assert set(np.unique(sights)) == {1, 2, 3, 4, 5, 7}
+
+
+def test_short_sight_is_drawn_for_its_share_of_the_episodes_and_never_in_held_out_ones() -> None:
+    starts = [Episode(seed) for seed in range(600)]
+    for share in (0.0, 0.25, 1.0):
+        fleet = MiniGrid("MemoryS7", short_sight=share)._fleet(1, share)
+        sights = [fleet._sight_of(episode) for episode in starts]
+        assert np.mean([sight < 7 for sight in sights]) == pytest.approx(share, abs=0.06)
+        assert sights == [fleet._sight_of(Episode(**episode.state())) for episode in starts]
+    lessons = MiniGrid("MemoryS9", curriculum=("MemoryS7",), short_sight=1.0).training_fleet(2)
+    assert all(fleet._short_sight == 1.0 for fleet in lessons._fleets)  # type: ignore[attr-defined]
+    assert MiniGrid("MemoryS7", short_sight=1.0).fleet(1)._short_sight == 0.0
+    with pytest.raises(MnemoscopeError, match=r"short_sight = 1.5 is not allowed; it must be between 0 and 1"):
+        MiniGrid("MemoryS7", short_sight=1.5)
 
 
 def test_episodes_that_are_cut_off_show_their_last_view() -> None:

@@ -107,13 +107,14 @@ def test_pieces_are_separate_runs():
         torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("reading", ["bag", "gru"])
-def test_observations_that_occur_often_are_encoded_once(reading, monkeypatch):
+@pytest.mark.parametrize(("reading", "kind"), [("bag", "table"), ("gru", "table"), ("bag", "conv"), ("gru", "conv")])
+def test_observations_that_occur_often_are_encoded_once(reading, kind, monkeypatch):
     """Features and gradients are those of one observation after the other, and no two are taken for one."""
     torch.manual_seed(0)
-    spec = Spec(2, vector=2, cells=(3, 3), categories=(4, 3), vocabulary=("go", "to"), words=2, reading=reading)
+    words = {"vocabulary": ("go", "to"), "words": 2, "reading": reading}
+    spec = Spec(2, vector=2, cells=(5, 6), categories=(4, 3), encoder=kind, **words)
     encoder = Encoder(spec, 5).double()
-    few = torch.cat([torch.rand(7, 2).round(), torch.randint(0, 3, (7, 18)), torch.randint(0, 3, (7, 2))], 1).double()
+    few = torch.cat([torch.rand(7, 2).round(), torch.randint(0, 3, (7, 60)), torch.randint(0, 3, (7, 2))], 1).double()
     x = few[torch.randint(0, 7, (40, 5))]
     encoded: list[int] = []
     plain = encoder._encode
@@ -128,7 +129,7 @@ def test_observations_that_occur_often_are_encoded_once(reading, monkeypatch):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
 
     # Where different ones lie at the same place of the direction, and where few are equal, all are encoded.
-    assert encoder._distinct(torch.rand(200, 22).double()) is None
+    assert encoder._distinct(torch.rand(200, 64).double()) is None
     encoder.direction.zero_()
     torch.testing.assert_close(encoder(x), apart, rtol=0, atol=1e-12)
     assert encoded[-1] == x[..., 0].numel()
@@ -268,6 +269,37 @@ def test_observations_are_read_by_their_spec():
         total = total + (encoder.table[6 * 4 + int(word) - 1] if word else 0)
     torch.testing.assert_close(features[:1], torch.relu(total))
     assert len(encoder.table) == 6 * 4 + 3
+
+
+def test_convolutions_are_those_that_they_are_named_after():
+    """Written out for one view with nested loops; and the vector, the words and the relu as with a table."""
+    torch.manual_seed(0)
+    words = {"vocabulary": ("go", "to"), "words": 2}
+    spec = Spec(2, vector=2, cells=(7, 7), categories=(4, 3), encoder="conv", **words)
+    encoder = Encoder(spec, 5).double()
+    cells, vector, mission = torch.randint(0, 3, (7, 7, 2)), torch.rand(2).double(), torch.tensor([2, 0])
+
+    def convolve(image, layer):
+        weight, size = layer.weight, layer.kernel_size[0]
+        count = image.shape[1] - size + 1
+        made = torch.empty(len(weight), count, count).double()
+        for i in range(count):
+            for j in range(count):
+                made[:, i, j] = (weight * image[:, i : i + size, j : j + size]).sum((1, 2, 3)) + layer.bias
+        return made
+
+    kinds, colors = encoder.convolution.table.split([4, 3])
+    image = (kinds[cells[..., 0]] + colors[cells[..., 1]]).permute(2, 0, 1)
+    first, _, _, second, _, third = encoder.convolution.layers
+    image = convolve(image, first).relu()
+    image = image.unflatten(1, (3, 2)).unflatten(3, (3, 2)).amax((2, 4))
+    features = convolve(convolve(image, second).relu(), third).flatten()
+    expected = (encoder.bias + encoder.vector(vector) + features + encoder.table[1]).relu()
+    x = torch.cat([vector, cells.flatten().double(), mission.double()])
+    torch.testing.assert_close(encoder(x[None])[0], expected, rtol=0, atol=1e-12)
+    assert len(encoder.table) == 2
+    with pytest.raises(MnemoscopeError, match="3 by 7 cells are too few for convolutions"):
+        Encoder(dataclasses.replace(spec, cells=(3, 7)), 5)
 
 
 def test_a_gain_scales_what_observations_are_encoded_with():

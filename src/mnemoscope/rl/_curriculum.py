@@ -31,7 +31,7 @@ class CurriculumFleet(Fleet):
     def __init__(self, lessons: Sequence[Environment], num_envs: int) -> None:
         self.num_envs = num_envs
         self._lessons = tuple(lessons)
-        self._fleets = [lesson.fleet(num_envs) for lesson in self._lessons]
+        self._fleets = [lesson.training_fleet(num_envs) for lesson in self._lessons]
         self.spec = self._fleets[-1].spec
         for lesson, fleet in zip(self._lessons, self._fleets, strict=True):
             if fleet.spec != self.spec:

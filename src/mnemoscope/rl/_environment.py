@@ -66,6 +66,9 @@ class Spec:
     reading: Literal["bag", "gru"] = "bag"
     """How a network reads missions: as a bag of words, or one word after another."""
 
+    encoder: Literal["table", "conv"] = "table"
+    """How a network reads cells: each for itself by a table, or all in the same way by convolutions."""
+
     success: float | None = None
     """An episode whose return is above it has succeeded. None: returns only."""
 

@@ -18,7 +18,7 @@ from mnemoscope.rl._environment import Fleet, Observation, Spec, Transition
 from mnemoscope.rl._ppo import PPOConfig
 from mnemoscope.rl._replay import Episode, fleet_state, restored, seeds
 from mnemoscope.rl._task import Environment
-from mnemoscope.rl._views import pack, unpack, view_coordinates, visible_cells
+from mnemoscope.rl._views import pack, unpack, view_coordinates, view_distances, visible_cells
 from mnemoscope.schema import added_later
 
 # Every word of minigrid's and BabyAI's missions: a policy from one world of minigrid can read those of another.
@@ -72,11 +72,26 @@ class MiniGrid(Environment):
     """Worlds to train in before `env`, the easiest first: each until 95 % of the last 500 episodes succeeded, but
     no longer than 200,000 frames. Held-out episodes are always those of `env`."""
 
+    encoder: Literal["table", "conv"] = added_later("table")
+    """How the network reads cells: each for itself by a table, which is faster, or all in the same way by convolutions,
+    with which a thing is the same wherever it lies."""
+
+    short_sight: float = added_later(0.0)
+    """The share of training episodes in which the agent sees only as far as a distance that is drawn for each, from 1
+    cell on: it must search there, as in a larger world. Held-out episodes are seen as they are."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.short_sight <= 1:
+            raise MnemoscopeError(f"short_sight = {self.short_sight} is not allowed; it must be between 0 and 1")
+
     @property
     def solved(self) -> float | None:
         return self.target
 
     def fleet(self, num_envs: int) -> MiniGridFleet:
+        return self._fleet(num_envs, short_sight=0.0)
+
+    def _fleet(self, num_envs: int, short_sight: float) -> MiniGridFleet:
         return MiniGridFleet(
             [make_minigrid(self.env) for _ in range(num_envs)],
             mission=self.mission,
@@ -84,12 +99,15 @@ class MiniGrid(Environment):
             own=self.observations == "own",
             moves_only=self.moves_only,
             reading=self.reading,
+            encoder=self.encoder,
+            short_sight=short_sight,
         )
 
     def training_fleet(self, num_envs: int) -> Fleet:
         if not self.curriculum:
-            return self.fleet(num_envs)
-        return CurriculumFleet([replace(self, env=env) for env in (*self.curriculum, self.env)], num_envs)
+            return self._fleet(num_envs, self.short_sight)
+        lessons = [replace(self, env=env, curriculum=()) for env in (*self.curriculum, self.env)]
+        return CurriculumFleet(lessons, num_envs)
 
 
 class MiniGridFleet(Fleet):
@@ -111,6 +129,8 @@ class MiniGridFleet(Fleet):
         own: bool = False,
         moves_only: bool = False,
         reading: Literal["bag", "gru"] = "bag",
+        encoder: Literal["table", "conv"] = "table",
+        short_sight: float = 0.0,
     ) -> None:
         """`envs` are MiniGridEnv objects of one id, without wrappers; their `gen_obs` is switched off."""
         from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
@@ -129,6 +149,7 @@ class MiniGridFleet(Fleet):
             vocabulary=VOCABULARY if mission else (),
             words=_words(self._kind) if mission else 0,
             reading=reading,
+            encoder=encoder,
             success=0.0,
         )
 
@@ -142,6 +163,11 @@ class MiniGridFleet(Fleet):
         self._offsets = (view_coordinates(view) @ np.array([height, 1])).reshape(4, view * view)
         self._first_cells = np.arange(self.num_envs) * (width * height) + view * height + view
         self._column = height
+
+        # In a share of the episodes cells that are further away than some distance are not seen.
+        self._short_sight = short_sight
+        self._distances = view_distances(view)
+        self._sight = np.full(self.num_envs, view)
 
         self._positions = [0] * self.num_envs  # x * column + y
         self._directions = [0] * self.num_envs
@@ -202,6 +228,7 @@ class MiniGridFleet(Fleet):
             for row, (env, episode) in enumerate(zip(self._envs, self._episodes, strict=True)):
                 with contextlib.redirect_stdout(io.StringIO()):
                     episode.replay(env)
+                self._sight[row] = self._sight_of(episode)
                 self._encode(row)
             return self._observe()
 
@@ -214,8 +241,17 @@ class MiniGridFleet(Fleet):
     def _begin(self, row: int, seed: int | None = None) -> Episode:
         with contextlib.redirect_stdout(io.StringIO()):  # BabyAI prints the missions that it rejects
             episode, _ = Episode.begin(self._envs[row], seed)
+        self._sight[row] = self._sight_of(episode)
         self._encode(row)
         return episode
+
+    def _sight_of(self, episode: Episode) -> int:
+        """How far the agent sees in an episode; it is the same when the episode is restored."""
+        if not self._short_sight:
+            return self._frame
+        random = episode.random()
+        short = random.random() < self._short_sight
+        return int(random.integers(1, self._frame - 1)) if short else self._frame
 
     def _encode(self, row: int) -> None:
         """Take over an environment's grid, agent and mission."""
@@ -270,11 +306,18 @@ class MiniGridFleet(Fleet):
             seen = None if self._see_through else visible_cells(view >> 24)
             view[:, size // 2, size - 1] = self._carried  # the agent sees what it carries where it stands itself
             cells = unpack(view if seen is None else np.where(seen, view, 0))
+        if self._short_sight:
+            cells = cells * self._in_sight[..., None]
         return Observation(
             vector=np.eye(4, dtype=np.float32)[directions] if self._compass else None,
             cells=cells,
             mission=self._words.copy() if self._mission else None,
         )
+
+    @property
+    def _in_sight(self) -> np.ndarray:
+        """(rows, size, size) bool: which cells of a view are near enough to be seen."""
+        return self._distances <= self._sight[:, None, None]
 
     def _compared(self, observation: Observation) -> Observation:
         """The observation, if minigrid's own is the same; compared in the first steps, and then now and then."""
@@ -290,7 +333,8 @@ class MiniGridFleet(Fleet):
         for row in rows:
             env = self._envs[row]
             same_grid = np.array_equal(self._grid(row), self._grid_of(env))
-            if not (same_grid and np.array_equal(observation.cells[row], own_image(env))):  # type: ignore[index]
+            image = own_image(env) * self._in_sight[row, ..., None]
+            if not (same_grid and np.array_equal(observation.cells[row], image)):  # type: ignore[index]
                 raise MnemoscopeError(
                     f"{self._kind} changes more than the cell in front of the agent in a step: its observations cannot "
                     "be made for all environments at once; use --task.observations own, which is slower"

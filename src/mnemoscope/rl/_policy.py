@@ -18,6 +18,7 @@ from mnemoscope.training import NetworkConfig, SequenceModel
 
 DEFAULT_FEATURES = 64  # of observations with cells or words, unless NetworkConfig.embedding says otherwise
 _WORD_FEATURES = 32
+_CELL_FEATURES = 16  # of a cell, before the convolutions
 _MANY = 128  # observations from which on it is worth looking for equal ones
 
 
@@ -45,7 +46,8 @@ class Encoder(nn.Module):
 
     Categories and words are one-hot in meaning. Their linear map is a sum of rows of a table: one row for each category
     but the first of each channel of each cell, and one for each word. The first category (not seen, no color, open) and
-    the absent word add nothing, so most rows need not be read. It takes a twentieth of the time of a convolution.
+    the absent word add nothing, so most rows need not be read. It takes a twentieth of the time of a convolution,
+    which a spec can ask for: a table learns each cell for itself, a convolution what a thing is wherever it lies.
     Observations that occur many times, as in gridworlds, are encoded once.
     """
 
@@ -59,16 +61,19 @@ class Encoder(nn.Module):
                 self.vector.weight.mul_(gain)
 
         # The row of category c > 0 of number i is row_before[i] + c. Words come last and share their rows.
+        self.num_cells = _num_categories(spec)
         cells = 0 if spec.cells is None else spec.cells[0] * spec.cells[1]
-        rows = [categories - 1 for categories in spec.categories * cells]
+        convolved = cells > 0 and spec.encoder == "conv"
+        rows = [] if convolved else [categories - 1 for categories in spec.categories * cells]
         row_before = [sum(rows[:number]) - 1 for number in range(len(rows))] + [sum(rows) - 1] * spec.words
         self.row_before: Tensor
         self.register_buffer("row_before", torch.tensor(row_before), persistent=False)
         self.reader = _Reader(len(spec.vocabulary) + 1, features) if spec.words and spec.reading == "gru" else None
         self.words = spec.words
         count = sum(rows) + len(spec.vocabulary)
-        std = (2 / max(len(row_before), 1)) ** 0.5
+        std = (2 / max(self.sizes[1], 1)) ** 0.5
         self.table = nn.Parameter(torch.randn(count, features) * std * gain) if count else None
+        self.convolution = _Convolution(spec, features, gain) if convolved else None
 
         # Along a random direction equal observations lie at the same place, and hardly ever others.
         self.direction: Tensor
@@ -100,6 +105,9 @@ class Encoder(nn.Module):
         total: Tensor = self.bias
         if self.vector is not None:
             total = total + self.vector(vector)
+        if self.convolution is not None:
+            cells, numbers = numbers.split([self.num_cells, self.words], dim=-1)
+            total = total + self.convolution(cells)
         if self.table is not None:
             total = total + self._sum_of_rows(numbers)
         if self.reader is not None:
@@ -114,6 +122,37 @@ class Encoder(nn.Module):
         counts = present.sum(1)
         assert self.table is not None
         return F.embedding_bag(rows, self.table, counts.cumsum(0) - counts, mode="sum")
+
+
+class _Convolution(nn.Module):
+    """Categories of cells (rows, width * height * channels) into features by the convolutions of torch-ac.
+
+    A cell is the sum of its categories' embeddings, the same wherever it lies. The last convolution is as large as what
+    the others leave of a view: 2 by 2 of 7 by 7 cells.
+    """
+
+    def __init__(self, spec: Spec, features: int, gain: float) -> None:
+        super().__init__()
+        assert spec.cells is not None
+        width, height = ((side - 1) // 2 - 1 for side in spec.cells)
+        if min(width, height) < 1:
+            raise MnemoscopeError(f"{spec.cells[0]} by {spec.cells[1]} cells are too few for convolutions; use a table")
+        self.shape = (*spec.cells, len(spec.categories))
+        self.row_before: Tensor
+        row_before = torch.tensor([0, *spec.categories[:-1]]).cumsum(0)
+        self.register_buffer("row_before", row_before, persistent=False)
+        rows = torch.randn(sum(spec.categories), _CELL_FEATURES)
+        self.table = nn.Parameter(rows * gain / len(spec.categories) ** 0.5)
+        self.layers = nn.Sequential(
+            *(nn.Conv2d(_CELL_FEATURES, 16, 2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(16, 32, 2), nn.ReLU(), nn.Conv2d(32, features, (width, height))),
+        )
+
+    def forward(self, cells: Tensor) -> Tensor:
+        rows = cells.long().view(-1, *self.shape) + self.row_before
+        image = F.embedding(rows, self.table).sum(3).permute(0, 3, 1, 2)
+        features: Tensor = self.layers(image).flatten(1)
+        return features
 
 
 class _Reader(nn.Module):

@@ -39,6 +39,11 @@ class Episode:
             shown, *_ = env.step(action)
         return shown
 
+    def random(self) -> np.random.Generator:
+        """Random numbers of the episode's own, far from those of its environment; the same after a restart."""
+        start = np.random.default_rng(self.start) if isinstance(self.start, int) else generator(self.start)
+        return np.random.Generator(start.bit_generator.jumped())  # type: ignore[attr-defined]
+
     def state(self) -> dict[str, Any]:
         return {"start": self.start, "actions": self.actions}
 

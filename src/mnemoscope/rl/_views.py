@@ -37,6 +37,12 @@ def view_coordinates(size: int) -> np.ndarray:
     return np.stack(views)
 
 
+def view_distances(size: int) -> np.ndarray:
+    """(size, size): how far cells are from the agent at the middle of the near edge; diagonal ones are as near."""
+    aside, ahead = abs(np.arange(size) - size // 2), np.arange(size)[::-1]
+    return np.maximum(aside[:, None], ahead)
+
+
 def light_row(lit: np.ndarray, opaque: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Which cells of a row are visible, and which of the row before it, from those that the row behind it lights.
 
