@@ -12,6 +12,7 @@ from torch import Tensor
 from mnemoscope import MnemoscopeError
 from mnemoscope.cli import main
 from mnemoscope.cli._weights import read_tensors
+from mnemoscope.errors import first_line, type_and_line
 from mnemoscope.finding import Examination
 from mnemoscope.tasks import Custom
 from mnemoscope.training import FitConfig, NetworkConfig, SequenceModel, Stop, fit
@@ -88,3 +89,9 @@ def test_error_message_is_not_wrapped_by_resume(tmp_path: Path) -> None:
     limit = 1  # the check before the folder is opened passes; the batch that the carried state is shaped by does not
     with pytest.raises(MnemoscopeError, match=r"^the data are gone$"):
         fit(SequenceModel(2, 1, network), task, config, tmp_path / "run", resume=True)
+
+
+def test_an_error_without_a_message_is_named_once() -> None:
+    assert (first_line(AssertionError()), type_and_line(AssertionError())) == ("AssertionError", "AssertionError")
+    assert type_and_line(RuntimeError("\n  mat1 and mat2\nshapes")) == "RuntimeError: mat1 and mat2"
+    assert type_and_line(KeyError("x")) == "KeyError: 'x'"

@@ -15,8 +15,14 @@ class MnemoscopeError(ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's message, or the name of its type if it has none."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """Return the first line of an exception's message that says something, or else the name of its type."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def type_and_line(error: BaseException) -> str:
+    """Return an exception's type and the first line of its message, if it has one: "KeyError: 'x'"."""
+    line, name = first_line(error), type(error).__name__
+    return name if line == name else f"{name}: {line}"
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:

@@ -219,3 +219,17 @@ def test_the_index_filters_and_sorts(page, tmp_path):
     assert choose("words", "S2") == "s2"
     assert choose("words", "script") == "s0 s1 s2"
     assert page.errors == []
+
+
+@needs_browser
+@pytest.mark.xdist_group("browser")
+def test_the_index_shows_all_columns_on_a_wide_screen(page, tmp_path):
+    (row, *_) = index_rows()
+    remarks = [VerdictWords("", "2 claims beside the headline fail"), VerdictWords("", "13 jobs not run")]
+    shows = "Theorem 1, Lemmas 1-2, Definition 2, appendix B: how steep and how curved the cost can be"
+    row = replace(row, shows=shows, verdicts={scale: [GOOD, *remarks] for scale in ("quick", "full")})
+    page.look(width=1440)
+    page.open(write_studies_index([row], tmp_path / "index.html", "Studies"))
+    hidden = "(() => { const t = document.querySelector('.scroll'); return t.scrollWidth - t.clientWidth })()"
+    assert page.evaluate(hidden) == 0
+    page.look()

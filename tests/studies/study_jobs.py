@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +39,17 @@ def values_chart(scale, done):
 
 def breaks(*, value: float) -> Mapping[str, Any]:
     raise KeyError(value)
+
+
+def endless() -> Mapping[str, Any]:
+    while True:
+        time.sleep(0.001)
+
+
+def endless_in_spite_of_errors() -> Mapping[str, Any]:
+    while True:
+        with contextlib.suppress(Exception):
+            time.sleep(0.001)
 
 
 def trained(updates: int = 5) -> Study:

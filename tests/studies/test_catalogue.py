@@ -20,7 +20,11 @@ ROOT = Path(__file__).parents[2]
 STUDIES = load()
 QUICK_SECONDS = 240  # CPU seconds on the reference machine: two minutes of two cores
 IDS = {
-    "kerg": ("table5", "fig4", "fig5", "fig6", "prop4", "theorem1", "theorem2", "transfer-copy"),
+    "kerg": (
+        *(f"fig{number}" for number in range(3, 12)),
+        *(f"table{number}" for number in range(4, 10)),
+        *("prop4", "theorem1", "theorem2", "transfer-copy", "gradient-vs-memory"),
+    ),
     "miller": ("fig1a", "fig1b", "fig2", "fig3", "claim-stable", "prop3", "prop4", "prop5", "lemmas"),
     "ribeiro": (
         *(

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from dataclasses import replace
 
 import pytest
 import study_jobs
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.studies import Claim, Note, Result, Study, Verdict, load, read_charts, read_record, reproduce, table
+from mnemoscope.studies import (
+    Claim,
+    Note,
+    Result,
+    ScaleResult,
+    SeedResult,
+    Study,
+    Verdict,
+    load,
+    read_charts,
+    read_record,
+    reproduce,
+    run_measurement,
+    table,
+)
 from mnemoscope.studies import _study as registry
 from mnemoscope.studies._cost import training_seconds
-from mnemoscope.studies._pages import two_values
+from mnemoscope.studies._deadline import Deadline, TimeUp
+from mnemoscope.studies._not_run import command, not_run
+from mnemoscope.studies._pages import comparison, two_values
 from mnemoscope.sweeps import LocalEngine
-from mnemoscope.training import RunConfig
+from mnemoscope.training import RunConfig, Stop
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +118,35 @@ def test_a_study_that_was_killed_inside_a_job_goes_on(finished, tmp_path):
 
 
 def test_a_study_whose_time_was_up_goes_on(finished, tmp_path):
-    """The time is up before the first job has ended: what was begun is saved, and there is a record that says so."""
+    """The time is up before the first job begins: there is a record that says so."""
     run(study_jobs.trained(), tmp_path / "out", stop_after=1e-9)
     (outcome,) = run.outcomes
     assert (outcome.missing, outcome.verdict.word) == (4, "open")
     assert content(run(study_jobs.trained(), tmp_path / "out", stop_after=1e3)) == content(finished)
+
+
+def test_the_time_can_be_up_while_jobs_run():
+    started = []
+
+    class Busy:
+        slots = 1
+
+        def start(self, jobs, logs):
+            started.extend(jobs)
+
+        def wait(self, seconds):
+            return [seconds]
+
+    engine = Deadline(Busy(), time.monotonic() + 1e6)
+    engine.start(["a job"], None)
+    assert engine.wait(3.0) == [3.0]
+    engine.moment = time.monotonic()
+    with pytest.raises(TimeUp):
+        engine.wait(3.0)
+    engine.start([], None)
+    with pytest.raises(TimeUp):
+        engine.start(["another"], None)
+    assert started == ["a job"]
 
 
 def test_seeds_can_be_named(tmp_path):
@@ -187,6 +228,38 @@ def drawn_values(folder):
     return read_charts(folder)["quick"][0].marks[0].y.tolist()
 
 
+def test_what_was_not_run_is_said_with_the_command():
+    study = study_jobs.trained()
+    names = {key: job.name for key, job in study.jobs("full", 0).items()}
+    two = tuple(study.jobs("full", seed)["RNN"].name for seed in (1, 2))
+    run_and_norm = (names["LSTM"], names["LSTM", "norm"])
+    norms = (names["RNN", "norm"], *run_and_norm)
+    seeds = [SeedResult(0, (), (), norms), *(SeedResult(1 + n, (), (), (name,)) for n, name in enumerate(two))]
+    found = not_run(study, "full", ScaleResult((*seeds, SeedResult(4, (), ()))))
+    assert [str(one) for one in found] == ["seed 0: RNN: norm; LSTM", "seeds 1, 2: RNN"]
+    assert [str(one) for one in not_run(None, "full", ScaleResult((seeds[1],)))] == [f"seed 1: {two[0]}"]
+    assert command(study.id, "quick") == command(study.id, "quick", [0]) == "mnemoscope reproduce miller/test"
+    assert command(study.id, "full", [3]) == "mnemoscope reproduce miller/test --full --seeds 3:4"
+    assert command(study.id, "full", [2, 0]) == "mnemoscope reproduce miller/test --full --seeds 0,2"
+
+
+def test_a_published_cell_that_was_tried_again_counts_once(tmp_path):
+    values = {("a", "x"): 0.5, ("b", "x"): 0.9, ("a", "x again"): 0.99, ("b", "x again"): 0.2}
+    published = table(("a", "b"), ("x", "x again"), [[1.0, 1.0], [1.0, 1.0]], percent=True, within=0.02)
+    study = study_jobs.numbers({0: values}, published=replace(published, again={"x again": "x"}))
+    assert comparison(read_record(run(study, tmp_path / "out") / study.id)) == "1 of 2 cells agree (quick)"
+
+
+@pytest.mark.parametrize("function", [study_jobs.endless, study_jobs.endless_in_spite_of_errors])
+def test_a_measurement_ends_when_it_is_asked_to(function, tmp_path):
+    """It has nothing to save: Ctrl-C, the time that is up, and the death of the driver need not wait for it."""
+    with pytest.raises(Stop):
+        run_measurement(study_jobs.measure(function).config, tmp_path / "job", lambda: True)
+    assert not (tmp_path / "job/summary.json").exists()
+    job = study_jobs.measure(study_jobs.number, value=1.0)
+    assert run_measurement(job.config, tmp_path / "job", lambda: False).startswith("measured")
+
+
 def test_what_is_said_of_a_cell_stands_below_its_number(tmp_path):
     study = study_jobs.numbers({0: {("a", "x"): 0.5}}, published=table(("a",), ("x",), [[0.5]], percent=True))
     study = replace(study, cells=lambda scale, done: {("a", "x"): Note("our settings", 0.5, failed=False)})
@@ -203,13 +276,14 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
-def test_a_damaged_file_is_refused_before_anything_runs(tmp_path):
+@pytest.mark.parametrize("name", ["study", "charts", "cost"])
+def test_a_damaged_file_is_refused_before_anything_runs(name, tmp_path):
     study = study_jobs.numbers({0: {("a", "x"): 2.0}})
     out = run(study, tmp_path / "out")
-    (out / study.id / "study.json").write_text("{")
-    with pytest.raises(MnemoscopeError, match=r"study\.json is not valid JSON"):
-        run(study, out)
-    assert (out / study.id / "study.json").read_text() == "{"
+    (out / study.id / f"{name}.json").write_text("{")
+    with pytest.raises(MnemoscopeError, match=rf"{name}\.json is not valid JSON"):
+        run(study, out, engine=Killer(0))  # which no job reaches
+    assert (out / study.id / f"{name}.json").read_text() == "{"
 
 
 def test_a_run_of_another_configuration_is_refused(finished, tmp_path):

@@ -46,7 +46,7 @@ def test_the_list_has_costs_and_verdicts(numbers, tmp_path, capsys):
 def test_the_cost_is_told_first_and_the_verdict_last(numbers, tmp_path, capsys):
     assert reproduce("miller/num", out=tmp_path / "out") == 0
     told = capsys.readouterr()
-    assert re.match(r"1 study, 1 jobs: about \d+ s\n", told.err)
+    assert re.match(r"1 study, 1 job: about \d+ s\n", told.err)
     assert "miller/numbers │ reproduced" in told.out
     assert told.out.endswith(f"1 reproduced, {tmp_path / 'out' / 'index.html'}\n")
     assert (tmp_path / "out/miller/numbers/index.html").exists()
@@ -54,7 +54,7 @@ def test_the_cost_is_told_first_and_the_verdict_last(numbers, tmp_path, capsys):
 
 def test_time_that_is_up_is_exit_code_75(numbers, tmp_path, capsys):
     assert reproduce(numbers.id, "--stop-after", "1e-9", out=tmp_path / "out") == 75
-    assert "1 jobs missing" in capsys.readouterr().out
+    assert "1 job missing" in capsys.readouterr().out
     assert reproduce(numbers.id, "--stop-after", "60", "--seeds", "0:1", out=tmp_path / "out") == 0
 
 
@@ -105,7 +105,7 @@ def test_a_failed_job_is_told_and_tried_again(tmp_path, capsys, monkeypatch, num
     for _ in range(2):
         assert reproduce(numbers.id, out=out) == 2
         error = capsys.readouterr().err
-        assert "1 jobs failed" in error
+        assert "1 job failed" in error
         assert "KeyError: 1.0" in error
 
 
@@ -116,7 +116,10 @@ def test_ctrl_c_leaves_a_page_of_what_there_is(numbers, tmp_path, capsys, monkey
     monkeypatch.setattr(LocalEngine, "start", interrupted)
     assert reproduce(numbers.id, out=tmp_path / "out") == 130
     assert "the same command goes on" in capsys.readouterr().err
-    assert "has not ended" in (tmp_path / "out/miller/numbers/index.html").read_text()
+    page = (tmp_path / "out/miller/numbers/index.html").read_text()
+    assert "<code>mnemoscope reproduce miller/numbers</code> runs them" in page
+    assert "<li>seed 0: a: x</li>" in page
+    assert "<code>mnemoscope reproduce miller/numbers --full</code>" in page
 
 
 def test_report_draws_the_pages_again(numbers, tmp_path, capsys):

@@ -18,7 +18,7 @@ from mnemoscope.adapters._forward_only import adapt_forward_only, claimed_layout
 from mnemoscope.adapters._layout import Layout, as_sequence, recurrent_layout
 from mnemoscope.adapters._recurrent import as_recurrence, has_readout, has_step, look_up
 from mnemoscope.adapters._step import ForwardStep, IdStep
-from mnemoscope.errors import MnemoscopeError, first_line
+from mnemoscope.errors import MnemoscopeError, type_and_line
 from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Recurrence
 
@@ -115,8 +115,7 @@ def instantiate(model: Any) -> Any:
     try:
         return model()
     except Exception as error:
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise MnemoscopeError(f"the model's factory {model_name(model)} raised {reason}") from error
+        raise MnemoscopeError(f"the model's factory {model_name(model)} raised {type_and_line(error)}") from error
 
 
 def unwrap(model: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from mnemoscope.errors import MnemoscopeError, first_line
+from mnemoscope.errors import MnemoscopeError, type_and_line
 
 DEFAULT_HIDDEN_SIZE = 64  # for a factory that requires a hidden_size when none was given
 VOCABULARY_NAMES = ("vocab_size", "vocabulary_size", "num_tokens", "num_embeddings", "ntoken", "n_vocab", "n_tokens")
@@ -83,7 +83,7 @@ def _call(factory: Any, spec: str, features: int, options: Mapping[str, Any], vo
     try:
         return factory(**arguments)
     except Exception as error:
-        raise MnemoscopeError(f"the factory {spec} raised {type(error).__name__}: {first_line(error)}") from error
+        raise MnemoscopeError(f"the factory {spec} raised {type_and_line(error)}") from error
 
 
 def _them(names: list[str]) -> str:
@@ -125,7 +125,7 @@ def _import(module: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise MnemoscopeError(f"cannot import {module}: there is no module {error.name}") from error
     except Exception as error:
-        raise MnemoscopeError(f"cannot import {module}: {type(error).__name__}: {first_line(error)}") from error
+        raise MnemoscopeError(f"cannot import {module}: {type_and_line(error)}") from error
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -12,7 +12,7 @@ from torch import Tensor
 from mnemoscope.adapters import Adapted, Layout, adapt
 from mnemoscope.cli._losses import Loss, read_loss
 from mnemoscope.cli._weights import read_inputs
-from mnemoscope.errors import MnemoscopeError, first_line
+from mnemoscope.errors import MnemoscopeError, first_line, type_and_line
 from mnemoscope.rl import Environment, Policy
 from mnemoscope.scopes import untouched
 from mnemoscope.systems import Known, KnownSystem
@@ -180,9 +180,7 @@ def _trial_run(model: Any, inputs: Tensor, reading: Reading, hint: str) -> tuple
         raise MnemoscopeError(f"{error}{hint}") from error
     except Exception as error:
         given = f"inputs {list(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}"
-        raise MnemoscopeError(
-            f"the model does not run on {given}: {type(error).__name__}: {first_line(error)}{hint}"
-        ) from error
+        raise MnemoscopeError(f"the model does not run on {given}: {type_and_line(error)}{hint}") from error
 
 
 def _with_batch_first(loss: Loss) -> Loss:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -60,7 +60,11 @@ class StudyResult:
     facts: Sequence[tuple[str, str]]
     """Cost, machine, date and versions, by name."""
     problems: Sequence[str] = ()
-    """Runs that diverged, jobs that failed or are missing."""
+    """Runs that diverged, jobs that failed."""
+    not_run: Sequence[str] = ()
+    """Jobs that have not ended, by seed."""
+    command: str = ""
+    """What runs them."""
     charts: Sequence[Chart | Panels] = ()
 
     @property
@@ -88,6 +92,8 @@ class StudyPage:
     """The title of the first column."""
     published_note: str
     results: Sequence[StudyResult] = ()
+    not_run: Mapping[str, str] = field(default_factory=dict)
+    """By size that has no result: the command that runs it."""
     files: Sequence[str] = ()
     """Files beside the page: study.json, cells.csv, figures."""
 

@@ -30,6 +30,8 @@ class Deadline:
         return self.engine.slots
 
     def start(self, jobs: Sequence[tuple[Job, Path]], logs: Path) -> None:
+        if jobs and time.monotonic() >= self.moment:
+            raise TimeUp
         self.engine.start(jobs, logs)
 
     def wait(self, seconds: float) -> Iterable[tuple[str, Ending]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from importlib import import_module
@@ -22,11 +25,12 @@ from mnemoscope.files import locked, make_folder, read_bytes, read_json, to_json
 from mnemoscope.studies._cells import Note
 from mnemoscope.studies._cost import training_seconds
 from mnemoscope.sweeps import Job, StopRequest, run_job_of
-from mnemoscope.training import NetworkConfig, Run, RunConfig, device_name
+from mnemoscope.training import NetworkConfig, Run, RunConfig, Stop, device_name
 
 MEASUREMENT = "mnemoscope.studies:run_measurement"
 ARRAYS = "arrays.safetensors"
-LOCK_SECONDS = 60.0
+LOCK_SECONDS = 60.0  # in which the process of a driver that was killed notices that, and ends
+STOP_SECONDS = 0.2  # between two questions whether a measurement is to stop
 DIVERGED = "diverged"
 
 
@@ -101,7 +105,8 @@ def run_measurement(config: Mapping[str, Any], folder: Path, should_stop: StopRe
         torch.set_num_threads(1)
         started = time.perf_counter()
         try:
-            found = function(*needed, **config["arguments"])
+            with stopped_when(should_stop):
+                found = function(*needed, **config["arguments"])
         finally:
             torch.set_num_threads(threads)
         seconds = time.perf_counter() - started
@@ -114,6 +119,39 @@ def run_measurement(config: Mapping[str, Any], folder: Path, should_stop: StopRe
             folder / "summary.json", to_json({"figures": figures, "seconds": seconds, "device": device_name()})
         )
     return f"measured in {seconds:.1f} s"
+
+
+class _Stopped(BaseException):
+    """Raised in the midst of a measurement; no `except Exception` takes it for an error."""
+
+
+@contextlib.contextmanager
+def stopped_when(should_stop: StopRequest) -> Iterator[None]:
+    """Raise `Stop` inside the block soon after `should_stop()` is True: a measurement has nothing to save.
+
+    Another thread asks, and Python raises the exception between two instructions of this one.
+    """
+    ended = threading.Event()
+    this_thread = ctypes.c_ulong(threading.get_ident())
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+    def ask() -> None:
+        while not ended.wait(STOP_SECONDS):
+            if should_stop():
+                raise_in(this_thread, ctypes.py_object(_Stopped))
+                return
+
+    asking = threading.Thread(target=ask, daemon=True)
+    try:
+        asking.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            asking.join()
+            raise_in(this_thread, None)  # if it came just too late
+    except _Stopped:
+        raise Stop("stopped while it measured") from None
 
 
 def _array(value: torch.Tensor | np.ndarray) -> np.ndarray:

@@ -25,6 +25,7 @@ from mnemoscope.report import (
 )
 from mnemoscope.studies._cells import CellValue, Note, median_cell, medians
 from mnemoscope.studies._cost import words_for
+from mnemoscope.studies._not_run import command, count_not_run, not_run
 from mnemoscope.studies._record import (
     CHARTS,
     FILE,
@@ -60,7 +61,8 @@ def write_pages(out: str | Path) -> Path:
             if record.quick or record.full:
                 charts = read_charts(folder / study_id)
                 _draw_figures(folder / study_id, charts.get("full") or charts.get("quick") or [])
-                write_study_page(study_page(record, costs, charts, folder / study_id), folder / study_id / PAGE)
+                page = study_page(study, record, costs, charts, folder / study_id)
+                write_study_page(page, folder / study_id / PAGE)
             rows.append(_index_row(record, costs))
         return write_studies_index(rows, folder / PAGE, "Studies: the papers made again")
 
@@ -97,14 +99,18 @@ def _draw_figures(folder: Path, charts: Sequence[Chart | Panels]) -> None:
 
 
 def study_page(
-    record: StudyRecord, costs: dict[str, Cost], charts: dict[str, list[Chart | Panels]], folder: Path
+    study: Study | None,
+    record: StudyRecord,
+    costs: dict[str, Cost],
+    charts: dict[str, list[Chart | Panels]],
+    folder: Path,
 ) -> StudyPage:
     """Return what the page of a study shows; the full size first."""
     results = []
     for scale in reversed(SCALES):
         result = record.result(scale)
         if result is not None:
-            results.append(_result(record, scale, result, costs.get(scale), charts.get(scale, [])))
+            results.append(_result(study, record, scale, result, costs.get(scale), charts.get(scale, [])))
     files = [name for name in (FILE, TABLE) if (folder / name).exists()]
     return StudyPage(
         id=record.id,
@@ -121,6 +127,7 @@ def study_page(
         corner=record.row_title,
         published_note=record.published_note,
         results=results,
+        not_run={scale: command(record.id, scale) for scale in SCALES if study and not record.result(scale)},
         files=[*files, *sorted(path.name for path in folder.glob("figure-*.*"))],
     )
 
@@ -134,14 +141,15 @@ def _words(verdict: Verdict) -> VerdictWords:
 
 
 def _result(
-    record: StudyRecord, scale: Scale, result: ScaleResult, cost: Cost | None, charts: Sequence[Chart | Panels]
+    study: Study | None,
+    record: StudyRecord,
+    scale: Scale,
+    result: ScaleResult,
+    cost: Cost | None,
+    charts: Sequence[Chart | Panels],
 ) -> StudyResult:
     columns, rows = two_values(record, result)
-    problems = [
-        f"seed {one.seed}: {text}"
-        for one in result.seeds
-        for text in (*one.diverged, *one.failed, *(f"{name} has not ended" for name in one.missing))
-    ]
+    problems = [f"seed {one.seed}: {text}" for one in result.seeds for text in (*one.diverged, *one.failed)]
     facts = [(name, version) for name, version in result.versions.items()]
     if cost is not None:
         seconds = f"{words_for(cost.seconds)} in {cost.jobs} jobs"
@@ -157,6 +165,8 @@ def _result(
         seeds=f"seed{'s' if len(result.seeds) > 1 else ''} {numbers}",
         facts=facts,
         problems=problems,
+        not_run=[str(one) for one in not_run(study, scale, result)],
+        command=command(record.id, scale, [one.seed for one in result.seeds if one.missing]),
         charts=charts,
     )
 
@@ -241,7 +251,8 @@ def cell_words(value: CellValue, percent: bool = False) -> str:
 def comparison(record: StudyRecord) -> str:
     """Return how our numbers compare with the published ones, of the full size if it was run.
 
-    How many of them agree; or, of a single number or where no nearness is asked, the first of them beside ours.
+    How many of them agree, by any of the settings that were tried; or, of a single number or where no nearness is
+    asked, the first of them beside ours.
     """
     for scale in reversed(SCALES):
         result = record.result(scale)
@@ -255,8 +266,11 @@ def comparison(record: StudyRecord) -> str:
             continue
         size = "" if scale == "full" else " (quick)"
         if record.within and len(pairs) > 1:
-            agree = sum(_agreement(published, ours, record) == "agrees" for published, ours in pairs.values())
-            return f"{agree} of {len(pairs)} cells agree{size}"
+            agrees: dict[tuple[str, str], bool] = {}
+            for (row, column), two in pairs.items():
+                cell = (row, record.again.get(column, column))
+                agrees[cell] = agrees.get(cell, False) or _agreement(*two, record) == "agrees"
+            return f"{sum(agrees.values())} of {len(agrees)} cells agree{size}"
         (row, column), numbers = next(iter(pairs.items()))
         published, ours = (cell_words(number, record.percent) for number in numbers)
         return f"{row}, {column}: {published}, ours {ours}{size}"
@@ -289,6 +303,5 @@ def _verdicts(result: ScaleResult) -> tuple[VerdictWords, ...]:
     if result.corrected is not None and result.corrected.word != result.verdict.word:
         corrected = _words(result.corrected)
         found.append(replace(corrected, text=f"corrected: {corrected.text}"))
-    if result.beside:
-        found.append(VerdictWords("", result.beside))
-    return tuple(found)
+    remarks = (result.beside, count_not_run(result))
+    return (*found, *(VerdictWords("", remark) for remark in remarks if remark))

@@ -15,6 +15,7 @@ from mnemoscope.studies._jobs import Result, check_is_of
 from mnemoscope.studies._study import Scale, Study
 from mnemoscope.sweeps import Job
 from mnemoscope.tasks import missing_data
+from mnemoscope.wording import counted
 
 RUNS = "runs"
 
@@ -57,9 +58,9 @@ class Plan:
         jobs = self.all_jobs
         left = [name for name in jobs if name not in self.done]
         done = f", {len(jobs) - len(left)} of them done" if len(left) < len(jobs) else ""
-        studies = f"{len(self.jobs)} stud{'y' if len(self.jobs) == 1 else 'ies'}"
+        studies = f"{len(self.jobs)} stud{'y' if len(self.jobs) == 1 else 'ies'}, {counted(len(jobs), 'job')}"
         at_a_time = f", {slots} at a time" if slots > 1 else ""
-        return f"{studies}, {len(jobs)} jobs{done}: about {words_for(self.total_seconds / slots)}{at_a_time}"
+        return f"{studies}{done}: about {words_for(self.total_seconds / slots)}{at_a_time}"
 
 
 def make_plan(studies: Sequence[Study], scale: Scale, seeds: int | Sequence[int], out: Path) -> Plan:

@@ -116,6 +116,7 @@ class StudyRecord:
     published: tuple[tuple[str, str, float | str | None], ...] = ()
     published_note: str = ""
     percent: bool = False
+    again: dict[str, str] = field(default_factory=dict)
     within: float = 0.0
     quick: ScaleResult | None = None
     full: ScaleResult | None = None
@@ -164,6 +165,7 @@ def describe(study: Study, quick: ScaleResult | None = None, full: ScaleResult |
         published=tuple((row, column, value) for (row, column), value in published.values.items()),
         published_note=published.note,
         percent=published.percent,
+        again=dict(published.again),
         within=published.within,
         quick=quick,
         full=full,

@@ -120,7 +120,7 @@ def reproduce(
     check_folder(path)
     with locked(path):
         check_folder(path)
-        records = {study.id: read_record(path / study.id) for study in chosen}  # whatever is damaged is found first
+        records = {study.id: _read_all(path / study.id) for study in chosen}  # whatever is damaged is found first
         plan = make_plan(chosen, scale, seeds, path)
         engine = engine or LocalEngine(jobs, preload=("mnemoscope.studies", "mnemoscope.scopes"))
         if budget is not None:
@@ -147,6 +147,13 @@ def _check_seeds(seeds: int | Sequence[int]) -> None:
             raise MnemoscopeError(f"seeds = {seeds} is not allowed; it must be at least 1")
     elif not seeds or min(seeds) < 0:
         raise MnemoscopeError(f"seeds = {list(seeds)} is not allowed; name at least one, none below 0")
+
+
+def _read_all(folder: Path) -> StudyRecord | None:
+    """The record in a study's folder, whose other files can be read too."""
+    read_costs(folder)
+    read_charts(folder)
+    return read_record(folder)
 
 
 def check_folder(path: Path) -> None:

@@ -61,6 +61,8 @@ class Published:
     note: str = "one run, no spread"
     percent: bool = False
     """Whether numbers are shares, shown as percent."""
+    again: Mapping[str, str] = field(default_factory=dict)
+    """Columns in which another is tried again, by other settings: of both, the published cell counts once."""
     within: float = 0.0
     """How far ours may be from the published number to agree with it: relative to it, or absolute for shares."""
 

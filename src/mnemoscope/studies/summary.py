@@ -13,12 +13,12 @@ from typing import Any
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import to_json, write_atomic
 from mnemoscope.schema import to_dict
+from mnemoscope.studies._not_run import command, count_not_run, not_run
 from mnemoscope.studies._pages import comparison, current_record
 from mnemoscope.studies._record import Cost, ScaleResult, StudyRecord, read_costs
 from mnemoscope.studies._reproduce import is_studies
 from mnemoscope.studies._study import PAPERS, SCALES, load
 from mnemoscope.studies._verdict import StudyVerdict, Word
-from mnemoscope.wording import counted
 
 HEAD = """# Studies: the papers made again
 
@@ -51,6 +51,11 @@ packages, `mnemoscope.studies.reproduce([...], "full", stop_after=28)` does the 
 Several small runs share a GPU well if NVIDIA's MPS is on (`nvidia-cuda-mps-control -d`).
 """
 
+NOT_RUN = """## What has not been run
+
+Each command runs what is missing, by seed: training runs, and then what is measured of them.
+"""
+
 
 def summary(folder: Path) -> str:
     """Return docs/studies.md for a folder of studies."""
@@ -61,6 +66,9 @@ def summary(folder: Path) -> str:
         if lines:
             head = "| study | what | quick | full | published, ours | cost | date |\n|---|---|---|---|---|---|---|"
             parts.append("\n".join([f"## {title}\n", head, *lines]))
+    lines = [line for record, _ in records for line in _not_run(record)]
+    if lines:
+        parts.append("\n".join([NOT_RUN, *lines]))
     surprises = [f"- **{record.id}** ({record.where}). {record.surprise}" for record, _ in records if record.surprise]
     if surprises:
         parts.append("\n".join(["## Where a paper is not what it says\n", *surprises]))
@@ -122,9 +130,23 @@ def _verdict(result: ScaleResult | None) -> str:
         return "–"
     seeds = f", {len(result.seeds)} seeds" if len(result.seeds) > 1 else ""
     beside = f" ({result.beside})" if result.beside else ""
-    missing = sum(len(one.missing) for one in result.seeds)
-    not_run = f", {counted(missing, 'job')} not run" if missing else ""
-    return f"{result.both_verdicts}{beside}{seeds}{not_run}"
+    missing = f", {count_not_run(result)}" if count_not_run(result) else ""
+    return f"{result.both_verdicts}{beside}{seeds}{missing}"
+
+
+def _not_run(record: StudyRecord) -> list[str]:
+    """A line for each size of a study of which something has not been run: what, and the command."""
+    lines = []
+    for scale in SCALES:
+        result = record.result(scale)
+        if result is None:
+            lines.append(f"- `{command(record.id, scale)}`: all of it")
+            continue
+        missing = not_run(load().get(record.id), scale, result)
+        if missing:
+            seeds = [seed for one in missing for seed in one.seeds]
+            lines.append(f"- `{command(record.id, scale, seeds)}`: {'. '.join(map(str, missing))}")
+    return lines
 
 
 def main(folder: str = "studies", page: str = "docs/studies.md") -> None:

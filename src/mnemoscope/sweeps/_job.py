@@ -91,10 +91,15 @@ def run_job(job: Job, folder: Path, should_stop: StopRequest) -> Ending:
         no_space = is_no_space(error)
     except Exception as error:  # a mistake in the function: the others may well succeed, and the log has the traceback
         traceback.print_exc()
-        message = f"{type(error).__name__}: {error}"
+        message = type_and_message(error)
         exit_code = 1
     message = " ".join(message[:MAX_MESSAGE].split())
     return Ending(outcome, message, exit_code, time.perf_counter() - started, no_space)
+
+
+def type_and_message(error: Exception) -> str:
+    """Return an exception's type and, if it has one, its whole message."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 @contextlib.contextmanager

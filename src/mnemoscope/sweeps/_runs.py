@@ -10,7 +10,7 @@ from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import locked, to_json, write_atomic
-from mnemoscope.sweeps._job import SUMMARY, Job, StopRequest, is_no_space
+from mnemoscope.sweeps._job import SUMMARY, Job, StopRequest, is_no_space, type_and_message
 from mnemoscope.training import (
     Diverged,
     Enough,
@@ -105,7 +105,7 @@ def _note_failure(config: Mapping[str, Any], folder: Path, error: Exception) -> 
     with contextlib.suppress(MnemoscopeError):  # what is wrong may be just these
         metric = RunConfig.from_dict(config).task.metric
         updates = Run(folder).saved_update
-    message = str(error) if isinstance(error, MnemoscopeError) else f"{type(error).__name__}: {error}"
+    message = str(error) if isinstance(error, MnemoscopeError) else type_and_message(error)
     summary = Summary(
         outcome="failed",
         updates=updates,

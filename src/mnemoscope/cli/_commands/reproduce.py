@@ -29,6 +29,7 @@ from mnemoscope.studies import (
     words_for,
     write_pages,
 )
+from mnemoscope.wording import counted
 
 TIME_UP = 75  # the exit code of sysexits.h for "try again later"
 LISTED_REASONS = 8  # studies that were not run, of which each has a line
@@ -85,7 +86,7 @@ def main(arguments: list[str]) -> int:
     _tell(outcomes, page, options.output)
     failed = [message for outcome in outcomes for message in outcome.failed]
     if failed:
-        raise MnemoscopeError(f"{len(failed)} jobs failed ({options.out}/runs/failures.jsonl): {failed[0]}")
+        raise MnemoscopeError(f"{counted(len(failed), 'job')} failed ({options.out}/runs/failures.jsonl): {failed[0]}")
     if options.stop_after is not None and any(outcome.missing for outcome in outcomes):
         return TIME_UP
     return 1 if any(outcome.worse for outcome in outcomes) else 0
@@ -145,9 +146,9 @@ def _remark(outcome: Outcome) -> str:
     if outcome.worse:
         remarks.append(f"worse: {', '.join(outcome.worse)}")
     if outcome.missing:
-        remarks.append(f"{outcome.missing} jobs missing")
+        remarks.append(f"{counted(outcome.missing, 'job')} missing")
     if outcome.failed:
-        remarks.append(f"{len(outcome.failed)} jobs failed")
+        remarks.append(f"{counted(len(outcome.failed), 'job')} failed")
     if outcome.kept:
         remarks.append("the recorded result is kept")
     return "; ".join(remarks)

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError, first_line
+from mnemoscope.errors import MnemoscopeError, first_line, type_and_line
 from mnemoscope.finding import Finding
 from mnemoscope.scopes._frame.subject import BoundExceeded, OutOfTime, Subject, subject_of
 from mnemoscope.scopes._frame.untouched import untouched
@@ -191,11 +191,10 @@ def one_line_errors(name: str) -> Iterator[None]:
     except (MnemoscopeError, OutOfTime, BoundExceeded):
         raise
     except Exception as error:
-        reason = first_line(error)
-        if isinstance(error, torch.OutOfMemoryError | MemoryError) or "memory" in reason.lower():
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or "memory" in first_line(error).lower():
             hint = "there is not enough memory: give fewer or shorter sequences"
         else:
-            hint = f"{type(error).__name__}: {reason}; check that the model runs on these inputs"
+            hint = f"{type_and_line(error)}; check that the model runs on these inputs"
         raise MnemoscopeError(f"{name}: {hint}") from error
 
 

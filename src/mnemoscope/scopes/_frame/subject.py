@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.adapters import Adapted, Layout, Output, WithReadout, adapt, instantiate
-from mnemoscope.errors import MnemoscopeError, first_line
+from mnemoscope.errors import MnemoscopeError, type_and_line
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes._frame.repeat import Repetition, find_repetition
 from mnemoscope.scopes._frame.snapshot import Snapshot
@@ -142,8 +142,7 @@ class Subject:
         try:
             cost = self.loss_of(outputs.detach().requires_grad_())
         except Exception as error:  # of the user's own function
-            reason = first_line(error).removesuffix(".")
-            return f"the loss raised {type(error).__name__}: {reason}, for {shapes}; {fix}"
+            return f"the loss raised {type_and_line(error).removesuffix('.')}, for {shapes}; {fix}"
         if not isinstance(cost, Tensor) or cost.numel() != 1:
             return f"the loss gave {_described(cost)} for {shapes}, where one number is wanted; {fix}"
         return ""

@@ -172,7 +172,9 @@ def _published() -> Published:
     for name, (column, lengths) in AGAIN.items():
         cells |= {(str(T), column): cells[str(T), name] for T in lengths}
     columns = (*MODELS, *(column for column, _ in AGAIN.values()))
-    return replace(found, columns=columns, values=cells, percent=True, within=0.01)
+    again = {column: name for name, (column, _) in AGAIN.items()}
+    note = "one run, no spread; where a model was tried again, its cell a second time"
+    return replace(found, columns=columns, values=cells, again=again, note=note, percent=True, within=0.01)
 
 
 SHORT, LONG = LENGTHS[:3], LENGTHS[3:]
