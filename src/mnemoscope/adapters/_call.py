@@ -185,6 +185,13 @@ def main_tensor(result: Any) -> Tensor:
             f"the model gave a {type(result).__name__} without a tensor of real numbers; output= says which part of "
             "its result is meant"
         )
+    if not tensor.is_floating_point() and not tensor.is_quantized:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        hint = ", as output=lambda y: torch.view_as_real(y).flatten(-2)" if tensor.is_complex() else ""
+        raise MnemoscopeError(
+            f"the model's output is of {kind}, where real numbers are needed; output= says which part of its result is "
+            f"meant{hint}"
+        )
     return tensor
 
 

@@ -24,6 +24,10 @@ def read_sequences(inputs: Any, model: Any) -> Tensor:
     if tensor.dim() == 0 or 0 in tensor.shape or (tensor.dim() == 1 and tensor.is_floating_point()):
         shape = list(tensor.shape)
         raise MnemoscopeError(f"inputs must have a time and a batch dimension, and no empty one; got {shape}")
+    if tensor.is_complex() or tensor.layout is not torch.strided:
+        kind = "complex numbers" if tensor.is_complex() else "sparse"
+        fix = "give real and imaginary parts as features" if tensor.is_complex() else "give inputs.to_dense()"
+        raise MnemoscopeError(f"inputs are {kind}: {fix}")
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
         bad = int((~torch.isfinite(tensor)).sum())
         raise MnemoscopeError(f"inputs hold {bad} values that are NaN or infinite; fix them before examining a model")
@@ -87,6 +91,8 @@ def check_model(model: Any, inputs: Tensor) -> None:
     if not isinstance(model, nn.Module):
         return
     for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise MnemoscopeError(f"the model's {name} is on the meta device, without values: load its weights first")
         if parameter.device != inputs.device:
             raise MnemoscopeError(
                 f"the model's {name} is on {parameter.device}, the inputs are on {inputs.device}: move one with "

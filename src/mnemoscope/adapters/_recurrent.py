@@ -11,7 +11,7 @@ from mnemoscope.adapters._step import Stepped
 from mnemoscope.adapters._torch_layers import TorchCell, from_torch
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import Layer
-from mnemoscope.recurrence import Attention, Recurrence, Screening, State
+from mnemoscope.recurrence import Attention, Recurrence, Screening, State, leaves
 
 
 class WithReadout(Recurrence):
@@ -100,7 +100,8 @@ def as_recurrence(model: Any, input_size: int | None = None, *, by_parts: bool =
     if isinstance(model, Layer):
         return _time_first_view(model)
     if isinstance(model, Recurrence):
-        return model
+        is_complex = any(tensor.is_complex() for tensor in leaves(model.initial_state(1)))
+        return Stepped(model, model.input_size) if is_complex else model
     if isinstance(model, nn.RNNBase):
         return from_torch(model)
     if isinstance(model, nn.RNNCellBase):

@@ -22,7 +22,8 @@ class Stepped(Recurrence):
     Its state may be any nest of tuples, lists, dicts and dataclasses, of tensors (batch, ...) or (layers, batch, ...).
     Which of the two is found by asking for initial states of two batch sizes. It may also hold whole numbers, as of
     the step that it is at, and what never changes. As a recurrence, the state is a tuple of tensors
-    (layers, batch, ...). Torch's layers inside a step run by our equations, which forward-mode differentiation can
+    (layers, batch, ...); of complex ones, as of a diagonal state-space model, the real and imaginary parts
+    (layers, batch, ..., 2). Torch's layers inside a step run by our equations, which forward-mode differentiation can
     follow.
     """
 
@@ -32,8 +33,7 @@ class Stepped(Recurrence):
         self.input_size = input_size
         self._layers = readable_layers(stepper)
         self._nest, self._kinds = _find_kinds(stepper)
-        first = next(tensor for tensor in self.initial_state(1) if tensor.is_floating_point())
-        self.hidden_size = first.shape[-1]
+        self.hidden_size = next(leaf.shape[-1] for leaf in leaves_of(self._nest) if _is_number(leaf))
 
     def initial_state(self, batch: int) -> State:
         return self._pack(self.stepper.initial_state(batch))
@@ -41,6 +41,11 @@ class Stepped(Recurrence):
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         with readable(self._layers):
             output, after = self.stepper.step(x, self._unpack(state))
+        if isinstance(output, Tensor) and output.is_complex():
+            raise MnemoscopeError(
+                f"{_name(self.stepper)}.step gave complex outputs: return their real part, or both parts as "
+                "torch.view_as_real(output).flatten(-2)"
+            )
         return output, self._pack(after)
 
     def _pack(self, state: Any) -> State:
@@ -57,7 +62,7 @@ class Stepped(Recurrence):
         packed = []
         for leaf, kind in pairs:
             if isinstance(kind, BatchAxis):
-                packed.append(leaf.unsqueeze(0) if kind.axis == 0 else leaf)
+                packed.append(self._pack_tensor(leaf, kind))
             elif isinstance(kind, WholeNumber):
                 packed.append(torch.full((1, tensor.shape[axis]), leaf, dtype=torch.int64, device=tensor.device))
             elif leaf is not kind.value and leaf != kind.value:
@@ -66,6 +71,15 @@ class Stepped(Recurrence):
                     "a tensor (batch, ...) or a whole number"
                 )
         return tuple(packed)
+
+    def _pack_tensor(self, leaf: Tensor, kind: BatchAxis) -> Tensor:
+        if leaf.is_complex() != kind.is_complex:
+            before, after = ("complex", "real") if kind.is_complex else ("real", "complex")
+            raise MnemoscopeError(
+                f"{_name(self.stepper)}.step made a {before} state {after}: give it from initial_state as step does"
+            )
+        tensor = leaf.unsqueeze(0) if kind.axis == 0 else leaf
+        return torch.view_as_real(tensor) if kind.is_complex else tensor
 
     def _unpack(self, state: State) -> Any:
         """Reverse `_pack`."""
@@ -77,6 +91,8 @@ class Stepped(Recurrence):
                 continue
             tensor = next(remaining)
             if isinstance(kind, BatchAxis):
+                if kind.is_complex:
+                    tensor = torch.complex(tensor[..., 0], tensor[..., 1])
                 leaves.append(tensor.squeeze(0) if kind.axis == 0 else tensor)
             else:
                 leaves.append(kind.type(tensor.flatten()[0].item()))
@@ -141,9 +157,10 @@ class IdStep(nn.Module):
 
 @dataclass(frozen=True)
 class BatchAxis:
-    """A leaf of a state that is a tensor, and the axis of its batch."""
+    """A leaf of a state that is a tensor, the axis of its batch, and if its numbers are complex."""
 
     axis: int
+    is_complex: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,15 +188,20 @@ def _find_kinds(stepper: Any) -> tuple[Any, list[Kind]]:
     kinds: list[Kind] = []
     if len(twos) == len(threes):
         kinds = [_kind(stepper, two, three) for two, three in zip(twos, threes, strict=True)]
-    if not any(isinstance(two, Tensor) and two.is_floating_point() for two in twos) or not kinds:
+    if not any(_is_number(two) for two in twos) or not kinds:
         raise MnemoscopeError(f"{_name(stepper)}.initial_state(batch) must give tensors, as many for every batch size")
     return state, kinds
+
+
+def _is_number(leaf: Any) -> bool:
+    """True for a tensor of real or complex numbers, not of whole ones."""
+    return isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
 
 
 def _kind(stepper: Any, two: Any, three: Any) -> Kind:
     """Return what a leaf is, from the states of two and of three sequences."""
     if isinstance(two, Tensor) and isinstance(three, Tensor):
-        return BatchAxis(_batch_axis(stepper, two, three))
+        return BatchAxis(_batch_axis(stepper, two, three), two.is_complex())
     if type(two) is not type(three) or two != three:
         raise MnemoscopeError(
             f"{_name(stepper)}.initial_state(2) holds {two!r:.80}, initial_state(3) {three!r:.80}: what depends on the "

@@ -195,7 +195,8 @@ def _plane(
 
 def filter_normalized(parameter: Tensor, generator: torch.Generator) -> Tensor:
     """Return a random direction each of whose rows is as long as the parameter's; a vector counts as one row."""
-    noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter)
+    precise = torch.complex128 if parameter.is_complex() else torch.float64
+    noise = torch.randn(parameter.shape, generator=generator, dtype=precise).to(parameter)
     if parameter.dim() < 2:
         return noise * (parameter.norm() / noise.norm().clamp(min=1e-30))
     rows = noise.flatten(1)

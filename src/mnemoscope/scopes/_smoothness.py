@@ -18,7 +18,7 @@ from mnemoscope.scopes._frame.scope import not_applicable, scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.decay import fit_line
 from mnemoscope.scopes._measures.growth import rounding_warnings
-from mnemoscope.scopes._measures.parameter_batches import Parameters
+from mnemoscope.scopes._measures.parameter_batches import Parameters, real_parameters
 from mnemoscope.scopes._measures.singular_values import largest_singular_value
 from mnemoscope.scopes._measures.state_samples import sample_states
 from mnemoscope.scopes._measures.state_vectors import flatten, spectral_norms, unflatten
@@ -127,12 +127,12 @@ def _jacobian_norms(recurrence: Recurrence, x: Tensor, state: State) -> tuple[fl
 
     Of the first sequence in `state`, on the input x (1, d).
     """
-    parameters = {name: p.detach() for name, p in recurrence.named_parameters()}
+    parameters, restore = real_parameters(recurrence)
     state = select(state, 0)
     stepper = _Stepper(recurrence)
 
     def step(vector: Tensor, theta: Parameters) -> tuple[Tensor, Tensor]:
-        named = {f"recurrence.{name}": p for name, p in theta.items()}
+        named = {f"recurrence.{name}": p for name, p in restore(theta).items()}
         output, after = functional_call(stepper, named, (x, vector, state))
         return flatten(after)[0], output[0]
 
@@ -175,34 +175,36 @@ def _joint_norm(by_state: Tensor, by_theta: Parameters) -> float:
 
 def _slopes(subject: Subject, N: int, probes: int) -> tuple[float, float]:
     """Return ||dV/dtheta|| and the largest ||H v||, V the cost of the first N steps."""
-    parameters = {name: p.detach() for name, p in subject.recurrence.named_parameters()}
-    values = list(parameters.values())
-    gradient = torch.func.grad(_cost(subject, N, list(parameters)))
+    gradient = torch.func.grad(_cost(subject, N))
+    values, _ = real_parameters(subject.recurrence)
     slope = _norm(gradient(values))
     generator = subject.generator()
     largest = 0.0
     for _ in range(probes):
-        noise = [torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p) for p in values]
+        noise = {
+            name: torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p) for name, p in values.items()
+        }
         size = _norm(noise)
-        direction = [n / size for n in noise]
+        direction = {name: n / size for name, n in noise.items()}
         pull_back: Any = torch.func.vjp(gradient, values)[1]
         largest = max(largest, _norm(pull_back(direction)[0]))  # H is symmetric: v^T H is H v
     return slope, largest
 
 
-def _cost(subject: Subject, N: int, names: list[str]) -> Callable[[list[Tensor]], Tensor]:
+def _cost(subject: Subject, N: int) -> Callable[[Parameters], Tensor]:
     x = subject.recurrence_inputs[:N, :SEQUENCES]
+    _, restore = real_parameters(subject.recurrence)
 
-    def cost(values: list[Tensor]) -> Tensor:
-        outputs, _ = functional_call(subject.recurrence, dict(zip(names, values, strict=True)), (x,))
+    def cost(values: Parameters) -> Tensor:
+        outputs, _ = functional_call(subject.recurrence, restore(values), (x,))
         return outputs.square().mean()
 
     return cost
 
 
-def _norm(tensors: list[Tensor]) -> float:
+def _norm(tensors: Parameters) -> float:
     """Return the Euclidean norm of all numbers together."""
-    return math.sqrt(sum(t.double().square().sum().item() for t in tensors))
+    return math.sqrt(sum(t.double().square().sum().item() for t in tensors.values()))
 
 
 def _growth(lengths: np.ndarray, slopes: np.ndarray) -> tuple[float, str]:

@@ -229,7 +229,9 @@ def _reads_later(subject: Subject, y: Tensor) -> bool:
 
 
 def _weights(subject: Subject) -> list[Tensor]:
-    return [parameter for parameter in subject.layer.parameters() if parameter.is_floating_point()]
+    return [
+        parameter for parameter in subject.layer.parameters() if parameter.is_floating_point() or parameter.is_complex()
+    ]
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,9 @@ def scope(
             own, common = _split_options(name, options)
             with one_line_errors(name), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="There is a performance drop because")  # vmap's, of a cell
+                warnings.filterwarnings(
+                    "ignore", message="`torch.jit.script` is deprecated"
+                )  # forward mode's, in torch
                 subject = subject_of(model, inputs, **common)
                 with untouched(subject.model):
                     finding = _measure(SCOPES[name], body, subject, own)

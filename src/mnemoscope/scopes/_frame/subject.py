@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mnemoscope.adapters import Adapted, Layout, Output, WithReadout, adapt, instantiate
 from mnemoscope.errors import MnemoscopeError, type_and_line
-from mnemoscope.recurrence import Recurrence
+from mnemoscope.recurrence import Recurrence, leaves
 from mnemoscope.scopes._frame.repeat import Repetition, find_repetition
 from mnemoscope.scopes._frame.snapshot import Snapshot
 from mnemoscope.scopes._frame.untouched import untouched
@@ -207,10 +207,31 @@ class Subject:
             return self.loss_problem if known else "it needs targets and a loss"
         if self.adapted.recurrence is None:
             return self.adapted.no_step
+        if need in ("step", "map") and self._changing_shape:
+            return self._changing_shape
         if need == "map" and carries_memory(self.recurrence.initial_state(1)):
             return f"{self.name} carries past states along: its map changes from step to step"
         if need == "attention" and not self._attends():
             return f"{self.name} does not attend to its own past states"
+        return ""
+
+    @cached_property
+    @torch.no_grad()
+    def _changing_shape(self) -> str:
+        """Why states cannot be compared with each other: a step gives one of another shape; empty if it does not."""
+        x = self.recurrence_inputs[:2]
+        state = self.recurrence.initial_state(x.shape[1])
+        if carries_memory(state):  # it knows which of its tensors are the present state
+            return ""
+        for x_t in x.unbind(0):
+            before, state = state, self.recurrence.step(x_t, state)[1]
+            for old, new in zip(leaves(before), leaves(state), strict=True):
+                if old.shape != new.shape:
+                    return (
+                        f"a step of {self.name} turns a state {list(old.shape[1:])} into {list(new.shape[1:])}, as a "
+                        "cache that grows, and states of two shapes cannot be compared: allocate it whole in "
+                        "initial_state"
+                    )
         return ""
 
     @torch.no_grad()

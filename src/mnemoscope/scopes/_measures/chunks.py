@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mnemoscope.recurrence import State, detach
 from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.scopes._measures.parameter_batches import real_parts
 from mnemoscope.scopes._measures.rounding import negligible
 from mnemoscope.scopes._measures.windows import shortest_near
 
@@ -107,7 +108,7 @@ def by_weights(loss: Tensor, weights: list[Tensor]) -> Tensor:
     if not loss.requires_grad:
         return torch.zeros(1, dtype=torch.float64, device=loss.device)
     gradients = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
-    return torch.cat([gradient.flatten() for gradient in gradients]).double()
+    return torch.cat([real_parts(gradient).flatten() for gradient in gradients]).double()
 
 
 def relative_error(gradient: Tensor, whole: Tensor) -> float:

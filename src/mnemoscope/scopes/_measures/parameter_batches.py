@@ -20,6 +20,21 @@ WORKSPACE = 2**26  # numbers that the runs of one chunk may hold at a time
 FEW = 256  # points at once, below which a fused kernel for each is faster than vmap over the equations
 
 
+def real_parts(tensor: Tensor) -> Tensor:
+    """Return complex numbers as their real and imaginary parts (..., 2), and real ones as they are."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def real_parameters(module: nn.Module) -> tuple[Parameters, Callable[[Parameters], Parameters]]:
+    """Return a module's parameters as real numbers, by name, and the function that makes complex ones of them again."""
+    is_complex = {name: p.is_complex() for name, p in module.named_parameters()}
+
+    def restore(parameters: Parameters) -> Parameters:
+        return {name: torch.view_as_complex(p) if is_complex[name] else p for name, p in parameters.items()}
+
+    return {name: real_parts(p.detach()) for name, p in module.named_parameters()}, restore
+
+
 class Movable(nn.Module):
     """A module that is run under other parameters, which bear the names of the user's own model.
 
