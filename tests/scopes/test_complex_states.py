@@ -140,11 +140,6 @@ def test_inputs_must_be_real_and_dense(inputs, said):
         horizon(nn.LSTM(3, 2), inputs)
 
 
-def test_weights_without_values():
-    with pytest.raises(MnemoscopeError, match="on the meta device, without values: load its weights first"):
-        horizon(nn.LSTM(3, 2, device="meta"), torch.ones(4, 2, 3))
-
-
 class Cached(nn.Module):
     """Attention of one head with a cache of keys and values: it grows, or is allocated at its full size."""
 

@@ -164,9 +164,9 @@ def test_options_reach_their_scope():
     assert "input_gradient_spectral" in found["horizon"].series
 
 
-def test_unknown_option_fails_its_scope_alone():
-    found = examine(LSTM(3, 5), torch.randn(6, 2, 3), scopes=["horizon", "signal"], options={"horizon": {"lags": 3}})
-    assert "no option 'lags'" in found["horizon"].why
+def test_a_wrong_value_of_an_option_fails_its_scope_alone():
+    found = examine(LSTM(3, 5), torch.randn(6, 2, 3), scopes=["horizon", "signal"], options={"horizon": {"ends": 0}})
+    assert found["horizon"].why == "ends must be a whole number of at least 1; got 0"
     assert found["signal"].has_result
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 import torch
+from torch.nn import functional as F
 
 from mnemoscope import LSTM, MnemoscopeError, RelRNN, examine
 from mnemoscope.scopes import SCOPES, _attractors, _landscape, attractors
@@ -47,6 +51,54 @@ def test_a_count_that_is_too_small_is_refused(scope, option, value, least):
 def test_a_number_that_makes_no_sense_is_refused(scope, option, value):
     with pytest.raises(MnemoscopeError, match=f"^{option} must .*; got {value!r}$"):
         SCOPES[scope].measure(LSTM(2, 3), torch.randn(4, 2, 2), **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("scope", "option", "value", "rule"),
+    [
+        ("horizon", "fraction", "a", "fraction must lie between 0 and 1"),
+        ("stability", "lam", None, "lam must be above 0 and at most 1"),
+        ("attention", "layer", "a", "attention has layers 0 to 1 and sequences 0 to 1"),
+        ("paths", "threshold", math.nan, "threshold must be at least 0 and less than 1"),
+        ("paths", "layer", 2, "layer must lie between -2 and 1"),
+        ("paths", "layer", "a", "layer must lie between -2 and 1"),
+        ("landscape", "span", math.nan, "span must be a number above 0"),
+        ("landscape", "span", 0, "span must be a number above 0"),
+        ("landscape", "held_out", 3, "held_out must be a pair of tensors, (inputs, targets)"),
+        ("separation", "templates", 3, "templates must be a tensor (M, 2)"),
+        ("attractors", "spread", "a", "spread must be a number of at least 0"),
+        ("attractors", "unit", 0.5, "unit must be a whole number of at least 0"),
+        ("attractors", "path", 3, "path must be a function of s or 'scale'"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_name_of_its_option(scope, option, value, rule):
+    model = RelRNN(2, 3, num_layers=2, buffer=2, relevant=1) if scope in ("paths", "attention") else LSTM(2, 3)
+    trained = {"targets": torch.zeros(4, 2, 3), "loss": F.mse_loss} if scope == "landscape" else {}
+    with pytest.raises(MnemoscopeError, match=f"^{re.escape(rule)}; got "):
+        SCOPES[scope].measure(model, torch.randn(4, 2, 2), **{option: value}, **trained)
+
+
+def test_the_weights_that_are_scaled_must_be_there():
+    with pytest.raises(MnemoscopeError, match=r"path='scale' multiplies weight_hh, and the model has no parameters"):
+        attractors(CatMap(), torch.zeros(4, 1, 1, dtype=torch.float64), path="scale")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"scopes": 3}, "scopes are names, as"),
+        ({"options": {"horizon": 3}}, "options are by scope, as"),
+        ({"options": ["horizon"]}, "options are by scope, as"),
+        ({"options": {"attention": {"leyer": 1}}}, "attention has no option 'leyer'; did you mean layer?"),
+        ({"options": {"horizon": {"seed": 1}}}, "horizon has no option 'seed'; "),
+        ({"seed": 1.5}, "seed must be a whole number of at least 0; got 1.5"),
+        ({"progress": 3}, "progress is a function of a scope's name, a fraction and a note; got 3"),
+        ({"batch_first": "yes"}, "batch_first must be True, False or None, for what the model says; got 'yes'"),
+    ],
+)
+def test_examine_refuses_wrong_arguments_before_it_measures(wrong, said):
+    with pytest.raises(MnemoscopeError, match=f"^{re.escape(said)}"):
+        examine(LSTM(2, 3), torch.randn(4, 2, 2), **wrong)
 
 
 def test_the_factor_of_stable_weights_is_checked():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from mnemoscope import LSTM, SAB, LinearSystem, MemRNN, MnemoscopeError, RelLSTM, examine
-from mnemoscope.scopes import recurrence
+from mnemoscope.scopes import Watch, horizon, recurrence, separation
 
 
 class Classifier(nn.Module):
@@ -125,6 +125,20 @@ def test_mixed_sequences_are_not_looked_at_side_by_side(model, others):
     for scope in ("horizon", "separation"):
         assert found[scope].status == "not applicable"
         assert "what is seen of one sequence is partly that of others" in found[scope].why
+
+
+@pytest.mark.parametrize("batch", [1, 6])
+@pytest.mark.parametrize("scope", [horizon, separation])
+def test_mixed_sequences_are_found_by_a_scope_on_its_own(scope, batch):
+    """One sequence is run beside copies of itself."""
+    found = scope(lambda x: x.cumsum(1) - x.mean(0), torch.randn(batch, 9, 3), batch_first=True)
+    assert found.status == "not applicable"
+    assert "mixes sequences: what is seen of one sequence is partly that of others" in found.why
+
+
+def test_a_watch_refuses_what_mixes_sequences():
+    with pytest.raises(MnemoscopeError, match=r"^watch does not apply: .* mixes sequences"):
+        Watch(lambda x: x.cumsum(1) - x.mean(0), torch.randn(6, 9, 3), batch_first=True)
 
 
 def test_series_by_step():

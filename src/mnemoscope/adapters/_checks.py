@@ -91,8 +91,6 @@ def check_model(model: Any, inputs: Tensor) -> None:
     if not isinstance(model, nn.Module):
         return
     for name, parameter in model.named_parameters():
-        if parameter.is_meta:
-            raise MnemoscopeError(f"the model's {name} is on the meta device, without values: load its weights first")
         if parameter.device != inputs.device:
             raise MnemoscopeError(
                 f"the model's {name} is on {parameter.device}, the inputs are on {inputs.device}: move one with "

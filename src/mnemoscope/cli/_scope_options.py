@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,11 +34,10 @@ def read_scope_options(words: Sequence[str], scopes: Sequence[str]) -> dict[str,
             raise MnemoscopeError(f"--set {word}: {scope!r} is not a scope; scopes are {', '.join(sorted(SCOPES))}")
         if scope not in scopes:
             raise MnemoscopeError(f"--set {word}: {scope} is not among the --scopes; add it there")
-        allowed = SCOPES[scope].options
-        if option not in allowed:
-            close = difflib.get_close_matches(option, allowed, 1)
-            hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(allowed)}"
-            raise MnemoscopeError(f"--set {word}: {scope} has no option {option!r}; {hint}")
+        try:
+            SCOPES[scope].check_options([option])
+        except MnemoscopeError as error:
+            raise MnemoscopeError(f"--set {word}: {error}") from None
         options.setdefault(scope, {})[option] = read_literal(f"--set {name}", value)
     return options
 

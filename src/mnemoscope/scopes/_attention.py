@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -177,9 +179,10 @@ def _relevance_needed(screening: Screening | None, before: Attention | None) -> 
 
 def _check(subject: Subject, layer: int, sequence: int) -> None:
     layers, batch = subject.layer.num_layers, subject.recurrence_inputs.shape[1]
-    if not 0 <= layer < layers or not 0 <= sequence < batch:
+    whole = isinstance(layer, numbers.Integral) and isinstance(sequence, numbers.Integral)
+    if not whole or not 0 <= layer < layers or not 0 <= sequence < batch:
         raise MnemoscopeError(
-            f"attention has layers 0 to {layers - 1} and sequences 0 to {batch - 1}; got {layer} and {sequence}"
+            f"attention has layers 0 to {layers - 1} and sequences 0 to {batch - 1}; got {layer!r} and {sequence!r}"
         )
 
 

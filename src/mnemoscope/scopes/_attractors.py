@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,19 +11,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.adapters import WithReadout
 from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.recurrence import Recurrence, State, describe, leaves
+from mnemoscope.recurrence import Recurrence, State
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.fixed_points import FixedPoints, distinct, fixed_points, near_linear
+from mnemoscope.scopes._measures.orbit_starts import (
+    as_features,
+    constant_inputs,
+    first_states,
+    numbers_of_starts,
+    output_numbers,
+    parameters_along,
+)
 from mnemoscope.scopes._measures.orbits import Orbits, record_orbits
-from mnemoscope.scopes._measures.parameter_batches import OneStep, Parameters
+from mnemoscope.scopes._measures.parameter_batches import OneStep
 from mnemoscope.scopes._measures.periods import SAME, SMALL, find_period, longest_period, rounding_noise
-from mnemoscope.scopes._measures.state_vectors import flatten, unflatten
 
-STARTS = 10  # random states; four times as many if they end on different attractors
 LINEAR = 0.1  # how far a step may differ from the linear one for a state to belong to a stable fixed point
 DIVERGED = 1e8
 
@@ -99,26 +106,29 @@ def attractors(
         check_count("starts", starts)
     check_count("steps", steps)
     check_count("recorded", recorded, 2)
+    check_count("unit", unit, 0)
+    if not (isinstance(spread, numbers.Real) and 0 <= spread < math.inf):
+        raise MnemoscopeError(f"spread must be a number of at least 0; got {spread!r}")
 
     # Pairs of a parameter vector and a constant input: along the path under each input, or the model's own.
     step = OneStep(subject.recurrence, subject.model)
-    own, axis = _parameter_path(step, path, values)
-    constant = _constant_inputs(subject, constants, only_zero=path is not None)
+    own, axis = parameters_along(step, path, values)
+    constant = constant_inputs(subject, constants, only_zero=path is not None)
     if path is None:
         axis = np.arange(len(constant), dtype=float)
     points = own * len(constant)
     x = constant.repeat_interleave(len(own), 0)
-    numbers = _output_numbers(subject, outputs)
+    shown = output_numbers(subject, outputs)
 
     # A few starts, and more if basins differ.
-    for count in _numbers_of_starts(start, starts):
-        states = _starts(subject, start, count, spread)
-        orbits = record_orbits(subject, step, points, x, states, steps, recorded, numbers)
-        if not 0 <= unit < orbits.states.shape[-1]:
+    for count in numbers_of_starts(start, starts):
+        states = first_states(subject, start, count, spread)
+        orbits = record_orbits(subject, step, points, x, states, steps, recorded, shown)
+        if unit >= orbits.states.shape[-1]:
             raise MnemoscopeError(f"unit must lie between 0 and {orbits.states.shape[-1] - 1}; got {unit}")
         ends = [_Ends(each, orbits.states.dtype) for each in orbits.states.transpose(1, 2).double()]
         if fixed and path is None:
-            for each, end in zip(_features(subject, constant), ends, strict=False):
+            for each, end in zip(as_features(subject, constant), ends, strict=False):
                 end.assign_to_fixed_points(subject.recurrence, each)
         if max(end.count for end in ends) <= 1:
             break
@@ -131,8 +141,8 @@ def attractors(
         "x": x_label or _axis_title(path),
         "y": f"unit {unit} of the state",
     }
-    if numbers is not None:
-        labels["outputs"] = [f"output {number}" for number in numbers]
+    if shown is not None:
+        labels["outputs"] = [f"output {number}" for number in shown]
     return _finding(series, ends, orbits.transient, labels)
 
 
@@ -156,91 +166,6 @@ def _axis_title(path: Callable[[float], Mapping[str, Tensor]] | str | None) -> s
     if path is None:
         return "number of the constant input"
     return "factor of the recurrent weights" if isinstance(path, str) else "s, along the path"
-
-
-def _parameter_path(
-    step: OneStep, path: Callable[[float], Mapping[str, Tensor]] | str | None, values: Sequence[float] | None
-) -> tuple[list[Parameters], np.ndarray]:
-    """Return the parameter vectors along the path and its values; without a path the model's own, and no values."""
-    if path is None:
-        return [step.own], np.zeros(0)
-    axis = np.linspace(0, 2, 101) if values is None else np.asarray(values, float)
-    if not isinstance(path, str):
-        return [step.changed_point(path(float(s)), "path(s)") for s in axis], axis
-    if path != "scale":
-        raise MnemoscopeError(f"path must be a function of s or 'scale'; got {path!r}")
-    points = [{name: p * (s if "weight_hh" in name else 1.0) for name, p in step.own.items()} for s in axis]
-    return points, axis
-
-
-def _constant_inputs(subject: Subject, constants: Tensor | None, only_zero: bool) -> Tensor:
-    """Return the constant inputs (V, d) or ids (V,): the given ones, or zero and three of the sequences' own."""
-    inputs = subject.recurrence_inputs
-    if constants is not None and not constants.is_floating_point():
-        if subject.adapted.ids is None or not subject.adapted.recurrence_is_model or constants.dim() != 1:
-            raise MnemoscopeError(
-                f"constants must be (V, {inputs.shape[2]}), or ids (V,) for a model whose step reads ids; "
-                f"got {constants.dtype} {list(constants.shape)}"
-            )
-        return constants.to(inputs.device)
-    if constants is not None:
-        if constants.dim() != 2 or constants.shape[1] != inputs.shape[2]:
-            raise MnemoscopeError(f"constants must be (V, {inputs.shape[2]}); got {list(constants.shape)}")
-        return constants.to(inputs)
-    zero = torch.zeros_like(inputs[0, :1])
-    if only_zero:
-        return zero
-    rows = torch.unique(inputs.flatten(0, 1)[:4096], dim=0)
-    order = torch.randperm(len(rows), generator=subject.generator())[:3].to(rows.device)
-    return torch.cat([zero, rows[order]])
-
-
-def _features(subject: Subject, constants: Tensor) -> Tensor:
-    """Return constant inputs as the recurrent layer reads them; none of ids that a step looks up by itself."""
-    if constants.is_floating_point():
-        return constants
-    if isinstance(subject.recurrence, WithReadout):
-        return subject.recurrence.model.embed(constants).detach()
-    return constants.new_empty(0)
-
-
-def _output_numbers(subject: Subject, outputs: bool | Sequence[int]) -> list[int] | None:
-    """Return the numbers of the outputs to record; None for none."""
-    if outputs is False:
-        return None
-    with torch.no_grad():
-        size = subject.recurrence(subject.recurrence_inputs[:1, :1])[0].shape[-1]
-    numbers = list(range(size)) if outputs is True else [int(number) for number in outputs]
-    if not numbers or not all(0 <= number < size for number in numbers):
-        raise MnemoscopeError(f"outputs must lie between 0 and {size - 1}; got {list(numbers)}")
-    return numbers
-
-
-def _numbers_of_starts(start: State | None, starts: int | None) -> tuple[int, ...]:
-    """Return how many starts to try, one number after the other until all end alike."""
-    if start is None:
-        return (STARTS, 4 * STARTS) if starts is None else (starts,)
-    given = leaves(start)[0].shape[1]
-    if starts is not None and starts < given:
-        raise MnemoscopeError(f"starts = {starts} is fewer than the {given} states in start")
-    return (starts or given,)
-
-
-def _starts(subject: Subject, given: State | None, starts: int, spread: float) -> State:
-    """Return the states to start from: the given ones, then random ones.
-
-    Without a given one, the first is close to the model's initial state, which may be an unstable fixed point.
-    """
-    state = subject.recurrence.initial_state(starts)
-    initial = flatten(state)
-    noise = spread * torch.randn(initial.shape, generator=subject.generator(), dtype=torch.float64).to(initial)
-    first = initial[:1] + 1e-3 * noise[:1]
-    if given is not None:
-        shapes, wanted = ([(t.shape[0], *t.shape[2:]) for t in leaves(each)] for each in (given, state))
-        if shapes != wanted:
-            raise MnemoscopeError(f"start must be a state of the model, {describe(state)}; got {describe(given)}")
-        first = flatten(given).to(initial)
-    return unflatten(torch.cat([first, noise[len(first) :]]), state)
 
 
 class _Ends:

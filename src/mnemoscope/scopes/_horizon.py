@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import replace
 
 import numpy as np
@@ -50,7 +51,7 @@ times its start and stays there means exploding gradients; one that comes back i
     "How far back do gradients and outputs reach?",
     title="Memory horizon",
     help=HELP,
-    needs="outputs",
+    needs=("outputs", "apart"),
     cost=6,
 )
 def horizon(
@@ -178,7 +179,7 @@ def _gradients(
     check_count("ends", ends)
     if directions is not None:
         check_count("directions", directions)
-    if not 0 < fraction < 1:
+    if not (isinstance(fraction, numbers.Real) and 0 < fraction < 1):
         raise MnemoscopeError(f"fraction must lie between 0 and 1; got {fraction!r}")
     # A layer that makes another number of steps than the model reads has lags of its own.
     if not states or subject.missing("step") or len(subject.recurrence_inputs) != subject.steps:

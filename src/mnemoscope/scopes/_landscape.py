@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import numbers
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,6 +87,8 @@ def landscape(
         held_out: (inputs, targets) on which to evaluate too.
     """
     check_count("points", points, 3)
+    if not (isinstance(span, numbers.Real) and 0 < span < math.inf):
+        raise MnemoscopeError(f"span must be a number above 0; got {span!r}")
     model = whole_model(subject)
     if not model.own:
         return not_applicable("landscape", f"{subject.name} has no parameters")
@@ -261,6 +264,8 @@ class _Plane:
 
 
 def _time_first(subject: Subject, held_out: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    if not (isinstance(held_out, Sequence) and len(held_out) == 2 and isinstance(held_out[0], Tensor)):
+        raise MnemoscopeError(f"held_out must be a pair of tensors, (inputs, targets); got {held_out!r:.80}")
     inputs, targets = held_out
     inputs = subject.adapted.layout.time_first(inputs)
     if inputs.shape[2:] != subject.inputs.shape[2:] or inputs.dim() != subject.inputs.dim():

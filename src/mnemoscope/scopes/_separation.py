@@ -44,7 +44,7 @@ joining them.
     "In how many ways does the output join the start of a sequence to its end?",
     title="Start and end",
     help=HELP,
-    needs=("outputs", "deterministic"),
+    needs=("outputs", "deterministic", "apart"),
     cost=30,
 )
 def separation(
@@ -76,6 +76,8 @@ def separation(
     check_count("length", length, 2)
     check_count("limit", limit)
     given = templates is not None
+    if given and not isinstance(templates, Tensor):
+        raise MnemoscopeError(f"templates must be a tensor (M, {subject.features.shape[2]}); got {templates!r:.80}")
     templates = templates.to(subject.features) if templates is not None else _templates(subject)
     if not given and len(templates) < 2:
         why = "these sequences hold the same input at every step, so that no two starts differ; templates= gives others"

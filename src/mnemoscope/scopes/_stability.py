@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 
 import torch
@@ -71,7 +72,7 @@ def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Findi
         lam: the contraction factor of the nearest stable weights.
     """
     check_count("points", points)
-    if not 0 < lam <= 1:
+    if not (isinstance(lam, numbers.Real) and 0 < lam <= 1):
         raise MnemoscopeError(f"lam must be above 0 and at most 1; got {lam!r}")
 
     # What is proved, and what is measured at sampled states.

@@ -14,16 +14,10 @@ from mnemoscope.adapters import Output
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Examination, Finding, Status
 from mnemoscope.scopes._frame.late_progress import LateProgress
-from mnemoscope.scopes._frame.scope import SCOPES, Scope, false_certificate, not_applicable, one_line_errors
+from mnemoscope.scopes._frame.scope import SCOPES, Scope, false_certificate, one_line_errors
 from mnemoscope.scopes._frame.subject import Loss, OutOfTime, Progress, Subject, subject_of
 from mnemoscope.scopes._frame.verdict import verdict
 from mnemoscope.wording import counted
-
-MIXING = ("runs over the batch", "mixes sequences")
-"""Kinds of model, found by `recurrence`, in which the sequences of a batch depend on each other."""
-
-SIDE_BY_SIDE = ("horizon", "separation")
-"""Scopes that look at another output, or another end, of each sequence of one batch."""
 
 
 def examine(
@@ -97,11 +91,7 @@ def examine(
     partial = False
     try:
         for scope in chosen:
-            why = _sequences_mixed(findings, subject) if scope.name in SIDE_BY_SIDE else ""
-            if why:
-                findings[scope.name] = scope.with_texts(not_applicable(scope.name, f"{subject.name} {why}"))
-            else:
-                findings[scope.name] = _measure(scope, subject, options.get(scope.name, {}))
+            findings[scope.name] = _measure(scope, subject, options.get(scope.name, {}))
     except KeyboardInterrupt:
         partial = True
 
@@ -132,14 +122,6 @@ def _depends_on_mode(module: nn.Module) -> bool:
     return isinstance(rate, float) and rate > 0
 
 
-def _sequences_mixed(findings: dict[str, Finding], subject: Subject) -> str:
-    """Return why sequences cannot be looked at side by side, by what `recurrence` finds; empty if they can."""
-    recurrence = findings.get("recurrence") or _measure(SCOPES["recurrence"], subject, {})
-    labels = recurrence.labels
-    kind = labels.get("kind_when_repeated", labels.get("kind"))
-    return f"{kind}: what is seen of one sequence is partly that of others" if kind in MIXING else ""
-
-
 def _compare_scopes(findings: dict[str, Finding], subject: Subject) -> None:
     """Fail `stability` if orbits diverge faster than its certified factor allows, by the exponents of `lyapunov`.
 
@@ -166,8 +148,10 @@ def _choose(names: Iterable[str] | None) -> list[Scope]:
         names = list(SCOPES)
     elif isinstance(names, str):
         names = [names]
-    else:
+    elif isinstance(names, Iterable):
         names = list(names)
+    else:
+        raise MnemoscopeError(f"scopes are names, as ['horizon', 'stability']; got {names!r}")
     for name in names:
         if name not in SCOPES:
             raise MnemoscopeError(f"there is no scope {name!r}; there are {', '.join(sorted(SCOPES))}")
@@ -178,12 +162,15 @@ def _choose(names: Iterable[str] | None) -> list[Scope]:
     return sorted((SCOPES[name] for name in names), key=order)
 
 
-def _check(options: dict[str, dict[str, Any]], budget: float | None) -> None:
+def _check(options: Any, budget: float | None) -> None:
     if budget is not None and not (isinstance(budget, numbers.Real) and budget > 0):
         raise MnemoscopeError(f"budget is a positive number of seconds; got {budget!r}")
-    for name in options:
+    if not isinstance(options, Mapping) or not all(isinstance(given, Mapping) for given in options.values()):
+        raise MnemoscopeError(f"options are by scope, as {{'horizon': {{'fraction': 0.1}}}}; got {options!r}")
+    for name, given in options.items():
         if name not in SCOPES:
             raise MnemoscopeError(f"options are for {name!r}, which is not a scope; there are {', '.join(SCOPES)}")
+        SCOPES[name].check_options(given)
 
 
 def _measure(scope: Scope, subject: Subject, options: dict[str, Any]) -> Finding:

@@ -13,12 +13,13 @@ a one-line `MnemoscopeError`.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -31,9 +32,12 @@ from mnemoscope.scopes._frame.subject import BoundExceeded, OutOfTime, Subject, 
 from mnemoscope.scopes._frame.untouched import untouched
 from mnemoscope.wording import counted
 
-Need = Literal["outputs", "deterministic", "step", "map", "attention", "loss"]
-"""What a scope needs of a model: inputs and outputs, no random numbers, a step, a step that is the same map of states
-at every time, attention to past states, or targets and a loss."""
+Need = Literal["outputs", "deterministic", "apart", "step", "map", "attention", "loss"]
+"""What a scope needs of a model: inputs and outputs, no random numbers, sequences that do not depend on each other, a
+step, a step that is the same map of states at every time, attention to past states, or targets and a loss."""
+
+MIXING = ("runs over the batch", "mixes sequences")
+"""Kinds of model, found by `recurrence`, in which the sequences of a batch depend on each other."""
 
 COMMON = tuple(name for name in inspect.signature(subject_of).parameters if name not in ("model", "inputs"))
 """Options that every scope takes, beside its own."""
@@ -62,6 +66,15 @@ class Scope:
     options: tuple[str, ...] = ()
     title: str = ""
     help: tuple[str, ...] = ()
+
+    def check_options(self, names: Iterable[str], others: tuple[str, ...] = ()) -> None:
+        """Raise if an option is neither one of the scope's own nor among `others`."""
+        allowed = (*self.options, *others)
+        for name in names:
+            if name not in allowed:
+                close = difflib.get_close_matches(str(name), allowed, 1)
+                hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(allowed) or 'none'}"
+                raise MnemoscopeError(f"{self.name} has no option {name!r}; {hint}")
 
     def with_texts(self, finding: Finding) -> Finding:
         """Return the finding with the title, question and help of this scope."""
@@ -127,13 +140,13 @@ def scope(
 
 
 def _measure(scope: Scope, body: Callable[..., Finding], subject: Subject, options: dict[str, Any]) -> Finding:
-    subject.scope = scope.name
     for need in scope.needs:
-        reason = subject.missing(need)
+        reason = mixed_sequences(subject) if need == "apart" else subject.missing(need)
         if need == "loss" and subject.loss_problem:
             raise MnemoscopeError(reason)
         if reason:
             return not_applicable(scope.name, reason)
+    subject.scope = scope.name
     subject.check_time_for(scope.cost)
     try:
         finding = body(subject, **options)
@@ -141,6 +154,24 @@ def _measure(scope: Scope, body: Callable[..., Finding], subject: Subject, optio
         return false_certificate(scope.name, str(error))
     subject.report(1.0)
     return _with_steps(scope, subject, _with_remedy(scope, subject, finding)) if finding.has_result else finding
+
+
+def mixed_sequences(subject: Subject) -> str:
+    """Return why sequences cannot be looked at side by side, by what `recurrence` finds; empty if they can.
+
+    One sequence is looked at beside a copy of itself, as the scopes do that run copies.
+    """
+    if subject.kind is None:
+        several = subject
+        if subject.batch == 1:
+            twice = torch.cat([subject.features] * 2, 1)
+            several = replace(subject, adapted=replace(subject.adapted, features=twice))
+        with suppress(MnemoscopeError):  # what cannot be found out here fails in the scope itself, in its own words
+            SCOPES["recurrence"].measure(several)
+        subject.kind = several.kind or ""
+    if subject.kind not in MIXING:
+        return ""
+    return f"{subject.name} {subject.kind}: what is seen of one sequence is partly that of others"
 
 
 def _with_remedy(scope: Scope, subject: Subject, finding: Finding) -> Finding:
@@ -203,10 +234,7 @@ def one_line_errors(name: str) -> Iterator[None]:
 
 def _split_options(name: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the scope's own options and the common ones; an unknown option is an error."""
-    allowed = SCOPES[name].options
-    for key in options:
-        if key not in allowed and key not in COMMON:
-            raise MnemoscopeError(f"{name} has no option {key!r}; it takes {', '.join((*allowed, *COMMON))}")
+    SCOPES[name].check_options(options, COMMON)
     own = {key: value for key, value in options.items() if key not in COMMON}
     common = {key: value for key, value in options.items() if key in COMMON}
     return own, common

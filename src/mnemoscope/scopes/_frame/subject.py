@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.adapters import Adapted, Layout, Output, WithReadout, adapt, instantiate
-from mnemoscope.errors import MnemoscopeError, type_and_line
+from mnemoscope.errors import MnemoscopeError, check_count, type_and_line
 from mnemoscope.recurrence import Recurrence, leaves
 from mnemoscope.scopes._frame.repeat import Repetition, find_repetition
 from mnemoscope.scopes._frame.snapshot import Snapshot
@@ -53,6 +53,7 @@ class Subject:
         deadline: the `time.monotonic()` at which to stop.
         repetition: whether the model gives the same outputs for the same inputs, and how it is made to.
         scope: the name of the running scope, for `progress`.
+        kind: what `recurrence` has found the model to be, reset before each run; None if it has not looked yet.
     """
 
     model: Any
@@ -65,6 +66,7 @@ class Subject:
     deadline: float | None = None
     repetition: Repetition = field(default_factory=Repetition)
     scope: str = field(default="", init=False)
+    kind: str | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
@@ -267,6 +269,12 @@ def subject_of(
         raise MnemoscopeError("a scope needs sequences to look at: pass inputs, (time, batch, features)")
     if needs is not None and not (isinstance(needs, numbers.Real) and 0 <= needs < math.inf):
         raise MnemoscopeError(f"needs is a number of steps back, at least 0; got {needs!r}")
+    for name, value in (("batch_first", batch_first), ("channels_first", channels_first)):
+        if value not in (None, True, False):
+            raise MnemoscopeError(f"{name} must be True, False or None, for what the model says; got {value!r}")
+    if progress is not None and not callable(progress):
+        raise MnemoscopeError(f"progress is a function of a scope's name, a fraction and a note; got {progress!r}")
+    check_count("seed", seed, 0)
     if loss is not None and not callable(loss):
         raise MnemoscopeError(f"loss is a function, as loss(outputs, targets); got {loss!r}")
     if loss is not None and targets is None:

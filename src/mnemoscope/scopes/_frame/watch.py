@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import numbers
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor
 
 from mnemoscope.adapters import Layout, Output, adapt
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.finding import Finding, arrays
-from mnemoscope.scopes._frame.scope import one_line_errors
-from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.scopes._frame.scope import mixed_sequences, one_line_errors
+from mnemoscope.scopes._frame.subject import Subject, subject_of
 from mnemoscope.scopes._frame.untouched import untouched
 from mnemoscope.scopes._measures import decay
 from mnemoscope.scopes._measures.gradients import by_inputs
@@ -65,10 +66,10 @@ class Watch:
         output: Output | None = None,
         log: Callable[[dict[str, float]], Any] | None = None,
     ) -> None:
-        if every < 1 or sequences < 1 or not 0 < fraction < 1:
-            raise MnemoscopeError(
-                f"Watch needs every >= 1, sequences >= 1 and 0 < fraction < 1; got {every}, {sequences}, {fraction}"
-            )
+        check_count("every", every)
+        check_count("sequences", sequences)
+        if not (isinstance(fraction, numbers.Real) and 0 < fraction < 1):
+            raise MnemoscopeError(f"fraction must lie between 0 and 1; got {fraction!r}")
         self.model = model
         self.every = every
         self.fraction = fraction
@@ -87,6 +88,10 @@ class Watch:
             options["kwargs"] = _first_rows(kwargs, given, sequences)
         self.inputs = inputs
         self._adapt = functools.partial(adapt, model, inputs, batch_first, **options)
+        with one_line_errors("watch"), untouched(model):
+            mixed = mixed_sequences(subject_of(model, inputs, batch_first=batch_first, **options))
+        if mixed:
+            raise MnemoscopeError(f"watch does not apply: {mixed}")
         self.updates = 0
         self.history: list[dict[str, float]] = []
 
