@@ -25,7 +25,17 @@ def type_and_line(error: BaseException) -> str:
     return name if line == name else f"{name}: {line}"
 
 
+def is_number(value: Any) -> bool:
+    """Return True for a real number, be it Python's or numpy's; a bool is none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_whole(value: Any) -> bool:
+    """Return True for a whole number, be it Python's or numpy's; a bool is none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def check_count(name: str, value: Any, least: int = 1) -> None:
     """Raise if the option `name` is not a whole number of at least `least`."""
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
+    if not is_whole(value) or value < least:
         raise MnemoscopeError(f"{name} must be a whole number of at least {least}; got {value!r}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numbers
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, is_whole
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Attention, Screening
 from mnemoscope.scopes._frame.scope import scope
@@ -179,7 +177,7 @@ def _relevance_needed(screening: Screening | None, before: Attention | None) -> 
 
 def _check(subject: Subject, layer: int, sequence: int) -> None:
     layers, batch = subject.layer.num_layers, subject.recurrence_inputs.shape[1]
-    whole = isinstance(layer, numbers.Integral) and isinstance(sequence, numbers.Integral)
+    whole = is_whole(layer) and is_whole(sequence)
     if not whole or not 0 <= layer < layers or not 0 <= sequence < batch:
         raise MnemoscopeError(
             f"attention has layers 0 to {layers - 1} and sequences 0 to {batch - 1}; got {layer!r} and {sequence!r}"

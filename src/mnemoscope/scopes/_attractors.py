@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError, check_count
+from mnemoscope.errors import MnemoscopeError, check_count, is_number
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence, State
 from mnemoscope.scopes._frame.scope import scope
@@ -107,7 +106,7 @@ def attractors(
     check_count("steps", steps)
     check_count("recorded", recorded, 2)
     check_count("unit", unit, 0)
-    if not (isinstance(spread, numbers.Real) and 0 <= spread < math.inf):
+    if not (is_number(spread) and 0 <= spread < math.inf):
         raise MnemoscopeError(f"spread must be a number of at least 0; got {spread!r}")
 
     # Pairs of a parameter vector and a constant input: along the path under each input, or the model's own.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from mnemoscope.errors import MnemoscopeError, check_count
+from mnemoscope.errors import MnemoscopeError, check_count, is_number
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
@@ -179,7 +178,7 @@ def _gradients(
     check_count("ends", ends)
     if directions is not None:
         check_count("directions", directions)
-    if not (isinstance(fraction, numbers.Real) and 0 < fraction < 1):
+    if not (is_number(fraction) and 0 < fraction < 1):
         raise MnemoscopeError(f"fraction must lie between 0 and 1; got {fraction!r}")
     # A layer that makes another number of steps than the model reads has lags of its own.
     if not states or subject.missing("step") or len(subject.recurrence_inputs) != subject.steps:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError, check_count
+from mnemoscope.errors import MnemoscopeError, check_count, is_number
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import not_applicable, scope
 from mnemoscope.scopes._frame.subject import Subject
@@ -87,7 +86,7 @@ def landscape(
         held_out: (inputs, targets) on which to evaluate too.
     """
     check_count("points", points, 3)
-    if not (isinstance(span, numbers.Real) and 0 < span < math.inf):
+    if not (is_number(span) and 0 < span < math.inf):
         raise MnemoscopeError(f"span must be a number above 0; got {span!r}")
     model = whole_model(subject)
     if not model.own:

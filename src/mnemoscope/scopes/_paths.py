@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numbers
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError, check_count
+from mnemoscope.errors import MnemoscopeError, check_count, is_number, is_whole
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import not_applicable, scope
 from mnemoscope.scopes._frame.subject import Subject
@@ -65,10 +63,10 @@ def paths(
     check_count("hops", hops)
     check_count("sequences", sequences)
     check_count("steps", steps, 2)
-    if not (isinstance(threshold, numbers.Real) and 0 <= threshold < 1):
+    if not (is_number(threshold) and 0 <= threshold < 1):
         raise MnemoscopeError(f"threshold must be at least 0 and less than 1; got {threshold!r}")
     layers = subject.layer.num_layers
-    if not (isinstance(layer, numbers.Integral) and -layers <= layer < layers):
+    if not (is_whole(layer) and -layers <= layer < layers):
         raise MnemoscopeError(f"layer must lie between {-layers} and {layers - 1}; got {layer!r}")
     count = min(sequences, subject.batch)
     runs = []

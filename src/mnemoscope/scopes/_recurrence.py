@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, is_number
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import CANNOT_REPEAT, Subject
@@ -131,7 +130,7 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
             later inputs, which are exactly zero where an output does not read them, 32 times the rounding error.
     """
     subject.check_steps(2)
-    if tolerance is not None and not (isinstance(tolerance, numbers.Real) and 0 <= tolerance < 1):
+    if tolerance is not None and not (is_number(tolerance) and 0 <= tolerance < 1):
         raise MnemoscopeError(f"tolerance must be at least 0 and less than 1; got {tolerance!r}")
     limit = _limit(subject) if tolerance is None else tolerance
     unrepeated = subject.repetition.kind

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mnemoscope.adapters import WithReadout
-from mnemoscope.errors import MnemoscopeError, check_count
+from mnemoscope.errors import MnemoscopeError, check_count, is_number
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes._frame.scope import scope
@@ -72,7 +71,7 @@ def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Findi
         lam: the contraction factor of the nearest stable weights.
     """
     check_count("points", points)
-    if not (isinstance(lam, numbers.Real) and 0 < lam <= 1):
+    if not (is_number(lam) and 0 < lam <= 1):
         raise MnemoscopeError(f"lam must be above 0 and at most 1; got {lam!r}")
 
     # What is proved, and what is measured at sampled states.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-import numbers
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError, check_count
+from mnemoscope.errors import MnemoscopeError, check_count, is_number
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import not_applicable, scope
 from mnemoscope.scopes._frame.subject import Subject
@@ -90,9 +89,9 @@ def truncation(
     subject.check_steps(2)
     check_count("windows", windows, 2)
     check_count("updates", updates)
-    if not (isinstance(error, numbers.Real) and 0 < error < 1):
+    if not (is_number(error) and 0 < error < 1):
         raise MnemoscopeError(f"error must lie between 0 and 1; got {error!r}")
-    if not (isinstance(rate, numbers.Real) and rate > 0):
+    if not (is_number(rate) and rate > 0):
         raise MnemoscopeError(f"rate must be above 0; got {rate!r}")
     subject.check_finite_outputs()
     lengths = np.unique(np.geomspace(1, subject.steps, windows).round().astype(int))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mnemoscope.adapters import Output
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, is_number
 from mnemoscope.finding import Examination, Finding, Status
 from mnemoscope.scopes._frame.late_progress import LateProgress
 from mnemoscope.scopes._frame.scope import SCOPES, Scope, false_certificate, one_line_errors
@@ -163,7 +162,7 @@ def _choose(names: Iterable[str] | None) -> list[Scope]:
 
 
 def _check(options: Any, budget: float | None) -> None:
-    if budget is not None and not (isinstance(budget, numbers.Real) and budget > 0):
+    if budget is not None and not (is_number(budget) and budget > 0):
         raise MnemoscopeError(f"budget is a positive number of seconds; got {budget!r}")
     if not isinstance(options, Mapping) or not all(isinstance(given, Mapping) for given in options.values()):
         raise MnemoscopeError(f"options are by scope, as {{'horizon': {{'fraction': 0.1}}}}; got {options!r}")

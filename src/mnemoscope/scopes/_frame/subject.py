@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.adapters import Adapted, Layout, Output, WithReadout, adapt, instantiate
-from mnemoscope.errors import MnemoscopeError, check_count, type_and_line
+from mnemoscope.errors import MnemoscopeError, check_count, is_number, type_and_line
 from mnemoscope.recurrence import Recurrence, leaves
 from mnemoscope.scopes._frame.repeat import Repetition, find_repetition
 from mnemoscope.scopes._frame.snapshot import Snapshot
@@ -267,7 +266,7 @@ def subject_of(
         return model
     if inputs is None:
         raise MnemoscopeError("a scope needs sequences to look at: pass inputs, (time, batch, features)")
-    if needs is not None and not (isinstance(needs, numbers.Real) and 0 <= needs < math.inf):
+    if needs is not None and not (is_number(needs) and 0 <= needs < math.inf):
         raise MnemoscopeError(f"needs is a number of steps back, at least 0; got {needs!r}")
     for name, value in (("batch_first", batch_first), ("channels_first", channels_first)):
         if value not in (None, True, False):

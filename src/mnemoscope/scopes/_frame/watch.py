@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-import numbers
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.adapters import Layout, Output, adapt
-from mnemoscope.errors import MnemoscopeError, check_count
+from mnemoscope.errors import MnemoscopeError, check_count, is_number
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import mixed_sequences, one_line_errors
 from mnemoscope.scopes._frame.subject import Subject, subject_of
@@ -68,7 +67,7 @@ class Watch:
     ) -> None:
         check_count("every", every)
         check_count("sequences", sequences)
-        if not (isinstance(fraction, numbers.Real) and 0 < fraction < 1):
+        if not (is_number(fraction) and 0 < fraction < 1):
             raise MnemoscopeError(f"fraction must lie between 0 and 1; got {fraction!r}")
         self.model = model
         self.every = every
