@@ -49,6 +49,17 @@ class Forgetful(nn.Module):
         self.rnn, self.out = nn.LSTM(8, 6), nn.Linear(6, 3)
     def forward(self, x): return self.out(self.rnn(x)[0])
 
+class Oscillators(nn.Module):
+    """Two complex numbers that turn and shrink to 0.9 and 0.5 of their size in every step."""
+    def __init__(self):
+        super().__init__()
+        self.turn = nn.Parameter(torch.tensor([0.9j, 0.5j]))
+        self.read = nn.Linear(3, 2)
+    def initial_state(self, batch): return torch.zeros(batch, 2, dtype=self.turn.dtype)
+    def step(self, x, state):
+        state = self.turn * state + self.read(x)
+        return torch.view_as_real(state).flatten(1), state
+
 class OneBatch(nn.Module):
     """Reads no more than the three sequences that it is given."""
     def forward(self, x):
@@ -163,6 +174,17 @@ def test_ids_are_made_for_a_model_that_reads_ids(here):
     sized = ("--vocabulary", "7", "--with", "dropout_rate=0.1")
     found = examine("nets_of_mine.py:Words", *sized, "--out", "o", "--scopes", "horizon")
     assert found.about["source of the inputs"] == "random ids below 7"
+
+
+def test_features_are_as_many_as_the_first_layer_reads(here):
+    found = examine("nets_of_mine.py:six_features", "--out", "o", "--scopes", "recurrence")
+    assert found["recurrence"].labels["kind"] == "recurrent"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_complex_weights_keep_their_imaginary_part(here, dtype):
+    found = examine("nets_of_mine.py:Oscillators", "--out", "o", "--scopes", "entropy", "--dtype", dtype)
+    assert found["entropy"].figures["volume"] == pytest.approx(0.45**2, rel=1e-5)
 
 
 def test_channels_first_is_found_and_said(here, capsys):

@@ -49,7 +49,7 @@ REFUSED = {
     "LTSM": "did you mean LSTM?",
     "nets_of_mine.py": "say what in nets_of_mine.py makes the model, as nets_of_mine.py:",
     "nets_of_mine.py:two_inputs": "also takes 'tgt': pass kwargs={'tgt': ...}, on the command line --kwargs tgt=...",
-    "nets_of_mine.py:six_features": "--features sets how many features random inputs have, 8 now",
+    "nets_of_mine.py:six_features --features 8": "--features sets how many features random inputs have, 8 now",
     "nets_of_mine.py:stackd": "did you mean stacked?",
     "nets_of_mine.py:raises": "raised ValueError: first line",
     "nets_of_mine.py:nothing": "gave a int; it must give a torch module",

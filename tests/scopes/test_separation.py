@@ -74,7 +74,8 @@ def test_sum_and_product_of_halves() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.cumsum(0)
 
-    found = separation(Summed(), symbols(2), templates=torch.tensor([[1.0, 0.3], [0.2, 1.0]]), length=6)
+    templates = torch.tensor([[1.0, 0.3], [0.2, 1.0]])
+    found = separation(Summed(), symbols(2), templates=templates, length=6, batch_first=False)
     assert found.figures["numerical_rank"] == 2  # f(start) + g(end) has rank two
     assert found.status == "estimated"
     assert "numerical rank 2" in found.sentence
@@ -88,9 +89,8 @@ def test_memoryless_model_has_rank_one() -> None:
 
 
 def test_product_of_halves_is_separate() -> None:
-    found = separation(
-        Runs(lambda x: x.cumprod(0)), symbols(2), templates=torch.tensor([[1.0, 0.3], [0.2, 1.0]]), length=4
-    )
+    templates = torch.tensor([[1.0, 0.3], [0.2, 1.0]])
+    found = separation(Runs(lambda x: x.cumprod(0)), symbols(2), templates=templates, length=4, batch_first=False)
     assert "separately" in found.sentence
 
 

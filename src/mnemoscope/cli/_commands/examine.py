@@ -45,6 +45,7 @@ TaskType = TypeVar("TaskType")
 CONDITION_HOLDS = 4  # exit code
 DEFAULT_STEPS = 100
 DEFAULT_BATCH = 8
+DEFAULT_FEATURES = 8
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 ABOUT = """Examine models through every scope and write the page. A target is a run's folder, a built-in model's name,
@@ -91,8 +92,8 @@ class Examine(Generic[TaskType]):
     """Random ids below this number, for a model that reads ids; by default what its embedding says."""
     steps: int | None = None
     """Steps of random sequences, 100 by default, or of a system's own, which has its default."""
-    features: int = 8
-    """Features of random sequences."""
+    features: int | None = None
+    """Features of random sequences; by default what the model's first layer reads, else 8."""
     batch: int | None = None
     """How many sequences: 8 by default; a system has its default."""
     needs: float | None = None
@@ -241,7 +242,7 @@ def _targets(options: Examine[Any], task: Task | None, device: torch.device) -> 
                 which=options.which,
             )
         if isinstance(target.model, torch.nn.Module):
-            target.model.to(device, _dtype(options, target))
+            _cast(target.model, device, _dtype(options, target))
         targets.append(replace(target, name=unused_name(target.name, [other.name for other in targets])))
     return targets
 
@@ -251,12 +252,38 @@ def _dtype(options: Examine[Any], target: Target) -> torch.dtype:
     return _DTYPES[options.dtype or default]
 
 
+def _cast(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Move a model to a device and a number format; ``Module.to`` would drop the imaginary part of complex weights."""
+    tensors = [*model.parameters(), *model.buffers()]
+    if not any(tensor.is_complex() for tensor in tensors):
+        model.to(device, dtype)
+        return
+    model.to(device)
+    for tensor in tensors:
+        if tensor.is_complex():
+            tensor.data = tensor.data.to(dtype.to_complex())
+        elif tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+
+
 def _features(options: Examine[Any], task: Task | None) -> int:
+    """How many features a model is made for that asks for its input_size."""
     if task is not None:
         return task.input_size
     if options.inputs is not None:
         return file_sequences(options.inputs).features
-    return options.features
+    return options.features or DEFAULT_FEATURES
+
+
+def _read_features(target: Target) -> int:
+    """How many features a model says that it reads, itself or by its first layer."""
+    modules = target.model.modules() if isinstance(target.model, torch.nn.Module) else ()
+    for module in (target.model, *modules):
+        for name in ("input_size", "in_features", "in_channels"):
+            size = getattr(module, name, None)
+            if isinstance(size, int) and size > 0:
+                return size
+    return DEFAULT_FEATURES
 
 
 def _sequences(
@@ -276,7 +303,8 @@ def _sequences(
         batch = options.batch or DEFAULT_BATCH
         vocabulary = options.vocabulary or _vocabulary(target)
         if vocabulary is None:
-            sequences = random_sequences(steps, batch, options.features, options.seed)
+            features = options.features or _read_features(target)
+            sequences = random_sequences(steps, batch, features, options.seed)
         else:
             sequences = random_ids(steps, batch, vocabulary, options.seed)
 
