@@ -281,9 +281,26 @@ def test_a_damaged_file_is_refused_before_anything_runs(name, tmp_path):
     study = study_jobs.numbers({0: {("a", "x"): 2.0}})
     out = run(study, tmp_path / "out")
     (out / study.id / f"{name}.json").write_text("{")
-    with pytest.raises(MnemoscopeError, match=rf"{name}\.json is not valid JSON"):
+    with pytest.raises(MnemoscopeError, match=rf"{name}\.json is not valid JSON.*; move .* away"):
         run(study, out, engine=Killer(0))  # which no job reaches
     assert (out / study.id / f"{name}.json").read_text() == "{"
+
+
+def test_a_record_of_another_study_is_refused(tmp_path):
+    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
+    out = run(study, tmp_path / "out")
+    with pytest.raises(MnemoscopeError, match=r"is of another study, miller/numbers; move .* away"):
+        run(replace(study, id="miller/others"), shutil.move(out / study.id, out / "miller/others").parents[1])
+
+
+def test_a_damaged_summary_says_what_to_delete(tmp_path):
+    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
+    out = run(study, tmp_path / "out")
+    (summary,) = (out / "runs").glob("*/summary.json")
+    for content, message in (("{", "is not valid JSON"), ("[]", "is not the summary of a job")):
+        summary.write_text(content)
+        with pytest.raises(MnemoscopeError, match=f"{message}.*; delete {summary.parent}"):
+            run(study, out)
 
 
 def test_a_run_of_another_configuration_is_refused(finished, tmp_path):

@@ -192,9 +192,13 @@ class Result:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The content of summary.json."""
-        content = read_json(self.folder / "summary.json")
+        path = self.folder / "summary.json"
+        try:
+            content = read_json(path)
+        except MnemoscopeError as error:
+            raise MnemoscopeError(f"{error}; delete {self.folder}") from error
         if not isinstance(content, dict):
-            raise MnemoscopeError(f"{self.folder / 'summary.json'} is not the summary of a job; delete {self.folder}")
+            raise MnemoscopeError(f"{path} is not the summary of a job; delete {self.folder}")
         return content
 
     @property

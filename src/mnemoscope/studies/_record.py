@@ -6,10 +6,11 @@ date, is in cost.json.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -196,34 +197,47 @@ def judged(study: Study, scale: Scale, result: ScaleResult) -> ScaleResult:
 def read_record(folder: Path) -> StudyRecord | None:
     """Return the record in a study's folder, or None without one; a damaged file raises a one-line error."""
     path = folder / FILE
-    if not path.exists():
-        return None
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise MnemoscopeError(f"{path} is not the file of a study of format {FORMAT}; move it away")
-    return from_dict(StudyRecord, content, str(path))
+    with _or_move_away(path):
+        if not path.exists():
+            return None
+        content = read_json(path)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise MnemoscopeError(f"{path} is not the file of a study of format {FORMAT}")
+        record = from_dict(StudyRecord, content, str(path))
+        if record.id != f"{folder.parent.name}/{folder.name}":
+            raise MnemoscopeError(f"{path} is of another study, {record.id}")
+    return record
 
 
 def read_costs(folder: Path) -> dict[str, Cost]:
     """Return what the results of each size took, by its name."""
     path = folder / COST
-    if not path.exists():
-        return {}
-    content = read_json(path)
-    if not isinstance(content, dict) or set(content) - set(SCALES):
-        raise MnemoscopeError(f"{path} is not the cost of a study; delete it")
-    return {scale: from_dict(Cost, cost, f"{path}: {scale}") for scale, cost in content.items()}
+    with _or_move_away(path):
+        return {size: from_dict(Cost, cost, f"{path}: {size}") for size, cost in _by_size(path).items()}
 
 
 def read_charts(folder: Path) -> dict[str, list[Chart | Panels]]:
     """Return the charts of each size, by its name."""
     path = folder / CHARTS
-    if not path.exists():
-        return {}
-    content = read_json(path)
+    with _or_move_away(path):
+        return {size: charts_from_json(charts, f"{path}: {size}") for size, charts in _by_size(path).items()}
+
+
+def _by_size(path: Path) -> dict[str, Any]:
+    """The content of a file that has something for each size of a study; nothing if there is none."""
+    content = read_json(path) if path.exists() else {}
     if not isinstance(content, dict) or set(content) - set(SCALES):
-        raise MnemoscopeError(f"{path} has not the charts of a study; delete it")
-    return {scale: charts_from_json(charts, f"{path}: {scale}") for scale, charts in content.items()}
+        raise MnemoscopeError(f"{path} is not a file of a study")
+    return content
+
+
+@contextlib.contextmanager
+def _or_move_away(path: Path) -> Iterator[None]:
+    """Have errors about a file say what to do."""
+    try:
+        yield
+    except MnemoscopeError as error:
+        raise MnemoscopeError(f"{error}; move {path} away, and it is written again") from error
 
 
 def write_record(
