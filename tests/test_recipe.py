@@ -42,9 +42,10 @@ def add_the_layer(copy: Path) -> None:
     layer = recipe[: recipe.index("\noutput, h = ")].replace(
         "from mnemoscope.layers import Layer, Weights\n",
         "from mnemoscope import kernels\n"
-        "from mnemoscope.layers._base import Layer, Weights\n"
+        "from mnemoscope.layers._base import Layer\n"
         "from mnemoscope.layers._leaky_kernel import leaky\n"
-        "from mnemoscope.layers._run import KernelChoice, KernelSpec\n",
+        "from mnemoscope.layers._run import KernelChoice, KernelSpec\n"
+        "from mnemoscope.layers._weights import Weights\n",
     )
     layer = layer.rstrip() + "\n\n" + indent(code_block("py", "def kernel_spec"), "    ")
     (copy / "src/mnemoscope/layers/_leaky.py").write_text(layer)

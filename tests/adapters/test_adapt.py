@@ -218,6 +218,7 @@ def test_sequence_model_of_training(kind, tokens):
         (torch.randn(3), "time and a batch dimension"),
         (torch.randn(0, 2, 3), "no empty one"),
         (torch.full((4, 2, 3), torch.nan), "24 values that are NaN"),
+        ({"input_ids": torch.zeros(5, 2)}, "got a dict: pass its main tensor, and the rest as kwargs="),
     ],
 )
 def test_refuses_invalid_inputs(inputs, said):

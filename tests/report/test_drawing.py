@@ -251,11 +251,23 @@ def test_markers_are_upright_at_x_and_level_at_y():
     assert [upright[key] for key in ("x0", "x1", "y0", "y1", "yref")] == [3, 3, 0, 1, "paper"]
     assert [level[key] for key in ("y0", "y1", "x0", "x1", "xref")] == [0.01, 0.01, 0, 1, "paper"]
     first, second = layout["annotations"]
-    assert (first["x"], first["textangle"], first["text"]) == (3, -90, "upright")
+    assert (first["x"], first["y"], first["yanchor"], first["text"]) == (3, 1, "bottom", "upright")  # above all lines
     assert (second["y"], second["x"], second["xanchor"], second["yanchor"]) == (-2, 0, "left", "top")
     _, vertical, horizontal = axes_of(chart(line, y=LOG, markers=markers)).lines
     assert list(vertical.get_xdata()) == [3, 3]
     assert list(horizontal.get_ydata()) == [0.01, 0.01]
+
+
+@pytest.mark.parametrize(
+    ("log", "at", "anchor"),
+    [(False, 10, "left"), (False, 40, "center"), (False, 90, "right"), (True, 10, "center"), (True, 2, "left")],
+)
+def test_the_label_of_an_upright_marker_ends_within_the_chart(log, at, anchor):
+    line = Line("l", np.arange(1.0, 101.0), np.arange(100.0))
+    markers = [Marker("x", 50.0, "first"), Marker("x", float(at), "second")]
+    _, second = plotly_chart(chart(line, x=Axis("x", log=log), markers=markers))["layout"]["annotations"]
+    assert second["xanchor"] == anchor
+    assert second["yshift"] == 16  # above the first one's
 
 
 def test_a_legend_is_shown_for_more_than_one_name():

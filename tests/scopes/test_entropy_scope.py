@@ -102,7 +102,7 @@ def test_identical_sequences_do_not_shrink_the_standard_error():
     [(0.01, "A step pulls"), (0.02, "A step keeps the volume"), (0.3, "These states are too few to tell")],
 )
 def test_a_change_within_two_standard_errors_is_none(error, beginning):
-    figures = {"singular": 0.0, "change": 0.03, "standard_error": error, "a_number": 0.03}
+    figures = {"singular": 0.0, "change": 0.03, "standard_error": error, "per_dimension": 0.03}
     assert _sentence(figures, 1).startswith(beginning)
 
 

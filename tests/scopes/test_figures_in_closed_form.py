@@ -71,7 +71,7 @@ def test_entropy_per_number_and_its_bound_by_the_norm() -> None:
     with torch.no_grad():
         layer.weight_hh_l0.copy_(torch.diag(torch.tensor([2.0, 0.25])))
     found = SCOPES["entropy"].measure(layer, torch.randn(8, 2, 2, dtype=torch.float64))
-    assert found.figures["a_number"] == pytest.approx(math.log(0.5) / 2)
+    assert found.figures["per_dimension"] == pytest.approx(math.log(0.5) / 2)
     np.testing.assert_allclose(found.series["log_norm"], 2 * math.log(2))
 
 

@@ -113,7 +113,7 @@ NO_LAW = decay.Law("none", math.nan, math.nan, math.nan, math.nan)
         (
             {"present": 101.0},
             (8, 8),
-            "Gradients reach 8 steps back, then fall under 1 % of their largest; the present input weighs 1e+02 times "
+            "Gradients reach 8 steps back, then fall under 1 % of their largest; the present input weighs 101 times "
             "the strongest earlier one.",
         ),
         ({"horizon": 0.0, "present": np.inf}, (0, 0), "Gradients reach the present input only, none earlier."),
@@ -121,7 +121,7 @@ NO_LAW = decay.Law("none", math.nan, math.nan, math.nan, math.nan)
         (
             {"horizon": 20.0, "explodes_at": 3.0, "growth": 200.0, "strongest_lag": 7.0},
             (20, 20),
-            "Gradients explode: 7 steps back they have grown to 2e+02 times their size.",
+            "Gradients explode: 7 steps back they have grown to 200 times their size.",
         ),
         (
             {"explodes_at": 3.0, "growth": math.inf, "strongest_lag": 7.0},
@@ -157,8 +157,8 @@ def test_horizon_sentence_of_a_curve_with_a_gap():
     sentence = _horizon._sentence(figures, NO_LAW, spread, SimpleNamespace(needs=12), 0.01, BY_GRADIENTS)
     assert sentence == (
         "Gradients reach 5 steps back (4 to 7 over sequences and output steps), are then under 1 % of their largest, "
-        "and are there again 18 to 20 steps back, where the sequences begin; the task needs 12, where they are 0.0012 "
-        "of their largest."
+        "and are there again 18 to 20 steps back, where the sequences begin; the task needs 12, where they are at "
+        "0.12 % of their largest."
     )
     figures |= {"horizon": 18.0}
     spread = {"horizon": np.array([18, 18]), "first_below": np.array([6, 6])}

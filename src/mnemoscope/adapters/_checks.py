@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,8 @@ def _as_tensor(inputs: Any, model: Any) -> Tensor:
         elif isinstance(inputs, list | tuple) and inputs:
             tensor = _from_list(inputs)
         else:
-            raise TypeError(f"got a {type(inputs).__name__}")
+            of_parts = ": pass its main tensor, and the rest as kwargs=" if isinstance(inputs, Mapping) else ""
+            raise TypeError(f"got a {type(inputs).__name__}{of_parts}")
     except (TypeError, ValueError) as error:
         raise MnemoscopeError(
             "inputs must be a tensor of sequences, (time, batch, features) or ids (time, batch), an array, a list or a "

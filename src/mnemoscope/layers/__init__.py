@@ -5,7 +5,7 @@ All layers are listed in `catalog` and exported here, with their initialization,
 
 from mnemoscope.equations import modrelu
 from mnemoscope.layers import _carried_operations, _state_pytree, catalog
-from mnemoscope.layers._base import Layer, Weights
+from mnemoscope.layers._base import Layer
 from mnemoscope.layers._carried import AttentiveState, CarryingTensor
 from mnemoscope.layers._init import VARIANCE_GAIN, cayley_, henaff_, orthogonal_, variance_preserving_
 from mnemoscope.layers._memory import Memory
@@ -13,6 +13,7 @@ from mnemoscope.layers._options import Option, options
 from mnemoscope.layers._orthogonal import parameter_groups
 from mnemoscope.layers._stable import project_, stable
 from mnemoscope.layers._trimmed import trim_memory
+from mnemoscope.layers._weights import Weights
 from mnemoscope.layers.catalog import *  # noqa: F403
 
 _carried_operations.register()

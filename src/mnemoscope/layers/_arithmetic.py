@@ -10,11 +10,11 @@ from torch.nn.utils.rnn import PackedSequence
 
 from mnemoscope import kernels
 from mnemoscope.layers import _init
-from mnemoscope.layers._base import Weights
 from mnemoscope.layers._plain import Gated
 from mnemoscope.layers._projection import project_sequence
 from mnemoscope.layers._run import KernelChoice, KernelSpec
 from mnemoscope.layers._state import in_cuda_graph
+from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import Attention, State
 from mnemoscope.torch_internals import in_onnx_export
 

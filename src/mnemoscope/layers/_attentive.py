@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope import equations, kernels
-from mnemoscope.layers._base import Weights
 from mnemoscope.layers._carried import AttentiveState
 from mnemoscope.layers._checks import check_choice, warn_caller
 from mnemoscope.layers._init import RecurrentInit
@@ -16,6 +15,7 @@ from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.layers._plain import LSTM, RNN, Nonlinearity
 from mnemoscope.layers._run import KernelChoice, KernelSpec
 from mnemoscope.layers._streaming import step_by_kernel
+from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import AdditiveParameters, Attention, State
 
 Mix = Literal["sum", "mean"]

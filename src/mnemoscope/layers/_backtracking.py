@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mnemoscope import equations, kernels
-from mnemoscope.layers._base import Weights
 from mnemoscope.layers._carried import AttentiveState
 from mnemoscope.layers._checks import check_bool, check_choice, check_int
 from mnemoscope.layers._memory import STORED_STATES, Memory, append_state
@@ -15,6 +14,7 @@ from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.layers._plain import LSTM
 from mnemoscope.layers._run import KernelChoice, KernelSpec
 from mnemoscope.layers._state import in_cuda_graph
+from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import Attention
 from mnemoscope.torch_internals import in_onnx_export
 

@@ -6,7 +6,7 @@ and final states are here, once. Layouts of the input are in `_sequences.py`, th
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,21 +29,9 @@ from mnemoscope.layers._run import KernelChoice, KernelSpec, run
 from mnemoscope.layers._sequences import in_autocast_dtype, run_any_layout
 from mnemoscope.layers._state import reverse_sequences, stack_layers, unstack_layers, where_active
 from mnemoscope.layers._torch_interface import Described, Unquantized
+from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import Attention, Recurrence, State, leaves, map_state, rebuild
 from mnemoscope.torch_internals import is_fx_proxy
-
-
-class Weights:
-    """The parameters of one layer in one direction, by their names without the suffix: ``w.weight_hh``."""
-
-    def __init__(self, **parameters: Tensor) -> None:
-        for name, parameter in parameters.items():  # torch.compile cannot trace a SimpleNamespace
-            setattr(self, name, parameter)
-
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Tensor: ...
-        def __setattr__(self, name: str, value: Tensor) -> None: ...
 
 
 class Layer(Described, Unquantized, Recurrence):

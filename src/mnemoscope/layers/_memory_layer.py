@@ -8,10 +8,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from mnemoscope.layers._base import Layer, Weights
+from mnemoscope.layers._base import Layer
 from mnemoscope.layers._carried import AttentiveState, CarryingTensor, plain, present_state, present_unstacked
 from mnemoscope.layers._checks import InputError, state_error, warn_caller
 from mnemoscope.layers._memory import Memory, NonzeroCheck, add_empty_slots, empty_memory, values_can_be_read
+from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import State
 from mnemoscope.torch_internals import dispatches_plainly
 

@@ -19,7 +19,8 @@ from mnemoscope.recurrence import State, leaves, rebuild
 from mnemoscope.torch_internals import scan, traced_loop
 
 if TYPE_CHECKING:
-    from mnemoscope.layers._base import Layer, Weights
+    from mnemoscope.layers._base import Layer
+    from mnemoscope.layers._weights import Weights
 
 
 def onnx_operator(layer: Layer) -> str | None:

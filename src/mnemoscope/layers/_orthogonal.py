@@ -12,13 +12,14 @@ from torch.nn.utils import parametrize
 from mnemoscope import equations, kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import _init
-from mnemoscope.layers._base import Layer, Weights
+from mnemoscope.layers._base import Layer
 from mnemoscope.layers._checks import check_choice
 from mnemoscope.layers._init import RecurrentInit
 from mnemoscope.layers._matrix_exp import SkewExponential
 from mnemoscope.layers._plain import RNN, Nonlinearity
 from mnemoscope.layers._projection import project_sequence
 from mnemoscope.layers._run import KernelChoice, KernelSpec
+from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import State
 
 Trivialization = Literal["static", "dynamic"]

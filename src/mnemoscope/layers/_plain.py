@@ -10,12 +10,13 @@ from torch.nn import functional as F
 from mnemoscope import equations, kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import _init
-from mnemoscope.layers._base import Layer, Weights
+from mnemoscope.layers._base import Layer
 from mnemoscope.layers._checks import check_bool, check_choice
 from mnemoscope.layers._init import RecurrentInit
 from mnemoscope.layers._projection import project_sequence
 from mnemoscope.layers._run import KernelChoice, KernelSpec
 from mnemoscope.layers._torch_interface import TorchInterface
+from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import State
 
 Nonlinearity = str | Callable[[Tensor], Tensor]

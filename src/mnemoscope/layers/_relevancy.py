@@ -6,11 +6,11 @@ from torch.nn import functional as F
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers._attentive import AdditiveAttention, Mix, Output
-from mnemoscope.layers._base import Weights
 from mnemoscope.layers._checks import check_bool, check_int
 from mnemoscope.layers._init import RecurrentInit
 from mnemoscope.layers._memory import Memory, append_state, rearrange_slots
 from mnemoscope.layers._plain import LSTM, RNN, Nonlinearity
+from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import Screening
 
 

@@ -20,7 +20,8 @@ from mnemoscope.recurrence import State, leaves
 from mnemoscope.torch_internals import in_onnx_export
 
 if TYPE_CHECKING:
-    from mnemoscope.layers._base import Layer, Weights
+    from mnemoscope.layers._base import Layer
+    from mnemoscope.layers._weights import Weights
 
 
 class KernelSpec(NamedTuple):

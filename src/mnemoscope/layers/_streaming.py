@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from mnemoscope import kernels
-from mnemoscope.layers._base import Layer, Weights
+from mnemoscope.layers._base import Layer
 from mnemoscope.layers._carried import AttentiveState, CarryingTensor, present_state
 from mnemoscope.layers._checks import check_state, check_step_input
 from mnemoscope.layers._memory import Memory
+from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import State
 from mnemoscope.torch_internals import any_requires_grad
 

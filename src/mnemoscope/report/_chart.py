@@ -253,7 +253,8 @@ class Chart:
     def level_label(self, level: Marker) -> LabelPosition:
         """Return where the label of a level marker is written: above the line, on the right unless it says otherwise.
 
-        An upright marker has its label at the top right. Beside one, this is written below the line on the left.
+        In a figure an upright marker has its label at the top right, inside. Beside one, this is written below the line
+        on the left.
         """
         if any(marker.axis == "x" for marker in self.markers):
             return LabelPosition(0, "left", "top")

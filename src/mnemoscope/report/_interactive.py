@@ -38,6 +38,7 @@ from mnemoscope.report._palette import COLOR_SCALE, PLOTLY_DASHES, PLOTLY_SYMBOL
 
 Json = dict[str, Any]
 MANY_POINTS = 1000  # a larger cloud is drawn by the graphics card, with smaller dots
+LABEL_HEIGHT = 16  # pixels of the row of a label
 CLOUD_CELLS = 500  # across a chart: points in the same cell look like one
 
 
@@ -156,10 +157,24 @@ def _marker_label(marker: Marker, chart: Chart) -> Json:
     if axis.log and marker.at > 0:
         at = math.log10(marker.at)  # plotly places annotations on a log axis by their power of ten
     label: Json = {"text": _escape(marker.text), "showarrow": False, "font": {"size": 12}}
-    if marker.axis == "x":
-        return label | {"x": at, "y": 1, "yref": "paper", "xanchor": "right", "yanchor": "top", "textangle": -90}
+    if marker.axis == "x":  # above the chart, where it hides no line; one row for each
+        row = [other for other in chart.markers if other.axis == "x"].index(marker)
+        above = {"y": 1, "yref": "paper", "yanchor": "bottom", "yshift": LABEL_HEIGHT * row}
+        return label | above | {"x": at, "xanchor": _anchor_within(chart, marker.at)}
     end, horizontal, vertical = chart.level_label(marker)
     return label | {"y": at, "x": end, "xref": "paper", "xanchor": horizontal, "yanchor": vertical}
+
+
+def _anchor_within(chart: Chart, at: float) -> str:
+    """Which part of a label stands at x = `at`, so that it ends within the chart."""
+    drawn = [mark.x for mark in chart.marks if isinstance(mark, Line | Points)]
+    x = np.concatenate([*drawn, [at]]).astype(float)
+    x = x[np.isfinite(x) & ((x > 0) | (not chart.x.log))]
+    ends = np.log([x.min(), x.max(), at]) if chart.x.log else np.array([x.min(), x.max(), at])
+    low, high, here = ends
+    if here > low + 0.75 * (high - low):
+        return "right"
+    return "left" if here < low + 0.25 * (high - low) else "center"
 
 
 def _traces(mark: Mark, detail: float) -> list[Json]:

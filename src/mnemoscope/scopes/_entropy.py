@@ -44,9 +44,9 @@ def entropy(subject: Subject, *, points: int = 64) -> Finding:
 
     Series by step: `steps` (S,), the steps looked at; `change` (S,), the mean over sequences in nats (spread: standard
     deviation); `hadamard` (S,), its bound; `log_norm` (S,), N_x log ||df/dx||, the coarser bound.
-    Figures: `change`, the mean per step, and its `standard_error`; `a_number`, the same for each number of the state;
-    `volume`, exp(change), by which a small cloud's volume is multiplied per step; `bound`, N_x log L_f with the largest
-    norm seen; `hadamard`, the mean; `singular`, the fraction of Jacobians that are.
+    Figures: `change`, the mean per step, and its `standard_error`; `per_dimension`, change / N_x; `volume`,
+    exp(change), by which a small cloud's volume is multiplied per step; `bound`, N_x log L_f with the largest norm
+    seen; `hadamard`, the mean; `singular`, the fraction of Jacobians that are.
 
     Args:
         points: states at which the Jacobian is computed.
@@ -75,7 +75,7 @@ def _finding(steps: np.ndarray, change: Tensor, hadamard: Tensor, norms: Tensor,
         "change": mean,
         "standard_error": standard_error(different.unsqueeze(2)).item(),
         "volume": math.exp(min(mean, 700.0)),
-        "a_number": mean / size,
+        "per_dimension": mean / size,
         "bound": entropy_bound(norms.max().item(), size),
         "hadamard": hadamard.mean().item(),
         "singular": (~change.isfinite()).double().mean().item(),
@@ -115,7 +115,7 @@ def _sentence(figures: dict[str, float], size: int) -> str:
         return "A step keeps the volume of a small cloud of states: on average it neither compresses nor expands it."
     what = "presses neighbouring states together" if change < 0 else "pulls neighbouring states apart"
     spread = f" ± {2 * error:.1g}" if math.isfinite(error) else ""
-    factor = math.exp(figures["a_number"])
+    factor = math.exp(figures["per_dimension"])
     cloud = f"A step {what}: on average"
     if abs(change) > READABLE:
         each = f", as if each of {size} dimensions were multiplied by {factor:.3g}" if size > 1 else ""

@@ -324,45 +324,47 @@ def _sentence(
     fraction: float,
     by_input: JacobianNorms,
 ) -> str:
-    measured = by_input.measured
+    result = _reach_in_words(figures, spread, fraction, by_input.measured) + _law_in_words(law)
+    if figures["horizon"] > 0 and np.isfinite(figures["receptive_field"]):
+        later = ", on later ones" if by_input.reads_later else ""
+        field = counted(figures["receptive_field"], "step")
+        result += f"; the output depends on the last {field}{later} and on nothing earlier"
+    if figures["horizon"] > 0 and figures["present"] > 1 / fraction:
+        result += f"; the present input weighs {figures['present']:.3g} times the strongest earlier one"
+    if subject.needs is not None:
+        result += f"; the task needs {subject.needs:g}"
+        if np.isfinite(figures["returns_at"]):
+            result += f", where they are at {100 * figures['at_need']:.3g} % of their largest"
+    return f"{result}."
+
+
+def _reach_in_words(figures: dict[str, float], spread: dict[str, np.ndarray], fraction: float, measured: str) -> str:
+    """Say how far back gradients, or changes of inputs, are felt."""
     horizon, lags = int(figures["horizon"]), int(figures["lags"])
     over = range_in_words(spread["horizon"], "sequences and output steps")
     subjects = "Gradients" if measured == "gradients" else "Changes of inputs"
     if figures["explodes_at"] < np.inf:
-        grown = f"{figures['growth']:.2g} times their size" if np.isfinite(figures["growth"]) else "infinity"
-        result = f"{subjects} explode: {int(figures['strongest_lag'])} steps back they have grown to {grown}"
-    elif horizon < 0:
-        result = "No gradient reaches any input"
-    elif horizon == 0:
-        result = f"{subjects} reach the present input only, none earlier"
-    elif np.isfinite(figures["returns_at"]):
+        grown = f"{figures['growth']:.3g} times their size" if np.isfinite(figures["growth"]) else "infinity"
+        return f"{subjects} explode: {int(figures['strongest_lag'])} steps back they have grown to {grown}"
+    if horizon < 0:
+        return "No gradient reaches any input"
+    if horizon == 0:
+        return f"{subjects} reach the present input only, none earlier"
+    small = f"{100 * fraction:g} % of their largest"
+    if np.isfinite(figures["returns_at"]):
         first, again = int(figures["first_below"]) - 1, int(figures["returns_at"])
-        where = ", where the sequences begin" if horizon == lags else over
         until = range_in_words(spread["first_below"] - 1, "sequences and output steps")
-        result = (
-            f"{subjects} reach {counted(first, 'step')} back{until}, are then under "
-            f"{100 * fraction:g} % of their largest, and are there again "
-            f"{f'{again} to {horizon}' if again < horizon else again} steps back{where}"
+        lags_again = f"{again} to {horizon}" if again < horizon else f"{again}"
+        where = ", where the sequences begin" if horizon == lags else over
+        return (
+            f"{subjects} reach {counted(first, 'step')} back{until}, are then under {small}, and are there again "
+            f"{lags_again} steps back{where}"
         )
-    elif horizon == lags:
+    if horizon == lags:
         looked_at = "the one step that was" if lags == 1 else f"all {lags} steps that were"
-        result = f"{subjects} reach back over {looked_at} looked at{over}"
-    else:
-        result = (
-            f"{subjects} reach {counted(horizon, 'step')} back{over}, then fall under "
-            f"{100 * fraction:g} % of their largest{'' if measured == 'gradients' else ' or are lost in rounding'}"
-        )
-    result += _law_in_words(law)
-    if horizon > 0 and np.isfinite(figures["receptive_field"]):
-        later = ", on later ones" if by_input.reads_later else ""
-        field = counted(figures["receptive_field"], "step")
-        result += f"; the output depends on the last {field}{later} and on nothing earlier"
-    if horizon > 0 and figures["present"] > 1 / fraction:
-        result += f"; the present input weighs {figures['present']:.2g} times the strongest earlier one"
-    need = "" if subject.needs is None else f"; the task needs {subject.needs:g}"
-    if need and np.isfinite(figures["returns_at"]):
-        need += f", where they are {figures['at_need']:.2g} of their largest"
-    return f"{result}{need}."
+        return f"{subjects} reach back over {looked_at} looked at{over}"
+    lost = "" if measured == "gradients" else " or are lost in rounding"
+    return f"{subjects} reach {counted(horizon, 'step')} back{over}, then fall under {small}{lost}"
 
 
 def _law_in_words(law: decay.Law) -> str:

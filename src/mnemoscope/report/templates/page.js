@@ -44,7 +44,8 @@
       title: { ...given.title, standoff: 8, font: { color: theme.soft, size: 13 } },
     });
     const markerLine = (shape) => ({ ...shape, line: { ...shape.line, color: theme.soft } });
-    const markerLabel = (label) => ({ ...label, bgcolor: theme.ground + "e6", font: { ...label.font, color: theme.soft } });
+    const markerLabel = (label) => ({ ...label, font: { ...label.font, color: theme.soft } });
+    const above = chart.layout.annotations.filter((label) => label.yref === "paper").length;  // rows of labels
     const layout = {
       ...chart.layout,
       xaxis: axis(chart.layout.xaxis),
@@ -54,8 +55,8 @@
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", size: narrow() ? 11 : 13, color: theme.ink },
-      margin: { l: 10, r: 12, t: 12, b: 10 },
-      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: theme.ink } },
+      margin: { l: 10, r: 12, t: 12 + 16 * above, b: 10 },
+      legend: { orientation: "h", x: 0, y: 1.02 + 0.08 * above, yanchor: "bottom", font: { color: theme.ink } },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: theme.soft, activecolor: theme.ink },
       hovermode: "closest",
       hoverlabel: { bgcolor: theme.ground, font: { color: theme.ink } },
