@@ -217,6 +217,13 @@ def test_a_loss_that_rises_is_not_smooth(loss, smooth):
     assert (judge_study(claims).word == "reproduced") is smooth
 
 
+def test_the_surprise_of_figure_4_turns_with_the_roughness():
+    surprise = STUDIES["ribeiro/fig4"].surprise
+    cells = {("good", _fig4.ROUGHNESS): 1.5, ("bad", _fig4.ROUGHNESS): 70.2}
+    assert "70 times" in surprise(Cells(cells), Cells({}))
+    assert surprise(Cells(cells | {("good", _fig4.ROUGHNESS): 80.0}), Cells({})) == ""
+
+
 def test_the_word_models_surprise_has_its_numbers_from_the_cells():
     surprise = STUDIES["ribeiro/fig6a"].surprise
     cells = {(row, _fig6a.APERIODIC): share for row, share in ((_fig6a.BETWEEN, 0.25), (_fig6a.TRAINED, 0.5))}

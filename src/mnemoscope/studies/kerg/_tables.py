@@ -126,6 +126,7 @@ def register(number: TableName) -> None:
                 row_title="model",
                 column_title="settings, and whether 20 updates can be made",
                 note="settings, not results; the table also has optimizers and nonlinearities",
+                within=1e-6,
             ),
             settings=settings(
                 **{

@@ -83,6 +83,7 @@ study(
             [[1.0, 1.0], [1.0, 1.0], [0.0, None], [0.0, None], [0.0, None], [0.0, None]],
             row_title="scenario, input",
             note="read from the words: the paper prints no numbers",
+            within=0.01,
         ),
         settings=(*SETTINGS, *ORBITS),
         quick=(*QUICK, *settings(s=("[-0.5, 1.5], 21 values", "ours"))),

@@ -55,6 +55,7 @@ def figure(number: int, scenario: Scenario, other: Scenario, claims: tuple[Claim
                 fixed,
                 row_title="scenario, input",
                 note="read from the words on Figure 5: the paper prints no numbers",
+                within=0.01,
             ),
             settings=(*SETTINGS, *ORBITS),
             quick=(*QUICK, *settings(s=("[-0.5, 1.5], 21 values", "ours"))),
