@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from mnemoscope.studies import Cells, Claim, Result, Scale, choose
+from mnemoscope.studies import Cells, Claim, Done, Result, Scale, choose
 from mnemoscope.studies.miller import _fig1b as fig1b
 from mnemoscope.studies.miller import _fig2 as fig2
 from mnemoscope.studies.miller import _fig3 as fig3
@@ -118,6 +118,30 @@ def test_claims_about_language_models_turn_with_the_numbers() -> None:
     gaps = {(f"{k}, 2000 words", "LSTM"): value for k, value in ((5, 0.3), (15, 0.1), (35, 0.03))}
     assert holds("miller/fig3", "LSTM: longer windows", gaps) is True
     assert holds("miller/fig3", "LSTM: longer windows", {**gaps, ("15, 2000 words", "LSTM"): 0.4}) is False
+
+
+class Found(dict[str, Any]):
+    """What a measurement found."""
+
+    diverged_at_once = False
+
+    def figure(self, name: str, counts_as: Any = None) -> float:
+        return float(self[name])
+
+
+def test_figure_2_shows_the_one_network_that_has_ended() -> None:
+    study = choose(["miller/fig2"])[0]
+    gradients = Found(updates=[0, 1607], gradients=np.geomspace(1, 1e-5, 50)[None].repeat(2, 0))
+    half = Done(0, [(("RNN", "gradients"), gradients), (("RNN", "tested"), Found(perplexity=150.0))])
+    found = study.cells("full", half)
+    assert {row for row, _ in found} == {"RNN"}
+    assert found["RNN", "test perplexity"] == 150.0
+    assert holds("miller/fig2", "the RNN's perplexity", found, "full") is True
+    assert holds("miller/fig2", "the LSTM's perplexity", found, "full") is None
+    (panels,) = study.charts("full", [half])
+    assert [chart.title for chart in panels.charts] == ["RNN"]
+    whole = Done(0, [*half.items(), (("LSTM", "gradients"), gradients)])
+    assert study.cells("full", whole)["both", fig2.SLOWER] == 1.0
 
 
 def test_full_runs_have_the_papers_settings() -> None:

@@ -114,10 +114,12 @@ def tested(run: Result) -> Mapping[str, Any]:
 def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
     found: dict[tuple[str, str], CellValue] = {}
     relative = {}
+    measured = [model for model in NETWORKS if (model, "gradients") in done]
     for model in NETWORKS:
-        row, result = quick_name(scale, model), done[model, "gradients"]
         if (model, "tested") in done:
-            found[row, PERPLEXITY] = done[model, "tested"].figure("perplexity", "infinity")
+            found[quick_name(scale, model), PERPLEXITY] = done[model, "tested"].figure("perplexity", "infinity")
+    for model in measured:
+        row, result = quick_name(scale, model), done[model, "gradients"]
         if result.diverged_at_once:
             found |= {(row, column): Note("diverged") for column in (START, THROUGHOUT, END)}
             continue
@@ -125,6 +127,8 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
         at_30 = relative[model][:, 29]
         found[row, START], found[row, THROUGHOUT], found[row, END] = at_30[0], at_30.max(), at_30[-1]
     both = quick_name(scale, "both")
+    if len(measured) < len(NETWORKS):
+        return found
     if len(relative) < len(NETWORKS):
         return found | {(both, SLOWER): Note("diverged"), (both, ALWAYS_SLOWER): Note("diverged")}
     ratios = (relative["LSTM"] / relative["RNN"])[:, 4:30].min(1)  # of each snapshot
@@ -135,14 +139,17 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Panels]:
     lags = np.arange(1, LAGS + 1)
     panels = []
     for model in NETWORKS:
-        measured = [one[model, "gradients"] for one in done]
+        measured = [one[model, "gradients"] for one in done if (model, "gradients") in one]
+        if not measured:
+            continue
         lines: list[Line] = []
         for number, update in enumerate(measured[0]["updates"]):
-            name = "at the start" if update == 0 else f"after {update} updates"
+            name = "at the start" if update == 0 else f"after {update:,} updates"
             lines.append(band(name, [(lags, found["gradients"][number]) for found in measured], number))
         y = Axis("norm of the gradient", log=True, switch=True)
         panels.append(Chart(f"gradients-{model}", model, Axis("i, from the input to the loss"), y, tuple(lines)))
-    return [Panels("gradients", "Gradient of a later loss by an input, on held-out text", tuple(panels), 2)]
+    title = "Gradient of a later loss by an input, on held-out text"
+    return [Panels("gradients", title, tuple(panels), 2)] if panels else []
 
 
 def _claims(scale: Scale) -> tuple[Claim, ...]:
