@@ -26,7 +26,14 @@ def parameters(task, model: str, size: int) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
-@pytest.mark.parametrize(("task", "sizes"), [(MiniGrid(), agents.GRID_SIZES), (TMaze(10), agents.TMAZE_SIZES)])
+@pytest.mark.parametrize(
+    ("task", "sizes"),
+    [
+        (MiniGrid(), agents.GRID_SIZES),
+        (MiniGrid(encoder="conv"), agents.GRID_SIZES),
+        (TMaze(10), agents.TMAZE_SIZES),
+    ],
+)
 def test_networks_are_of_equal_size(task, sizes) -> None:
     counts = [parameters(task, model, size) for model, size in sizes.items()]
     assert max(counts) / min(counts) < 1.01

@@ -71,7 +71,7 @@ class Encoder(nn.Module):
         self.reader = _Reader(len(spec.vocabulary) + 1, features) if spec.words and spec.reading == "gru" else None
         self.words = spec.words
         count = sum(rows) + len(spec.vocabulary)
-        std = (2 / max(self.sizes[1], 1)) ** 0.5
+        std = (2 / max(len(row_before), 1)) ** 0.5
         self.table = nn.Parameter(torch.randn(count, features) * std * gain) if count else None
         self.convolution = _Convolution(spec, features, gain) if convolved else None
 

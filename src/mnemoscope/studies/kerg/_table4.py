@@ -14,6 +14,7 @@ from mnemoscope.studies.kerg._agents import (
     COLUMNS,
     GRID_SIZES,
     LEARNT,
+    SHORT_SIGHT,
     fresh_episodes,
     grid_agent,
     iqm_bars,
@@ -44,15 +45,15 @@ PUBLISHED = [
 ]
 # Returns at which training stops: above the paper's, and a few steps from the best (1 - 0.9 steps / max_steps).
 TARGETS = {
-    "RedBlueDoors-6x6": 0.973,
-    "GoToObject-6x6-N2": 0.93,
+    "RedBlueDoors-6x6": 0.976,
+    "GoToObject-6x6-N2": 0.9,
     "MemoryS7": 0.96,
-    "GoToDoor-5x5": 0.88,
-    "Fetch-5x5-N2": 0.92,
+    "GoToDoor-5x5": 0.8,
+    "Fetch-5x5-N2": 0.85,
     "DoorKey-5x5": 0.955,
 }
 EPISODES = 200
-FRAMES = 2_000_000
+FRAMES = 1_000_000
 QUICK_ENV = "DoorKey-5x5"
 QUICK_MODELS = ("memoryless", "RelLSTM")
 QUICK_FRAMES = 110_000
@@ -217,7 +218,12 @@ study(
             direction=("shown", "ours", "a part of minigrid's observations"),
             recurrence=("a whole rollout", "ours", "16 steps in the code"),
             readout=("initial weights times 0.01", "ours", "a policy that begins by acting at random tries everything"),
-            encoder=("a sum over categories and words, 64 features", "ours", "a convolution in the code"),
+            encoder=("the code's convolutions over embedded categories", "ours", "64 features; raw numbers there"),
+            sight=(
+                f"1 to 5 cells in {SHORT_SIGHT:.0%} of the training episodes",
+                "ours",
+                "else agents learn to turn on the spot until they see all, and do so for ever in larger worlds",
+            ),
             mission=("a bag of words", "ours", "the code gives no mission to tasks that need one"),
             hidden=(", ".join(f"{name} {size}" for name, size in GRID_SIZES.items()), "ours", "equal parameters"),
             episodes=(EPISODES, "ours", "fresh, actions sampled, best weights by held-out return"),
