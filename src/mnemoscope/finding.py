@@ -98,6 +98,8 @@ class Finding:
         """Return the status of one figure: certified, estimated, or the finding's own if there is no result."""
         if not self.has_result:
             return self.status
+        if figure not in self.figures:
+            raise MnemoscopeError(f"{self.scope} has no figure {figure!r}; it has {', '.join(self.figures)}")
         return "certified" if figure in self.certified else "estimated"
 
     @property

@@ -74,6 +74,7 @@ def fails(arguments: list[str], capsys: Any, code: int = 2) -> str:
         (["compare"], "no run was given"),
         (["compare", "nowhere"], "nowhere is not a run folder"),
         (["theory", "no-such-lemma"], "'no-such-lemma' is not a statement"),
+        (["theory", "kerg-theorm-1"], "'kerg-theorm-1' is not a statement; did you mean kerg-theorem-1"),
         (["list", "--all"], "mnemoscope: Unrecognized options: --all\n"),
     ],
 )

@@ -196,7 +196,7 @@ def test_orbits_that_diverge_are_told_beside_a_fixed_point() -> None:
     found = attractors(ScalarMap(lambda x, h: h**3), torch.randn(5, 2, 1, dtype=torch.float64))
     assert 0 < found.figures["diverged"] < 1
     assert "every start" not in found.sentence
-    assert f"{100 * found.figures['diverged']:.2g} % leave all bounds" in found.sentence
+    assert f"{100 * found.figures['diverged']:.3g} % leave all bounds" in found.sentence
 
 
 def test_chaos_under_one_constant_input_is_told_beside_fixed_points_under_others() -> None:

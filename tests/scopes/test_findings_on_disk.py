@@ -75,6 +75,8 @@ def test_status_belongs_to_a_figure(tmp_path):
     assert stability.status_of("lambda") == "certified"
     assert stability.status_of("seen") == "estimated"
     assert Finding("x", "s", "skipped").status_of("lambda") == "skipped"
+    with pytest.raises(MnemoscopeError, match="stability has no figure 'lamda'; it has lambda, seen"):
+        stability.status_of("lamda")
 
 
 def test_certified_names_a_figure():

@@ -146,3 +146,14 @@ def test_periods_along_a_path(periods, said):
     period = torch.tensor(list(periods)).numpy()
     figures = {"attractors": 1.0, "periods": float(period.max()), "aperiodic": float((period == 0).all())}
     assert _attractors._sentence({"period": period}, figures, over_parameters=True) == said
+
+
+@pytest.mark.parametrize(
+    ("diverged", "said"), [(0.0, "a period of up to 4 steps."), (0.75, "up to 4 steps, and 75 % leave all bounds.")]
+)
+def test_orbits_that_do_not_settle_are_told_once(diverged, said):
+    figures = {"attractors": 1.0, "periods": 0.0, "aperiodic": 1.0, "diverged": diverged, "transient": 300.0}
+    series = {"orbits": torch.zeros(1, 4, 8).numpy()}
+    sentence = _attractors._sentence(series, figures, over_parameters=False)
+    assert sentence.startswith("Under constant inputs no orbit settles within 300 steps: none has ")
+    assert sentence.endswith(said)

@@ -67,6 +67,7 @@ def test_what_was_not_measured_is_not_told_as_a_number():
     model = LSTM(3, 8)
     watch, never = (Watch(model, torch.randn(20, 4, 3), every=1) for _ in range(2))
     watch()
+    assert watch.finding().sentence.startswith("At update 1 the horizon of gradients is ")
     watch()
     model.weight_hh_l0.data.fill_(torch.nan)
     watch()

@@ -281,10 +281,11 @@ def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters
         return "Under constant inputs every orbit leaves all bounds: the state diverges."
     rest = _unsettled(figures)
     if aperiodic == 1:
-        longest_sought = longest_period(series["orbits"].shape[-1])
+        sought = longest_period(series["orbits"].shape[-1])
+        diverged = f", and {100 * figures['diverged']:.3g} % leave all bounds" if figures["diverged"] else ""
         return (
             f"Under constant inputs no orbit settles within {figures['transient']:.0f} steps: none has a period of up "
-            f"to {longest_sought} steps{f', and {rest}' if figures['diverged'] else ''}."
+            f"to {sought} steps{diverged}."
         )
     if attractors >= figures["starts"] > 1 and longest == 1:
         return (
@@ -298,7 +299,7 @@ def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters
             f"{rest and '; over all inputs '}{rest}."
         )
     if aperiodic:
-        settled = f"{100 * (1 - aperiodic):.2g} % of the orbits settle, with a period of up to {longest:.0f}"
+        settled = f"{100 * (1 - aperiodic):.3g} % of the orbits settle, with a period of up to {longest:.0f}"
         return f"Under constant inputs {settled}; {rest}."
     if longest == 1:
         return (
@@ -317,7 +318,7 @@ def _unsettled(figures: dict[str, float]) -> str:
     wandering = max(0.0, figures["aperiodic"] - diverged)
     parts = []
     if diverged:
-        parts.append(f"{100 * diverged:.2g} % leave all bounds")
+        parts.append(f"{100 * diverged:.3g} % leave all bounds")
     if wandering:
-        parts.append(f"{100 * wandering:.2g} % do not settle within {figures['transient']:.0f} steps")
+        parts.append(f"{100 * wandering:.3g} % do not settle within {figures['transient']:.0f} steps")
     return " and ".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -52,7 +53,9 @@ def _chosen(statements: dict[str, Statement], names: tuple[str, ...]) -> list[St
     for name in names:
         matches = [name] if name in statements else [key for key in statements if key.startswith(name)]
         if not matches:
-            raise MnemoscopeError(f"{name!r} is not a statement; mnemoscope theory lists them")
+            close = difflib.get_close_matches(name, statements, 1)
+            hint = f"did you mean {close[0]}?" if close else "mnemoscope theory lists them"
+            raise MnemoscopeError(f"{name!r} is not a statement; {hint}")
         chosen |= {key: statements[key] for key in matches}
     return list(chosen.values())
 

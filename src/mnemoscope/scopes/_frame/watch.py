@@ -22,6 +22,7 @@ from mnemoscope.scopes._measures import decay
 from mnemoscope.scopes._measures.gradients import by_inputs
 from mnemoscope.scopes._measures.rounding import rounding
 from mnemoscope.scopes._measures.state_vectors import jacobians, spectral_norms
+from mnemoscope.wording import counted
 
 
 class Watch:
@@ -149,10 +150,14 @@ def _sentence(history: list[dict[str, float]]) -> str:
     if not seen:
         return "No look could measure the horizon."
     first, last = seen[0], seen[-1]
+    failed = "" if last is history[-1] else f"; later looks failed, the last at update {history[-1]['update']:.0f}"
+    if first is last:
+        factor = "" if math.isnan(last["lambda"]) else f", lambda is {last['lambda']:.3g}"
+        reach = f"the horizon of gradients is {counted(last['horizon'], 'step')}"
+        return f"At update {last['update']:.0f} {reach}{factor}{failed}."
     changes = f"the horizon of gradients went from {first['horizon']:.0f} to {last['horizon']:.0f} steps"
     if not math.isnan(first["lambda"] + last["lambda"]):
         changes += f", lambda from {first['lambda']:.3g} to {last['lambda']:.3g}"
-    failed = "" if last is history[-1] else f"; later looks failed, the last at update {history[-1]['update']:.0f}"
     return f"From update {first['update']:.0f} to {last['update']:.0f} {changes}{failed}."
 
 
