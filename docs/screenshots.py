@@ -9,6 +9,6 @@ from browser import browser
 if __name__ == "__main__":
     with browser() as page:
         for theme in ("light", "dark"):
-            page.look(dark=theme == "dark", width=1180, height=1615)
+            page.look(dark=theme == "dark", width=1180, height=1650)
             page.open(Path(sys.argv[1]))
             page.screenshot(Path(__file__).parent / "images" / f"report-{theme}.png")

@@ -158,13 +158,13 @@ def test_bptt_window_headline_at_equality(window, shown):
 @pytest.mark.parametrize(
     ("needs", "gradient", "shown"),
     [
-        (2, (40.0, 4.0, 2.0, 1.0), ("0.5", "of the largest, 2 steps back", "good")),
-        (3, (40.0, 4.0, 2.0, 1.0), ("0.25", "of the largest, 3 steps back", "good")),
-        (9, (40.0, 4.0, 2.0, 1.0), ("0.25", "of the largest, 3 steps back", "")),  # 9 were not looked at
-        (None, (0.0, 4.0, 2.0, 1.0), ("0.25", "of the largest, 3 steps back", "")),
-        (2, (1.0, 100.0, 1.0), ("0.01", "of the largest, 2 steps back", "good")),
-        (2, (1.0, 100.0, 0.99), ("0.0099", "of the largest, 2 steps back", "bad")),
-        (2, (1.0, 1.0, np.nan), ("not known", "of the largest, 2 steps back", "bad")),
+        (2, (40.0, 4.0, 2.0, 1.0), ("0.5", "times the largest, 2 steps back", "good")),
+        (3, (40.0, 4.0, 2.0, 1.0), ("0.25", "times the largest, 3 steps back", "good")),
+        (9, (40.0, 4.0, 2.0, 1.0), ("0.25", "times the largest, 3 steps back", "")),  # 9 were not looked at
+        (None, (0.0, 4.0, 2.0, 1.0), ("0.25", "times the largest, 3 steps back", "")),
+        (2, (1.0, 100.0, 1.0), ("0.01", "times the largest, 2 steps back", "good")),
+        (2, (1.0, 100.0, 0.99), ("0.0099", "times the largest, 2 steps back", "bad")),
+        (2, (1.0, 1.0, np.nan), ("not known", "times the largest, 2 steps back", "bad")),
     ],
 )
 def test_far_gradient_headline_at_the_needed_lag_and_at_equality(needs, gradient, shown):
@@ -178,7 +178,7 @@ def test_headlines_follow_the_fraction_and_the_error_that_were_asked_for():
     truncation.figures["bptt_window_coarse"] = 2.0
     found = examined(2, horizon=gradient, truncation=truncation)
     assert headline(2, found) == ("8 steps", "keep the gradient within 5 %; 2 keep it within 50 %", "")
-    assert headline(3, found) == ("0.03", "of the largest, 2 steps back", "bad")
+    assert headline(3, found) == ("0.03", "times the largest, 2 steps back", "bad")
 
 
 def test_missing_findings_show_a_dash_and_their_status():

@@ -328,7 +328,7 @@ def _far_gradient(examination: Examination) -> HeadlineParts:
             tone = "bad"
         elif needs < len(gradient):
             tone = "good"
-    remark = f"of the largest, {format_number(lag)} steps back"
+    remark = f"times the largest, {format_number(lag)} steps back"
     return HeadlineParts(format_number(relative), remark, tone, "estimated")
 
 
