@@ -108,6 +108,20 @@ def test_what_is_proved_or_not_known_has_no_spread():
     assert spreads(examined(stability=seen))[1] == "the largest; 0.3 in the median"
 
 
+@pytest.mark.parametrize(
+    ("reached", "figures", "shown"),
+    [
+        (1.0, {}, "1 step"),
+        (8.0, {}, "8 steps"),
+        (18.0, {"returns_at": 18.0, "first_below": 6.0}, "5, and 18 steps"),
+        (20.0, {"returns_at": 18.0, "first_below": 6.0}, "5, and 18 to 20 steps"),
+    ],
+)
+def test_steps_of_the_horizon(reached, figures, shown):
+    finding = horizon(reached)
+    assert headline(0, examined(horizon=replace(finding, figures={**finding.figures, **figures})))[0] == shown
+
+
 def test_horizon_headline_of_an_exploding_gradient():
     shown = headline(0, examined(30, horizon=horizon(100, explodes_at=7.0)))
     assert shown == ("explodes", "from 7 steps back", "bad")

@@ -117,11 +117,12 @@ def test_forgotten_batch_first_is_found_by_the_targets():
     assert found.labels["kind"] == "runs over the batch"
 
 
+@pytest.mark.parametrize("batch", [1, 6])
 @pytest.mark.parametrize("others", [[], ["recurrence"]])
 @pytest.mark.parametrize("model", [nn.LSTM(3, 5), lambda x: x.cumsum(1) - x.mean(0)])
-def test_mixed_sequences_are_not_looked_at_side_by_side(model, others):
+def test_mixed_sequences_are_not_looked_at_side_by_side(model, others, batch):
     """Rows of a run look at different output steps: of mixed sequences, one's lags would be those of others."""
-    found = examine(model, torch.randn(6, 9, 3), batch_first=True, scopes=[*others, "horizon", "separation"])
+    found = examine(model, torch.randn(batch, 9, 3), batch_first=True, scopes=[*others, "horizon", "separation"])
     for scope in ("horizon", "separation"):
         assert found[scope].status == "not applicable"
         assert "what is seen of one sequence is partly that of others" in found[scope].why

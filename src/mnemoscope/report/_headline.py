@@ -203,6 +203,11 @@ def _status(examination: Examination, scope: str, figure: str) -> str:
     return examination.findings[scope].status_of(figure)
 
 
+def _steps(number: float) -> str:
+    """A number of steps, as people write it."""
+    return f"{format_number(number)} {'step' if number == 1 else 'steps'}"
+
+
 def _horizon(examination: Examination) -> HeadlineParts:
     horizon = _figure(examination, "horizon", "horizon")
     lags = _figure(examination, "horizon", "lags")
@@ -211,7 +216,7 @@ def _horizon(examination: Examination) -> HeadlineParts:
         return _missing(examination, "horizon")
     status = _status(examination, "horizon", "horizon")
     if math.isfinite(explodes_at):
-        return HeadlineParts("explodes", f"from {format_number(explodes_at)} steps back", "bad", status)
+        return HeadlineParts("explodes", f"from {_steps(explodes_at)} back", "bad", status)
 
     # A horizon at the last lag means that the gradient was still there where the sequences began.
     to_the_start = not horizon < lags
@@ -219,9 +224,10 @@ def _horizon(examination: Examination) -> HeadlineParts:
     has_gap = math.isfinite(returns_at)
     if has_gap:
         reach = _figure(examination, "horizon", "first_below") - 1
-        value = f"{format_number(reach)}, and {format_number(returns_at)} to {format_number(horizon)} steps"
+        again = f"{format_number(returns_at)} to {_steps(horizon)}" if returns_at < horizon else _steps(horizon)
+        value = f"{format_number(reach)}, and {again}"
     else:
-        value = f"all {format_number(lags)} steps" if to_the_start else f"{format_number(max(horizon, 0))} steps"
+        value = f"all {_steps(lags)}" if to_the_start else _steps(max(horizon, 0))
     needs = needs_of(examination)
     if needs is None:
         remark = "" if to_the_start and not has_gap else f"of {format_number(lags)} looked at"
@@ -289,8 +295,8 @@ def _window(examination: Examination) -> HeadlineParts:
     shorter = f"; {format_number(coarse)} keep it within {10 * percent:g} %" if has_shorter else ""
     kept = f"the gradient within {percent:g} %{shorter}"
     if not window < steps:
-        return HeadlineParts(f"all {format_number(steps)} steps", f"no fewer keep {kept}", status=status)
-    return HeadlineParts(f"{format_number(window)} steps", f"keep {kept}", status=status)
+        return HeadlineParts(f"all {_steps(steps)}", f"no fewer keep {kept}", status=status)
+    return HeadlineParts(_steps(window), f"keep {kept}", status=status)
 
 
 def _window_spread(examination: Examination) -> str:
@@ -328,7 +334,7 @@ def _far_gradient(examination: Examination) -> HeadlineParts:
             tone = "bad"
         elif needs < len(gradient):
             tone = "good"
-    remark = f"times the largest, {format_number(lag)} steps back"
+    remark = f"times the largest, {_steps(lag)} back"
     return HeadlineParts(format_number(relative), remark, tone, "estimated")
 
 

@@ -140,7 +140,8 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
     gradient = _respond_to_gradient(subject, limit)
     change = _respond_to_change(subject)
     kind = _kind(subject, gradient, change, limit, _weakest_gradient(subject) if tolerance is None else tolerance)
-    subject.kind = kind
+    if subject.batch > 1:
+        subject.kind = kind
     description, fix = KINDS[kind]
     labels: dict[str, str | list[str]] = {"kind": kind}
     warnings = (fix,) if fix else ()

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.adapters import Stepped
-from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.layers import VARIANCE_GAIN
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.gradients import fill_last_step, run_with_states
+from mnemoscope.scopes._measures.state_vectors import state_not_finite
 
 HELP = """
 Level curves are what one wants. A variance that falls towards the left of the gradient's chart is
@@ -52,9 +52,7 @@ def signal(subject: Subject) -> Finding:
     finite = states.isfinite().flatten(1).all(1)
     if not bool(finite.all()):
         bad = int((~finite).nonzero()[0])
-        raise MnemoscopeError(
-            f"after {bad + 1} steps the state is NaN or infinite: give shorter or smaller inputs, or float64"
-        )
+        raise state_not_finite(bad + 1)
     subject.report(0.8)
     by_step_and_layer = {
         "activation_mean": states.mean((2, 3)),

@@ -52,7 +52,7 @@ class Subject:
         deadline: the `time.monotonic()` at which to stop.
         repetition: whether the model gives the same outputs for the same inputs, and how it is made to.
         scope: the name of the running scope, for `progress`.
-        kind: what `recurrence` has found the model to be, reset before each run; None if it has not looked yet.
+        kind: what `recurrence` has found the model to be on several sequences; None if it has not looked yet.
     """
 
     model: Any

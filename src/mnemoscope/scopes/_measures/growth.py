@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence, State, map_state
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._measures.state_vectors import advance, differences, flatten
+from mnemoscope.scopes._measures.state_vectors import advance, differences, flatten, state_not_finite
 
 BLOCKS = 20  # of the run, for the standard error and the running estimate
 WORKSPACE = 2**27  # numbers that the carried directions may take at once
@@ -134,9 +134,7 @@ def rounding_warnings(subject: Subject) -> tuple[str, ...]:
 
 def _check_finite(carried: Tensor, steps: int) -> None:
     if not bool(carried.isfinite().all()):
-        raise MnemoscopeError(
-            f"after {steps} steps the state is NaN or infinite: give shorter or smaller inputs, or float64"
-        )
+        raise state_not_finite(steps)
 
 
 def standard_error(means: Tensor) -> Tensor:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import State, leaves, rebuild, select
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._measures.state_vectors import flatten
+from mnemoscope.scopes._measures.state_vectors import flatten, state_not_finite
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,7 @@ def sample_states(subject: Subject, points: int, rows: int = 8) -> Iterator[Stat
 def check_finite_states(state: State, step: int) -> None:
     """Raise if a state is NaN or infinite: neither LAPACK nor a sentence should get it."""
     if not bool(flatten(state).isfinite().all()):
-        raise MnemoscopeError(
-            f"after {step} steps the state is NaN or infinite: give shorter or smaller inputs, or float64"
-        )
+        raise state_not_finite(step)
 
 
 def stack_samples(samples: list[StateSample]) -> tuple[State, Tensor]:

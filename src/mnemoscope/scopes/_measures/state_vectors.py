@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import AttentiveState, CarryingTensor
 from mnemoscope.recurrence import Recurrence, State, leaves, rebuild
+from mnemoscope.wording import counted
 
 
 def flatten(state: State) -> Tensor:
@@ -41,6 +43,12 @@ def _present(state: State) -> list[int]:
     if carries_memory(state):
         return list(range(len(state.visible) + 1))  # h (and c), then s
     return [i for i, tensor in enumerate(leaves(state)) if tensor.is_floating_point()]
+
+
+def state_not_finite(steps: int) -> MnemoscopeError:
+    """Return the error of a state that is NaN or infinite after so many steps."""
+    after = counted(steps, "step")
+    return MnemoscopeError(f"after {after} the state is NaN or infinite: give shorter or smaller inputs, or float64")
 
 
 def advance(recurrence: Recurrence, x: Tensor, vector: Tensor, like: State) -> Tensor:
