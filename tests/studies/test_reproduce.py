@@ -29,7 +29,7 @@ from mnemoscope.studies import (
 from mnemoscope.studies import _study as registry
 from mnemoscope.studies._cost import training_seconds
 from mnemoscope.studies._deadline import Deadline, TimeUp
-from mnemoscope.studies._not_run import command, not_run
+from mnemoscope.studies._not_run import CHANGED, command, not_run
 from mnemoscope.studies._pages import comparison, two_values
 from mnemoscope.sweeps import LocalEngine
 from mnemoscope.training import RunConfig, Stop
@@ -237,7 +237,8 @@ def test_what_was_not_run_is_said_with_the_command():
     seeds = [SeedResult(0, (), (), norms), *(SeedResult(1 + n, (), (), (name,)) for n, name in enumerate(two))]
     found = not_run(study, "full", ScaleResult((*seeds, SeedResult(4, (), ()))))
     assert [str(one) for one in found] == ["seed 0: RNN: norm; LSTM", "seeds 1, 2: RNN"]
-    assert [str(one) for one in not_run(None, "full", ScaleResult((seeds[1],)))] == [f"seed 1: {two[0]}"]
+    changed = not_run(study_jobs.trained(updates=7), "full", ScaleResult((seeds[1],)))
+    assert [str(one) for one in changed] == [f"seed 1: {CHANGED}"]
     assert command(study.id, "quick") == command(study.id, "quick", [0]) == "mnemoscope reproduce miller/test"
     assert command(study.id, "full", [3]) == "mnemoscope reproduce miller/test --full --seeds 3:4"
     assert command(study.id, "full", [2, 0]) == "mnemoscope reproduce miller/test --full --seeds 0,2"

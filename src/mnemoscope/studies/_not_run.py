@@ -11,6 +11,8 @@ from mnemoscope.studies._study import Scale, Study
 from mnemoscope.sweeps import Job
 from mnemoscope.wording import counted
 
+CHANGED = "all of it: what is recorded was run by other settings than the study has now"
+
 
 @dataclass(frozen=True)
 class NotRun:
@@ -25,23 +27,24 @@ class NotRun:
         return f"seed{'s' if len(self.seeds) > 1 else ''} {numbers}: {'; '.join(self.jobs)}"
 
 
-def not_run(study: Study | None, scale: Scale, result: ScaleResult) -> list[NotRun]:
+def not_run(study: Study, scale: Scale, result: ScaleResult) -> list[NotRun]:
     """Return the jobs of a result that have not ended; seeds with the same ones are put together."""
     by_jobs: dict[tuple[str, ...], list[int]] = {}
     for one in result.seeds:
         if one.missing:
-            jobs = study.jobs(scale, one.seed) if study else {}
-            by_jobs.setdefault(_missing(jobs, one), []).append(one.seed)
+            by_jobs.setdefault(_missing(study.jobs(scale, one.seed), one), []).append(one.seed)
     return [NotRun(tuple(seeds), jobs) for jobs, seeds in by_jobs.items()]
 
 
 def _missing(jobs: Mapping[Any, Job], one: SeedResult) -> tuple[str, ...]:
-    """A seed's missing jobs by their keys; by their names, if they are not the study's jobs any more."""
+    """A seed's missing jobs by their keys."""
     by_name = {job.name: (key, job) for key, job in jobs.items()}
+    if not set(one.missing) <= set(by_name):
+        return (CHANGED,)
     found: dict[str, list[str]] = {}  # the last part of a key, by those before it
     for name in one.missing:
-        key, job = by_name.get(name, (name, None))
-        if job is None or not set(job.needs).intersection(one.missing):
+        key, job = by_name[name]
+        if not set(job.needs).intersection(one.missing):
             *first, last = key if isinstance(key, tuple) else (key,)
             found.setdefault(" ".join(map(str, first)), []).append(str(last))
     return tuple(f"{first}: {', '.join(last)}" if first else ", ".join(last) for first, last in found.items())

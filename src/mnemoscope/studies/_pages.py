@@ -165,7 +165,7 @@ def _result(
         seeds=f"seed{'s' if len(result.seeds) > 1 else ''} {numbers}",
         facts=facts,
         problems=problems,
-        not_run=[str(one) for one in not_run(study, scale, result)],
+        not_run=[str(one) for one in not_run(study, scale, result)] if study else [],
         command=command(record.id, scale, [one.seed for one in result.seeds if one.missing]),
         charts=charts,
     )

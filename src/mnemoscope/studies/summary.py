@@ -159,7 +159,7 @@ def _not_run(record: StudyRecord) -> list[str]:
         if result is None:
             lines.append(f"- `{command(record.id, scale)}`: all of it")
             continue
-        missing = not_run(load().get(record.id), scale, result)
+        missing = not_run(load()[record.id], scale, result)
         if missing:
             seeds = [seed for one in missing for seed in one.seeds]
             lines.append(f"- `{command(record.id, scale, seeds)}`: {'. '.join(map(str, missing))}")
