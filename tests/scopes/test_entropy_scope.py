@@ -44,8 +44,8 @@ def test_entropy_of_a_rotation_and_of_a_singular_map() -> None:
 @pytest.mark.parametrize(
     ("system", "words"),
     [
-        (LogisticMap(4.0), "pulls neighbouring states apart: on average the volume of a small cloud"),
-        (LeakySum(0.5), "presses neighbouring states together: on average the volume of a small cloud"),
+        (LogisticMap(4.0), "pulls neighboring states apart: on average the volume of a small cloud"),
+        (LeakySum(0.5), "presses neighboring states together: on average the volume of a small cloud"),
         (LeakySum(0.5), "is multiplied by 0.5 (logarithm of the volume -0.693"),
     ],
     ids=["logistic", "leaky", "factor"],

@@ -227,7 +227,7 @@ def test_an_exponent_that_is_hardly_known_is_not_called_zero():
     assert _regime(-0.369, 0.2, None, torch.float64) == "unclear"
     assert _regime(-0.001, 0.002, None, torch.float64) == "edge"
     assert _regime(0.0, math.nan, None, torch.float64) == "edge"
-    assert _sentence("unclear", "", -0.369, 0.2, 100).startswith("Too short to tell if neighbouring states converge")
+    assert _sentence("unclear", "", -0.369, 0.2, 100).startswith("Too short to tell if neighboring states converge")
     assert _sentence("edge", "", -0.001, 0.002, 100).startswith("At the edge")
 
 

@@ -47,7 +47,7 @@ class Detached(nn.Module):
 
 
 class Blur(nn.Conv1d):
-    """A convolution that looks at both neighbours in time."""
+    """A convolution that looks at both neighbors in time."""
 
     def forward(self, x):
         return super().forward(x.transpose(1, 2)).transpose(1, 2)

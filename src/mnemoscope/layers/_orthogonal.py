@@ -173,7 +173,7 @@ class GORU(Layer):
 
     Args:
         layout: "fft", log2(n) layers that mix every pair of coordinates (n a power of two), or "tunable", an even
-            number of layers that rotate neighbours (n even).
+            number of layers that rotate neighbors (n even).
         rotations: the number of layers for "tunable"; n by default, which reaches every rotation.
 
     The other arguments are nn.LSTM's, and `checkpoint` (see `Layer`); shapes are `RNN`'s. With ``bias=False`` b_c is

@@ -23,13 +23,13 @@ READABLE = 7.0  # a larger change of the logarithm is said as such: nobody can p
 HELP = """
 The logarithm of the factor by which a step multiplies the volume of a small cloud of states. Below
 zero a step presses states together: what set them apart is lost, and no read-out brings it back.
-Far below zero a network forgets fast. Above zero it pulls neighbouring states apart; if states stay
+Far below zero a network forgets fast. Above zero it pulls neighboring states apart; if states stay
 bounded, it also folds the cloud over itself. The bounds lie above the measured change.
 """
 
 
 @scope(
-    "Does a step pull neighbouring states apart or press them together?",
+    "Does a step pull neighboring states apart or press them together?",
     title="Entropy of the state",
     help=HELP,
     needs="map",
@@ -40,7 +40,7 @@ def entropy(subject: Subject, *, points: int = 64) -> Finding:
 
     H is the differential entropy of the state over sequences. It can rise by at most N_x log L_f in a step, L_f the
     Lipschitz constant of the step in the state; Hadamard's inequality, with the lengths of the Jacobian's columns, is
-    tighter. Where the Jacobian is singular a step makes neighbouring states equal, and the change is -infinity.
+    tighter. Where the Jacobian is singular a step makes neighboring states equal, and the change is -infinity.
 
     Series by step: `steps` (S,), the steps looked at; `change` (S,), the mean over sequences in nats (spread: standard
     deviation); `hadamard` (S,), its bound; `log_norm` (S,), N_x log ||df/dx||, the coarser bound.
@@ -108,12 +108,12 @@ def _sentence(figures: dict[str, float], size: int) -> str:
     margin = max(2 * error, 1e-3 * size) if math.isfinite(error) else 1e-3 * size
     if abs(change) <= margin > max(UNSURE, 1e-3 * size):
         return (
-            "These states are too few to tell if a step presses neighbouring states together or pulls them apart: on "
+            "These states are too few to tell if a step presses neighboring states together or pulls them apart: on "
             f"average the logarithm of the volume of a small cloud of them changes by {change:.2g} ± {2 * error:.1g}."
         )
     if abs(change) <= margin:
         return "A step keeps the volume of a small cloud of states: on average it neither compresses nor expands it."
-    what = "presses neighbouring states together" if change < 0 else "pulls neighbouring states apart"
+    what = "presses neighboring states together" if change < 0 else "pulls neighboring states apart"
     spread = f" ± {2 * error:.1g}" if math.isfinite(error) else ""
     factor = math.exp(figures["per_dimension"])
     cloud = f"A step {what}: on average"

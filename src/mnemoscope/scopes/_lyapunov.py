@@ -1,4 +1,4 @@
-"""Lyapunov exponents: how fast neighbouring states diverge or converge."""
+"""Lyapunov exponents: how fast neighboring states diverge or converge."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ The second chart should be level at its right end; if it is not, give longer seq
 
 
 @scope(
-    "Do neighbouring states converge, keep their distance or diverge?",
+    "Do neighboring states converge, keep their distance or diverge?",
     title="Lyapunov exponents",
     help=HELP,
     needs="step",
@@ -169,14 +169,14 @@ def _sentence(regime: str, beside: str, largest: float, error: float, steps: int
     if not math.isnan(error):
         figure += f" ± {2 * error:.1g}"
     if largest == -math.inf:
-        return f"Contractive{beside}: neighbouring states become equal to the last digit along the run ({figure})."
+        return f"Contractive{beside}: neighboring states become equal to the last digit along the run ({figure})."
     if regime == "contractive":
-        return f"Contractive{beside}: the distance of neighbouring states {_pace(largest)} ({figure})."
+        return f"Contractive{beside}: the distance of neighboring states {_pace(largest)} ({figure})."
     if regime == "chaotic":
-        return f"Chaotic{beside}: the distance of neighbouring states {_pace(largest)} ({figure})."
+        return f"Chaotic{beside}: the distance of neighboring states {_pace(largest)} ({figure})."
     if regime == "expanding":
         apart = (
-            f"Expanding{beside}: the distance of neighbouring states {_pace(largest)} along {counted(steps, 'step')}"
+            f"Expanding{beside}: the distance of neighboring states {_pace(largest)} along {counted(steps, 'step')}"
         )
         return f"{apart}, which are too few to call it chaos ({figure})."
     if regime == "diverging":
@@ -186,8 +186,8 @@ def _sentence(regime: str, beside: str, largest: float, error: float, steps: int
         still = f"On an unstable fixed point{beside}: the state does not move"
         return f"{still}, but a small disturbance {_pace(largest)} ({figure})."
     if regime == "unclear":
-        return f"Too short to tell if neighbouring states converge or diverge{beside}: both are possible ({figure})."
-    return f"At the edge{beside}: neighbouring states neither converge nor diverge ({figure})."
+        return f"Too short to tell if neighboring states converge or diverge{beside}: both are possible ({figure})."
+    return f"At the edge{beside}: neighboring states neither converge nor diverge ({figure})."
 
 
 def _pace(exponent: float) -> str:

@@ -105,7 +105,7 @@ def _one_step(net: SelfAttentiveNet, x: Tensor, t: int, earlier: Tensor, before:
     claim="E and F are attention weights times skip connections, plus recurrent terms: F_{k+1,j} = alpha D_{k+1,j} + "
     "1_{k=j} R_{k+1}",
     correction="Eq. 86 calls D_{k+1,j} what eq. 87 defines as D_{k+1,j+1}; we index D as F. Read literally, eq. 87 "
-    "puts the neighbouring step's J and X into F.",
+    "puts the neighboring step's J and X into F.",
 )
 def proposition_2() -> Iterator[Row]:
     t, k = 1, 8
