@@ -24,10 +24,10 @@ class Diagonal(nn.Module):
     def __init__(self):
         super().__init__()
         random = torch.Generator().manual_seed(0)
-        self.b = nn.Parameter(torch.randn(2, 3, 2, generator=random, dtype=torch.float64))
+        self.weight = nn.Parameter(torch.randn(2, 3, 2, generator=random, dtype=torch.float64))
         self.c = nn.Parameter(torch.randn(2, 2, 2, generator=random, dtype=torch.float64))
         if self.is_complex:
-            self.b = nn.Parameter(torch.view_as_complex(self.b.detach()))
+            self.weight = nn.Parameter(torch.view_as_complex(self.weight.detach()))
             self.c = nn.Parameter(torch.view_as_complex(self.c.detach()))
 
     def initial_state(self, batch):
@@ -35,7 +35,7 @@ class Diagonal(nn.Module):
         return state if self.is_complex else torch.view_as_real(state)
 
     def step(self, x, h):
-        b, c, h = (t if t.is_complex() else torch.view_as_complex(t.contiguous()) for t in (self.b, self.c, h))
+        b, c, h = (t if t.is_complex() else torch.view_as_complex(t.contiguous()) for t in (self.weight, self.c, h))
         h = torch.polar(MODULUS, torch.tensor([1.0, 2.0], dtype=torch.float64)) * h + x.to(b) @ b.mT
         return (h @ c.mT).real, h if self.is_complex else torch.view_as_real(h)
 

@@ -175,9 +175,7 @@ def _sentence(regime: str, beside: str, largest: float, error: float, steps: int
     if regime == "chaotic":
         return f"Chaotic{beside}: the distance of neighboring states {_pace(largest)} ({figure})."
     if regime == "expanding":
-        apart = (
-            f"Expanding{beside}: the distance of neighboring states {_pace(largest)} along {counted(steps, 'step')}"
-        )
+        apart = f"Expanding{beside}: the distance of neighboring states {_pace(largest)} along {counted(steps, 'step')}"
         return f"{apart}, which are too few to call it chaos ({figure})."
     if regime == "diverging":
         grown = math.exp(largest)

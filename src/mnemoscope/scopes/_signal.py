@@ -113,7 +113,8 @@ def _weight_gains(layer: nn.Module) -> tuple[list[str], list[float]]:
         fan_in = weight.shape[1]
         if partner != name and partner in weights:
             fan_in += weights[partner].shape[1]
-        gains.append(fan_in * float(weight.double().var(correction=0)))
+        precise = weight.to(torch.complex128) if weight.is_complex() else weight.double()
+        gains.append(fan_in * float(precise.var(correction=0)))
     return list(weights), gains
 
 
@@ -146,7 +147,7 @@ def _ratio(one: Tensor, other: Tensor) -> float:
 
 
 def _sentence(figures: dict[str, float], steps: int) -> str:
-    states = _change(figures["variance_over_time"], "becomes {} times what it was")
+    states = _change(figures["variance_over_time"], "becomes {} times that of the first tenth")
     gradients = _change(figures["gradient_over_time"], "{} times")
     return f"Over {steps} steps the variance of its states {states}; that of its gradients, going back, {gradients}."
 
