@@ -31,20 +31,18 @@ struct SlotChange {
     int moved_to = -1, moved_from = -1;  // the state now in slot `moved_to` was in `moved_from`
     int evicted_from = -1, evicted = -1;  // and the state `evicted` was in slot `evicted_from`
 
-    // after, before: the state in the lane's slot at steps t and t - 1.
-    DEVICE void find(int lane, int after, int before) {
-        moved_to = moved_from = evicted_from = evicted = -1;
-        unsigned changed = warp_ballot(lane < SLOTS && after != before);
-        for (; changed; changed &= changed - 1) {
-            const int slot = first_bit(changed);
-            const int state = shuffle(before, slot);
-            if (state < 0) continue;
-            const int now = first_bit(warp_ballot(lane < SLOTS && after == state));
-            if (now >= 0)
-                moved_to = now, moved_from = slot;
-            else
-                evicted_from = slot, evicted = state;
-        }
+    // newest_slot: the slot of step t's state, -1 if it has none: then nothing changed. after,
+    // before: the state in the lane's slot at steps t and t - 1.
+    DEVICE void find(int lane, int newest_slot, int after, int before) {
+        // The state that the newest one replaced moved to R, replacing another one, or left.
+        const bool in_slot = lane < SLOTS;
+        const int replaced = newest_slot >= 0 ? shuffle(before, newest_slot) : -1;
+        const int now = first_bit(warp_ballot(in_slot && replaced >= 0 && after == replaced));
+        moved_to = now;
+        moved_from = now >= 0 ? newest_slot : -1;
+        evicted_from = now >= 0 ? now : newest_slot;
+        evicted = evicted_from >= 0 ? shuffle(before, evicted_from) : -1;
+        if (evicted < 0) evicted_from = -1;
     }
 };
 
@@ -173,7 +171,8 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         // What this step has loaded; load what the next one needs.
         const long long offset = first + t * step_stride;
         SlotChange change;
-        change.find(lane, state, previous_state);
+        const int newest_slot = first_bit(warp_ballot(lane < SLOTS && state == SLOTS + t));
+        change.find(lane, newest_slot, state, previous_state);
         float evicted_fields[FIELDS_PER_LANE];
         load_state(change.evicted, evicted_fields);
         const int earlier_state = state_at(t - 2);
@@ -187,20 +186,19 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         // Gradients of the weights, dalpha_i = sum_r g_r . field_r(i). A constant in all of them
         // leaves the softmax's gradient as it is: subtracting h_t's first leaves small numbers
         // where states resemble each other, and no cancellation.
-        const int newest_slot = first_bit(warp_ballot(state == SLOTS + t));
-        float part[SLOTS_PER_LANE][1], newest[FIELDS];
+        float part[SLOTS_PER_LANE][1], tanhs[SLOTS_PER_LANE], newest[FIELDS];
 #pragma unroll
         for (int r = 0; r < FIELDS; ++r)
             newest[r] = memory(r, newest_slot >= 0 ? newest_slot : 0, pos.block_unit);
 #pragma unroll
         for (int k = 0; k < SLOTS_PER_LANE; ++k) {
+            const int slot = pos.unit_lane + LANES_PER_UNIT * k;
+            // Needed only below, but made here, where a cluster would wait for its barriers.
+            tanhs[k] = 1.f - 2.f * half_one_minus_tanh(query, memory(KEY, slot, pos.block_unit));
             part[k][0] = 0.f;
 #pragma unroll
             for (int r = 0; r < FIELDS; ++r)
-                if (r != KEY) {
-                    const int slot = pos.unit_lane + LANES_PER_UNIT * k;
-                    part[k][0] += g[r] * (memory(r, slot, pos.block_unit) - newest[r]);
-                }
+                if (r != KEY) part[k][0] += g[r] * (memory(r, slot, pos.block_unit) - newest[r]);
         }
         const float dalpha = sum_over_units(pos, part, sum_scratch);
         const float dlogit = alpha * (dalpha - warp_sum(alpha * dalpha));
@@ -212,8 +210,7 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         for (int k = 0; k < SLOTS_PER_LANE; ++k) {
             const int slot = pos.unit_lane + LANES_PER_UNIT * k;
             const float slot_alpha = shuffle(alpha, slot), slot_dlogit = shuffle(dlogit, slot);
-            const float r_i = half_one_minus_tanh(query, memory(KEY, slot, pos.block_unit));
-            const float tanh_i = 1.f - 2.f * r_i;
+            const float tanh_i = tanhs[k];
             const float dtanh = weight * slot_dlogit;
             // tanh' = 1 - tanh^2. All dlogit sum to zero: in the query's gradient the 1 drops out,
             // and would only cost precision.
