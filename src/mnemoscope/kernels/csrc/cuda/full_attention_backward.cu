@@ -13,7 +13,8 @@
 // dc_T and lengths are given; COLUMN_CHUNK.
 #include "full_attention.cuh"
 
-constexpr int STATES_PER_WARP = PIECES > 2 ? 1 : 2;
+constexpr int STATES_PER_WARP = PIECES > 2 ? 1 : 4 / PIECES;
+constexpr bool LOADS_AHEAD = PIECES == 1;  // more pieces leave no registers for it
 static_assert(STATES_PER_WARP * WARPS * CLUSTER_BLOCKS == COLUMN_CHUNK,
               "the kernel and its launch disagree on the states of a chunk");
 
@@ -261,12 +262,22 @@ KERNEL full_attention_backward(const float* dh, const float* ds, const float* dc
             dkey[i].clear();
             dvalue[i].clear();
         }
+        // The next step is on its way from device memory while this one is used (LOADS_AHEAD).
+        Row next_query, next_ds;
+        float next_log_sum, next_mean;
+        const auto load_step = [&](int t) {
+            next_query.load(queries + (long long)t * PADDED_N, lane);
+            next_ds.load(ds_rows + (long long)t * PADDED_N, lane);
+            softmax_of_step(t, next_log_sum, next_mean);
+        };
+        if (LOADS_AHEAD && start < steps) load_step(start);
         for (int t = start; t < steps; ++t) {
-            Row query, ds_t, r[STATES_PER_WARP];
-            query.load(queries + (long long)t * PADDED_N, lane);
-            ds_t.load(ds_rows + (long long)t * PADDED_N, lane);
-            float part[STATES_PER_WARP][2], log_sum, mean;
-            softmax_of_step(t, log_sum, mean);
+            if (!LOADS_AHEAD) load_step(t);
+            const Row query = next_query, ds_t = next_ds;
+            const float log_sum = next_log_sum, mean = next_mean;
+            if (LOADS_AHEAD && t + 1 < steps) load_step(t + 1);
+            Row r[STATES_PER_WARP];
+            float part[STATES_PER_WARP][2];
 #pragma unroll
             for (int i = 0; i < STATES_PER_WARP; ++i) {
                 r[i] = half_one_minus_tanh(query, key[i]);
