@@ -210,10 +210,14 @@ def _projection_gradients(projection: Projection, dxp: Tensor | None, needs: Seq
     flat = rows(dxp)
     dx = dxp @ U if needs_dx else None
     dU = flat.T @ rows(x) if needs_dU else None
-    db = flat.sum(0) if needs_b_ih or needs_b_hh else None
-    db_hh = db
-    if db is not None and b_hh is not None and b_hh.shape[0] < db.shape[0]:
-        db_hh = db[: b_hh.shape[0]]
+    if not needs_b_ih and not needs_b_hh:
+        return dx, dU, None, None
+    if needs_b_ih and needs_b_hh and b_hh is not None and b_hh.shape[0] == flat.shape[1]:
+        # Two tensors by one operation: of one for both, autograd would make a copy.
+        db, db_hh = flat.expand(2, *flat.shape).sum(1)
+        return dx, dU, db, db_hh
+    db = flat.sum(0)
+    db_hh = db if b_hh is None else db[: b_hh.shape[0]]
     return dx, dU, db if needs_b_ih else None, db_hh if needs_b_hh else None
 
 
