@@ -42,7 +42,7 @@ def agent(task: Environment, model: str, fit: PPOConfig, **network: Any) -> Job:
     return train(RunConfig(task, config, replace(fit, memoryless=model == "memoryless")))
 
 
-def grid_agent(env: str, model: str, seed: int, frames: int, target: float, evaluate_every: int = 100) -> Job:
+def grid_agent(env: str, model: str, seed: int, frames: int, target: float, evaluate_every: int = 50) -> Job:
     """An agent that is trained in a gridworld until it gets `target` in held-out episodes, or `frames` are spent.
 
     It has all actions and sees the direction in which it looks. Rewards are rare here, so advantages are left as they
@@ -57,7 +57,7 @@ def grid_agent(env: str, model: str, seed: int, frames: int, target: float, eval
         normalize_advantages=False,
         seed=seed,
         evaluate_every=evaluate_every,
-        evaluate_episodes=200 if evaluate_every >= 50 else 40,
+        evaluate_episodes=100 if evaluate_every >= 50 else 40,
         threads=1,
     )
     task = MiniGrid(env, compass=True, target=target, seed=seed, encoder="conv", short_sight=SHORT_SIGHT)
