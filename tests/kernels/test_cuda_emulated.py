@@ -243,3 +243,13 @@ def test_carried_states_stay_as_they_are(emulated):
         stored = getattr(after.memory, name)[..., :, None, :].expand(*same.shape, -1)[same]
         given = getattr(state.memory, name)[..., None, :, :].expand(*same.shape, -1)[same]
         assert torch.equal(stored, given)
+
+
+@pytest.mark.parametrize("layer", [ms.RNN, ms.LSTM, ms.GRU, ms.RelRNN])
+def test_the_two_biases_have_gradients_of_their_own(emulated, layer):
+    layer = layer(3, 16)
+    layer(torch.randn(5, 2, 3))[0].sum().backward()
+    kept = layer.bias_hh_l0.grad.clone()
+    assert kept.any()
+    layer.bias_ih_l0.grad.zero_()  # as an optimizer may write into it
+    assert torch.equal(layer.bias_hh_l0.grad, kept)
