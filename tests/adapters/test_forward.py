@@ -1,5 +1,7 @@
 """Forwards as people write them: other arguments, other results, other layouts."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
@@ -104,10 +106,17 @@ def test_a_missing_argument_is_named():
     torch.testing.assert_close(found.run(found.features), found.features / 2)
 
 
+@dataclass
+class Scored:
+    loss: torch.Tensor
+    scores: torch.Tensor
+
+
 LOGITS = nn.Linear(3, 5)
 RESULTS = {
     "loss and logits": lambda x: (x.mean(), LOGITS(x)),
     "dict": lambda x: {"loss": x.mean(), "mask": x > 0, "scores": LOGITS(x)},
+    "dataclass": lambda x: Scored(x.mean(), LOGITS(x)),
     "nested": lambda x: {"head": (LOGITS(x), None)},
     "namedtuple": lambda x: torch.return_types.max((LOGITS(x), x.argmax(-1))),
     "packed": lambda x: pack_padded_sequence(LOGITS(x), [x.shape[1]] * len(x), batch_first=True),

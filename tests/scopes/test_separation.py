@@ -82,6 +82,15 @@ def test_sum_and_product_of_halves() -> None:
     assert "ways" not in found.sentence
 
 
+def test_inputs_of_several_dimensions() -> None:
+    """(batch, time, channels, height, width), as of a film: the sum over time has rank two."""
+    frames = torch.randn(3, 6, 2, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = separation(lambda x: x.mean((3, 4)).cumsum(1), frames, length=4)
+    assert found.figures["numerical_rank"] == 2
+    with pytest.raises(mnemoscope.MnemoscopeError, match=r"at least 2 inputs, \(M, 2, 4, 4\); got \[3, 5\]"):
+        separation(lambda x: x.mean((3, 4)).cumsum(1), frames, templates=torch.zeros(3, 5))
+
+
 def test_memoryless_model_has_rank_one() -> None:
     found = separation(torch.nn.Linear(2, 3).double(), symbols(2), templates=torch.eye(2), length=4)
     assert found.figures["effective_rank"] == pytest.approx(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -209,6 +209,8 @@ def _find_tensor(result: Any) -> Tensor | None:
         parts = list(result.values())
     elif isinstance(result, tuple | list):
         parts = result
+    elif is_dataclass(result) and not isinstance(result, type):
+        parts = [getattr(result, field.name) for field in fields(result)]
     for part in parts:
         tensor = _find_tensor(part)
         if tensor is not None and tensor.dim() > 0 and tensor.is_floating_point():  # a loss is a single number

@@ -199,7 +199,7 @@ PREPARED = {
 
 def _first_said(subject: Subject) -> str:
     difference = subject.repetition.difference
-    by = f" by {difference:.2g} of the largest" if difference < torch.inf else ""
+    by = f" by {100 * difference:.3g} % of the largest" if difference < torch.inf else ""
     return f"{subject.name} {subject.repetition.kind}: run again on the same inputs, its outputs change{by}"
 
 

@@ -67,8 +67,8 @@ def separation(
     `exact_rank` is about.
 
     Args:
-        templates: (M, features), the inputs that sequences are made of; by default the distinct inputs of the given
-            sequences, four at most.
+        templates: (M, features) or (M, ...), the inputs that sequences are made of; by default the distinct inputs of
+            the given sequences, four at most.
         length: steps of a sequence, even; its first half is Start.
         limit: of Start, and of End sequences whose singular values are computed; beyond it a sample is drawn.
         exact: compute a RAC's exact rank (needs the extra `theory`).
@@ -76,16 +76,16 @@ def separation(
     check_count("length", length, 2)
     check_count("limit", limit)
     given = templates is not None
+    shape = subject.features.shape[2:]
+    wanted = f"(M, {', '.join(map(str, shape))})"
     if given and not isinstance(templates, Tensor):
-        raise MnemoscopeError(f"templates must be a tensor (M, {subject.features.shape[2]}); got {templates!r:.80}")
+        raise MnemoscopeError(f"templates must be a tensor {wanted}; got {templates!r:.80}")
     templates = templates.to(subject.features) if templates is not None else _templates(subject)
     if not given and len(templates) < 2:
         why = "these sequences hold the same input at every step, so that no two starts differ; templates= gives others"
         return not_applicable("separation", why)
-    if templates.dim() != 2 or len(templates) < 2 or templates.shape[1] != subject.features.shape[2]:
-        raise MnemoscopeError(
-            f"templates must be at least 2 inputs, (M, {subject.features.shape[2]}); got {list(templates.shape)}"
-        )
+    if len(templates) < 2 or templates.shape[1:] != shape:
+        raise MnemoscopeError(f"templates must be at least 2 inputs, {wanted}; got {list(templates.shape)}")
 
     if not _reads(subject, length):
         why = f"{subject.name} does not read sequences of {length} steps; length= gives another number"
