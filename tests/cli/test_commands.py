@@ -76,6 +76,7 @@ def fails(arguments: list[str], capsys: Any, code: int = 2) -> str:
         (["theory", "no-such-lemma"], "'no-such-lemma' is not a statement"),
         (["theory", "kerg-theorm-1"], "'kerg-theorm-1' is not a statement; did you mean kerg-theorem-1"),
         (["list", "--all"], "mnemoscope: Unrecognized options: --all\n"),
+        (["list", "layers"], "'layers'"),
     ],
 )
 def test_user_errors_are_one_line(arguments, message: str, capsys, tmp_path, monkeypatch) -> None:
@@ -265,6 +266,9 @@ def test_list_names_models_tasks_scopes_and_systems(capsys) -> None:
     assert set(rooms["systems"]) == {f"system:{name}" for name in SYSTEMS}
     assert rooms["systems"]["system:chaotic-lstm"].endswith("chaotic at s = 1. (--with s=1)")
     assert all(rooms["models"].values())
+    assert main(["list", "scopes", "--json"]) == 0
+    (scopes,) = json.loads(capsys.readouterr().out).values()
+    assert scopes["entropy"].endswith("press them together? (--set entropy.OPTION: points)")
     assert main(["list"]) == 0
     assert "[s_{t-1}, x_t]" in capsys.readouterr().out.replace("\n", " ")  # brackets are not markup
 
