@@ -96,6 +96,17 @@ void collect_inputs(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& l
     if (a.dx) copy(local.ds[p.r] + a.n, a.dx + p.row * a.n_inputs, a.n_inputs);
 }
 
+// Asks for what step p reads: the processor foresees no walk backwards in time.
+template <class T, class Memory>
+MNEMOSCOPE_INLINE void prefetch_step(const AttentiveBackward<T>& a, const Memory& memory,
+                                     const Position& p) {
+    if (a.ds) prefetch(a.ds + p.row * a.n, a.n);
+    if (a.dh) prefetch(a.dh + p.row * a.n, a.n);
+    prefetch(a.activations_of(p.row).query(), a.n);
+    if (p.t) prefetch(a.s + p.previous * a.n, a.n);
+    memory.prefetch_step(p);
+}
+
 // Inactive step: its gradients are zero.
 template <class T, class Memory>
 void skip(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, const Position& p) {
@@ -142,6 +153,7 @@ void run_backward(const AttentiveBackward<T>& a, const BackwardMatrices<T>& m, c
         stop_if_requested();
         for (int r = 0; r < rows; ++r) {
             const Position p = lengths.position(t, block, r);
+            if (t) prefetch_step(a, local.memory, lengths.position(t - 1, block, r));
             if (lengths.active(t, p.b))
                 attend_backward(a, local, p);
             else
@@ -185,7 +197,7 @@ int run(const AttentiveBackward<T>& a) {
         if (a.buffer < 0)
             run<T, FullBackward<T>>(a, full_rows<T>(a.carried + a.steps, a.n, 4));
         else
-            run<T, ScreenedBackward<T>>(a, most_rows<T>((a.gate_width() + 2 * a.n) * a.depth()));
+            run<T, ScreenedBackward<T>>(a, screened_rows<T>(a));
     });
 }
 

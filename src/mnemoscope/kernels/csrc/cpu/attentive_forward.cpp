@@ -145,7 +145,7 @@ int run(const AttentiveForward<T>& a) {
         if (a.buffer < 0)
             run<T, FullForward<T>>(a, full_rows<T>(a.carried + a.steps, a.n, 2));
         else
-            run<T, ScreenedForward<T>>(a, most_rows<T>((a.gate_width() + 2 * a.n) * a.depth()));
+            run<T, ScreenedForward<T>>(a, screened_rows<T>(a));
     });
 }
 

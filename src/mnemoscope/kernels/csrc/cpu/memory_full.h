@@ -142,6 +142,11 @@ public:
         }
     }
 
+    // Asks for what step p reads; the memory itself is already here.
+    MNEMOSCOPE_INLINE void prefetch_step(const Position& p) const {
+        prefetch(a.h + p.row * a.n, a.n);
+    }
+
     // Where the caller writes d_context of a step before `attend_backward`.
     T* context(int64_t r) const { return deferred.context(r); }
     void attend_backward(int64_t r, int64_t row, const T* query, const T* d_context, T* d_query,

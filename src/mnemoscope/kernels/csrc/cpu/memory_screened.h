@@ -13,6 +13,14 @@
 
 namespace mnemoscope {
 
+// Half as many rows as without attention where the weights fit a core's own cache: the slots of all
+// rows lie there, too, and a tile of the product has no more rows.
+template <class T, class Arguments>
+int64_t screened_rows(const Arguments& a) {
+    const int64_t rows = most_rows<T>((a.gate_width() + 2 * a.n) * a.depth());
+    return rows > 16 ? rows : 8;
+}
+
 template <class T>
 struct Slots {
     int64_t capacity;
@@ -222,6 +230,16 @@ public:
                 refill(r, b, to, index);
             }
         }
+    }
+
+    // Asks for what step p reads. `rewind` most often brings back the state that left S.
+    MNEMOSCOPE_INLINE void prefetch_step(const Position& p) const {
+        prefetch(a.attention + p.row * capacity, capacity);
+        if (p.t) prefetch(a.slots + p.previous * capacity, capacity);
+        if (p.t < a.buffer) return;
+        const int64_t row = p.row - a.buffer * a.batch;
+        prefetch(a.h + row * a.n, a.n);
+        prefetch(a.activations_of(row).key(), a.n);
     }
 
     // Where the caller writes d_context of a step before `attend_backward`.

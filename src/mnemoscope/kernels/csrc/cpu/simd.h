@@ -387,6 +387,18 @@ inline void copy(const T* from, T* to, std::int64_t n) {
     if (n) std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
 }
 
+// Asks for a row that is read or written soon. Functions that do no more than this must be inlined,
+// too: GCC drops calls of them as free of effects.
+template <class T>
+MNEMOSCOPE_INLINE void prefetch(const T* row, std::int64_t n) {
+#if defined(__GNUC__)
+    constexpr std::int64_t line = 64 / static_cast<std::int64_t>(sizeof(T));
+    for (std::int64_t j = 0; j < n; j += line) __builtin_prefetch(row + j);
+#else
+    (void)row, (void)n;
+#endif
+}
+
 // Flushes subnormal numbers to zero while in scope: each would cost a hundred cycles, and vanishing
 // gradients are full of them.
 class FlushSubnormals {
