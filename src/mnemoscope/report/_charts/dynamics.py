@@ -18,7 +18,7 @@ EUCLIDEAN = "Euclidean norm"  # as the scope's label names it
 def stability(shown: Sequence[View]) -> list[Chart]:
     """How much one step stretches differences of state, along the sequence, and over pairs of states."""
     edge = Marker("y", 1.0, "1: distances are kept")
-    proved = [view for view in shown if view.finding.status_of("lambda") == "certified"]
+    proved = [view for view in shown if "lambda" in view.finding.certified]
     certified = [Marker("y", view.finding.figures["lambda"], f"certified: {view.name}") for view in proved]
     # Stretches are Euclidean, ratios in the norm of the certificate: each is drawn beside what bounds it.
     euclidean = [

@@ -128,7 +128,7 @@ def _compare_scopes(findings: dict[str, Finding], subject: Subject) -> None:
     """
     stability = findings.get("stability")
     lyapunov = findings.get("lyapunov")
-    if stability is None or lyapunov is None or stability.status_of("lambda") != "certified":
+    if stability is None or lyapunov is None or "lambda" not in stability.certified:
         return
     factor = stability.figures["lambda"]
     exponent = lyapunov.figures.get("largest", -math.inf)
