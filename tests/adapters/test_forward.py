@@ -1,6 +1,6 @@
 """Forwards as people write them: other arguments, other results, other layouts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -108,6 +108,7 @@ def test_a_missing_argument_is_named():
 
 @dataclass
 class Scored:
+    attention: torch.Tensor = field(init=False)  # never set
     loss: torch.Tensor
     scores: torch.Tensor
 

@@ -88,6 +88,39 @@ def test_every_scope_sees_what_it_sees_in_the_same_system_of_real_numbers(model)
     assert found["landscape"].figures["cost"] == pytest.approx(real["landscape"].figures["cost"])
 
 
+class Conjugate(nn.Module):
+    """h = conj(0.9 h + conj(W) x): torch conjugates both the state and the gradient of W lazily, by a mark on them."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 2, dtype=torch.complex128))
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 2, dtype=torch.complex128)
+
+    def step(self, x, h):
+        h = (0.9 * h + x.to(torch.complex128) @ self.weight.conj()).conj()
+        return h.real, h
+
+
+def test_conjugated_states_and_gradients():
+    found = mnemoscope.examine(Conjugate(), sequences(), torch.ones(16, 3, 2).double(), F.mse_loss)
+    assert not [finding.why for finding in found.findings.values() if finding.status == "failed"]
+    assert found["lyapunov"].series["exponents"] == pytest.approx([math.log(0.9)] * 4)
+
+
+def test_a_state_of_one_number_per_sequence():
+    class Leak:
+        def initial_state(self, batch):
+            return torch.zeros(batch)
+
+        def step(self, x, h):
+            h = 0.5 * h + x.sum(-1)
+            return h[:, None], h
+
+    assert as_recurrence(Leak(), 3).hidden_size == 1
+
+
 def test_a_complex_state_of_several_tensors_keeps_its_sizes():
     recurrence = as_recurrence(Diagonal(), 3)
     assert recurrence.hidden_size == 2
@@ -174,3 +207,29 @@ def test_a_growing_cache_is_measured_by_its_outputs_alone():
         assert found[name].status == "not applicable", name
         assert why in found[name].why
     assert math.isfinite(stability(Cached(allocated=True), x).figures["lambda"])
+
+
+class Remembers(Recurrence):
+    """y is the sum of all inputs, each of which it keeps: as one more tensor, or as one more row of one."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.input_size = self.hidden_size = 3
+        self.rows = rows
+
+    def initial_state(self, batch):
+        return (torch.zeros(1, batch, 3, dtype=torch.float64),)
+
+    def step(self, x, state):
+        state = (torch.cat([*state, x[None]]),) if self.rows else (*state, x[None])
+        return torch.cat(state).sum(0), state
+
+
+@pytest.mark.parametrize(
+    ("rows", "change"), [(True, "a state [1, 3, 3] into [2, 3, 3]"), (False, "a state of 1 tensor into one of 2")]
+)
+def test_a_state_that_grows_by_rows_or_by_tensors(rows, change):
+    found = mnemoscope.examine(Remembers(rows), sequences(), scopes=["horizon", "separation", "lyapunov"])
+    assert found["horizon"].figures["horizon"] == 15
+    assert found["separation"].figures["numerical_rank"] == 2
+    assert change in found["lyapunov"].why

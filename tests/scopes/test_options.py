@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -99,6 +100,13 @@ def test_the_weights_that_are_scaled_must_be_there():
 def test_examine_refuses_wrong_arguments_before_it_measures(wrong, said):
     with pytest.raises(MnemoscopeError, match=f"^{re.escape(said)}"):
         examine(LSTM(2, 3), torch.randn(4, 2, 2), **wrong)
+
+
+def test_a_seed_of_numpy_is_a_whole_number_too():
+    x = torch.randn(4, 2, 2)
+    found = [SCOPES["recurrence"].measure(LSTM(2, 3), x, seed=seed) for seed in (3, np.int64(3))]
+    assert found[0].has_result
+    assert found[1].has_result
 
 
 def test_the_factor_of_stable_weights_is_checked():

@@ -89,6 +89,8 @@ def test_inputs_of_several_dimensions() -> None:
     assert found.figures["numerical_rank"] == 2
     with pytest.raises(mnemoscope.MnemoscopeError, match=r"at least 2 inputs, \(M, 2, 4, 4\); got \[3, 5\]"):
         separation(lambda x: x.mean((3, 4)).cumsum(1), frames, templates=torch.zeros(3, 5))
+    with pytest.raises(mnemoscope.MnemoscopeError, match=r"at least 2 inputs, \(M, 2, 4, 4\); got \[\]"):
+        separation(lambda x: x.mean((3, 4)).cumsum(1), frames, templates=torch.tensor(1.0))
 
 
 def test_memoryless_model_has_rank_one() -> None:

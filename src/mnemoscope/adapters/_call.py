@@ -210,7 +210,7 @@ def _find_tensor(result: Any) -> Tensor | None:
     elif isinstance(result, tuple | list):
         parts = result
     elif is_dataclass(result) and not isinstance(result, type):
-        parts = [getattr(result, field.name) for field in fields(result)]
+        parts = [getattr(result, field.name, None) for field in fields(result)]
     for part in parts:
         tensor = _find_tensor(part)
         if tensor is not None and tensor.dim() > 0 and tensor.is_floating_point():  # a loss is a single number

@@ -33,7 +33,11 @@ class Stepped(Recurrence):
         self.input_size = input_size
         self._layers = readable_layers(stepper)
         self._nest, self._kinds = _find_kinds(stepper)
-        self.hidden_size = next(leaf.shape[-1] for leaf in leaves_of(self._nest) if _is_number(leaf))
+        leaves = zip(leaves_of(self._nest), self._kinds, strict=True)
+        tensors = ((leaf, kind.axis) for leaf, kind in leaves if isinstance(kind, BatchAxis) and _is_number(leaf))
+        first, axis = next(tensors)
+        sizes = first.shape[axis + 1 :]
+        self.hidden_size = sizes[-1] if sizes else 1
 
     def initial_state(self, batch: int) -> State:
         return self._pack(self.stepper.initial_state(batch))
@@ -79,7 +83,7 @@ class Stepped(Recurrence):
                 f"{_name(self.stepper)}.step made a {before} state {after}: give it from initial_state as step does"
             )
         tensor = leaf.unsqueeze(0) if kind.axis == 0 else leaf
-        return torch.view_as_real(tensor) if kind.is_complex else tensor
+        return torch.view_as_real(tensor.resolve_conj()) if kind.is_complex else tensor
 
     def _unpack(self, state: State) -> Any:
         """Reverse `_pack`."""

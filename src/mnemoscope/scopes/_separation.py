@@ -79,12 +79,12 @@ def separation(
     shape = subject.features.shape[2:]
     wanted = f"(M, {', '.join(map(str, shape))})"
     if given and not isinstance(templates, Tensor):
-        raise MnemoscopeError(f"templates must be a tensor {wanted}; got {templates!r:.80}")
+        raise MnemoscopeError(f"templates must be a tensor {wanted}; got {type(templates).__name__}")
     templates = templates.to(subject.features) if templates is not None else _templates(subject)
     if not given and len(templates) < 2:
         why = "these sequences hold the same input at every step, so that no two starts differ; templates= gives others"
         return not_applicable("separation", why)
-    if len(templates) < 2 or templates.shape[1:] != shape:
+    if templates.dim() == 0 or len(templates) < 2 or templates.shape[1:] != shape:
         raise MnemoscopeError(f"templates must be at least 2 inputs, {wanted}; got {list(templates.shape)}")
 
     if not _reads(subject, length):

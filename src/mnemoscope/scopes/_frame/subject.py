@@ -14,11 +14,12 @@ from torch import Tensor
 
 from mnemoscope.adapters import Adapted, Layout, Output, WithReadout, adapt, instantiate
 from mnemoscope.errors import MnemoscopeError, check_count, is_number, type_and_line
-from mnemoscope.recurrence import Recurrence, leaves
+from mnemoscope.recurrence import Recurrence, State, leaves
 from mnemoscope.scopes._frame.repeat import Repetition, find_repetition
 from mnemoscope.scopes._frame.snapshot import Snapshot
 from mnemoscope.scopes._frame.untouched import untouched
 from mnemoscope.scopes._measures.state_vectors import carries_memory
+from mnemoscope.wording import counted
 
 Progress: TypeAlias = Callable[[str, float, str], None]
 """Called with the scope's name, the fraction done in [0, 1], and the current figure in words."""
@@ -226,13 +227,12 @@ class Subject:
             return ""
         for x_t in x.unbind(0):
             before, state = state, self.recurrence.step(x_t, state)[1]
-            for old, new in zip(leaves(before), leaves(state), strict=True):
-                if old.shape != new.shape:
-                    return (
-                        f"a step of {self.name} turns a state {list(old.shape[1:])} into {list(new.shape[1:])}, as a "
-                        "cache that grows, and states of two shapes cannot be compared: allocate it whole in "
-                        "initial_state"
-                    )
+            changed = _change_of_shape(before, state)
+            if changed:
+                return (
+                    f"a step of {self.name} turns a state {changed}, as a cache that grows, and states of two shapes "
+                    "cannot be compared: allocate it whole in initial_state"
+                )
         return ""
 
     @torch.no_grad()
@@ -290,7 +290,19 @@ def subject_of(
         _check_lengths(kwargs or {}, adapted)
         repetition = find_repetition(adapted.run, adapted.features, before, adapted.outputs)
         adapted = _what_repeats(replace(adapted, outputs=None), repetition)
-    return Subject(model, adapted, targets, loss, needs, seed, progress, deadline, repetition)
+    return Subject(model, adapted, targets, loss, needs, int(seed), progress, deadline, repetition)
+
+
+def _change_of_shape(before: State, after: State) -> str:
+    """Say how the shape of a state has changed, "[2, 5] into [2, 6]"; empty if it has not."""
+    olds, news = leaves(before), leaves(after)
+    if len(olds) != len(news):
+        return f"of {counted(len(olds), 'tensor')} into one of {len(news)}"
+    for old, new in zip(olds, news, strict=True):
+        if old.shape != new.shape:
+            shown = slice(1 if old.shape[0] == new.shape[0] else 0, None)  # users need not know the axis of layers
+            return f"{list(old.shape[shown])} into {list(new.shape[shown])}"
+    return ""
 
 
 def _shape(value: Any) -> Any:

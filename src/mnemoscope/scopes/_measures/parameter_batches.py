@@ -22,7 +22,7 @@ FEW = 256  # points at once, below which a fused kernel for each is faster than 
 
 def real_parts(tensor: Tensor) -> Tensor:
     """Return complex numbers as their real and imaginary parts (..., 2), and real ones as they are."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def real_parameters(module: nn.Module) -> tuple[Parameters, Callable[[Parameters], Parameters]]:
