@@ -10,7 +10,7 @@ from mnemoscope import LSTM, RNN, LinearSystem, MemRNN, MnemoscopeError, RelRNN
 from mnemoscope.finding import Examination
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.report import headlines
-from mnemoscope.scopes import horizon
+from mnemoscope.scopes import horizon, signal
 from mnemoscope.scopes._horizon import _horizon_range
 from mnemoscope.scopes._measures.decay import fit
 from mnemoscope.systems import DelayLine, LeakySum
@@ -290,6 +290,26 @@ def test_every_lag_from_one_backward_pass(length):
     assert len(found.series["input_gradient"]) == len(found.series["state_gradient"]) == length
     before = 2 * length + 4 * length + 2  # two equal runs; is it recurrent, and does its state keep its shape?
     assert Counting.steps == before + length + 1  # one step for the number of outputs
+
+
+class Clocked:
+    """h' = h / 2 + x, and a clock beside it that no input moves: y = h' (1 + 0 t)."""
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 2, dtype=torch.float64), torch.zeros(batch, 1, dtype=torch.float64)
+
+    def step(self, x, state):
+        h, t = state
+        h = h / 2 + x
+        return h * (1 + 0 * t), (h, t + 1)
+
+
+def test_a_state_that_no_input_moves():
+    x = torch.randn(12, 3, 2, dtype=torch.float64)
+    found = horizon(Clocked(), x)
+    assert found.figures["rate"] == pytest.approx(0.5)
+    assert found.series["state_gradient"][2] == pytest.approx(found.series["state_gradient"][1] / 2)
+    assert signal(Clocked(), x).has_result
 
 
 def test_state_gradient_if_the_output_skips_the_state():

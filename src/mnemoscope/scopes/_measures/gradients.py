@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mnemoscope import kernels
 from mnemoscope.layers import Layer
-from mnemoscope.recurrence import Recurrence, leaves
+from mnemoscope.recurrence import Recurrence, leaves, map_state
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.rounding import rounding
 
@@ -273,6 +273,8 @@ def _run_step_by_step(recurrence: Recurrence, x: Tensor) -> tuple[Tensor, RunSta
     for x_t in x.unbind(0):
         y, state = recurrence.step(x_t, state)
         outputs.append(y)
+        if any(tensor.is_floating_point() and not tensor.requires_grad for tensor in leaves(state)):
+            state = map_state(_with_gradient, state)  # of what does not depend on the inputs, as a clock
         sources += [tensor for tensor in leaves(state) if tensor.is_floating_point()]
 
     def by_step(tensors: Sequence[Tensor]) -> Tensor:
@@ -283,6 +285,13 @@ def _run_step_by_step(recurrence: Recurrence, x: Tensor) -> tuple[Tensor, RunSta
     layers, batch = sources[0].shape[:2]
     first_shape = (layers, sources[0][0].numel() // batch)
     return torch.stack(outputs), RunStates(lambda: by_step(sources), sources, by_step, first_shape)
+
+
+def _with_gradient(tensor: Tensor) -> Tensor:
+    """Return a tensor of a state that gradients can be asked for."""
+    if tensor.requires_grad or not tensor.is_floating_point():
+        return tensor
+    return tensor.detach().requires_grad_()
 
 
 def fill_last_step(gradient: Tensor) -> Tensor:
