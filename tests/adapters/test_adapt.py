@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import mnemoscope
-from mnemoscope import LSTM, MnemoscopeError, RelRNN
+from mnemoscope import LSTM, ExpRNN, MnemoscopeError, RelRNN
 from mnemoscope.adapters import adapt
 from mnemoscope.rl import Policy, TMaze
 from mnemoscope.training import NetworkConfig, SequenceModel
@@ -76,8 +76,9 @@ def test_layout_is_guessed_from_one_output_per_sequence():
     assert list(found.features.shape) == [9, 4, 6]
 
 
-@pytest.mark.parametrize("layer", [LSTM(6, 5, batch_first=True), RelRNN(6, 5, batch_first=True)])
-def test_mnemoscope_layer_inside_a_model(layer):
+@pytest.mark.parametrize("kind", [LSTM, RelRNN, ExpRNN])
+def test_mnemoscope_layer_inside_a_model(kind):
+    layer = kind(6, 5, batch_first=True)
     model, ids = Tagger(layer=layer), torch.randint(0, 11, (4, 9))
     found = adapt(model, ids)
     torch.testing.assert_close(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from torch import Tensor, nn
@@ -118,7 +117,8 @@ def _time_first_view(layer: Layer) -> Layer:
     """Return the same layer with the same parameters, reading (time, batch, features)."""
     if not layer.batch_first:
         return layer
-    view = copy.copy(layer)
+    view = type(layer).__new__(type(layer))  # copy.copy asks for its pickled form, which a parametrized layer refuses
+    view.__dict__.update(layer.__dict__)
     view.batch_first = False
     return view
 
