@@ -111,6 +111,12 @@ NO_LAW = decay.Law("none", math.nan, math.nan, math.nan, math.nan)
             "largest.",
         ),
         (
+            {},
+            (-1, 11),
+            "Gradients reach 8 steps back (0 to 11 over sequences and output steps), then fall under 1 % of their "
+            "largest.",
+        ),
+        (
             {"present": 101.0},
             (8, 8),
             "Gradients reach 8 steps back, then fall under 1 % of their largest; the present input weighs 101 times "
@@ -160,6 +166,8 @@ def test_horizon_sentence_of_a_curve_with_a_gap():
         "and are there again 18 to 20 steps back, where the sequences begin; the task needs 12, where they are at "
         "0.12 % of their largest."
     )
+    beyond = _horizon._sentence(figures, NO_LAW, spread, SimpleNamespace(needs=21), 0.01, BY_GRADIENTS)
+    assert beyond.endswith("the task needs 21.")  # at_need is that of the last lag
     figures |= {"horizon": 18.0}
     spread = {"horizon": np.array([18, 18]), "first_below": np.array([6, 6])}
     sentence = _horizon._sentence(figures, NO_LAW, spread, SimpleNamespace(needs=None), 0.01, BY_GRADIENTS)

@@ -333,7 +333,7 @@ def _sentence(
         result += f"; the present input weighs {figures['present']:.3g} times the strongest earlier one"
     if subject.needs is not None:
         result += f"; the task needs {subject.needs:g}"
-        if np.isfinite(figures["returns_at"]):
+        if np.isfinite(figures["returns_at"]) and 1 <= subject.needs <= figures["lags"]:
             result += f", where they are at {100 * figures['at_need']:.3g} % of their largest"
     return f"{result}."
 
@@ -341,7 +341,7 @@ def _sentence(
 def _reach_in_words(figures: dict[str, float], spread: dict[str, np.ndarray], fraction: float, measured: str) -> str:
     """Say how far back gradients, or changes of inputs, are felt."""
     horizon, lags = int(figures["horizon"]), int(figures["lags"])
-    over = range_in_words(spread["horizon"], "sequences and output steps")
+    over = range_in_words(spread["horizon"].clip(0), "sequences and output steps")  # -1: not even the present input
     subjects = "Gradients" if measured == "gradients" else "Changes of inputs"
     if figures["explodes_at"] < np.inf:
         grown = f"{figures['growth']:.3g} times their size" if np.isfinite(figures["growth"]) else "infinity"
