@@ -10,7 +10,7 @@ from mnemoscope import LSTM, RNN, LinearSystem, MemRNN, MnemoscopeError, RelRNN
 from mnemoscope.finding import Examination
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.report import headlines
-from mnemoscope.scopes import horizon, signal
+from mnemoscope.scopes import horizon, separation, signal
 from mnemoscope.scopes._horizon import _horizon_range
 from mnemoscope.scopes._measures.decay import fit
 from mnemoscope.systems import DelayLine, LeakySum
@@ -310,6 +310,21 @@ def test_a_state_that_no_input_moves():
     assert found.figures["rate"] == pytest.approx(0.5)
     assert found.series["state_gradient"][2] == pytest.approx(found.series["state_gradient"][1] / 2)
     assert signal(Clocked(), x).has_result
+
+
+class Squeezed(nn.GRU):
+    """One number per sequence, as people write it: of a single sequence the batch is squeezed away too."""
+
+    def forward(self, x):
+        return super().forward(x)[0][:, -1, :1].squeeze()
+
+
+def test_a_squeezed_output():
+    model, x = Squeezed(3, 4, batch_first=True), torch.randn(4, 9, 3)
+    wanted = horizon(lambda x: nn.GRU.forward(model, x)[0][:, -1, :1], x).series["input_gradient"]
+    for forward in (lambda x: model(x), nn.Sequential(model)):
+        assert horizon(forward, x).series["input_gradient"] == pytest.approx(wanted)
+        assert separation(forward, x).status == "estimated"
 
 
 def test_state_gradient_if_the_output_skips_the_state():

@@ -154,7 +154,7 @@ def _reads(subject: Subject, length: int) -> bool:
     """True if the model runs on sequences of this length; some read one length only, or none so short."""
     x = subject.features
     try:
-        subject.run(x[torch.arange(length) % len(x), :1])
+        subject.run(x[torch.arange(length) % len(x), :2])  # some models squeeze a batch of one
     except torch.OutOfMemoryError:
         raise
     except Exception:

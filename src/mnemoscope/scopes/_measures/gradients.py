@@ -75,7 +75,7 @@ def by_inputs(subject: Subject, directions: int | None = None, ends: int = ENDS)
     changed instead: ||change of output_t|| / ||change of input_{t-k}||.
     """
     with torch.no_grad():
-        outputs = subject.run(subject.features[:, :1])  # for its shape
+        outputs = subject.run(subject.features[:, :2])  # for its shape; of two, as some models squeeze a batch of one
     every_step = len(outputs) == subject.steps
     probes = _probes(subject.features, outputs.shape[-1], directions, ends if every_step else 1)
     x = _repeat_batch(subject.features, probes.copies).requires_grad_()
