@@ -2,7 +2,7 @@
 
 The jobs of kerg/tmaze, kerg/table4-memory and kerg/table4 at full size, those first that decide most. When the time is
 up the runs save their work; started again, it goes on. FOLDER is one of studies: its runs are in FOLDER/runs, whatever
-has ended is in each study's record, and `mnemoscope reproduce kerg/table4 --scale full --seeds 5 --out FOLDER` goes on
+has ended is in each study's record, and `mnemoscope reproduce kerg/table4 --full --seeds 5 --out FOLDER` goes on
 with the rest. Runs that were made elsewhere are adopted by copying their folders into FOLDER/runs; `--minutes 0` then
 only writes the records. Prints what has ended, and by name what has only begun.
 """
@@ -23,7 +23,7 @@ from mnemoscope.sweeps import Ending, Job, LocalEngine, SweepProgress, run_jobs
 FULL: Scale = "full"
 STUDIES = ("kerg/tmaze", "kerg/table4-memory", "kerg/table4")
 TABLE4_AGENTS = {"RelLSTM": 1, "memoryless": 2, "random": 2, "MemLSTM": 3, "LSTM": 4, "GRU": 4}
-LONGEST_FIRST = (*("GoToObject-6x6-N2", "RedBlueDoors-6x6", "MemoryS7", "GoToDoor-5x5", "Fetch-5x5-N2", "DoorKey-5x5"),)
+LONGEST_FIRST = ["GoToObject-6x6-N2", "RedBlueDoors-6x6", "MemoryS7", "GoToDoor-5x5", "Fetch-5x5-N2", "DoorKey-5x5"]
 Point = tuple[str, Any, int]  # a study, a key of its jobs, a seed
 
 

@@ -13,12 +13,13 @@ from fused_truth import Packed, assert_fused_equals_eager, calm, opposed
 import mnemoscope as ms
 from mnemoscope import kernels
 from mnemoscope.kernels import _cuda, _dispatch, _fused
-from mnemoscope.kernels._cuda import compiler, layout, screened
+from mnemoscope.kernels._cuda import compiler, full_attention, layout, screened
 from mnemoscope.kernels._operator import CUDA_CELLS, OPERATORS
 from mnemoscope.layers import LAYERS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
+new_empty = torch.Tensor.new_empty
 EMULATED = layout.Limits(clusters=(1, 2, 4), multiprocessors=4, shared_floats=227 * 256)
 
 
@@ -26,11 +27,18 @@ def supports(device, dtype, family, n, cell, buffer, relevant):
     return _cuda.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
 
 
+def filled_with_nan(like, *size, **options):
+    """`Tensor.new_empty`, but a kernel that reads what it has not written gives NaN."""
+    made = new_empty(like, *size, **options)
+    return made.fill_(torch.nan) if made.is_floating_point() else made
+
+
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch):
     """Layers on CPU tensors run the CUDA kernels; the names of those that ran."""
     ran = []
     torch.manual_seed(0)
+    monkeypatch.setattr(torch.Tensor, "new_empty", filled_with_nan)
 
     def launch(name, *rest, **named):
         ran.append(name)
@@ -177,13 +185,19 @@ def test_a_past_longer_than_one_row_per_warp(emulated, monkeypatch):
 
 
 def test_columns_of_several_chunks(emulated, monkeypatch):
-    """One block makes the columns of 32 states at a time: three chunks, and 37 carried states in two."""
+    """One block makes the columns of 32 states at a time of more than 128 units, of 64 otherwise.
+
+    The first run has three chunks, and 33 carried states in two; of the second, one sequence ends a step behind its
+    first chunk.
+    """
     one_block = EMULATED._replace(clusters=(1,), multiprocessors=1)
     monkeypatch.setattr(layout, "limits", lambda device: one_block)
-    layer = calm(ms.MemLSTM(3, 6))
-    check(layer, emulated, "full_attention", T=70, state=carried(layer, emulated, T=37))
-    packed = Packed(calm(ms.MemRNN(3, 6)), torch.tensor([33, 64]))
-    assert_fused_equals_eager(packed, torch.randn(64, 2, 3))
+    chunks = [full_attention.choose_clusters(False, n, 1, torch.device("cpu")).column_chunk for n in (129, 6)]
+    assert chunks == [32, 64]
+    layer = calm(ms.MemLSTM(3, 129))
+    check(layer, emulated, "full_attention", T=66, state=carried(layer, emulated, T=33))
+    packed = Packed(calm(ms.MemRNN(3, 6)), torch.tensor([65, 67]))
+    assert_fused_equals_eager(packed, torch.randn(67, 2, 3))
 
 
 @pytest.mark.parametrize("detach_scores", [True, False])
