@@ -129,6 +129,29 @@ def test_short_sight_is_drawn_for_its_share_of_the_episodes_and_never_in_held_ou
         MiniGrid("MemoryS7", short_sight=1.5)
 
 
+def test_short_sight_is_drawn_for_each_episode_of_a_world_that_is_always_the_same() -> None:
+    """Empty-5x5 draws no random numbers: its episodes all begin with the same ones."""
+    task = MiniGrid("Empty-5x5", short_sight=0.5)
+    fleet = task.training_fleet(1)
+    fleet.reset(seed=0)
+    sights = []
+    for number in range(30):
+        for action in (2, 2, 1, 2, 2):  # to the goal
+            transition = fleet.step(np.array([action]))
+        assert transition.done.all()
+        sights.append(int(fleet._sight[0]))  # type: ignore[attr-defined]
+        if number == 20:
+            saved = json.loads(json.dumps(fleet.state()))
+    assert len(set(sights)) > 3
+    other = task.training_fleet(1)
+    other.restore(saved)
+    assert other.state() == saved
+    for sight in sights[20:]:
+        assert other._sight[0] == sight  # type: ignore[attr-defined]
+        for action in (2, 2, 1, 2, 2):
+            other.step(np.array([action]))
+
+
 def test_episodes_that_are_cut_off_show_their_last_view() -> None:
     fleet = MiniGrid("GoToDoor-5x5").fleet(2)  # 100 steps
     fleet.reset(seed=0)

@@ -215,7 +215,7 @@ class MiniGridFleet(Fleet):
         if truncated.any():
             final = self._observe().rows(truncated.nonzero()[0])
         for row in np.flatnonzero(terminated | truncated).tolist():
-            self._episodes[row] = self._begin(row)
+            self._episodes[row] = self._begin(row, before=self._episodes[row])
         self._steps += 1
         return Transition(self._compared(self._observe()), reward, terminated, truncated, final)
 
@@ -238,9 +238,9 @@ class MiniGridFleet(Fleet):
         for env in self._envs:
             env.close()
 
-    def _begin(self, row: int, seed: int | None = None) -> Episode:
+    def _begin(self, row: int, seed: int | None = None, before: Episode | None = None) -> Episode:
         with contextlib.redirect_stdout(io.StringIO()):  # BabyAI prints the missions that it rejects
-            episode, _ = Episode.begin(self._envs[row], seed)
+            episode, _ = Episode.begin(self._envs[row], seed, before)
         self._sight[row] = self._sight_of(episode)
         self._encode(row)
         return episode

@@ -22,12 +22,16 @@ class Episode:
 
     actions: list[int] = field(default_factory=list)
 
+    repeats: int = 0
+    """How many episodes just before it began with the same numbers, as in a world that draws none."""
+
     @classmethod
-    def begin(cls, env: Any, seed: int | None = None) -> tuple[Episode, Any]:
+    def begin(cls, env: Any, seed: int | None = None, before: Episode | None = None) -> tuple[Episode, Any]:
         """Reset a gymnasium environment; without a seed it goes on with its random numbers. Also what it shows."""
         start = env.unwrapped.np_random.bit_generator.state if seed is None else seed
         shown, _ = env.reset(seed=seed)
-        return cls(start), shown
+        repeats = before.repeats + 1 if before is not None and before.start == start else 0
+        return cls(start, repeats=repeats), shown
 
     def replay(self, env: Any) -> Any:
         """Bring an environment to where this episode is; returns what it shows there."""
@@ -42,10 +46,11 @@ class Episode:
     def random(self) -> np.random.Generator:
         """Random numbers of the episode's own, far from those of its environment; the same after a restart."""
         start = np.random.default_rng(self.start) if isinstance(self.start, int) else generator(self.start)
-        return np.random.Generator(start.bit_generator.jumped())  # type: ignore[attr-defined]
+        return np.random.Generator(start.bit_generator.jumped(1 + self.repeats))  # type: ignore[attr-defined]
 
     def state(self) -> dict[str, Any]:
-        return {"start": self.start, "actions": self.actions}
+        repeats = {"repeats": self.repeats} if self.repeats else {}
+        return {"start": self.start, "actions": self.actions, **repeats}
 
 
 def generator(state: dict[str, Any]) -> np.random.Generator:
