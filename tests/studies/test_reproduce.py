@@ -239,6 +239,10 @@ def test_what_was_not_run_is_said_with_the_command():
     assert [str(one) for one in found] == ["seed 0: RNN: norm; LSTM", "seeds 1, 2: RNN"]
     changed = not_run(study_jobs.trained(updates=7), "full", ScaleResult((seeds[1],)))
     assert [str(one) for one in changed] == [f"seed 1: {CHANGED}"]
+    complete = SeedResult(2, tuple(job.name for job in study.jobs("full", 2).values()), ())
+    assert not_run(study, "full", ScaleResult((complete,))) == []
+    changed = not_run(study_jobs.trained(updates=7), "full", ScaleResult((complete,)))
+    assert [str(one) for one in changed] == [f"seed 2: {CHANGED}"]
     assert command(study.id, "quick") == command(study.id, "quick", [0]) == "mnemoscope reproduce miller/test"
     assert command(study.id, "full", [3]) == "mnemoscope reproduce miller/test --full --seeds 3:4"
     assert command(study.id, "full", [2, 0]) == "mnemoscope reproduce miller/test --full --seeds 0,2"

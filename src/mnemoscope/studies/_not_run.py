@@ -28,18 +28,19 @@ class NotRun:
 
 
 def not_run(study: Study, scale: Scale, result: ScaleResult) -> list[NotRun]:
-    """Return the jobs of a result that have not ended; seeds with the same ones are put together."""
+    """Return the jobs of a result that have not ended, or only with other settings; the same of several seeds once."""
     by_jobs: dict[tuple[str, ...], list[int]] = {}
     for one in result.seeds:
-        if one.missing:
-            by_jobs.setdefault(_missing(study.jobs(scale, one.seed), one), []).append(one.seed)
+        missing = _missing(study.jobs(scale, one.seed), one)
+        if missing:
+            by_jobs.setdefault(missing, []).append(one.seed)
     return [NotRun(tuple(seeds), jobs) for jobs, seeds in by_jobs.items()]
 
 
 def _missing(jobs: Mapping[Any, Job], one: SeedResult) -> tuple[str, ...]:
     """A seed's missing jobs by their keys."""
     by_name = {job.name: (key, job) for key, job in jobs.items()}
-    if not set(one.missing) <= set(by_name):
+    if not {*one.jobs, *one.missing} <= set(by_name):
         return (CHANGED,)
     found: dict[str, list[str]] = {}  # the last part of a key, by those before it
     for name in one.missing:

@@ -149,6 +149,7 @@ def _result(
     charts: Sequence[Chart | Panels],
 ) -> StudyResult:
     columns, rows = two_values(record, result)
+    missing = not_run(study, scale, result) if study else []
     problems = [f"seed {one.seed}: {text}" for one in result.seeds for text in (*one.diverged, *one.failed)]
     facts = [(name, version) for name, version in result.versions.items()]
     if cost is not None:
@@ -165,8 +166,8 @@ def _result(
         seeds=f"seed{'s' if len(result.seeds) > 1 else ''} {numbers}",
         facts=facts,
         problems=problems,
-        not_run=[str(one) for one in not_run(study, scale, result)] if study else [],
-        command=command(record.id, scale, [one.seed for one in result.seeds if one.missing]),
+        not_run=[str(one) for one in missing],
+        command=command(record.id, scale, [seed for one in missing for seed in one.seeds]),
         charts=charts,
     )
 
