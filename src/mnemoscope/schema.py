@@ -72,12 +72,15 @@ def check_object(data: Any, where: str) -> None:
         raise MnemoscopeError(f"{where} = {_short(data)} is not allowed; it must be an object with named fields")
 
 
-def check_fields(value: Any) -> None:
-    """Refuse a dataclass with a field of the wrong type, or with a number that is NaN or infinite."""
+def check_fields(value: Any, *names: str) -> None:
+    """Refuse a dataclass with a field of the wrong type, or with a number that is NaN or infinite.
+
+    `names` are the fields to look at; without any, all of them.
+    """
     kind: Any = type(value)
     hints = _type_hints(kind)
-    for field in fields(value):
-        convert(hints[field.name], getattr(value, field.name), field.name.replace("_", "-"))
+    for name in names or [field.name for field in fields(value)]:
+        convert(hints[name], getattr(value, name), name.replace("_", "-"))
 
 
 def convert(kind: Any, value: Any, where: str) -> Any:

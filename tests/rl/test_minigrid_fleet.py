@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.rl import MiniGrid, MiniGridFleet
+from mnemoscope.rl import MiniGrid, MiniGridFleet, Spec
 from mnemoscope.rl._replay import Episode
 
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed (extra `rl`)")
@@ -127,6 +127,15 @@ def test_short_sight_is_drawn_for_its_share_of_the_episodes_and_never_in_held_ou
     assert MiniGrid("MemoryS7", short_sight=1.0).fleet(1)._short_sight == 0.0
     with pytest.raises(MnemoscopeError, match=r"short_sight = 1.5 is not allowed; it must be between 0 and 1"):
         MiniGrid("MemoryS7", short_sight=1.5)
+
+
+@pytest.mark.parametrize("field", ["encoder", "reading", "observations"])
+def test_a_choice_that_there_is_not_is_refused(field) -> None:
+    with pytest.raises(MnemoscopeError, match=rf"{field} = 'cnn' is not allowed; it must be one of '"):
+        MiniGrid("MemoryS7", **{field: "cnn"})
+    if field != "observations":
+        with pytest.raises(MnemoscopeError, match=rf"{field} = 'cnn' is not allowed; it must be one of '"):
+            Spec(actions=2, **{field: "cnn"})
 
 
 def test_short_sight_is_drawn_for_each_episode_of_a_world_that_is_always_the_same() -> None:

@@ -29,7 +29,7 @@ from mnemoscope.studies import (
 from mnemoscope.studies import _study as registry
 from mnemoscope.studies._cost import training_seconds
 from mnemoscope.studies._deadline import Deadline, TimeUp
-from mnemoscope.studies._not_run import CHANGED, command, not_run
+from mnemoscope.studies._not_run import CHANGED, _in_words, command, not_run
 from mnemoscope.studies._pages import comparison, two_values
 from mnemoscope.sweeps import LocalEngine
 from mnemoscope.training import RunConfig, Stop
@@ -237,6 +237,12 @@ def test_what_was_not_run_is_said_with_the_command():
     seeds = [SeedResult(0, (), (), norms), *(SeedResult(1 + n, (), (), (name,)) for n, name in enumerate(two))]
     found = not_run(study, "full", ScaleResult((*seeds, SeedResult(4, (), ()))))
     assert [str(one) for one in found] == ["seed 0: RNN: norm; LSTM", "seeds 1, 2: RNN"]
+    both = [job.name for key, job in study.jobs("full", 1).items() if key in (("RNN", "norm"), ("LSTM", "norm"))]
+    alike = not_run(study, "full", ScaleResult((seeds[0], SeedResult(1, (), (), tuple(both)))))
+    assert [str(one) for one in alike] == ["seeds 0, 1: RNN: norm", "seed 0: LSTM", "seed 1: LSTM: norm"]
+    alike = not_run(study, "full", ScaleResult((SeedResult(1, (), (), tuple(both)),)))
+    assert [str(one) for one in alike] == ["seed 1: RNN, LSTM: norm"]
+    assert _in_words([("run A", "x"), ("run B", "x"), ("", "y")]) == ("run A, B: x", "y")
     changed = not_run(study_jobs.trained(updates=7), "full", ScaleResult((seeds[1],)))
     assert [str(one) for one in changed] == [f"seed 1: {CHANGED}"]
     complete = SeedResult(2, tuple(job.name for job in study.jobs("full", 2).values()), ())
@@ -245,7 +251,7 @@ def test_what_was_not_run_is_said_with_the_command():
     assert [str(one) for one in changed] == [f"seed 2: {CHANGED}"]
     assert command(study.id, "quick") == command(study.id, "quick", [0]) == "mnemoscope reproduce miller/test"
     assert command(study.id, "full", [3]) == "mnemoscope reproduce miller/test --full --seeds 3:4"
-    assert command(study.id, "full", [2, 0]) == "mnemoscope reproduce miller/test --full --seeds 0,2"
+    assert command(study.id, "full", [2, 0, 2]) == "mnemoscope reproduce miller/test --full --seeds 0,2"
 
 
 def test_a_published_cell_that_was_tried_again_counts_once(tmp_path):

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mnemoscope.schema import check_fields
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -71,6 +73,9 @@ class Spec:
 
     success: float | None = None
     """An episode whose return is above it has succeeded. None: returns only."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "reading", "encoder")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from mnemoscope.rl._ppo import PPOConfig
 from mnemoscope.rl._replay import Episode, fleet_state, restored, seeds
 from mnemoscope.rl._task import Environment
 from mnemoscope.rl._views import pack, unpack, view_coordinates, view_distances, visible_cells
-from mnemoscope.schema import added_later
+from mnemoscope.schema import added_later, check_fields
 
 # Every word of minigrid's and BabyAI's missions: a policy from one world of minigrid can read those of another.
 _WORDS = """
@@ -81,6 +81,7 @@ class MiniGrid(Environment):
     cell on: it must search there, as in a larger world. Held-out episodes are seen as they are."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 <= self.short_sight <= 1:
             raise MnemoscopeError(f"short_sight = {self.short_sight} is not allowed; it must be between 0 and 1")
 

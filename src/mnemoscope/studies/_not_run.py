@@ -29,36 +29,59 @@ class NotRun:
 
 def not_run(study: Study, scale: Scale, result: ScaleResult) -> list[NotRun]:
     """Return the jobs of a result that have not ended, or only with other settings; the same of several seeds once."""
-    by_jobs: dict[tuple[str, ...], list[int]] = {}
+    seeds_of: dict[tuple[str, str], list[int]] = {}
     for one in result.seeds:
-        missing = _missing(study.jobs(scale, one.seed), one)
-        if missing:
-            by_jobs.setdefault(missing, []).append(one.seed)
-    return [NotRun(tuple(seeds), jobs) for jobs, seeds in by_jobs.items()]
+        for job in _missing(study.jobs(scale, one.seed), one):
+            seeds_of.setdefault(job, []).append(one.seed)
+    by_seeds: dict[tuple[int, ...], list[tuple[str, str]]] = {}
+    for job, seeds in seeds_of.items():
+        by_seeds.setdefault(tuple(seeds), []).append(job)
+    return [NotRun(seeds, _in_words(jobs)) for seeds, jobs in by_seeds.items()]
 
 
-def _missing(jobs: Mapping[Any, Job], one: SeedResult) -> tuple[str, ...]:
-    """A seed's missing jobs by their keys."""
+def _missing(jobs: Mapping[Any, Job], one: SeedResult) -> list[tuple[str, str]]:
+    """A seed's missing jobs: the last part of the key of each, behind those before it."""
     by_name = {job.name: (key, job) for key, job in jobs.items()}
     if not {*one.jobs, *one.missing} <= set(by_name):
-        return (CHANGED,)
-    found: dict[str, list[str]] = {}  # the last part of a key, by those before it
+        return [("", CHANGED)]
+    found = []
     for name in one.missing:
         key, job = by_name[name]
         if not set(job.needs).intersection(one.missing):
             *first, last = key if isinstance(key, tuple) else (key,)
-            found.setdefault(" ".join(map(str, first)), []).append(str(last))
-    return tuple(f"{first}: {', '.join(last)}" if first else ", ".join(last) for first, last in found.items())
+            found.append((" ".join(map(str, first)), str(last)))
+    return found
+
+
+def _in_words(jobs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Jobs as "copy: LSTM, GRU": those that begin alike together, and beginnings with the same ends, too."""
+    ends: dict[str, list[str]] = {}
+    for first, last in jobs:
+        ends.setdefault(first, []).append(last)
+    beginnings: dict[tuple[str, ...], list[str]] = {}
+    for first, lasts in ends.items():
+        beginnings.setdefault(tuple(lasts), []).append(first)
+    words = ((_listed(firsts), ", ".join(lasts)) for lasts, firsts in beginnings.items())
+    return tuple(f"{firsts}: {lasts}" if firsts else lasts for firsts, lasts in words)
+
+
+def _listed(beginnings: Sequence[str]) -> str:
+    """A list in which a first word that all have stands once: "copy LSTM, GRU"."""
+    word = beginnings[0].partition(" ")[0] + " "
+    if all(beginning.startswith(word) for beginning in beginnings):
+        return word + ", ".join(beginning.removeprefix(word) for beginning in beginnings)
+    return ", ".join(beginnings)
 
 
 def command(study: str, scale: Scale, seeds: Sequence[int] = ()) -> str:
     """Return the command that runs a study, or what has not ended of some of its seeds."""
     size = " --full" if scale == "full" else ""
-    if not seeds or list(seeds) == [0]:
+    chosen = sorted(set(seeds))
+    if not chosen or chosen == [0]:
         return f"mnemoscope reproduce {study}{size}"
-    if len(seeds) == 1:
-        return f"mnemoscope reproduce {study}{size} --seeds {seeds[0]}:{seeds[0] + 1}"
-    return f"mnemoscope reproduce {study}{size} --seeds {','.join(map(str, sorted(seeds)))}"
+    if len(chosen) == 1:
+        return f"mnemoscope reproduce {study}{size} --seeds {chosen[0]}:{chosen[0] + 1}"
+    return f"mnemoscope reproduce {study}{size} --seeds {','.join(map(str, chosen))}"
 
 
 def count_not_run(result: ScaleResult) -> str:
