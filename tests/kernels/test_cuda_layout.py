@@ -68,7 +68,7 @@ def test_slots_fit_shared_memory(on, lstm, n):
 
 def test_few_sequences_are_spread_over_more_blocks(on):
     on(HOPPER)
-    blocks = {1: 4, 16: 4, 33: 4, 66: 2, 67: 1, 500: 1}
+    blocks = {1: 4, 16: 4, 29: 4, 32: 2, 64: 2, 66: 2, 67: 1, 128: 1, 500: 1}  # 16, 32, 64, 128: the fastest, measured
     for batch, expected in blocks.items():
         assert full_attention.choose_clusters(False, 128, batch, DEVICE).cluster_blocks == expected
 
