@@ -174,6 +174,7 @@ def test_a_wrong_value_of_an_option_fails_its_scope_alone():
     ("asked", "said"),
     [
         ({"scopes": ["horizons"]}, "no scope 'horizons'; there are"),
+        ({"scopes": [["horizon"]]}, r"no scope \['horizon'\]; there are"),
         ({"budget": 0}, "positive number of seconds"),
         ({"options": {"horizons": {}}}, "'horizons', which is not a scope"),
         ({"inputs": None}, "pass inputs"),

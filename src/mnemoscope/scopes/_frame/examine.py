@@ -152,7 +152,7 @@ def _choose(names: Iterable[str] | None) -> list[Scope]:
     else:
         raise MnemoscopeError(f"scopes are names, as ['horizon', 'stability']; got {names!r}")
     for name in names:
-        if name not in SCOPES:
+        if not isinstance(name, str) or name not in SCOPES:
             raise MnemoscopeError(f"there is no scope {name!r}; there are {', '.join(sorted(SCOPES))}")
 
     def order(scope: Scope) -> tuple[bool, float, str]:
