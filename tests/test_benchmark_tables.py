@@ -1,4 +1,4 @@
-"""The tables in benchmarks/RESULTS.md are those that were measured."""
+"""The tables in benchmarks/RESULTS.md and docs/reinforcement.md are those that were measured."""
 
 from __future__ import annotations
 
@@ -59,3 +59,17 @@ def test_what_is_not_measured_again_is_kept(tmp_path):
     saved = json.loads(path.read_text())
     assert saved["peers"]["date"] == "today"
     assert saved["short"]["headings"] == ["c"]
+
+
+def test_the_tables_about_agents_are_those_that_are_recorded():
+    spec = importlib.util.spec_from_file_location("agent_tables", BENCHMARKS / "agent_tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = module.PAGE.read_text()
+    assert all(f"<!-- {study} -->" in text for study in module.TABLES)
+    assert module.fill(text) == text, "run python benchmarks/agent_tables.py"
+    assert module._mean([0.5, 0.7]) == "0.600 ± 0.141 (2)"
+    assert (
+        module._frames(["7040.0", "not within 300,288 frames", "not within 300,288 frames"])
+        == "7, not in 300 (2 seeds)"
+    )

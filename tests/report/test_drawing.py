@@ -145,6 +145,18 @@ def test_bars_of_two_models_stand_side_by_side():
     assert [values(trace["y"]) for trace in drawn["data"]] == [[1, 2], [3, 4]]
 
 
+def test_bars_have_error_bars_where_their_ends_are_known():
+    plain = Bars("m", ("a", "b"), np.array([1.0, 2.0]))
+    assert plain.errors is None
+    assert "error_y" not in plotly_chart(chart(plain))["data"][0]
+    with_ends = chart(Bars("m", ("a", "b"), np.array([1.0, 2.0]), low=np.array([0.5, 1.5]), high=np.array([1.25, 2.0])))
+    (lines,) = axes_of(with_ends).collections
+    assert [segment[:, 1].tolist() for segment in lines.get_segments()] == [[0.5, 1.25], [1.5, 2.0]]
+    drawn = plotly_chart(with_ends)["data"][0]["error_y"]
+    assert (values(drawn["array"]), values(drawn["arrayminus"])) == ([0.25, 0], [0.5, 0.5])
+    assert with_ends.summary.endswith("m: a 1 (0.5 to 1.25), b 2 (1.5 to 2).")
+
+
 def test_a_plane_has_its_path_with_the_first_direction_across():
     path = np.array([[1.0, 10.0], [2.0, 20.0]])
     plane = Plane("p", np.arange(3.0), np.arange(2.0), np.arange(6.0).reshape(2, 3), path)

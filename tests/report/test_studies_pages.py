@@ -61,7 +61,7 @@ def picture():
 
 def all_marks():
     plane = Plane("p", x, x, np.outer(x, x), np.stack([x, x], 1), (0.0, 9.0))
-    bars = Bars("b", ("one", "two"), np.array([1.0, np.nan]))
+    bars = Bars("b", ("one", "two"), np.array([1.0, np.nan]), low=np.array([0.5, np.nan]), high=np.array([2.0, np.nan]))
     marker = (Marker("x", 2.0, "here", left=True),)
     return [
         Chart("plane", "Plane", Axis("x"), Axis("y"), (plane,), marker, equal_axes=True),

@@ -88,15 +88,25 @@ class Points:
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """One bar per label."""
+    """One bar per label, with an error bar from `low` to `high` where both are known."""
 
     name: str
     labels: tuple[str, ...]
     values: np.ndarray
     style: Style = Style()
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+    @property
+    def errors(self) -> np.ndarray | None:
+        """(2, labels): how far the error bars reach down and up; None if there are none."""
+        if self.low is None or self.high is None:
+            return None
+        return np.stack([self.values - self.low, self.high - self.values]).clip(0.0)
 
     def __post_init__(self) -> None:
-        _check_arrays(self, values=(len(self.labels),))
+        count = (len(self.labels),)
+        _check_arrays(self, values=count, low=count, high=count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,6 +373,9 @@ def _mark_in_words(mark: Mark) -> str:
             return f"{name}: {len(y)} points, {_range_in_words(y)}."
         case Bars(name, labels, values):
             bars = [f"{label} {format_number(float(value))}" for label, value in zip(labels, values, strict=True)]
+            if mark.low is not None and mark.high is not None:
+                ends = zip(map(format_number, mark.low.tolist()), map(format_number, mark.high.tolist()), strict=True)
+                bars = [f"{bar} ({low} to {high})" for bar, (low, high) in zip(bars, ends, strict=True)]
             return f"{name}: {', '.join(bars[:WORDS_FOR_BARS])}."
         case HeatMap(name=name, z=z) | Plane(name=name, z=z):
             return f"{name}: {z.shape[0]} by {z.shape[1]} values, {_range_in_words(z)}."

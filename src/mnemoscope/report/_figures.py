@@ -199,7 +199,8 @@ def _draw_bars(axes: Any, mark: Bars, number: int, count: int) -> None:
     """Draw the bars of several marks side by side over each label."""
     width = 0.8 / count
     centers = np.arange(len(mark.labels)) + (number - (count - 1) / 2) * width
-    axes.bar(centers, mark.values, width, label=_escape(mark.name), color=cycle(LIGHT, mark.style.color))
+    look = {"color": cycle(LIGHT, mark.style.color), "ecolor": "0.25", "capsize": 4}
+    axes.bar(centers, mark.values, width, yerr=mark.errors, label=_escape(mark.name), **look)
     labels = [_escape(label) for label in mark.labels]
     axes.set_xticks(np.arange(len(labels)), labels, rotation=45, ha="right", fontsize=7)
 

@@ -252,7 +252,10 @@ def _distinct_points(mark: Points) -> int:
 
 def _bars(mark: Bars) -> Json:
     labels = [_escape(label) for label in mark.labels]
-    look = {"meta": {"color": mark.style.color}, **_named(mark.name)}
+    look: Json = {"meta": {"color": mark.style.color}, **_named(mark.name)}
+    if mark.errors is not None:
+        down, up = map(pack_array, mark.errors)
+        look["error_y"] = {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "color": "#888"}
     return {"type": "bar", "x": labels, "y": pack_array(mark.values), **look}
 
 

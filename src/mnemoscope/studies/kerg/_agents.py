@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mnemoscope.report import Axis, Bars, Chart, Line, Style
+from mnemoscope.report import Axis, Bars, Chart, Line
 from mnemoscope.rl import Environment, MiniGrid, PPOConfig, TMaze, play_episodes, play_randomly
 from mnemoscope.studies import Cells, Claim, Done, Note, Result, band, train
 from mnemoscope.sweeps import Job, bootstrap_interval, interquartile_mean
@@ -203,13 +203,13 @@ def guess_bound(episodes: int, share: float = 0.5) -> float:
     return share + 4 * sqrt(share * (1 - share) / episodes)
 
 
-def iqm_bars(columns: Sequence[str], values: Mapping[str, Sequence[np.ndarray]]) -> tuple[Bars, ...]:
-    """The interquartile mean over environments and seeds of each column, and the ends of its interval.
+def iqm_bars(columns: Sequence[str], values: Mapping[str, Sequence[np.ndarray]]) -> Bars:
+    """The interquartile mean over environments and seeds of each column, with its 95 % interval.
 
     `values` has an array over seeds for each environment; these are the strata of the bootstrap.
     """
     known = [column for column in columns if values.get(column)]
     means = [float(interquartile_mean(np.concatenate(list(values[column])))) for column in known]
     ends = [bootstrap_interval(values[column]) or (mean, mean) for column, mean in zip(known, means, strict=True)]
-    edges = {"2.5 %": [low for low, _ in ends], "IQM": means, "97.5 %": [high for _, high in ends]}
-    return tuple(Bars(name, tuple(known), np.array(bars), Style(i)) for i, (name, bars) in enumerate(edges.items()))
+    low, high = np.array(ends, dtype=float).reshape(-1, 2).T
+    return Bars("IQM", tuple(known), np.array(means), low=low, high=high)

@@ -106,10 +106,12 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
             model: [np.array([one[env, model]["return"] for one in done], dtype=float) for env in envs]
             for model in complete
         }
-        title = f"Return in the environments that are {'trained in' if key == 'trained' else 'larger'}"
-        bars = iqm_bars(complete, values)
+        title = (
+            f"Return in the environments {'trained in' if key == 'trained' else 'that are larger'}, with 95 % intervals"
+        )
         if complete:
-            drawn.append(Chart(f"iqm-{key}", title, Axis("agent"), Axis("interquartile mean", share=True), bars))
+            y = Axis("interquartile mean", share=True)
+            drawn.append(Chart(f"iqm-{key}", title, Axis("agent"), y, (iqm_bars(complete, values),)))
     return drawn
 
 
