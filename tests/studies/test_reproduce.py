@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import shutil
+import threading
 import time
 from dataclasses import replace
 
@@ -29,6 +32,7 @@ from mnemoscope.studies import (
 from mnemoscope.studies import _study as registry
 from mnemoscope.studies._cost import training_seconds
 from mnemoscope.studies._deadline import Deadline, TimeUp
+from mnemoscope.studies._jobs import until_stopped
 from mnemoscope.studies._not_run import CHANGED, _in_words, command, not_run
 from mnemoscope.studies._pages import comparison, two_values
 from mnemoscope.sweeps import LocalEngine
@@ -269,6 +273,27 @@ def test_a_measurement_ends_when_it_is_asked_to(function, tmp_path):
     assert not (tmp_path / "job/summary.json").exists()
     job = study_jobs.measure(study_jobs.number, value=1.0)
     assert run_measurement(job.config, tmp_path / "job", lambda: False).startswith("measured")
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_an_exception_in_the_midst_of_a_measurement_is_never_taken_back(stops, monkeypatch):
+    """Python 3.11 would look for it ever after, and a profiled process would hang in its next function."""
+    raised = []
+    real = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+    def record(thread, exception):
+        raised.append(exception)
+        return real(thread, exception)
+
+    monkeypatch.setattr(ctypes.pythonapi, "PyThreadState_SetAsyncExc", record)
+    monkeypatch.setattr("mnemoscope.studies._jobs.STOP_SECONDS", 1e-4)
+    asked = threading.Event()
+    for _ in range(50):
+        asked.clear()
+        with contextlib.suppress(Stop):  # which comes now within the call, now at its end
+            until_stopped(lambda: stops and not asked.set(), asked.wait if stops else dict)
+    assert len(raised) == (50 if stops else 0)
+    assert None not in raised
 
 
 def test_what_is_said_of_a_cell_stands_below_its_number(tmp_path):

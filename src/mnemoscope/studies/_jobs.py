@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from importlib import import_module
@@ -105,8 +104,7 @@ def run_measurement(config: Mapping[str, Any], folder: Path, should_stop: StopRe
         torch.set_num_threads(1)
         started = time.perf_counter()
         try:
-            with stopped_when(should_stop):
-                found = function(*needed, **config["arguments"])
+            found = until_stopped(should_stop, lambda: function(*needed, **config["arguments"]))
         finally:
             torch.set_num_threads(threads)
         seconds = time.perf_counter() - started
@@ -125,11 +123,12 @@ class _Stopped(BaseException):
     """Raised in the midst of a measurement; no `except Exception` takes it for an error."""
 
 
-@contextlib.contextmanager
-def stopped_when(should_stop: StopRequest) -> Iterator[None]:
-    """Raise `Stop` inside the block soon after `should_stop()` is True: a measurement has nothing to save.
+def until_stopped(should_stop: StopRequest, call: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return what `call` does, or raise `Stop` soon after `should_stop()` is True: a measurement has nothing to save.
 
-    Another thread asks, and Python raises the exception between two instructions of this one.
+    Another thread asks, and Python raises the exception between two instructions of this one, at the latest when the
+    other has been joined. It must not be taken back by `raise_in(this_thread, None)`: Python 3.11 would look for it at
+    every call from then on, and a profiler or debugger in this process would never get past its first function.
     """
     ended = threading.Event()
     this_thread = ctypes.c_ulong(threading.get_ident())
@@ -145,11 +144,10 @@ def stopped_when(should_stop: StopRequest) -> Iterator[None]:
     try:
         asking.start()
         try:
-            yield
+            return call()
         finally:
             ended.set()
             asking.join()
-            raise_in(this_thread, None)  # if it came just too late
     except _Stopped:
         raise Stop("stopped while it measured") from None
 
