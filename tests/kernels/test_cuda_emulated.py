@@ -267,3 +267,11 @@ def test_the_two_biases_have_gradients_of_their_own(emulated, layer):
     assert kept.any()
     layer.bias_ih_l0.grad.zero_()  # as an optimizer may write into it
     assert torch.equal(layer.bias_hh_l0.grad, kept)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU", "RelRNN", "RelLSTM"])
+def test_the_kernel_adds_the_biases_of_the_inputs(name, bias, monkeypatch):
+    """torch's product with a bias takes the host three times as long as one without."""
+    monkeypatch.setattr(kernels.Projection, "project", None)  # with the biases: nobody may call it
+    assert_fused_equals_eager(calm(getattr(ms, name)(3, 20, bias=bias)), torch.randn(5, 2, 3))

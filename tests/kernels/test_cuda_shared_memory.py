@@ -134,8 +134,8 @@ def test_the_kernels_compile_for_a_gpu(launches, run, tmp_path):
 
 def test_an_argument_of_another_name_or_type_is_refused():
     names = [parameter.name for parameter in compiler.parameters("cells_forward")]
-    args = {name: 7 if name in ("n", "T", "B") else None for name in names}
-    assert compiler.pack_arguments("cells_forward", args) == ([0] * (len(names) - 3) + [7] * 3, -1)
+    args = {name: 7 if name in ("n", "T", "B", "b_hh_size") else None for name in names}
+    assert compiler.pack_arguments("cells_forward", args) == ([0] * (len(names) - 4) + [7] * 4, -1)
     with pytest.raises(AssertionError, match=r"\['W'\] are not in both"):
         compiler.pack_arguments("cells_forward", {**args, "W": None})
     with pytest.raises(TypeError, match=r"lengths must be contiguous and torch\.int64"):

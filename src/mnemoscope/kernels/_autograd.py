@@ -164,10 +164,10 @@ class Derivative:
 
         def forward(ctx: Any, *inputs: Any) -> Any:
             projection = Projection(*inputs[:fields])
+            rest = inputs[fields:]
             with below_autograd():
-                flat = (projection.project(), *inputs[fields:])
-                outputs = self.operator.run_backend(*flat)
-            self.save(ctx, flat, outputs, projection)
+                outputs = self.operator.project_and_run(projection, rest)
+            self.save(ctx, (None, *rest), outputs, projection)
             return outputs
 
         def backward(ctx: Any, *grads: Any) -> Any:

@@ -59,6 +59,15 @@ class Projection(NamedTuple):
     b_ih: Tensor | None
     b_hh: Tensor | None
 
+    def product(self) -> Tensor:
+        """Return U x (T, B, Gn), contiguous, for a loop that adds the biases itself.
+
+        On a GPU, torch asks cuBLAS how to multiply before every product with a bias. That takes longer than to launch
+        the product.
+        """
+        steps, batch, inputs = self.x.shape
+        return torch.mm(self.x.reshape(steps * batch, inputs), self.U.t()).view(steps, batch, -1)
+
     def project(self) -> Tensor:
         """Return xp (T, B, Gn), contiguous."""
         bias = self.b_ih
@@ -111,6 +120,7 @@ class Operator(Generic[Parameters, Result]):
         self._pick_tensors = itemgetter(*tensors)  # every operator has several
         self._placed = next(index for index, hint in enumerate(self.arguments.values()) if hint is Tensor)
         self.backends: dict[str, Callable[..., Result]] = {}
+        self._projecting_backends: set[Callable[..., Result]] = set()
         self.differentiable: Callable[..., Any] | None = None
         self.projecting: Callable[..., Any] | None = None
         self._several = _fields(self.result) is not None
@@ -160,12 +170,18 @@ class Operator(Generic[Parameters, Result]):
             outputs = self.projecting(*xp, *flat[1:])
             return self.result(*outputs) if self._several else outputs
         with below_autograd():
-            return self.run_backend(xp.project(), *flat[1:])
+            return self.project_and_run(xp, flat[1:])
 
     def run_backend(self, *flat: Any) -> Result:
         """Run the backend of the first tensor's device, with arguments in the schema's order."""
         backend = self.backends["cuda" if flat[self._placed].is_cuda else "cpu"]
         return backend(*self.unflatten(flat))
+
+    def project_and_run(self, projection: Projection, rest: Sequence[Any]) -> Result:
+        """Run the backend with a projection in place of xp, and the arguments behind it."""
+        backend = self.backends["cuda" if projection.x.is_cuda else "cpu"]
+        xp = projection if backend in self._projecting_backends else projection.project()
+        return backend(*self.unflatten((xp, *rest)))
 
     def _needs_no_dispatcher(self, flat: Sequence[Any]) -> bool:
         """True if torch's dispatcher would only choose the backend; see `dispatches_plainly` for what else it does.
@@ -210,12 +226,19 @@ class Operator(Generic[Parameters, Result]):
             return function
         return lambda *flat: function(*self.unflatten(flat))
 
-    def implement(self, device: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-        """Register a backend's function, of this operator's parameters: `@lstm_forward.implement("cpu")`."""
+    def implement(
+        self, device: str, *, projects: bool = False
+    ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+        """Register a backend's function, of this operator's parameters: `@lstm_forward.implement("cpu")`.
 
-        def register(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        One that `projects` also takes a `Projection` in place of xp.
+        """
+
+        def register(function: Callable[..., Result]) -> Callable[..., Result]:
             torch.library.impl(self.qualified_name, device, self.taking_flat_arguments(function))
             self.backends[device] = function
+            if projects:
+                self._projecting_backends.add(function)
             return function
 
         return register

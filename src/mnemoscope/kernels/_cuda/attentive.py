@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import full_attention, screened, screened_steps
 from mnemoscope.kernels._cuda.arguments import as_float32, group_as_float32, group_to_dtype
 from mnemoscope.kernels._final_memory import final_memory
+from mnemoscope.kernels._operator import Projection
 
 
-@op.attentive_forward.implement("cuda")
+@op.attentive_forward.implement("cuda", projects=True)
 def attentive_forward(
-    xp: Tensor,
+    xp: Tensor | Projection,
     weights: op.AttentionWeights,
     state: op.AttentionState,
     memory: op.CarriedMemory,
@@ -22,34 +21,40 @@ def attentive_forward(
     lengths: Tensor | None,
     save: bool,
 ) -> op.AttentiveRun:
+    inputs = xp.x if isinstance(xp, Projection) else xp
+    by_cluster = options.buffer >= 0 and _fits_cluster(options, inputs.shape[1], weights.v)
+    b_ih = b_hh = None
+    if isinstance(xp, Projection) and by_cluster:  # whose kernel adds the biases
+        b_ih, b_hh, xp = as_float32(xp.b_ih), as_float32(xp.b_hh), xp.product()
+    elif isinstance(xp, Projection):
+        xp = xp.project()
     wide_xp = as_float32(xp)
     dtype = xp.dtype
     wide = group_as_float32(weights, dtype), group_as_float32(state, dtype), group_as_float32(memory, dtype)
     # The results have the portable operator's shapes: e^{2q} is never saved, and cannot overflow.
     run = op.portable_forward.allocate(wide_xp, *wide, options, lengths, save)
+    if by_cluster:
+        return group_to_dtype(screened.forward(run, wide_xp, *wide, options, lengths, save, b_ih, b_hh), dtype)
     if options.buffer >= 0:
-        screening = _screening(options, run.h)
-        return group_to_dtype(screening.forward(run, wide_xp, *wide, options, lengths, save), dtype)
+        return group_to_dtype(screened_steps.forward(run, wide_xp, *wide, options, lengths, save), dtype)
 
     # Full attention's final memory is made behind the kernel: until then, its tensors need no room.
-    run = run._replace(values_T=xp.new_empty(0), keys_T=xp.new_empty(0))
+    run = run._replace(values_T=wide_xp.new_empty(0), keys_T=wide_xp.new_empty(0))
     full_attention.forward(run, wide_xp, *wide, options, lengths, save)
     run = group_to_dtype(run, dtype)
     values_T, keys_T = final_memory(run.h, weights.U_a, memory.values0, memory.keys0, None)
     return run._replace(values_T=values_T, keys_T=keys_T)
 
 
-def _screening(options: op.AttentionOptions, h: Tensor) -> Any:
-    """Return the module that runs screened attention over states h (T, B, n): by clusters, or step by step.
+def _fits_cluster(options: op.AttentionOptions, batch: int, v: Tensor) -> bool:
+    """True if screened attention with the weights v (n) runs by one cluster a sequence, False if step by step.
 
-    A cluster runs one sequence: wide layers in large batches wait for each other. The limits were measured on an H200.
+    Wide layers in large batches wait for each other. The limits were measured on an H200.
     """
-    _, B, n = h.shape
+    n = v.shape[0]
     lstm = options.cell == "lstm"
-    waits = n > 128 and B > 192 if lstm else n > 256 and B > 80
-    if waits or not screened.supports(lstm, n, options.buffer + options.relevant, h.device):
-        return screened_steps
-    return screened
+    waits = n > 128 and batch > 192 if lstm else n > 256 and batch > 80
+    return not waits and screened.supports(lstm, n, options.buffer + options.relevant, v.device)
 
 
 @op.attentive_backward.implement("cuda")
@@ -62,7 +67,9 @@ def attentive_backward(
     saved: op.AttentiveSaved,
     lengths: Tensor | None,
 ) -> op.AttentiveGradients:
-    backward = full_attention.backward if options.buffer < 0 else _screening(options, saved.h).backward
+    backward = full_attention.backward
+    if options.buffer >= 0:
+        backward = (screened if _fits_cluster(options, saved.h.shape[1], weights.v) else screened_steps).backward
     dtype = saved.h.dtype
     found = backward(
         group_as_float32(grads, dtype),

@@ -12,7 +12,7 @@ from torch import Tensor
 from mnemoscope.kernels._cuda import compiler, layout
 from mnemoscope.kernels._cuda.arguments import PHI, as_float32, group_to_dtype, to_device
 from mnemoscope.kernels._cuda.layout import Tile
-from mnemoscope.kernels._operator import CUDA_CELLS, CudaCell, Operator
+from mnemoscope.kernels._operator import CUDA_CELLS, CudaCell, Operator, Projection
 
 
 def supports(cell: CudaCell, n: int, device: torch.device) -> bool:
@@ -33,6 +33,8 @@ def run_forward(
     h0: Tensor,
     c0: Tensor | None = None,
     b: Tensor | None = None,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
     phi: str = "tanh",
     lengths: Tensor | None,
     save: bool = False,
@@ -41,12 +43,23 @@ def run_forward(
     cells: Tensor | None = None,
     saved: Tensor | None = None,
 ) -> None:
-    """Fill h, and c_T, cells and saved if the cell has them; all tensors float32."""
+    """Fill h, and c_T, cells and saved if the cell has them; all tensors float32.
+
+    b_ih and b_hh are the biases of the inputs' projection, if xp is without them; b_hh may be of the first rows alone.
+    """
     T, B, n = h.shape
     tile = layout.require_tile(cell.rows, n, h.device)
     compiler.launch(
         "cells_forward",
-        _defines(tile, cell.struct, phi, HAS_BIAS=b is not None, HAS_LENGTHS=lengths is not None, SAVE=save),
+        _defines(
+            tile,
+            cell.struct,
+            phi,
+            HAS_BIAS=b is not None,
+            HAS_INPUT_BIAS=b_ih is not None,
+            HAS_LENGTHS=lengths is not None,
+            SAVE=save,
+        ),
         blocks=B * tile.cluster_blocks,
         threads=tile.threads,
         shared_floats=2 * tile.padded_n,
@@ -56,6 +69,8 @@ def run_forward(
             "h0": h0,
             "c0": c0,
             "b": b,
+            "b_ih": b_ih,
+            "b_hh": b_hh,
             "lengths": to_device(lengths, h.device),
             "h": h,
             "c_T": c_T,
@@ -64,6 +79,7 @@ def run_forward(
             "n": n,
             "T": T,
             "B": B,
+            "b_hh_size": 0 if b_hh is None else b_hh.shape[0],
         },
     )
 
@@ -137,12 +153,16 @@ def _loop(cell: CudaCell, operator: Operator[Any, Any], launch: Launch) -> Calla
     dtype_of = names.index("V")
     single = len(operator.results) == 1
 
-    def run(*arguments: Any) -> Any:
+    def run(first: Tensor | Projection | None, *rest: Any) -> Any:
+        arguments, biases = (first, *rest), {}
+        if isinstance(first, Projection):
+            arguments = (first.product(), *rest)
+            biases = {"b_ih": as_float32(first.b_ih), "b_hh": as_float32(first.b_hh)}
         dtype = arguments[dtype_of].dtype
         ready = [as_float32(x) if isinstance(x, Tensor) else x for x in arguments]
         results = operator.allocate(*ready)
         named = dict(zip(names, (*ready, results) if single else (*ready, *results), strict=True))
-        launch(cell, **{"phi": cell.phi, **named})
+        launch(cell, **{"phi": cell.phi, **biases, **named})
         if dtype is torch.float32:
             return results
         return results.to(dtype) if single else group_to_dtype(results, dtype)
@@ -152,4 +172,4 @@ def _loop(cell: CudaCell, operator: Operator[Any, Any], launch: Launch) -> Calla
 
 for cell in CUDA_CELLS.values():
     for operator, launch in ((cell.forward, run_forward), (cell.backward, run_backward)):
-        operator.implement("cuda")(_loop(cell, operator, launch))
+        operator.implement("cuda", projects=operator is cell.forward)(_loop(cell, operator, launch))

@@ -61,8 +61,13 @@ def forward(
     options: op.AttentionOptions,
     lengths: Tensor | None,
     save: bool,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
 ) -> op.AttentiveRun:
-    """Fill `run` and return it; all tensors float32."""
+    """Fill `run` and return it; all tensors float32.
+
+    b_ih and b_hh are the biases of the inputs' projection, if xp is without them.
+    """
     T, B, n = run.h.shape
     tile = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, xp.device)
     compiler.launch(
@@ -73,6 +78,7 @@ def forward(
             REFRESH=options.refresh,
             SAVE=save,
             HAS_BIAS=weights.b is not None,
+            HAS_INPUT_BIAS=b_ih is not None,
             HAS_LENGTHS=lengths is not None,
         ),
         blocks=B * tile.cluster_blocks,
@@ -85,6 +91,8 @@ def forward(
             "U_a": weights.U_a,
             "v": weights.v,
             "b": weights.b,
+            "b_ih": b_ih,
+            "b_hh": b_hh,
             "s0": state.s0,
             "c0": state.c0,
             "values0": memory.values0,

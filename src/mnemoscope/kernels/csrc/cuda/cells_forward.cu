@@ -1,7 +1,7 @@
 // Recurrences without a memory (cells.cuh), forward. One cluster per sequence, one barrier a step.
 //
 // Sizes as in tile.cuh; CELL, PHI (equations.cuh); HAS_BIAS, HAS_LENGTHS: b and lengths are given;
-// SAVE: cells and saved are written.
+// HAS_INPUT_BIAS: xp is without the biases b_ih and b_hh; SAVE: cells and saved are written.
 #include "cells.cuh"
 #include "tile.cuh"
 
@@ -11,11 +11,12 @@ struct SharedLayout {  // offsets in floats
 };
 CHECK_SHARED_MEMORY(SharedLayout);
 
-// xp (T,B,ROWS*n), V (ROWS*n,n), h0, c0 (B,n), b (n), lengths (B)
+// xp (T,B,ROWS*n), V (ROWS*n,n), h0, c0 (B,n), b (n), b_ih (ROWS*n), b_hh (b_hh_size), lengths (B)
 // -> h (T,B,n), c_T (B,n), cells (T,B,n), saved (T,B,SAVED*n).
 KERNEL cells_forward(const float* xp, const float* V, const float* h0, const float* c0,
-                     const float* b, const long long* lengths, float* h, float* c_T, float* cells,
-                     float* saved, int n, int T, int B) {
+                     const float* b, const float* b_ih, const float* b_hh, const long long* lengths,
+                     float* h, float* c_T, float* cells, float* saved, int n, int T, int B,
+                     int b_hh_size) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit;
     const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
@@ -32,6 +33,12 @@ KERNEL cells_forward(const float* xp, const float* V, const float* h0, const flo
     const long long first = (long long)pos.sequence * n + unit;
     const long long step_stride = (long long)B * n;
     const float bias = HAS_BIAS && in_range ? b[unit] : 0.f;
+    float input_bias[4] = {};
+    if (HAS_INPUT_BIAS && in_range)
+        for (int r = 0; r < ROWS; ++r) {
+            const int row = r * n + unit;
+            input_bias[r] = b_ih[row] + (row < b_hh_size ? b_hh[row] : 0.f);
+        }
     float h_t = in_range && h0 ? h0[first] : 0.f;
     float c_t = Cell::HAS_CELL_STATE && in_range && c0 ? c0[first] : 0.f;
     sync_cluster();  // before a block stores into another, that one must have begun
@@ -56,6 +63,7 @@ KERNEL cells_forward(const float* xp, const float* V, const float* h0, const flo
         // y = V h_{t-1}, then the cell. All lanes of a unit compute the same h_t.
         float y[4], to_save[4] = {};
         matrix.times(pos, shared_h + (t & 1) * PADDED_N, y);
+        for (int r = 0; HAS_INPUT_BIAS && r < ROWS; ++r) x[r] += input_bias[r];
         Cell::forward(x, y, bias, h_t, c_t, to_save);
 
         // h_t to every block, in the half that is not read in this step. The barrier makes it

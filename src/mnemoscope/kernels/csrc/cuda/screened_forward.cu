@@ -6,8 +6,8 @@
 // one product only, [V; W_a; U_a] h_t.
 //
 // Sizes as in attention.cuh; PHI (equations.cuh); REFRESH: states in R gain relevance, too;
-// HAS_BIAS, HAS_LENGTHS: b and lengths are given; SAVE: the tensors for the backward pass are
-// written.
+// HAS_BIAS, HAS_LENGTHS: b and lengths are given; HAS_INPUT_BIAS: xp is without the biases b_ih and
+// b_hh (GATES*n), of which b_hh may be null; SAVE: the tensors for the backward pass are written.
 #include "attention.cuh"
 
 constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
@@ -25,11 +25,11 @@ CHECK_SHARED_MEMORY(SharedLayout);
 // Names and shapes are those of the operator attentive_forward. Null pointers: s0 and c0 are zero,
 // and the carried memory (values0, keys0, origin0, relevance0, clock0) is empty.
 KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const float* U_a,
-                        const float* v, const float* b, const float* s0, const float* c0,
-                        const float* values0, const float* keys0, const long long* origin0,
-                        const float* relevance0, const long long* clock0, const long long* lengths,
-                        float* h, float* s, float* c_T, float* values_T, float* keys_T,
-                        long long* slots_T, long long* origin_T, float* relevance_T,
+                        const float* v, const float* b, const float* b_ih, const float* b_hh,
+                        const float* s0, const float* c0, const float* values0, const float* keys0,
+                        const long long* origin0, const float* relevance0, const long long* clock0,
+                        const long long* lengths, float* h, float* s, float* c_T, float* values_T,
+                        float* keys_T, long long* slots_T, long long* origin_T, float* relevance_T,
                         float* activations, int* slots, float* attention, int n, int T, int B,
                         double decay) {
     const ThreadPosition pos = thread_position();
@@ -55,7 +55,11 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
     const float weight = in_range ? v[unit] : 0.f;
     const float bias = HAS_BIAS && in_range ? b[unit] : 0.f;
     float c_t = GATES == 4 && in_range && c0 ? c0[first] : 0.f;
-    float x[GATES] = {};
+    float x[GATES] = {}, input_bias[GATES] = {};
+    if (HAS_INPUT_BIAS && in_range)
+#pragma unroll
+        for (int r = 0; r < GATES; ++r)
+            input_bias[r] = b_ih[r * n + unit] + (b_hh ? b_hh[r * n + unit] : 0.f);
     if (in_range && steps)
 #pragma unroll
         for (int r = 0; r < GATES; ++r)
@@ -112,7 +116,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
         // The cell reads s_{t-1} through u. h_t goes to every block of the cluster.
         float z[4], gates[4];
 #pragma unroll
-        for (int r = 0; r < GATES; ++r) z[r] = x[r] + u[r];
+        for (int r = 0; r < GATES; ++r) z[r] = x[r] + input_bias[r] + u[r];
         float h_t;
         if constexpr (GATES == 4) {
             LSTMGates unit_gates;
