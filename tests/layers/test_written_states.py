@@ -62,3 +62,25 @@ def test_a_write_into_the_output_of_one_step_does_not_change_the_state(name: str
         output.mul_(2)
         assert all(torch.equal(t, first) for t, first in zip(leaves(state), before, strict=True))
         assert layer(x, state)[0].shape == output.shape
+
+
+@pytest.mark.parametrize("name", ["RelRNN", "RelLSTM", "MemRNN", "MemLSTM"])
+def test_a_write_into_the_output_does_not_change_what_is_made_of_the_run_later(name: str) -> None:
+    """s and the memory are made when they are asked for, as if the call had made them."""
+    torch.manual_seed(0)
+    layer = getattr(layers, name)(2, 3)
+    x = torch.randn(5, 2, 2)
+    with torch.no_grad():
+        expected = leaves(layer(x)[1])
+    output, state = layer(x)
+    carrier = state[0] if isinstance(state, tuple) else state
+    assert carrier.unstacked.state._done is not None  # nobody has asked
+    with torch.inference_mode():
+        output.zero_()
+        found = leaves(state)
+    assert carrier.unstacked is None
+    for before, now in zip(expected, found, strict=True):
+        assert before.equal(now)
+        assert not now.is_inference()
+    assert carrier.s.requires_grad
+    assert carrier.memory.values.requires_grad

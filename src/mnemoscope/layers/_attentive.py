@@ -14,9 +14,11 @@ from mnemoscope.layers._memory import EVERY_STATE, Memory, append_state, memory_
 from mnemoscope.layers._memory_layer import MemoryLayer
 from mnemoscope.layers._plain import LSTM, RNN, Nonlinearity
 from mnemoscope.layers._run import KernelChoice, KernelSpec
+from mnemoscope.layers._state import in_cuda_graph
 from mnemoscope.layers._streaming import step_by_kernel
 from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import AdditiveParameters, Attention, State
+from mnemoscope.torch_internals import dispatches_plainly
 
 Mix = Literal["sum", "mean"]
 Output = Literal["h", "s"]
@@ -142,11 +144,22 @@ class AdditiveAttention(MemoryLayer):
         done = kernels.attentive(choice.dtype, attention, u, weights, carried, lengths, compiled=choice.compiled)
 
         h = kernels.last_valid_state(done.h, h0, lengths)
-        s = kernels.last_valid_state(done.s, s0, lengths)
         visible = (h, done.c) if lstm else (h,)
-        memory = memory_after_kernel(before, done, lengths, dtype)
         output = done.h if self.output == "h" else done.s
+        if state is None and lengths is None and self._may_look_back(done, dtype):
+            return output, AttentiveState.after_kernel(visible, done, self.memory_layout)
+        s = kernels.last_valid_state(done.s, s0, lengths)
+        memory = memory_after_kernel(before, done, lengths, dtype)
         return output, AttentiveState(visible, s, memory, self.memory_layout)
+
+    def _may_look_back(self, done: kernels.Attended, dtype: torch.dtype) -> bool:
+        """True if s and the memory may be made of a run's results later: of all s, which only a graph keeps so far.
+
+        Not where s is the output, which its user may write to; nor in a CUDA graph, which has to make them.
+        """
+        if self.output != "h" or not done.s.requires_grad or done.values.dtype is not dtype:
+            return False
+        return not torch.compiler.is_compiling() and dispatches_plainly() and not in_cuda_graph(done.s)
 
     def step_by_kernel(self, x: Tensor, state: State, inplace: bool) -> tuple[Tensor, State] | None:
         return step_by_kernel(self, x, state, inplace)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.layers._memory import Memory, reset_memory
+from mnemoscope.kernels import Attended, last_valid_state
+from mnemoscope.layers._memory import Memory, memory_after_kernel, reset_memory
 from mnemoscope.recurrence import begin_rows, describe
 from mnemoscope.torch_internals import dispatches_plainly, outside_dispatch_modes, version
 
@@ -40,6 +41,8 @@ class AttentiveState(tuple):
 
     _s: Any
     _memory: Any
+    _done: Attended | None
+    """What a kernel left, as long as nobody has asked for s or the memory."""
     memory_layout: str = ""
 
     def __new__(
@@ -55,16 +58,43 @@ class AttentiveState(tuple):
         state = super().__new__(cls, visible)
         state._s = s
         state._memory = memory
+        state._done = None
         state.memory_layout = memory_layout
+        return state
+
+    @classmethod
+    def after_kernel(cls, visible: Iterable[Tensor], done: Attended, memory_layout: str) -> AttentiveState:
+        """Return the state after a kernel's run from zeros, in grad mode, of rows without padding.
+
+        Most users look at h and c alone: s and the memory are made, and differentiated through, when they are asked
+        for. That saves a GPU's host several launches.
+        """
+        state = cls(visible, None, None, memory_layout)
+        state._done = done._replace(h=done.s)  # of h only the shape is needed, and it would be kept alive
         return state
 
     @property
     def s(self) -> Any:
-        return self[0].s if self and isinstance(self[0], CarryingTensor) else self._s
+        if self and isinstance(self[0], CarryingTensor):
+            return self[0].s
+        return self._s if self._done is None else self._look_back(self._done)[0]
 
     @property
     def memory(self) -> Any:
-        return self[0].memory if self and isinstance(self[0], CarryingTensor) else self._memory
+        if self and isinstance(self[0], CarryingTensor):
+            return self[0].memory
+        return self._memory if self._done is None else self._look_back(self._done)[1]
+
+    def _look_back(self, done: Attended) -> tuple[Tensor, Memory]:
+        """Return s and the memory as the call would have made them."""
+        if torch.compiler.is_compiling():
+            return last_valid_state(done.s, None, None), memory_after_kernel(None, done, None, done.values.dtype)
+        with torch.inference_mode(False), torch.enable_grad():
+            s = last_valid_state(done.s, None, None)
+            memory = memory_after_kernel(None, done, None, done.values.dtype)
+        if dispatches_plainly():  # what a transform or a mode makes ends with it
+            self._s, self._memory, self._done = s, memory, None
+        return s, memory
 
     @property
     def h(self) -> Tensor:

@@ -164,12 +164,12 @@ def rearrange_slots(memory: Memory, source: Tensor) -> Memory:
 
 def memory_after_kernel(before: Memory | None, done: Attended, lengths: Tensor | None, dtype: torch.dtype) -> Memory:
     """Return the memory after a sequence that a kernel ran; its states have at least the precision of `dtype`."""
-    T, batch, _ = done.h.shape
+    T, batch, _ = done.s.shape
     passed = T if lengths is None else lengths
     if before is not None:
         clock = before.clock + passed
     elif lengths is None:
-        clock = torch.full((batch,), T, device=done.h.device)
+        clock = torch.full((batch,), T, device=done.s.device)
     else:
         clock = lengths.clone()
     values, keys = done.values, done.keys
@@ -180,7 +180,7 @@ def memory_after_kernel(before: Memory | None, done: Attended, lengths: Tensor |
         return Memory(values, keys, done.origin, done.relevance, clock)
 
     # Full attention: all slots carried in, and the new states after them.
-    steps = torch.arange(T, device=done.h.device)
+    steps = torch.arange(T, device=done.s.device)
     made = steps.expand(batch, T) if before is None else before.clock[:, None] + steps
     if lengths is not None:
         made = torch.where(steps < lengths[:, None], made, -1)
