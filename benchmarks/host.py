@@ -62,6 +62,16 @@ class Launcher:
         self._layout.pack_into(self._buffer, 0, *values)
         self._call(None, blocks, 1, 1, 256, 1, 1, 0, stream, None, None)
 
+    def varying(self, position: int, blocks: int, stream: int, values: Sequence[int | float]) -> Callable[[int], None]:
+        varied = ctypes.c_int.from_buffer(self._buffer)
+
+        def run(value: int) -> None:
+            Launcher.count += 1
+            varied.value = value
+            self._call(None, blocks, 1, 1, 256, 1, 1, 0, stream, None, None)
+
+        return run
+
 
 def pretend_cuda() -> None:
     """Send every layer of this process on its way to CUDA, with tensors on the CPU."""

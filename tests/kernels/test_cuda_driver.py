@@ -64,6 +64,18 @@ def test_arguments_are_aligned_as_in_c(recording):
     assert packed == struct.pack("<qi4xqi4xd", 1 << 40, -3, 0, 5, 0.5)
 
 
+def test_one_argument_varies_from_launch_to_launch(recording):
+    run = function("Piid").varying(2, 12, 77, [1 << 40, -3, 0, 0.5])
+    run(5)
+    run(-1)
+    assert recording.launches == [
+        ((12, 1, 1, 256, 1, 1, 1024, 77), struct.pack("<qiid", 1 << 40, -3, t, 0.5)) for t in (5, -1)
+    ]
+    recording.code = 719
+    with pytest.raises(MnemoscopeError, match="could not launch kernel: out of order"):
+        run(6)
+
+
 def test_threads_do_not_share_their_arguments(recording):
     kernel = function("i")
     kernel.launch(1, 0, [1])

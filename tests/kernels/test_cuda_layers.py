@@ -53,13 +53,16 @@ def launched(monkeypatch):
     from mnemoscope.kernels._cuda import compiler
 
     names = []
-    run = compiler.launch_steps  # which `launch` calls, too
 
-    def launch_steps(name, *rest, **named):
-        names.append(name)
-        run(name, *rest, **named)
+    def recorded(launch):
+        def run(name, *rest, **named):
+            names.append(name)
+            launch(name, *rest, **named)
 
-    monkeypatch.setattr(compiler, "launch_steps", launch_steps)
+        return run
+
+    for launch in ("launch", "launch_steps"):
+        monkeypatch.setattr(compiler, launch, recorded(getattr(compiler, launch)))
     return names
 
 

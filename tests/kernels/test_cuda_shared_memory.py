@@ -136,8 +136,10 @@ def test_an_argument_of_another_name_or_type_is_refused():
     names = [parameter.name for parameter in compiler.parameters("cells_forward")]
     args = {name: 7 if name in ("n", "T", "B", "b_hh_size") else None for name in names}
     assert compiler.pack_arguments("cells_forward", args) == ([0] * (len(names) - 4) + [7] * 4, -1)
-    with pytest.raises(AssertionError, match=r"\['W'\] are not in both"):
+    with pytest.raises(TypeError, match=r"\['W'\] are not in both"):
         compiler.pack_arguments("cells_forward", {**args, "W": None})
+    with pytest.raises(KeyError, match="xp"):
+        compiler.pack_arguments("cells_forward", {**{k: v for k, v in args.items() if k != "xp"}, "W": None})
     with pytest.raises(TypeError, match=r"lengths must be contiguous and torch\.int64"):
         compiler.pack_arguments("cells_forward", {**args, "lengths": torch.zeros(2, dtype=torch.int32)})
     with pytest.raises(TypeError, match="h0 must be contiguous"):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
@@ -22,6 +23,7 @@ from mnemoscope.torch_internals import assumed_cuda_toolkit, cuda_compiler, cuda
 
 FOLDER = Path(__file__).parents[1] / "csrc" / "cuda"
 _PORTABLE_CLUSTER = 8
+_NOTHING = nullcontext()
 
 Defines = Mapping[str, int | str]
 Argument = Tensor | int | float | None
@@ -41,7 +43,10 @@ def launch(
     `args` are the kernel's parameters by name; None is for a pointer that the kernel does not use. The kernel checks at
     compile time that it needs `threads` and `shared_floats`.
     """
-    launch_steps(name, defines, blocks=blocks, threads=threads, shared_floats=shared_floats, args=args)
+    values, index = pack_arguments(name, args)
+    with _device(index):
+        function = _function(name, tuple(defines.items()), threads, shared_floats, index)
+        function.launch(blocks, cuda_stream(index), values)
 
 
 def launch_steps(
@@ -52,39 +57,32 @@ def launch_steps(
     threads: int,
     shared_floats: int,
     args: Mapping[str, Argument],
-    steps: Iterable[int] | None = None,
-    before: Callable[[int], None] | None = None,
+    steps: Iterable[int],
+    before: Callable[[int], None],
 ) -> None:
-    """Run a kernel once for each of `steps`, which is its parameter t, after `before(t)`; without steps, once."""
-    if steps is not None:
-        args = {**args, "t": 0}
-    values, index = pack_arguments(name, args)
+    """Run a kernel once for each of `steps`, which is its parameter t, after `before(t)`."""
+    values, index = pack_arguments(name, {**args, "t": 0})
+    with _device(index):
+        function = _function(name, tuple(defines.items()), threads, shared_floats, index)
+        launch_step = function.varying(args_in_order(name).index("t"), blocks, cuda_stream(index), values)
+        for t in steps:
+            before(t)
+            launch_step(t)
+
+
+def _device(index: int) -> AbstractContextManager[Any]:
+    """Inside, the device of this index is the current one, with a context in this thread."""
     if index != torch.cuda.current_device():
-        with torch.cuda.device(index):
-            launch_steps(
-                name,
-                defines,
-                blocks=blocks,
-                threads=threads,
-                shared_floats=shared_floats,
-                args=args,
-                steps=steps,
-                before=before,
-            )
-        return
+        return _other_device(index)
     if index not in _contexts.of_thread:
         _create_context(index)
-    function = _function(name, tuple(defines.items()), threads, shared_floats, index)
-    stream = cuda_stream(index)
-    if steps is None:
-        function.launch(blocks, stream, values)
-        return
-    t_index = args_in_order(name).index("t")
-    for t in steps:
-        if before is not None:
-            before(t)
-        values[t_index] = t
-        function.launch(blocks, stream, values)
+    return _NOTHING
+
+
+@contextmanager
+def _other_device(index: int) -> Iterator[None]:
+    with torch.cuda.device(index), _device(index):
+        yield
 
 
 class Parameter(NamedTuple):
@@ -119,7 +117,8 @@ def pack_arguments(name: str, args: Mapping[str, Argument]) -> tuple[list[int | 
     Names and types must agree with the kernel's.
     """
     order = _order(name)
-    assert args.keys() == order.names, f"{name}: {sorted(args.keys() ^ order.names)} are not in both"
+    if len(args) != len(order.names):  # of as many names, one that is missing is not found below
+        raise TypeError(f"{name}: {sorted(args.keys() ^ order.names)} are not in both")
     values: list[Any] = []
     tensor = None
     for dtype, arg in zip(order.dtypes, order.pick_tensors(args), strict=True):

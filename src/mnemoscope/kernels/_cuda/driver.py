@@ -10,7 +10,7 @@ import ctypes
 import struct
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from mnemoscope.errors import MnemoscopeError
@@ -78,6 +78,7 @@ class Function:
         self._launch = library.cuLaunchKernel
         self._threads = threads
         self._shared_bytes = shared_bytes
+        self._formats = formats
         self._layout = struct.Struct(f"@{formats}")  # "@": aligned as in C
         self._packed = _Packed(self._layout.size)
 
@@ -90,6 +91,27 @@ class Function:
         )
         if code:
             _check(code, f"launch {self._name}")
+
+    def varying(self, position: int, blocks: int, stream: int, values: Sequence[int | float]) -> Callable[[int], None]:
+        """Return a function that runs the kernel on a stream with another integer at `position` of its arguments.
+
+        Until the last of these runs, nothing else may launch this kernel in this thread.
+        """
+        packed = self._packed
+        self._layout.pack_into(packed.buffer, 0, *values)
+        integer = struct.calcsize("@i")
+        offset = struct.calcsize(f"@{self._formats[: position + 1]}") - integer
+        varied = ctypes.c_int.from_buffer(packed.buffer, offset)
+        launch = self._launch
+        arguments = self._function, blocks, 1, 1, self._threads, 1, 1, self._shared_bytes, stream, None, packed.extra
+
+        def run(value: int) -> None:
+            varied.value = value
+            code = launch(*arguments)
+            if code:
+                _check(code, f"launch {self._name}")
+
+        return run
 
 
 class _Packed(threading.local):

@@ -5,7 +5,6 @@ Each kernel checks at compile time that its shared memory is what is computed he
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -31,8 +30,7 @@ def limits(device: torch.device) -> Limits:
     return Limits(_CLUSTERS.get(properties.major, ()), properties.multi_processor_count, shared)
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """One sequence over a cluster of blocks; the names are those of tile.cuh and attention.cuh."""
 
     rows: int
@@ -40,7 +38,10 @@ class Tile:
     cluster_blocks: int
     units_per_lane: int
 
-    threads = 32 * _WARPS
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * _WARPS
 
     @property
     def lanes_per_unit(self) -> int:

@@ -154,7 +154,7 @@ def backward(
     else:
         found.dc0.copy_(grads.dc_T)
 
-    by_step = [rows[:, :width] for rows in dproducts.unbind(0)]
+    by_step = dproducts[..., :width].unbind(0)
 
     def multiply(t: int) -> None:
         if t < T:
