@@ -131,13 +131,15 @@ class Found(dict[str, Any]):
 
 def test_figure_2_shows_the_one_network_that_has_ended() -> None:
     study = choose(["miller/fig2"])[0]
-    gradients = Found(updates=[0, 1607], gradients=np.geomspace(1, 1e-5, 50)[None].repeat(2, 0))
+    gradients = Found(updates=[0, 1607], gradients=np.geomspace(1, 1e-6, 50)[None].repeat(2, 0))
     half = Done(0, [(("RNN", "gradients"), gradients), (("RNN", "tested"), Found(perplexity=150.0))])
     found = study.cells("full", half)
     assert {row for row, _ in found} == {"RNN"}
     assert found["RNN", "test perplexity"] == 150.0
     assert holds("miller/fig2", "the RNN's perplexity", found, "full") is True
     assert holds("miller/fig2", "the LSTM's perplexity", found, "full") is None
+    assert holds("miller/fig2", "at the start the RNN's", found, "full") is True
+    assert holds("miller/fig2", "at the start the LSTM's", found, "full") is None
     (panels,) = study.charts("full", [half])
     assert [chart.title for chart in panels.charts] == ["RNN"]
     whole = Done(0, [*half.items(), (("LSTM", "gradients"), gradients)])
