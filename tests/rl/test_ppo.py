@@ -345,6 +345,27 @@ def test_what_agents_do_not_have_is_refused():
         fit(Policy(TMaze(3).spec, NetworkConfig()), TMaze(3), FitConfig(3))
 
 
+class Clocks(WalkFleet):
+    """Its first number is how many steps old an episode is."""
+
+    def _see(self):
+        seen = super()._see()
+        seen.vector[:, 0] = self.age
+        return seen
+
+
+@pytest.mark.parametrize(("limit", "steps"), [(1, [1]), (8, [4, 5, 6, 7, 8]), (1000, range(4, 20))])
+def test_what_is_examined_of_an_agent_lies_within_episodes(limit, steps, monkeypatch):
+    """There is no reset in a batch: a sequence over two episodes would show a memory that no agent has."""
+    task = Walks(limit=limit)
+    monkeypatch.setattr(Walks, "fleet", lambda self, num_envs: Clocks(num_envs, self.limit, self.cells))
+    batch = task.played_batch(Policy(task.spec, NetworkConfig("LSTM", 8)), 3)
+    assert len(batch.inputs) in steps
+    assert batch.inputs.shape[1:] == (3, 5)
+    assert batch.targets.shape == batch.inputs.shape[:2]
+    assert (batch.inputs[..., 0] == torch.arange(len(batch.inputs))[:, None]).all()
+
+
 def test_tmaze_asks_for_its_cue_after_exactly_L_steps():
     task = TMaze(4)
     fleet = task.fleet(50)

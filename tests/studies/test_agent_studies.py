@@ -120,6 +120,13 @@ def test_table_4_is_about_transfer() -> None:
     assert table4_verdict(mem=0.9, larger=0.1) == "contradicted"
 
 
+def test_where_memory_makes_no_difference_is_said_by_name() -> None:
+    found = {(env, "memoryless"): 0.5 for env in table4.ROWS} | {(env, "RelLSTM"): 0.9 for env in table4.ROWS}
+    found |= {("Fetch-5x5-N2", "memoryless"): 0.89, ("MemoryS13", "memoryless"): 0.95}
+    assert "In 2 of the table's 12" in table4._surprise(Cells({}), Cells(found))
+    assert "(MemoryS13, Fetch-5x5-N2)" in table4._surprise(Cells({}), Cells(found))
+
+
 def test_interquartile_means_have_intervals() -> None:
     values = {"LSTM": [np.array([0.1, 0.2, 0.3]), np.array([0.5, 0.6, 0.7])], "GRU": []}
     bars = agents.iqm_bars(("LSTM", "GRU"), values)

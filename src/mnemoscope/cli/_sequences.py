@@ -74,7 +74,7 @@ def task_sequences(task: Task, batch_size: int, split: Split = "valid", model: A
         batch = task.batch(0, batch_size, split)
     return Sequences(
         batch.inputs,
-        f"{task.name}, {task.length} steps",
+        f"{task.name}, {len(batch.inputs)} steps",
         batch.targets,
         task.loss,
         task.needs,

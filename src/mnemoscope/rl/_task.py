@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mnemoscope.rl._environment import Fleet, Spec
 from mnemoscope.rl._evaluation import play_episodes
-from mnemoscope.rl._play import Player
+from mnemoscope.rl._play import Frame, Player
 from mnemoscope.rl._policy import Policy, observation_size, to_tensor
 from mnemoscope.rl._ppo import PPOConfig, PPOLearner
 from mnemoscope.tasks import Batch, Split, Task
 from mnemoscope.training import Learner, LoopConfig, Method, NetworkConfig, SequenceModel
+
+_TRIED = 4  # times as many episodes as are wanted: the longest of them are looked at
 
 
 class PPO(Method):
@@ -118,12 +121,23 @@ class Environment(Task):
 
     @torch.no_grad()
     def played_batch(self, policy: Policy, size: int, split: Split = "valid") -> Batch:
-        """Return what a policy sees and does in held-out episodes, one after the other, for `length` steps."""
-        player = Player(policy, self.fleet(size), self.generator(split, "played"))
+        """Return what a policy sees and does in held-out episodes, from their first step on.
+
+        Memory is reset between episodes and there are no resets in a batch, so each sequence lies within one episode:
+        of four times `size` episodes the longest, cut to the length of the shortest of these, at most `length`.
+        """
+        player = Player(policy, self.fleet(_TRIED * size), self.generator(split, "played"))
         player.begin(self.fleet_seed(split, 0))
-        frames = [player.step() for _ in range(self.length)]
-        inputs = torch.stack([frame.observation for frame in frames])
-        return Batch(inputs, torch.stack([frame.action for frame in frames]))
+        lengths = np.full(player.fleet.num_envs, self.length)
+        frames: list[Frame] = []
+        while (lengths > len(frames)).sum() >= size:
+            frames.append(player.step())
+            ended = frames[-1].transition.done & (lengths > len(frames))
+            lengths[ended] = len(frames)
+        player.fleet.close()
+        rows = torch.from_numpy(np.sort(np.argsort(-lengths, kind="stable")[:size]))
+        inputs = torch.stack([frame.observation[rows] for frame in frames])
+        return Batch(inputs, torch.stack([frame.action[rows] for frame in frames]))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log-probability of the actions."""
