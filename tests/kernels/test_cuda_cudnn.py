@@ -36,6 +36,46 @@ def cudnn_runs(monkeypatch):
     return ran
 
 
+@pytest.mark.parametrize(("gap", "packed_by_cudnn"), [(0, 1), (4, 2)])
+def test_weights_are_packed_by_cudnn_until_their_order_is_known(monkeypatch, gap, packed_by_cudnn):
+    """Without a GPU: cuDNN is a function that puts its weights into a buffer, with or without gaps between them."""
+    calls = []
+
+    def pack(parts, *_):
+        calls.append(len(parts))
+        buffer = torch.zeros(sum(part.numel() + gap for part in parts))
+        start = 0
+        for part in parts:
+            place = buffer[start : start + part.numel()].view_as(part)
+            place.copy_(part)
+            part.set_(place)
+            start += part.numel() + gap
+        return buffer
+
+    monkeypatch.setattr(_cudnn, "cudnn_pack_weights", pack)
+    monkeypatch.setattr(_cudnn, "_lie_in_order", {})
+    torch.manual_seed(0)
+    weights = [torch.randn(20, 3), torch.randn(20, 5), torch.randn(20), torch.randn(20)]
+    first, second = _cudnn._pack_weights("lstm", weights), _cudnn._pack_weights("lstm", weights)
+    assert torch.equal(first, second)
+    assert len(calls) == packed_by_cudnn
+    _cudnn._pack_weights("lstm", weights[:2])  # of another kind
+    assert len(calls) == packed_by_cudnn + 1
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("cell", "gates"), [("tanh", 1), ("lstm", 4), ("gru", 3)])
+def test_weights_one_behind_the_other_are_what_cudnn_packs(monkeypatch, cell, gates, dtype):
+    monkeypatch.setattr(_cudnn, "_lie_in_order", {})
+    n = 7
+    shapes = [(gates * n, 3), (gates * n, n), (gates * n,), (gates * n,)]
+    weights = [torch.randn(shape, device="cuda", dtype=dtype) for shape in shapes]
+    for count in (2, 4):
+        first = _cudnn._pack_weights(cell, weights[:count])
+        assert torch.equal(first, _cudnn._pack_weights(cell, weights[:count]))
+
+
 def gradients(layer: nn.Module, x: torch.Tensor, state) -> list[torch.Tensor]:
     x = x.clone().requires_grad_()
     output, final = layer(x, state)

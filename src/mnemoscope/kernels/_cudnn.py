@@ -89,6 +89,31 @@ def _options(cell: str, n: int, train: bool) -> tuple[Any, ...]:
     return _MODES[cell], n, 0, 1, False, 0.0, train, False, [], None
 
 
+_lie_in_order: dict[tuple[Any, ...], bool] = {}
+"""For cells, sizes and types that were packed once: whether the weights lie one behind the other in cuDNN's buffer."""
+
+
+def _pack_weights(cell: str, weights: list[Tensor]) -> Tensor:
+    """Return one buffer with all weights, W (Gn, E), V (Gn, n) and the biases, as cuDNN reads it.
+
+    torch asks cuDNN where each of them belongs and copies them one by one. If they lie one behind the other, which is
+    known after the first time, one operation does.
+    """
+    W, V = weights[:2]
+    kind = (cell, *W.shape, V.shape[1], len(weights), W.dtype, W.device)
+    if _lie_in_order.get(kind, False):
+        return torch.cat([t.view(-1) for t in weights])
+    parts = [t.detach() for t in weights]  # given these, cuDNN leaves the parameters where they are
+    packed = cudnn_pack_weights(parts, len(parts), W.shape[1], _MODES[cell], V.shape[1], 0, 1, False, False)
+    end = packed.storage_offset()
+    in_order = True
+    for part in parts:
+        in_order = in_order and part.storage_offset() == end and part.is_contiguous()
+        end += part.numel()
+    _lie_in_order[kind] = in_order and end == packed.storage_offset() + packed.numel()
+    return packed
+
+
 class _Cudnn(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -102,14 +127,11 @@ class _Cudnn(torch.autograd.Function):
         h0: Tensor,
         c0: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        weights = [W, V] if b_ih is None else [W, V, b_ih, b_hh]
-        n = V.shape[1]
-        options = _options(cell, n, train=any(ctx.needs_input_grad))
+        weights = [W, V] if b_ih is None or b_hh is None else [W, V, b_ih, b_hh]
+        options = _options(cell, V.shape[1], train=any(ctx.needs_input_grad))
         firsts = h0.unsqueeze(0), None if c0 is None else c0.unsqueeze(0)
         with torch.autocast("cuda", enabled=False):  # which would compute in half precision, whatever its type is
-            # Given copies, cuDNN leaves the parameters where they are.
-            copies = [t.detach() for t in weights if t is not None]
-            packed = cudnn_pack_weights(copies, len(copies), x.shape[2], _MODES[cell], n, 0, 1, False, False)
+            packed = _pack_weights(cell, weights)
             h, h_T, c_T, reserve, _ = cudnn_rnn(x, weights, len(weights), packed, *firsts, *options)
         ctx.cell = cell
         ctx.save_for_backward(x, W, V, b_ih, b_hh, h0, c0, h, reserve, packed)
