@@ -9,7 +9,7 @@ from torch import Tensor
 
 PHI = {"tanh": "TANH", "relu": "RELU", "identity": "IDENTITY", "modrelu": "MODRELU"}
 
-Group = TypeVar("Group", bound=tuple[Any, ...])  # a NamedTuple of arguments or results
+Group = TypeVar("Group", bound=tuple[Any, ...])  # arguments or results, in a NamedTuple or not
 
 
 @overload
@@ -32,7 +32,7 @@ def group_as_float32(group: Group, dtype: torch.dtype) -> Group:
     """
     if dtype is torch.float32:
         return group
-    return type(group)(*[as_float32(x) if isinstance(x, Tensor) else x for x in group])
+    return tuple.__new__(type(group), [as_float32(x) if isinstance(x, Tensor) else x for x in group])
 
 
 def group_to_dtype(group: Group, dtype: torch.dtype) -> Group:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels._cuda import compiler, layout
-from mnemoscope.kernels._cuda.arguments import PHI, as_float32, group_to_dtype, to_device
+from mnemoscope.kernels._cuda.arguments import PHI, as_float32, group_as_float32, group_to_dtype, to_device
 from mnemoscope.kernels._cuda.layout import Tile
 from mnemoscope.kernels._operator import CUDA_CELLS, CudaCell, Operator, Projection
 
@@ -159,9 +159,9 @@ def _loop(cell: CudaCell, operator: Operator[Any, Any], launch: Launch) -> Calla
             arguments = (first.product(), *rest)
             biases = {"b_ih": as_float32(first.b_ih), "b_hh": as_float32(first.b_hh)}
         dtype = arguments[dtype_of].dtype
-        ready = [as_float32(x) if isinstance(x, Tensor) else x for x in arguments]
-        results = operator.allocate(*ready)
-        named = dict(zip(names, (*ready, results) if single else (*ready, *results), strict=True))
+        arguments = group_as_float32(arguments, dtype)
+        results = operator.allocate(*arguments)
+        named = dict(zip(names, (*arguments, results) if single else (*arguments, *results), strict=True))
         launch(cell, **{"phi": cell.phi, **biases, **named})
         if dtype is torch.float32:
             return results

@@ -119,18 +119,13 @@ def pack_arguments(name: str, args: Mapping[str, Argument]) -> tuple[list[int | 
     order = _order(name)
     if len(args) != len(order.names):  # of as many names, one that is missing is not found below
         raise TypeError(f"{name}: {sorted(args.keys() ^ order.names)} are not in both")
-    values: list[Any] = []
-    tensor = None
-    for dtype, arg in zip(order.dtypes, order.pick_tensors(args), strict=True):
-        if arg is None:
-            values.append(0)
-            continue
-        if arg.dtype is not dtype or not arg.is_contiguous():
+    tensors = order.pick_tensors(args)
+    for dtype, tensor in zip(order.dtypes, tensors, strict=True):
+        if tensor is not None and (tensor.dtype is not dtype or not tensor.is_contiguous()):
             raise TypeError(_misfit(name, args))
-        values.append(arg.data_ptr())
-        tensor = arg
+    values: list[Any] = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     values += order.pick_numbers(args)
-    return values, -1 if tensor is None else tensor.get_device()
+    return values, next((tensor.get_device() for tensor in tensors if tensor is not None), -1)
 
 
 def _misfit(name: str, args: Mapping[str, Any]) -> str:
