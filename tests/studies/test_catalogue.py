@@ -14,7 +14,7 @@ from mnemoscope.studies import PAPERS, SCALES, Done, load, read_record
 from mnemoscope.studies._pages import current_record
 from mnemoscope.studies._record import ScaleResult, SeedResult
 from mnemoscope.studies._reproduce import _charts
-from mnemoscope.studies.summary import _verdict, summary, verdicts
+from mnemoscope.studies.summary import _bullet, _verdict, summary, verdicts
 
 ROOT = Path(__file__).parents[2]
 STUDIES = load()
@@ -119,6 +119,34 @@ def test_the_summary_is_made_from_the_files(tmp_path):
     assert all(line.count(" | ") == 6 for line in page.splitlines() if line.startswith("| ["))
     assert {scale for found in verdicts(ROOT / "studies").values() for scale in found} <= set(SCALES)
     assert "| study |" not in summary(tmp_path)
+
+
+def test_the_summary_says_which_claims_fail():
+    page = (ROOT / "docs/studies.md").read_text()  # which is the summary, by the test above
+    section = page[page.index("## What fails") : page.index("## Where a paper")]
+    told = re.findall(r"^- \*\*(\S+)\*\*", section, flags=re.MULTILINE)
+    shipped = json.loads((ROOT / "src/mnemoscope/studies/verdicts.json").read_text())
+    assert set(told) >= {name for name, found in shipped.items() if _last_word(found) == "contradicted"}
+    assert {_last_word(shipped[name]) for name in told} <= {"contradicted", "partly"}
+    assert "- **nabli/q6** (Question 6), full: eqs 31 and 32 give the gradients\n" in section
+
+
+def _last_word(found):
+    """The verdict as printed at the larger size that is not open."""
+    words = [found[scale]["printed"]["word"] for scale in SCALES if scale in found]
+    return next((word for word in reversed(words) if word != "open"), "open")
+
+
+def test_points_of_the_summary_break_where_markdown_sees_no_mark():
+    point = _bullet(f"`{'mnemoscope reproduce ' * 4}`: {'lambda - 1 >= x, ' * 12}1. and")
+    lines = point.splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 120
+    assert not [line for line in lines[1:] if not line.startswith(("  lambda", "  x,", "  1", "  and"))]
+    assert (
+        " ".join(line.strip() for line in lines)
+        == f"- `{'mnemoscope reproduce ' * 4}`: {'lambda - 1 >= x, ' * 12}1. and"
+    )
 
 
 def test_the_summary_says_what_was_not_run():

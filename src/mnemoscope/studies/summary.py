@@ -5,9 +5,11 @@ python -m mnemoscope.studies.summary [studies [docs/studies.md]]
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
@@ -18,7 +20,9 @@ from mnemoscope.studies._pages import comparison, current_record
 from mnemoscope.studies._record import Cost, ScaleResult, StudyRecord, read_costs
 from mnemoscope.studies._reproduce import is_studies
 from mnemoscope.studies._study import PAPERS, SCALES, load
-from mnemoscope.studies._verdict import StudyVerdict, Word
+from mnemoscope.studies._verdict import StudyVerdict, Verdict, Word
+
+HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 HEAD = """# Studies: the papers made again
 
@@ -26,7 +30,7 @@ HEAD = """# Studies: the papers made again
 
 ```sh
 mnemoscope reproduce                       # the list, with the cost of each on this machine and its last verdict
-mnemoscope reproduce miller/fig1a kerg     # quick: at most two minutes each; a beginning stands for all
+mnemoscope reproduce miller/fig1a kerg     # quick, at most two minutes each: Figure 1a, and all studies of kerg
 mnemoscope reproduce kerg/table5 --full --seeds 3 --jobs 2 --out studies
 mnemoscope reproduce --all --budget 25     # the cheapest that fit into 25 minutes; exit code 1 if a verdict got worse
 mnemoscope reproduce kerg --full --seeds 1,2 --jobs 15 --stop-after 28   # then save and end: exit code 75, go on later
@@ -48,10 +52,14 @@ results.
 | drawn | | it is a drawing: nothing in it can be reproduced |
 
 - The quick version never speaks for the paper's size.
-- A run that diverged or did not get there in time counts: as a guess, or as infinitely many frames.
+- A run that diverged counts as one that guesses; one that did not get there in time, as infinitely slow.
 - *As printed* is meant to the letter. Where a statement holds only as corrected, for a misprinted sign or for a wrong
   theorem, the study is contradicted as printed and reproduced as corrected; its errata say which it is.
 - *Beside the headline* are claims that do not count for the study's verdict.
+- *Cells agree* where our number is within the study's tolerance of the published one. The verdict goes by the claims,
+  which may ask for more or for less than that.
+- *Cost* is the sum of the seconds of all jobs, at the paper's size if that was run. Many ran on a GPU: `cost.json`
+  says which.
 
 ## Where things are
 
@@ -68,10 +76,18 @@ same. Several small runs share a GPU well if NVIDIA's MPS is on (`nvidia-cuda-mp
 ## Verdicts
 """
 
+FAILS = """## What fails
+
+The headline claims that do not hold, of each study that is contradicted or holds partly: at the paper's size if it was
+judged there. Where a statement could be checked only as corrected, its errata.
+"""
+
 NOT_RUN = """## What has not been run
 
 Each command runs what is missing, by seed: training runs, and then what is measured of them.
 """
+
+SURPRISES = "## Where a paper is not what it says\n"
 
 
 def summary(folder: Path) -> str:
@@ -83,12 +99,12 @@ def summary(folder: Path) -> str:
         if lines:
             head = "| study | what | quick | full | published, ours | cost | date |\n|---|---|---|---|---|---|---|"
             parts.append("\n".join([f"### {title}\n", head, *lines]))
-    lines = [line for record, _ in records for line in _not_run(record)]
-    if lines:
-        parts.append("\n".join([NOT_RUN, *lines]))
-    surprises = [f"- **{record.id}** ({record.where}). {record.surprise}" for record, _ in records if record.surprise]
-    if surprises:
-        parts.append("\n".join(["## Where a paper is not what it says\n", *surprises]))
+    sections = {
+        FAILS: [line for record, _ in records for line in _fails(record)],
+        SURPRISES: [f"**{one.id}** ({one.where}). {one.surprise}" for one, _ in records if one.surprise],
+        NOT_RUN: [line for record, _ in records for line in _not_run(record)],
+    }
+    parts += ["\n".join([head, *map(_bullet, lines)]) for head, lines in sections.items() if lines]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -151,19 +167,50 @@ def _verdict(result: ScaleResult | None) -> str:
     return f"{result.both_verdicts}{beside}{seeds}{missing}"
 
 
+def _fails(record: StudyRecord) -> list[str]:
+    """What of a study does not hold, at the larger size that was judged; nothing if all of it does."""
+    judged = [(scale, result) for scale in SCALES if (result := record.result(scale)) and result.verdict.word != "open"]
+    if not judged or judged[-1][1].verdict.word not in ("contradicted", "partly"):
+        return []
+    scale, result = judged[-1]
+    headline = [claim for claim in result.claims if claim.headline]
+    failing = [
+        claim for claim in headline if claim.form != "corrected" and claim.verdict.word in ("contradicted", "partly")
+    ]
+    words = "; ".join(claim.text + _share(claim.verdict) for claim in failing)
+    if not failing:
+        false = [erratum for erratum in record.errata if erratum.startswith(("False", "Misprinted"))]
+        words = " ".join(false or record.errata)
+    is_partly_run = not failing and not any(claim.form == "corrected" for claim in headline)
+    return [] if is_partly_run else [f"**{record.id}** ({record.where}), {scale}: {words}"]
+
+
+def _share(verdict: Verdict) -> str:
+    """Of how many seeds a claim fails, if not of all."""
+    return f" (fails for {verdict.asked - verdict.holds} of {verdict.asked} seeds)" if verdict.word == "partly" else ""
+
+
 def _not_run(record: StudyRecord) -> list[str]:
     """A line for each size of a study of which something has not been run: what, and the command."""
     lines = []
     for scale in SCALES:
         result = record.result(scale)
         if result is None:
-            lines.append(f"- `{command(record.id, scale)}`: all of it")
+            lines.append(f"`{command(record.id, scale)}`: all of it")
             continue
         missing = not_run(load()[record.id], scale, result)
         if missing:
             seeds = [seed for one in missing for seed in one.seeds]
-            lines.append(f"- `{command(record.id, scale, seeds)}`: {'. '.join(map(str, missing))}")
+            lines.append(f"`{command(record.id, scale, seeds)}`: {'. '.join(map(str, missing))}")
     return lines
+
+
+def _bullet(text: str) -> str:
+    """A point of a list, in lines of 120 columns that break neither inside code nor where Markdown would see a mark."""
+    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", HARD_SPACE), text)
+    whole = re.sub(r" (?=[-+*>#=|]|\d+[.)](?: |$))", HARD_SPACE, whole)
+    lines = wrap(f"- {whole}", 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace(HARD_SPACE, " ")
 
 
 def main(folder: str = "studies", page: str = "docs/studies.md") -> None:

@@ -88,7 +88,7 @@ def _claims(scale: Scale) -> tuple[Claim, ...]:
     """What is asked of the spans of either size."""
     return tuple(
         Claim(
-            f"a {model} of depth 2 or 3 is as accurate as the shallow one at every span, or at most {SLACK:.0%} below",
+            f"a {model} of depth 2 or 3 is as accurate as the shallow one at every span, up to {100 * SLACK:.0f} %",
             check=_deeper_is_as_good(scale, model),
             scale=scale,
             form="ours",

@@ -191,7 +191,7 @@ study(
                 at_most=0.2,
             ),
             Claim(
-                "without 1/t it grows faster, by t^0.2 at least",
+                "at rates other than 1/t the distance grows faster, by t^0.2 at least",
                 check=_is_worse_without_decay,
                 form="printed",
             ),
@@ -230,6 +230,6 @@ study(
         errata=("With the printed variances training U of the linear system diverges.",),
         would_change="Variances and weights with which a constant rate exceeds the bound; the paper names none.",
         surprise="On one instance the distance hardly grows at any learning rate, since the instance is fitted within "
-        "a few steps. On fresh data a constant rate lets it grow a little, far from breaking any bound.",
+        "a few steps. On fresh data a constant rate lets a tanh network's grow a little, far from breaking any bound.",
     )
 )

@@ -161,7 +161,7 @@ def _claims(scale: Scale) -> tuple[Claim, ...]:
         row = quick_name(scale, model)
         vanish += [
             Claim(f"at the start the {model}'s falls to 1/1000 by i = 30", row, START, at_most=1e-3, scale=scale),
-            Claim(f"the {model}'s does so in every snapshot to the end", row, THROUGHOUT, at_most=1e-3, scale=scale),
+            Claim(f"the {model}'s falls to 1/1000 in every snapshot", row, THROUGHOUT, at_most=1e-3, scale=scale),
         ]
     return (
         *vanish,

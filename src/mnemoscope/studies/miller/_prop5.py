@@ -11,7 +11,7 @@ study(
         "small row sums make an LSTM stable",
         {
             "miller-hardt-proposition-5": "small row sums make an LSTM contractive in the infinity norm",
-            "miller-hardt-lemma-5": "its cell state is bounded by 1/(1 - ||f||_inf)",
+            "miller-hardt-lemma-5": "the LSTM's cell state is bounded by 1/(1 - ||f||_inf)",
             "miller-hardt-lstm-lemmas": "Lemmas 1-4 apply to the LSTM itself in the infinity norm of (c, h)",
         },
         corrected=("miller-hardt-proposition-5", "miller-hardt-lemma-5"),

@@ -80,7 +80,12 @@ study(
                 at_most=1e-10,
                 form="corrected",
             ),
-            Claim("and something under ridge", column="ridge's predictions move by", at_least=1e-3, form="corrected"),
+            Claim(
+                "but scaling a feature changes ridge's predictions",
+                column="ridge's predictions move by",
+                at_least=1e-3,
+                form="corrected",
+            ),
         ),
         published=table(
             [f"p = {keep}" for keep in KEEPS],

@@ -11,7 +11,7 @@ study(
         "how steep and how curved the cost can be, in orders of the length",
         {
             "ribeiro-theorem-1a": "the cost is Lipschitz, with L_V of eq. 4",
-            "ribeiro-theorem-1b": "its gradient is Lipschitz, with L'_V of eq. 5",
+            "ribeiro-theorem-1b": "the cost's gradient is Lipschitz, with L'_V of eq. 5",
             "ribeiro-regimes": "both stay bounded for L_f < 1, grow like N and N^3 for 1, exponentially above",
             "ribeiro-lemma-1": "sums and products of bounded Lipschitz functions are Lipschitz",
             "ribeiro-lemma-2": "both losses are Lipschitz in the prediction",

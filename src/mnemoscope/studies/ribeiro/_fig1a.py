@@ -101,9 +101,9 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
 def _claims(signs: Signs, words: str) -> tuple[Claim, ...]:
     return (
         Claim(f"{words}: most orbits have no period for s in [0.9, 1.45]", signs, WITHOUT_PERIOD, 0.5, form=signs),
-        Claim(f"{words}: every orbit has one for s in [1.5, 2]", signs, ELSEWHERE, at_most=0.0, form=signs),
-        Claim(f"{words}: those without begin within 0.05 of s = 0.9", signs, FIRST, 0.85, 0.95, form=signs),
-        Claim(f"{words}: they end within 0.05 of s = 1.45", signs, LAST, 1.4, 1.5, form=signs),
+        Claim(f"{words}: every orbit has a period for s in [1.5, 2]", signs, ELSEWHERE, at_most=0.0, form=signs),
+        Claim(f"{words}: orbits without a period begin within 0.05 of s = 0.9", signs, FIRST, 0.85, 0.95, form=signs),
+        Claim(f"{words}: orbits without a period end within 0.05 of s = 1.45", signs, LAST, 1.4, 1.5, form=signs),
         Claim(f"{words}: s = 1 is chaotic, its exponent in [0.1, 0.25]", signs, EXPONENT, 0.1, 0.25, form=signs),
     )
 

@@ -84,8 +84,10 @@ study(
         claims=(
             Claim("printed signs: 20 local minima for s in [0.9, 1.45]", "printed", HERE, 20, form="printed"),
             Claim("right signs: 20 local minima for s in [0.9, 1.45]", "corrected", HERE, 20, form="corrected"),
-            Claim("printed signs: none for s in [1.5, 2]", "printed", ELSEWHERE, at_most=0, form="printed"),
-            Claim("right signs: none for s in [1.5, 2]", "corrected", ELSEWHERE, at_most=0, form="corrected"),
+            Claim("printed signs: no local minimum for s in [1.5, 2]", "printed", ELSEWHERE, at_most=0, form="printed"),
+            Claim(
+                "right signs: no local minimum for s in [1.5, 2]", "corrected", ELSEWHERE, at_most=0, form="corrected"
+            ),
         ),
         published=table(SIGNS, (HERE, ELSEWHERE, AT_ONE), row_title="weights", note="the paper counts no minima"),
         settings=(*SETTINGS, *settings(cost=("mean over steps of the squared distance", "paper", "eq. 2; code: half"))),

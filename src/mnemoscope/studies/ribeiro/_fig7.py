@@ -95,8 +95,12 @@ study(
         claims=(
             Claim("printed signs: 5 minima in every row near theta_true", "printed", FEWEST, 5, form="printed"),
             Claim("right signs: 5 minima in every row near theta_true", "corrected", FEWEST, 5, form="corrected"),
-            Claim("printed signs: none in these rows for s1 >= 1.6", "printed", BEYOND, at_most=0, form="printed"),
-            Claim("right signs: none in these rows for s1 >= 1.6", "corrected", BEYOND, at_most=0, form="corrected"),
+            Claim(
+                "printed signs: no minimum in these rows for s1 >= 1.6", "printed", BEYOND, at_most=0, form="printed"
+            ),
+            Claim(
+                "right signs: no minimum in these rows for s1 >= 1.6", "corrected", BEYOND, at_most=0, form="corrected"
+            ),
             Claim("right signs: ten times as rough as a parabola", "corrected", ROUGHNESS, at_least=10),
         ),
         published=table(SIGNS, (FEWEST, BEYOND, ROUGHNESS), row_title="weights", note="the paper counts no minima"),
