@@ -213,20 +213,20 @@ def test_registry_is_complete():
 
 def zipped(files: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files.items():
-            archive.writestr(name, content)
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)  # without today's date
     return buffer.getvalue()
 
 
 def tarred(files: dict[str, bytes], kind: bytes = tarfile.REGTYPE, target: str = "") -> bytes:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.size, info.type, info.linkname = len(content), kind, target
             archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
+    return gzip.compress(buffer.getvalue(), mtime=0)
 
 
 ARCHIVES = {".zip": zipped, ".tgz": tarred}
@@ -287,7 +287,9 @@ def answer_or_complaint(reading, *arguments):
 @given(st.sampled_from([".zip", ".tgz", ".gz", ".tar"]), st.binary(max_size=60), st.data())
 def test_damaged_archives_are_refused_in_one_line(tmp_path_factory, suffix, noise, drawn):
     """Cut anywhere, overwritten anywhere, or noise altogether: an answer or a MnemoscopeError, nothing else."""
-    whole = {".zip": zipped, ".tgz": tarred}.get(suffix, lambda files: gzip.compress(CONTENT))({"y.txt": CONTENT})
+    whole = {".zip": zipped, ".tgz": tarred}.get(suffix, lambda files: gzip.compress(CONTENT, mtime=0))(
+        {"y.txt": CONTENT}
+    )
     start = drawn.draw(st.integers(0, len(whole)))
     damaged = drawn.draw(st.sampled_from([whole[:start], whole[:start] + noise + whole[start + len(noise) :], noise]))
     path = put(tmp_path_factory.getbasetemp(), f"fuzz{suffix}", damaged)
