@@ -65,8 +65,7 @@ class Projection(NamedTuple):
         On a GPU, torch asks cuBLAS how to multiply before every product with a bias. That takes longer than to launch
         the product.
         """
-        steps, batch, inputs = self.x.shape
-        return torch.mm(self.x.reshape(steps * batch, inputs), self.U.t()).view(steps, batch, -1)
+        return F.linear(self.x, self.U).contiguous()
 
     def project(self) -> Tensor:
         """Return xp (T, B, Gn), contiguous."""

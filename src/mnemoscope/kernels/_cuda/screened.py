@@ -133,15 +133,18 @@ def backward(
     """Return the gradients; all tensors float32."""
     T, B, n = saved.h.shape
     m0 = options.buffer + options.relevant
-    tile = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, saved.h.device)
+    new = saved.h.new_empty
+    lstm = options.cell == "lstm"
+    tile = layout.require_tile(rows_per_unit(lstm), n, saved.h.device)
 
     has_ds = grads.ds is not None
     products = products_of(weights, state, memory, saved)
     gathered0 = None
     if products.projected0 is not None:
-        gathered0 = saved.h.new_empty(B, m0, (tile.rows + has_ds) * n)
-    found = op.attentive_backward.allocate(grads, weights, state, memory, options, saved, lengths)
-    dv_rows = found.dv.new_empty(B, n)
+        gathered0 = new(B, m0, (tile.rows + has_ds) * n)
+    dxp, dq, dk = new(T, B, 4 * n if lstm else n), new(T, B, n), new(T, B, n)
+    dv_rows, nothing = new(B, n), new(0)
+    dc0 = new(B, n) if lstm else nothing
     compiler.launch(
         "screened_backward",
         _defines(
@@ -175,15 +178,17 @@ def backward(
             "slots": saved.slots,
             "attention": saved.attention,
             "lengths": to_device(lengths, saved.h.device),
-            "dxp": found.dxp,
-            "dq": found.dq,
-            "dk": found.dk,
+            "dxp": dxp,
+            "dq": dq,
+            "dk": dk,
             "dv_rows": dv_rows,
-            "dc0": found.dc0,
+            "dc0": dc0,
             "gathered0": gathered0,
             "n": n,
             "T": T,
             "B": B,
         },
     )
-    return carried_gradients(found._replace(dv=dv_rows.sum(0)), weights, products, gathered0)
+    dvalues0, dkeys0 = torch.empty_like(memory.values0), torch.empty_like(memory.keys0)  # without elements
+    found = op.AttentiveGradients(dxp, dq, dk, dv_rows.sum(0), nothing, dc0, dvalues0, dkeys0)
+    return carried_gradients(found, weights, products, gathered0)

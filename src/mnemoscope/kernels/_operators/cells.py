@@ -41,7 +41,7 @@ def rnn_forward(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, phi: str, l
 
 @operator
 def rnn_backward(dh: Tensor, V: Tensor, h: Tensor, lengths: Tensor | None, phi: str) -> RnnGradients:
-    return RnnGradients(dxp=torch.empty_like(h), dh0=torch.empty_like(h[0]))
+    return RnnGradients(dxp=torch.empty_like(h), dh0=h.new_empty(h.shape[1:]))
 
 
 @operator
@@ -101,8 +101,8 @@ def lstm_forward(xp: Tensor, V: Tensor, h0: Tensor, c0: Tensor, lengths: Tensor 
 def lstm_backward(
     dh: Tensor | None, dc_T: Tensor | None, V: Tensor, c0: Tensor, cells: Tensor, gates: Tensor, lengths: Tensor | None
 ) -> LstmGradients:
-    first = cells[0]
-    return LstmGradients(dxp=torch.empty_like(gates), dh0=torch.empty_like(first), dc0=torch.empty_like(first))
+    shape = cells.shape[1:]
+    return LstmGradients(dxp=torch.empty_like(gates), dh0=cells.new_empty(shape), dc0=cells.new_empty(shape))
 
 
 @operator
@@ -150,7 +150,8 @@ def rac_forward(xp: Tensor, V: Tensor, h0: Tensor, b: Tensor | None, lengths: Te
 @operator
 def rac_backward(dh: Tensor, xp: Tensor, V: Tensor, u: Tensor, lengths: Tensor | None) -> StateProductGradients:
     """u_t = V h_{t-1} + b (T, B, n) is made by the caller."""
-    return StateProductGradients(dxp=torch.empty_like(xp), du=torch.empty_like(xp), dh0=torch.empty_like(xp[0]))
+    dh0 = xp.new_empty(xp.shape[1:])
+    return StateProductGradients(dxp=torch.empty_like(xp), du=torch.empty_like(xp), dh0=dh0)
 
 
 register_cuda_cell(rac_forward, rac_backward, "RAC", rows=1, u="saved")
@@ -175,7 +176,7 @@ def _gated_run(xp: Tensor, save: bool) -> GatedRun:
 def _gated_gradients(h: Tensor) -> StateProductGradients:
     steps, batch, n = h.shape
     dxp = h.new_empty(steps, batch, 3 * n)
-    return StateProductGradients(dxp=dxp, du=torch.empty_like(h), dh0=torch.empty_like(h[0]))
+    return StateProductGradients(dxp=dxp, du=torch.empty_like(h), dh0=h.new_empty(batch, n))
 
 
 @operator
