@@ -183,6 +183,7 @@ inline int first_bit(unsigned x) { return x ? __builtin_ctz(x) : -1; }
 inline float reciprocal(float x) { return 1.f / x; }
 // 2^x as the device computes it: 0 below the smallest normal number.
 inline float power_of_two(float x) { return x < -126.f ? 0.f : exp2f(x); }
+inline void add_in_memory(float* address, float x) { *address += x; }
 inline void prefetch(const float*) {}
 inline void store_in_block(float* address, int rank, float x) {
     (&emulated::blocks[rank].memory[0].x)[address - shared_memory()] = x;

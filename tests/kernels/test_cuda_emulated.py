@@ -13,7 +13,7 @@ from fused_truth import Packed, assert_fused_equals_eager, calm, opposed
 import mnemoscope as ms
 from mnemoscope import kernels
 from mnemoscope.kernels import _cuda, _dispatch, _fused
-from mnemoscope.kernels._cuda import compiler, full_attention, layout, screened
+from mnemoscope.kernels._cuda import compiler, full_attention, layout, screened, screened_steps
 from mnemoscope.kernels._operator import CUDA_CELLS, OPERATORS
 from mnemoscope.layers import LAYERS
 
@@ -162,7 +162,30 @@ def test_screening_step_by_step_of_padded_rows(emulated, no_clusters, layer):
     assert set(emulated) == {"screened_step_forward", "screened_step_backward"}
 
 
-def test_a_layer_wider_than_a_block_has_threads(emulated):
+@pytest.mark.parametrize("layer", [ms.RelRNN, ms.RelLSTM])
+def test_screening_step_by_step_over_a_cluster(emulated, no_clusters, monkeypatch, layer):
+    monkeypatch.setattr(screened_steps, "_LEAST_UNITS", 8)
+    assert screened_steps.choose_layout(37, 2, torch.device("cpu")).cluster_blocks == 2
+    layer = calm(layer(3, 37, buffer=3, relevant=2, output="s"))
+    check(layer, emulated, "screened_step", T=9, state=carried(layer, emulated))
+
+
+@pytest.mark.parametrize("options", [{}, {"output": "s"}])
+def test_gradients_that_do_not_stay_in_the_cache(emulated, no_clusters, monkeypatch, options):
+    monkeypatch.setattr(screened_steps, "_CACHED_BYTES", 0)
+    layer = calm(ms.RelLSTM(3, 20, buffer=3, relevant=2, **options))
+    check(layer, emulated, "screened_step", T=9, state=carried(layer, emulated))
+
+
+@pytest.mark.parametrize("layer", [ms.RelRNN, ms.RelLSTM])
+def test_more_units_than_a_block_has_threads(emulated, no_clusters, monkeypatch, layer):
+    monkeypatch.setattr(screened_steps, "_MOST_THREADS", 128)
+    monkeypatch.setattr(layout, "limits", lambda device: EMULATED._replace(clusters=(1,)))
+    assert screened_steps.choose_layout(150, 1, torch.device("cpu")).threads == 128
+    check(layer(3, 150, buffer=10, relevant=11), emulated, "screened_step", T=24, B=1)
+
+
+def test_a_layer_wider_than_one_cluster_holds(emulated):
     check(ms.RelLSTM(3, 520, buffer=2, relevant=1), emulated, "screened_step", T=4, B=1)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.kernels._cuda import compiler, full_attention, layout, screened, supports
+from mnemoscope.kernels import _operators as op
+from mnemoscope.kernels._cuda import compiler, full_attention, layout, screened, screened_steps, supports
 
 HOPPER = layout.Limits(clusters=(1, 2, 4, 8, 16), multiprocessors=132, shared_floats=227 * 256)
 AMPERE = layout.Limits(clusters=(1,), multiprocessors=108, shared_floats=163 * 256)
@@ -71,6 +75,32 @@ def test_few_sequences_are_spread_over_more_blocks(on):
     blocks = {1: 4, 16: 4, 29: 4, 32: 2, 64: 2, 66: 2, 67: 1, 128: 1, 500: 1}  # 16, 32, 64, 128: the fastest, measured
     for batch, expected in blocks.items():
         assert full_attention.choose_clusters(False, 128, batch, DEVICE).cluster_blocks == expected
+
+
+def test_the_units_of_few_wide_sequences_are_spread_over_more_blocks(on):
+    on(HOPPER)
+    blocks = {1: 8, 10: 8, 11: 4, 29: 4, 30: 2, 66: 2, 67: 1, 500: 1}
+    for batch, expected in blocks.items():
+        assert screened_steps.choose_layout(1024, batch, DEVICE).cluster_blocks == expected
+    assert screened_steps.choose_layout(513, 1, DEVICE).cluster_blocks == 4
+    on(AMPERE)
+    assert screened_steps.choose_layout(1024, 1, DEVICE).cluster_blocks == 1
+
+
+@pytest.mark.parametrize(("cell", "rows", "gates"), [("rnn", 3, 0), ("lstm", 6, 5)])
+def test_what_a_run_saves_is_known_before_it_runs(on, cell, rows, gates):
+    """Compilers see the shapes of a run on CUDA: step by step, it keeps the products of every state and the queries."""
+    on(HOPPER)
+    options = op.AttentionOptions(cell, "tanh", 5, 5, "sum", 1.0, False)
+    for n, kept in ((1024, rows + 1), (64, 0)):
+        with FakeTensorMode():
+            new = partial(torch.empty, device=DEVICE)
+            V = new((1 if cell == "rnn" else 4) * n, n)
+            weights = op.AttentionWeights(V, new(n, n), new(n, n), new(n), None)
+            state = op.AttentionState(new(2, n), None if cell == "rnn" else new(2, n))
+            memory = op.CarriedMemory(new(0), new(0), new(0), new(0), new(0))
+            run = op.attentive_forward.allocate(new(3, 2, len(V)), weights, state, memory, options, None, True)
+        assert run.activations.shape == (3, 2, (kept + gates) * n)
 
 
 def test_the_whole_past_has_no_place_in_bfloat16(on):

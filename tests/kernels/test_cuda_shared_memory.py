@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mnemoscope.kernels import _operators as op
-from mnemoscope.kernels._cuda import cells, compiler, full_attention, layout, sab, screened
+from mnemoscope.kernels._cuda import cells, compiler, full_attention, layout, sab, screened, screened_steps
 from mnemoscope.kernels._operator import CUDA_CELLS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the kernels are compiled by g++")
@@ -23,11 +23,12 @@ def launches(monkeypatch):
     """Launches on a device that is not there: the last one's kernel, defines, threads and shared memory."""
     recorded = []
 
-    def launch(name, defines, *, blocks, threads, shared_floats, args):
-        compiler.pack_arguments(name, args)
+    def launch(name, defines, *, blocks, threads, shared_floats, args, steps=None, before=None):
+        compiler.pack_arguments(name, args if steps is None else {**args, "t": 0})
         recorded.append((name, {**defines, "THREADS": threads, "SHARED_FLOATS": shared_floats}))
 
     monkeypatch.setattr(compiler, "launch", launch)
+    monkeypatch.setattr(compiler, "launch_steps", launch)
     monkeypatch.setattr(layout, "limits", lambda device: HOPPER)
     return recorded
 
@@ -61,8 +62,10 @@ def run_attention(cell: str, n: int, B: int, buffer: int = -1, relevant: int = 0
     options = op.AttentionOptions(cell, "tanh", buffer, relevant, "sum", 1.0, False)
     inputs = weights, state, carried(B, m0, n), options
     xp = torch.zeros(T, B, gates * n)
-    run = op.portable_forward.allocate(xp, *inputs, None, True)
-    kernels = full_attention if buffer < 0 else screened
+    kernels, kernel_width = full_attention if buffer < 0 else screened, 0
+    if buffer >= 0 and not screened.supports(cell == "lstm", n, m0, xp.device):
+        kernels, kernel_width = screened_steps, screened_steps.kernel_width(n, options)
+    run = op.allocate_run(xp, n, inputs[2], options, True, kernel_width)
     kernels.forward(run, xp, *inputs, None, True)
     saved = op.AttentiveSaved(*[getattr(run, name) for name in op.AttentiveSaved._fields])
     kernels.backward(op.AttentiveOutputGradients(h, h if with_ds else None, None), *inputs, saved, None)
@@ -87,6 +90,9 @@ RUNS = {
     "screened-rnn-256": (run_attention, ("rnn", 256, 2, 3, 2, True)),
     "screened-lstm-20": (run_attention, ("lstm", 20, 2, 0, 7, True)),
     "screened-lstm-200": (run_attention, ("lstm", 200, 2, 8, 0, False)),
+    "steps-rnn-513": (run_attention, ("rnn", 513, 2, 10, 10, True)),
+    "steps-lstm-1024": (run_attention, ("lstm", 1024, 128, 5, 2, False)),
+    "steps-lstm-2048": (run_attention, ("lstm", 2048, 1, 10, 22, True)),
     "full-rnn-100": (run_attention, ("rnn", 100, 2)),
     "full-lstm-128": (run_attention, ("lstm", 128, 60)),
     "full-rnn-500": (run_attention, ("rnn", 500, 200)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from mnemoscope.kernels import _operators as op
@@ -22,7 +23,8 @@ def attentive_forward(
     save: bool,
 ) -> op.AttentiveRun:
     inputs = xp.x if isinstance(xp, Projection) else xp
-    by_cluster = options.buffer >= 0 and _fits_cluster(options, inputs.shape[1], weights.v)
+    shape = inputs.shape[0], inputs.shape[1], weights.v.shape[0]
+    by_cluster = _runs_by_cluster(shape, options, inputs.device)
     b_ih = b_hh = None
     if isinstance(xp, Projection) and by_cluster:  # whose kernel adds the biases
         b_ih, b_hh, xp = as_float32(xp.b_ih), as_float32(xp.b_hh), xp.product()
@@ -31,8 +33,7 @@ def attentive_forward(
     wide_xp = as_float32(xp)
     dtype = xp.dtype
     wide = group_as_float32(weights, dtype), group_as_float32(state, dtype), group_as_float32(memory, dtype)
-    # The results have the portable operator's shapes: e^{2q} is never saved, and cannot overflow.
-    run = op.portable_forward.allocate(wide_xp, *wide, options, lengths, save)
+    run = op.allocate_run(wide_xp, shape[2], wide[2], options, save, _kernel_width(shape, options, inputs.device))
     if by_cluster:
         return group_to_dtype(screened.forward(run, wide_xp, *wide, options, lengths, save, b_ih, b_hh), dtype)
     if options.buffer >= 0:
@@ -46,15 +47,28 @@ def attentive_forward(
     return run._replace(values_T=values_T, keys_T=keys_T)
 
 
-def _fits_cluster(options: op.AttentionOptions, batch: int, v: Tensor) -> bool:
-    """True if screened attention with the weights v (n) runs by one cluster a sequence, False if step by step.
+def _runs_by_cluster(shape: tuple[int, int, int], options: op.AttentionOptions, device: torch.device) -> bool:
+    """True if screened attention over states of shape (T, B, n) runs by one cluster a sequence, False if step by step.
 
-    Wide layers in large batches wait for each other. The limits were measured on an H200.
+    Wide layers in large batches wait for each other. The limits were measured on an H200, where the host takes longer
+    for the launches of narrow steps than the device.
     """
-    n = v.shape[0]
+    if options.buffer < 0:
+        return False
+    _, B, n = shape
     lstm = options.cell == "lstm"
-    waits = n > 128 and batch > 192 if lstm else n > 256 and batch > 80
-    return not waits and screened.supports(lstm, n, options.buffer + options.relevant, v.device)
+    waits = n > 128 and B > 150 if lstm else n > 256 and B > 80
+    return not waits and screened.supports(lstm, n, options.buffer + options.relevant, device)
+
+
+def _kernel_width(shape: tuple[int, int, int], options: op.AttentionOptions, device: torch.device) -> int:
+    """Return how many numbers of a step are saved before an LSTM's gates."""
+    if options.buffer < 0 or _runs_by_cluster(shape, options, device):
+        return 0
+    return screened_steps.kernel_width(shape[2], options)
+
+
+op.kernel_widths["cuda"] = _kernel_width
 
 
 @op.attentive_backward.implement("cuda")
@@ -69,7 +83,9 @@ def attentive_backward(
 ) -> op.AttentiveGradients:
     backward = full_attention.backward
     if options.buffer >= 0:
-        backward = (screened if _fits_cluster(options, saved.h.shape[1], weights.v) else screened_steps).backward
+        T, B, n = saved.h.shape
+        by_cluster = _runs_by_cluster((T, B, n), options, saved.h.device)
+        backward = screened.backward if by_cluster else screened_steps.backward
     dtype = saved.h.dtype
     found = backward(
         group_as_float32(grads, dtype),

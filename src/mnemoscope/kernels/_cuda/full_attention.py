@@ -16,7 +16,6 @@ from mnemoscope.kernels._cuda.arguments import PHI, to_device
 
 MAX_UNITS = 1024
 MAX_CLUSTER = 4  # with 8 blocks a step's barriers and sums take longer than what they save (H200, batch 16 and 32)
-_PARTS = 8  # at most, of a device with clusters (graphics processing clusters)
 PRESCALE = 2 / math.log(2)  # of queries and keys: e^{2(q + k)} is then a power of two (equations.cuh)
 
 
@@ -73,17 +72,6 @@ class ClusterLayout:
         }
 
 
-def _clusters_at_once(blocks: int, multiprocessors: int) -> int:
-    """Return how many clusters of so many blocks surely run at once, one block on each multiprocessor.
-
-    A cluster stays within one of the device's parts, which have even numbers of multiprocessors that no cluster size
-    need divide: with more than two blocks, each part may leave some idle. An H200 runs 64 clusters of 2 at once, but
-    not 32 of 4: those took two rounds (MemRNN, 128 units, 2020 steps, batch 32: 108 ms; 86 ms with 2 blocks).
-    """
-    idle = _PARTS * max(0, blocks - 2)
-    return (multiprocessors - idle) // blocks
-
-
 @cache
 def _choose(lstm: bool, n: int, batch: int, limits: layout.Limits) -> ClusterLayout | None:
     if n > MAX_UNITS:
@@ -93,7 +81,7 @@ def _choose(lstm: bool, n: int, batch: int, limits: layout.Limits) -> ClusterLay
         tried = ClusterLayout(4 if lstm else 1, _round_up(n, 128), blocks)
         if blocks > MAX_CLUSTER or max(tried.forward_floats, tried.backward_floats) > limits.shared_floats:
             continue
-        if chosen is None or batch <= _clusters_at_once(blocks, limits.multiprocessors):
+        if chosen is None or batch <= limits.clusters_at_once(blocks):
             chosen = tried
     return chosen
 

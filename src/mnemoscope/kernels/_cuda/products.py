@@ -41,6 +41,11 @@ def project_memory(matrices: Tensor, memory: op.CarriedMemory) -> Tensor | None:
     return torch.cat([memory.values0 @ VW_a.T, memory.keys0], -1)
 
 
+def project_query(weights: op.AttentionWeights, state: op.AttentionState) -> Tensor | None:
+    """Return W_a s0, (B, n); None if no state was carried in."""
+    return state.s0 @ weights.W_a.T if state.s0.numel() else None
+
+
 def products_of(
     weights: op.AttentionWeights, state: op.AttentionState, memory: op.CarriedMemory, saved: op.AttentiveSaved
 ) -> Products:
@@ -50,24 +55,29 @@ def products_of(
         projected=saved.h @ matrices.T,
         projected0=project_memory(matrices, memory),
         queries=saved.s[:-1] @ weights.W_a.T,
-        query0=state.s0 @ weights.W_a.T if state.s0.numel() else None,
+        query0=project_query(weights, state),
     )
 
 
 def carried_gradients(
-    found: op.AttentiveGradients, weights: op.AttentionWeights, products: Products, gathered0: Tensor | None
+    found: op.AttentiveGradients,
+    weights: op.AttentionWeights,
+    state: op.AttentionState,
+    matrices: Tensor,
+    gathered0: Tensor | None,
 ) -> op.AttentiveGradients:
     """Return the gradients with those of the state and the memory that were carried in.
 
-    gathered0 (B, m, fields n) has the gradients of [V; W_a] values0, of keys0 and, if there is a third, of values0.
+    matrices = [V; W_a; U_a]. gathered0 (B, m, fields n) has the gradients of [V; W_a] values0, of keys0 and, if there
+    is a third, of values0.
     """
     n = weights.v.shape[0]
-    if products.query0 is not None:
+    if state.s0.numel():
         found = found._replace(ds0=found.dxp[0] @ weights.V + found.dq[0] @ weights.W_a)
     if gathered0 is None:
         return found
     before_keys = weights.V.shape[0] + n
-    dvalues0 = gathered0[..., :before_keys] @ products.matrices[:before_keys]
+    dvalues0 = gathered0[..., :before_keys] @ matrices[:before_keys]
     if gathered0.shape[2] > before_keys + n:
         dvalues0 = dvalues0 + gathered0[..., before_keys + n :]
     dkeys0 = gathered0[..., before_keys : before_keys + n].contiguous()

@@ -191,4 +191,4 @@ def backward(
     )
     dvalues0, dkeys0 = torch.empty_like(memory.values0), torch.empty_like(memory.keys0)  # without elements
     found = op.AttentiveGradients(dxp, dq, dk, dv_rows.sum(0), nothing, dc0, dvalues0, dkeys0)
-    return carried_gradients(found, weights, products, gathered0)
+    return carried_gradients(found, weights, state, products.matrices, gathered0)

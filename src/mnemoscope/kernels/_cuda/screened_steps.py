@@ -5,17 +5,52 @@ A step is one matrix product of the whole batch and one kernel (screened_step_fo
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from mnemoscope.kernels import _operators as op
-from mnemoscope.kernels._cuda import compiler
+from mnemoscope.kernels._cuda import compiler, layout
 from mnemoscope.kernels._cuda.arguments import PHI, to_device
-from mnemoscope.kernels._cuda.products import carried_gradients, products_of, project_memory, stack_matrices
+from mnemoscope.kernels._cuda.products import carried_gradients, project_memory, project_query, stack_matrices
 from mnemoscope.kernels._cuda.screened import MAX_SLOTS, rows_per_unit
 from mnemoscope.kernels._final_memory import final_memory, final_origin
 
 _MOST_THREADS = 1024  # of a block
+_LEAST_UNITS = 128  # of a block of a cluster: with fewer, its barriers take longer than what it saves
+# The products of the states in the slots and their gradients, together: up to this size they stay in the L2 cache of an
+# H200, and adding there makes a step 6 to 15 % faster than to read and write them; above it, 8 to 17 % slower.
+_CACHED_BYTES = 48 << 20
+
+
+@dataclass(frozen=True)
+class StepLayout:
+    """One step of a sequence over a cluster of blocks: the host's side of screened_step.cuh."""
+
+    n: int
+    cluster_blocks: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block: one for each of its units, as far as they go."""
+        units = -(-self.n // self.cluster_blocks)
+        return min(_MOST_THREADS, max(128, 32 * -(-units // 32)))
+
+    @property
+    def shared_floats(self) -> int:
+        return 3 * 64 + self.threads + 32 * self.cluster_blocks + 2 * 32 + 2
+
+    def defines(self, options: op.AttentionOptions) -> dict[str, int | str]:
+        return {
+            "UNITS": self.n,
+            "CLUSTER_BLOCKS": self.cluster_blocks,
+            "ROWS": rows_per_unit(options.cell == "lstm"),
+            "PHI": PHI[options.phi],
+            "BUFFER": options.buffer,
+            "RELEVANT": options.relevant,
+            "MIX_MEAN": options.mix == "mean",
+        }
 
 
 def supports(slots: int) -> bool:
@@ -23,25 +58,21 @@ def supports(slots: int) -> bool:
     return slots <= MAX_SLOTS
 
 
-def _threads(n: int) -> int:
-    """Return the threads of a block: one for each unit, as far as they go."""
-    return min(_MOST_THREADS, max(128, 32 * -(-n // 32)))
+def kernel_width(n: int, options: op.AttentionOptions) -> int:
+    """Return how many numbers of a step are saved before an LSTM's gates: its products [V; W_a; U_a] h and W_a s.
+
+    They are not computed again in the backward pass: that would be a quarter of its products.
+    """
+    return (rows_per_unit(options.cell == "lstm") + 1) * n
 
 
-def shared_floats(threads: int) -> int:
-    """Return the shared memory of a block: SharedLayout of screened_step.cuh."""
-    return 32 * (threads // 32) + 3 * 32
-
-
-def _defines(options: op.AttentionOptions) -> dict[str, int | str]:
-    return {
-        "ROWS": rows_per_unit(options.cell == "lstm"),
-        "CLUSTER_BLOCKS": 1,
-        "PHI": PHI[options.phi],
-        "BUFFER": options.buffer,
-        "RELEVANT": options.relevant,
-        "MIX_MEAN": options.mix == "mean",
-    }
+def choose_layout(n: int, batch: int, device: torch.device) -> StepLayout:
+    """Return the layout with the most blocks per sequence that run at once."""
+    limits = layout.limits(device)
+    fitting = [
+        blocks for blocks in limits.clusters if batch <= limits.clusters_at_once(blocks) and n >= _LEAST_UNITS * blocks
+    ]
+    return StepLayout(n, max(fitting, default=1))
 
 
 def forward(
@@ -56,9 +87,11 @@ def forward(
 ) -> op.AttentiveRun:
     """Fill `run` and return it; all tensors float32."""
     T, B, n = run.h.shape
+    clusters = choose_layout(n, B, xp.device)
     carried = memory.values0.numel() > 0
     matrices = stack_matrices(weights)
-    products = xp.new_empty(T, B, matrices.shape[0])
+    width = matrices.shape[0]
+    activations = run.activations if save else xp.new_empty(T, B, width)
 
     # What the launches carry from step to step: [V; W_a] s, c, and which state is in which slot.
     VW_a = matrices[:-n]
@@ -74,7 +107,7 @@ def forward(
         run.slots_T.copy_(torch.where(memory.origin0 >= 0, indices, -1))
         run.relevance_T.copy_(memory.relevance0)
 
-    states, results, transposed = run.h.unbind(0), products.unbind(0), matrices.T
+    states, results, transposed = run.h.unbind(0), activations[..., :width].unbind(0), matrices.T
 
     def multiply(t: int) -> None:
         if t >= 0:
@@ -83,20 +116,19 @@ def forward(
     compiler.launch_steps(
         "screened_step_forward",
         {
-            **_defines(options),
+            **clusters.defines(options),
             "REFRESH": options.refresh,
             "SAVE": save,
             "HAS_BIAS": weights.b is not None,
             "HAS_LENGTHS": lengths is not None,
         },
-        blocks=B,
-        threads=_threads(n),
-        shared_floats=shared_floats(_threads(n)),
+        blocks=B * clusters.cluster_blocks,
+        threads=clusters.threads,
+        shared_floats=clusters.shared_floats,
         args={
             "xp": xp,
             "v": weights.v,
             "b": weights.b,
-            "products": products,
             "products0": project_memory(matrices, memory),
             "values0": memory.values0,
             "clock0": memory.clock0,
@@ -107,10 +139,9 @@ def forward(
             "c_T": run.c_T,
             "slots_T": run.slots_T,
             "relevance_T": run.relevance_T,
-            "activations": run.activations,
+            "activations": activations,
             "slots": run.slots,
             "attention": run.attention,
-            "n": n,
             "T": T,
             "B": B,
             "decay": float(options.decay),
@@ -137,16 +168,18 @@ def backward(
 ) -> op.AttentiveGradients:
     """Return the gradients; all tensors float32."""
     T, B, n = saved.h.shape
+    clusters = choose_layout(n, B, saved.h.device)
     has_ds = grads.ds is not None
-    products = products_of(weights, state, memory, saved)
-    width = products.matrices.shape[0]
+    matrices = stack_matrices(weights)
+    projected0 = project_memory(matrices, memory)
+    width, slots = matrices.shape[0], options.buffer + options.relevant
     found = op.attentive_backward.allocate(grads, weights, state, memory, options, saved, lengths)
 
     # The gradients of the products, which are summed over steps, and what the launches carry from step to step.
     dproducts = saved.h.new_zeros(T, B, width + has_ds * n)
     gathered0 = None
-    if products.projected0 is not None:
-        gathered0 = saved.h.new_zeros(B, options.buffer + options.relevant, width + has_ds * n)
+    if projected0 is not None:
+        gathered0 = saved.h.new_zeros(B, slots, width + has_ds * n)
     dv_rows = saved.h.new_zeros(B, n)
     dh_products = saved.h.new_empty(B, n)
     if grads.dc_T is None:
@@ -158,27 +191,26 @@ def backward(
 
     def multiply(t: int) -> None:
         if t < T:
-            torch.mm(by_step[t], products.matrices, out=dh_products)
+            torch.mm(by_step[t], matrices, out=dh_products)
 
     compiler.launch_steps(
         "screened_step_backward",
         {
-            **_defines(options),
+            **clusters.defines(options),
             "HAS_DH": grads.dh is not None,
             "HAS_DS": has_ds,
+            "ADDS_IN_CACHE": 2 * 4 * B * slots * width <= _CACHED_BYTES,
             "HAS_LENGTHS": lengths is not None,
         },
-        blocks=B,
-        threads=_threads(n),
-        shared_floats=shared_floats(_threads(n)),
+        blocks=B * clusters.cluster_blocks,
+        threads=clusters.threads,
+        shared_floats=clusters.shared_floats,
         args={
             "dh": grads.dh,
             "ds": grads.ds,
             "v": weights.v,
-            "projected": products.projected,
-            "projected0": products.projected0,
-            "queries": products.queries,
-            "query0": products.query0,
+            "projected0": projected0,
+            "query0": project_query(weights, state),
             "dh_products": dh_products,
             "c0": state.c0,
             "values0": memory.values0,
@@ -194,11 +226,10 @@ def backward(
             "dk": found.dk,
             "dv_rows": dv_rows,
             "dc0": found.dc0,
-            "n": n,
             "T": T,
             "B": B,
         },
         steps=range(T, -1, -1),
         before=multiply,
     )
-    return carried_gradients(found._replace(dv=dv_rows.sum(0)), weights, products, gathered0)
+    return carried_gradients(found._replace(dv=dv_rows.sum(0)), weights, state, matrices, gathered0)

@@ -6,6 +6,7 @@ v . tanh(query + key), h_t itself included; s_t = h_t + c_t (mix "sum") or their
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -84,10 +85,11 @@ class AttentiveRun(NamedTuple):
     index of the state in each slot, origin_T (B, m) int64, the step at which it was made, -1 for an empty slot, and
     relevance_T (B, m) (full attention: (B, 0)).
 
-    activations (T, B, W): on the CPU alone e^{2q} and e^{2k} of the step's query and key; then an LSTM's i, f, g, o and
-    c_t. slots (T, B, m) int32 as attended at each step (full attention: (0,)). attention (T, B, m), the weights, zero
-    in empty slots (full attention: (T, B), the logarithm of the softmax's sum). overflowed (1,) bool on the CPU, else
-    (0,): the run left the range of e^{2q} and was made by `_portable.py`, and so must be its backward pass.
+    activations (T, B, W): first what a backend's kernels want (`kernel_widths`), on the CPU e^{2q} and e^{2k} of the
+    step's query and key; then an LSTM's i, f, g, o and c_t. slots (T, B, m) int32 as attended at each step (full
+    attention: (0,)). attention (T, B, m), the weights, zero in empty slots (full attention: (T, B), the logarithm of
+    the softmax's sum). overflowed (1,) bool on the CPU, else (0,): the run left the range of e^{2q} and was made by
+    `_portable.py`, and so must be its backward pass.
     """
 
     h: Tensor
@@ -153,15 +155,23 @@ class AttentiveInputGradients(NamedTuple):
     dkeys0: Tensor
 
 
-def _attentive_run(
+# By the type of a device: how many numbers of a step its kernels save before an LSTM's gates, from the shape (T, B, n)
+# of the run, its options and its device.
+kernel_widths: dict[str, Callable[[tuple[int, int, int], AttentionOptions, torch.device], int]] = {
+    "cpu": lambda shape, options, device: 2 * shape[2]
+}
+
+
+def allocate_run(
     xp: Tensor,
     n: int,
     memory: CarriedMemory,
     options: AttentionOptions,
     save: bool,
-    kernel_width: int,
-    flags: int,
+    kernel_width: int = 0,
+    flags: int = 0,
 ) -> AttentiveRun:
+    """Return the results of a run, new tensors with nothing in them."""
     steps, batch, _ = xp.shape
     saved = steps if save else 0
     lstm = options.cell == "lstm"
@@ -196,8 +206,10 @@ def attentive_forward(
     save: bool,
 ) -> AttentiveRun:
     n = weights.v.shape[0]
-    on_cpu = xp.device.type == "cpu"
-    return _attentive_run(xp, n, memory, options, save, kernel_width=2 * n if on_cpu else 0, flags=int(on_cpu))
+    steps, batch, _ = xp.shape
+    width_of = kernel_widths.get(xp.device.type)
+    kernel_width = 0 if width_of is None else width_of((steps, batch, n), options, xp.device)
+    return allocate_run(xp, n, memory, options, save, kernel_width, flags=int(xp.device.type == "cpu"))
 
 
 @operator
@@ -211,7 +223,7 @@ def portable_forward(
     save: bool,
 ) -> AttentiveRun:
     """`attentive_forward` in torch's operations, for any device (`_portable.py`)."""
-    return _attentive_run(xp, weights.v.shape[0], memory, options, save, kernel_width=0, flags=0)
+    return allocate_run(xp, weights.v.shape[0], memory, options, save)
 
 
 def _attentive_gradients(

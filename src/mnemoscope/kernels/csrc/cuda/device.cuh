@@ -47,6 +47,12 @@ DEVICE float power_of_two(float x) {
     return y;
 }
 
+// *address += x, without waiting for what is there. The sum is for a later launch: this one must
+// not read it.
+DEVICE void add_in_memory(float* address, float x) {
+    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(address), "f"(x));
+}
+
 // Bring a line of device memory into the L2 cache for the load of a later step.
 DEVICE void prefetch(const float* x) { asm volatile("prefetch.global.L2 [%0];" ::"l"(x)); }
 

@@ -1,4 +1,8 @@
 // What both passes of the screened recurrences over single steps share (screened_step_*.cu).
+//
+// A cluster of blocks runs one step of one sequence, each block some of its units. A thread has
+// many loads under way at once: a step is short, and most of it would be waiting for one after the
+// other.
 #pragma once
 #include "reduce.cuh"
 #include "screening.cuh"
@@ -7,38 +11,94 @@ constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
 // Rows of a state's products: V h (GATES of them), W_a h, U_a h.
 constexpr int QUERY = GATES, KEY = GATES + 1;
 constexpr int WARPS = THREADS / 32;
+constexpr int n = UNITS;
+constexpr int UNITS_PER_BLOCK = (UNITS + CLUSTER_BLOCKS - 1) / CLUSTER_BLOCKS;
+constexpr int UNITS_PER_THREAD = (UNITS_PER_BLOCK + THREADS - 1) / THREADS;
+
+// What a step saves (T,B,SAVED_WIDTH): the products of h_t, the next step's query W_a s_t, and an
+// LSTM's gates and c_t. Without a backward pass it is the products alone.
+constexpr int SAVED_QUERY = ROWS * n, SAVED_GATES = SAVED_QUERY + n;
+constexpr int SAVED_WIDTH = SAVED_GATES + (GATES == 4 ? 5 * n : 0);
+
+// The slots whose FIELDS numbers per unit a thread loads at once: as many as fit a quarter of its
+// registers.
+template <int FIELDS>
+struct Batch {
+    static constexpr int fit = 16384 / THREADS / FIELDS > 0 ? 16384 / THREADS / FIELDS : 1;
+    static constexpr int count = (SLOTS + fit - 1) / fit;
+    static constexpr int size = count > 0 ? (SLOTS + count - 1) / count : 1;
+    // The slot of number i in a batch. The last batch may have the last slot more than once.
+    static DEVICE int slot(int batch, int i) {
+        return batch * size + i < SLOTS ? batch * size + i : SLOTS - 1;
+    }
+};
 
 struct SharedLayout {  // offsets in floats
-    static constexpr int sums = 0;  // (WARPS, 32): of each warp, for each slot
-    static constexpr int weights = sums + 32 * WARPS;  // (32)
-    static constexpr int gradients = weights + 32;  // (32): of the logits
-    static constexpr int states = gradients + 32;  // (32), as bits
-    static constexpr int size = states + 32;
+    static constexpr int products = 0;  // (32) pointers: of the state in each slot,
+    static constexpr int values = products + 64;  // its value
+    static constexpr int gradients = values + 64;  // and the gradients of its products
+    static constexpr int sums = gradients + 64;  // (WARPS, 32): of each warp, for each slot
+    static constexpr int block_sums = sums + 32 * WARPS;  // (CLUSTER_BLOCKS, 32)
+    static constexpr int weights = block_sums + 32 * CLUSTER_BLOCKS;  // (32)
+    static constexpr int dlogits = weights + 32;  // (32)
+    static constexpr int own = dlogits + 32;  // (2): of the newest state, alpha and dlogit
+    static constexpr int size = own + 2;
 };
 CHECK_SHARED_MEMORY(SharedLayout);
 
-constexpr int MOST_SLOTS = SLOTS > 0 ? SLOTS : 1;
+// Where a thread is: the sequence, the block's place in its cluster, its units.
+struct BlockPosition {
+    int row = blockIdx.x / CLUSTER_BLOCKS, rank = blockIdx.x % CLUSTER_BLOCKS;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-// The sums of the threads' parts over each warp, into sums (WARPS, 32).
-DEVICE void sum_over_warps(const float (&part)[MOST_SLOTS], float* sums) {
-#pragma unroll
-    for (int slot = 0; slot < SLOTS; ++slot) {
-        const float sum = warp_sum(part[slot]);
-        if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32 * 32 + slot] = sum;
+    // The thread's unit number i, and whether there is one.
+    DEVICE int unit(int i) const { return rank * UNITS_PER_BLOCK + i * THREADS + threadIdx.x; }
+    DEVICE bool has_unit(int i) const {
+        return i * THREADS + (int)threadIdx.x < UNITS_PER_BLOCK && unit(i) < n;
     }
+};
+
+// Sum over all units of the parts that are in shared memory, by warp. In the first warp lane i has
+// the sum of slot i. A barrier, and another one for a cluster.
+DEVICE float sum_over_units(const BlockPosition& pos) {
+    const float* sums = shared_memory() + SharedLayout::sums;
+    float* block_sums = shared_memory() + SharedLayout::block_sums;
+    sync_block();
+    float sum = 0.f;
+    if (pos.warp == 0 && pos.lane < SLOTS)
+        for (int w = 0; w < WARPS; ++w) sum += sums[w * 32 + pos.lane];
+    if constexpr (CLUSTER_BLOCKS > 1) {
+        if (pos.warp == 0)
+            for (int rank = 0; rank < CLUSTER_BLOCKS; ++rank)
+                store_in_block(block_sums + pos.rank * 32 + pos.lane, rank, sum);
+        sync_cluster();
+        sum = 0.f;
+        if (pos.warp == 0)
+            for (int rank = 0; rank < CLUSTER_BLOCKS; ++rank)
+                sum += block_sums[rank * 32 + pos.lane];
+    }
+    return sum;
 }
 
 // Where the products and the value of a state are, by its index: carried ones first, then new ones.
 struct StateRows {
-    const float *products, *products0, *h, *values0;
-    int n, B, row;
+    const float *activations, *products0, *h, *values0;
+    int width, B, row;
 
     DEVICE const float* products_of(int state) const {
         if (state < SLOTS) return products0 + ((long long)row * SLOTS + state) * ROWS * n;
-        return products + ((long long)(state - SLOTS) * B + row) * ROWS * n;
+        return activations + ((long long)(state - SLOTS) * B + row) * width;
     }
     DEVICE const float* value_of(int state) const {
         if (state < SLOTS) return values0 + ((long long)row * SLOTS + state) * n;
         return h + ((long long)(state - SLOTS) * B + row) * n;
     }
+};
+
+// The states in the slots, in shared memory.
+struct SlotPointers {
+    const float** products =
+        reinterpret_cast<const float**>(shared_memory() + SharedLayout::products);
+    const float** values = reinterpret_cast<const float**>(shared_memory() + SharedLayout::values);
+    float** gradients = reinterpret_cast<float**>(shared_memory() + SharedLayout::gradients);
 };

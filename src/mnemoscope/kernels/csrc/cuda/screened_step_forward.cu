@@ -1,32 +1,35 @@
 // RelRNN and RelLSTM, forward, for layers that are too wide for one cluster: one step of all
-// sequences, a block for each.
+// sequences, a cluster of blocks for each.
 //
-// The host multiplies: between two launches, products[t] = [V; W_a; U_a] h_t is one matrix product
+// The host multiplies: between two launches, the products [V; W_a; U_a] h_t are one matrix product
 // of the whole batch. Launch t then ends step t, its attention, and begins step t + 1, its cell:
 // the mixture of products that s_t is to V and W_a is all that the next cell reads
 // (screened_forward.cu). The first launch is t = -1, the last t = T - 1.
 //
-// Sizes: ROWS of weights per unit, THREADS, SHARED_FLOATS; those of screening.cuh; PHI
-// (equations.cuh); REFRESH: states in R gain relevance, too; HAS_BIAS, HAS_LENGTHS: b and lengths
-// are given; SAVE: the tensors for the backward pass are written.
+// Sizes: UNITS, ROWS of weights per unit, CLUSTER_BLOCKS, THREADS, SHARED_FLOATS; those of
+// screening.cuh; PHI (equations.cuh); REFRESH: states in R gain relevance, too; HAS_BIAS,
+// HAS_LENGTHS: b and lengths are given; SAVE: the tensors for the backward pass are written.
 #include "equations.cuh"
 #include "screened_step.cuh"
 
-// products (T,B,ROWS*n); products0 (B,m,ROWS*n) = [V; W_a] values0 followed by keys0, null if the
-// carried memory is empty. Carried from launch to launch: u (B,(GATES+1)n) = [V; W_a] s_{t-1},
-// c_T (B,n), slots_T and relevance_T (B,m). The other names and shapes are those of the operator
-// attentive_forward.
-KERNEL screened_step_forward(const float* xp, const float* v, const float* b, const float* products,
+constexpr int WIDTH = SAVE ? SAVED_WIDTH : ROWS * n;
+
+// activations (T,B,WIDTH), the products from the host; products0 (B,m,ROWS*n) = [V; W_a] values0
+// followed by keys0, null if the carried memory is empty. Carried from launch to launch: u
+// (B,(GATES+1)n) = [V; W_a] s_{t-1}, c_T (B,n), slots_T and relevance_T (B,m). The other names and
+// shapes are those of the operator attentive_forward.
+KERNEL screened_step_forward(const float* xp, const float* v, const float* b,
                              const float* products0, const float* values0, const long long* clock0,
                              const long long* lengths, float* u, float* h, float* s, float* c_T,
                              long long* slots_T, float* relevance_T, float* activations, int* slots,
-                             float* attention, int n, int T, int B, int t, double decay) {
-    const int row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+                             float* attention, int T, int B, int t, double decay) {
+    const BlockPosition pos;
+    const int row = pos.row, lane = pos.lane, warp = pos.warp;
     const int steps = HAS_LENGTHS ? clamped_length(lengths[row], T) : T;
-    const StateRows rows{products, products0, h, values0, n, B, row};
+    const StateRows rows{activations, products0, h, values0, WIDTH, B, row};
+    const SlotPointers in_slot;
     float* sums = shared_memory() + SharedLayout::sums;
     float* weights = shared_memory() + SharedLayout::weights;
-    float* states = shared_memory() + SharedLayout::states;
     u += (long long)row * (GATES + 1) * n;
     const long long now = (long long)t * B + row;  // step t of this sequence, in (T,B)
     const long long next = now + B;
@@ -34,49 +37,63 @@ KERNEL screened_step_forward(const float* xp, const float* v, const float* b, co
     const bool advances = t + 1 < steps;
 
     if (attends) {
-        // Screening, the same in every warp: h_t gets a slot.
+        // Screening, by the first warp: h_t gets a slot. An empty slot points to h_t, too.
         SlotTable table;
-        if (lane < SLOTS) {
-            table.state = (int)slots_T[row * SLOTS + lane];
-            table.relevance = relevance_T[row * SLOTS + lane];
+        if (warp == 0) {
+            if (lane < SLOTS) {
+                table.state = (int)slots_T[row * SLOTS + lane];
+                table.relevance = relevance_T[row * SLOTS + lane];
+            }
+            const long long clock = (clock0 ? clock0[row] : 0) + t;
+            if (BUFFER > 0) table.next_slot = floor_mod(clock, BUFFER > 0 ? BUFFER : 1);
+            int promoted;
+            table.admit(lane, SLOTS + t, (float)decay, promoted);
+            const int state = table.state >= 0 ? table.state : SLOTS + t;
+            in_slot.products[lane] = rows.products_of(state);
+            in_slot.values[lane] = rows.value_of(state);
         }
-        const long long clock = (clock0 ? clock0[row] : 0) + t;
-        if (BUFFER > 0) table.next_slot = floor_mod(clock, BUFFER > 0 ? BUFFER : 1);
-        int promoted;
-        table.admit(lane, SLOTS + t, (float)decay, promoted);
+        sync_cluster();  // before a block stores into another, that one must have begun
 
-        // Scores, summed over the units. The loads of all slots are under way at once.
-        int held[MOST_SLOTS];
-        float part[MOST_SLOTS] = {};
+        // Scores, summed over the units. A warp's sums of all slots are spread over its lanes.
+        using Keys = Batch<1>;
+        float kept[Keys::count + 1] = {};
+        int which = 0;
 #pragma unroll
-        for (int slot = 0; slot < SLOTS; ++slot) held[slot] = shuffle(table.state, slot);
-        for (int unit = threadIdx.x; unit < n; unit += THREADS) {
+        for (int i = 0; i < UNITS_PER_THREAD; ++i) {
+            const bool exists = pos.has_unit(i);
+            const int unit = exists ? pos.unit(i) : 0;
             const float query = prescale(u[QUERY * n + unit]);
+            const float v_unit = exists ? v[unit] : 0.f;
 #pragma unroll
-            for (int slot = 0; slot < SLOTS; ++slot) {
-                if (held[slot] < 0) continue;
-                const float key = rows.products_of(held[slot])[KEY * n + unit];
+            for (int batch = 0; batch < Keys::count; ++batch) {
+                float part[Keys::size][1];
+#pragma unroll
+                for (int k = 0; k < Keys::size; ++k)
+                    part[k][0] = in_slot.products[Keys::slot(batch, k)][KEY * n + unit];
                 // Less 1/2: sums of small numbers, and a constant that the softmax does not see.
-                part[slot] += v[unit] * (half_one_minus_tanh(query, prescale(key)) - .5f);
+#pragma unroll
+                for (int k = 0; k < Keys::size; ++k)
+                    part[k][0] = v_unit * (half_one_minus_tanh(query, prescale(part[k][0])) - .5f);
+                which = reduce_scatter<Keys::size, 16, 1, 1>(part, lane);
+                kept[batch] += part[0][0];
             }
         }
-        sum_over_warps(part, sums);
-        sync_block();
-        const bool filled = lane < SLOTS && table.state >= 0;
-        float logit = 0.f;
-        if (filled)
-            for (int w = 0; w < WARPS; ++w) logit -= 2.f * sums[w * 32 + lane];
+#pragma unroll
+        for (int batch = 0; batch < Keys::count; ++batch)
+            if (which < Keys::size && batch * Keys::size + which < SLOTS)
+                sums[warp * 32 + batch * Keys::size + which] = kept[batch];
+        const float logit = -2.f * sum_over_units(pos);
 
         // Softmax over the slots; relevance grows by the attention received.
-        const int largest = warp_max(sortable(filled ? logit : NEGATIVE_INFINITY));
-        const float exponential = filled ? expf(logit - from_sortable(largest)) : 0.f;
-        const float total = warp_sum(exponential);
-        const float alpha = total > 0.f ? exponential * reciprocal(total) : 0.f;
-        if (lane < BUFFER || REFRESH) table.relevance += alpha;
         if (warp == 0) {
+            const bool filled = lane < SLOTS && table.state >= 0;
+            const int largest = warp_max(sortable(filled ? logit : NEGATIVE_INFINITY));
+            const float exponential = filled ? expf(logit - from_sortable(largest)) : 0.f;
+            const float total = warp_sum(exponential);
+            const float alpha = total > 0.f ? exponential * reciprocal(total) : 0.f;
+            if (lane < BUFFER || REFRESH) table.relevance += alpha;
             weights[lane] = alpha;
-            states[lane] = bits_float(table.state);
-            if (lane < SLOTS) {
+            if (lane < SLOTS && pos.rank == 0) {
                 slots_T[row * SLOTS + lane] = table.state;
                 relevance_T[row * SLOTS + lane] = table.relevance;
                 if (SAVE) {
@@ -86,41 +103,59 @@ KERNEL screened_step_forward(const float* xp, const float* v, const float* b, co
             }
         }
         sync_block();
-    } else if (SAVE && t >= 0 && warp == 0 && lane < SLOTS) {
+    } else if (SAVE && t >= 0 && warp == 0 && lane < SLOTS && pos.rank == 0) {
         slots[now * SLOTS + lane] = -1;
         attention[now * SLOTS + lane] = 0.f;
     }
 
-    for (int unit = threadIdx.x; unit < n; unit += THREADS) {
+#pragma unroll
+    for (int i = 0; i < UNITS_PER_THREAD; ++i) {
+        if (!pos.has_unit(i)) continue;
+        const int unit = pos.unit(i);
+
+        // The context: the mixture of the values, and of their products with [V; W_a].
+        using Mixed = Batch<GATES + 2>;
+        float mixed[GATES + 1] = {}, value = 0.f;
+#pragma unroll
+        for (int batch = 0; batch < Mixed::count && attends; ++batch) {
+            float field[Mixed::size][GATES + 2];
+#pragma unroll
+            for (int k = 0; k < Mixed::size; ++k) {
+                const int slot = Mixed::slot(batch, k);
+                const float* products_i = in_slot.products[slot] + unit;
+                field[k][GATES + 1] = in_slot.values[slot][unit];
+#pragma unroll
+                for (int r = 0; r <= GATES; ++r) field[k][r] = products_i[r * n];
+            }
+#pragma unroll
+            for (int k = 0; k < Mixed::size && batch * Mixed::size + k < SLOTS; ++k) {
+                const float weight = weights[Mixed::slot(batch, k)];
+                value += weight * field[k][GATES + 1];
+#pragma unroll
+                for (int r = 0; r <= GATES; ++r) mixed[r] += weight * field[k][r];
+            }
+        }
+
         // s_t, and u = [V; W_a] s_t for the next step.
         float y[GATES + 1];
         if (attends) {
-            float mixed[GATES + 1] = {}, value = 0.f;
-#pragma unroll
-            for (int slot = 0; slot < SLOTS; ++slot) {
-                const int state = float_bits(states[slot]);
-                if (state < 0) continue;
-                const float* products_i = rows.products_of(state);
-                value += weights[slot] * rows.value_of(state)[unit];
-#pragma unroll
-                for (int r = 0; r <= GATES; ++r)
-                    mixed[r] += weights[slot] * products_i[r * n + unit];
-            }
             s[now * n + unit] = MIX * (h[now * n + unit] + value);
 #pragma unroll
             for (int r = 0; r <= GATES; ++r) {
-                y[r] = MIX * (products[now * ROWS * n + r * n + unit] + mixed[r]);
+                y[r] = MIX * (activations[now * WIDTH + r * n + unit] + mixed[r]);
                 u[r * n + unit] = y[r];
             }
+            if (SAVE) activations[now * WIDTH + SAVED_QUERY + unit] = y[QUERY];
         } else {
             if (t >= 0) s[now * n + unit] = 0.f;
+            if (t >= 0 && SAVE) activations[now * WIDTH + SAVED_QUERY + unit] = 0.f;
 #pragma unroll
             for (int r = 0; r <= GATES; ++r) y[r] = u[r * n + unit];
         }
 
         // The next step's cell; zeros past the sequence's length.
         if (t + 1 >= T) continue;
-        float* saved = activations + next * 5 * n + unit;
+        float* saved = activations + next * WIDTH + SAVED_GATES + unit;
         if (!advances) {
             h[next * n + unit] = 0.f;
             for (int r = 0; SAVE && GATES == 4 && r < 5; ++r) saved[r * n] = 0.f;
