@@ -298,3 +298,30 @@ def test_the_kernel_adds_the_biases_of_the_inputs(name, bias, monkeypatch):
     """torch's product with a bias takes the host three times as long as one without."""
     monkeypatch.setattr(kernels.Projection, "project", None)  # with the biases: nobody may call it
     assert_fused_equals_eager(calm(getattr(ms, name)(3, 20, bias=bias)), torch.randn(5, 2, 3))
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
+def test_the_kernel_gives_the_last_state(name, monkeypatch):
+    """It has memory of its own, and first and second derivatives as the last output has them."""
+    monkeypatch.setattr(_fused, "last_valid_state", None)  # which would copy it: nobody may call it
+    layer, x = getattr(ms, name)(3, 20), torch.randn(4, 2, 3, requires_grad=True)
+    weights = [x, *layer.parameters()]
+
+    def last(output, state):
+        return state[0] if isinstance(state, tuple) else state
+
+    output, state = layer(x)
+    h = last(output, state)
+    assert torch.equal(h[0], output[-1])
+    assert h.data_ptr() != output[-1].data_ptr()
+    alone = torch.autograd.grad(h.square().sum(), weights, retain_graph=True)
+    both = torch.autograd.grad(h.square().sum() + output.sin().sum(), weights)
+    first = torch.autograd.grad(last(*layer(x)).square().sum(), weights, create_graph=True)
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), weights)
+
+    output, _ = layer(x)
+    loss = output[-1].square().sum()
+    torch.testing.assert_close(alone, torch.autograd.grad(loss, weights, retain_graph=True))
+    torch.testing.assert_close(both, torch.autograd.grad(loss + output.sin().sum(), weights))
+    first = torch.autograd.grad(layer(x)[0][-1].square().sum(), weights, create_graph=True)
+    torch.testing.assert_close(second, torch.autograd.grad(sum(g.square().sum() for g in first), weights))

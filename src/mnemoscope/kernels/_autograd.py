@@ -166,18 +166,22 @@ class Derivative:
             projection = Projection(*inputs[:fields])
             rest = inputs[fields:]
             with below_autograd():
-                outputs = self.operator.project_and_run(projection, rest)
-            self.save(ctx, (None, *rest), outputs, projection)
-            return outputs
+                results, h_T = self.operator.project_and_run(projection, rest)
+            self.save(ctx, (None, *rest), results, projection)
+            ctx.set_materialize_grads(False)
+            return (*results, h_T) if len(self.operator.results) > 1 else (results, h_T)
 
         def backward(ctx: Any, *grads: Any) -> Any:
             tensors = ctx.saved_tensors
             projection = Projection(*tensors[:fields])
+            dh, *others, dh_T = *grads[: self._count], grads[-1]
             with without_autocast(projection.x):
+                if dh_T is not None:
+                    dh = _add_to_last_step(dh, dh_T, projection.x.shape[0])
                 xp = projection.project() if torch.is_grad_enabled() else None  # a first derivative does without it
                 needs = (True, *ctx.needs_input_grad[fields:])
                 run = SavedRun(self, (*ctx.constants, xp, *tensors[fields:]), needs)
-                dxp, *rest = self.backward(run, *grads[: self._count])
+                dxp, *rest = self.backward(run, dh, *others)
                 return (*_projection_gradients(projection, dxp, ctx.needs_input_grad), *rest)
 
         return self._make_function(forward, backward)
@@ -201,6 +205,13 @@ def rows(t: Tensor) -> Tensor:
     return t.reshape(-1, t.shape[-1])
 
 
+def _add_to_last_step(dh: Tensor | None, dh_T: Tensor, steps: int) -> Tensor:
+    """Return the gradient of h (T, B, n) with that of h_T (B, n) = h[-1]; None is zero."""
+    if dh is None:
+        return torch.cat([dh_T.new_zeros(steps - 1, *dh_T.shape), dh_T.unsqueeze(0)])
+    return torch.cat([dh[:-1], (dh[-1] + dh_T).unsqueeze(0)])
+
+
 def _projection_gradients(projection: Projection, dxp: Tensor | None, needs: Sequence[bool]) -> Gradients:
     """Return the gradients of a projection's fields from that of xp; `needs` says which are asked for."""
     if dxp is None:
@@ -214,7 +225,7 @@ def _projection_gradients(projection: Projection, dxp: Tensor | None, needs: Seq
         return dx, dU, None, None
     if needs_b_ih and needs_b_hh and b_hh is not None and b_hh.shape[0] == flat.shape[1]:
         # Two tensors by one operation: of one for both, autograd would make a copy.
-        db, db_hh = flat.expand(2, *flat.shape).sum(1)
+        db, db_hh = flat.expand(2, *flat.shape).sum(1).unbind(0)
         return dx, dU, db, db_hh
     db = flat.sum(0)
     db_hh = db if b_hh is None else db[: b_hh.shape[0]]

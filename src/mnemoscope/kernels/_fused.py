@@ -111,15 +111,16 @@ def rnn(
     b: Tensor | None,
     phi: str,
     lengths: Tensor | None,
-) -> Tensor:
-    """Return h (T, B, n), h_t = phi(xp_t + V h_{t-1})."""
+) -> tuple[Tensor, Tensor]:
+    """Return h (T, B, n), h_t = phi(xp_t + V h_{t-1}), and the last state (B, n)."""
+    before = h0
     xp, (x, *_) = _inputs(dtype, xp)
     h0 = _first_state(h0, x, V.shape[0], absent=_starts_from_zero(x))
     V, h0, b = contiguous(dtype, V, h0, b)
-    h = op.rnn_forward.of(xp, V, h0, b, phi, lengths)
+    h, h_T = op.rnn_forward.of(xp, V, h0, b, phi, lengths)
     if _state_gradients.is_recording(lengths):
         _state_gradients.record(h, (x, h), _state_gradients.through_matrix(V))
-    return h
+    return h, last_valid_state(h, before, lengths) if h_T is None else h_T
 
 
 def lstm(
@@ -129,16 +130,17 @@ def lstm(
     h0: Tensor | None,
     c0: Tensor | None,
     lengths: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Return h (T, B, n) and c_T (B, n)."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return h (T, B, n) and the last state, h_T and c_T (B, n)."""
+    before = h0
     xp, (x, *rest) = _inputs(dtype, xp)
     if h0 is None or c0 is None:  # both are given, or neither
         h0 = c0 = _first_state(None, x, V.shape[0] // 4, absent=_starts_from_zero(x))
     V, h0, c0 = contiguous(dtype, V, h0, c0)
-    run = op.lstm_forward.of(xp, V, h0, c0, lengths, needs_grad(x, *rest, V, h0, c0))
+    run, h_T = op.lstm_forward.of(xp, V, h0, c0, lengths, needs_grad(x, *rest, V, h0, c0))
     if _state_gradients.is_recording(lengths):
         _state_gradients.record(run.h, (x, run.h), _state_gradients.through_matrix(V))
-    return run.h, run.c_T
+    return run.h, last_valid_state(run.h, before, lengths) if h_T is None else h_T, run.c_T
 
 
 def rac(
@@ -170,15 +172,16 @@ def gru(
     b_hn: Tensor | None,
     h0: Tensor | None,
     lengths: Tensor | None,
-) -> Tensor:
-    """Return h (T, B, n); xp has b_ih and the part of b_hh that belongs to the gates r and z."""
+) -> tuple[Tensor, Tensor]:
+    """Return h (T, B, n) and the last state (B, n); xp has b_ih and the part of b_hh that belongs to r and z."""
+    before = h0
     xp, (x, *rest) = _inputs(dtype, xp)
     h0 = _first_state(h0, x, V.shape[1], absent=_starts_from_zero(x))
     V, b_hn, h0 = contiguous(dtype, V, b_hn, h0)
-    run = op.gru_forward.of(xp, V, b_hn, h0, lengths, needs_grad(x, *rest, V, b_hn, h0))
+    run, h_T = op.gru_forward.of(xp, V, b_hn, h0, lengths, needs_grad(x, *rest, V, b_hn, h0))
     if _state_gradients.is_recording(lengths):
         _state_gradients.record(run.h, (x, run.h), _state_gradients.through_gates(V, run.gates))
-    return run.h
+    return run.h, last_valid_state(run.h, before, lengths) if h_T is None else h_T
 
 
 class Attended(NamedTuple):
@@ -236,7 +239,7 @@ def attentive(
         memory = _contiguous_memory(dtype, carried[1])
     save = needs_grad(x, *rest, *weights, *state, memory.values0, memory.keys0)
     forward = op.attentive_forward if compiled else op.portable_forward
-    run = forward.of(xp, weights, state, memory, options, lengths, save)
+    run, _ = forward.of(xp, weights, state, memory, options, lengths, save)
     if _state_gradients.is_recording(lengths):
         backward = op.attentive_backward if compiled else op.portable_backward
         total_gradient = _state_gradients.through_attention(backward, weights, state, memory, options, run)

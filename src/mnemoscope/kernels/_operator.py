@@ -77,6 +77,16 @@ class Projection(NamedTuple):
         return F.linear(self.x, self.U, bias).contiguous()
 
 
+class ProjectedRun(NamedTuple):
+    """The results of an operator that projected its inputs, and h_T (B, n) after the last step if its backend gives it.
+
+    h_T has memory of its own. A copy of h[-1] would be one more launch, and two more functions of autograd.
+    """
+
+    results: Any
+    h_T: Tensor | None
+
+
 class Operator(Generic[Parameters, Result]):
     """An operator `mnemoscope::<name>`, called with its parameters by position or by keyword.
 
@@ -92,7 +102,8 @@ class Operator(Generic[Parameters, Result]):
         backends: the function of each backend, by the device's type.
         differentiable: from the arguments in the schema's order to the outputs, with a graph; None without a derivative
             (`_autograd.py`).
-        projecting: the same from the fields of a `Projection` and the arguments behind xp.
+        projecting: the same from the fields of a `Projection` and the arguments behind xp; the last output is h_T, or
+            None (`ProjectedRun`).
     """
 
     def __init__(self, allocate: Callable[Parameters, Result]) -> None:
@@ -157,17 +168,20 @@ class Operator(Generic[Parameters, Result]):
                 return self.run_backend(*flat)
         return self.result(*outputs) if self._several else outputs
 
-    def of(self, xp: Tensor | Projection, *rest: Any) -> Result:
-        """Call the operator with xp, its first argument, given or still to be projected."""
+    def of(self, xp: Tensor | Projection, *rest: Any) -> tuple[Result, Tensor | None]:
+        """Call the operator with xp, its first argument, given or still to be projected.
+
+        Returns its result, and the last state if a backend gives it (`ProjectedRun`).
+        """
         call: Callable[..., Result] = self
         if not isinstance(xp, Projection):
-            return call(xp, *rest)
+            return call(xp, *rest), None
         flat = self.flatten(xp.x, *rest)
         if torch.compiler.is_compiling() or not self._needs_no_dispatcher((*flat, *xp[1:])):
-            return call(xp.project(), *rest)
+            return call(xp.project(), *rest), None
         if self.projecting is not None and torch.is_grad_enabled() and any_requires_grad(*xp, *flat):
-            outputs = self.projecting(*xp, *flat[1:])
-            return self.result(*outputs) if self._several else outputs
+            *outputs, h_T = self.projecting(*xp, *flat[1:])
+            return (self.result(*outputs) if self._several else outputs[0]), h_T
         with below_autograd():
             return self.project_and_run(xp, flat[1:])
 
@@ -176,11 +190,12 @@ class Operator(Generic[Parameters, Result]):
         backend = self.backends["cuda" if flat[self._placed].is_cuda else "cpu"]
         return backend(*self.unflatten(flat))
 
-    def project_and_run(self, projection: Projection, rest: Sequence[Any]) -> Result:
+    def project_and_run(self, projection: Projection, rest: Sequence[Any]) -> ProjectedRun:
         """Run the backend with a projection in place of xp, and the arguments behind it."""
         backend = self.backends["cuda" if projection.x.is_cuda else "cpu"]
         xp = projection if backend in self._projecting_backends else projection.project()
-        return backend(*self.unflatten((xp, *rest)))
+        found = backend(*self.unflatten((xp, *rest)))
+        return found if isinstance(found, ProjectedRun) else ProjectedRun(found, None)
 
     def _needs_no_dispatcher(self, flat: Sequence[Any]) -> bool:
         """True if torch's dispatcher would only choose the backend; see `dispatches_plainly` for what else it does.
@@ -230,7 +245,7 @@ class Operator(Generic[Parameters, Result]):
     ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
         """Register a backend's function, of this operator's parameters: `@lstm_forward.implement("cpu")`.
 
-        One that `projects` also takes a `Projection` in place of xp.
+        One that `projects` also takes a `Projection` in place of xp. It may then return a `ProjectedRun`.
         """
 
         def register(function: Callable[..., Result]) -> Callable[..., Result]:

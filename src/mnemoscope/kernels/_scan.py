@@ -12,15 +12,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope.kernels import _state_gradients
-from mnemoscope.kernels._fused import rnn
+from mnemoscope.kernels._fused import last_valid_state, rnn
 from mnemoscope.kernels._operators import rnn_forward
 
 SHORTEST_CHUNK = 16  # steps that a chunk must have to be worth its two runs
 FEWEST_CHUNKS = 4  # two chunks make as many steps as none, after one another; three hardly fewer
 
 
-def linear(dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """Return h (T, B, n); xp (T, B, n), V (n, n), h0 (B, n), None for zeros."""
+def linear(
+    dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor | None, lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return h (T, B, n) and the last state (B, n); xp (T, B, n), V (n, n), h0 (B, n), None for zeros."""
     h0 = xp.new_zeros(xp.shape[1:]) if h0 is None else h0
     xp, V, h0 = (t.to(dtype) for t in (xp, V, h0))
     chunks = _number_of_chunks(xp) if lengths is None else 1
@@ -32,7 +34,7 @@ def linear(dtype: torch.dtype, xp: Tensor, V: Tensor, h0: Tensor | None, lengths
     h = _by_chunks(xp, V.contiguous(), h0, power, chunks)
     if _state_gradients.is_recording():
         _state_gradients.record(h, (xp,), lambda dxp: dxp)  # what is added to a linear state is a part of it
-    return h
+    return h, last_valid_state(h, h0, None)
 
 
 def _number_of_chunks(xp: Tensor) -> int:

@@ -147,14 +147,12 @@ class RNN(Gated, TorchInterface):
     ) -> tuple[Tensor, State]:
         phi = choice.options
         if phi == "identity":
-            h = kernels.linear(choice.dtype, self.project(w, x), w.weight_hh, state, lengths)
-        elif phi == "modrelu":
+            return kernels.linear(choice.dtype, self.project(w, x), w.weight_hh, state, lengths)
+        if phi == "modrelu":
             u = self.projection(w, x, lengths)
-            h = kernels.rnn(choice.dtype, u, w.weight_hh, state, w.bias_modrelu, phi, lengths)
-        else:
-            u, V = self.kernel_inputs(w, x, lengths)
-            h = kernels.rnn(choice.dtype, u, V, state, None, phi, lengths)
-        return h, kernels.last_valid_state(h, state, lengths)
+            return kernels.rnn(choice.dtype, u, w.weight_hh, state, w.bias_modrelu, phi, lengths)
+        u, V = self.kernel_inputs(w, x, lengths)
+        return kernels.rnn(choice.dtype, u, V, state, None, phi, lengths)
 
     def cudnn_cell(self) -> str | None:
         phi = self.kernel_nonlinearity()
@@ -262,8 +260,8 @@ class LSTM(Gated, TorchInterface):
     ) -> tuple[Tensor, State]:
         h0, c0 = (None, None) if state is None else state
         u, V = self.kernel_inputs(w, x, lengths)
-        h, c = kernels.lstm(choice.dtype, u, V, h0, c0, lengths)
-        return h, (kernels.last_valid_state(h, h0, lengths), c)
+        h, h_T, c_T = kernels.lstm(choice.dtype, u, V, h0, c0, lengths)
+        return h, (h_T, c_T)
 
 
 class GRU(Gated, TorchInterface):
@@ -306,8 +304,7 @@ class GRU(Gated, TorchInterface):
         else:
             bias = None if b_ih is None or b_gates is None else b_ih + F.pad(b_gates, (0, n))
             u = project_sequence(x, w.weight_ih, bias)
-        h = kernels.gru(choice.dtype, u, w.weight_hh, b_hn, state, lengths)
-        return h, kernels.last_valid_state(h, state, lengths)
+        return kernels.gru(choice.dtype, u, w.weight_hh, b_hn, state, lengths)
 
 
 def identity(z: Tensor) -> Tensor:

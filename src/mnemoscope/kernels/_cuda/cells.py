@@ -12,7 +12,7 @@ from torch import Tensor
 from mnemoscope.kernels._cuda import compiler, layout
 from mnemoscope.kernels._cuda.arguments import PHI, as_float32, group_as_float32, group_to_dtype, to_device
 from mnemoscope.kernels._cuda.layout import Tile
-from mnemoscope.kernels._operator import CUDA_CELLS, CudaCell, Operator, Projection
+from mnemoscope.kernels._operator import CUDA_CELLS, CudaCell, Operator, ProjectedRun, Projection
 
 
 def supports(cell: CudaCell, n: int, device: torch.device) -> bool:
@@ -39,11 +39,12 @@ def run_forward(
     lengths: Tensor | None,
     save: bool = False,
     h: Tensor,
+    h_T: Tensor | None = None,
     c_T: Tensor | None = None,
     cells: Tensor | None = None,
     saved: Tensor | None = None,
 ) -> None:
-    """Fill h, and c_T, cells and saved if the cell has them; all tensors float32.
+    """Fill h, h_T if it is given, and c_T, cells and saved if the cell has them; all tensors float32.
 
     b_ih and b_hh are the biases of the inputs' projection, if xp is without them; b_hh may be of the first rows alone.
     """
@@ -73,6 +74,7 @@ def run_forward(
             "b_hh": b_hh,
             "lengths": to_device(lengths, h.device),
             "h": h,
+            "h_T": h_T,
             "c_T": c_T,
             "cells": cells,
             "saved": saved,
@@ -150,22 +152,30 @@ Launch = Callable[..., None]
 def _loop(cell: CudaCell, operator: Operator[Any, Any], launch: Launch) -> Callable[..., Any]:
     """Return an operator's function on CUDA: `run_forward` or `run_backward` with its arguments and results by name."""
     names = [cell.names.get(name, name) for name in (*operator.arguments, *operator.results)]
-    dtype_of = names.index("V")
+    dtype_of, lengths_of = names.index("V"), names.index("lengths")
     single = len(operator.results) == 1
 
-    def run(first: Tensor | Projection | None, *rest: Any) -> Any:
-        arguments, biases = (first, *rest), {}
-        if isinstance(first, Projection):
-            arguments = (first.product(), *rest)
-            biases = {"b_ih": as_float32(first.b_ih), "b_hh": as_float32(first.b_hh)}
+    def run(*arguments: Any, **more: Tensor | None) -> Any:
+        if isinstance(arguments[0], Projection):
+            return project_and_run(*arguments)
         dtype = arguments[dtype_of].dtype
         arguments = group_as_float32(arguments, dtype)
         results = operator.allocate(*arguments)
         named = dict(zip(names, (*arguments, results) if single else (*arguments, *results), strict=True))
-        launch(cell, **{"phi": cell.phi, **biases, **named})
+        launch(cell, **{"phi": cell.phi, **more, **named})
         if dtype is torch.float32:
             return results
         return results.to(dtype) if single else group_to_dtype(results, dtype)
+
+    def project_and_run(projection: Projection, *rest: Any) -> ProjectedRun:
+        xp = projection.product()
+        steps, batch, width = xp.shape
+        h_T = None
+        if steps > 1 and rest[lengths_of - 1] is None:  # one step's state is its output, and padded rows end elsewhere
+            h_T = xp.new_empty(batch, width // cell.rows, dtype=torch.float32)
+        biases = as_float32(projection.b_ih), as_float32(projection.b_hh)
+        results = run(xp, *rest, b_ih=biases[0], b_hh=biases[1], h_T=h_T)
+        return ProjectedRun(results, None if h_T is None else h_T.to(xp.dtype))
 
     return run
 

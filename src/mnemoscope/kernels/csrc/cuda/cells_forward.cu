@@ -12,11 +12,11 @@ struct SharedLayout {  // offsets in floats
 CHECK_SHARED_MEMORY(SharedLayout);
 
 // xp (T,B,ROWS*n), V (ROWS*n,n), h0, c0 (B,n), b (n), b_ih (ROWS*n), b_hh (b_hh_size), lengths (B)
-// -> h (T,B,n), c_T (B,n), cells (T,B,n), saved (T,B,SAVED*n).
+// -> h (T,B,n), h_T (B,n) unless it is null, c_T (B,n), cells (T,B,n), saved (T,B,SAVED*n).
 KERNEL cells_forward(const float* xp, const float* V, const float* h0, const float* c0,
                      const float* b, const float* b_ih, const float* b_hh, const long long* lengths,
-                     float* h, float* c_T, float* cells, float* saved, int n, int T, int B,
-                     int b_hh_size) {
+                     float* h, float* h_T, float* c_T, float* cells, float* saved, int n, int T,
+                     int B, int b_hh_size) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit;
     const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
@@ -81,7 +81,8 @@ KERNEL cells_forward(const float* xp, const float* V, const float* h0, const flo
         }
     }
 
-    // The final cell state; zeros past the sequence's length.
+    // The final state; zeros past the sequence's length.
+    if (h_T && writes) h_T[first] = h_t;
     if (Cell::HAS_CELL_STATE && writes) c_T[first] = c_t;
     for (int t = steps; t < T; ++t, offset += step_stride)
         if (writes) {
