@@ -36,8 +36,9 @@ class SavedRun:
         self.derivative = derivative
         self._needs_input_grad = needs_input_grad
         self._flat = derivative.pick_arguments(saved)
-        self.arguments = derivative.Arguments(*derivative.operator.unflatten(self._flat))
-        self.results = derivative.Results(*saved[len(self._flat) :])
+        new = tuple.__new__  # a NamedTuple's own constructor takes three times as long
+        self.arguments = new(derivative.Arguments, derivative.operator.unflatten(self._flat))
+        self.results = new(derivative.Results, saved[len(self._flat) :])
 
     def needs(self, argument: str) -> bool:
         """True if the gradient of this argument, of a group or not, is asked for."""
