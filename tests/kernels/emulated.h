@@ -188,3 +188,11 @@ inline void prefetch(const float*) {}
 inline void store_in_block(float* address, int rank, float x) {
     (&emulated::blocks[rank].memory[0].x)[address - shared_memory()] = x;
 }
+inline void store_in_block(float* address, int rank, float4 x) {
+    if ((address - shared_memory()) % 4) {
+        std::fprintf(stderr, "four numbers at an address that is no multiple of 16 bytes\n");
+        std::abort();
+    }
+    store_in_block(address, rank, x.x), store_in_block(address + 1, rank, x.y);
+    store_in_block(address + 2, rank, x.z), store_in_block(address + 3, rank, x.w);
+}

@@ -128,6 +128,77 @@ def test_an_odd_number_of_slots_per_lane(emulated):
     check(ms.RelRNN(3, 20, buffer=10, relevant=10), emulated, "screened", T=25, B=1)
 
 
+@pytest.fixture
+def one_multiprocessor(monkeypatch):
+    """A device so small that sequences share a cluster."""
+    limits = EMULATED._replace(multiprocessors=1)
+    monkeypatch.setattr(layout, "limits", lambda device: limits)
+
+
+@pytest.mark.parametrize(
+    ("layer", "n", "sequences", "options"),
+    [
+        (ms.RelRNN, 20, 4, {"buffer": 3, "relevant": 2}),
+        (ms.RelRNN, 100, 2, {"buffer": 0, "relevant": 3, "mix": "mean"}),
+        (ms.RelRNN, 20, 4, {"buffer": 3, "relevant": 0, "nonlinearity": "modrelu"}),
+        (ms.RelLSTM, 100, 4, {"buffer": 2, "relevant": 3, "refresh": True}),
+    ],
+)
+def test_sequences_that_share_a_cluster(emulated, one_multiprocessor, layer, n, sequences, options):
+    layer = layer(3, n, **options)
+    B = 2 * sequences + 1  # the last cluster is not full
+    check(layer, emulated, "screened_batch", T=7, B=B)
+
+
+@pytest.mark.parametrize("layer", [ms.RelRNN, ms.RelLSTM])
+def test_sequences_of_several_lengths_share_a_cluster(emulated, one_multiprocessor, layer):
+    packed = Packed(calm(layer(3, 20, buffer=2, relevant=2)), torch.tensor([1, 5, 3, 4, 2]))
+    assert_fused_equals_eager(packed, torch.randn(6, 5, 3))
+    assert set(emulated) == {"screened_batch_forward", "screened_batch_backward"}
+
+
+@pytest.mark.parametrize("layer", [ms.RelRNN, ms.RelLSTM])
+def test_sequences_that_share_a_cluster_go_on_from_a_state(emulated, one_multiprocessor, layer):
+    layer = layer(3, 20, buffer=3, relevant=3)
+    state = ms.detach(layer(2 * torch.randn(5, 5, 3))[1])
+    emulated.clear()
+    check(layer, emulated, "screened_batch", T=6, B=5, state=state)
+
+
+def test_fewer_sequences_share_a_cluster_where_shared_memory_is_short(emulated, monkeypatch):
+    limits = EMULATED._replace(multiprocessors=1, shared_floats=12_500)
+    monkeypatch.setattr(layout, "limits", lambda device: limits)
+    layer = ms.RelRNN(3, 20, buffer=5, relevant=4)
+    tile = layout.require_tile(3, 20, torch.device("cpu"))
+    chosen = [
+        screened._batch_tile(tile, 5, 9, floats, limits).sequences
+        for floats in (screened.batch_forward_floats, screened._BACKWARD_FLOATS[True])
+    ]
+    assert chosen == [4, 2]  # of the four lanes of a unit, two have the same sequence
+    check(layer, emulated, "screened_batch", T=6, B=5)
+
+
+def test_sequences_share_a_cluster_of_many_blocks(emulated, monkeypatch):
+    limits = EMULATED._replace(clusters=(8,), multiprocessors=1)
+    monkeypatch.setattr(layout, "limits", lambda device: limits)
+    check(ms.RelRNN(3, 200, buffer=1, relevant=1), emulated, "screened_batch", T=2, B=8)
+
+
+def test_sequences_share_a_cluster_where_that_is_faster():
+    h200 = layout.Limits(clusters=(1, 2, 4, 8, 16), multiprocessors=132, shared_floats=227 * 256)
+
+    def sequences(lstm, n, batch):
+        tile = layout._tile(screened.rows_per_unit(lstm), n, h200.clusters)
+        chosen = screened._batch_tile(tile, batch, 20, screened.batch_forward_floats, h200)
+        return 1 if chosen is None else chosen.sequences
+
+    # The fastest of what was measured, by batch: 7 clusters of 16 blocks run at once, and 28 of 4.
+    assert [sequences(False, 512, batch) for batch in (7, 8, 16, 32, 64)] == [1, 2, 4, 8, 4]
+    assert [sequences(False, 256, batch) for batch in (28, 32, 64, 128, 256)] == [1, 2, 4, 4, 4]
+    assert [sequences(False, 128, batch) for batch in (128, 160, 512)] == [1, 2, 2]
+    assert [sequences(True, 256, batch) for batch in (14, 16, 64)] == [1, 2, 8]
+
+
 def test_screened_lstm_over_a_cluster(emulated):
     check(ms.RelLSTM(3, 65, buffer=3, relevant=2), emulated, "screened", T=7, B=1)
 

@@ -110,6 +110,19 @@ def test_layers_wider_than_a_cluster(launched, name, n, B):
     check(layer, launched, 14, B, state, tolerance=tolerance)
 
 
+@pytest.mark.parametrize(
+    ("name", "n", "B"), [("RelRNN", 512, 70), ("RelRNN", 200, 140), ("RelRNN", 128, 530), ("RelLSTM", 200, 130)]
+)
+def test_batches_whose_sequences_share_a_cluster(launched, name, n, B):
+    layer = calm(LAYERS[name](5, n, device=DEVICE))
+    assert_fused_equals_eager(layer, torch.randn(17, B, 5, device=DEVICE))
+    assert set(launched) == {"screened_batch_forward", "screened_batch_backward"}
+    state = ms.detach(layer(torch.randn(13, B, 5, device=DEVICE))[1])
+    assert_fused_equals_eager(layer, torch.randn(9, B, 5, device=DEVICE), state)
+    lengths = torch.randint(1, 10, (B,), generator=torch.Generator().manual_seed(0))
+    assert_fused_equals_eager(Packed(layer, lengths), torch.randn(9, B, 5, device=DEVICE))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_random_widths_of_screening(launched, seed):
     dice = random.Random(seed)

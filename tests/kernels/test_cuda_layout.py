@@ -72,14 +72,15 @@ def test_slots_fit_shared_memory(on, lstm, n):
 
 def test_few_sequences_are_spread_over_more_blocks(on):
     on(HOPPER)
-    blocks = {1: 4, 16: 4, 29: 4, 32: 2, 64: 2, 66: 2, 67: 1, 128: 1, 500: 1}  # 16, 32, 64, 128: the fastest, measured
+    # At 16, 32, 64 and 128 the fastest, measured.
+    blocks = {1: 4, 16: 4, 28: 4, 29: 2, 32: 2, 64: 2, 66: 2, 67: 1, 128: 1, 500: 1}
     for batch, expected in blocks.items():
         assert full_attention.choose_clusters(False, 128, batch, DEVICE).cluster_blocks == expected
 
 
 def test_the_units_of_few_wide_sequences_are_spread_over_more_blocks(on):
     on(HOPPER)
-    blocks = {1: 8, 10: 8, 11: 4, 29: 4, 30: 2, 66: 2, 67: 1, 500: 1}
+    blocks = {1: 8, 14: 8, 15: 4, 28: 4, 29: 2, 66: 2, 67: 1, 500: 1}
     for batch, expected in blocks.items():
         assert screened_steps.choose_layout(1024, batch, DEVICE).cluster_blocks == expected
     assert screened_steps.choose_layout(513, 1, DEVICE).cluster_blocks == 4

@@ -93,6 +93,8 @@ RUNS = {
     "steps-rnn-513": (run_attention, ("rnn", 513, 2, 10, 10, True)),
     "steps-lstm-1024": (run_attention, ("lstm", 1024, 128, 5, 2, False)),
     "steps-lstm-2048": (run_attention, ("lstm", 2048, 1, 10, 22, True)),
+    "screened-rnn-512, shared clusters": (run_attention, ("rnn", 512, 64, 10, 5, True)),
+    "screened-lstm-200, shared clusters": (run_attention, ("lstm", 200, 64, 8, 3, False)),
     "full-rnn-100": (run_attention, ("rnn", 100, 2)),
     "full-lstm-128": (run_attention, ("lstm", 128, 60)),
     "full-rnn-500": (run_attention, ("rnn", 500, 200)),

@@ -48,16 +48,16 @@ def attentive_forward(
 
 
 def _runs_by_cluster(shape: tuple[int, int, int], options: op.AttentionOptions, device: torch.device) -> bool:
-    """True if screened attention over states of shape (T, B, n) runs by one cluster a sequence, False if step by step.
+    """True if screened attention over states of shape (T, B, n) runs by clusters, False if step by step.
 
-    Wide layers in large batches wait for each other. The limits were measured on an H200, where the host takes longer
-    for the launches of narrow steps than the device.
+    Clusters of wide layers in large batches wait for each other. Step by step, the host's launches take 80 to 130 us a
+    step of both passes: by the times of clusters' steps on an H200, these take longer from the batches below.
     """
     if options.buffer < 0:
         return False
     _, B, n = shape
     lstm = options.cell == "lstm"
-    waits = n > 128 and B > 150 if lstm else n > 256 and B > 80
+    waits = n > 128 and B > 384 if lstm else n > 256 and B > 256
     return not waits and screened.supports(lstm, n, options.buffer + options.relevant, device)
 
 

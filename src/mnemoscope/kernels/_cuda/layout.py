@@ -13,8 +13,7 @@ import torch
 _WARPS = 8
 _WEIGHTS_PER_THREAD = 192  # that fit its registers beside its other variables
 _CLUSTERS = {8: (1,), 9: (1, 2, 4, 8, 16), 10: (1, 2, 4, 8, 16)}  # cluster sizes, by compute capability
-
-_PARTS = 8  # at most, of a device with clusters (graphics processing clusters)
+_PART = 18  # multiprocessors that a cluster may spread over (a graphics processing cluster)
 
 
 class Limits(NamedTuple):
@@ -25,15 +24,15 @@ class Limits(NamedTuple):
     shared_floats: int
 
     def clusters_at_once(self, blocks: int) -> int:
-        """Return how many clusters of so many blocks surely run at once, one block on each multiprocessor.
+        """Return how many clusters of so many blocks run at once, one block on each multiprocessor.
 
-        A cluster stays within one of the device's parts, which have even numbers of multiprocessors that no cluster
-        size need divide: with more than two blocks, each part may leave some idle. An H200 runs 64 clusters of 2 at
-        once, but not 32 of 4: those took two rounds (MemRNN, 128 units, 2020 steps, batch 32: 108 ms; 86 ms with 2
-        blocks).
+        A cluster stays within one of the device's parts. An H200, of 132 multiprocessors, was seen to run at least 64
+        clusters of 2 blocks at once, 28 of 4, 14 of 8 and 7 of 16: as many as fit 7 parts of 18.
         """
-        idle = _PARTS * max(0, blocks - 2)
-        return (self.multiprocessors - idle) // blocks
+        most = self.multiprocessors // blocks
+        if blocks > 2:
+            most = min(most, max(1, self.multiprocessors // _PART) * (_PART // blocks))
+        return max(1, most)
 
 
 @cache
@@ -88,6 +87,39 @@ class Tile(NamedTuple):
             "UNITS_PER_LANE": self.units_per_lane,
             "ROWS": self.rows,
         }
+
+
+class BatchTile(NamedTuple):
+    """Several sequences over a cluster of blocks; the names are those of batch.cuh."""
+
+    tile: Tile
+    sequences: int
+
+    @property
+    def lanes_per_pair(self) -> int:
+        return self.tile.lanes_per_unit // self.sequences
+
+    def _padded_slots(self, slots: int) -> int:
+        return -(-slots // self.lanes_per_pair) * self.lanes_per_pair
+
+    def sum_row(self, slots: int) -> int:
+        """Return the shared memory for one number per slot and sequence."""
+        return self.sequences * (-(-self._padded_slots(slots) // 4) * 4)
+
+    def unit_sum_floats(self, slots: int) -> int:
+        """Return the shared memory for a sum over all units."""
+        return (_WARPS + self.tile.cluster_blocks) * self.sum_row(slots)
+
+    def slot_floats(self, fields: int, slots: int) -> int:
+        """Return the shared memory for `fields` numbers per unit and sequence in each of `slots` slots."""
+        slot_stride = self.tile.units_per_block * self.sequences + 32 // self.lanes_per_pair
+        return fields * self._padded_slots(slots) * slot_stride
+
+    def clusters(self, batch: int) -> int:
+        return -(-batch // self.sequences)
+
+    def defines(self) -> dict[str, int | str]:
+        return {**self.tile.defines(), "SEQUENCES": self.sequences}
 
 
 @cache

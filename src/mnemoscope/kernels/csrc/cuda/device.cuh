@@ -69,9 +69,20 @@ DEVICE void store_in_block(float* address, int rank, float x) {
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(x) : "memory");
 }
+// The same for four numbers; the address is a multiple of 16 bytes.
+DEVICE void store_in_block(float* address, int rank, float4 x) {
+    unsigned local = static_cast<unsigned>(__cvta_generic_to_shared(address)), remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(remote), "f"(x.x),
+                 "f"(x.y), "f"(x.z), "f"(x.w)
+                 : "memory");
+}
 #else
 DEVICE void sync_cluster() { __syncthreads(); }
 DEVICE void store_in_block(float* address, int, float x) { *address = x; }
+DEVICE void store_in_block(float* address, int, float4 x) {
+    *reinterpret_cast<float4*>(address) = x;
+}
 #endif
 #endif
 

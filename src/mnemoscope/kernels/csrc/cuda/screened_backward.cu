@@ -25,27 +25,6 @@ struct SharedLayout {  // offsets in floats
 };
 CHECK_SHARED_MEMORY(SharedLayout);
 
-// What changed in the slots between steps t - 1 and t, to be undone: at most one state moved, and
-// at most one left the memory.
-struct SlotChange {
-    int moved_to = -1, moved_from = -1;  // the state now in slot `moved_to` was in `moved_from`
-    int evicted_from = -1, evicted = -1;  // and the state `evicted` was in slot `evicted_from`
-
-    // newest_slot: the slot of step t's state, -1 if it has none: then nothing changed. after,
-    // before: the state in the lane's slot at steps t and t - 1.
-    DEVICE void find(int lane, int newest_slot, int after, int before) {
-        // The state that the newest one replaced moved to R, replacing another one, or left.
-        const bool in_slot = lane < SLOTS;
-        const int replaced = newest_slot >= 0 ? shuffle(before, newest_slot) : -1;
-        const int now = first_bit(warp_ballot(in_slot && replaced >= 0 && after == replaced));
-        moved_to = now;
-        moved_from = now >= 0 ? newest_slot : -1;
-        evicted_from = now >= 0 ? now : newest_slot;
-        evicted = evicted_from >= 0 ? shuffle(before, evicted_from) : -1;
-        if (evicted < 0) evicted_from = -1;
-    }
-};
-
 // From the host: projected (T,B,ROWS*n) = [V; W_a; U_a] h, queries (T-1,B,n) = W_a s_t, query0
 // (B,n) = W_a s0, and projected0 (B,m0,ROWS*n) = [V; W_a] values0 followed by keys0. gathered0
 // (B,m0,FIELDS*n) are the gradients of projected0 (and of values0); dv_rows (B,n). The other names

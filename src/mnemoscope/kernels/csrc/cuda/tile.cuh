@@ -4,7 +4,7 @@
 // ROWS rows of weights over PADDED_N inputs; a lane holds UNITS_PER_LANE units x ROWS rows x 16
 // columns. The LANES_PER_ROW lanes that share rows sum their parts by reduce_scatter: each exchange
 // halves the units that a lane works on, until every lane has one unit and LANES_PER_UNIT
-// neighbouring lanes have the same one. These lanes then share the work on it.
+// neighboring lanes have the same one. These lanes then share the work on it.
 //
 // Sizes that the host passes (layout.Tile.defines, compiler.launch):
 //   PADDED_N        the hidden size n rounded up to 64, 128, 256 or 512; weights beyond n are zero
@@ -96,8 +96,8 @@ struct WeightRows {
     }
 };
 
-// y = sum_{r, k} W[r, k, unit] x[r, k], the transposed product; x (ROWS, PADDED_N) in shared
-// memory.
+// y = sum_{r, k} W[r, k, unit] x[r, k], the transposed product; x in shared memory, (ROWS,
+// PADDED_N) with `stride` numbers from row to row.
 struct WeightColumns {
     float w[UNITS_PER_LANE][ROWS][16];
 
@@ -114,7 +114,7 @@ struct WeightColumns {
             }
     }
 
-    DEVICE float times(const ThreadPosition& pos, const float* x) const {
+    DEVICE float times(const ThreadPosition& pos, const float* x, int stride = PADDED_N) const {
         // Four sums per unit keep the chains of dependent additions short.
         float quarter[UNITS_PER_LANE][4] = {};
 #pragma unroll
@@ -122,7 +122,7 @@ struct WeightColumns {
 #pragma unroll
             for (int m = 0; m < 4; ++m) {
                 const float4 part = reinterpret_cast<const float4*>(
-                    x + r * PADDED_N)[pos.row_lane + LANES_PER_ROW * m];
+                    x + r * stride)[pos.row_lane + LANES_PER_ROW * m];
 #pragma unroll
                 for (int j = 0; j < UNITS_PER_LANE; ++j) {
                     quarter[j][0] += w[j][r][4 * m] * part.x;
