@@ -10,6 +10,7 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -87,14 +88,16 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def _frames(values: Iterable[str]) -> str:
-    """Thousands of frames, one number for each seed; those that did not get there are counted."""
-    values = list(values)
-    reached = [f"{float(value) / 1000:,.0f}" for value in values if not value.startswith("not")]
-    failed = [value for value in values if value.startswith("not")]
-    if failed:
-        spent = int(re.sub(r"\D", "", failed[0])) / 1000
-        reached.append(f"not in {spent:,.0f}{f' ({len(failed)} seeds)' if len(failed) > 1 else ''}")
-    return ", ".join(reached)
+    """Thousands of frames, one number for each seed; those in a row that did not get there are counted."""
+    words = []
+    for failed, group in groupby(values, lambda value: value.startswith("not")):
+        if failed:
+            notes = list(group)
+            spent = int(re.sub(r"\D", "", notes[0])) / 1000
+            words.append(f"not in {spent:,.0f}{f' ({len(notes)} seeds)' if len(notes) > 1 else ''}")
+        else:
+            words += [f"{float(value) / 1000:,.0f}" for value in group]
+    return ", ".join(words)
 
 
 TABLES = {"kerg/table4": table4, "kerg/table4-memory": table4_memory, "kerg/tmaze": tmaze}
