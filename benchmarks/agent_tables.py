@@ -46,7 +46,7 @@ def table4() -> list[list[str]]:
     """Mean returns and their spread over seeds, the paper's beside, and whether memory made a difference."""
     record = Record("kerg/table4")
     agents = [agent for agent in AGENTS if any(column == agent for _, column in record.cells)]
-    lines = [["", *agents, "paper: MemLSTM", "RelLSTM", "RelLSTM against memoryless"]]
+    lines = [["", *agents, "paper: MemLSTM", "paper: RelLSTM", "RelLSTM against memoryless"]]
     for row in record.rows[:12]:
         cells = [_mean(record.numbers(row, agent)) for agent in agents]
         paper = [f"{record.published[row, agent]:.2f}" for agent in AGENTS[-2:]]

@@ -48,6 +48,7 @@ def test_charts_mark_the_level_that_was_asked_for(scope, figure):
     series = {"input_gradient": np.array([2.0, 4.0]), "output_error": np.array([1.0, 0.1]), "window": np.array([1, 2])}
     chart = next(iter(charts(scope, series, {figure: 0.05}).values()))
     assert [(at, text[:4]) for _, at, text in described(chart.markers)] == [(0.05, "5 %:")]
+    assert [marker.left for marker in chart.markers] == [scope == "truncation"]  # away from where the curves are low
 
 
 def test_horizon_band_holds_the_middle_half():

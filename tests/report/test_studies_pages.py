@@ -163,6 +163,14 @@ def index_rows():
     return rows
 
 
+def test_the_index_counts_the_verdicts_of_each_size(tmp_path):
+    rows = index_rows()
+    rows[0] = replace(rows[0], verdicts={"quick": [GOOD], "full": [VerdictWords("open", "open")]})
+    text = write_studies_index(rows, tmp_path / "index.html", "Studies").read_text()
+    assert "3 studies. Quick: 1 reproduced, 1 contradicted, 1 open. Full: 1 open.</p>" in text
+    assert "0 studies.</p>" in write_studies_index([], tmp_path / "index.html", "Studies").read_text()
+
+
 needs_browser = pytest.mark.skipif(chromium() is None, reason=HOW)
 
 

@@ -103,6 +103,7 @@ def test_forgotten_batch_first():
     found = recurrence(nn.LSTM(4, 5), torch.randn(6, 9, 4), batch_first=True)
     assert found.labels["kind"] == "runs over the batch"
     assert "batch_first=True" in found.warnings[0]
+    assert "batch_first=False, or --time-first" in found.warnings[0]  # for a model that is meant to read time first
 
 
 def test_forgotten_batch_first_is_found_by_the_outputs():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from mnemoscope.report._interactive import plotly_chart
 from mnemoscope.report._page import fill_template, within_limit
 from mnemoscope.report._panels import charts_in, with_key
 
+SIZES = ("quick", "full")
+WORDS = ("reproduced", "partly", "contradicted", "open", "drawn")
 Agreement = Literal["agrees", "differs", "unknown", ""]
 
 
@@ -115,12 +118,6 @@ class IndexRow:
     date: str
 
     @property
-    def word(self) -> str:
-        """The verdict as printed, of the full size if it was run."""
-        shown = [verdicts[0].word for verdicts in self.verdicts.values() if verdicts]
-        return shown[-1] if shown else "open"
-
-    @property
     def words(self) -> str:
         """The verdicts' words, for the filter."""
         words = [found.word for verdicts in self.verdicts.values() for found in verdicts if found.word]
@@ -142,7 +139,7 @@ def _study(page: StudyPage, detail: float) -> str:
 def write_studies_index(rows: Sequence[IndexRow], path: Path, title: str) -> Path:
     """Write the index of studies, with a filter by paper, verdict and words."""
     papers = list(dict.fromkeys(row.paper for row in rows))
-    words = ("reproduced", "partly", "contradicted", "open", "drawn")
-    counts = {word: sum(row.word == word for row in rows) for word in words}
-    write_atomic(path, fill_template("studies.html", [], rows=rows, papers=papers, counts=counts, title=title).encode())
+    counts = {scale: Counter(found[0].word for row in rows if (found := row.verdicts[scale])) for scale in SIZES}
+    page = fill_template("studies.html", [], rows=rows, papers=papers, counts=counts, words=WORDS, title=title)
+    write_atomic(path, page.encode())
     return path

@@ -50,7 +50,8 @@ KINDS = {
     ),
     "runs over the batch": (
         "{name} runs over the batch, not over time: each sequence reads the ones before it, and no earlier step",
-        "the layer takes its first dimension for time: make it with batch_first=True, or transpose its input",
+        "the layer takes its first dimension for time: make it with batch_first=True, or transpose its input; if the "
+        "first dimension of these inputs is time, say so: batch_first=False, or --time-first",
     ),
     "mixes sequences": (
         "{name} mixes the sequences of a batch: an output of one depends on the inputs of another",

@@ -78,10 +78,10 @@ def horizon(shown: Sequence[View]) -> list[Chart]:
     return [chart for chart in (gradients, difference, loss, mean_loss) if chart.marks]
 
 
-def _levels(shown: Sequence[View], figure: str, words: str) -> list[Marker]:
+def _levels(shown: Sequence[View], figure: str, words: str, *, left: bool = False) -> list[Marker]:
     """Markers at the levels below which the findings count a curve as gone, or as the same."""
     levels = sorted({view.finding.figures.get(figure, USUAL) for view in shown})
-    return [Marker("y", level, f"{100 * level:g} %: {words}") for level in levels]
+    return [Marker("y", level, f"{100 * level:g} %: {words}", left=left) for level in levels]
 
 
 def _gradients(view: View) -> list[Line]:
@@ -113,7 +113,7 @@ def truncation(shown: Sequence[View]) -> list[Chart]:
         Axis("window (steps)", log=True, switch=True),
         Axis("error, relative", log=True, switch=True),
         with_bounds(errors, bounds),
-        finite_markers([*need_markers(shown), *_levels(shown, "error", "counted as the same")]),
+        finite_markers([*need_markers(shown), *_levels(shown, "error", "counted as the same", left=True)]),
     )
     return [chart]
 

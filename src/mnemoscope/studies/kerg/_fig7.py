@@ -94,7 +94,9 @@ study(
             training=("Adam 3e-4, 5 epochs", "ours", "the code has 100 epochs and a rate that is halved"),
             shown=("the first test chunk; figures over 4", "ours", "not said"),
         ),
-        quick=settings(n=(64, "ours"), embedding=(32, "ours"), updates=("600 of 16", "ours"), lr=(1e-3, "ours")),
+        quick=settings(
+            n=(64, "ours"), embedding=(32, "ours"), updates=("600, of 16 streams", "ours"), lr=(1e-3, "ours")
+        ),
         words="Its caption alone: attention scores on PTB, training with full attention and BPTT of 125.",
         would_change="Longer training: attention is flat at the start and narrows as the network learns.",
         data=("ptb-char",),

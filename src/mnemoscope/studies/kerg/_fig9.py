@@ -71,7 +71,7 @@ study(
             training=("Adam 1e-3, 10 epochs", "ours", "not said"),
             shown=("the first test image; figures over 16", "ours", "not said"),
         ),
-        quick=settings(n=(64, "ours"), updates=("900 of 50", "ours")),
+        quick=settings(n=(64, "ours"), updates=("900, of 50 images", "ours")),
         words="Its caption alone: 7 pixels were grouped at each step to make the map easier to see.",
         would_change="Longer training: attention is flat at the start and narrows as the network learns.",
         data=("mnist",),
