@@ -91,6 +91,7 @@ class Lengths:
     """A name."""
     length: int = 1
     kind: Literal["short", "long"] = "short"
+    needs: float | None = None
 
 
 TYRO_ERRORS = [
@@ -99,6 +100,7 @@ TYRO_ERRORS = [
     (["a", "--lenght", "3"], "Unrecognized options: --lenght, 3; did you mean --length?"),
     (["a", "--length"], "Missing value for argument '--length'. Expected 1 values."),
     (["a", "--length", "x"], "Error parsing --length: invalid literal for int() with base 10: 'x'"),
+    (["a", "--needs", "x"], "Error parsing --needs: could not convert string to float: 'x'"),
     (["a", "--kind", "x"], "invalid choice 'x' for argument '--kind'. Expected one of ('short', 'long')."),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from dataclasses import replace
@@ -12,6 +13,7 @@ import study_jobs
 from mnemoscope.cli import main
 from mnemoscope.studies import Claim, load, table
 from mnemoscope.studies import _study as registry
+from mnemoscope.studies._plan import EXTRAS
 from mnemoscope.sweeps import LocalEngine
 
 pytest.importorskip("tyro")
@@ -92,10 +94,35 @@ def test_a_missing_data_set_skips_its_studies_and_says_how_to_get_it(numbers, tm
     monkeypatch.setenv("MNEMOSCOPE_DATA", str(tmp_path))
     monkeypatch.setattr("mnemoscope.tasks._data.cache_folder", lambda: tmp_path)
     monkeypatch.setitem(registry.STUDIES, numbers.id, replace(numbers, data=("mnist",)))
-    assert reproduce(numbers.id, out=tmp_path / "out") == 0
+    assert reproduce(numbers.id, "nabli/q3", out=tmp_path / "out") == 0
     told = capsys.readouterr().out
     assert "not run: miller/numbers needs the data set mnist" in told
     assert "set MNEMOSCOPE_DATA" in told
+    assert "mnemoscope train digits" in told
+
+
+@pytest.mark.parametrize(
+    ("needs", "message"),
+    [
+        ({"data": ("wikitext-2",)}, "miller/numbers needs the data set wikitext-2: "),
+        ({"modules": ("minigrid",)}, "miller/numbers needs minigrid: pip install 'mnemoscope[rl]'"),
+        ({"modules": ("flint",)}, "miller/numbers needs flint: pip install 'mnemoscope[theory]'"),
+    ],
+)
+def test_nothing_that_can_be_run_is_exit_code_2(numbers, needs, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("MNEMOSCOPE_DATA", str(tmp_path))
+    monkeypatch.setattr("mnemoscope.tasks._data.cache_folder", lambda: tmp_path)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in EXTRAS else find(name, *more))
+    monkeypatch.setitem(registry.STUDIES, numbers.id, replace(numbers, **needs))
+    assert reproduce(numbers.id, out=tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_every_module_that_a_study_needs_has_its_extra():
+    assert {module for study in load().values() for module in study.modules} == set(EXTRAS)
 
 
 def test_a_failed_job_is_told_and_tried_again(tmp_path, capsys, monkeypatch, numbers):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import _archives, _data
 from mnemoscope.tasks._archives import parse_idx, read_file, read_member
-from mnemoscope.tasks._registry import FILES, LICENSES, DataFile, Mirror
+from mnemoscope.tasks._registry import FILES, LICENSES, TRAIN_COMMANDS, DataFile, Mirror
 
 CONTENT = b"a small corpus\nof two lines\n" * 40
 one_line = partial(pytest.raises, MnemoscopeError)
@@ -203,6 +203,7 @@ def test_license_is_printed_once_and_not_on_stdout(folders, monkeypatch, capsys)
 def test_registry_is_complete():
     for file in FILES.values():
         assert file.dataset in LICENSES
+        assert file.dataset in TRAIN_COMMANDS
         assert len(file.sha256) == 64
         assert file.size > 0
         assert file.mirrors

@@ -100,6 +100,8 @@ def error_line(box: str) -> str:
     if not framed and len(blocks) > 1:
         blocks = blocks[1:]
     message, *hints = blocks
+    # Of an option that may be None the error of its other type is told.
+    message = re.sub(r"no type matching \{None\}\|.* Got errors: .*- <class '\w+'>: ", "", message)
     for hint in hints:
         options = re.findall(r"--[\w.-]+", hint)
         if "Perhaps you meant" in hint and options:

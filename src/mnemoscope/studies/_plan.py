@@ -18,6 +18,8 @@ from mnemoscope.tasks import missing_data
 from mnemoscope.wording import counted
 
 RUNS = "runs"
+EXTRAS = {"flint": "theory", "opt_einsum": "theory", "gymnasium": "rl", "minigrid": "rl"}
+"""The extra of pip by which a module comes that some studies need."""
 
 
 @dataclass
@@ -102,7 +104,7 @@ def _missing(study: Study) -> str:
     """What a study needs that this machine does not have, and how to get it; empty if it can run."""
     for module in study.modules:
         if importlib.util.find_spec(module) is None:
-            return f"needs {module}: pip install 'mnemoscope[theory]'"
+            return f"needs {module}: pip install 'mnemoscope[{EXTRAS[module]}]'"
     for dataset in study.data:
         how = missing_data(dataset)
         if how:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks._archives import read_file, read_member
-from mnemoscope.tasks._registry import FILES, LICENSES, DataFile, Mirror
+from mnemoscope.tasks._registry import FILES, LICENSES, TRAIN_COMMANDS, DataFile, Mirror
 
 DATA_VARIABLE = "MNEMOSCOPE_DATA"
 """The environment variable that names the user's data folder."""
@@ -46,7 +46,10 @@ def missing_data(dataset: str) -> str:
     missing = [file for file in files if _find(file) is None]
     if not missing:
         return ""
-    return f"{missing[0].path} is missing: set {DATA_VARIABLE} to a folder that has it, or train on it once to download"
+    return (
+        f"{missing[0].path} is missing: set {DATA_VARIABLE} to a folder that has it, or download it by training on it "
+        f"once: mnemoscope {TRAIN_COMMANDS[dataset]}"
+    )
 
 
 def _find(file: DataFile) -> Path | None:

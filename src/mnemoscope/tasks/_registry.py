@@ -36,6 +36,15 @@ LICENSES = {
     "polyphonic": "Piano rolls (Boulanger-Lewandowski et al. 2012): no licence stated.",
 }
 
+TRAIN_COMMANDS = {
+    "wikitext-2": "train words",
+    "ptb": "train words --task.data ptb",
+    "ptb-char": "train characters",
+    "mnist": "train digits",
+    "polyphonic": "train chorales",
+}
+"""By data set: what trains on it, and downloads it first."""
+
 _WIKITEXT_ZIP = (
     "https://wikitext.smerity.com/wikitext-2-v1.zip",
     "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",

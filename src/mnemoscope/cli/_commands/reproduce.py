@@ -82,6 +82,10 @@ def main(arguments: list[str]) -> int:
         seen = f"{write_pages(options.out)} shows what there is; " if is_studies(options.out) else ""
         terminal().print(f"stopped; {seen}the same command goes on", highlight=False, soft_wrap=True)
         return 128 + (view.signal_number or 2)
+    if options.ids and all(outcome.skipped for outcome in outcomes):
+        first, *others = outcomes
+        more = f" ({len(others)} more were not run either)" if others else ""
+        raise MnemoscopeError(f"{first.id} {first.skipped}{more}")
     page = write_pages(options.out)
     _tell(outcomes, page, options.output)
     failed = [message for outcome in outcomes for message in outcome.failed]
@@ -114,7 +118,7 @@ class _View(SweepView):
     def begin(self, plan: Plan, slots: int) -> None:
         """Say what is to be done, and about how long it takes."""
         self.total = len(plan.all_jobs)
-        if not self.quiet:
+        if plan.jobs and not self.quiet:
             self.console.print(plan.words(slots), highlight=False, soft_wrap=True)
 
 
