@@ -136,18 +136,17 @@ def one_multiprocessor(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("layer", "n", "sequences", "options"),
-    [
-        (ms.RelRNN, 20, 4, {"buffer": 3, "relevant": 2}),
-        (ms.RelRNN, 100, 2, {"buffer": 0, "relevant": 3, "mix": "mean"}),
-        (ms.RelRNN, 20, 4, {"buffer": 3, "relevant": 0, "nonlinearity": "modrelu"}),
-        (ms.RelLSTM, 100, 4, {"buffer": 2, "relevant": 3, "refresh": True}),
+    ("layer", "n", "B", "options"),
+    [  # the last cluster is not full, but for a batch of 2: then two lanes have the same unit of a sequence
+        (ms.RelRNN, 20, 9, {"buffer": 3, "relevant": 2}),
+        (ms.RelRNN, 100, 5, {"buffer": 0, "relevant": 3, "mix": "mean"}),
+        (ms.RelRNN, 20, 9, {"buffer": 3, "relevant": 0, "nonlinearity": "modrelu"}),
+        (ms.RelLSTM, 100, 9, {"buffer": 2, "relevant": 3, "refresh": True}),
+        (ms.RelLSTM, 20, 2, {"buffer": 3, "relevant": 2}),
     ],
 )
-def test_sequences_that_share_a_cluster(emulated, one_multiprocessor, layer, n, sequences, options):
-    layer = layer(3, n, **options)
-    B = 2 * sequences + 1  # the last cluster is not full
-    check(layer, emulated, "screened_batch", T=7, B=B)
+def test_sequences_that_share_a_cluster(emulated, one_multiprocessor, layer, n, B, options):
+    check(layer(3, n, **options), emulated, "screened_batch", T=7, B=B)
 
 
 @pytest.mark.parametrize("layer", [ms.RelRNN, ms.RelLSTM])
@@ -178,10 +177,11 @@ def test_fewer_sequences_share_a_cluster_where_shared_memory_is_short(emulated, 
     check(layer, emulated, "screened_batch", T=6, B=5)
 
 
-def test_sequences_share_a_cluster_of_many_blocks(emulated, monkeypatch):
+@pytest.mark.parametrize("B", [4, 8])  # as many sequences, in a cluster with eight lanes to a unit
+def test_sequences_share_a_cluster_of_many_blocks(emulated, monkeypatch, B):
     limits = EMULATED._replace(clusters=(8,), multiprocessors=1)
     monkeypatch.setattr(layout, "limits", lambda device: limits)
-    check(ms.RelRNN(3, 200, buffer=1, relevant=1), emulated, "screened_batch", T=2, B=8)
+    check(ms.RelRNN(3, 200, buffer=1, relevant=1), emulated, "screened_batch", T=2, B=B)
 
 
 def test_sequences_share_a_cluster_where_that_is_faster():
@@ -318,6 +318,15 @@ def test_numbers_out_of_range_are_brought_into_range(emulated, name, monkeypatch
         hostile_numbers.check_lengths(layer, length)
     hostile_numbers.check_saved_slots(layer, seed=0)
     assert emulated
+
+
+@pytest.mark.parametrize(
+    ("fixture", "family"), [("one_multiprocessor", "screened_batch"), ("no_clusters", "screened_step")]
+)
+def test_slots_out_of_range_shared_or_by_step(emulated, fixture, family, request):
+    request.getfixturevalue(fixture)
+    hostile_numbers.check_saved_slots(hostile_numbers.layers()["RelRNN"], seed=0)
+    assert set(emulated) == {f"{family}_forward", f"{family}_backward"}
 
 
 @pytest.mark.parametrize("layer", [ms.RNN, ms.LSTM, ms.GRU, ms.GORU, ms.RelRNN, ms.RelLSTM])

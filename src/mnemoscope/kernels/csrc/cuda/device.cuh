@@ -58,8 +58,10 @@ DEVICE void prefetch(const float* x) { asm volatile("prefetch.global.L2 [%0];" :
 
 #if CLUSTER_BLOCKS > 1
 // Barrier over all blocks of the cluster. Stores into any block's shared memory before it are
-// visible after it.
+// visible after it. A warp must come to it as one (.aligned): its lanes may come from branches and
+// loops of their own.
 DEVICE void sync_cluster() {
+    sync_warp();
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
 }
