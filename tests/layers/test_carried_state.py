@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 import mnemoscope
-from mnemoscope.layers import AttentiveState, CarryingTensor, _memory_layer
+from mnemoscope.layers import AttentiveState, CarryingTensor, _carried, _memory_layer
 from mnemoscope.recurrence import leaves, map_state
 
 LAYERS = [mnemoscope.RelLSTM, mnemoscope.MemLSTM, mnemoscope.SAB, mnemoscope.RelRNN, mnemoscope.MemRNN]
@@ -359,6 +359,19 @@ def test_a_state_outlives_a_transform_that_looked_at_it(transform: str) -> None:
         with FakeTensorMode(allow_non_fake_inputs=True):
             layer(x, state)
     torch.testing.assert_close(layer(x, state)[0], expected)
+
+
+def test_a_state_outlives_a_cuda_graph_that_looked_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made while a graph is captured is not there before its replay: outside, it is made again."""
+    layer, x = make(mnemoscope.RelRNN)
+    state = layer(x)[1]
+    with monkeypatch.context() as capture:
+        capture.setattr(_carried, "in_cuda_graph", lambda tensor: True)
+        inside = state.s, state.memory.clock
+    for graphs, kept, again in zip(inside, (state.s, state.memory.clock), (state.s, state.memory.clock), strict=True):
+        assert graphs.data_ptr() != kept.data_ptr()
+        assert kept.data_ptr() == again.data_ptr()
+        torch.testing.assert_close(graphs, kept)
 
 
 def test_a_state_does_not_keep_its_layer_alive() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.kernels import Attended, last_valid_state
 from mnemoscope.layers._memory import Memory, memory_after_kernel, reset_memory
+from mnemoscope.layers._state import in_cuda_graph
 from mnemoscope.recurrence import begin_rows, describe
 from mnemoscope.torch_internals import dispatches_plainly, outside_dispatch_modes, version
 
@@ -92,7 +93,8 @@ class AttentiveState(tuple):
         with torch.inference_mode(False), torch.enable_grad():
             s = last_valid_state(done.s, None, None)
             memory = memory_after_kernel(None, done, None, done.values.dtype)
-        if dispatches_plainly():  # what a transform or a mode makes ends with it
+        # What a transform or a mode makes ends with it, and what a CUDA graph makes is not there before its replay.
+        if dispatches_plainly() and not in_cuda_graph(s):
             self._s, self._memory, self._done = s, memory, None
         return s, memory
 
@@ -192,7 +194,8 @@ class CarryingTensor(Tensor):
             return getattr(self, name)
         s, memory = self.unstacked.stack()
         # A graph that is compiled cannot write to its arguments, and what a transform or a mode makes ends with it.
-        if torch.compiler.is_compiling() or not dispatches_plainly():
+        kept = self.unstacked.state._done is None  # not within a CUDA graph
+        if torch.compiler.is_compiling() or not dispatches_plainly() or not kept:
             return s if name == "_s" else memory
         self._s, self._memory, self.unstacked = s, memory, None
         return getattr(self, name)
