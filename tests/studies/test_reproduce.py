@@ -304,6 +304,14 @@ def test_what_is_said_of_a_cell_stands_below_its_number(tmp_path):
     assert (cell.ours, cell.remark) == ("50 %", "our settings")
 
 
+def test_a_cell_has_the_lowest_and_the_highest_seed_where_they_differ(tmp_path):
+    study = study_jobs.numbers({seed: {("a", "x"): 1.0 + seed, ("a", "y"): 2.0} for seed in range(3)})
+    record = read_record(run(study, tmp_path / "out", seeds=3) / study.id)
+    columns, ((_, cells),) = two_values(record, record.quick)
+    spreads = {column: cell.spread for column, cell in zip(columns, cells, strict=True)}
+    assert spreads == {"x": "[1, 3]", "y": ""}
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "letter.txt").write_text("mine")
     study = study_jobs.numbers({0: {("a", "x"): 2.0}})

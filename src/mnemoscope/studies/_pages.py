@@ -197,8 +197,9 @@ def _two_values(record: StudyRecord, published: PublishedCell, values: Sequence[
     ours = median_cell(values) if values else None
     spread = ""
     if len(values) > 1:
-        ends = sorted(values, key=_number)
-        spread = f"[{', '.join(_short_words(end, record.percent) for end in (ends[0], ends[-1]))}]"
+        found = sorted(values, key=_number)
+        lowest, highest = (_short_words(end, record.percent) for end in (found[0], found[-1]))
+        spread = f"[{lowest}, {highest}]" if lowest != highest else ""
     words = number_words(published, record.percent)
     agreement = _agreement(published, ours, record)
     if isinstance(ours, Note) and not ours.failed:
