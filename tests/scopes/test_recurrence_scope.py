@@ -98,6 +98,14 @@ def test_a_memory_in_half_precision_that_weighs_little(dtype):
     assert found.labels["kind"] == "recurrent"
 
 
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_what_remembers_nothing_may_have_its_time_in_the_other_dimension(batch_first):
+    """Whichever was read, the advice names both."""
+    found = recurrence(nn.Linear(4, 2), torch.randn(6, 9, 4), batch_first=batch_first)
+    assert found.labels["kind"] == "memoryless"
+    assert "batch_first=True or False, --batch-first or --time-first" in found.warnings[0]
+
+
 def test_forgotten_batch_first():
     """nn.LSTM made without batch_first, on inputs that are said to be (batch, time, features)."""
     found = recurrence(nn.LSTM(4, 5), torch.randn(6, 9, 4), batch_first=True)

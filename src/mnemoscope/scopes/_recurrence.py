@@ -25,7 +25,8 @@ KINDS = {
     "recurrent": ("The output of {name} depends on earlier inputs{nothing_else}", ""),
     "memoryless": (
         "The output of {name} at a step depends on no earlier input: it remembers nothing",
-        "carry the state from step to step; if inputs are (batch, time, features), say batch_first=True",
+        "carry the state from step to step; if time is the other dimension of the inputs, say so: batch_first=True or "
+        "False, --batch-first or --time-first",
     ),
     "detached": (
         "The outputs of {name} depend on earlier inputs, but no gradient reaches them",
