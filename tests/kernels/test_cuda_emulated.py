@@ -405,3 +405,23 @@ def test_the_kernel_gives_the_last_state(name, monkeypatch):
     torch.testing.assert_close(both, torch.autograd.grad(loss + output.sin().sum(), weights))
     first = torch.autograd.grad(layer(x)[0][-1].square().sum(), weights, create_graph=True)
     torch.testing.assert_close(second, torch.autograd.grad(sum(g.square().sum() for g in first), weights))
+
+
+class NoGradient(torch.autograd.Function):
+    """Says that its input has no gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU", "RelRNN"])
+def test_states_that_receive_no_gradient(emulated, name):
+    layer, x = getattr(ms, name)(3, 20), torch.randn(4, 2, 3, requires_grad=True)
+    output, _ = layer(x)
+    (found,) = torch.autograd.grad(NoGradient.apply(output).sum() + x.sum(), x)
+    assert torch.equal(found, torch.ones_like(x))

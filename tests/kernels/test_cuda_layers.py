@@ -223,10 +223,17 @@ def test_screening(launched, layer, buffer, relevant, options):
     check(layer(5, 48, buffer=buffer, relevant=relevant, device=DEVICE, **options), launched, 60, 3)
 
 
-@pytest.mark.parametrize("name", ["LSTM", "GRU", "RelRNN", "RelLSTM", "MemRNN"])
-def test_two_runs_are_bitwise_equal(name):
-    layer = LAYERS[name](5, 128, device=DEVICE)
-    x, outer = torch.randn(50, 40, 5, device=DEVICE), torch.randn(50, 40, 128, device=DEVICE)
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [
+        *[(name, 128) for name in ("LSTM", "GRU", "RelRNN", "RelLSTM", "MemRNN")],
+        ("RelRNN", 512),  # sequences share clusters
+        ("RelLSTM", 600),  # step by step
+    ],
+)
+def test_two_runs_are_bitwise_equal(name, n):
+    layer = LAYERS[name](5, n, device=DEVICE)
+    x, outer = torch.randn(50, 40, 5, device=DEVICE), torch.randn(50, 40, n, device=DEVICE)
 
     def gradients():
         output, _ = layer(x)

@@ -40,7 +40,9 @@ def _makes_projection(V: Tensor, n: int) -> bool:
     return V.shape[1] > n
 
 
-def _rnn(run: SavedRun, dh: Tensor) -> Gradients:
+def _rnn(run: SavedRun, dh: Tensor | None) -> Gradients:
+    if dh is None:
+        return run.gradients()
     if torch.is_grad_enabled():
         return run.gradients_of_naive(_naive.rnn, (dh,))
     xp, V, h0, _, phi, lengths = run.arguments
