@@ -52,6 +52,7 @@ PPO = "tests/rl/test_ppo.py"
 VERDICTS = "tests/studies/test_verdicts.py"
 FAILURES = "tests/studies/test_failures.py"
 REPRODUCE = "tests/studies/test_reproduce.py"
+MISSING = "tests/studies/test_missing.py"
 PLACEMENT = "tests/training/test_placement.py"
 
 # fmt: off
@@ -248,10 +249,16 @@ STUDY_MUTANTS = [
     Mutant("verdict-beside", "studies/_verdict.py", "if not claim.headline])", "if claim.headline])", f"{VERDICTS}::test_what_fails_beside_the_headline_is_counted"),
     Mutant("cells-known-none", "studies/_cells.py", "        if not found:\n            raise UnknownCell", "        if found is None:\n            raise UnknownCell", f"{FAILURES}::test_known_cells_that_there_are_none_of_end_a_check"),
     Mutant("cells-infinite", "studies/_cells.py", 'math.inf if self.number == "infinity"', 'math.nan if self.number == "infinity"', f"{FAILURES}::test_what_was_not_run_leaves_no_median"),
-    Mutant("study-got-more-jobs", "studies/_reproduce.py", "and not complete and not _has_all_of(old, new)", "and not complete", f"{REPRODUCE}::test_a_study_that_got_more_jobs_shows_what_there_is_of_them"),
+    Mutant("study-got-more-jobs", "studies/_reproduce.py", "and not complete and not _has_all_of(old, merged)", "and not complete", f"{REPRODUCE}::test_a_study_that_got_more_jobs_shows_what_there_is_of_them"),
     Mutant("study-tried-again", "studies/_pages.py", "cell = (row, record.again.get(column, column))", "cell = (row, column)", f"{REPRODUCE}::test_a_published_cell_that_was_tried_again_counts_once"),
     Mutant("study-time-is-up", "studies/_deadline.py", "if jobs and time.monotonic() >= self.moment:", "if time.monotonic() >= self.moment:", f"{REPRODUCE}::test_the_time_can_be_up_while_jobs_run"),
     Mutant("study-not-run", "studies/_not_run.py", "not set(job.needs).intersection(one.missing)", "not job.needs", f"{REPRODUCE}::test_what_was_not_run_is_said_with_the_command"),
+    Mutant("study-missing-needs", "studies/_plan.py", "{name, *(() if name in self.done else jobs[name].needs)}", "{name}", f"{MISSING}::test_what_a_missing_measurement_needs_is_run_again"),
+    Mutant("study-missing-recorded", "studies/_record.py", "if not set(self.jobs) <= set(names):", "if False:", f"{MISSING}::test_results_of_other_settings_are_not_taken_for_recorded"),
+    Mutant("study-merge-complete", "studies/_merge.py", "if old.is_complete:", "if False:", f"{MISSING}::test_two_results_of_a_seed_are_joined_cell_by_cell"),
+    Mutant("study-merge-all", "studies/_merge.py", "old.ended <= new.ended", "old.ended < new.ended", f"{MISSING}::test_two_results_of_a_seed_are_joined_cell_by_cell"),
+    Mutant("study-merge-cells", "studies/_merge.py", "in (*old.cells, *new.cells)}", "in (*new.cells, *old.cells)}", f"{MISSING}::test_two_results_of_a_seed_are_joined_cell_by_cell"),
+    Mutant("study-merge-cost", "studies/_reproduce.py", "for name in here if name not in counted)", "for name in here)", f"{MISSING}::test_a_job_that_was_run_again_costs_once"),
     Mutant("verdict-unknown", "studies/_verdict.py", "return _from_counts(sum(known), len(known))", "return _from_counts(sum(known), len(answers))", f"{VERDICTS}::test_a_claim_over_seeds"),
     Mutant("verdict-median", "studies/_verdict.py", "claim.holds(medians(by_seed))", "claim.holds(by_seed[0])", f"{VERDICTS}::test_a_claim_of_the_median_and_of_all_seeds"),
     Mutant("verdict-partly", "studies/_verdict.py", '"partly" if holds else "contradicted"', '"partly"', f"{VERDICTS}::test_a_claim_over_seeds"),

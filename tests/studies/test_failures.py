@@ -13,7 +13,9 @@ from mnemoscope.files import to_json
 from mnemoscope.studies import SCALES, Cells, Claim, Done, Note, Result, load
 from mnemoscope.studies._cells import UnknownCell, medians
 from mnemoscope.studies._jobs import MEASUREMENT, run_measurement
-from mnemoscope.studies._reproduce import _cell, _charts, _machines
+from mnemoscope.studies._merge import merge_costs
+from mnemoscope.studies._record import Cost
+from mnemoscope.studies._reproduce import _cell, _charts
 from mnemoscope.studies._verdict import judge_claim
 from mnemoscope.training import RunConfig
 
@@ -122,5 +124,9 @@ def test_the_cost_says_where_jobs_ran(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "summary.json").write_bytes(to_json(summary))
     found = [Result(tmp_path / name) for name in "abc"]
-    assert _machines(found) == "a machine that was not recorded (3 s), NVIDIA H200 (2 s)"
-    assert _machines(found[:1]) == "NVIDIA H200"
+    one, all_three = merge_costs(None, found[:1], "2026-11-17"), merge_costs(None, found, "2026-11-17")
+    assert one == Cost(2.0, 1, "NVIDIA H200", "2026-11-17")
+    assert all_three == Cost(5.0, 3, "a machine that was not recorded (3 s), NVIDIA H200 (2 s)", "2026-11-17")
+    assert merge_costs(one, found[1:], "2026-11-17") == all_three
+    four = merge_costs(all_three, found[:1], "2026-11-18")
+    assert four.machine == "NVIDIA H200 (4 s), a machine that was not recorded (3 s)"

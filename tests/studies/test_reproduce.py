@@ -218,13 +218,21 @@ def test_a_study_that_got_more_jobs_shows_what_there_is_of_them(tmp_path):
     assert record.quick.seeds[0].jobs[1:] == record.quick.seeds[0].missing
     assert drawn_values(out / study.id) == [2.0]
 
-    # One of the old jobs is missing, too: then the complete result stays.
+    # The runs of the old jobs are gone: what they gave stays.
     run(study, out)
     assert drawn_values(out / study.id) == [2.0, 3.0]
-    before = content(out, study.id)
     shutil.rmtree(out / "runs")
     with pytest.raises(KeyboardInterrupt):
         run(study_jobs.numbers({0: {**more, ("c", "x"): 4.0}}), out, engine=Killer(1))
+    (seed,) = read_record(out / study.id).quick.seeds
+    assert [value for _, _, value in seed.cells] == [2.0, 3.0]
+    assert seed.missing == seed.jobs[2:]
+
+    # A complete result of other jobs is not replaced by one that is not complete.
+    run(study, out)
+    before = content(out, study.id)
+    with pytest.raises(KeyboardInterrupt):
+        run(study_jobs.numbers({0: {("a", "x"): 2.0, ("c", "x"): 4.0}}), out, engine=Killer(0))
     assert content(out, study.id) == before
 
 
@@ -253,9 +261,8 @@ def test_what_was_not_run_is_said_with_the_command():
     assert not_run(study, "full", ScaleResult((complete,))) == []
     changed = not_run(study_jobs.trained(updates=7), "full", ScaleResult((complete,)))
     assert [str(one) for one in changed] == [f"seed 2: {CHANGED}"]
-    assert command(study.id, "quick") == command(study.id, "quick", [0]) == "mnemoscope reproduce miller/test"
-    assert command(study.id, "full", [3]) == "mnemoscope reproduce miller/test --full --seeds 3:4"
-    assert command(study.id, "full", [2, 0, 2]) == "mnemoscope reproduce miller/test --full --seeds 0,2"
+    assert command(study.id, "quick") == "mnemoscope reproduce miller/test"
+    assert command(study.id, "full", missing=True) == "mnemoscope reproduce miller/test --full --missing"
 
 
 def test_a_published_cell_that_was_tried_again_counts_once(tmp_path):

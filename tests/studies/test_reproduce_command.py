@@ -144,7 +144,7 @@ def test_ctrl_c_leaves_a_page_of_what_there_is(numbers, tmp_path, capsys, monkey
     assert reproduce(numbers.id, out=tmp_path / "out") == 130
     assert "the same command goes on" in capsys.readouterr().err
     page = (tmp_path / "out/miller/numbers/index.html").read_text()
-    assert "<code>mnemoscope reproduce miller/numbers</code> runs them" in page
+    assert "<code>mnemoscope reproduce miller/numbers --missing</code> runs them" in page
     assert "<li>seed 0: a: x</li>" in page
     assert "<code>mnemoscope reproduce miller/numbers --full</code>" in page
 

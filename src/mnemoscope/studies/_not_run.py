@@ -73,15 +73,10 @@ def _listed(beginnings: Sequence[str]) -> str:
     return ", ".join(beginnings)
 
 
-def command(study: str, scale: Scale, seeds: Sequence[int] = ()) -> str:
-    """Return the command that runs a study, or what has not ended of some of its seeds."""
+def command(study: str, scale: Scale, missing: bool = False) -> str:
+    """Return the command that runs a study, or what is missing of the seeds that are recorded."""
     size = " --full" if scale == "full" else ""
-    chosen = sorted(set(seeds))
-    if not chosen or chosen == [0]:
-        return f"mnemoscope reproduce {study}{size}"
-    if len(chosen) == 1:
-        return f"mnemoscope reproduce {study}{size} --seeds {chosen[0]}:{chosen[0] + 1}"
-    return f"mnemoscope reproduce {study}{size} --seeds {','.join(map(str, chosen))}"
+    return f"mnemoscope reproduce {study}{size}{' --missing' if missing else ''}"
 
 
 def count_not_run(result: ScaleResult) -> str:

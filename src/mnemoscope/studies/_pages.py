@@ -167,7 +167,7 @@ def _result(
         facts=facts,
         problems=problems,
         not_run=[str(one) for one in missing],
-        command=command(record.id, scale, [seed for one in missing for seed in one.seeds]),
+        command=command(record.id, scale, missing=bool(missing)),
         charts=charts,
     )
 

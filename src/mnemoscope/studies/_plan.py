@@ -12,6 +12,7 @@ import torch
 
 from mnemoscope.studies._cost import machine_factor, words_for
 from mnemoscope.studies._jobs import Result, check_is_of
+from mnemoscope.studies._record import StudyRecord
 from mnemoscope.studies._study import Scale, Study
 from mnemoscope.sweeps import Job
 from mnemoscope.tasks import missing_data
@@ -34,17 +35,27 @@ class Plan:
     skipped: dict[str, str] = field(default_factory=dict)
     """Why a study is not run, by id."""
     done: set[str] = field(default_factory=set)
+    recorded: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By study, the jobs that are not to be run because its record has what they found."""
 
     @property
     def all_jobs(self) -> dict[str, Job]:
-        """Every job once, by name, those of the cheapest study first; within a study in its own order."""
+        """Every job that is to be done, by name, those of the cheapest study first; within a study in its own order."""
         cheapest = sorted(self.jobs, key=self.seconds)
-        return {job.name: job for name in cheapest for by_key in self.jobs[name].values() for job in by_key.values()}
+        return {name: job for study in cheapest for name, job in self.jobs_of(study).items()}
+
+    def jobs_of(self, study: str) -> dict[str, Job]:
+        """Return the jobs of a study that are to be done, by name: those that are not recorded, and what they need."""
+        jobs = {job.name: job for by_key in self.jobs[study].values() for job in by_key.values()}
+        wanted: set[str] = set()
+        for name in reversed(jobs):  # a job comes behind those that it needs
+            if name not in self.recorded.get(study, ()) or name in wanted:
+                wanted |= {name, *(() if name in self.done else jobs[name].needs)}
+        return {name: job for name, job in jobs.items() if name in wanted}
 
     def seconds(self, study: str) -> float:
         """Return about how long the jobs of a study take that have not ended, one after the other, on this machine."""
-        jobs = {job.name: job for by_key in self.jobs[study].values() for job in by_key.values()}
-        return self._seconds(jobs)
+        return self._seconds(self.jobs_of(study))
 
     @property
     def total_seconds(self) -> float:
@@ -65,17 +76,34 @@ class Plan:
         return f"{studies}{done}: about {words_for(self.total_seconds / slots)}{at_a_time}"
 
 
-def make_plan(studies: Sequence[Study], scale: Scale, seeds: int | Sequence[int], out: Path) -> Plan:
-    """Return the jobs of the studies, and which of them have ended; a folder of something else is refused."""
+def make_plan(
+    studies: Sequence[Study],
+    scale: Scale,
+    seeds: int | Sequence[int] | None,
+    out: Path,
+    records: Mapping[str, StudyRecord | None] | None = None,
+) -> Plan:
+    """Return the jobs of the studies, and which of them have ended; a folder of something else is refused.
+
+    With `records` only what these have no result of is to be done; then, without `seeds`, of the seeds that a record
+    has. Otherwise seeds are one by default.
+    """
     plan = Plan(scale, out / RUNS)
     for study in studies:
         reason = _missing(study)
         if reason:
             plan.skipped[study.id] = reason
             continue
-        plan.studies[study.id] = study
-        plan.jobs[study.id] = {seed: dict(study.jobs(scale, seed)) for seed in study.seeds(seeds)}
-    for name, job in plan.all_jobs.items():
+        record = (records or {}).get(study.id)
+        result = record.result(scale) if record else None
+        known = {one.seed: one for one in result.seeds} if result else {}
+        asked = seeds if seeds is not None else sorted(known) or 1
+        jobs = {seed: dict(study.jobs(scale, seed)) for seed in study.seeds(asked)}
+        plan.studies[study.id], plan.jobs[study.id] = study, jobs
+        now = [known[seed].now_of(jobs[seed].values()) for seed in jobs if seed in known]
+        plan.recorded[study.id] = frozenset().union(*(one.ended for one in now if one))
+    names = {job.name: job for seeds in plan.jobs.values() for by_key in seeds.values() for job in by_key.values()}
+    for name, job in names.items():
         check_is_of(job, plan.runs / name)
         if has_ended(plan.runs / name):
             plan.done.add(name)
@@ -92,7 +120,7 @@ def keep_within(plan: Plan, seconds: float) -> None:
     """Leave out of a plan the studies that do not fit into some seconds, the cheapest being taken first."""
     kept: dict[str, Job] = {}
     for name in sorted(plan.jobs, key=plan.seconds):
-        jobs = {job.name: job for by_key in plan.jobs[name].values() for job in by_key.values()}
+        jobs = plan.jobs_of(name)
         if plan._seconds({**kept, **jobs}) <= seconds:
             kept |= jobs
         else:

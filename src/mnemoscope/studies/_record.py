@@ -10,7 +10,7 @@ import contextlib
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from mnemoscope.studies._verdict import (
     judge_claims,
     judge_study,
 )
+from mnemoscope.sweeps import Job
 
 FORMAT = 1
 FILE = "study.json"
@@ -55,6 +56,28 @@ class SeedResult:
     @property
     def is_complete(self) -> bool:
         return not self.missing and not self.failed
+
+    @property
+    def ended(self) -> frozenset[str]:
+        """The jobs that have a result; a run that diverged is one, too."""
+        return frozenset(self.jobs) - frozenset(self.missing) - {job_of(message) for message in self.failed}
+
+    def now_of(self, jobs: Iterable[Job]) -> SeedResult | None:
+        """Return it as a result of the jobs that its study has now: those that came since are missing.
+
+        None if it is of others, too: it cannot be told which of its cells these gave.
+        """
+        names = tuple(job.name for job in jobs)
+        if not set(self.jobs) <= set(names):
+            return None
+        failed = {job_of(message) for message in self.failed}
+        missing = tuple(name for name in names if name not in self.ended and name not in failed)
+        return replace(self, jobs=names, missing=missing)
+
+
+def job_of(message: str) -> str:
+    """Return the job that a message of a `SeedResult` is about."""
+    return message.partition(":")[0]
 
 
 @dataclass(frozen=True)

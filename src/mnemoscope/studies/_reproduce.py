@@ -24,6 +24,7 @@ from mnemoscope.schema import from_dict
 from mnemoscope.studies._cells import CellValue, Note
 from mnemoscope.studies._deadline import Deadline, TimeUp
 from mnemoscope.studies._jobs import Done, NotMeasured, Result
+from mnemoscope.studies._merge import merge_charts, merge_costs, merge_seeds
 from mnemoscope.studies._plan import RUNS, Plan, has_ended, keep_within, make_plan
 from mnemoscope.studies._record import (
     Cost,
@@ -83,7 +84,8 @@ def reproduce(
     prefixes: Iterable[str],
     scale: Scale = "quick",
     *,
-    seeds: int | Sequence[int] = 1,
+    seeds: int | Sequence[int] | None = None,
+    missing: bool = False,
     jobs: int | None = None,
     engine: Engine | None = None,
     out: str | Path = "studies",
@@ -100,7 +102,9 @@ def reproduce(
     Args:
         prefixes: ids of studies or how they begin; [""] is all of them.
         scale: "quick", or "full": the paper's size.
-        seeds: how many seeds, from 0, or which ones.
+        seeds: how many seeds, from 0, or which ones; by default one, and with `missing` those that a record has.
+        missing: run only what the records below `out` have no result of, and what that needs: to go on where they come
+            without the folders of their runs, as in a clone of the repository.
         jobs: how many jobs at a time on this machine; by default one for each CPU.
         engine: where the jobs run, instead.
         out: the folder of all studies; jobs are in its folder runs/.
@@ -121,7 +125,7 @@ def reproduce(
     with locked(path):
         check_folder(path)
         records = {study.id: _read_all(path / study.id) for study in chosen}  # whatever is damaged is found first
-        plan = make_plan(chosen, scale, seeds, path)
+        plan = make_plan(chosen, scale, seeds, path, records if missing else None)
         engine = engine or LocalEngine(jobs, preload=("mnemoscope.studies", "mnemoscope.scopes"))
         if budget is not None:
             keep_within(plan, budget * 60 * engine.slots)
@@ -141,7 +145,9 @@ def reproduce(
         return outcomes
 
 
-def _check_seeds(seeds: int | Sequence[int]) -> None:
+def _check_seeds(seeds: int | Sequence[int] | None) -> None:
+    if seeds is None:
+        return
     if isinstance(seeds, int):
         if seeds < 1:
             raise MnemoscopeError(f"seeds = {seeds} is not allowed; it must be at least 1")
@@ -191,10 +197,7 @@ class _Follow:
         self.out = out
         self.records = records
         self.callback = callback
-        self.waiting = {
-            study: {job.name for by_key in seeds.values() for job in by_key.values()} - plan.done
-            for study, seeds in plan.jobs.items()
-        }
+        self.waiting = {study: set(plan.jobs_of(study)) - plan.done for study in plan.jobs}
         self.outcomes: dict[str, Outcome] = {}
 
     def __call__(self, progress: SweepProgress) -> None:
@@ -222,32 +225,42 @@ class _Follow:
 def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None) -> Outcome:
     """Write the results of a study, merged with those of other seeds and of the other size; return what became of it.
 
-    A result that is not complete does not replace one that is, unless it has all of the other's jobs and more.
+    What is recorded of the study's jobs is not lost: see `merge_seeds`. A complete result of other jobs is replaced by
+    one that is complete, too.
     """
     folder, scale = out / study.id, plan.scale
     old = before.result(scale) if before else None
     shipped = shipped_verdict(study.id, scale)
     recorded = old or (None if shipped is None else shipped.printed)
     failures = _failures(plan.runs)
-    done = {seed: _done(plan, study, seed, failures) for seed in plan.jobs[study.id]}
-    new = tuple(_seed_result(study, scale, plan.jobs[study.id][seed], found, failures) for seed, found in done.items())
-    missing = sum(len(one.missing) for one in new)
-    failed = tuple(message for one in new for message in one.failed)
-    complete = all(one.is_complete for one in new)
-    if old is not None and old.is_complete and not complete and not _has_all_of(old, new):
+    jobs = plan.jobs[study.id]
+    done = {seed: _done(plan, study, seed, failures) for seed in jobs}
+    new = {seed: _seed_result(study, scale, jobs[seed], found, failures) for seed, found in done.items()}
+    now = [one.now_of(study.jobs(scale, one.seed).values()) for one in old.seeds] if old else []
+    kept = {one.seed: one for one in now if one}
+    merged = {seed: merge_seeds(kept.get(seed), one) for seed, one in new.items()}
+
+    to_do = plan.jobs_of(study.id)
+    missing = sum(name in to_do for one in new.values() for name in one.missing)
+    failed = tuple(message for one in new.values() for message in one.failed)
+    complete = all(one.is_complete for one in merged.values())
+    is_of_fewer = old is not None and old.is_complete and not complete and not _has_all_of(old, merged)
+    if old is not None and (is_of_fewer or all(one is kept.get(seed) for seed, one in merged.items())):
         again = judged(study, scale, old)
         verdicts = (again.verdict, again.corrected, old.verdict)
         return Outcome(study.id, scale, *verdicts, missing=missing, failed=failed, kept=True)
 
-    # Seeds that were not asked for this time stay, if they are of the same jobs.
-    kept = () if old is None else tuple(one for one in old.seeds if _is_current(study, scale, one))
-    merged = {one.seed: one for one in (*kept, *new)}
-    seeds = tuple(merged[seed] for seed in sorted(merged))
-    ended = [found for found, one in zip(done.values(), new, strict=True) if not one.missing]
+    # Seeds that were not asked for this time stay.
+    by_seed = {**kept, **merged}
+    seeds = tuple(by_seed[seed] for seed in sorted(by_seed))
+    ended = [found for seed, found in done.items() if not new[seed].missing]
+    at_hand = [found for found in done.values() if found]
     charts = read_charts(folder)
     drawn = old.chart_seeds if old else 0
-    if len(ended) >= drawn or not kept:
-        fresh = _charts(study, scale, ended or [found for found in done.values() if found], complete)
+    if any(merged[seed] is not new[seed] for seed in merged):  # what only the record knows stays in the charts, too
+        charts[scale] = merge_charts(charts.get(scale, []), _charts(study, scale, at_hand, False))
+    elif len(ended) >= drawn or not kept:
+        fresh = _charts(study, scale, ended or at_hand, complete)
         if fresh or ended:  # charts of what there is so far, where a study can draw them
             charts[scale], drawn = fresh, len(ended)
     result = judged(study, scale, ScaleResult(seeds, versions=_versions(), chart_seeds=drawn))
@@ -255,7 +268,7 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     costs = read_costs(folder)
     unchanged = before is not None and old == result and scale in costs
     if not unchanged:
-        costs[scale] = _cost(plan, seeds)
+        costs[scale] = _cost(plan, old, seeds, costs.get(scale))
     results = {size: before.result(size) if before else None for size in SCALES} | {scale: result}
     write_record(folder, describe(study, **results), costs, charts)
     worse = _worse(result, recorded)
@@ -263,19 +276,9 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     return Outcome(study.id, scale, result.verdict, result.corrected, known, worse, missing=missing, failed=failed)
 
 
-def _has_all_of(old: ScaleResult, new: Sequence[SeedResult]) -> bool:
+def _has_all_of(old: ScaleResult, new: Mapping[int, SeedResult]) -> bool:
     """True if every job of the old result has ended in the new one, too."""
-    ended = {one.seed: set(one.jobs) - set(one.missing) - _names(one.failed) for one in new}
-    return all(set(one.jobs) <= ended.get(one.seed, set()) for one in old.seeds)
-
-
-def _names(messages: Iterable[str]) -> set[str]:
-    """The jobs that messages of a `SeedResult` are about."""
-    return {message.partition(":")[0] for message in messages}
-
-
-def _is_current(study: Study, scale: Scale, one: SeedResult) -> bool:
-    return [job.name for job in study.jobs(scale, one.seed).values()] == list(one.jobs)
+    return all(one.seed in new and set(one.jobs) <= new[one.seed].ended for one in old.seeds)
 
 
 def _done(plan: Plan, study: Study, seed: int, failures: Mapping[str, Any]) -> Done:
@@ -378,19 +381,12 @@ def _versions() -> dict[str, str]:
     return {"mnemoscope": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
-def _cost(plan: Plan, seeds: Sequence[SeedResult]) -> Cost:
-    names = dict.fromkeys(name for one in seeds for name in one.jobs)
-    present = [Result(plan.runs / name) for name in names if has_ended(plan.runs / name)]
+def _cost(plan: Plan, old: ScaleResult | None, seeds: Sequence[SeedResult], known: Cost | None) -> Cost:
+    """What the results took: of jobs whose folders are not here, as it was recorded."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return Cost(round(sum(result.seconds for result in present), 1), len(present), _machines(present), today)
-
-
-def _machines(results: Sequence[Result]) -> str:
-    """Where jobs ran, with the seconds of each machine if there are several."""
-    seconds: dict[str, float] = {}
-    for result in results:
-        seconds[result.device] = seconds.get(result.device, 0.0) + result.seconds
-    if len(seconds) == 1:
-        return next(iter(seconds))
-    longest_first = sorted(seconds.items(), key=lambda item: -item[1])
-    return ", ".join(f"{device} ({spent:,.0f} s)" for device, spent in longest_first)
+    names = dict.fromkeys(name for one in seeds for name in one.jobs if name in one.ended)
+    here = [name for name in names if has_ended(plan.runs / name)]
+    if len(here) == len(names) or old is None or known is None:
+        return merge_costs(None, (Result(plan.runs / name) for name in here), today)
+    counted = frozenset().union(*(one.ended for one in old.seeds))
+    return merge_costs(known, (Result(plan.runs / name) for name in here if name not in counted), today)

@@ -34,6 +34,7 @@ mnemoscope reproduce miller/fig1a kerg     # quick, at most two minutes each: Fi
 mnemoscope reproduce kerg/table5 --full --seeds 3 --jobs 2 --out studies
 mnemoscope reproduce --all --budget 25     # the cheapest that fit into 25 minutes; exit code 1 if a verdict got worse
 mnemoscope reproduce kerg --full --seeds 1,2 --jobs 15 --stop-after 28   # then save and end: exit code 75, go on later
+mnemoscope reproduce kerg/table4 --full --missing   # of the recorded seeds, only what their records have no result of
 mnemoscope report studies                  # the pages again, without running anything
 ```
 
@@ -84,7 +85,7 @@ judged there. Where a statement could be checked only as corrected, its errata.
 
 NOT_RUN = """## What has not been run
 
-Each command runs what is missing, by seed: training runs, and then what is measured of them.
+Each command runs what is missing, and adds it to the record: training runs, and then what is measured of them.
 """
 
 SURPRISES = "## Where a paper is not what it says\n"
@@ -200,8 +201,7 @@ def _not_run(record: StudyRecord) -> list[str]:
             continue
         missing = not_run(load()[record.id], scale, result)
         if missing:
-            seeds = [seed for one in missing for seed in one.seeds]
-            lines.append(f"`{command(record.id, scale, seeds)}`: {'. '.join(map(str, missing))}")
+            lines.append(f"`{command(record.id, scale, missing=True)}`: {'. '.join(map(str, missing))}")
     return lines
 
 

@@ -45,8 +45,11 @@ class Reproduce:
     """Take every study."""
     full: tyro.conf.FlagCreatePairsOff[bool] = False
     """The paper's size, which takes hours; by default the quick version, at most two minutes each."""
-    seeds: str = "1"
-    """How many seeds, from 0, or which: 3, or 1,2, or 3:6 (3, 4 and 5). They add to those that are there."""
+    seeds: str | None = None
+    """How many seeds, from 0, or which: 3, or 1,2, or 3:6 (3, 4 and 5). They add to those that are there. By default 1;
+    with --missing those that there are."""
+    missing: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Run only what the records in the folder have no result of: to go on in a clone, which has no folders of runs."""
     budget: float | None = None
     """Minutes: only the cheapest studies that fit are run."""
     stop_after: float | None = None
@@ -70,7 +73,8 @@ def main(arguments: list[str]) -> int:
             outcomes = reproduce(
                 [""] if options.all else options.ids,
                 scale,
-                seeds=_seeds(options.seeds),
+                seeds=None if options.seeds is None else _seeds(options.seeds),
+                missing=options.missing,
                 engine=engine,
                 out=options.out,
                 budget=options.budget,

@@ -1,0 +1,117 @@
+"""What a call found, joined to what was recorded before: results whose runs are elsewhere, or gone, are not lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from mnemoscope.report import Bars, Chart, Mark, Panels
+from mnemoscope.studies._jobs import Result
+from mnemoscope.studies._record import Cost, SeedResult, job_of
+
+Drawn = TypeVar("Drawn", Chart, Panels)
+
+
+def merge_seeds(old: SeedResult | None, new: SeedResult) -> SeedResult:
+    """Return what is known of a seed; both results are of the same jobs.
+
+    The new one, if it has every job that had ended. Else the old one, if it was complete: a second run that did not get
+    to its end does not take its place. Else both together, the new cells in place of the old ones.
+    """
+    if old is None or old.ended <= new.ended:
+        return new
+    if old.is_complete:
+        return old
+    cells = {(row, column): value for row, column, value in (*old.cells, *new.cells)}
+    of_old = [message for message in old.diverged if job_of(message) not in new.ended]
+    return SeedResult(
+        new.seed,
+        new.jobs,
+        tuple((*key, value) for key, value in cells.items()),
+        missing=tuple(name for name in new.missing if name not in old.ended),
+        diverged=tuple(sorted((*of_old, *new.diverged), key=lambda message: new.jobs.index(job_of(message)))),
+        failed=tuple(message for message in new.failed if job_of(message) not in old.ended),
+    )
+
+
+def merge_charts(old: Sequence[Chart | Panels], new: Sequence[Chart | Panels]) -> list[Chart | Panels]:
+    """Return the charts of both; of one that both have, the marks of both, the new ones in place of the old ones."""
+    merged = {chart.key: chart for chart in old}
+    for chart in new:
+        known = merged.get(chart.key)
+        if isinstance(known, Panels) and isinstance(chart, Panels):
+            panels = {panel.key: panel for panel in known.charts}
+            for panel in chart.charts:
+                panels[panel.key] = _join(panels[panel.key], panel) if panel.key in panels else panel
+            title = _common_title(known.title, chart.title)
+            columns = max(known.columns, chart.columns)
+            merged[chart.key] = replace(chart, title=title, charts=tuple(panels.values()), columns=columns)
+        elif isinstance(known, Chart) and isinstance(chart, Chart):
+            merged[chart.key] = _join(known, chart)
+        else:
+            merged[chart.key] = chart
+    return list(merged.values())
+
+
+def _join(old: Chart, new: Chart) -> Chart:
+    marks: dict[str, Mark] = {mark.name: mark for mark in old.marks}
+    for mark in new.marks:
+        known = marks.get(mark.name)
+        both_bars = isinstance(known, Bars) and isinstance(mark, Bars)
+        marks[mark.name] = _join_bars(known, mark) if both_bars else mark  # type: ignore[arg-type]
+    return replace(new, title=_common_title(old.title, new.title), marks=tuple(marks.values()))
+
+
+def _join_bars(old: Bars, new: Bars) -> Bars:
+    """The bars of both, the new one of a label that both have."""
+    at = {label: (bars, index) for bars in (old, new) for index, label in enumerate(bars.labels)}
+
+    def values(name: str) -> np.ndarray | None:
+        found = [getattr(bars, name) for bars, _ in at.values()]
+        if any(array is None for array in found):
+            return None
+        return np.array([array[index] for array, (_, index) in zip(found, at.values(), strict=True)], dtype=float)
+
+    heights = values("values")
+    assert heights is not None
+    return Bars(new.name, tuple(at), heights, new.style, values("low"), values("high"))
+
+
+def _common_title(old: str, new: str) -> str:
+    """What two titles have in common: of "Loss, T = 100" and "Loss, T = 300" it is "Loss"."""
+    common = []
+    for ours, theirs in zip(old.split(", "), new.split(", "), strict=False):
+        if ours != theirs:
+            break
+        common.append(ours)
+    return ", ".join(common) or new
+
+
+def merge_costs(old: Cost | None, found: Iterable[Result], date: str) -> Cost:
+    """Return what results took: those that `found` has, and with `old` those that were known before."""
+    results = list(found)
+    spent = {} if old is None else _spent(old)
+    for result in results:
+        spent[result.device] = spent.get(result.device, 0.0) + result.seconds
+    jobs = len(results) + (old.jobs if old else 0)
+    return Cost(round(sum(spent.values()), 1), jobs, _machines(spent), date)
+
+
+def _machines(seconds: dict[str, float]) -> str:
+    """Where jobs ran, with the seconds of each machine if there are several."""
+    if len(seconds) == 1:
+        return next(iter(seconds))
+    longest_first = sorted(seconds.items(), key=lambda item: -item[1])
+    return ", ".join(f"{device} ({spent:,.0f} s)" for device, spent in longest_first)
+
+
+def _spent(cost: Cost) -> dict[str, float]:
+    """The seconds of each machine, as `_machines` wrote them."""
+    several = re.findall(r"(?:^|, )(.+?) \(([\d,]+) s\)(?=, |$)", cost.machine)
+    if not several:
+        return {cost.machine: cost.seconds} if cost.machine else {}
+    return {device: float(spent.replace(",", "")) for device, spent in several}

@@ -1,0 +1,153 @@
+"""Going on where a record has results whose runs are gone: what is run then, and what the record has afterwards."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import study_jobs
+from test_reproduce import Killer, content, run
+
+from mnemoscope.report import Axis, Bars, Chart, Line, Panels
+from mnemoscope.studies import Note, SeedResult, read_record
+from mnemoscope.studies._merge import merge_charts, merge_seeds
+from mnemoscope.studies._record import read_costs
+
+VALUES = {("a", "x"): 2.0, ("b", "x"): 3.0, ("c", "x"): 4.0}
+
+
+def jobs_in(out):
+    return sorted(folder.name for folder in (out / "runs").iterdir() if (folder / "summary.json").exists())
+
+
+def stopped(study, out, after, **options):
+    """A folder with the record of a study that was stopped after some jobs, without the runs."""
+    with pytest.raises(KeyboardInterrupt):
+        run(study, out, engine=Killer(after), **options)
+    shutil.rmtree(out / "runs")
+    return out
+
+
+def test_only_what_is_missing_is_run_and_nothing_recorded_is_lost(tmp_path):
+    study = study_jobs.numbers({0: VALUES})
+    whole = run(study, tmp_path / "whole")
+    out = stopped(study, tmp_path / "out", 2)
+    run(study, out, missing=True)
+    (outcome,) = run.outcomes
+    assert outcome.missing == 0
+    assert jobs_in(out) == [study.jobs("quick", 0)["c", "x"].name]
+    assert content(out, study.id)["cells.csv"] == content(whole, study.id)["cells.csv"]
+    assert read_record(out / study.id).quick.is_complete
+    assert read_costs(out / study.id)["quick"].jobs == 3
+
+    # Nothing is missing any more: nothing is run, and not a byte changes.
+    shutil.rmtree(out / "runs")
+    before = content(out, study.id)
+    run(study, out, missing=True)
+    assert not (out / "runs").exists() or jobs_in(out) == []
+    assert content(out, study.id) == before
+
+
+def test_without_the_option_everything_is_run_and_what_was_recorded_stays_until_then(tmp_path):
+    study = study_jobs.numbers({0: VALUES})
+    out = stopped(study, tmp_path / "out", 2)
+    with pytest.raises(KeyboardInterrupt):
+        run(study, out, engine=Killer(1))
+    assert len(read_record(out / study.id).quick.seeds[0].cells) == 2
+    run(study, out)
+    assert len(jobs_in(out)) == 3
+
+
+def test_what_a_missing_measurement_needs_is_run_again(tmp_path):
+    study = study_jobs.trained()
+    jobs = study.jobs("quick", 0)
+    out = stopped(study, tmp_path / "out", 3)  # both runs, and one of the two measurements
+    missing = read_record(out / study.id).quick.seeds[0].missing
+    (key,) = [key for key, job in jobs.items() if job.name in missing]
+    run(study, out, missing=True)
+    assert jobs_in(out) == sorted([jobs[key[0]].name, jobs[key].name])
+    assert read_record(out / study.id).quick.is_complete
+
+
+def test_a_job_that_was_run_again_costs_once(tmp_path):
+    study = study_jobs.numbers({0: VALUES})
+    out = stopped(study, tmp_path / "out", 2)
+    with pytest.raises(KeyboardInterrupt):
+        run(study, out, engine=Killer(1))  # the first one again
+    run(study, out, missing=True)
+    assert read_costs(out / study.id)["quick"].jobs == 3
+
+
+def test_by_default_it_is_of_the_seeds_that_are_recorded(tmp_path):
+    study = study_jobs.numbers({seed: {key: value + 10 * seed for key, value in VALUES.items()} for seed in range(3)})
+    out = stopped(study, tmp_path / "out", 5, seeds=[0, 2])
+    run(study, out, missing=True)
+    record = read_record(out / study.id)
+    assert [one.seed for one in record.quick.seeds] == [0, 2]
+    assert record.quick.is_complete
+    assert len(jobs_in(out)) == 1
+
+
+def test_results_of_other_settings_are_not_taken_for_recorded(tmp_path):
+    out = stopped(study_jobs.numbers({0: VALUES}), tmp_path / "out", 2)
+    changed = study_jobs.numbers({0: VALUES | {("c", "x"): 5.0}})
+    run(changed, out, missing=True)
+    assert len(jobs_in(out)) == 3
+    assert read_record(out / changed.id).quick.is_complete
+
+
+def test_two_results_of_a_seed_are_joined_cell_by_cell():
+    names = ("run-a", "run-b", "run-c")
+    old = SeedResult(0, names, (("a", "x", 1.0), ("b", "x", 2.0)), missing=("run-c",), diverged=("run-a: at 3",))
+    new = SeedResult(
+        0, names, (("b", "x", 20.0), ("c", "x", Note("odd"))), missing=("run-a",), diverged=("run-c: at 5",)
+    )
+    both = merge_seeds(old, new)
+    assert both.cells == (("a", "x", 1.0), ("b", "x", 20.0), ("c", "x", Note("odd")))
+    assert both.diverged == ("run-a: at 3", "run-c: at 5")
+    assert both.is_complete
+
+    # One that has all that had ended stands for itself; one that has less does not replace a complete one.
+    again = SeedResult(0, names, (("a", "x", 9.0),), missing=("run-c",))
+    assert merge_seeds(old, again) is again
+    assert merge_seeds(both, new) is both
+    assert merge_seeds(None, new) is new
+
+    # A job that failed this time has the result that it had.
+    failed = SeedResult(0, names, (), missing=("run-b",), failed=("run-a: no space", "run-c: no space"))
+    assert merge_seeds(old, failed).failed == ("run-c: no space",)
+    assert merge_seeds(old, failed).missing == ()
+
+
+def line(name, *values):
+    return Line(name, np.arange(float(len(values))), np.array(values))
+
+
+def chart(key, title, *marks):
+    return Chart(key, title, Axis("x"), Axis("y"), marks)
+
+
+def test_charts_are_joined_line_by_line_and_bar_by_bar():
+    old = [
+        Panels("p", "Loss, T = 100", (chart("p-a", "a", line("one", 1.0)), chart("p-b", "b", line("one", 2.0)))),
+        chart("bars", "Means", Bars("IQM", ("u", "v"), np.array([1.0, 2.0]), low=np.zeros(2), high=np.ones(2))),
+        chart("old", "Old", line("one", 5.0)),
+    ]
+    new = [
+        Panels("p", "Loss, T = 300", (chart("p-b", "b", line("two", 3.0)), chart("p-c", "c", line("one", 4.0)))),
+        chart("bars", "Means", Bars("IQM", ("v", "w"), np.array([20.0, 30.0]), low=np.ones(2), high=np.ones(2))),
+        chart("new", "New", line("one", 6.0)),
+    ]
+    panels, bars, *others = merge_charts(old, new)
+    assert panels.title == "Loss"
+    drawn = {one.key: {mark.name: mark.y.tolist() for mark in one.marks} for one in panels.charts}
+    assert drawn == {"p-a": {"one": [1.0]}, "p-b": {"one": [2.0], "two": [3.0]}, "p-c": {"one": [4.0]}}
+    (mark,) = bars.marks
+    assert (mark.labels, mark.values.tolist(), mark.low.tolist()) == (
+        ("u", "v", "w"),
+        [1.0, 20.0, 30.0],
+        [0.0, 1.0, 1.0],
+    )
+    assert [one.key for one in others] == ["old", "new"]
+    assert merge_charts([], new) == new
