@@ -82,6 +82,18 @@ def test_band_is_filled_between_low_and_high_before_the_line_in_plotly():
     assert {trace["legendgroup"] for trace in (low, high, line)} == {"l"}
 
 
+@pytest.mark.parametrize("count", [3, 20, 60])
+def test_labels_of_a_heat_map_do_not_overlap_in_matplotlib(count):
+    letters = tuple("abcdefghij"[i % 10] for i in range(count))
+    at = np.arange(float(count))
+    axes = draw_figure([chart(HeatMap("h", at, at, np.ones((count, count)), letters, letters))]).axes[0]
+    axes.figure.canvas.draw()
+    for axis in (axes.xaxis, axes.yaxis):
+        boxes = [label.get_window_extent() for label in axis.get_ticklabels()]
+        assert not any(one.overlaps(other) for one, other in pairwise(boxes))
+        assert all(label.get_fontsize() >= 4 for label in axis.get_ticklabels())
+
+
 def test_band_is_filled_between_low_and_high_in_matplotlib():
     axes = axes_of(chart(BAND))
     (band,) = axes.collections

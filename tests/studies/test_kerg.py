@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from mnemoscope import MnemoscopeError
 from mnemoscope.studies import Cells, Done, Note, Result, Verdict, cell_words, choose
 from mnemoscope.studies._verdict import judge_claims, judge_study
+from mnemoscope.studies.kerg import _fig4
 from mnemoscope.studies.kerg._fig10_fig11 import look
 from mnemoscope.studies.kerg._gradient_vs_memory import untrained_trade
 from mnemoscope.studies.kerg._gradients import log_gradient_norms
@@ -66,6 +67,23 @@ def test_what_is_not_learned_needs_the_whole_budget() -> None:
     assert judged_table_5(MemRNN=out_of_memory, LSTM=cut).word == "partly"
     assert judged_table_5(MemRNN=out_of_memory, LSTM=replace(cut, number=0.5)).word == "contradicted"
     assert judged_table_5(MemRNN=out_of_memory, orth_RNN=Note("diverged at update 80", 1 / 8)).word == "reproduced"
+
+
+@pytest.mark.parametrize(
+    ("shares", "again", "learned"),
+    [
+        ((0.01, 0.1, 0.01), (), True),
+        ((0.01, 0.2, 0.01), (), None),  # the lower rate has not been tried
+        ((0.01, 0.2, 0.01), (0.05,), True),
+        ((0.01, 0.2, 0.2), (0.05,), None),
+        ((0.01, 0.2, 0.2), (0.3,), False),
+        ((0.2, 0.01, 0.01), (), False),  # there is no second run at T = 100
+    ],
+)
+def test_denoise_is_learned_by_one_rate_or_the_other(shares, again, learned) -> None:
+    cells = {(f"denoise {T}", "RelRNN"): share for T, share in zip((100, 300, 1000), shares, strict=True)}
+    cells |= {(f"denoise {T}", _fig4.AGAIN): share for T, share in zip((300, 1000), again, strict=False)}
+    assert _fig4._learned_by_some_rate(Cells(cells)) is learned
 
 
 def test_a_cell_of_table_5_says_how_its_run_ended(tmp_path) -> None:

@@ -36,6 +36,7 @@ SMALL_PANEL = (3.6, 2.7)  # in a grid of them
 DPI = 160
 FEWER_DPI = (120, 90)  # of a picture that would be large otherwise
 LARGE_BYTES = 200_000
+AXES_SHARE = 0.8  # of a figure, across and down, that its axes take
 MANY_POINTS = 1000  # a larger cloud is drawn with smaller dots
 
 
@@ -152,9 +153,13 @@ def _draw_mark(figure: Any, axes: Any, mark: Mark, number: int, count: int) -> N
             drawn = axes.pcolormesh(mark.x, mark.y, mark.z, shading="nearest", rasterized=True, **colors)
             axes.invert_yaxis()  # row 0 at the top, as in a matrix
             if mark.x_labels:
-                axes.set_xticks(mark.x, [_escape(label) for label in mark.x_labels], rotation=45, ha="right")
+                is_short = max(map(len, mark.x_labels)) <= 2  # as single characters: they need not lean
+                look = {} if is_short else {"rotation": 45, "ha": "right"}
+                size = _label_size(axes, 0, len(mark.x))
+                axes.set_xticks(mark.x, [_escape(label) for label in mark.x_labels], fontsize=size, **look)
             if mark.y_labels:
-                axes.set_yticks(mark.y, [_escape(label) for label in mark.y_labels])
+                size = _label_size(axes, 1, len(mark.y))
+                axes.set_yticks(mark.y, [_escape(label) for label in mark.y_labels], fontsize=size)
             figure.colorbar(drawn, ax=axes)
         case Labels():
             for x, y, label in zip(mark.x, mark.y, mark.labels, strict=True):
@@ -170,6 +175,13 @@ def _draw_mark(figure: Any, axes: Any, mark: Mark, number: int, count: int) -> N
             figure.colorbar(drawn, ax=axes)
             if mark.path is not None:
                 axes.plot(mark.path[:, 0], mark.path[:, 1], ".-", color=LIGHT[1], linewidth=1)
+
+
+def _label_size(axes: Any, dimension: int, count: int) -> float:
+    """The size in points of so many labels along an axis that they do not overlap, as far as they can be read."""
+    rows, columns = axes.get_gridspec().get_geometry()
+    points = 72 * AXES_SHARE * axes.figure.get_size_inches()[dimension] / (columns, rows)[dimension]
+    return float(min(10.0, max(4.0, 0.9 * points / count)))
 
 
 def _draw_line(axes: Any, mark: Line) -> None:

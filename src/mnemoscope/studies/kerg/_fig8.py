@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mnemoscope.report import Axis, Chart
-from mnemoscope.studies import CellValue, Claim, Done, Note, Scale, Study, band, settings, study, table, train
+from mnemoscope.studies import Cells, CellValue, Claim, Done, Note, Scale, Study, band, settings, study, table, train
 from mnemoscope.studies.kerg._published import printed
 from mnemoscope.sweeps import Job
 from mnemoscope.tasks import Digits
@@ -81,6 +81,16 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     return [Chart("accuracy", title, Axis("updates"), Axis("accuracy", share=True), tuple(lines))]
 
 
+def _surprise(quick: Cells, full: Cells) -> str:
+    orthogonal, rel_lstm, rel_rnn, lstm = (
+        f"{100 * full[name, AFTER]:.1f} %" for name in ("orth-RNN", "RelLSTM", "RelRNN", "LSTM")
+    )
+    return (
+        f"After {JUDGED} epochs RelLSTM is at {rel_lstm} and RelRNN at {rel_rnn} (Adam 1e-3), LSTM at {lstm} (Table "
+        f"8's 2e-4), and orth-RNN, without any attention, at {orthogonal}. The paper's curves have no numbers."
+    )
+
+
 QUICK_NAMES = [NAMES[model] for model in QUICK]
 AFTER = f"after {JUDGED} epochs"
 
@@ -106,6 +116,7 @@ study(
                 at_least=0.95,
                 scale="full",
                 over="median",
+                form="ours",
             ),
             Claim(
                 f"RelRNN and RelLSTM are within 1 % of the best model after {JUDGED} epochs",
@@ -114,6 +125,7 @@ study(
                 ),
                 scale="full",
                 over="median",
+                form="ours",
             ),
             Claim(
                 "RelRNN learns by Table 8's row with the sum halved: 80 %",
@@ -152,7 +164,8 @@ study(
             "The code keeps as the best model the one whose last batch had the largest validation loss, and clips "
             "after the step: the curves are not affected, test numbers are.",
         ),
-        would_change="More epochs: the code has 200.",
+        would_change="More epochs: the code has 200. The 95 % are ours: the paper's curves have no numbers.",
+        surprise=_surprise,
         data=("mnist",),
     )
 )

@@ -122,6 +122,11 @@ def copy_run_again(model: str, T: int, seed: int) -> RunConfig:
     return by_us("copy", model, T, seed, updates, lr=LOWER_RATE, skip_nonfinite=10, **options)
 
 
+def denoise_run_again(T: int, seed: int) -> RunConfig:
+    """Return another run of RelRNN on Denoise, by a lower rate: by 1e-3 it diverged at T = 300."""
+    return by_us("denoise", "RelRNN", T, seed, _DENOISE_BUDGET[T], lr=LOWER_RATE, skip_nonfinite=10, relevant=20)
+
+
 def denoise_run(model: str, T: int, seed: int) -> RunConfig:
     """Return a run on Denoise: by Table 7 where a row can be run, else by us. RelRNN keeps 20 states."""
     updates = _DENOISE_BUDGET[T]
