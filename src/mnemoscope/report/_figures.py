@@ -36,7 +36,7 @@ SMALL_PANEL = (3.6, 2.7)  # in a grid of them
 DPI = 160
 FEWER_DPI = (120, 90)  # of a picture that would be large otherwise
 LARGE_BYTES = 200_000
-AXES_SHARE = 0.8  # of a figure, across and down, that its axes take
+AXES_SHARE = 0.7  # of a figure, across and down, that axes with a color bar take, about
 MANY_POINTS = 1000  # a larger cloud is drawn with smaller dots
 
 
@@ -181,7 +181,7 @@ def _label_size(axes: Any, dimension: int, count: int) -> float:
     """The size in points of so many labels along an axis that they do not overlap, as far as they can be read."""
     rows, columns = axes.get_gridspec().get_geometry()
     points = 72 * AXES_SHARE * axes.figure.get_size_inches()[dimension] / (columns, rows)[dimension]
-    return float(min(10.0, max(4.0, 0.9 * points / count)))
+    return float(min(10.0, max(3.0, 0.9 * points / count)))
 
 
 def _draw_line(axes: Any, mark: Line) -> None:
