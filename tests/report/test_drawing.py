@@ -91,7 +91,7 @@ def test_labels_of_a_heat_map_do_not_overlap_in_matplotlib(count):
     box, inch = axes.get_window_extent(), axes.figure.dpi
     for axis, length in ((axes.xaxis, box.width), (axes.yaxis, box.height)):
         sizes = [label.get_fontsize() for label in axis.get_ticklabels()]
-        assert 3 <= min(sizes) <= max(sizes) <= 72 * length / inch / count
+        assert 4 <= min(sizes) <= max(sizes) <= 1.1 * 72 * length / inch / count
 
 
 def test_band_is_filled_between_low_and_high_in_matplotlib():

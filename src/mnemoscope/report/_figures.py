@@ -181,7 +181,7 @@ def _label_size(axes: Any, dimension: int, count: int) -> float:
     """The size in points of so many labels along an axis that they do not overlap, as far as they can be read."""
     rows, columns = axes.get_gridspec().get_geometry()
     points = 72 * AXES_SHARE * axes.figure.get_size_inches()[dimension] / (columns, rows)[dimension]
-    return float(min(10.0, max(3.0, 0.9 * points / count)))
+    return float(min(10.0, max(4.0, 0.85 * points / count)))
 
 
 def _draw_line(axes: Any, mark: Line) -> None:
