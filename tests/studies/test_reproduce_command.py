@@ -161,6 +161,23 @@ def test_report_draws_the_pages_again(numbers, tmp_path, capsys):
     assert (out / "index.html").read_bytes() == before
 
 
+def test_only_the_pages_of_the_studies_that_were_asked_for_are_drawn(numbers, tmp_path, monkeypatch):
+    """A clone has records without pages: the index links to those that there are."""
+    other = replace(study_jobs.numbers({0: {("b", "x"): 3.0}}), id="miller/other")
+    monkeypatch.setitem(registry.STUDIES, other.id, other)
+    out = tmp_path / "out"
+    assert reproduce(other.id, "--quiet", out=out) == 0
+    (out / other.id / "index.html").unlink()
+    assert reproduce(numbers.id, "--quiet", out=out) == 0
+    assert not (out / other.id / "index.html").exists()
+    index = (out / "index.html").read_text()
+    assert 'href="miller/numbers/index.html"' in index
+    assert "miller/other" in index
+    assert 'href="miller/other' not in index
+    assert main(["report", str(out), "--quiet"]) == 0
+    assert 'href="miller/other/index.html"' in (out / "index.html").read_text()
+
+
 def test_words_are_escaped_on_the_pages(tmp_path, monkeypatch, numbers):
     evil = replace(
         numbers,

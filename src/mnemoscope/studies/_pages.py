@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -46,8 +46,12 @@ PAGE = "index.html"
 FORMATS = ("svg", "png")
 
 
-def write_pages(out: str | Path) -> Path:
-    """Draw the index, a page and the figures of each study in a folder again, without running anything."""
+def write_pages(out: str | Path, only: Collection[str] | None = None) -> Path:
+    """Draw the index, a page and the figures of each study in a folder again, without running anything.
+
+    With `only` some ids, the pages of the others stay as they are: in a clone they are not there yet, and drawing all
+    of them takes a minute.
+    """
     folder = Path(out)
     studies = load()
     rows = []
@@ -58,12 +62,12 @@ def write_pages(out: str | Path) -> Path:
             if record is None:
                 continue
             costs = read_costs(folder / study_id)
-            if record.quick or record.full:
+            if (record.quick or record.full) and (only is None or study_id in only):
                 charts = read_charts(folder / study_id)
                 _draw_figures(folder / study_id, charts.get("full") or charts.get("quick") or [])
                 page = study_page(study, record, costs, charts, folder / study_id)
                 write_study_page(page, folder / study_id / PAGE)
-            rows.append(_index_row(record, costs))
+            rows.append(_index_row(record, costs, has_page=(folder / study_id / PAGE).exists()))
         return write_studies_index(rows, folder / PAGE, "Studies: the papers made again")
 
 
@@ -279,13 +283,12 @@ def comparison(record: StudyRecord) -> str:
     return ""
 
 
-def _index_row(record: StudyRecord, costs: dict[str, Cost]) -> IndexRow:
+def _index_row(record: StudyRecord, costs: dict[str, Cost], has_page: bool) -> IndexRow:
     latest = costs.get("full") or costs.get("quick")
     cost = Cell("–", "", True)
     if latest is not None:
         cost = Cell(words_for(latest.seconds), repr(latest.seconds), True)
     results = {scale: record.result(scale) for scale in SCALES}
-    has_page = any(results.values())
     return IndexRow(
         id=record.id,
         link=quote(f"{record.id}/{PAGE}") if has_page else "",

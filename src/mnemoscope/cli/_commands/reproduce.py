@@ -21,6 +21,7 @@ from mnemoscope.studies import (
     Plan,
     Scale,
     Study,
+    choose,
     estimated_seconds,
     is_studies,
     known_verdict,
@@ -67,11 +68,12 @@ def main(arguments: list[str]) -> int:
     if not options.ids and not options.all:
         _list(options)
         return 0
+    ids = [""] if options.all else list(options.ids)
     view = _View(options.output.quiet)
     try:
         with options.where.open(1, preload=("mnemoscope.studies", "mnemoscope.scopes")) as engine, view.shown():
             outcomes = reproduce(
-                [""] if options.all else options.ids,
+                ids,
                 scale,
                 seeds=None if options.seeds is None else _seeds(options.seeds),
                 missing=options.missing,
@@ -83,14 +85,15 @@ def main(arguments: list[str]) -> int:
                 on_plan=lambda plan: view.begin(plan, engine.slots),
             )
     except KeyboardInterrupt:
-        seen = f"{write_pages(options.out)} shows what there is; " if is_studies(options.out) else ""
+        chosen = [study.id for study in choose(ids)]
+        seen = f"{write_pages(options.out, chosen)} shows what there is; " if is_studies(options.out) else ""
         terminal().print(f"stopped; {seen}the same command goes on", highlight=False, soft_wrap=True)
         return 128 + (view.signal_number or 2)
     if options.ids and all(outcome.skipped for outcome in outcomes):
         first, *others = outcomes
         more = f" ({len(others)} more were not run either)" if others else ""
         raise MnemoscopeError(f"{first.id} {first.skipped}{more}")
-    page = write_pages(options.out)
+    page = write_pages(options.out, [outcome.id for outcome in outcomes])
     _tell(outcomes, page, options.output)
     failed = [message for outcome in outcomes for message in outcome.failed]
     if failed:
