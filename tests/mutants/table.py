@@ -252,7 +252,7 @@ STUDY_MUTANTS = [
     Mutant("study-got-more-jobs", "studies/_reproduce.py", "and not complete and not _has_all_of(old, merged)", "and not complete", f"{REPRODUCE}::test_a_study_that_got_more_jobs_shows_what_there_is_of_them"),
     Mutant("study-tried-again", "studies/_pages.py", "cell = (row, record.again.get(column, column))", "cell = (row, column)", f"{REPRODUCE}::test_a_published_cell_that_was_tried_again_counts_once"),
     Mutant("study-time-is-up", "studies/_deadline.py", "if jobs and time.monotonic() >= self.moment:", "if time.monotonic() >= self.moment:", f"{REPRODUCE}::test_the_time_can_be_up_while_jobs_run"),
-    Mutant("study-not-run", "studies/_not_run.py", "not set(job.needs).intersection(one.missing)", "not job.needs", f"{REPRODUCE}::test_what_was_not_run_is_said_with_the_command"),
+    Mutant("study-not-run", "studies/_not_run.py", "not set(job.needs).intersection(one.missing)", "not job.needs", f"{MISSING}::test_what_was_not_run_is_said_with_the_command"),
     Mutant("study-missing-needs", "studies/_plan.py", "{name, *(() if name in self.done else jobs[name].needs)}", "{name}", f"{MISSING}::test_what_a_missing_measurement_needs_is_run_again"),
     Mutant("study-missing-recorded", "studies/_record.py", "if not set(self.jobs) <= set(names):", "if False:", f"{MISSING}::test_results_of_other_settings_are_not_taken_for_recorded"),
     Mutant("study-merge-complete", "studies/_merge.py", "if old.is_complete:", "if False:", f"{MISSING}::test_two_results_of_a_seed_are_joined_cell_by_cell"),

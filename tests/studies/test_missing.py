@@ -10,8 +10,9 @@ import study_jobs
 from test_reproduce import Killer, content, run
 
 from mnemoscope.report import Axis, Bars, Chart, Line, Panels
-from mnemoscope.studies import Note, SeedResult, read_record
+from mnemoscope.studies import Note, ScaleResult, SeedResult, read_record
 from mnemoscope.studies._merge import merge_charts, merge_seeds
+from mnemoscope.studies._not_run import CHANGED, _in_words, command, not_run
 from mnemoscope.studies._record import read_costs
 
 VALUES = {("a", "x"): 2.0, ("b", "x"): 3.0, ("c", "x"): 4.0}
@@ -151,3 +152,28 @@ def test_charts_are_joined_line_by_line_and_bar_by_bar():
     )
     assert [one.key for one in others] == ["old", "new"]
     assert merge_charts([], new) == new
+
+
+def test_what_was_not_run_is_said_with_the_command():
+    study = study_jobs.trained()
+    names = {key: job.name for key, job in study.jobs("full", 0).items()}
+    two = tuple(study.jobs("full", seed)["RNN"].name for seed in (1, 2))
+    run_and_norm = (names["LSTM"], names["LSTM", "norm"])
+    norms = (names["RNN", "norm"], *run_and_norm)
+    seeds = [SeedResult(0, (), (), norms), *(SeedResult(1 + n, (), (), (name,)) for n, name in enumerate(two))]
+    found = not_run(study, "full", ScaleResult((*seeds, SeedResult(4, (), ()))))
+    assert [str(one) for one in found] == ["seed 0: RNN: norm; LSTM", "seeds 1, 2: RNN"]
+    both = [job.name for key, job in study.jobs("full", 1).items() if key in (("RNN", "norm"), ("LSTM", "norm"))]
+    alike = not_run(study, "full", ScaleResult((seeds[0], SeedResult(1, (), (), tuple(both)))))
+    assert [str(one) for one in alike] == ["seeds 0, 1: RNN: norm", "seed 0: LSTM", "seed 1: LSTM: norm"]
+    alike = not_run(study, "full", ScaleResult((SeedResult(1, (), (), tuple(both)),)))
+    assert [str(one) for one in alike] == ["seed 1: RNN, LSTM: norm"]
+    assert _in_words([("run A", "x"), ("run B", "x"), ("", "y")]) == ("run A, B: x", "y")
+    changed = not_run(study_jobs.trained(updates=7), "full", ScaleResult((seeds[1],)))
+    assert [str(one) for one in changed] == [f"seed 1: {CHANGED}"]
+    complete = SeedResult(2, tuple(job.name for job in study.jobs("full", 2).values()), ())
+    assert not_run(study, "full", ScaleResult((complete,))) == []
+    changed = not_run(study_jobs.trained(updates=7), "full", ScaleResult((complete,)))
+    assert [str(one) for one in changed] == [f"seed 2: {CHANGED}"]
+    assert command(study.id, "quick") == "mnemoscope reproduce miller/test"
+    assert command(study.id, "full", missing=True) == "mnemoscope reproduce miller/test --full --missing"

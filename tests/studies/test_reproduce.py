@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import shutil
-import threading
 import time
 from dataclasses import replace
 
@@ -18,25 +15,20 @@ from mnemoscope.studies import (
     Claim,
     Note,
     Result,
-    ScaleResult,
-    SeedResult,
     Study,
     Verdict,
     load,
     read_charts,
     read_record,
     reproduce,
-    run_measurement,
     table,
 )
 from mnemoscope.studies import _study as registry
 from mnemoscope.studies._cost import training_seconds
 from mnemoscope.studies._deadline import Deadline, TimeUp
-from mnemoscope.studies._jobs import until_stopped
-from mnemoscope.studies._not_run import CHANGED, _in_words, command, not_run
 from mnemoscope.studies._pages import comparison, two_values
 from mnemoscope.sweeps import LocalEngine
-from mnemoscope.training import RunConfig, Stop
+from mnemoscope.training import RunConfig
 
 
 @pytest.fixture(scope="module")
@@ -240,67 +232,11 @@ def drawn_values(folder):
     return read_charts(folder)["quick"][0].marks[0].y.tolist()
 
 
-def test_what_was_not_run_is_said_with_the_command():
-    study = study_jobs.trained()
-    names = {key: job.name for key, job in study.jobs("full", 0).items()}
-    two = tuple(study.jobs("full", seed)["RNN"].name for seed in (1, 2))
-    run_and_norm = (names["LSTM"], names["LSTM", "norm"])
-    norms = (names["RNN", "norm"], *run_and_norm)
-    seeds = [SeedResult(0, (), (), norms), *(SeedResult(1 + n, (), (), (name,)) for n, name in enumerate(two))]
-    found = not_run(study, "full", ScaleResult((*seeds, SeedResult(4, (), ()))))
-    assert [str(one) for one in found] == ["seed 0: RNN: norm; LSTM", "seeds 1, 2: RNN"]
-    both = [job.name for key, job in study.jobs("full", 1).items() if key in (("RNN", "norm"), ("LSTM", "norm"))]
-    alike = not_run(study, "full", ScaleResult((seeds[0], SeedResult(1, (), (), tuple(both)))))
-    assert [str(one) for one in alike] == ["seeds 0, 1: RNN: norm", "seed 0: LSTM", "seed 1: LSTM: norm"]
-    alike = not_run(study, "full", ScaleResult((SeedResult(1, (), (), tuple(both)),)))
-    assert [str(one) for one in alike] == ["seed 1: RNN, LSTM: norm"]
-    assert _in_words([("run A", "x"), ("run B", "x"), ("", "y")]) == ("run A, B: x", "y")
-    changed = not_run(study_jobs.trained(updates=7), "full", ScaleResult((seeds[1],)))
-    assert [str(one) for one in changed] == [f"seed 1: {CHANGED}"]
-    complete = SeedResult(2, tuple(job.name for job in study.jobs("full", 2).values()), ())
-    assert not_run(study, "full", ScaleResult((complete,))) == []
-    changed = not_run(study_jobs.trained(updates=7), "full", ScaleResult((complete,)))
-    assert [str(one) for one in changed] == [f"seed 2: {CHANGED}"]
-    assert command(study.id, "quick") == "mnemoscope reproduce miller/test"
-    assert command(study.id, "full", missing=True) == "mnemoscope reproduce miller/test --full --missing"
-
-
 def test_a_published_cell_that_was_tried_again_counts_once(tmp_path):
     values = {("a", "x"): 0.5, ("b", "x"): 0.9, ("a", "x again"): 0.99, ("b", "x again"): 0.2}
     published = table(("a", "b"), ("x", "x again"), [[1.0, 1.0], [1.0, 1.0]], percent=True, within=0.02)
     study = study_jobs.numbers({0: values}, published=replace(published, again={"x again": "x"}))
     assert comparison(read_record(run(study, tmp_path / "out") / study.id)) == "1 of 2 cells agree (quick)"
-
-
-@pytest.mark.parametrize("function", [study_jobs.endless, study_jobs.endless_in_spite_of_errors])
-def test_a_measurement_ends_when_it_is_asked_to(function, tmp_path):
-    """It has nothing to save: Ctrl-C, the time that is up, and the death of the driver need not wait for it."""
-    with pytest.raises(Stop):
-        run_measurement(study_jobs.measure(function).config, tmp_path / "job", lambda: True)
-    assert not (tmp_path / "job/summary.json").exists()
-    job = study_jobs.measure(study_jobs.number, value=1.0)
-    assert run_measurement(job.config, tmp_path / "job", lambda: False).startswith("measured")
-
-
-@pytest.mark.parametrize("stops", [False, True])
-def test_an_exception_in_the_midst_of_a_measurement_is_never_taken_back(stops, monkeypatch):
-    """Python 3.11 would look for it ever after, and a profiled process would hang in its next function."""
-    raised = []
-    real = ctypes.pythonapi.PyThreadState_SetAsyncExc
-
-    def record(thread, exception):
-        raised.append(exception)
-        return real(thread, exception)
-
-    monkeypatch.setattr(ctypes.pythonapi, "PyThreadState_SetAsyncExc", record)
-    monkeypatch.setattr("mnemoscope.studies._jobs.STOP_SECONDS", 1e-4)
-    asked = threading.Event()
-    for _ in range(50):
-        asked.clear()
-        with contextlib.suppress(Stop):  # which comes now within the call, now at its end
-            until_stopped(lambda: stops and not asked.set(), asked.wait if stops else dict)
-    assert len(raised) == (50 if stops else 0)
-    assert None not in raised
 
 
 def test_what_is_said_of_a_cell_stands_below_its_number(tmp_path):
