@@ -30,6 +30,7 @@ struct Barrier {
 struct Warp {
     Barrier barrier;
     int values[2][32];
+    unsigned tiles[2][32][6];
 };
 struct Block {
     Barrier barrier;
@@ -40,12 +41,14 @@ struct Thread {
     ucontext_t context;
     std::unique_ptr<char[]> stack;
     int thread, block, parity = 0;
+    int phase = 0;  // of the cluster's barrier, when the thread arrived at it
 };
 
 static std::vector<Block> blocks;
 static std::vector<std::unique_ptr<Thread>> threads;
 static std::vector<Thread*> ready;
 static Barrier cluster;
+static int arrived, phase;  // at the cluster's barrier, and how often all have arrived
 static Thread* current;
 static ucontext_t outside;
 static void (*body)(void** args);
@@ -120,6 +123,7 @@ inline void launch(int grid, int threads_per_block, int shared_bytes, void (*ker
         threads.clear();
         ready.clear();
         cluster = {CLUSTER_BLOCKS * threads_per_block, {}};
+        arrived = phase = 0;
         alive = CLUSTER_BLOCKS * threads_per_block;
         for (int b = 0; b < CLUSTER_BLOCKS; ++b) {
             blocks[b].barrier.expected = threads_per_block;
@@ -178,11 +182,46 @@ inline int warp_max(int x) {
 inline int warp_min(int x) { return ~warp_max(~x); }
 inline void sync_warp() { emulated::wait(emulated::warp().barrier); }
 inline void sync_block() { emulated::wait(emulated::here().barrier); }
-inline void sync_cluster() { emulated::wait(emulated::cluster); }
+inline void arrive_at_cluster() {
+    using namespace emulated;
+    current->phase = phase;
+    if (++arrived < cluster.expected) return;
+    arrived = 0, ++phase;
+    ready.insert(ready.end(), cluster.waiting.begin(), cluster.waiting.end());
+    cluster.waiting.clear();
+}
+inline void wait_for_cluster() {
+    using namespace emulated;
+    Thread* self = current;
+    (self->phase == phase ? cluster.waiting : ready).push_back(self);
+    resume_another(&self->context);
+}
+inline void sync_cluster() { arrive_at_cluster(), wait_for_cluster(); }
 inline int first_bit(unsigned x) { return x ? __builtin_ctz(x) : -1; }
 inline float reciprocal(float x) { return 1.f / x; }
 // 2^x as the device computes it: 0 below the smallest normal number.
 inline float power_of_two(float x) { return x < -126.f ? 0.f : exp2f(x); }
+inline unsigned short bf16_bits(float x) {
+    const unsigned bits = float_bits(x);
+    if (std::isnan(x)) return 0x7fff;
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;  // to the nearest, ties to even
+}
+inline unsigned pack_bf16(float low, float high) { return bf16_bits(low) | (unsigned)bf16_bits(high) << 16; }
+inline void multiply_tiles(float (&sum)[4], const unsigned* a, unsigned b0, unsigned b1) {
+    emulated::Warp& warp = emulated::warp();
+    const int lane = threadIdx.x % 32;
+    unsigned(*tiles)[6] = warp.tiles[emulated::current->parity ^= 1];
+    const unsigned own[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    std::memcpy(tiles[lane], own, sizeof own);
+    emulated::wait(warp.barrier);
+    const auto number = [](unsigned word, int half) { return bits_float(half ? word & 0xffff0000u : word << 16); };
+    for (int i = 0; i < 4; ++i)
+        for (int k = 0; k < 16; ++k) {
+            const unsigned* of_a = tiles[lane / 4 * 4 + k % 8 / 2];
+            const unsigned* of_b = tiles[(lane % 4 * 2 + i % 2) * 4 + k % 8 / 2];
+            sum[i] += number(of_a[i / 2 + k / 8 * 2], k % 2) * number(of_b[4 + k / 8], k % 2);
+        }
+}
 inline void add_in_memory(float* address, float x) { *address += x; }
 inline void prefetch(const float*) {}
 inline void store_in_block(float* address, int rank, float x) {

@@ -47,6 +47,25 @@ DEVICE float power_of_two(float x) {
     return y;
 }
 
+// Two numbers rounded to bfloat16, the first in the lower half of the word; and one.
+DEVICE unsigned pack_bf16(float low, float high) {
+    unsigned y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
+DEVICE unsigned short bf16_bits(float x) { return (unsigned short)pack_bf16(x, 0.f); }
+
+// sum += a b by the warp's tensor core: a (16, 16) and b (16, 8) are bfloat16, two numbers a word.
+// Lane 4 i + j has of a, at a[0] .. a[3]: columns 2j and 2j + 1 of rows i and i + 8, and columns
+// 2j + 8 and 2j + 9 of them; of b, at b0 and b1: the same rows of column i; of the sum: columns 2j
+// and 2j + 1 of rows i and i + 8.
+DEVICE void multiply_tiles(float (&sum)[4], const unsigned* a, unsigned b0, unsigned b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // *address += x, without waiting for what is there. The sum is for a later launch: this one must
 // not read it.
 DEVICE void add_in_memory(float* address, float x) {
@@ -65,6 +84,16 @@ DEVICE void sync_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
 }
+// The two halves of the barrier. What a thread does between them neither needs nor disturbs what
+// the others do.
+DEVICE void arrive_at_cluster() {
+    sync_warp();
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+DEVICE void wait_for_cluster() {
+    sync_warp();
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 // Store x in the shared memory of block `rank` of the cluster, at the offset of `address` in ours.
 DEVICE void store_in_block(float* address, int rank, float x) {
     unsigned local = static_cast<unsigned>(__cvta_generic_to_shared(address)), remote;
@@ -81,6 +110,8 @@ DEVICE void store_in_block(float* address, int rank, float4 x) {
 }
 #else
 DEVICE void sync_cluster() { __syncthreads(); }
+DEVICE void arrive_at_cluster() {}
+DEVICE void wait_for_cluster() { __syncthreads(); }
 DEVICE void store_in_block(float* address, int, float x) { *address = x; }
 DEVICE void store_in_block(float* address, int, float4 x) {
     *reinterpret_cast<float4*>(address) = x;

@@ -1,0 +1,71 @@
+"""How many sequences share a cluster, and over how many blocks, where the tensor cores make the products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from mnemoscope.kernels._cuda.layout import Limits, TensorTile
+
+_REGISTERS = 16384  # of a quarter of a multiprocessor, which has every fourth warp
+_OTHER_VARIABLES = 56  # of a thread, beside its weights, its sums and a number per slot
+_MOST_SEQUENCES = 16
+
+
+@cache
+def choose_tile(
+    rows: int, n: int, batch: int, slots: int, fields: int, limits: Limits, *, transposed: bool
+) -> TensorTile | None:
+    """Return the tile that is expected to be the fastest; None if none fits.
+
+    rows: of weights per unit. fields: numbers per unit and slot. transposed: for the backward pass.
+    """
+    fitting = [
+        tile
+        for tile in _tiles(rows, n, batch, limits, transposed)
+        if tile.shared_floats(fields, slots) <= limits.shared_floats and _spilled(tile, slots) <= _OTHER_VARIABLES
+    ]
+    return min(fitting, key=lambda tile: _cost(tile, batch, slots, limits), default=None)
+
+
+def _tiles(rows: int, n: int, batch: int, limits: Limits, transposed: bool) -> Iterator[TensorTile]:
+    for blocks in limits.clusters:
+        units = -(-n // (16 * blocks)) * 16
+        if units * blocks % 32:
+            units += 16
+        at_once = limits.clusters_at_once(blocks)
+        fewest = -(-batch // (at_once * _MOST_SEQUENCES))  # rounds of clusters, one after the other
+        for rounds in range(fewest, fewest + 3):
+            sequences = -(-batch // (at_once * rounds))
+            for warp_units in (32, 16, 8):
+                if units % warp_units == 0:
+                    yield from _groupings(TensorTile(rows, units, blocks, sequences, warp_units, 1, 1, transposed))
+
+
+def _groupings(tile: TensorTile) -> Iterator[TensorTile]:
+    """The ways to divide the product among 4 to 16 warps."""
+    row_tiles, column_tiles = tile.outputs // 16, tile.inputs // 32
+    for row_groups in range(1, 17):
+        for column_groups in range(1, 17):
+            even = row_tiles % row_groups == 0 and column_tiles % column_groups == 0
+            grouped = tile._replace(row_groups=row_groups, column_groups=column_groups)
+            if even and 4 <= row_groups * column_groups <= 16 and grouped.threads <= 1024:
+                yield grouped
+
+
+def _spilled(tile: TensorTile, slots: int) -> int:
+    """Return how many registers of a thread would be missing."""
+    warps = tile.threads // 32
+    registers = min(255, _REGISTERS // (-(-warps // 4) * 32) // 8 * 8)
+    held = tile.weights_per_thread + tile.sums_per_thread + -(-slots * tile.warp_units // 32)
+    return max(0, held + _OTHER_VARIABLES - registers)
+
+
+def _cost(tile: TensorTile, batch: int, slots: int, limits: Limits) -> float:
+    """Return the expected time of a step, in clocks of an H200, of all clusters that wait for each other."""
+    rounds = -(-tile.clusters(batch) // limits.clusters_at_once(tile.cluster_blocks))
+    barriers = 2000 + 40 * tile.cluster_blocks
+    pairs = tile.sequences * tile.units_per_block * slots * tile.rows / 10
+    tiles = tile.outputs * tile.inputs / 128 * -(-tile.sequences // 8)
+    exchanged = tile.row_groups * tile.inputs + tile.column_groups * tile.outputs  # through shared memory
+    return rounds * (barriers + pairs + tiles + exchanged / 8 * tile.sequences / 8 + 30 * _spilled(tile, slots))
