@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #define KERNEL extern "C" void
 
 struct alignas(16) float4 { float x, y, z, w; };
+struct DataBarrier { int missing, round; };  // missing: bytes that are expected and have not come
 struct Index { int x; };
 static Index threadIdx, blockIdx;
 
@@ -41,14 +43,12 @@ struct Thread {
     ucontext_t context;
     std::unique_ptr<char[]> stack;
     int thread, block, parity = 0;
-    int phase = 0;  // of the cluster's barrier, when the thread arrived at it
 };
 
 static std::vector<Block> blocks;
 static std::vector<std::unique_ptr<Thread>> threads;
 static std::vector<Thread*> ready;
 static Barrier cluster;
-static int arrived, phase;  // at the cluster's barrier, and how often all have arrived
 static Thread* current;
 static ucontext_t outside;
 static void (*body)(void** args);
@@ -72,7 +72,36 @@ inline void check_guards() {
             }
 }
 
+// What is sent to another block comes at any later moment, and in any order.
+struct Send {
+    DataBarrier* barrier;
+    float* address;
+    float4 x;
+};
+static std::vector<Send> sends;
+static std::map<DataBarrier*, std::vector<Thread*>> waiting_for_data;
+constexpr int NOT_EXPECTED = 1 << 30;  // added to what is missing until expect_bytes is called
+
+inline void change_missing(DataBarrier* barrier, int bytes) {
+    barrier->missing += bytes;
+    if (barrier->missing) return;
+    ++barrier->round, barrier->missing = NOT_EXPECTED;
+    auto& waiting = waiting_for_data[barrier];
+    ready.insert(ready.end(), waiting.begin(), waiting.end());
+    waiting.clear();
+}
+inline void deliver_some() {
+    while (!sends.empty() && (ready.empty() || random_number() % 2)) {
+        std::swap(sends[random_number() % sends.size()], sends.back());
+        const Send send = sends.back();
+        sends.pop_back();
+        std::memcpy(send.address, &send.x, sizeof send.x);
+        change_missing(send.barrier, -(int)sizeof send.x);
+    }
+}
+
 inline void resume_another(ucontext_t* from) {
+    deliver_some();
     if (ready.empty()) {
         std::fprintf(stderr, "deadlock: every thread waits\n");
         std::abort();
@@ -123,7 +152,7 @@ inline void launch(int grid, int threads_per_block, int shared_bytes, void (*ker
         threads.clear();
         ready.clear();
         cluster = {CLUSTER_BLOCKS * threads_per_block, {}};
-        arrived = phase = 0;
+        sends.clear(), waiting_for_data.clear();
         alive = CLUSTER_BLOCKS * threads_per_block;
         for (int b = 0; b < CLUSTER_BLOCKS; ++b) {
             blocks[b].barrier.expected = threads_per_block;
@@ -182,21 +211,7 @@ inline int warp_max(int x) {
 inline int warp_min(int x) { return ~warp_max(~x); }
 inline void sync_warp() { emulated::wait(emulated::warp().barrier); }
 inline void sync_block() { emulated::wait(emulated::here().barrier); }
-inline void arrive_at_cluster() {
-    using namespace emulated;
-    current->phase = phase;
-    if (++arrived < cluster.expected) return;
-    arrived = 0, ++phase;
-    ready.insert(ready.end(), cluster.waiting.begin(), cluster.waiting.end());
-    cluster.waiting.clear();
-}
-inline void wait_for_cluster() {
-    using namespace emulated;
-    Thread* self = current;
-    (self->phase == phase ? cluster.waiting : ready).push_back(self);
-    resume_another(&self->context);
-}
-inline void sync_cluster() { arrive_at_cluster(), wait_for_cluster(); }
+inline void sync_cluster() { emulated::wait(emulated::cluster); }
 inline int first_bit(unsigned x) { return x ? __builtin_ctz(x) : -1; }
 inline float reciprocal(float x) { return 1.f / x; }
 // 2^x as the device computes it: 0 below the smallest normal number.
@@ -224,6 +239,35 @@ inline void multiply_tiles(float (&sum)[4], const unsigned* a, unsigned b0, unsi
 }
 inline void add_in_memory(float* address, float x) { *address += x; }
 inline void prefetch(const float*) {}
+inline void init_barrier(DataBarrier* barrier) { *barrier = {emulated::NOT_EXPECTED, 0}; }
+inline void expect_bytes(DataBarrier* barrier, int bytes) {
+    if (barrier->missing > emulated::NOT_EXPECTED || barrier->missing <= 0) {
+        std::fprintf(stderr, "a barrier expects bytes twice in a round\n");
+        std::abort();
+    }
+    emulated::change_missing(barrier, bytes - emulated::NOT_EXPECTED);
+}
+inline void wait_for_bytes(DataBarrier* barrier, int odd) {
+    using namespace emulated;
+    Thread* self = current;
+    while (barrier->round % 2 == odd) {
+        waiting_for_data[barrier].push_back(self);
+        resume_another(&self->context);
+    }
+}
+template <class T>
+T* in_block(T* address, int rank) {
+    const char* start = reinterpret_cast<const char*>(shared_memory());
+    char* other = reinterpret_cast<char*>(&emulated::blocks[rank].memory[0].x);
+    return reinterpret_cast<T*>(other + (reinterpret_cast<const char*>(address) - start));
+}
+inline void send_to_block(float* address, int rank, float4 x, DataBarrier* barrier) {
+    if ((address - shared_memory()) % 4) {
+        std::fprintf(stderr, "four numbers at an address that is no multiple of 16 bytes\n");
+        std::abort();
+    }
+    emulated::sends.push_back({in_block(barrier, rank), in_block(address, rank), x});
+}
 inline void store_in_block(float* address, int rank, float x) {
     (&emulated::blocks[rank].memory[0].x)[address - shared_memory()] = x;
 }

@@ -181,7 +181,8 @@ class TensorTile(NamedTuple):
         sums = self.cluster_blocks * self.pair_warps * columns
         row = max(columns, (self.rows if self.transposed else 1) * self.warp_units // 2)
         slot_stride = -(-self.sequences * self.units_per_block // 32) * 32 + self.warp_units % 32
-        return states + products + sums + self.pair_warps * row + fields * padded_slots * slot_stride
+        barriers = -(-2 * (1 + self.sequences) // 4) * 4
+        return barriers + states + products + sums + self.pair_warps * row + fields * padded_slots * slot_stride
 
     def clusters(self, batch: int) -> int:
         return -(-batch // self.sequences)

@@ -84,16 +84,6 @@ DEVICE void sync_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
 }
-// The two halves of the barrier. What a thread does between them neither needs nor disturbs what
-// the others do.
-DEVICE void arrive_at_cluster() {
-    sync_warp();
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-DEVICE void wait_for_cluster() {
-    sync_warp();
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 // Store x in the shared memory of block `rank` of the cluster, at the offset of `address` in ours.
 DEVICE void store_in_block(float* address, int rank, float x) {
     unsigned local = static_cast<unsigned>(__cvta_generic_to_shared(address)), remote;
@@ -110,13 +100,61 @@ DEVICE void store_in_block(float* address, int rank, float4 x) {
 }
 #else
 DEVICE void sync_cluster() { __syncthreads(); }
-DEVICE void arrive_at_cluster() {}
-DEVICE void wait_for_cluster() { __syncthreads(); }
 DEVICE void store_in_block(float* address, int, float x) { *address = x; }
 DEVICE void store_in_block(float* address, int, float4 x) {
     *reinterpret_cast<float4*>(address) = x;
 }
 #endif
+#endif
+
+#ifndef MNEMOSCOPE_EMULATED
+// A barrier in shared memory that waits for data instead of threads. A round ends when expect_bytes
+// was called once and as many bytes have been sent to the block. Nothing else is waited for, neither
+// stores to device memory nor other warps: a cluster's barrier takes several times as long.
+typedef unsigned long long DataBarrier;
+DEVICE unsigned shared_address(const void* address) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(address));
+}
+// By one thread, before a barrier of the cluster.
+DEVICE void init_barrier(DataBarrier* barrier) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(
+                     shared_address(barrier))
+                 : "memory");
+}
+DEVICE void expect_bytes(DataBarrier* barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                     shared_address(barrier)),
+                 "r"(bytes)
+                 : "memory");
+}
+// Wait for the end of a round; `odd` is 0 for the first one, 1 for the second, 0 for the third.
+DEVICE void wait_for_bytes(DataBarrier* barrier, int odd) {
+    unsigned done = 0;
+    while (!done)
+        asm volatile(
+            "{\n.reg .pred p;\n"
+            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, p;\n}"
+            : "=r"(done)
+            : "r"(shared_address(barrier)), "r"(odd)
+            : "memory");
+}
+// Send 16 bytes to block `rank` of the cluster, to the place of `address` and for the barrier at the
+// place of `barrier` in ours.
+DEVICE void send_to_block(float* address, int rank, float4 x, DataBarrier* barrier) {
+    unsigned target, target_barrier;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(target)
+                 : "r"(shared_address(address)), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(target_barrier)
+                 : "r"(shared_address(barrier)), "r"(rank));
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+        "[%5];" ::"r"(target),
+        "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(target_barrier)
+        : "memory");
+}
 #endif
 
 #define NEGATIVE_INFINITY bits_float((int)0xff800000u)

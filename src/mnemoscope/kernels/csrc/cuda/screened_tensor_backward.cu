@@ -1,6 +1,6 @@
 // RelRNN and RelLSTM in bfloat16, backward: SEQUENCES sequences per cluster, products on the tensor
-// cores, three barriers per step. The mathematics is that of screened_backward.cu, but for the
-// products: they round the gradients of h_t's products to bfloat16.
+// cores. The mathematics is that of screened_backward.cu, but for the products: they round the
+// gradients of h_t's products to bfloat16.
 //
 // Sizes as in tensor.cuh; PHI (equations.cuh); HAS_DH, HAS_DS, HAS_DC, HAS_LENGTHS: dh, ds, dc_T
 // and lengths are given.
@@ -19,7 +19,8 @@ constexpr int GRADIENT_FLOATS = ROWS * WARP_UNITS / 2;
 constexpr int ROW_FLOATS = SLOT_COLUMNS > GRADIENT_FLOATS ? SLOT_COLUMNS : GRADIENT_FLOATS;
 
 struct SharedLayout {  // offsets in floats
-    static constexpr int dy = 0;  // (SEQUENCES, STATE_STRIDE) in bfloat16
+    static constexpr int barriers = 0;  // of dy, and of the sums of each sequence
+    static constexpr int dy = barriers + BARRIER_FLOATS;  // (SEQUENCES, STATE_STRIDE) in bfloat16
     static constexpr int products = dy + Matrix::STATE_FLOATS;
     static constexpr int sums = products + Matrix::SUM_FLOATS;
     static constexpr int rows = sums + UNIT_SUM_FLOATS;  // (PAIR_WARPS, ROW_FLOATS)
@@ -51,6 +52,14 @@ KERNEL screened_tensor_backward(
     const SlotFields memory{shared_memory() + SharedLayout::memory};
     const SlotFields gradients{shared_memory() + SharedLayout::gradients};
 
+    DataBarrier* barriers =
+        reinterpret_cast<DataBarrier*>(shared_memory() + SharedLayout::barriers);
+    Exchange dy_exchange{barriers, Matrix::INPUT_BYTES};
+    Exchange sums_exchange{barriers + 1 + (at.has_pair ? at.q : 0), UNIT_SUM_BYTES};
+    const bool renews_sums = lane == 0 && at.warp_part == 0;
+    if (threadIdx.x == 0) dy_exchange.init();
+    if (at.has_pair && renews_sums) sums_exchange.init();
+
     // The weights, transposed, into registers.
     Matrix matrix;
     matrix.load(at, [&](int output, int input) {
@@ -61,10 +70,10 @@ KERNEL screened_tensor_backward(
         return inside ? weights[(long long)input_unit * n + output_unit] : 0.f;
     });
 
-    // No gradient past the sequence's length.
+    // No gradient past the longest of the cluster's sequences.
     const long long first = (long long)at.sequence * n + unit;
     const long long step_stride = (long long)B * n;
-    for (int t = steps; t < T; ++t)
+    for (int t = cluster_steps; t < T; ++t)
         if (writes) {
             const long long offset = first + t * step_stride;
             for (int r = 0; r < GATES; ++r) dxp[(offset - unit) * GATES + r * n + unit] = 0.f;
@@ -145,34 +154,30 @@ KERNEL screened_tensor_backward(
     };
 
     // Gradients of [V; W_a] s_t (0 .. GATES) and of s_t itself (the last), times MIX.
-    float g[FIELDS] = {}, dz[4] = {};
+    float g[FIELDS] = {};
     float dv = 0.f, dc = GATES == 4 && HAS_DC && in_range ? dc_T[first] : 0.f;
     float c_t = 0.f;
     if (GATES == 4 && in_range && steps)
         c_t = activations[(first - unit + (steps - 1) * step_stride) * 5 + 4 * n + unit];
-    load_step(steps - 1);
-    float alpha = attention_at(steps - 1);
-    // A step's dxp is stored in the next one, behind a barrier: a barrier waits for all stores
-    // before it.
-    const auto store_dxp = [&](int t) {
-        if (writes)
-#pragma unroll
-            for (int r = 0; r < GATES; ++r)
-                dxp[(first - unit + t * step_stride) * GATES + r * n + unit] = dz[r];
-    };
+    load_step(steps == cluster_steps ? steps - 1 : -1);
+    float alpha = steps == cluster_steps ? attention_at(steps - 1) : 0.f;
     sync_cluster();  // before a block stores into another, that one must have begun
 
     for (int t = cluster_steps - 1; t >= 0; --t) {
         const bool active = t < steps;  // the same for all lanes of a warp
         const long long offset = first + t * step_stride;
-        SlotChange change;
-        int newest_slot = -1;
-        float query = 0.f, tanhs[SLOTS_PER_LANE];
-        if (active) {
-            newest_slot = first_bit(warp_ballot(lane < SLOTS && state == SLOTS + t));
-            change.find(lane, newest_slot, state, previous_state);
-            if (HAS_DS) g[FIELDS - 1] = MIX * next_ds;
-            query = prescale(next_query);
+        float dq_t = 0.f, total[FIELDS] = {};
+        const float dh_t = next_dh, h_t = next_h, previous_c = next_c;
+        const LSTMGates gates{next_gates[0], next_gates[1], next_gates[2], next_gates[3]};
+        if (at.has_pair) {
+            SlotChange change;
+            int newest_slot = -1;
+            if (active) {
+                newest_slot = first_bit(warp_ballot(lane < SLOTS && state == SLOTS + t));
+                change.find(lane, newest_slot, state, previous_state);
+            }
+            if (HAS_DS) g[FIELDS - 1] = active ? MIX * next_ds : 0.f;
+            const float query = prescale(next_query);
 
             // Gradients of the weights, dalpha_i = sum_r g_r . field_r(i). A constant in all of
             // them leaves the softmax's gradient as it is: subtracting h_t's first leaves small
@@ -189,33 +194,23 @@ KERNEL screened_tensor_backward(
                 for (int r = 0; r < FIELDS; ++r)
                     if (r != KEY) part[k][0] += g[r] * (memory(r, slot, at.pair) - newest[r]);
             }
-            send_sums(at, part, row, sums);
-        }
-        arrive_at_cluster();
+            send_sums(at, part, row, sums, sums_exchange);
 
-        // While the sums are under way: what needs none of them, and the next step's loads.
-        float evicted_fields[FIELDS_PER_LANE];
-        int earlier_state = -1;
-        float previous_alpha = 0.f;
-        const float dh_t = next_dh, h_t = next_h, previous_c = next_c;
-        const LSTMGates gates{next_gates[0], next_gates[1], next_gates[2], next_gates[3]};
-        if (active) {
+            // While the sums are under way: what needs none of them, and the next step's loads.
+            float evicted_fields[FIELDS_PER_LANE], tanhs[SLOTS_PER_LANE];
             load_state(change.evicted, evicted_fields);
-            earlier_state = state_at(t - 2);
-            previous_alpha = attention_at(t - 1);
-            load_step(t - 1);
+            const int earlier_state = state_at(t - 2);
+            const float previous_alpha = attention_at(t - 1);
+            if (t <= steps) load_step(t - 1);
 #pragma unroll
             for (int k = 0; k < SLOTS_PER_LANE; ++k)
                 tanhs[k] =
                     1.f - 2.f * half_one_minus_tanh(
                                     query, memory(KEY, at.pair_lane + LANES_PER_PAIR * k, at.pair));
-        }
-        wait_for_cluster();
 
-        // Through tanh(q + k_i) to the query, to v and to the slots' keys, and through the mixture
-        // to the slots' other fields. The lanes of a pair share its slots.
-        float dq_t = 0.f, total[FIELDS];
-        if (active) {
+            // Through tanh(q + k_i) to the query, to v and to the slots' keys, and through the
+            // mixture to the slots' other fields. The lanes of a pair share its slots.
+            sums_exchange.wait(renews_sums);
             const float dalpha = collect_sums(at, sums);
             const float dlogit = alpha * (dalpha - warp_sum(alpha * dalpha));
 #pragma unroll
@@ -238,54 +233,58 @@ KERNEL screened_tensor_backward(
 
             // The gradients of h_t's products, from later steps through its slot and from s_t
             // itself.
-#pragma unroll
-            for (int r = 0; r < FIELDS; ++r)
-                total[r] = (newest_slot >= 0 ? gradients(r, newest_slot, at.pair) : 0.f) +
-                           (r == KEY ? 0.f : g[r]);
             float dy[ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) dy[r] = total[r];
-            Matrix::send_inputs(at, dy, row, shared_dy);
-        }
-        arrive_at_cluster();
+            for (int r = 0; r < FIELDS; ++r) {
+                total[r] = (newest_slot >= 0 ? gradients(r, newest_slot, at.pair) : 0.f) +
+                           (r == KEY ? 0.f : g[r]);
+                if (r < ROWS) dy[r < ROWS ? r : 0] = total[r];
+            }
+            Matrix::send_inputs(at, dy, row, shared_dy, dy_exchange);
+            if (writes) {
+                dq[offset] = active ? dq_t : 0.f;
+                dk[offset] = active ? total[KEY] : 0.f;
+            }
 
-        // The slots as they were at step t - 1. Only the lanes of this pair touch its fields.
-        if (active) {
-            if (change.moved_from >= 0)
-                for (int r = at.pair_lane; r < FIELDS; r += LANES_PER_PAIR) {
-                    memory(r, change.moved_from, at.pair) = memory(r, change.moved_to, at.pair);
-                    gradients(r, change.moved_from, at.pair) =
-                        gradients(r, change.moved_to, at.pair);
-                }
-            if (change.evicted_from >= 0) fill_slot(change.evicted_from, evicted_fields);
-            state = previous_state;
-            previous_state = checked(earlier_state);
-            alpha = previous_alpha;
-        }
-        wait_for_cluster();  // all of dy is in every block
-        if (active) {
-            if (t + 1 < steps) store_dxp(t + 1);
-            if (writes) dq[offset] = dq_t, dk[offset] = total[KEY];
+            // The slots as they were at step t - 1. Only the lanes of this pair touch its fields.
+            // Until its last step is reached, a sequence keeps the slots as that step left them.
+            if (active) {
+                if (change.moved_from >= 0)
+                    for (int r = at.pair_lane; r < FIELDS; r += LANES_PER_PAIR) {
+                        memory(r, change.moved_from, at.pair) = memory(r, change.moved_to, at.pair);
+                        gradients(r, change.moved_from, at.pair) =
+                            gradients(r, change.moved_to, at.pair);
+                    }
+                if (change.evicted_from >= 0) fill_slot(change.evicted_from, evicted_fields);
+                state = previous_state;
+                previous_state = checked(earlier_state);
+            }
+            alpha = t <= steps ? previous_alpha : 0.f;
         }
 
         // The gradient of h_t, and the cell.
+        dy_exchange.wait(threadIdx.x == 0);
         matrix.times(at, shared_dy, products);
         sync_block();
+        if (!at.has_pair) continue;
+        const float product = Matrix::result(at, products, at.block_unit);
+        const float dh_total = dh_t * HAS_DH + product + (HAS_DS ? total[FIELDS - 1] : 0.f);
+        float dz[4] = {};
         if (active) {
-            const float product = Matrix::result(at, products, at.block_unit);
-            const float dh_total = dh_t * HAS_DH + product + (HAS_DS ? total[FIELDS - 1] : 0.f);
             if constexpr (GATES == 4) {
                 gates.backward(dh_total, dc, c_t, previous_c, dz);
                 c_t = previous_c;
             } else {
                 dz[0] = dh_total * phi_slope(h_t);
             }
-#pragma unroll
-            for (int r = 0; r < GATES; ++r) g[r] = in_range ? MIX * dz[r] : 0.f;
-            g[QUERY] = MIX * dq_t;
         }
+        if (writes)
+#pragma unroll
+            for (int r = 0; r < GATES; ++r) dxp[(offset - unit) * GATES + r * n + unit] = dz[r];
+#pragma unroll
+        for (int r = 0; r < GATES; ++r) g[r] = in_range ? MIX * dz[r] : 0.f;
+        g[QUERY] = active ? MIX * dq_t : 0.f;
     }
-    if (steps) store_dxp(0);
 
     // v, the first cell state, and what the carried memory has received.
     dv = sum_over_pair_lanes(dv);

@@ -1,6 +1,6 @@
 // RelRNN and RelLSTM in bfloat16, forward: SEQUENCES sequences per cluster, products on the tensor
-// cores, three barriers per step. The mathematics is that of screened_forward.cu, but for the
-// products: they round h_t to bfloat16.
+// cores. The mathematics is that of screened_forward.cu, but for the products: they round h_t to
+// bfloat16.
 //
 // Sizes as in tensor.cuh; PHI (equations.cuh); REFRESH: states in R gain relevance, too; HAS_BIAS,
 // HAS_LENGTHS: b and lengths are given; HAS_INPUT_BIAS: xp is without the biases b_ih and b_hh
@@ -16,7 +16,8 @@ using Matrix = TensorWeights<ROWS * UNITS_PER_BLOCK, PADDED_N>;
 constexpr int ROW_FLOATS = SLOT_COLUMNS > WARP_UNITS / 2 ? SLOT_COLUMNS : WARP_UNITS / 2;
 
 struct SharedLayout {  // offsets in floats
-    static constexpr int h = 0;  // (SEQUENCES, STATE_STRIDE) in bfloat16
+    static constexpr int barriers = 0;  // of h, and of the sums of each sequence
+    static constexpr int h = barriers + BARRIER_FLOATS;  // (SEQUENCES, STATE_STRIDE) in bfloat16
     static constexpr int products = h + Matrix::STATE_FLOATS;
     static constexpr int sums = products + Matrix::SUM_FLOATS;
     static constexpr int rows = sums + UNIT_SUM_FLOATS;  // (PAIR_WARPS, ROW_FLOATS)
@@ -46,6 +47,14 @@ KERNEL screened_tensor_forward(
     float* sums = shared_memory() + SharedLayout::sums;
     float* row = shared_memory() + SharedLayout::rows + at.warp * ROW_FLOATS;
     const SlotFields memory{shared_memory() + SharedLayout::memory};
+
+    DataBarrier* barriers =
+        reinterpret_cast<DataBarrier*>(shared_memory() + SharedLayout::barriers);
+    Exchange states_exchange{barriers, Matrix::INPUT_BYTES};
+    Exchange sums_exchange{barriers + 1 + (at.has_pair ? at.q : 0), UNIT_SUM_BYTES};
+    const bool renews_sums = lane == 0 && at.warp_part == 0;
+    if (threadIdx.x == 0) states_exchange.init();
+    if (at.has_pair && renews_sums) sums_exchange.init();
 
     // The weights, into registers.
     Matrix matrix;
@@ -94,8 +103,8 @@ KERNEL screened_tensor_forward(
     // The same of states whose unit is `value`, before the first step.
     const auto project = [&](float value, float (&y)[ROWS]) {
         const float values[1] = {value};
-        if (at.has_pair) Matrix::send_inputs(at, values, row, shared_h);
-        sync_cluster();
+        if (at.has_pair) Matrix::send_inputs(at, values, row, shared_h, states_exchange);
+        states_exchange.wait(threadIdx.x == 0);
         matrix.times(at, shared_h, products);
         sync_block();
         if (at.has_pair) results(y);
@@ -130,38 +139,39 @@ KERNEL screened_tensor_forward(
     }
     sync_warp();  // only the lanes of this pair touch its fields
 
-    // What a step leaves for device memory is stored in the next one, behind a barrier: a barrier
-    // waits for all stores before it.
-    float s_t = 0.f, alpha = 0.f;
-    const auto store_step = [&](int t) {
-        if (writes) s[first + t * step_stride] = s_t;
-        if (SAVE && writes_slots) attention[((long long)t * B + at.sequence) * SLOTS + lane] = alpha;
-    };
-
     long long offset = first;  // of (t, sequence, unit) in a (T,B,n) tensor
     for (int t = 0; t < cluster_steps; ++t, offset += step_stride) {
         // The cell reads s_{t-1} through u. h_t goes to every block of the cluster.
         const bool active = t < steps;  // the same for all lanes of a warp
-        float h_t = 0.f, gates[4], part[SLOTS_PER_LANE][1];
+        float h_t = 0.f, part[SLOTS_PER_LANE][1] = {};
         const float query = prescale(u[QUERY]);
         int slot = -1;
-        if (active) {
-            float z[4];
+        if (at.has_pair) {
+            float z[4], gates[4] = {};
 #pragma unroll
             for (int r = 0; r < GATES; ++r) z[r] = x[r] + input_bias[r] + u[r];
             if constexpr (GATES == 4) {
                 LSTMGates unit_gates;
-                h_t = unit_gates.forward(z, c_t);
+                float c = c_t;
+                h_t = unit_gates.forward(z, c);
+                c_t = active ? c : c_t;
                 gates[0] = unit_gates.i, gates[1] = unit_gates.f;
                 gates[2] = unit_gates.g, gates[3] = unit_gates.o;
             } else {
                 h_t = phi(z[0], bias);
             }
-            h_t = in_range ? h_t : 0.f;
+            h_t = in_range && active ? h_t : 0.f;
             const float values[1] = {h_t};
-            Matrix::send_inputs(at, values, row, shared_h);
+            Matrix::send_inputs(at, values, row, shared_h, states_exchange);
+            if (writes) {
+                h[offset] = h_t;
+                if (SAVE && GATES == 4) {
+                    float* saved = activations + (offset - unit) * 5 + unit;
+                    for (int r = 0; r < 4; ++r) saved[r * n] = active ? gates[r] : 0.f;
+                    saved[4 * n] = active ? c_t : 0.f;
+                }
+            }
         }
-        arrive_at_cluster();
 
         if (active) {
             // Load the next step's inputs now.
@@ -187,51 +197,41 @@ KERNEL screened_tensor_forward(
                 part[k][0] = weight * half_one_minus_tanh(query, key);
             }
         }
-        wait_for_cluster();  // h_t is in every block
-        if (active) {
-            if (t > 0) store_step(t - 1);
-            if (writes) {
-                h[offset] = h_t;
-                if (SAVE && GATES == 4) {
-                    float* saved = activations + (offset - unit) * 5 + unit;
-                    for (int r = 0; r < 4; ++r) saved[r * n] = gates[r];
-                    saved[4 * n] = c_t;
-                }
-            }
-            if (SAVE && writes_slots)
-                slots[((long long)t * B + at.sequence) * SLOTS + lane] = table.state;
-        }
 
         // y = [V; W_a; U_a] h_t: the new slot's fields, and its own score.
+        states_exchange.wait(threadIdx.x == 0);
         matrix.times(at, shared_h, products);
         sync_block();
-        float y[ROWS] = {};
-        if (active) {
-            results(y);
-            const float key = prescale(y[GATES + 1]);
-            const float score = weight * half_one_minus_tanh(query, key);
+        if (!at.has_pair) continue;
+        float y[ROWS];
+        results(y);
+        const float key = prescale(y[GATES + 1]);
+        const float score = weight * half_one_minus_tanh(query, key);
 #pragma unroll
-            for (int k = 0; k < SLOTS_PER_LANE; ++k)
-                part[k][0] = at.pair_lane + LANES_PER_PAIR * k == slot ? score : part[k][0];
-            send_sums(at, part, row, sums);
-            if (slot >= 0)
+        for (int k = 0; k < SLOTS_PER_LANE; ++k)
+            part[k][0] = at.pair_lane + LANES_PER_PAIR * k == slot ? score : part[k][0];
+        send_sums(at, part, row, sums, sums_exchange);
+        if (slot >= 0)
 #pragma unroll
-                for (int r = 0; r < FIELDS; ++r)
-                    if (r % LANES_PER_PAIR == at.pair_lane)
-                        memory(r, slot, at.pair) =
-                            r <= GATES ? y[r <= GATES ? r : 0] : (r == VALUE ? h_t : key);
-        }
-        sync_cluster();  // the sums of all units; and nobody reads shared_h any more
-        if (!active) continue;
+            for (int r = 0; r < FIELDS; ++r)
+                if (r % LANES_PER_PAIR == at.pair_lane)
+                    memory(r, slot, at.pair) =
+                        r <= GATES ? y[r <= GATES ? r : 0] : (r == VALUE ? h_t : key);
 
         // Softmax over the slots (lane i has slot i). Relevance grows by the attention received.
+        sums_exchange.wait(renews_sums);
         const float logit = -2.f * collect_sums(at, sums);
-        const bool filled = table.state >= 0;
+        const bool filled = active && table.state >= 0;
         const int largest = warp_max(sortable(filled ? logit : NEGATIVE_INFINITY));
         const float exponential = filled ? expf(logit - from_sortable(largest)) : 0.f;
         const float total = warp_sum(exponential);
-        alpha = total > 0.f ? exponential * reciprocal(total) : 0.f;  // no slot at all: c = 0
+        const float alpha = total > 0.f ? exponential * reciprocal(total) : 0.f;
         if (lane < BUFFER || REFRESH) table.relevance += alpha;
+        if (SAVE && writes_slots) {
+            const long long saved = ((long long)t * B + at.sequence) * SLOTS + lane;
+            slots[saved] = active ? table.state : -1;
+            attention[saved] = alpha;
+        }
 
         // The mixtures of V h_i, W_a h_i and h_i: u = [V; W_a] s_t for the next step, and s_t.
         // The lanes of a pair share its slots.
@@ -246,9 +246,9 @@ KERNEL screened_tensor_forward(
         }
 #pragma unroll
         for (int r = 0; r <= GATES; ++r) u[r] = MIX * (y[r] + sum_over_pair_lanes(mixed[r]));
-        s_t = MIX * (h_t + sum_over_pair_lanes(mixed[VALUE]));
+        const float s_t = MIX * (h_t + sum_over_pair_lanes(mixed[VALUE]));
+        if (writes) s[offset] = active ? s_t : 0.f;
     }
-    if (steps) store_step(steps - 1);
 
     // The final memory. What was carried in is copied, so that it stays as it is however often it
     // is carried on; an empty slot keeps what it held.
@@ -278,14 +278,13 @@ KERNEL screened_tensor_forward(
             origin_T[first_slot + lane] = state < 0 ? -1 : origin0[first_slot + state];
     }
 
-    // The final cell state; zeros past the sequence's length.
+    // The final cell state; zeros past the longest of the cluster's sequences.
     if (GATES == 4 && writes) c_T[first] = c_t;
-    for (int t = steps; t < T; ++t) {
-        const long long end = first + t * step_stride;
+    for (int t = cluster_steps; t < T; ++t, offset += step_stride) {
         if (writes) {
-            h[end] = s[end] = 0.f;
+            h[offset] = s[offset] = 0.f;
             if (SAVE && GATES == 4)
-                for (int r = 0; r < 5; ++r) activations[(end - unit) * 5 + r * n + unit] = 0.f;
+                for (int r = 0; r < 5; ++r) activations[(offset - unit) * 5 + r * n + unit] = 0.f;
         }
         if (SAVE && writes_slots) {
             slots[((long long)t * B + at.sequence) * SLOTS + lane] = -1;

@@ -102,27 +102,56 @@ DEVICE float sum_over_pair_lanes(float x) {
     return x;
 }
 
-// Each warp has a row of shared memory, in which it gathers what it sends to the other blocks.
-DEVICE void send_row(const PairPosition& at, const float* row, float* address, int count) {
-    for (int i = at.lane; i < CLUSTER_BLOCKS * count; i += 32)
-        store_in_block(address + i % count * 4, i / count,
-                       reinterpret_cast<const float4*>(row)[i % count]);
-}
+// What the blocks of a cluster send to each other: the inputs of a product, and sums over units. A
+// step sends either once. A barrier of data is behind each: who has the data of a round knows that
+// everybody has read those of the round before.
+//   The inputs of a step are sent by a warp that has the sums of its sequence. These came from every
+//   block, and a block sends them behind its product, for which it has read the last inputs.
+//   The sums of a sequence are sent by a warp that has all inputs. These came from all warps, and a
+//   warp of this sequence sends them when it has read the last sums.
+// Every warp sends in every step of the cluster, behind the end of its own sequence, too.
+constexpr int BARRIER_FLOATS = (2 * (1 + SEQUENCES) + 3) / 4 * 4;
+struct Exchange {
+    DataBarrier* barrier;
+    int bytes;  // of a round
+    int odd = 0;  // of the round that comes
 
-// Sums over all units, in two halves with a barrier of the cluster between them: (CLUSTER_BLOCKS,
-// SEQUENCES, WARPS_PER_SEQUENCE, SLOT_COLUMNS) in shared memory.
+    // By one thread, before a barrier of the cluster.
+    DEVICE void init() const {
+        init_barrier(barrier);
+        expect_bytes(barrier, bytes);
+    }
+    // `renews`: true in one thread of those that wait, which prepares the next round.
+    DEVICE void wait(bool renews) {
+        wait_for_bytes(barrier, odd);
+        odd ^= 1;
+        if (renews) expect_bytes(barrier, bytes);
+        sync_warp();
+    }
+    // `count` times 16 bytes, from the warp's own row of shared memory to every block.
+    DEVICE void send(const PairPosition& at, const float* row, float* address, int count) const {
+        for (int i = at.lane; i < CLUSTER_BLOCKS * count; i += 32)
+            send_to_block(address + i % count * 4, i / count,
+                          reinterpret_cast<const float4*>(row)[i % count], barrier);
+    }
+};
+
+// Sums over all units, in two halves: (CLUSTER_BLOCKS, SEQUENCES, WARPS_PER_SEQUENCE, SLOT_COLUMNS)
+// in shared memory.
 constexpr int UNIT_SUM_FLOATS = CLUSTER_BLOCKS * PAIR_WARPS * SLOT_COLUMNS;
+constexpr int UNIT_SUM_BYTES = 4 * CLUSTER_BLOCKS * WARPS_PER_SEQUENCE * SLOT_COLUMNS;
 
 // Send the warp's sums of each slot's part to every block.
 DEVICE void send_sums(const PairPosition& at, float (&part)[SLOTS_PER_LANE][1], float* row,
-                      float* sums) {
+                      float* sums, const Exchange& exchange) {
     const int which = reduce_scatter<SLOTS_PER_LANE, WARP_UNITS / 2, 1, 1>(part, at.lane);
     if (which < SLOTS_PER_LANE) row[at.pair_lane + LANES_PER_PAIR * which] = part[0][0];
     sync_warp();
-    send_row(at, row, sums + (at.rank * PAIR_WARPS + at.warp) * SLOT_COLUMNS, SLOT_COLUMNS / 4);
+    exchange.send(at, row, sums + (at.rank * PAIR_WARPS + at.warp) * SLOT_COLUMNS,
+                  SLOT_COLUMNS / 4);
 }
 
-// Behind the barrier: lane i has the sum of slot i of the warp's sequence.
+// When all have come: lane i has the sum of slot i of the warp's sequence.
 DEVICE float collect_sums(const PairPosition& at, const float* sums) {
     float sum = 0.f;
     if (at.lane >= SLOTS) return sum;
@@ -158,6 +187,7 @@ struct TensorWeights {
     static constexpr int SUM_STRIDE = OUTPUTS + 4;
     static constexpr int STATE_FLOATS = SEQUENCES * STATE_STRIDE / 2;
     static constexpr int SUM_FLOATS = COLUMN_GROUPS * SEQUENCES * SUM_STRIDE;
+    static constexpr int INPUT_BYTES = 2 * SEQUENCES * INPUTS;
 
     unsigned w[ROW_TILES][COLUMN_TILES][8];
 
@@ -233,7 +263,7 @@ struct TensorWeights {
     // for COUNT * WARP_UNITS / 2 floats.
     template <int COUNT>
     static DEVICE void send_inputs(const PairPosition& at, const float (&x)[COUNT], float* row,
-                                   float* states) {
+                                   float* states, const Exchange& exchange) {
         constexpr int FLOATS = WARP_UNITS / 2;  // two numbers each
         unsigned short* halves = reinterpret_cast<unsigned short*>(row);
 #pragma unroll
@@ -243,7 +273,7 @@ struct TensorWeights {
         const int first = at.unit - at.lane % WARP_UNITS;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            send_row(at, row + i * FLOATS, states + (at.q * STATE_STRIDE + i * PADDED_N + first) / 2,
-                     FLOATS / 4);
+            exchange.send(at, row + i * FLOATS,
+                          states + (at.q * STATE_STRIDE + i * PADDED_N + first) / 2, FLOATS / 4);
     }
 };
