@@ -9,6 +9,8 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 _WARPS = 8
 _WEIGHTS_PER_THREAD = 192  # that fit its registers beside its other variables
@@ -186,6 +188,23 @@ class TensorTile(NamedTuple):
 
     def clusters(self, batch: int) -> int:
         return -(-batch // self.sequences)
+
+    def pack(self, matrices: Tensor) -> Tensor:
+        """Return the matrices (rows * n, n) in bfloat16 as the threads of a cluster hold them, two numbers a float.
+
+        Zeros past n. A thread loads four words at once, and a warp's threads load neighboring ones.
+        """
+        n, N = matrices.shape[1], self.padded_n
+        padded = F.pad(matrices.bfloat16().view(self.rows, n, n), (0, N - n, 0, N - n))
+        if self.transposed:
+            slices = padded.view(self.rows, N, self.cluster_blocks, -1).permute(2, 3, 0, 1)
+        else:
+            slices = padded.view(self.rows, self.cluster_blocks, -1, N).transpose(0, 1)
+        # Rows: group, tile, upper or lower half, lane / 4. Columns: group, tile, lane % 4, four words, two numbers each.
+        tiles = slices.reshape(
+            self.cluster_blocks, self.row_groups, -1, 2, 8, self.column_groups, self.inputs // 32 // self.column_groups, 4, 2, 2, 2
+        )
+        return tiles.permute(0, 1, 5, 2, 6, 8, 4, 7, 9, 3, 10).reshape(-1).view(torch.float32)
 
     def defines(self) -> dict[str, int | str]:
         return {

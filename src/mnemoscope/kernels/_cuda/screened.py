@@ -18,7 +18,7 @@ from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import compiler, layout
 from mnemoscope.kernels._cuda.arguments import PHI, to_device
 from mnemoscope.kernels._cuda.layout import BatchTile, Limits, TensorTile, Tile
-from mnemoscope.kernels._cuda.products import Factors, carried_gradients, products_of
+from mnemoscope.kernels._cuda.products import Factors, carried_gradients, products_of, stack_matrices
 from mnemoscope.kernels._cuda.tensor_tiles import choose_tile
 
 MAX_SLOTS = 32  # lane i of a warp has the record of slot i
@@ -177,6 +177,13 @@ def _tensor_launch(kernel: str, tile: TensorTile, B: int, shared_floats: int) ->
     return _Launch(kernel, tile, tile.clusters(B) * tile.cluster_blocks, tile.threads, shared_floats)
 
 
+def _matrices(tile: Tile | BatchTile | TensorTile, weights: op.AttentionWeights) -> dict[str, Tensor]:
+    """Return V, W_a and U_a as the kernel of this tile takes them."""
+    if isinstance(tile, TensorTile):
+        return {"weights": tile.pack(stack_matrices(weights))}
+    return {"V": weights.V, "W_a": weights.W_a, "U_a": weights.U_a}
+
+
 def forward(
     run: op.AttentiveRun,
     xp: Tensor,
@@ -214,9 +221,7 @@ def forward(
         shared_floats=launched.shared_floats,
         args={
             "xp": xp,
-            "V": weights.V,
-            "W_a": weights.W_a,
-            "U_a": weights.U_a,
+            **_matrices(launched.tile, weights),
             "v": weights.v,
             "b": weights.b,
             "b_ih": b_ih,
@@ -293,9 +298,7 @@ def backward(
             "dh": grads.dh,
             "ds": grads.ds,
             "dc_T": grads.dc_T,
-            "V": weights.V,
-            "W_a": weights.W_a,
-            "U_a": weights.U_a,
+            **_matrices(launched.tile, weights),
             "v": weights.v,
             "projected": products.projected,
             "projected0": products.projected0,

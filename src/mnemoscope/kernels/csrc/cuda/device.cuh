@@ -133,7 +133,7 @@ DEVICE void wait_for_bytes(DataBarrier* barrier, int odd) {
     while (!done)
         asm volatile(
             "{\n.reg .pred p;\n"
-            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+            "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
             "selp.u32 %0, 1, 0, p;\n}"
             : "=r"(done)
             : "r"(shared_address(barrier)), "r"(odd)

@@ -30,10 +30,11 @@ struct SharedLayout {  // offsets in floats
 };
 CHECK_SHARED_MEMORY(SharedLayout);
 
-// Names and shapes are those of screened_backward.cu.
+// weights: [V; W_a; U_a], packed (tensor.cuh). The other names and shapes are those of
+// screened_backward.cu.
 KERNEL screened_tensor_backward(
-    const float* dh, const float* ds, const float* dc_T, const float* V, const float* W_a,
-    const float* U_a, const float* v, const float* projected, const float* projected0,
+    const float* dh, const float* ds, const float* dc_T, const float* weights,
+    const float* v, const float* projected, const float* projected0,
     const float* queries, const float* query0, const float* c0, const float* values0,
     const long long* origin0, const float* h, const float* activations, const int* slots,
     const float* attention, const long long* lengths, float* dxp, float* dq, float* dk,
@@ -62,13 +63,7 @@ KERNEL screened_tensor_backward(
 
     // The weights, transposed, into registers.
     Matrix matrix;
-    matrix.load(at, [&](int output, int input) {
-        const int r = input / PADDED_N, input_unit = input % PADDED_N;
-        const int output_unit = at.rank * UNITS_PER_BLOCK + output;
-        const float* weights = r < GATES ? V + (long long)r * n * n : (r == GATES ? W_a : U_a);
-        const bool inside = output_unit < n && input_unit < n;
-        return inside ? weights[(long long)input_unit * n + output_unit] : 0.f;
-    });
+    matrix.load(at, weights);
 
     // No gradient past the longest of the cluster's sequences.
     const long long first = (long long)at.sequence * n + unit;

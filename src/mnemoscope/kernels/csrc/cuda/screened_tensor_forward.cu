@@ -26,11 +26,11 @@ struct SharedLayout {  // offsets in floats
 };
 CHECK_SHARED_MEMORY(SharedLayout);
 
-// Names and shapes are those of the operator attentive_forward. Null pointers: s0 and c0 are zero,
+// weights: [V; W_a; U_a], packed (tensor.cuh). The other names and shapes are those of the operator
+// attentive_forward. Null pointers: s0 and c0 are zero,
 // and the carried memory (values0, keys0, origin0, relevance0, clock0) is empty.
 KERNEL screened_tensor_forward(
-    const float* xp, const float* V, const float* W_a, const float* U_a, const float* v,
-    const float* b, const float* b_ih, const float* b_hh, const float* s0, const float* c0,
+    const float* xp, const float* weights, const float* v, const float* b, const float* b_ih, const float* b_hh, const float* s0, const float* c0,
     const float* values0, const float* keys0, const long long* origin0, const float* relevance0,
     const long long* clock0, const long long* lengths, float* h, float* s, float* c_T,
     float* values_T, float* keys_T, long long* slots_T, long long* origin_T, float* relevance_T,
@@ -58,13 +58,7 @@ KERNEL screened_tensor_forward(
 
     // The weights, into registers.
     Matrix matrix;
-    matrix.load(at, [&](int output, int input) {
-        const int r = output / UNITS_PER_BLOCK;
-        const int output_unit = at.rank * UNITS_PER_BLOCK + output % UNITS_PER_BLOCK;
-        const float* weights = r < GATES ? V + (long long)r * n * n : (r == GATES ? W_a : U_a);
-        const bool inside = output_unit < n && input < n;
-        return inside ? weights[(long long)output_unit * n + input] : 0.f;
-    });
+    matrix.load(at, weights);
 
     // The first step's inputs.
     const long long first = (long long)at.sequence * n + unit;

@@ -198,21 +198,22 @@ struct TensorWeights {
         return at.warp % COLUMN_GROUPS * COLUMN_TILES;
     }
 
-    // weight(row, column): the numbers of the slice.
-    template <class Weight>
-    DEVICE void load(const PairPosition& at, const Weight& weight) {
+    // packed: the words of all threads, as layout.TensorTile.pack puts them. Words 0 .. 3 are of the
+    // first product: each of two inputs, of rows r, r + 8, r and r + 8.
+    DEVICE void load(const PairPosition& at, const float* packed) {
         if (at.warp >= PRODUCT_WARPS) return;
+        const FourWords* words = reinterpret_cast<const FourWords*>(packed) + at.lane;
+        const int first = (at.rank * PRODUCT_WARPS + at.warp) * ROW_TILES * COLUMN_TILES;
 #pragma unroll
         for (int i = 0; i < ROW_TILES; ++i)
 #pragma unroll
             for (int j = 0; j < COLUMN_TILES; ++j)
 #pragma unroll
-                for (int k = 0; k < 8; ++k) {
-                    // Words 0 .. 3 are of the first product: each of two inputs, of rows r, r + 8,
-                    // r and r + 8.
-                    const int row = 16 * (row_tile(at) + i) + at.lane / 4 + k % 2 * 8;
-                    const int column = 32 * (column_tile(at) + j) + at.lane % 4 * 8 + k / 2 * 2;
-                    w[i][j][k] = pack_bf16(weight(row, column), weight(row, column + 1));
+                for (int half = 0; half < 2; ++half) {
+                    const int index = (first + i * COLUMN_TILES + j) * 2 + half;
+                    const FourWords four = words[32 * index];
+                    w[i][j][4 * half] = four.x, w[i][j][4 * half + 1] = four.y;
+                    w[i][j][4 * half + 2] = four.z, w[i][j][4 * half + 3] = four.w;
                 }
     }
 
