@@ -200,9 +200,19 @@ class TensorTile(NamedTuple):
             slices = padded.view(self.rows, N, self.cluster_blocks, -1).permute(2, 3, 0, 1)
         else:
             slices = padded.view(self.rows, self.cluster_blocks, -1, N).transpose(0, 1)
-        # Rows: group, tile, upper or lower half, lane / 4. Columns: group, tile, lane % 4, four words, two numbers each.
+        # Rows: group, tile, upper or lower half, lane / 4. Columns: group, tile, lane % 4, four words of two numbers.
         tiles = slices.reshape(
-            self.cluster_blocks, self.row_groups, -1, 2, 8, self.column_groups, self.inputs // 32 // self.column_groups, 4, 2, 2, 2
+            self.cluster_blocks,
+            self.row_groups,
+            -1,
+            2,
+            8,
+            self.column_groups,
+            self.inputs // 32 // self.column_groups,
+            4,
+            2,
+            2,
+            2,
         )
         return tiles.permute(0, 1, 5, 2, 6, 8, 4, 7, 9, 3, 10).reshape(-1).view(torch.float32)
 

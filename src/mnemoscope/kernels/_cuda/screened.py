@@ -108,7 +108,11 @@ def tensor_tiles(
 
     has_ds: the backward pass has a gradient of s.
     """
-    rows, slots, limits = rows_per_unit(options.cell == "lstm"), options.buffer + options.relevant, layout.limits(device)
+    rows, slots, limits = (
+        rows_per_unit(options.cell == "lstm"),
+        options.buffer + options.relevant,
+        layout.limits(device),
+    )
     if not 0 < slots <= MAX_SLOTS:
         return None
     forward_tile = choose_tile(rows, n, batch, slots, rows + 1, limits, transposed=False)
@@ -138,7 +142,6 @@ class _Launch(NamedTuple):
     shared_floats: int
 
 
-@cache
 def _forward_launch(options: op.AttentionOptions, n: int, B: int, device: torch.device, bfloat16: bool) -> _Launch:
     rows, slots = rows_per_unit(options.cell == "lstm"), options.buffer + options.relevant
     if bfloat16:
@@ -153,7 +156,6 @@ def _forward_launch(options: op.AttentionOptions, n: int, B: int, device: torch.
     return _Launch("screened_forward", tile, B * tile.cluster_blocks, tile.threads, forward_floats(tile, slots))
 
 
-@cache
 def _backward_launch(
     options: op.AttentionOptions, n: int, B: int, device: torch.device, bfloat16: bool, has_ds: bool
 ) -> _Launch:

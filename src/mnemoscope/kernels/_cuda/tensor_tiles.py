@@ -20,6 +20,8 @@ def choose_tile(
 
     rows: of weights per unit. fields: numbers per unit and slot. transposed: for the backward pass.
     """
+    if max(limits.clusters, default=1) == 1:  # the blocks' exchange needs a device that has clusters
+        return None
     fitting = [
         tile
         for tile in _tiles(rows, n, batch, limits, transposed)
@@ -33,13 +35,17 @@ def _tiles(rows: int, n: int, batch: int, limits: Limits, transposed: bool) -> I
         units = -(-n // (16 * blocks)) * 16
         if units * blocks % 32:
             units += 16
-        at_once = limits.clusters_at_once(blocks)
-        fewest = -(-batch // (at_once * _MOST_SEQUENCES))  # rounds of clusters, one after the other
-        for rounds in range(fewest, fewest + 3):
-            sequences = -(-batch // (at_once * rounds))
+        # The fewest sequences for each number of rounds of clusters, one after the other.
+        by_rounds = {_rounds(batch, many, blocks, limits): many for many in range(_MOST_SEQUENCES, 0, -1)}
+        for sequences in by_rounds.values():
             for warp_units in (32, 16, 8):
                 if units % warp_units == 0:
                     yield from _groupings(TensorTile(rows, units, blocks, sequences, warp_units, 1, 1, transposed))
+
+
+def _rounds(batch: int, sequences: int, blocks: int, limits: Limits) -> int:
+    clusters = -(-batch // sequences)
+    return -(-clusters // limits.clusters_at_once(blocks))
 
 
 def _groupings(tile: TensorTile) -> Iterator[TensorTile]:
@@ -63,7 +69,7 @@ def _spilled(tile: TensorTile, slots: int) -> int:
 
 def _cost(tile: TensorTile, batch: int, slots: int, limits: Limits) -> float:
     """Return the expected time of a step, in clocks of an H200, of all clusters that wait for each other."""
-    rounds = -(-tile.clusters(batch) // limits.clusters_at_once(tile.cluster_blocks))
+    rounds = _rounds(batch, tile.sequences, tile.cluster_blocks, limits)
     barriers = 2000 + 40 * tile.cluster_blocks
     pairs = tile.sequences * tile.units_per_block * slots * tile.rows / 10
     tiles = tile.outputs * tile.inputs / 128 * -(-tile.sequences // 8)

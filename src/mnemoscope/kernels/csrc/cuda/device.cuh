@@ -109,23 +109,24 @@ DEVICE void store_in_block(float* address, int, float4 x) {
 
 #ifndef MNEMOSCOPE_EMULATED
 // A barrier in shared memory that waits for data instead of threads. A round ends when expect_bytes
-// was called once and as many bytes have been sent to the block. Nothing else is waited for, neither
-// stores to device memory nor other warps: a cluster's barrier takes several times as long.
+// was called once and as many bytes have been sent to the block. Nothing else is waited for,
+// neither stores to device memory nor other warps: a cluster's barrier takes several times as long.
 typedef unsigned long long DataBarrier;
 DEVICE unsigned shared_address(const void* address) {
     return static_cast<unsigned>(__cvta_generic_to_shared(address));
 }
 // By one thread, before a barrier of the cluster.
 DEVICE void init_barrier(DataBarrier* barrier) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(
-                     shared_address(barrier))
-                 : "memory");
+    asm volatile(
+        "mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(
+            shared_address(barrier))
+        : "memory");
 }
 DEVICE void expect_bytes(DataBarrier* barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     shared_address(barrier)),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
 }
 // Wait for the end of a round; `odd` is 0 for the first one, 1 for the second, 0 for the third.
 DEVICE void wait_for_bytes(DataBarrier* barrier, int odd) {
@@ -139,8 +140,8 @@ DEVICE void wait_for_bytes(DataBarrier* barrier, int odd) {
             : "r"(shared_address(barrier)), "r"(odd)
             : "memory");
 }
-// Send 16 bytes to block `rank` of the cluster, to the place of `address` and for the barrier at the
-// place of `barrier` in ours.
+// Send 16 bytes to block `rank` of the cluster, to the place of `address` and for the barrier at
+// the place of `barrier` in ours.
 DEVICE void send_to_block(float* address, int rank, float4 x, DataBarrier* barrier) {
     unsigned target, target_barrier;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"

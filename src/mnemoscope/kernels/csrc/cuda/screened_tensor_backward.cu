@@ -32,13 +32,14 @@ CHECK_SHARED_MEMORY(SharedLayout);
 
 // weights: [V; W_a; U_a], packed (tensor.cuh). The other names and shapes are those of
 // screened_backward.cu.
-KERNEL screened_tensor_backward(
-    const float* dh, const float* ds, const float* dc_T, const float* weights,
-    const float* v, const float* projected, const float* projected0,
-    const float* queries, const float* query0, const float* c0, const float* values0,
-    const long long* origin0, const float* h, const float* activations, const int* slots,
-    const float* attention, const long long* lengths, float* dxp, float* dq, float* dk,
-    float* dv_rows, float* dc0, float* gathered0, int n, int T, int B) {
+KERNEL screened_tensor_backward(const float* dh, const float* ds, const float* dc_T,
+                                const float* weights, const float* v, const float* projected,
+                                const float* projected0, const float* queries, const float* query0,
+                                const float* c0, const float* values0, const long long* origin0,
+                                const float* h, const float* activations, const int* slots,
+                                const float* attention, const long long* lengths, float* dxp,
+                                float* dq, float* dk, float* dv_rows, float* dc0, float* gathered0,
+                                int n, int T, int B) {
     const PairPosition at = pair_position();
     const int unit = at.unit, lane = at.lane;
     const int steps = sequence_steps(at, HAS_LENGTHS ? lengths : nullptr, T, B);

@@ -29,12 +29,15 @@ CHECK_SHARED_MEMORY(SharedLayout);
 // weights: [V; W_a; U_a], packed (tensor.cuh). The other names and shapes are those of the operator
 // attentive_forward. Null pointers: s0 and c0 are zero,
 // and the carried memory (values0, keys0, origin0, relevance0, clock0) is empty.
-KERNEL screened_tensor_forward(
-    const float* xp, const float* weights, const float* v, const float* b, const float* b_ih, const float* b_hh, const float* s0, const float* c0,
-    const float* values0, const float* keys0, const long long* origin0, const float* relevance0,
-    const long long* clock0, const long long* lengths, float* h, float* s, float* c_T,
-    float* values_T, float* keys_T, long long* slots_T, long long* origin_T, float* relevance_T,
-    float* activations, int* slots, float* attention, int n, int T, int B, double decay) {
+KERNEL screened_tensor_forward(const float* xp, const float* weights, const float* v,
+                               const float* b, const float* b_ih, const float* b_hh,
+                               const float* s0, const float* c0, const float* values0,
+                               const float* keys0, const long long* origin0,
+                               const float* relevance0, const long long* clock0,
+                               const long long* lengths, float* h, float* s, float* c_T,
+                               float* values_T, float* keys_T, long long* slots_T,
+                               long long* origin_T, float* relevance_T, float* activations,
+                               int* slots, float* attention, int n, int T, int B, double decay) {
     const PairPosition at = pair_position();
     const int unit = at.unit, lane = at.lane;
     const int steps = sequence_steps(at, HAS_LENGTHS ? lengths : nullptr, T, B);

@@ -105,8 +105,8 @@ DEVICE float sum_over_pair_lanes(float x) {
 // What the blocks of a cluster send to each other: the inputs of a product, and sums over units. A
 // step sends either once. A barrier of data is behind each: who has the data of a round knows that
 // everybody has read those of the round before.
-//   The inputs of a step are sent by a warp that has the sums of its sequence. These came from every
-//   block, and a block sends them behind its product, for which it has read the last inputs.
+//   The inputs of a step are sent by a warp that has the sums of its sequence. These came from
+//   every block, and a block sends them behind its product, for which it has read the last inputs.
 //   The sums of a sequence are sent by a warp that has all inputs. These came from all warps, and a
 //   warp of this sequence sends them when it has read the last sums.
 // Every warp sends in every step of the cluster, behind the end of its own sequence, too.
@@ -168,8 +168,8 @@ DEVICE float collect_sums(const PairPosition& at, const float* sums) {
 //
 // A tensor core multiplies 16 rows of weights, 16 inputs and 8 sequences. Which inputs these are
 // does not matter as long as weights and states agree: a lane takes 8 neighboring inputs of a state
-// by one load, for two of these products. Warp (i, j) has the rows of row group i and the columns of
-// column group j; the sums of the column groups are added by who reads them.
+// by one load, for two of these products. Warp (i, j) has the rows of row group i and the columns
+// of column group j; the sums of the column groups are added by who reads them.
 struct alignas(16) FourWords {
     unsigned x, y, z, w;
 };
@@ -198,8 +198,8 @@ struct TensorWeights {
         return at.warp % COLUMN_GROUPS * COLUMN_TILES;
     }
 
-    // packed: the words of all threads, as layout.TensorTile.pack puts them. Words 0 .. 3 are of the
-    // first product: each of two inputs, of rows r, r + 8, r and r + 8.
+    // packed: the words of all threads, as layout.TensorTile.pack puts them. Words 0 .. 3 are of
+    // the first product: each of two inputs, of rows r, r + 8, r and r + 8.
     DEVICE void load(const PairPosition& at, const float* packed) {
         if (at.warp >= PRODUCT_WARPS) return;
         const FourWords* words = reinterpret_cast<const FourWords*>(packed) + at.lane;
@@ -229,8 +229,8 @@ struct TensorWeights {
                 // Past the last sequence the numbers do not matter.
                 int q = 8 * tile + at.lane / 4;
                 q = q < SEQUENCES ? q : SEQUENCES - 1;
-                const FourWords x = *reinterpret_cast<const FourWords*>(
-                    states + (q * STATE_STRIDE + input) / 2);
+                const FourWords x =
+                    *reinterpret_cast<const FourWords*>(states + (q * STATE_STRIDE + input) / 2);
 #pragma unroll
                 for (int i = 0; i < ROW_TILES; ++i) {
                     multiply_tiles(sum[i][tile], w[i][j], x.x, x.y);
