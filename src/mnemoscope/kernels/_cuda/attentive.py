@@ -64,7 +64,7 @@ def _runs_on_tensor_cores(
     if dtype is not torch.bfloat16 or options.buffer < 0:
         return False
     _, B, n = shape
-    if screened.tensor_tiles(options, n, B, device, has_ds=True) is None:
+    if not screened.fits_tensor_cores(options, n, device):
         return False
     return not _runs_by_cluster(shape, options, device) or screened.shares_clusters(options, n, B, device)
 

@@ -101,18 +101,20 @@ def shares_clusters(options: op.AttentionOptions, n: int, batch: int, device: to
     return _batch_tile(tile, batch, slots, batch_forward_floats, layout.limits(device)) is not None
 
 
+def fits_tensor_cores(options: op.AttentionOptions, n: int, device: torch.device) -> bool:
+    """True if the bfloat16 kernels can run a batch of any size."""
+    return tensor_tiles(options, n, 1, device, has_ds=True) is not None
+
+
 def tensor_tiles(
     options: op.AttentionOptions, n: int, batch: int, device: torch.device, *, has_ds: bool
 ) -> tuple[TensorTile, TensorTile] | None:
-    """Return how the forward and the backward pass run in bfloat16 on the tensor cores; None if a float32 kernel shall.
+    """Return how the forward and the backward pass run in bfloat16 on the tensor cores; None if the weights do not fit.
 
     has_ds: the backward pass has a gradient of s.
     """
-    rows, slots, limits = (
-        rows_per_unit(options.cell == "lstm"),
-        options.buffer + options.relevant,
-        layout.limits(device),
-    )
+    rows, slots = rows_per_unit(options.cell == "lstm"), options.buffer + options.relevant
+    limits = layout.limits(device)
     if not 0 < slots <= MAX_SLOTS:
         return None
     forward_tile = choose_tile(rows, n, batch, slots, rows + 1, limits, transposed=False)
@@ -146,7 +148,7 @@ def _forward_launch(options: op.AttentionOptions, n: int, B: int, device: torch.
     rows, slots = rows_per_unit(options.cell == "lstm"), options.buffer + options.relevant
     if bfloat16:
         found = tensor_tiles(options, n, B, device, has_ds=True)
-        assert found is not None, "ask tensor_tiles() first"
+        assert found is not None, "ask fits_tensor_cores() first"
         return _tensor_launch("screened_tensor_forward", found[0], B, found[0].shared_floats(rows + 1, slots))
     tile = layout.require_tile(rows, n, device)
     batch = _batch_tile(tile, B, slots, batch_forward_floats, layout.limits(device))
@@ -162,7 +164,7 @@ def _backward_launch(
     rows, slots = rows_per_unit(options.cell == "lstm"), options.buffer + options.relevant
     if bfloat16:
         found = tensor_tiles(options, n, B, device, has_ds=has_ds)
-        assert found is not None, "ask tensor_tiles() first"
+        assert found is not None, "ask fits_tensor_cores() first"
         floats = found[1].shared_floats(2 * (rows + has_ds), slots)
         return _tensor_launch("screened_tensor_backward", found[1], B, floats)
     tile = layout.require_tile(rows, n, device)

@@ -10,6 +10,7 @@ from mnemoscope.kernels._cuda.layout import Limits, TensorTile
 _REGISTERS = 16384  # of a quarter of a multiprocessor, which has every fourth warp
 _OTHER_VARIABLES = 56  # of a thread, beside its weights, its sums and a number per slot
 _MOST_SEQUENCES = 16
+_MOST_GROUPS = 16
 
 
 @cache
@@ -50,13 +51,16 @@ def _rounds(batch: int, sequences: int, blocks: int, limits: Limits) -> int:
 
 def _groupings(tile: TensorTile) -> Iterator[TensorTile]:
     """The ways to divide the product among 4 to 16 warps."""
-    row_tiles, column_tiles = tile.outputs // 16, tile.inputs // 32
-    for row_groups in range(1, 17):
-        for column_groups in range(1, 17):
-            even = row_tiles % row_groups == 0 and column_tiles % column_groups == 0
+    for row_groups in _divisors(tile.outputs // 16):
+        for column_groups in _divisors(tile.inputs // 32):
             grouped = tile._replace(row_groups=row_groups, column_groups=column_groups)
-            if even and 4 <= row_groups * column_groups <= 16 and grouped.threads <= 1024:
+            if 4 <= row_groups * column_groups <= _MOST_GROUPS and grouped.threads <= 1024:
                 yield grouped
+
+
+@cache
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, _MOST_GROUPS + 1) if number % divisor == 0]
 
 
 def _spilled(tile: TensorTile, slots: int) -> int:
