@@ -72,10 +72,15 @@ def _spilled(tile: TensorTile, slots: int) -> int:
 
 
 def _cost(tile: TensorTile, batch: int, slots: int, limits: Limits) -> float:
-    """Return the expected time of a step, in clocks of an H200, of all clusters that wait for each other."""
-    rounds = _rounds(batch, tile.sequences, tile.cluster_blocks, limits)
-    barriers = 2000 + 40 * tile.cluster_blocks
-    pairs = tile.sequences * tile.units_per_block * slots * tile.rows / 10
-    tiles = tile.outputs * tile.inputs / 128 * -(-tile.sequences // 8)
-    exchanged = tile.row_groups * tile.inputs + tile.column_groups * tile.outputs  # through shared memory
-    return rounds * (barriers + pairs + tiles + exchanged / 8 * tile.sequences / 8 + 30 * _spilled(tile, slots))
+    """Return about how many clocks a step takes, of all clusters that wait for each other."""
+    lanes_per_pair = 32 // tile.warp_units
+    # Four warps run at once. A warp alone cannot keep its quarter of a multiprocessor busy, two nearly can.
+    instructions = 250 + -(-slots // lanes_per_pair) * (20 + 4 * tile.rows)
+    pairs = instructions * max(-(-tile.pair_warps // 4), 2.2)
+    # 8 clocks for 16 rows, 16 columns and 8 sequences.
+    tiles = tile.outputs * tile.inputs // 256 // (tile.row_groups * tile.column_groups) * -(-tile.sequences // 8)
+    product = 8 * tiles * -(-tile.row_groups * tile.column_groups // 4)
+    shared = tile.row_groups * tile.inputs / 2 + 2 * tile.column_groups * tile.outputs  # floats, of each sequence
+    sent = 2 * tile.sequences * tile.inputs + 4 * tile.cluster_blocks * tile.pair_warps * slots  # bytes
+    step = 1000 + pairs + product + shared * tile.sequences / 32 + sent / 32 + 30 * _spilled(tile, slots)
+    return step * _rounds(batch, tile.sequences, tile.cluster_blocks, limits)
