@@ -128,10 +128,11 @@ struct Exchange {
         if (renews) expect_bytes(barrier, bytes);
         sync_warp();
     }
-    // `count` times 16 bytes, from the warp's own row of shared memory to every block.
+    // `count` times 16 bytes, from the warp's own row of shared memory to every block. Each block
+    // begins with itself: not all of them send to the same one at a time.
     DEVICE void send(const PairPosition& at, const float* row, float* address, int count) const {
         for (int i = at.lane; i < CLUSTER_BLOCKS * count; i += 32)
-            send_to_block(address + i % count * 4, i / count,
+            send_to_block(address + i % count * 4, (at.rank + i / count) % CLUSTER_BLOCKS,
                           reinterpret_cast<const float4*>(row)[i % count], barrier);
     }
 };
