@@ -260,27 +260,31 @@ def test_bfloat16_is_close_to_float32(launched, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "n", "B", "T", "options"),
+    ("name", "n", "B", "options"),
     [
-        ("RelRNN", 512, 64, 40, {}),
-        ("RelRNN", 512, 70, 25, {"output": "s"}),
-        ("RelRNN", 300, 64, 25, {"buffer": 3, "relevant": 4, "mix": "mean"}),
-        ("RelRNN", 200, 130, 30, {}),
-        ("RelLSTM", 256, 64, 30, {}),
-        ("RelLSTM", 512, 5, 30, {"refresh": True, "output": "s"}),
+        ("RelRNN", 512, 64, {}),
+        ("RelRNN", 512, 70, {"output": "s"}),
+        ("RelRNN", 300, 64, {"mix": "mean"}),
+        ("RelRNN", 200, 130, {}),
+        ("RelLSTM", 256, 64, {}),
+        ("RelLSTM", 512, 5, {"refresh": True, "output": "s"}),
     ],
 )
-def test_bfloat16_on_the_tensor_cores(launched, name, n, B, T, options):
-    """Every error is one of rounding; the gradients of queries and scores are sums of small differences."""
-    layer = calm(LAYERS[name](5, n, device=DEVICE, **options)).bfloat16()
+def test_bfloat16_on_the_tensor_cores(launched, name, n, B, options):
+    """Every error is one of rounding; the gradients of queries and scores are sums of small differences.
+
+    There is a slot for every state: which of two states is more relevant may depend on how numbers are rounded.
+    """
+    layer = calm(LAYERS[name](5, n, device=DEVICE, buffer=10, relevant=10, **options)).bfloat16()
+    T, earlier = 14, 6
     lengths = torch.randint(1, T + 1, (B,), generator=torch.Generator().manual_seed(0))
-    state = ms.detach(layer(torch.randn(13, B, 5, device=DEVICE).bfloat16())[1])
+    state = ms.detach(layer(torch.randn(earlier, B, 5, device=DEVICE).bfloat16())[1])
     for module, start in ((layer, None), (Packed(layer, lengths), None), (layer, state)):
         launched.clear()
         errors = errors_of(module, torch.randn(T, B, 5, device=DEVICE).bfloat16(), start)
         assert set(launched) == {"screened_tensor_forward", "screened_tensor_backward"}
-        for name, error in errors.items():
-            assert error < (5e-2 if "query" in name or "score" in name else 1e-2), name
+        for what, error in errors.items():
+            assert error < (5e-2 if "query" in what or "score" in what else 1e-2), what
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -129,6 +129,8 @@ DEVICE void expect_bytes(DataBarrier* barrier, int bytes) {
         : "memory");
 }
 // Wait for the end of a round; `odd` is 0 for the first one, 1 for the second, 0 for the third.
+// What came is in shared memory, before which there is no cache: to acquire it for the block is
+// enough, and for the cluster would also empty the cache of device memory.
 DEVICE void wait_for_bytes(DataBarrier* barrier, int odd) {
     unsigned done = 0;
     while (!done)
