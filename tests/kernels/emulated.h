@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #define KERNEL extern "C" void
 
 struct alignas(16) float4 { float x, y, z, w; };
+struct DataBarrier { int missing, round; };  // missing: bytes that are expected and have not come
 struct Index { int x; };
 static Index threadIdx, blockIdx;
 
@@ -30,6 +32,7 @@ struct Barrier {
 struct Warp {
     Barrier barrier;
     int values[2][32];
+    unsigned tiles[2][32][6];
 };
 struct Block {
     Barrier barrier;
@@ -69,7 +72,36 @@ inline void check_guards() {
             }
 }
 
+// What is sent to another block comes at any later moment, and in any order.
+struct Send {
+    DataBarrier* barrier;
+    float* address;
+    float4 x;
+};
+static std::vector<Send> sends;
+static std::map<DataBarrier*, std::vector<Thread*>> waiting_for_data;
+constexpr int NOT_EXPECTED = 1 << 30;  // added to what is missing until expect_bytes is called
+
+inline void change_missing(DataBarrier* barrier, int bytes) {
+    barrier->missing += bytes;
+    if (barrier->missing) return;
+    ++barrier->round, barrier->missing = NOT_EXPECTED;
+    auto& waiting = waiting_for_data[barrier];
+    ready.insert(ready.end(), waiting.begin(), waiting.end());
+    waiting.clear();
+}
+inline void deliver_some() {
+    while (!sends.empty() && (ready.empty() || random_number() % 2)) {
+        std::swap(sends[random_number() % sends.size()], sends.back());
+        const Send send = sends.back();
+        sends.pop_back();
+        std::memcpy(send.address, &send.x, sizeof send.x);
+        change_missing(send.barrier, -(int)sizeof send.x);
+    }
+}
+
 inline void resume_another(ucontext_t* from) {
+    deliver_some();
     if (ready.empty()) {
         std::fprintf(stderr, "deadlock: every thread waits\n");
         std::abort();
@@ -120,6 +152,7 @@ inline void launch(int grid, int threads_per_block, int shared_bytes, void (*ker
         threads.clear();
         ready.clear();
         cluster = {CLUSTER_BLOCKS * threads_per_block, {}};
+        sends.clear(), waiting_for_data.clear();
         alive = CLUSTER_BLOCKS * threads_per_block;
         for (int b = 0; b < CLUSTER_BLOCKS; ++b) {
             blocks[b].barrier.expected = threads_per_block;
@@ -183,8 +216,58 @@ inline int first_bit(unsigned x) { return x ? __builtin_ctz(x) : -1; }
 inline float reciprocal(float x) { return 1.f / x; }
 // 2^x as the device computes it: 0 below the smallest normal number.
 inline float power_of_two(float x) { return x < -126.f ? 0.f : exp2f(x); }
+inline unsigned short bf16_bits(float x) {
+    const unsigned bits = float_bits(x);
+    if (std::isnan(x)) return 0x7fff;
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;  // to the nearest, ties to even
+}
+inline unsigned pack_bf16(float low, float high) { return bf16_bits(low) | (unsigned)bf16_bits(high) << 16; }
+inline void multiply_tiles(float (&sum)[4], const unsigned* a, unsigned b0, unsigned b1) {
+    emulated::Warp& warp = emulated::warp();
+    const int lane = threadIdx.x % 32;
+    unsigned(*tiles)[6] = warp.tiles[emulated::current->parity ^= 1];
+    const unsigned own[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    std::memcpy(tiles[lane], own, sizeof own);
+    emulated::wait(warp.barrier);
+    const auto number = [](unsigned word, int half) { return bits_float(half ? word & 0xffff0000u : word << 16); };
+    for (int i = 0; i < 4; ++i)
+        for (int k = 0; k < 16; ++k) {
+            const unsigned* of_a = tiles[lane / 4 * 4 + k % 8 / 2];
+            const unsigned* of_b = tiles[(lane % 4 * 2 + i % 2) * 4 + k % 8 / 2];
+            sum[i] += number(of_a[i / 2 + k / 8 * 2], k % 2) * number(of_b[4 + k / 8], k % 2);
+        }
+}
 inline void add_in_memory(float* address, float x) { *address += x; }
 inline void prefetch(const float*) {}
+inline void init_barrier(DataBarrier* barrier) { *barrier = {emulated::NOT_EXPECTED, 0}; }
+inline void expect_bytes(DataBarrier* barrier, int bytes) {
+    if (barrier->missing > emulated::NOT_EXPECTED || barrier->missing <= 0) {
+        std::fprintf(stderr, "a barrier expects bytes twice in a round\n");
+        std::abort();
+    }
+    emulated::change_missing(barrier, bytes - emulated::NOT_EXPECTED);
+}
+inline void wait_for_bytes(DataBarrier* barrier, int odd) {
+    using namespace emulated;
+    Thread* self = current;
+    while (barrier->round % 2 == odd) {
+        waiting_for_data[barrier].push_back(self);
+        resume_another(&self->context);
+    }
+}
+template <class T>
+T* in_block(T* address, int rank) {
+    const char* start = reinterpret_cast<const char*>(shared_memory());
+    char* other = reinterpret_cast<char*>(&emulated::blocks[rank].memory[0].x);
+    return reinterpret_cast<T*>(other + (reinterpret_cast<const char*>(address) - start));
+}
+inline void send_to_block(float* address, int rank, float4 x, DataBarrier* barrier) {
+    if ((address - shared_memory()) % 4) {
+        std::fprintf(stderr, "four numbers at an address that is no multiple of 16 bytes\n");
+        std::abort();
+    }
+    emulated::sends.push_back({in_block(barrier, rank), in_block(address, rank), x});
+}
 inline void store_in_block(float* address, int rank, float x) {
     (&emulated::blocks[rank].memory[0].x)[address - shared_memory()] = x;
 }

@@ -7,8 +7,16 @@ import functools
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from mnemoscope.kernels._cuda import compiler
+import torch
+
+from mnemoscope import kernels
+from mnemoscope.kernels import _cuda, _dispatch, _fused
+from mnemoscope.kernels._cuda import compiler, layout
+from mnemoscope.kernels._operator import OPERATORS
+
+LIMITS = layout.Limits(clusters=(1, 2, 4), multiprocessors=4, shared_floats=227 * 256)
 
 _FOLDER = tempfile.TemporaryDirectory()  # for the process: one library per kernel and set of sizes
 
@@ -56,3 +64,43 @@ def launch(name: str, defines: dict, *, blocks: int, threads: int, shared_floats
     boxes = [_C_TYPES[p.format](value) for p, value in zip(compiler.parameters(name), values, strict=True)]
     pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
     library.run(blocks, threads, 4 * shared_floats, pointers)
+
+
+_new_empty = torch.Tensor.new_empty
+
+
+def _filled_with_nan(like, *size, **options):
+    """`Tensor.new_empty`, but a kernel that reads what it has not written gives NaN."""
+    made = _new_empty(like, *size, **options)
+    return made.fill_(torch.nan) if made.is_floating_point() else made
+
+
+def _supports(device, dtype, family, n, cell, buffer, relevant):
+    return _cuda.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
+
+
+def replace_cpu_kernels(monkeypatch: Any) -> list[str]:
+    """Have layers on CPU tensors run the CUDA kernels; return the list of those that ran, which grows with each."""
+    ran: list[str] = []
+    torch.manual_seed(0)
+
+    def recorded(run):
+        def call(name, *rest, **named):
+            ran.append(name)
+            run(name, *rest, **named)
+
+        return call
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", _filled_with_nan)
+    monkeypatch.setattr(compiler, "launch", recorded(launch))
+    monkeypatch.setattr(compiler, "launch_steps", recorded(launch_steps))
+    monkeypatch.setattr(layout, "limits", lambda device: LIMITS)
+    monkeypatch.setattr("torch.cuda._utils._nvrtc_compile", len, raising=False)
+    monkeypatch.setattr(_dispatch, "backend_supports", _supports)
+    monkeypatch.setattr(_fused, "_starts_from_zero", lambda xp: True)
+    monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)  # CPU tensors, but not the CPU kernels
+    monkeypatch.setattr(kernels, "operator_may_project", lambda x, lengths: not kernels.is_recording(lengths))
+    for operator in OPERATORS.values():
+        if "cuda" in operator.backends:
+            monkeypatch.setitem(operator.backends, "cpu", operator.backends["cuda"])
+    return ran

@@ -100,3 +100,27 @@ def assert_fused_equals_eager(layer: nn.Module, x: Tensor, state=None, tolerance
         for name in too_large:
             bound = 10 * relative(rounded[name], truth[name])
             assert errors[name] < bound, f"{name}: {errors[name]:.1e} > {bound:.1e} > {tolerance:.1e}"
+
+
+class _Rounded(list[Tensor]):
+    """Tensors of numbers that bfloat16 holds."""
+
+    def append(self, tensor: Tensor) -> None:
+        super().append(tensor.bfloat16().double())
+
+
+def errors_of(layer: nn.Module, x: Tensor, state=None) -> dict[str, float]:
+    """Return the relative errors of a run in bfloat16 against the eager float64 run of the same numbers.
+
+    The gradients that come in are bfloat16 numbers, too. Whole numbers (the slots' origins) must agree exactly.
+    """
+    outer = _Rounded()
+    precise = copy.deepcopy(layer).double()
+    wide = None if state is None else map_state(lambda t: t.double() if t.is_floating_point() else t, state)
+    with kernels.backend("eager"):
+        truth = _run(precise, x.double(), wide, outer)
+    found = _run(layer, x, state, outer)
+    for name, value in truth.items():
+        assert value.is_floating_point() or torch.equal(value, found[name]), f"{name}: the slots hold other states"
+    real = {name: value for name, value in truth.items() if value.is_floating_point() and value.numel()}
+    return {name: relative(found[name], value) for name, value in real.items() if value.abs().max() > 1e-12}

@@ -68,10 +68,10 @@ def check_lengths(layer: mnemoscope.layers.Layer, length: int) -> None:
     torch.testing.assert_close(*found)
 
 
-def check_saved_slots(layer: mnemoscope.layers.Layer, seed: int) -> None:
+def check_saved_slots(layer: mnemoscope.layers.Layer, seed: int, dtype: torch.dtype = torch.float32) -> None:
     """What the backward pass reads may have been changed by hooks: gradients are then wrong, and nothing else is."""
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(TIME, BATCH, 3)
+    x = torch.randn(TIME, BATCH, 3, dtype=dtype)
     state = mnemoscope.detach(layer(x)[1])
 
     def unpack(tensor: Tensor) -> Tensor:

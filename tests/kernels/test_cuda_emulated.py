@@ -12,54 +12,20 @@ from fused_truth import Packed, assert_fused_equals_eager, calm, opposed
 
 import mnemoscope as ms
 from mnemoscope import kernels
-from mnemoscope.kernels import _cuda, _dispatch, _fused
-from mnemoscope.kernels._cuda import compiler, full_attention, layout, screened, screened_steps
-from mnemoscope.kernels._operator import CUDA_CELLS, OPERATORS
+from mnemoscope.kernels import _fused
+from mnemoscope.kernels._cuda import full_attention, layout, screened, screened_steps
+from mnemoscope.kernels._operator import CUDA_CELLS
 from mnemoscope.layers import LAYERS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
-new_empty = torch.Tensor.new_empty
-EMULATED = layout.Limits(clusters=(1, 2, 4), multiprocessors=4, shared_floats=227 * 256)
-
-
-def supports(device, dtype, family, n, cell, buffer, relevant):
-    return _cuda.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
-
-
-def filled_with_nan(like, *size, **options):
-    """`Tensor.new_empty`, but a kernel that reads what it has not written gives NaN."""
-    made = new_empty(like, *size, **options)
-    return made.fill_(torch.nan) if made.is_floating_point() else made
+EMULATED = emulator.LIMITS
 
 
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch):
     """Layers on CPU tensors run the CUDA kernels; the names of those that ran."""
-    ran = []
-    torch.manual_seed(0)
-    monkeypatch.setattr(torch.Tensor, "new_empty", filled_with_nan)
-
-    def launch(name, *rest, **named):
-        ran.append(name)
-        emulator.launch(name, *rest, **named)
-
-    def launch_steps(name, *rest, **named):
-        ran.append(name)
-        emulator.launch_steps(name, *rest, **named)
-
-    monkeypatch.setattr(compiler, "launch", launch)
-    monkeypatch.setattr(compiler, "launch_steps", launch_steps)
-    monkeypatch.setattr(layout, "limits", lambda device: EMULATED)
-    monkeypatch.setattr("torch.cuda._utils._nvrtc_compile", len, raising=False)
-    monkeypatch.setattr(_dispatch, "backend_supports", supports)
-    monkeypatch.setattr(_fused, "_starts_from_zero", lambda xp: True)
-    monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)  # CPU tensors, but not the CPU kernels
-    monkeypatch.setattr(kernels, "operator_may_project", lambda x, lengths: not kernels.is_recording(lengths))
-    for operator in OPERATORS.values():
-        if "cuda" in operator.backends:
-            monkeypatch.setitem(operator.backends, "cpu", operator.backends["cuda"])
-    return ran
+    return emulator.replace_cpu_kernels(monkeypatch)
 
 
 def check(layer, ran, family, T=6, B=2, state=None):

@@ -11,6 +11,7 @@ import torch
 
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import cells, compiler, full_attention, layout, sab, screened, screened_steps
+from mnemoscope.kernels._cuda.products import Factors
 from mnemoscope.kernels._operator import CUDA_CELLS
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the kernels are compiled by g++")
@@ -71,6 +72,21 @@ def run_attention(cell: str, n: int, B: int, buffer: int = -1, relevant: int = 0
     kernels.backward(op.AttentiveOutputGradients(h, h if with_ds else None, None), *inputs, saved, None)
 
 
+def run_tensor_cores(cell: str, n: int, B: int, buffer: int, relevant: int, with_ds: bool) -> None:
+    T, gates = 3, 4 if cell == "lstm" else 1
+    h, square = torch.zeros(T, B, n), torch.zeros(n, n)
+    weights = op.AttentionWeights(torch.zeros(gates * n, n), square, square, torch.zeros(n), None)
+    state = op.AttentionState(h[0], h[0] if cell == "lstm" else None)
+    options = op.AttentionOptions(cell, "tanh", buffer, relevant, "sum", 1.0, False)
+    inputs = weights, state, carried(B, buffer + relevant, n), options
+    xp = torch.zeros(T, B, gates * n)
+    run = op.allocate_run(xp, n, inputs[2], options, True)
+    screened.forward(run, xp, *inputs, None, True, bfloat16=True)
+    saved = op.AttentiveSaved(*[getattr(run, name) for name in op.AttentiveSaved._fields])
+    grads = op.AttentiveOutputGradients(h, h if with_ds else None, None)
+    screened.backward(grads, *inputs, saved, None, Factors(saved.h, saved.s, weights))
+
+
 def run_sab(n: int, top: int) -> None:
     T, B = 3, 2
     h, gates, V, w = torch.zeros(T, B, n), torch.zeros(T, B, 4 * n), torch.zeros(4 * n, n), torch.zeros(n)
@@ -95,6 +111,11 @@ RUNS = {
     "steps-lstm-2048": (run_attention, ("lstm", 2048, 1, 10, 22, True)),
     "screened-rnn-512, shared clusters": (run_attention, ("rnn", 512, 64, 10, 5, True)),
     "screened-lstm-200, shared clusters": (run_attention, ("lstm", 200, 64, 8, 3, False)),
+    "tensor-rnn-512": (run_tensor_cores, ("rnn", 512, 64, 10, 10, False)),
+    "tensor-rnn-300": (run_tensor_cores, ("rnn", 300, 5, 3, 2, True)),
+    "tensor-rnn-20": (run_tensor_cores, ("rnn", 20, 1, 0, 7, True)),
+    "tensor-lstm-256": (run_tensor_cores, ("lstm", 256, 64, 10, 10, False)),
+    "tensor-lstm-512": (run_tensor_cores, ("lstm", 512, 100, 20, 12, True)),
     "full-rnn-100": (run_attention, ("rnn", 100, 2)),
     "full-lstm-128": (run_attention, ("lstm", 128, 60)),
     "full-rnn-500": (run_attention, ("rnn", 500, 200)),
@@ -114,7 +135,7 @@ def test_python_and_the_kernels_agree_on_shared_memory(launches, run):
         emulator.compile_kernel(name, defines, "-fsyntax-only")
 
 
-@pytest.mark.parametrize("run", ["rnn-20", "screened-rnn-100", "full-rnn-100", "sab-20"])
+@pytest.mark.parametrize("run", ["rnn-20", "screened-rnn-100", "tensor-rnn-20", "full-rnn-100", "sab-20"])
 @pytest.mark.parametrize(("define", "message"), [("SHARED_FLOATS", "shared memory"), ("THREADS", "threads")])
 def test_a_disagreement_does_not_compile(launches, run, define, message):
     function, arguments = RUNS[run]
@@ -129,7 +150,19 @@ def test_a_disagreement_does_not_compile(launches, run, define, message):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs the CUDA toolkit's compiler")
-@pytest.mark.parametrize("run", ["rnn-20", "gru-200", "lstm-256", "screened-lstm-200", "full-lstm-128", "sab-256"])
+@pytest.mark.parametrize(
+    "run",
+    [
+        "rnn-20",
+        "gru-200",
+        "lstm-256",
+        "screened-lstm-200",
+        "tensor-rnn-512",
+        "tensor-lstm-256",
+        "full-lstm-128",
+        "sab-256",
+    ],
+)
 def test_the_kernels_compile_for_a_gpu(launches, run, tmp_path):
     function, arguments = RUNS[run]
     function(*arguments)

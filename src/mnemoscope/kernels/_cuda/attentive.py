@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import full_attention, screened, screened_steps
 from mnemoscope.kernels._cuda.arguments import as_float32, group_as_float32, group_to_dtype
+from mnemoscope.kernels._cuda.products import Factors
 from mnemoscope.kernels._final_memory import final_memory
 from mnemoscope.kernels._operator import Projection
 
@@ -24,7 +28,8 @@ def attentive_forward(
 ) -> op.AttentiveRun:
     inputs = xp.x if isinstance(xp, Projection) else xp
     shape = inputs.shape[0], inputs.shape[1], weights.v.shape[0]
-    by_cluster = _runs_by_cluster(shape, options, inputs.device)
+    bfloat16 = _runs_on_tensor_cores(shape, options, inputs.device, inputs.dtype)
+    by_cluster = bfloat16 or _runs_by_cluster(shape, options, inputs.device)
     b_ih = b_hh = None
     if isinstance(xp, Projection) and by_cluster:  # whose kernel adds the biases
         b_ih, b_hh, xp = as_float32(xp.b_ih), as_float32(xp.b_hh), xp.product()
@@ -33,9 +38,11 @@ def attentive_forward(
     wide_xp = as_float32(xp)
     dtype = xp.dtype
     wide = group_as_float32(weights, dtype), group_as_float32(state, dtype), group_as_float32(memory, dtype)
-    run = op.allocate_run(wide_xp, shape[2], wide[2], options, save, _kernel_width(shape, options, inputs.device))
+    width = _kernel_width(shape, options, inputs.device, dtype)
+    run = op.allocate_run(wide_xp, shape[2], wide[2], options, save, width)
     if by_cluster:
-        return group_to_dtype(screened.forward(run, wide_xp, *wide, options, lengths, save, b_ih, b_hh), dtype)
+        screened.forward(run, wide_xp, *wide, options, lengths, save, b_ih, b_hh, bfloat16=bfloat16)
+        return group_to_dtype(run, dtype)
     if options.buffer >= 0:
         return group_to_dtype(screened_steps.forward(run, wide_xp, *wide, options, lengths, save), dtype)
 
@@ -45,6 +52,21 @@ def attentive_forward(
     run = group_to_dtype(run, dtype)
     values_T, keys_T = final_memory(run.h, weights.U_a, memory.values0, memory.keys0, None)
     return run._replace(values_T=values_T, keys_T=keys_T)
+
+
+def _runs_on_tensor_cores(
+    shape: tuple[int, int, int], options: op.AttentionOptions, device: torch.device, dtype: torch.dtype
+) -> bool:
+    """True if screened attention over states of shape (T, B, n) multiplies in bfloat16, by clusters.
+
+    That pays where sequences share a cluster, or where no cluster holds the weights in float32.
+    """
+    if dtype is not torch.bfloat16 or options.buffer < 0:
+        return False
+    _, B, n = shape
+    if not screened.fits_tensor_cores(options, n, device):
+        return False
+    return not _runs_by_cluster(shape, options, device) or screened.shares_clusters(options, n, B, device)
 
 
 def _runs_by_cluster(shape: tuple[int, int, int], options: op.AttentionOptions, device: torch.device) -> bool:
@@ -61,9 +83,13 @@ def _runs_by_cluster(shape: tuple[int, int, int], options: op.AttentionOptions, 
     return not waits and screened.supports(lstm, n, options.buffer + options.relevant, device)
 
 
-def _kernel_width(shape: tuple[int, int, int], options: op.AttentionOptions, device: torch.device) -> int:
+def _kernel_width(
+    shape: tuple[int, int, int], options: op.AttentionOptions, device: torch.device, dtype: torch.dtype
+) -> int:
     """Return how many numbers of a step are saved before an LSTM's gates."""
     if options.buffer < 0 or _runs_by_cluster(shape, options, device):
+        return 0
+    if _runs_on_tensor_cores(shape, options, device, dtype):
         return 0
     return screened_steps.kernel_width(shape[2], options)
 
@@ -81,12 +107,15 @@ def attentive_backward(
     saved: op.AttentiveSaved,
     lengths: Tensor | None,
 ) -> op.AttentiveGradients:
-    backward = full_attention.backward
+    backward: Callable[..., op.AttentiveGradients] = full_attention.backward
+    dtype = saved.h.dtype
     if options.buffer >= 0:
         T, B, n = saved.h.shape
         by_cluster = _runs_by_cluster((T, B, n), options, saved.h.device)
         backward = screened.backward if by_cluster else screened_steps.backward
-    dtype = saved.h.dtype
+        if _runs_on_tensor_cores((T, B, n), options, saved.h.device, dtype):
+            backward = partial(screened.backward, factors=Factors(saved.h, saved.s, weights))
+            saved = saved._replace(s=saved.s[:0])  # nobody reads it in float32
     found = backward(
         group_as_float32(grads, dtype),
         group_as_float32(weights, dtype),

@@ -9,6 +9,8 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 _WARPS = 8
 _WEIGHTS_PER_THREAD = 192  # that fit its registers beside its other variables
@@ -120,6 +122,110 @@ class BatchTile(NamedTuple):
 
     def defines(self) -> dict[str, int | str]:
         return {**self.tile.defines(), "SEQUENCES": self.sequences}
+
+
+class TensorTile(NamedTuple):
+    """Several sequences over a cluster, products by the tensor cores; the names are those of tensor.cuh.
+
+    `transposed`: the product of the backward pass.
+    """
+
+    rows: int
+    units_per_block: int
+    cluster_blocks: int
+    sequences: int
+    warp_units: int
+    row_groups: int
+    column_groups: int
+    transposed: bool
+
+    @property
+    def padded_n(self) -> int:
+        return self.units_per_block * self.cluster_blocks
+
+    @property
+    def pair_warps(self) -> int:
+        return self.sequences * (self.units_per_block // self.warp_units)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * max(self.pair_warps, self.row_groups * self.column_groups)
+
+    @property
+    def outputs(self) -> int:
+        """Rows of a block's slice of the weights."""
+        return self.units_per_block * (1 if self.transposed else self.rows)
+
+    @property
+    def inputs(self) -> int:
+        """Columns of a block's slice of the weights."""
+        return self.padded_n * (self.rows if self.transposed else 1)
+
+    @property
+    def weights_per_thread(self) -> int:
+        """Registers of a thread that hold weights, two each."""
+        return self.outputs * self.inputs // 2 // (32 * self.row_groups * self.column_groups)
+
+    @property
+    def sums_per_thread(self) -> int:
+        """Registers of a thread that hold sums of the product."""
+        return self.outputs // 16 // self.row_groups * -(-self.sequences // 8) * 4
+
+    def shared_floats(self, fields: int, slots: int) -> int:
+        """Return the shared memory of a block, with `fields` numbers per unit and sequence in each of the slots."""
+        lanes_per_pair = 32 // self.warp_units
+        padded_slots = -(-slots // lanes_per_pair) * lanes_per_pair
+        columns = -(-padded_slots // 4) * 4
+        state_stride = self.inputs if self.inputs % 64 else self.inputs + 32
+        states = self.sequences * state_stride // 2
+        products = self.column_groups * self.sequences * (self.outputs + 4)
+        sums = self.cluster_blocks * self.pair_warps * columns
+        row = max(columns, (self.rows if self.transposed else 1) * self.warp_units // 2)
+        slot_stride = -(-self.sequences * self.units_per_block // 32) * 32 + self.warp_units % 32
+        barriers = -(-2 * (1 + self.sequences) // 4) * 4
+        return barriers + states + products + sums + self.pair_warps * row + fields * padded_slots * slot_stride
+
+    def clusters(self, batch: int) -> int:
+        return -(-batch // self.sequences)
+
+    def pack(self, matrices: Tensor) -> Tensor:
+        """Return the matrices (rows * n, n) in bfloat16 as the threads of a cluster hold them, two numbers a float.
+
+        Zeros past n. A thread loads four words at once, and a warp's threads load neighboring ones.
+        """
+        n, N = matrices.shape[1], self.padded_n
+        padded = F.pad(matrices.bfloat16().view(self.rows, n, n), (0, N - n, 0, N - n))
+        if self.transposed:
+            slices = padded.view(self.rows, N, self.cluster_blocks, -1).permute(2, 3, 0, 1)
+        else:
+            slices = padded.view(self.rows, self.cluster_blocks, -1, N).transpose(0, 1)
+        # Rows: group, tile, upper or lower half, lane / 4. Columns: group, tile, lane % 4, four words of two numbers.
+        tiles = slices.reshape(
+            self.cluster_blocks,
+            self.row_groups,
+            -1,
+            2,
+            8,
+            self.column_groups,
+            self.inputs // 32 // self.column_groups,
+            4,
+            2,
+            2,
+            2,
+        )
+        return tiles.permute(0, 1, 5, 2, 6, 8, 4, 7, 9, 3, 10).reshape(-1).view(torch.float32)
+
+    def defines(self) -> dict[str, int | str]:
+        return {
+            "PADDED_N": self.padded_n,
+            "CLUSTER_BLOCKS": self.cluster_blocks,
+            "SEQUENCES": self.sequences,
+            "ROWS": self.rows,
+            "WARP_UNITS": self.warp_units,
+            "ROW_GROUPS": self.row_groups,
+            "COLUMN_GROUPS": self.column_groups,
+        }
 
 
 @cache

@@ -28,6 +28,14 @@ class Products(NamedTuple):
     query0: Tensor | None
 
 
+class Factors(NamedTuple):
+    """States h and s (T, B, n) and weights in bfloat16, as a run on the tensor cores multiplied them."""
+
+    h: Tensor
+    s: Tensor
+    weights: op.AttentionWeights
+
+
 def stack_matrices(weights: op.AttentionWeights) -> Tensor:
     """Return [V; W_a; U_a], ((G + 2)n, n)."""
     return torch.cat([weights.V, weights.W_a, weights.U_a])
@@ -47,16 +55,35 @@ def project_query(weights: op.AttentionWeights, state: op.AttentionState) -> Ten
 
 
 def products_of(
-    weights: op.AttentionWeights, state: op.AttentionState, memory: op.CarriedMemory, saved: op.AttentiveSaved
+    weights: op.AttentionWeights,
+    state: op.AttentionState,
+    memory: op.CarriedMemory,
+    saved: op.AttentiveSaved,
+    factors: Factors | None = None,
 ) -> Products:
+    """Return the products in float32; those of all states are made from `factors`, if there are any."""
     matrices = stack_matrices(weights)
+    narrow = factors or Factors(saved.h, saved.s, weights)
     return Products(
         matrices=matrices,
-        projected=saved.h @ matrices.T,
+        projected=_product(narrow.h, stack_matrices(factors.weights) if factors else matrices),
         projected0=project_memory(matrices, memory),
-        queries=saved.s[:-1] @ weights.W_a.T,
+        queries=_product(narrow.s[:-1], narrow.weights.W_a),
         query0=project_query(weights, state),
     )
+
+
+def _product(states: Tensor, matrix: Tensor) -> Tensor:
+    """Return states (T, B, n) times the transposed matrix, in float32.
+
+    Where both are bfloat16, the factors are multiplied on a GPU's tensor cores and summed in float32.
+    """
+    if states.dtype is not torch.bfloat16:
+        return states @ matrix.T
+    if not states.is_cuda:
+        return states.float() @ matrix.float().T
+    T, B, n = states.shape
+    return torch.mm(states.reshape(T * B, n), matrix.T, out_dtype=torch.float32).view(T, B, matrix.shape[0])
 
 
 def carried_gradients(

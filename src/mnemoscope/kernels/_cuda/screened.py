@@ -1,13 +1,15 @@
 """Relevancy screening on CUDA: RelRNN and RelLSTM.
 
 One cluster of blocks has one sequence (screened_forward.cu, screened_backward.cu), or several, where a batch has more
-sequences than clusters fit on the device at once (screened_batch_forward.cu, screened_batch_backward.cu).
+sequences than clusters fit on the device at once (screened_batch_forward.cu, screened_batch_backward.cu). In bfloat16
+the tensor cores make the products of several sequences (screened_tensor_forward.cu, screened_tensor_backward.cu).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +17,9 @@ from torch import Tensor
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import compiler, layout
 from mnemoscope.kernels._cuda.arguments import PHI, to_device
-from mnemoscope.kernels._cuda.layout import BatchTile, Limits, Tile
-from mnemoscope.kernels._cuda.products import carried_gradients, products_of
+from mnemoscope.kernels._cuda.layout import BatchTile, Limits, TensorTile, Tile
+from mnemoscope.kernels._cuda.products import Factors, carried_gradients, products_of, stack_matrices
+from mnemoscope.kernels._cuda.tensor_tiles import choose_tile
 
 MAX_SLOTS = 32  # lane i of a warp has the record of slot i
 
@@ -91,8 +94,36 @@ def _batch_tile(
     return best
 
 
+def shares_clusters(options: op.AttentionOptions, n: int, batch: int, device: torch.device) -> bool:
+    """True if sequences share a cluster in float32."""
+    tile = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, device)
+    slots = options.buffer + options.relevant
+    return _batch_tile(tile, batch, slots, batch_forward_floats, layout.limits(device)) is not None
+
+
+def fits_tensor_cores(options: op.AttentionOptions, n: int, device: torch.device) -> bool:
+    """True if the bfloat16 kernels can run a batch of any size."""
+    return tensor_tiles(options, n, 1, device, has_ds=True) is not None
+
+
+def tensor_tiles(
+    options: op.AttentionOptions, n: int, batch: int, device: torch.device, *, has_ds: bool
+) -> tuple[TensorTile, TensorTile] | None:
+    """Return how the forward and the backward pass run in bfloat16 on the tensor cores; None if the weights do not fit.
+
+    has_ds: the backward pass has a gradient of s.
+    """
+    rows, slots = rows_per_unit(options.cell == "lstm"), options.buffer + options.relevant
+    limits = layout.limits(device)
+    if not 0 < slots <= MAX_SLOTS:
+        return None
+    forward_tile = choose_tile(rows, n, batch, slots, rows + 1, limits, transposed=False)
+    backward_tile = choose_tile(rows, n, batch, slots, 2 * (rows + has_ds), limits, transposed=True)
+    return (forward_tile, backward_tile) if forward_tile and backward_tile else None
+
+
 @cache
-def _defines(tile: Tile | BatchTile, options: op.AttentionOptions, **flags: bool) -> dict[str, int | str]:
+def _defines(tile: Tile | BatchTile | TensorTile, options: op.AttentionOptions, **flags: bool) -> dict[str, int | str]:
     return {
         **tile.defines(),
         "PHI": PHI[options.phi],
@@ -101,6 +132,60 @@ def _defines(tile: Tile | BatchTile, options: op.AttentionOptions, **flags: bool
         "MIX_MEAN": options.mix == "mean",
         **flags,
     }
+
+
+class _Launch(NamedTuple):
+    """Which kernel runs a pass, and how many blocks of how many threads."""
+
+    kernel: str
+    tile: Tile | BatchTile | TensorTile
+    blocks: int
+    threads: int
+    shared_floats: int
+
+
+def _forward_launch(options: op.AttentionOptions, n: int, B: int, device: torch.device, bfloat16: bool) -> _Launch:
+    rows, slots = rows_per_unit(options.cell == "lstm"), options.buffer + options.relevant
+    if bfloat16:
+        found = tensor_tiles(options, n, B, device, has_ds=True)
+        assert found is not None, "ask fits_tensor_cores() first"
+        return _tensor_launch("screened_tensor_forward", found[0], B, found[0].shared_floats(rows + 1, slots))
+    tile = layout.require_tile(rows, n, device)
+    batch = _batch_tile(tile, B, slots, batch_forward_floats, layout.limits(device))
+    if batch:
+        blocks = batch.clusters(B) * tile.cluster_blocks
+        return _Launch("screened_batch_forward", batch, blocks, tile.threads, batch_forward_floats(batch, slots))
+    return _Launch("screened_forward", tile, B * tile.cluster_blocks, tile.threads, forward_floats(tile, slots))
+
+
+def _backward_launch(
+    options: op.AttentionOptions, n: int, B: int, device: torch.device, bfloat16: bool, has_ds: bool
+) -> _Launch:
+    rows, slots = rows_per_unit(options.cell == "lstm"), options.buffer + options.relevant
+    if bfloat16:
+        found = tensor_tiles(options, n, B, device, has_ds=has_ds)
+        assert found is not None, "ask fits_tensor_cores() first"
+        floats = found[1].shared_floats(2 * (rows + has_ds), slots)
+        return _tensor_launch("screened_tensor_backward", found[1], B, floats)
+    tile = layout.require_tile(rows, n, device)
+    batch = _batch_tile(tile, B, slots, _BACKWARD_FLOATS[has_ds], layout.limits(device))
+    if batch:
+        blocks = batch.clusters(B) * tile.cluster_blocks
+        floats = _BACKWARD_FLOATS[has_ds](batch, slots)
+        return _Launch("screened_batch_backward", batch, blocks, tile.threads, floats)
+    blocks = B * tile.cluster_blocks
+    return _Launch("screened_backward", tile, blocks, tile.threads, backward_floats(tile, slots, has_ds))
+
+
+def _tensor_launch(kernel: str, tile: TensorTile, B: int, shared_floats: int) -> _Launch:
+    return _Launch(kernel, tile, tile.clusters(B) * tile.cluster_blocks, tile.threads, shared_floats)
+
+
+def _matrices(tile: Tile | BatchTile | TensorTile, weights: op.AttentionWeights) -> dict[str, Tensor]:
+    """Return V, W_a and U_a as the kernel of this tile takes them."""
+    if isinstance(tile, TensorTile):
+        return {"weights": tile.pack(stack_matrices(weights))}
+    return {"V": weights.V, "W_a": weights.W_a, "U_a": weights.U_a}
 
 
 def forward(
@@ -114,19 +199,20 @@ def forward(
     save: bool,
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
+    *,
+    bfloat16: bool = False,
 ) -> op.AttentiveRun:
     """Fill `run` and return it; all tensors float32.
 
-    b_ih and b_hh are the biases of the inputs' projection, if xp is without them.
+    b_ih and b_hh are the biases of the inputs' projection, if xp is without them. bfloat16: on the tensor cores, for
+    weights that bfloat16 holds exactly.
     """
     T, B, n = run.h.shape
-    tile = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, xp.device)
-    slots = options.buffer + options.relevant
-    batch = _batch_tile(tile, B, slots, batch_forward_floats, layout.limits(xp.device))
+    launched = _forward_launch(options, n, B, xp.device, bfloat16)
     compiler.launch(
-        "screened_batch_forward" if batch else "screened_forward",
+        launched.kernel,
         _defines(
-            batch or tile,
+            launched.tile,
             options,
             REFRESH=options.refresh,
             SAVE=save,
@@ -134,14 +220,12 @@ def forward(
             HAS_INPUT_BIAS=b_ih is not None,
             HAS_LENGTHS=lengths is not None,
         ),
-        blocks=(batch.clusters(B) if batch else B) * tile.cluster_blocks,
-        threads=tile.threads,
-        shared_floats=batch_forward_floats(batch, slots) if batch else forward_floats(tile, slots),
+        blocks=launched.blocks,
+        threads=launched.threads,
+        shared_floats=launched.shared_floats,
         args={
             "xp": xp,
-            "V": weights.V,
-            "W_a": weights.W_a,
-            "U_a": weights.U_a,
+            **_matrices(launched.tile, weights),
             "v": weights.v,
             "b": weights.b,
             "b_ih": b_ih,
@@ -182,44 +266,43 @@ def backward(
     options: op.AttentionOptions,
     saved: op.AttentiveSaved,
     lengths: Tensor | None,
+    factors: Factors | None = None,
 ) -> op.AttentiveGradients:
-    """Return the gradients; all tensors float32."""
+    """Return the gradients; all tensors float32.
+
+    factors: what a run on the tensor cores multiplied; None for a run in float32.
+    """
     T, B, n = saved.h.shape
     m0 = options.buffer + options.relevant
     new = saved.h.new_empty
     lstm = options.cell == "lstm"
-    tile = layout.require_tile(rows_per_unit(lstm), n, saved.h.device)
-
     has_ds = grads.ds is not None
-    products = products_of(weights, state, memory, saved)
+    launched = _backward_launch(options, n, B, saved.h.device, factors is not None, has_ds)
+    products = products_of(weights, state, memory, saved, factors)
     gathered0 = None
     if products.projected0 is not None:
-        gathered0 = new(B, m0, (tile.rows + has_ds) * n)
+        gathered0 = new(B, m0, (rows_per_unit(lstm) + has_ds) * n)
     dxp, dq, dk = new(T, B, 4 * n if lstm else n), new(T, B, n), new(T, B, n)
     dv_rows, nothing = new(B, n), new(0)
     dc0 = new(B, n) if lstm else nothing
-    floats = _BACKWARD_FLOATS[has_ds]
-    batch = _batch_tile(tile, B, m0, floats, layout.limits(saved.h.device))
     compiler.launch(
-        "screened_batch_backward" if batch else "screened_backward",
+        launched.kernel,
         _defines(
-            batch or tile,
+            launched.tile,
             options,
             HAS_DH=grads.dh is not None,
             HAS_DS=has_ds,
             HAS_DC=grads.dc_T is not None,
             HAS_LENGTHS=lengths is not None,
         ),
-        blocks=(batch.clusters(B) if batch else B) * tile.cluster_blocks,
-        threads=tile.threads,
-        shared_floats=floats(batch, m0) if batch else backward_floats(tile, m0, has_ds),
+        blocks=launched.blocks,
+        threads=launched.threads,
+        shared_floats=launched.shared_floats,
         args={
             "dh": grads.dh,
             "ds": grads.ds,
             "dc_T": grads.dc_T,
-            "V": weights.V,
-            "W_a": weights.W_a,
-            "U_a": weights.U_a,
+            **_matrices(launched.tile, weights),
             "v": weights.v,
             "projected": products.projected,
             "projected0": products.projected0,

@@ -23,8 +23,8 @@ def supports(
 ) -> bool:
     """True if a sequence of n units fits one cluster of this device.
 
-    float32, and bfloat16, which is computed in float32. Attention over the whole past saves the logarithms of the
-    softmax's sums, for which bfloat16 is not precise enough.
+    float32, and bfloat16, of which all but some products is computed in float32. Attention over the whole past saves
+    the logarithms of the softmax's sums, for which bfloat16 is not precise enough.
     """
     if cuda_compiler() is None or torch.version.hip is not None:
         return False

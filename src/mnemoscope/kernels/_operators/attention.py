@@ -156,9 +156,9 @@ class AttentiveInputGradients(NamedTuple):
 
 
 # By the type of a device: how many numbers of a step its kernels save before an LSTM's gates, from the shape (T, B, n)
-# of the run, its options and its device.
-kernel_widths: dict[str, Callable[[tuple[int, int, int], AttentionOptions, torch.device], int]] = {
-    "cpu": lambda shape, options, device: 2 * shape[2]
+# of the run, its options, its device and its dtype.
+kernel_widths: dict[str, Callable[[tuple[int, int, int], AttentionOptions, torch.device, torch.dtype], int]] = {
+    "cpu": lambda shape, options, device, dtype: 2 * shape[2]
 }
 
 
@@ -208,7 +208,7 @@ def attentive_forward(
     n = weights.v.shape[0]
     steps, batch, _ = xp.shape
     width_of = kernel_widths.get(xp.device.type)
-    kernel_width = 0 if width_of is None else width_of((steps, batch, n), options, xp.device)
+    kernel_width = 0 if width_of is None else width_of((steps, batch, n), options, xp.device, xp.dtype)
     return allocate_run(xp, n, memory, options, save, kernel_width, flags=int(xp.device.type == "cpu"))
 
 

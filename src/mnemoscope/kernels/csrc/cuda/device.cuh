@@ -47,6 +47,25 @@ DEVICE float power_of_two(float x) {
     return y;
 }
 
+// Two numbers rounded to bfloat16, the first in the lower half of the word; and one.
+DEVICE unsigned pack_bf16(float low, float high) {
+    unsigned y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+}
+DEVICE unsigned short bf16_bits(float x) { return (unsigned short)pack_bf16(x, 0.f); }
+
+// sum += a b by the warp's tensor core: a (16, 16) and b (16, 8) are bfloat16, two numbers a word.
+// Lane 4 i + j has of a, at a[0] .. a[3]: columns 2j and 2j + 1 of rows i and i + 8, and columns
+// 2j + 8 and 2j + 9 of them; of b, at b0 and b1: the same rows of column i; of the sum: columns 2j
+// and 2j + 1 of rows i and i + 8.
+DEVICE void multiply_tiles(float (&sum)[4], const unsigned* a, unsigned b0, unsigned b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // *address += x, without waiting for what is there. The sum is for a later launch: this one must
 // not read it.
 DEVICE void add_in_memory(float* address, float x) {
@@ -86,6 +105,59 @@ DEVICE void store_in_block(float* address, int, float4 x) {
     *reinterpret_cast<float4*>(address) = x;
 }
 #endif
+#endif
+
+#ifndef MNEMOSCOPE_EMULATED
+// A barrier in shared memory that waits for data instead of threads. A round ends when expect_bytes
+// was called once and as many bytes have been sent to the block. Nothing else is waited for,
+// neither stores to device memory nor other warps: a cluster's barrier takes several times as long.
+typedef unsigned long long DataBarrier;
+DEVICE unsigned shared_address(const void* address) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(address));
+}
+// By one thread, before a barrier of the cluster.
+DEVICE void init_barrier(DataBarrier* barrier) {
+    asm volatile(
+        "mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(
+            shared_address(barrier))
+        : "memory");
+}
+DEVICE void expect_bytes(DataBarrier* barrier, int bytes) {
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
+}
+// Wait for the end of a round; `odd` is 0 for the first one, 1 for the second, 0 for the third.
+// What came is in shared memory, before which there is no cache: to acquire it for the block is
+// enough, and for the cluster would also empty the cache of device memory.
+DEVICE void wait_for_bytes(DataBarrier* barrier, int odd) {
+    unsigned done = 0;
+    while (!done)
+        asm volatile(
+            "{\n.reg .pred p;\n"
+            "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, p;\n}"
+            : "=r"(done)
+            : "r"(shared_address(barrier)), "r"(odd)
+            : "memory");
+}
+// Send 16 bytes to block `rank` of the cluster, to the place of `address` and for the barrier at
+// the place of `barrier` in ours.
+DEVICE void send_to_block(float* address, int rank, float4 x, DataBarrier* barrier) {
+    unsigned target, target_barrier;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(target)
+                 : "r"(shared_address(address)), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(target_barrier)
+                 : "r"(shared_address(barrier)), "r"(rank));
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+        "[%5];" ::"r"(target),
+        "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(target_barrier)
+        : "memory");
+}
 #endif
 
 #define NEGATIVE_INFINITY bits_float((int)0xff800000u)
