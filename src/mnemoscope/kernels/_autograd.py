@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels._operator import NAMESPACE, Operator, Projection, without_autocast
-from mnemoscope.torch_internals import any_requires_grad, apply_function, below_autograd
+from mnemoscope.torch_internals import (
+    any_requires_grad,
+    apply_function,
+    are_of_plain_types,
+    are_plain,
+    below_autograd,
+    dispatches_plainly,
+)
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -30,15 +37,33 @@ class SavedRun:
         derivative: that of the forward operator.
         arguments: the operator's arguments, by parameter.
         results: the operator's results, as far as they were saved.
+        device: the backend that `call` goes to without torch's dispatcher; None if the dispatcher must choose it.
+        kept: what that backend kept in the forward pass (`ProjectedRun`).
     """
 
-    def __init__(self, derivative: Derivative, saved: Sequence[Any], needs_input_grad: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        derivative: Derivative,
+        saved: Sequence[Any],
+        needs_input_grad: Sequence[bool],
+        device: str | None = None,
+        kept: Tensor | None = None,
+    ) -> None:
         self.derivative = derivative
+        self.device = device
+        self.kept = kept
         self._needs_input_grad = needs_input_grad
         self._flat = derivative.pick_arguments(saved)
         new = tuple.__new__  # a NamedTuple's own constructor takes three times as long
         self.arguments = new(derivative.Arguments, derivative.operator.unflatten(self._flat))
         self.results = new(derivative.Results, saved[len(self._flat) :])
+
+    def call(self, operator: Operator, *arguments: Any) -> Any:
+        """Call a backward operator with its parameters; its backend also gets what it kept in the forward pass."""
+        backend = None if self.device is None else operator.backends.get(self.device)
+        if backend is None:
+            return operator(*arguments)
+        return backend(*arguments) if self.kept is None else backend(*arguments, kept=self.kept)
 
     def needs(self, argument: str) -> bool:
         """True if the gradient of this argument, of a group or not, is asked for."""
@@ -116,14 +141,14 @@ class Derivative:
         operator.projecting = apply_function(self._projecting_function())
         _library.impl(operator.name, self._above_autograd(), "Autograd")
 
-    def save(self, ctx: Any, inputs: tuple[Any, ...], outputs: Any, projection: Projection | None = None) -> None:
-        """Save what the backward pass reads. A projection is saved in place of xp."""
+    def save(self, ctx: Any, inputs: tuple[Any, ...], outputs: Any, *more: Tensor | None) -> None:
+        """Save what the backward pass reads; and, of a projection, its fields in place of xp and what is kept."""
         several = len(self.operator.results) > 1
         results = outputs if several else (outputs,)
         ctx.constants = tuple(compress(inputs, self._is_constant))
         tensors = tuple(compress(inputs, self._is_tensor))
-        if projection is not None:
-            tensors = (*projection, *tensors[1:])
+        if more:
+            tensors = (*more, *tensors[1:])
         ctx.save_for_backward(*tensors, *[results[i] for i in self._saved_indices])
         if several:
             ctx.mark_non_differentiable(*results[self._count :])
@@ -162,28 +187,37 @@ class Derivative:
     def _projecting_function(self) -> type[torch.autograd.Function]:
         """Return the function of autograd that projects the inputs, too: of a `Projection` and what is behind xp."""
         fields = len(Projection._fields)
+        behind = fields + 1  # where the operator's own arguments begin among the saved tensors
 
         def forward(ctx: Any, *inputs: Any) -> Any:
             projection = Projection(*inputs[:fields])
             rest = inputs[fields:]
             with below_autograd():
-                results, h_T = self.operator.project_and_run(projection, rest)
-            self.save(ctx, (None, *rest), results, projection)
+                results, h_T, kept = self.operator.project_and_run(projection, rest)
+            self.save(ctx, (None, *rest), results, *projection, kept)
             ctx.set_materialize_grads(False)
             return (*results, h_T) if len(self.operator.results) > 1 else (results, h_T)
 
         def backward(ctx: Any, *grads: Any) -> Any:
             tensors = ctx.saved_tensors
+            on_cuda = tensors[0].is_cuda
+            with without_autocast(tensors[0]):
+                if not _calls_plainly(tensors, grads, on_cuda):
+                    return differentiate(ctx, tensors, grads, None)
+                with below_autograd():
+                    return differentiate(ctx, tensors, grads, "cuda" if on_cuda else "cpu")
+
+        def differentiate(ctx: Any, tensors: Sequence[Any], grads: Sequence[Any], device: str | None) -> Any:
             projection = Projection(*tensors[:fields])
             dh, *others, dh_T = *grads[: self._count], grads[-1]
-            with without_autocast(projection.x):
-                if dh_T is not None:
-                    dh = _add_to_last_step(dh, dh_T, projection.x.shape[0])
-                xp = projection.project() if torch.is_grad_enabled() else None  # a first derivative does without it
-                needs = (True, *ctx.needs_input_grad[fields:])
-                run = SavedRun(self, (*ctx.constants, xp, *tensors[fields:]), needs)
-                dxp, *rest = self.backward(run, dh, *others)
-                return (*_projection_gradients(projection, dxp, ctx.needs_input_grad), *rest)
+            if dh_T is not None:
+                dh = _add_to_last_step(dh, dh_T, projection.x.shape[0])
+            xp = projection.project() if torch.is_grad_enabled() else None  # a first derivative does without it
+            needs = ctx.needs_input_grad
+            saved = (*ctx.constants, xp, *tensors[behind:])
+            run = SavedRun(self, saved, (True, *needs[fields:]), device, tensors[fields])
+            dxp, *rest = self.backward(run, dh, *others)
+            return (*_projection_gradients(projection, dxp, needs), *rest)
 
         return self._make_function(forward, backward)
 
@@ -199,6 +233,16 @@ def register_derivative(
 ) -> None:
     """Give an operator its derivative; see `Derivative`."""
     Derivative(operator, backward, saves, differentiable)
+
+
+def _calls_plainly(saved: Sequence[Tensor | None], grads: Sequence[Tensor | None], on_cuda: bool) -> bool:
+    """True if a backward pass may go to its backend without torch's dispatcher (`Operator`), as its forward pass did.
+
+    What was saved then may have come back through a hook, but as a tensor of the same kind of numbers and device.
+    """
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not are_of_plain_types(saved):
+        return False
+    return are_plain(grads, on_cuda) and dispatches_plainly()
 
 
 def rows(t: Tensor) -> Tensor:
@@ -221,7 +265,7 @@ def _projection_gradients(projection: Projection, dxp: Tensor | None, needs: Seq
     needs_dx, needs_dU, needs_b_ih, needs_b_hh = needs[:4]
     flat = rows(dxp)
     dx = dxp @ U if needs_dx else None
-    dU = flat.T @ rows(x) if needs_dU else None
+    dU = torch.mm(flat.t(), rows(x)) if needs_dU else None
     if not needs_b_ih and not needs_b_hh:
         return dx, dU, None, None
     if needs_b_ih and needs_b_hh and b_hh is not None and b_hh.shape[0] == flat.shape[1]:
@@ -240,11 +284,12 @@ def weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
     matrices; elsewhere torch would copy that into the weight's own layout.
     """
     has_first = first.numel() > 0
-    if dz.shape[0] == 1 and not has_first:
+    steps, batch, _ = dz.shape
+    if steps == 1 and not has_first:
         return dz.new_zeros(dz.shape[2], states.shape[2])
-    if dz.shape[0] == 1:
+    if steps == 1:
         return _product(dz[0], first)
-    later, earlier = rows(dz[1:]), rows(states[:-1])
+    later, earlier = rows(dz)[batch:], rows(states)[:-batch]
     if not has_first:
         return _product(later, earlier)
     if dz.is_cpu:
@@ -254,4 +299,4 @@ def weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """Return left^T right for tall matrices."""
-    return (right.T @ left).T if left.is_cpu else left.T @ right
+    return torch.mm(right.t(), left).t() if left.is_cpu else torch.mm(left.t(), right)

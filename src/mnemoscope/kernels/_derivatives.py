@@ -27,7 +27,7 @@ def attentive_weight_gradients(
     dxp: Tensor, dq: Tensor, dk: Tensor, s0: Tensor, s: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of V and W_a, which read s_{t-1}, and of U_a, which reads h_t."""
-    return weight_gradient(dxp, s0, s), weight_gradient(dq, s0, s), rows(dk).T @ rows(h)
+    return weight_gradient(dxp, s0, s), weight_gradient(dq, s0, s), torch.mm(rows(dk).t(), rows(h))
 
 
 def _modrelu_gradient(dz: Tensor, h: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def _rnn(run: SavedRun, dh: Tensor | None) -> Gradients:
         needs_dx = run.needs("xp")
         by_inputs = op.rnn_backward_with_inputs(dh, xp, V, h0, h, lengths, phi, needs_dx)
         return run.gradients(xp=by_inputs.dx if needs_dx else None, V=by_inputs.dV, h0=by_inputs.dh0)
-    found = op.rnn_backward(dh, V, h, lengths, phi)
+    found = run.call(op.rnn_backward, dh, V, h, lengths, phi)
     return run.gradients(
         xp=found.dxp,
         V=weight_gradient(found.dxp, h0, h) if run.needs("V") else None,
@@ -72,7 +72,7 @@ def _lstm(run: SavedRun, dh: Tensor | None, dc_T: Tensor | None) -> Gradients:
         by_inputs = op.lstm_backward_with_inputs(dh, dc_T, xp, V, h0, c0, h, cells, gates, lengths, needs_dx)
         dx = by_inputs.dx if needs_dx else None
         return run.gradients(xp=dx, V=by_inputs.dV, h0=by_inputs.dh0, c0=by_inputs.dc0)
-    found = op.lstm_backward(dh, dc_T, V, c0, cells, gates, lengths)
+    found = run.call(op.lstm_backward, dh, dc_T, V, c0, cells, gates, lengths)
     dV = weight_gradient(found.dxp, h0, h) if run.needs("V") else None
     return run.gradients(xp=found.dxp, V=dV, h0=found.dh0, c0=found.dc0)
 
@@ -83,7 +83,7 @@ def _rac(run: SavedRun, dh: Tensor) -> Gradients:
     xp, V, h0, b, lengths = run.arguments
     h = run.results.h
     u = F.linear(torch.cat([h0.unsqueeze(0), h[:-1]]), V, b)  # (T, B, n)
-    found = op.rac_backward(dh.contiguous(), xp, V, u, lengths)
+    found = run.call(op.rac_backward, dh.contiguous(), xp, V, u, lengths)
     return run.gradients(
         xp=found.dxp,
         V=weight_gradient(found.du, h0, h) if run.needs("V") else None,
@@ -106,7 +106,7 @@ def _goru(run: SavedRun, dh: Tensor | None) -> Gradients:
     _, W, h0, _, lengths, _ = run.arguments
     h, gates = run.results
     n = h.shape[-1]
-    found = op.goru_backward(dh.contiguous(), W, h0, h, gates, lengths)
+    found = run.call(op.goru_backward, dh.contiguous(), W, h0, h, gates, lengths)
     candidate = gates[..., 2 * n : 3 * n]
     return run.gradients(
         xp=found.dxp,
@@ -123,7 +123,7 @@ def _gru(run: SavedRun, dh: Tensor | None) -> Gradients:
         return run.gradients_of_naive(_naive.gru, (dh,))
     _, V, _, h0, lengths, _ = run.arguments
     h, gates = run.results
-    found = op.gru_backward(dh.contiguous(), V, h0, h, gates, lengths)
+    found = run.call(op.gru_backward, dh.contiguous(), V, h0, h, gates, lengths)
     return run.gradients(
         xp=found.dxp,
         V=_gated_weight_gradient(found, h0, h) if run.needs("V") else None,
@@ -191,7 +191,7 @@ def _attentive(
         return gradients
 
     # Else those of the weights are made here.
-    found = backward(grads, weights, state, memory, options, saved, lengths)
+    found = run.call(backward, grads, weights, state, memory, options, saved, lengths)
     gradients = _by_argument(found, state)
     gradients["xp"] = found.dxp
     if any(run.needs(name) for name in ("V", "W_a", "U_a")):
@@ -221,9 +221,8 @@ def _sab(run: SavedRun, dh: Tensor | None, dattended: Tensor | None, dc_T: Tenso
     _, V, w, h0, c0, memory, options, lengths, _ = run.arguments
     saved = op.SabSaved(*run.results)
     h = saved.h
-    found = op.sab_backward(
-        _contiguous(dh), _contiguous(dattended), _contiguous(dc_T), V, w, c0, memory, options, saved, lengths
-    )
+    grads = _contiguous(dh), _contiguous(dattended), _contiguous(dc_T)
+    found = run.call(op.sab_backward, *grads, V, w, c0, memory, options, saved, lengths)
     return run.gradients(
         xp=found.dxp,
         V=weight_gradient(found.dxp, h0, h) if run.needs("V") else None,

@@ -78,13 +78,18 @@ class Projection(NamedTuple):
 
 
 class ProjectedRun(NamedTuple):
-    """The results of an operator that projected its inputs, and h_T (B, n) after the last step if its backend gives it.
+    """The results of an operator that projected its inputs, and what its backend gives beside them.
 
-    h_T has memory of its own. A copy of h[-1] would be one more launch, and two more functions of autograd.
+    Attributes:
+        results: the operator's.
+        h_T: (B, n) after the last step, in memory of its own; or None. A copy of h[-1] would be one more launch, and
+            two more functions of autograd.
+        kept: what the backend wants to be given again in the backward pass (`SavedRun.call`), or None.
     """
 
     results: Any
-    h_T: Tensor | None
+    h_T: Tensor | None = None
+    kept: Tensor | None = None
 
 
 class Operator(Generic[Parameters, Result]):
@@ -183,7 +188,8 @@ class Operator(Generic[Parameters, Result]):
             *outputs, h_T = self.projecting(*xp, *flat[1:])
             return (self.result(*outputs) if self._several else outputs[0]), h_T
         with below_autograd():
-            return self.project_and_run(xp, flat[1:])
+            results, h_T, _ = self.project_and_run(xp, flat[1:])
+        return results, h_T
 
     def run_backend(self, *flat: Any) -> Result:
         """Run the backend of the first tensor's device, with arguments in the schema's order."""
@@ -195,7 +201,7 @@ class Operator(Generic[Parameters, Result]):
         backend = self.backends["cuda" if projection.x.is_cuda else "cpu"]
         xp = projection if backend in self._projecting_backends else projection.project()
         found = backend(*self.unflatten((xp, *rest)))
-        return found if isinstance(found, ProjectedRun) else ProjectedRun(found, None)
+        return found if isinstance(found, ProjectedRun) else ProjectedRun(found)
 
     def _needs_no_dispatcher(self, flat: Sequence[Any]) -> bool:
         """True if torch's dispatcher would only choose the backend; see `dispatches_plainly` for what else it does.

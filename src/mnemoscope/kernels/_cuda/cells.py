@@ -21,8 +21,8 @@ def supports(cell: CudaCell, n: int, device: torch.device) -> bool:
 
 
 @cache
-def _defines(tile: Tile, struct: str, phi: str, **flags: bool) -> dict[str, int | str]:
-    return {**tile.defines(), "CELL": struct, "PHI": PHI[phi], **flags}
+def _defines(tile: Tile, struct: str, phi: str, **flags: bool) -> compiler.KeptDefines:
+    return compiler.KeptDefines({**tile.defines(), "CELL": struct, "PHI": PHI[phi], **flags})
 
 
 def run_forward(

@@ -19,12 +19,14 @@ class Products(NamedTuple):
 
     matrices ((G + 2)n, n) = [V; W_a; U_a]; projected (T, B, (G + 2)n) of the states h; projected0 (B, m, (G + 2)n),
     [V; W_a] values0 followed by keys0; queries (T - 1, B, n) = W_a s_t, which step t + 1 reads; query0 (B, n) = W_a s0.
+    Where the forward pass kept its products, queries lie behind projected and are None, and so are matrices if nothing
+    was carried in.
     """
 
-    matrices: Tensor
+    matrices: Tensor | None
     projected: Tensor
     projected0: Tensor | None
-    queries: Tensor
+    queries: Tensor | None
     query0: Tensor | None
 
 
@@ -47,9 +49,18 @@ def project_query(weights: op.AttentionWeights, state: op.AttentionState) -> Ten
 
 
 def products_of(
-    weights: op.AttentionWeights, state: op.AttentionState, memory: op.CarriedMemory, saved: op.AttentiveSaved
+    weights: op.AttentionWeights,
+    state: op.AttentionState,
+    memory: op.CarriedMemory,
+    saved: op.AttentiveSaved,
+    kept: Tensor | None,
 ) -> Products:
+    """Return the products that a backward pass reads; `kept` are those that its forward pass kept."""
+    if kept is not None and not memory.values0.numel():
+        return Products(None, kept, None, None, project_query(weights, state))
     matrices = stack_matrices(weights)
+    if kept is not None:
+        return Products(matrices, kept, project_memory(matrices, memory), None, project_query(weights, state))
     return Products(
         matrices=matrices,
         projected=saved.h @ matrices.T,
@@ -63,7 +74,7 @@ def carried_gradients(
     found: op.AttentiveGradients,
     weights: op.AttentionWeights,
     state: op.AttentionState,
-    matrices: Tensor,
+    matrices: Tensor | None,
     gathered0: Tensor | None,
 ) -> op.AttentiveGradients:
     """Return the gradients with those of the state and the memory that were carried in.
@@ -74,7 +85,7 @@ def carried_gradients(
     n = weights.v.shape[0]
     if state.s0.numel():
         found = found._replace(ds0=found.dxp[0] @ weights.V + found.dq[0] @ weights.W_a)
-    if gathered0 is None:
+    if gathered0 is None or matrices is None:
         return found
     before_keys = weights.V.shape[0] + n
     dvalues0 = gathered0[..., :before_keys] @ matrices[:before_keys]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -92,15 +93,31 @@ def _batch_tile(
 
 
 @cache
-def _defines(tile: Tile | BatchTile, options: op.AttentionOptions, **flags: bool) -> dict[str, int | str]:
-    return {
+def _defines(tile: Tile | BatchTile, options: op.AttentionOptions, **flags: bool) -> compiler.KeptDefines:
+    return compiler.KeptDefines(
         **tile.defines(),
-        "PHI": PHI[options.phi],
-        "BUFFER": options.buffer,
-        "RELEVANT": options.relevant,
-        "MIX_MEAN": options.mix == "mean",
+        PHI=PHI[options.phi],
+        BUFFER=options.buffer,
+        RELEVANT=options.relevant,
+        MIX_MEAN=options.mix == "mean",
         **flags,
-    }
+    )
+
+
+class Beside(NamedTuple):
+    """What a kernel takes and gives beside an operator's arguments and results; None is not wanted.
+
+    b_ih and b_hh (Gn) are the biases of the inputs' projection, if xp is without them. It writes h_T (B, n), the last
+    state, and products: [V; W_a; U_a] h (T, B, (G + 2)n), then W_a s (T, B, n), which `backward` can be given.
+    """
+
+    b_ih: Tensor | None = None
+    b_hh: Tensor | None = None
+    h_T: Tensor | None = None
+    products: Tensor | None = None
+
+
+_NOTHING = Beside()
 
 
 def forward(
@@ -112,13 +129,9 @@ def forward(
     options: op.AttentionOptions,
     lengths: Tensor | None,
     save: bool,
-    b_ih: Tensor | None = None,
-    b_hh: Tensor | None = None,
+    beside: Beside = _NOTHING,
 ) -> op.AttentiveRun:
-    """Fill `run` and return it; all tensors float32.
-
-    b_ih and b_hh are the biases of the inputs' projection, if xp is without them.
-    """
+    """Fill `run` and return it; all tensors float32."""
     T, B, n = run.h.shape
     tile = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, xp.device)
     slots = options.buffer + options.relevant
@@ -131,8 +144,9 @@ def forward(
             REFRESH=options.refresh,
             SAVE=save,
             HAS_BIAS=weights.b is not None,
-            HAS_INPUT_BIAS=b_ih is not None,
+            HAS_INPUT_BIAS=beside.b_ih is not None,
             HAS_LENGTHS=lengths is not None,
+            KEEP_PRODUCTS=beside.products is not None,
         ),
         blocks=(batch.clusters(B) if batch else B) * tile.cluster_blocks,
         threads=tile.threads,
@@ -144,8 +158,8 @@ def forward(
             "U_a": weights.U_a,
             "v": weights.v,
             "b": weights.b,
-            "b_ih": b_ih,
-            "b_hh": b_hh,
+            "b_ih": beside.b_ih,
+            "b_hh": beside.b_hh,
             "s0": state.s0,
             "c0": state.c0,
             "values0": memory.values0,
@@ -155,6 +169,7 @@ def forward(
             "clock0": memory.clock0,
             "lengths": to_device(lengths, xp.device),
             "h": run.h,
+            "h_T": beside.h_T,
             "s": run.s,
             "c_T": run.c_T,
             "values_T": run.values_T,
@@ -165,6 +180,7 @@ def forward(
             "activations": run.activations,
             "slots": run.slots,
             "attention": run.attention,
+            "products": beside.products,
             "n": n,
             "T": T,
             "B": B,
@@ -182,8 +198,9 @@ def backward(
     options: op.AttentionOptions,
     saved: op.AttentiveSaved,
     lengths: Tensor | None,
+    kept: Tensor | None = None,
 ) -> op.AttentiveGradients:
-    """Return the gradients; all tensors float32."""
+    """Return the gradients; all tensors float32. `kept` are the products of the forward pass, if it kept them."""
     T, B, n = saved.h.shape
     m0 = options.buffer + options.relevant
     new = saved.h.new_empty
@@ -191,7 +208,7 @@ def backward(
     tile = layout.require_tile(rows_per_unit(lstm), n, saved.h.device)
 
     has_ds = grads.ds is not None
-    products = products_of(weights, state, memory, saved)
+    products = products_of(weights, state, memory, saved, kept)
     gathered0 = None
     if products.projected0 is not None:
         gathered0 = new(B, m0, (tile.rows + has_ds) * n)
@@ -244,6 +261,5 @@ def backward(
             "B": B,
         },
     )
-    dvalues0, dkeys0 = torch.empty_like(memory.values0), torch.empty_like(memory.keys0)  # without elements
-    found = op.AttentiveGradients(dxp, dq, dk, dv_rows.sum(0), nothing, dc0, dvalues0, dkeys0)
+    found = op.AttentiveGradients(dxp, dq, dk, dv_rows.sum(0), nothing, dc0, dvalues0=nothing, dkeys0=nothing)
     return carried_gradients(found, weights, state, products.matrices, gathered0)
