@@ -10,7 +10,7 @@ from collections import namedtuple
 from collections.abc import Callable, Sequence
 from itertools import compress
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,22 @@ Gradients = tuple[Tensor | None, ...]
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # what it registers lasts as long as it does
 
 
+class WeightGradients(NamedTuple):
+    """dV (H, n) of the state's weights, dU (G, E) of the inputs', and those of the biases that there are.
+
+    db_ih (G) is that of b_ih. db_hh (H) is the sum of what dV is made of; b_hh may be of its first rows alone.
+    """
+
+    dV: Tensor
+    dU: Tensor
+    db_ih: Tensor | None
+    db_hh: Tensor | None
+
+
+weight_gradient_backends: dict[str, Callable[..., WeightGradients | None]] = {}
+"""By the type of a device: what makes the gradients of all weights of a projecting run (`SavedRun.all_at_once`)."""
+
+
 class SavedRun:
     """What the forward pass of an operator left for its backward pass.
 
@@ -39,6 +55,8 @@ class SavedRun:
         results: the operator's results, as far as they were saved.
         device: the backend that `call` goes to without torch's dispatcher; None if the dispatcher must choose it.
         kept: what that backend kept in the forward pass (`ProjectedRun`).
+        projection: that of the inputs, if the operator made it and the gradients of all its weights are asked for.
+        made: the gradients of weights that were made together, if they were.
     """
 
     def __init__(
@@ -48,10 +66,13 @@ class SavedRun:
         needs_input_grad: Sequence[bool],
         device: str | None = None,
         kept: Tensor | None = None,
+        projection: Projection | None = None,
     ) -> None:
         self.derivative = derivative
         self.device = device
         self.kept = kept
+        self.projection = projection
+        self.made: WeightGradients | None = None
         self._needs_input_grad = needs_input_grad
         self._flat = derivative.pick_arguments(saved)
         new = tuple.__new__  # a NamedTuple's own constructor takes three times as long
@@ -64,6 +85,26 @@ class SavedRun:
         if backend is None:
             return operator(*arguments)
         return backend(*arguments) if self.kept is None else backend(*arguments, kept=self.kept)
+
+    def all_at_once(
+        self, dz: Tensor, first: Tensor, states: Tensor, du: Tensor | None = None, du_row: int | None = None
+    ) -> Tensor | None:
+        """Return what V gets from the gradients dz (T, B, G) of its products, if its backend makes all in one launch.
+
+        Those of the projection are then in `made`. V reads `first` (B, n), or zeros if that is without elements, and
+        the states (T, B, n) but the last. Where the gradients of its products are not dz, they are the first du_row
+        columns of dz, and then du.
+        """
+        make = None if self.device is None else weight_gradient_backends.get(self.device)
+        if make is None or self.projection is None:
+            return None
+        self.made = make(self.projection, dz, first, states, du, dz.shape[2] if du_row is None else du_row)
+        return None if self.made is None else self.made.dV
+
+    def weight_gradient(self, dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
+        """Return sum_t dz_t^T state_{t-1} (`weight_gradient`), by one launch with those of the projection if it can."""
+        dV = self.all_at_once(dz, first, states)
+        return weight_gradient(dz, first, states) if dV is None else dV
 
     def needs(self, argument: str) -> bool:
         """True if the gradient of this argument, of a group or not, is asked for."""
@@ -110,7 +151,8 @@ class Derivative:
         operator: the forward operator.
         backward: from the `SavedRun` and the gradients of the differentiable results to those of the arguments.
         saves: the results that it reads, beside all arguments.
-        differentiable: the first results; the others are there for the backward pass alone.
+        differentiable: the first results.
+        also: the results after these that are not for the backward pass alone.
     """
 
     def __init__(
@@ -119,11 +161,13 @@ class Derivative:
         backward: Callable[..., Gradients],
         saves: Sequence[str],
         differentiable: Sequence[str],
+        also: Sequence[str] = (),
     ) -> None:
         self.operator = operator
         self.backward = backward
         self._count = len(differentiable)
-        assert operator.results[: self._count] == tuple(differentiable)
+        self._read = self._count + len(also)
+        assert operator.results[: self._read] == (*differentiable, *also)
         self._saved_indices = [operator.results.index(name) for name in saves]
 
         # Arguments are saved as constants, then tensors: where each of them is then.
@@ -139,6 +183,7 @@ class Derivative:
         self.Gradients = _named_tuple("Gradients", tuple(operator.arguments))
         operator.differentiable = apply_function(self._function(operator.run_backend))
         operator.projecting = apply_function(self._projecting_function())
+        operator.unread = (None,) * (len(operator.results) - self._read)
         _library.impl(operator.name, self._above_autograd(), "Autograd")
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], outputs: Any, *more: Tensor | None) -> None:
@@ -150,8 +195,10 @@ class Derivative:
         if more:
             tensors = (*more, *tensors[1:])
         ctx.save_for_backward(*tensors, *[results[i] for i in self._saved_indices])
-        if several:
-            ctx.mark_non_differentiable(*results[self._count :])
+        end = self._read if more else len(results)  # those of a projection are not returned beyond
+        if end > self._count:
+            ctx.mark_non_differentiable(*results[self._count : end])
+        if several or more:
             ctx.set_materialize_grads(False)
 
     def _above_autograd(self) -> Callable[..., Any]:
@@ -195,8 +242,8 @@ class Derivative:
             with below_autograd():
                 results, h_T, kept = self.operator.project_and_run(projection, rest)
             self.save(ctx, (None, *rest), results, *projection, kept)
-            ctx.set_materialize_grads(False)
-            return (*results, h_T) if len(self.operator.results) > 1 else (results, h_T)
+            # An output costs the host more than a tensor that is only saved.
+            return (*results[: self._read], h_T) if len(self.operator.results) > 1 else (results, h_T)
 
         def backward(ctx: Any, *grads: Any) -> Any:
             tensors = ctx.saved_tensors
@@ -215,9 +262,10 @@ class Derivative:
             xp = projection.project() if torch.is_grad_enabled() else None  # a first derivative does without it
             needs = ctx.needs_input_grad
             saved = (*ctx.constants, xp, *tensors[behind:])
-            run = SavedRun(self, saved, (True, *needs[fields:]), device, tensors[fields])
+            wanted = None if device is None else _if_all_wanted(projection, needs)
+            run = SavedRun(self, saved, (True, *needs[fields:]), device, tensors[fields], wanted)
             dxp, *rest = self.backward(run, dh, *others)
-            return (*_projection_gradients(projection, dxp, needs), *rest)
+            return (*_projection_gradients(projection, dxp, needs, run.made), *rest)
 
         return self._make_function(forward, backward)
 
@@ -229,10 +277,14 @@ class Derivative:
 
 
 def register_derivative(
-    operator: Operator, backward: Callable[..., Gradients], saves: Sequence[str], differentiable: Sequence[str]
+    operator: Operator,
+    backward: Callable[..., Gradients],
+    saves: Sequence[str],
+    differentiable: Sequence[str],
+    also: Sequence[str] = (),
 ) -> None:
     """Give an operator its derivative; see `Derivative`."""
-    Derivative(operator, backward, saves, differentiable)
+    Derivative(operator, backward, saves, differentiable, also)
 
 
 def _calls_plainly(saved: Sequence[Tensor | None], grads: Sequence[Tensor | None], on_cuda: bool) -> bool:
@@ -257,14 +309,31 @@ def _add_to_last_step(dh: Tensor | None, dh_T: Tensor, steps: int) -> Tensor:
     return torch.cat([dh[:-1], (dh[-1] + dh_T).unsqueeze(0)])
 
 
-def _projection_gradients(projection: Projection, dxp: Tensor | None, needs: Sequence[bool]) -> Gradients:
-    """Return the gradients of a projection's fields from that of xp; `needs` says which are asked for."""
+def _if_all_wanted(projection: Projection, needs: Sequence[bool]) -> Projection | None:
+    """Return a projection if the gradients of U and of the biases that it has are asked for, else None."""
+    _, _, b_ih, b_hh = projection
+    wanted = needs[1] and (b_ih is None or needs[2]) and (b_hh is None or needs[3])
+    return projection if wanted else None
+
+
+def _projection_gradients(
+    projection: Projection, dxp: Tensor | None, needs: Sequence[bool], made: WeightGradients | None
+) -> Gradients:
+    """Return the gradients of a projection's fields from that of xp; `needs` says which are asked for.
+
+    `made` are those of the weights that were made with V's.
+    """
     if dxp is None:
         return (None, None, None, None)
     x, U, _, b_hh = projection
     needs_dx, needs_dU, needs_b_ih, needs_b_hh = needs[:4]
-    flat = rows(dxp)
     dx = dxp @ U if needs_dx else None
+    if made is not None:
+        db_hh = made.db_hh
+        if b_hh is not None and db_hh is not None and db_hh.shape[0] > b_hh.shape[0]:
+            db_hh = db_hh[: b_hh.shape[0]]
+        return dx, made.dU, made.db_ih, db_hh
+    flat = rows(dxp)
     dU = torch.mm(flat.t(), rows(x)) if needs_dU else None
     if not needs_b_ih and not needs_b_hh:
         return dx, dU, None, None

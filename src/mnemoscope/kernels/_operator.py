@@ -107,8 +107,9 @@ class Operator(Generic[Parameters, Result]):
         backends: the function of each backend, by the device's type.
         differentiable: from the arguments in the schema's order to the outputs, with a graph; None without a derivative
             (`_autograd.py`).
-        projecting: the same from the fields of a `Projection` and the arguments behind xp; the last output is h_T, or
-            None (`ProjectedRun`).
+        projecting: the same from the fields of a `Projection` and the arguments behind xp, without the results that
+            only the backward pass reads; the last output is h_T, or None (`ProjectedRun`).
+        unread: what stands for those results then: a None each.
     """
 
     def __init__(self, allocate: Callable[Parameters, Result]) -> None:
@@ -138,6 +139,7 @@ class Operator(Generic[Parameters, Result]):
         self._projecting_backends: set[Callable[..., Result]] = set()
         self.differentiable: Callable[..., Any] | None = None
         self.projecting: Callable[..., Any] | None = None
+        self.unread: tuple[None, ...] = ()
         self._several = _fields(self.result) is not None
         self.results = _fields(self.result) or ("h",)
         self.qualified_name = f"{NAMESPACE}::{self.name}"
@@ -176,7 +178,8 @@ class Operator(Generic[Parameters, Result]):
     def of(self, xp: Tensor | Projection, *rest: Any) -> tuple[Result, Tensor | None]:
         """Call the operator with xp, its first argument, given or still to be projected.
 
-        Returns its result, and the last state if a backend gives it (`ProjectedRun`).
+        Returns its result, and the last state if a backend gives it (`ProjectedRun`). Of a projection, results that
+        only the backward pass reads may be None.
         """
         call: Callable[..., Result] = self
         if not isinstance(xp, Projection):
@@ -186,7 +189,7 @@ class Operator(Generic[Parameters, Result]):
             return call(xp.project(), *rest), None
         if self.projecting is not None and torch.is_grad_enabled() and any_requires_grad(*xp, *flat):
             *outputs, h_T = self.projecting(*xp, *flat[1:])
-            return (self.result(*outputs) if self._several else outputs[0]), h_T
+            return (self.result(*outputs, *self.unread) if self._several else outputs[0]), h_T
         with below_autograd():
             results, h_T, _ = self.project_and_run(xp, flat[1:])
         return results, h_T

@@ -319,7 +319,7 @@ class Layer(Described, Unquantized, Recurrence):
             (layers * directions, batch, ...), or (layers * directions, ...) for unbatched input.
         """
         x, state = input, hx
-        if is_fx_proxy(x):  # a leaf of torch.fx's graph, as torch's own layers are
+        if type(x) is not Tensor and is_fx_proxy(x):  # a leaf of torch.fx's graph, as torch's own layers are
             arguments = (x,) if state is None else (x, state)
             options = {} if starts is None else {"starts": starts}
             return x.tracer.create_proxy("call_module", x.tracer.path_of_module(self), arguments, options)
