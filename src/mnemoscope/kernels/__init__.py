@@ -28,6 +28,7 @@ kernels of `csrc/cuda` when first used; `_portable.py` runs attention in torch's
 """
 
 from mnemoscope.kernels._autograd import Gradients, SavedRun, register_derivative, weight_gradient
+from mnemoscope.kernels._cell_step import cell_step
 from mnemoscope.kernels._cpu.library import build_id
 from mnemoscope.kernels._cpu.step import attentive_step
 from mnemoscope.kernels._cudnn import NARROW, CudnnWeights, cudnn, cudnn_dtype, cudnn_is_faster
@@ -90,6 +91,7 @@ __all__ = [
     "backend",
     "build_id",
     "can_step",
+    "cell_step",
     "contiguous",
     "cudnn",
     "cudnn_dtype",
