@@ -292,6 +292,8 @@ def test_plain_tensors_are_numbers_in_memory() -> None:
     for other in (torch._neg_view(x), torch._efficientzerotensor(2), x.as_subclass(mnemoscope.layers.CarryingTensor)):
         assert not internals.are_plain([x, other], on_cuda=False)
     assert not internals.are_plain([x], on_cuda=True)
+    assert internals.are_of_plain_types([x, None, torch.nn.Parameter(x)])
+    assert not internals.are_of_plain_types([x, x.as_subclass(mnemoscope.layers.CarryingTensor)])
 
 
 def test_operators_are_dispatched_plainly_outside_of_modes_transforms_traces_and_profiles() -> None:

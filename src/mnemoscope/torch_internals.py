@@ -152,6 +152,12 @@ def apply_function(function: type[torch.autograd.Function]) -> Callable[..., Any
 
 
 _PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+_PLAIN_OR_NONE = frozenset([*_PLAIN_TYPES, type(None)])
+
+
+def are_of_plain_types(tensors: Iterable[Tensor | None]) -> bool:
+    """True if no tensor is of a subclass, parameters aside. All in one call of the interpreter."""
+    return _PLAIN_OR_NONE.issuperset(map(type, tensors))
 
 
 def are_plain(tensors: Iterable[Tensor | None], on_cuda: bool) -> bool:

@@ -30,6 +30,7 @@ def cudnn_runs(monkeypatch):
         return forward(*arguments)
 
     monkeypatch.setattr(_cudnn, "cudnn_rnn", counted)
+    monkeypatch.setattr(kernels, "NARROW", 0)
     monkeypatch.setattr(kernels, "cudnn_is_faster", lambda *_: True)
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

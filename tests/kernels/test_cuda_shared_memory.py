@@ -84,7 +84,7 @@ def run_tensor_cores(cell: str, n: int, B: int, buffer: int, relevant: int, with
     screened.forward(run, xp, *inputs, None, True, bfloat16=True)
     saved = op.AttentiveSaved(*[getattr(run, name) for name in op.AttentiveSaved._fields])
     grads = op.AttentiveOutputGradients(h, h if with_ds else None, None)
-    screened.backward(grads, *inputs, saved, None, Factors(saved.h, saved.s, weights))
+    screened.backward(grads, *inputs, saved, None, factors=Factors(saved.h, saved.s, weights))
 
 
 def run_sab(n: int, top: int) -> None:

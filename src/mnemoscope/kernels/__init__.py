@@ -28,9 +28,10 @@ kernels of `csrc/cuda` when first used; `_portable.py` runs attention in torch's
 """
 
 from mnemoscope.kernels._autograd import Gradients, SavedRun, register_derivative, weight_gradient
+from mnemoscope.kernels._cell_step import cell_step
 from mnemoscope.kernels._cpu.library import build_id
 from mnemoscope.kernels._cpu.step import attentive_step
-from mnemoscope.kernels._cudnn import CudnnWeights, cudnn, cudnn_dtype, cudnn_is_faster
+from mnemoscope.kernels._cudnn import NARROW, CudnnWeights, cudnn, cudnn_dtype, cudnn_is_faster
 from mnemoscope.kernels._dispatch import (
     CapturedDispatch,
     backend,
@@ -69,6 +70,7 @@ from mnemoscope.kernels._state_gradients import RecordedRun, is_recording, recor
 from mnemoscope.kernels._steps import steps_in_range
 
 __all__ = [
+    "NARROW",
     "Attended",
     "AttentionOptions",
     "AttentionState",
@@ -89,6 +91,7 @@ __all__ = [
     "backend",
     "build_id",
     "can_step",
+    "cell_step",
     "contiguous",
     "cudnn",
     "cudnn_dtype",

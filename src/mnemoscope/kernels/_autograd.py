@@ -10,17 +10,40 @@ from collections import namedtuple
 from collections.abc import Callable, Sequence
 from itertools import compress
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mnemoscope.kernels._operator import NAMESPACE, Operator, Projection, without_autocast
-from mnemoscope.torch_internals import any_requires_grad, apply_function, below_autograd
+from mnemoscope.torch_internals import (
+    any_requires_grad,
+    apply_function,
+    are_of_plain_types,
+    are_plain,
+    below_autograd,
+    dispatches_plainly,
+)
 
 Gradients = tuple[Tensor | None, ...]
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # what it registers lasts as long as it does
+
+
+class WeightGradients(NamedTuple):
+    """dV (H, n) of the state's weights, dU (G, E) of the inputs', and those of the biases that there are.
+
+    db_ih (G) is that of b_ih. db_hh (H) is the sum of what dV is made of; b_hh may be of its first rows alone.
+    """
+
+    dV: Tensor
+    dU: Tensor
+    db_ih: Tensor | None
+    db_hh: Tensor | None
+
+
+weight_gradient_backends: dict[str, Callable[..., WeightGradients | None]] = {}
+"""By the type of a device: what makes the gradients of all weights of a projecting run (`SavedRun.all_at_once`)."""
 
 
 class SavedRun:
@@ -30,15 +53,58 @@ class SavedRun:
         derivative: that of the forward operator.
         arguments: the operator's arguments, by parameter.
         results: the operator's results, as far as they were saved.
+        device: the backend that `call` goes to without torch's dispatcher; None if the dispatcher must choose it.
+        kept: what that backend kept in the forward pass (`ProjectedRun`).
+        projection: that of the inputs, if the operator made it and the gradients of all its weights are asked for.
+        made: the gradients of weights that were made together, if they were.
     """
 
-    def __init__(self, derivative: Derivative, saved: Sequence[Any], needs_input_grad: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        derivative: Derivative,
+        saved: Sequence[Any],
+        needs_input_grad: Sequence[bool],
+        device: str | None = None,
+        kept: Tensor | None = None,
+        projection: Projection | None = None,
+    ) -> None:
         self.derivative = derivative
+        self.device = device
+        self.kept = kept
+        self.projection = projection
+        self.made: WeightGradients | None = None
         self._needs_input_grad = needs_input_grad
         self._flat = derivative.pick_arguments(saved)
         new = tuple.__new__  # a NamedTuple's own constructor takes three times as long
         self.arguments = new(derivative.Arguments, derivative.operator.unflatten(self._flat))
         self.results = new(derivative.Results, saved[len(self._flat) :])
+
+    def call(self, operator: Operator, *arguments: Any) -> Any:
+        """Call a backward operator with its parameters; its backend also gets what it kept in the forward pass."""
+        backend = None if self.device is None else operator.backends.get(self.device)
+        if backend is None:
+            return operator(*arguments)
+        return backend(*arguments) if self.kept is None else backend(*arguments, kept=self.kept)
+
+    def all_at_once(
+        self, dz: Tensor, first: Tensor, states: Tensor, du: Tensor | None = None, du_row: int | None = None
+    ) -> Tensor | None:
+        """Return what V gets from the gradients dz (T, B, G) of its products, if its backend makes all in one launch.
+
+        Those of the projection are then in `made`. V reads `first` (B, n), or zeros if that is without elements, and
+        the states (T, B, n) but the last. Where the gradients of its products are not dz, they are the first du_row
+        columns of dz, and then du.
+        """
+        make = None if self.device is None else weight_gradient_backends.get(self.device)
+        if make is None or self.projection is None:
+            return None
+        self.made = make(self.projection, dz, first, states, du, dz.shape[2] if du_row is None else du_row)
+        return None if self.made is None else self.made.dV
+
+    def weight_gradient(self, dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
+        """Return sum_t dz_t^T state_{t-1} (`weight_gradient`), by one launch with those of the projection if it can."""
+        dV = self.all_at_once(dz, first, states)
+        return weight_gradient(dz, first, states) if dV is None else dV
 
     def needs(self, argument: str) -> bool:
         """True if the gradient of this argument, of a group or not, is asked for."""
@@ -85,7 +151,8 @@ class Derivative:
         operator: the forward operator.
         backward: from the `SavedRun` and the gradients of the differentiable results to those of the arguments.
         saves: the results that it reads, beside all arguments.
-        differentiable: the first results; the others are there for the backward pass alone.
+        differentiable: the first results.
+        also: the results after these that are not for the backward pass alone.
     """
 
     def __init__(
@@ -94,11 +161,13 @@ class Derivative:
         backward: Callable[..., Gradients],
         saves: Sequence[str],
         differentiable: Sequence[str],
+        also: Sequence[str] = (),
     ) -> None:
         self.operator = operator
         self.backward = backward
         self._count = len(differentiable)
-        assert operator.results[: self._count] == tuple(differentiable)
+        self._read = self._count + len(also)
+        assert operator.results[: self._read] == (*differentiable, *also)
         self._saved_indices = [operator.results.index(name) for name in saves]
 
         # Arguments are saved as constants, then tensors: where each of them is then.
@@ -114,19 +183,22 @@ class Derivative:
         self.Gradients = _named_tuple("Gradients", tuple(operator.arguments))
         operator.differentiable = apply_function(self._function(operator.run_backend))
         operator.projecting = apply_function(self._projecting_function())
+        operator.unread = (None,) * (len(operator.results) - self._read)
         _library.impl(operator.name, self._above_autograd(), "Autograd")
 
-    def save(self, ctx: Any, inputs: tuple[Any, ...], outputs: Any, projection: Projection | None = None) -> None:
-        """Save what the backward pass reads. A projection is saved in place of xp."""
+    def save(self, ctx: Any, inputs: tuple[Any, ...], outputs: Any, *more: Tensor | None) -> None:
+        """Save what the backward pass reads; and, of a projection, its fields in place of xp and what is kept."""
         several = len(self.operator.results) > 1
         results = outputs if several else (outputs,)
         ctx.constants = tuple(compress(inputs, self._is_constant))
         tensors = tuple(compress(inputs, self._is_tensor))
-        if projection is not None:
-            tensors = (*projection, *tensors[1:])
+        if more:
+            tensors = (*more, *tensors[1:])
         ctx.save_for_backward(*tensors, *[results[i] for i in self._saved_indices])
-        if several:
-            ctx.mark_non_differentiable(*results[self._count :])
+        end = self._read if more else len(results)  # those of a projection are not returned beyond
+        if end > self._count:
+            ctx.mark_non_differentiable(*results[self._count : end])
+        if several or more:
             ctx.set_materialize_grads(False)
 
     def _above_autograd(self) -> Callable[..., Any]:
@@ -162,28 +234,38 @@ class Derivative:
     def _projecting_function(self) -> type[torch.autograd.Function]:
         """Return the function of autograd that projects the inputs, too: of a `Projection` and what is behind xp."""
         fields = len(Projection._fields)
+        behind = fields + 1  # where the operator's own arguments begin among the saved tensors
 
         def forward(ctx: Any, *inputs: Any) -> Any:
             projection = Projection(*inputs[:fields])
             rest = inputs[fields:]
             with below_autograd():
-                results, h_T = self.operator.project_and_run(projection, rest)
-            self.save(ctx, (None, *rest), results, projection)
-            ctx.set_materialize_grads(False)
-            return (*results, h_T) if len(self.operator.results) > 1 else (results, h_T)
+                results, h_T, kept = self.operator.project_and_run(projection, rest)
+            self.save(ctx, (None, *rest), results, *projection, kept)
+            # An output costs the host more than a tensor that is only saved.
+            return (*results[: self._read], h_T) if len(self.operator.results) > 1 else (results, h_T)
 
         def backward(ctx: Any, *grads: Any) -> Any:
             tensors = ctx.saved_tensors
+            on_cuda = tensors[0].is_cuda
+            with without_autocast(tensors[0]):
+                if not _calls_plainly(tensors, grads, on_cuda):
+                    return differentiate(ctx, tensors, grads, None)
+                with below_autograd():
+                    return differentiate(ctx, tensors, grads, "cuda" if on_cuda else "cpu")
+
+        def differentiate(ctx: Any, tensors: Sequence[Any], grads: Sequence[Any], device: str | None) -> Any:
             projection = Projection(*tensors[:fields])
             dh, *others, dh_T = *grads[: self._count], grads[-1]
-            with without_autocast(projection.x):
-                if dh_T is not None:
-                    dh = _add_to_last_step(dh, dh_T, projection.x.shape[0])
-                xp = projection.project() if torch.is_grad_enabled() else None  # a first derivative does without it
-                needs = (True, *ctx.needs_input_grad[fields:])
-                run = SavedRun(self, (*ctx.constants, xp, *tensors[fields:]), needs)
-                dxp, *rest = self.backward(run, dh, *others)
-                return (*_projection_gradients(projection, dxp, ctx.needs_input_grad), *rest)
+            if dh_T is not None:
+                dh = _add_to_last_step(dh, dh_T, projection.x.shape[0])
+            xp = projection.project() if torch.is_grad_enabled() else None  # a first derivative does without it
+            needs = ctx.needs_input_grad
+            saved = (*ctx.constants, xp, *tensors[behind:])
+            wanted = None if device is None else _if_all_wanted(projection, needs)
+            run = SavedRun(self, saved, (True, *needs[fields:]), device, tensors[fields], wanted)
+            dxp, *rest = self.backward(run, dh, *others)
+            return (*_projection_gradients(projection, dxp, needs, run.made), *rest)
 
         return self._make_function(forward, backward)
 
@@ -195,10 +277,24 @@ class Derivative:
 
 
 def register_derivative(
-    operator: Operator, backward: Callable[..., Gradients], saves: Sequence[str], differentiable: Sequence[str]
+    operator: Operator,
+    backward: Callable[..., Gradients],
+    saves: Sequence[str],
+    differentiable: Sequence[str],
+    also: Sequence[str] = (),
 ) -> None:
     """Give an operator its derivative; see `Derivative`."""
-    Derivative(operator, backward, saves, differentiable)
+    Derivative(operator, backward, saves, differentiable, also)
+
+
+def _calls_plainly(saved: Sequence[Tensor | None], grads: Sequence[Tensor | None], on_cuda: bool) -> bool:
+    """True if a backward pass may go to its backend without torch's dispatcher (`Operator`), as its forward pass did.
+
+    What was saved then may have come back through a hook, but as a tensor of the same kind of numbers and device.
+    """
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not are_of_plain_types(saved):
+        return False
+    return are_plain(grads, on_cuda) and dispatches_plainly()
 
 
 def rows(t: Tensor) -> Tensor:
@@ -213,15 +309,32 @@ def _add_to_last_step(dh: Tensor | None, dh_T: Tensor, steps: int) -> Tensor:
     return torch.cat([dh[:-1], (dh[-1] + dh_T).unsqueeze(0)])
 
 
-def _projection_gradients(projection: Projection, dxp: Tensor | None, needs: Sequence[bool]) -> Gradients:
-    """Return the gradients of a projection's fields from that of xp; `needs` says which are asked for."""
+def _if_all_wanted(projection: Projection, needs: Sequence[bool]) -> Projection | None:
+    """Return a projection if the gradients of U and of the biases that it has are asked for, else None."""
+    _, _, b_ih, b_hh = projection
+    wanted = needs[1] and (b_ih is None or needs[2]) and (b_hh is None or needs[3])
+    return projection if wanted else None
+
+
+def _projection_gradients(
+    projection: Projection, dxp: Tensor | None, needs: Sequence[bool], made: WeightGradients | None
+) -> Gradients:
+    """Return the gradients of a projection's fields from that of xp; `needs` says which are asked for.
+
+    `made` are those of the weights that were made with V's.
+    """
     if dxp is None:
         return (None, None, None, None)
     x, U, _, b_hh = projection
     needs_dx, needs_dU, needs_b_ih, needs_b_hh = needs[:4]
-    flat = rows(dxp)
     dx = dxp @ U if needs_dx else None
-    dU = flat.T @ rows(x) if needs_dU else None
+    if made is not None:
+        db_hh = made.db_hh
+        if b_hh is not None and db_hh is not None and db_hh.shape[0] > b_hh.shape[0]:
+            db_hh = db_hh[: b_hh.shape[0]]
+        return dx, made.dU, made.db_ih, db_hh
+    flat = rows(dxp)
+    dU = torch.mm(flat.t(), rows(x)) if needs_dU else None
     if not needs_b_ih and not needs_b_hh:
         return dx, dU, None, None
     if needs_b_ih and needs_b_hh and b_hh is not None and b_hh.shape[0] == flat.shape[1]:
@@ -240,11 +353,12 @@ def weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
     matrices; elsewhere torch would copy that into the weight's own layout.
     """
     has_first = first.numel() > 0
-    if dz.shape[0] == 1 and not has_first:
+    steps, batch, _ = dz.shape
+    if steps == 1 and not has_first:
         return dz.new_zeros(dz.shape[2], states.shape[2])
-    if dz.shape[0] == 1:
+    if steps == 1:
         return _product(dz[0], first)
-    later, earlier = rows(dz[1:]), rows(states[:-1])
+    later, earlier = rows(dz)[batch:], rows(states)[:-batch]
     if not has_first:
         return _product(later, earlier)
     if dz.is_cpu:
@@ -254,4 +368,4 @@ def weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """Return left^T right for tall matrices."""
-    return (right.T @ left).T if left.is_cpu else left.T @ right
+    return torch.mm(right.t(), left).t() if left.is_cpu else torch.mm(left.t(), right)

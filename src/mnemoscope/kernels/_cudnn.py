@@ -26,6 +26,7 @@ _OURS_UP_TO: dict[str, dict[int, float]] = {
     "gru": {128: math.inf, 256: 1024, 512: 96},
     "lstm": {128: math.inf, 256: 256},
 }
+NARROW = min(min(units) for units in _OURS_UP_TO.values())  # up to so many units our kernels are always faster
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 

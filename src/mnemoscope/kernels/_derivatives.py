@@ -27,7 +27,11 @@ def attentive_weight_gradients(
     dxp: Tensor, dq: Tensor, dk: Tensor, s0: Tensor, s: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of V and W_a, which read s_{t-1}, and of U_a, which reads h_t."""
-    return weight_gradient(dxp, s0, s), weight_gradient(dq, s0, s), rows(dk).T @ rows(h)
+    return weight_gradient(dxp, s0, s), weight_gradient(dq, s0, s), _key_gradient(dk, h)
+
+
+def _key_gradient(dk: Tensor, h: Tensor) -> Tensor:
+    return torch.mm(rows(dk).t(), rows(h))
 
 
 def _modrelu_gradient(dz: Tensor, h: Tensor) -> Tensor:
@@ -52,10 +56,10 @@ def _rnn(run: SavedRun, dh: Tensor | None) -> Gradients:
         needs_dx = run.needs("xp")
         by_inputs = op.rnn_backward_with_inputs(dh, xp, V, h0, h, lengths, phi, needs_dx)
         return run.gradients(xp=by_inputs.dx if needs_dx else None, V=by_inputs.dV, h0=by_inputs.dh0)
-    found = op.rnn_backward(dh, V, h, lengths, phi)
+    found = run.call(op.rnn_backward, dh, V, h, lengths, phi)
     return run.gradients(
         xp=found.dxp,
-        V=weight_gradient(found.dxp, h0, h) if run.needs("V") else None,
+        V=run.weight_gradient(found.dxp, h0, h) if run.needs("V") else None,
         h0=found.dh0,
         b=_modrelu_gradient(found.dxp, h) if run.needs("b") else None,
     )
@@ -72,8 +76,8 @@ def _lstm(run: SavedRun, dh: Tensor | None, dc_T: Tensor | None) -> Gradients:
         by_inputs = op.lstm_backward_with_inputs(dh, dc_T, xp, V, h0, c0, h, cells, gates, lengths, needs_dx)
         dx = by_inputs.dx if needs_dx else None
         return run.gradients(xp=dx, V=by_inputs.dV, h0=by_inputs.dh0, c0=by_inputs.dc0)
-    found = op.lstm_backward(dh, dc_T, V, c0, cells, gates, lengths)
-    dV = weight_gradient(found.dxp, h0, h) if run.needs("V") else None
+    found = run.call(op.lstm_backward, dh, dc_T, V, c0, cells, gates, lengths)
+    dV = run.weight_gradient(found.dxp, h0, h) if run.needs("V") else None
     return run.gradients(xp=found.dxp, V=dV, h0=found.dh0, c0=found.dc0)
 
 
@@ -83,7 +87,7 @@ def _rac(run: SavedRun, dh: Tensor) -> Gradients:
     xp, V, h0, b, lengths = run.arguments
     h = run.results.h
     u = F.linear(torch.cat([h0.unsqueeze(0), h[:-1]]), V, b)  # (T, B, n)
-    found = op.rac_backward(dh.contiguous(), xp, V, u, lengths)
+    found = run.call(op.rac_backward, dh.contiguous(), xp, V, u, lengths)
     return run.gradients(
         xp=found.dxp,
         V=weight_gradient(found.du, h0, h) if run.needs("V") else None,
@@ -92,9 +96,13 @@ def _rac(run: SavedRun, dh: Tensor) -> Gradients:
     )
 
 
-def _gated_weight_gradient(found: op.StateProductGradients, h0: Tensor, h: Tensor) -> Tensor:
+def _gated_weight_gradient(run: SavedRun, found: op.StateProductGradients, h0: Tensor, h: Tensor) -> Tensor:
     """Return the gradient of [V_1; V_2; V_u]: two gates read the state, and u is its product with V_u."""
-    gates = found.dxp[..., : 2 * h.shape[-1]]
+    n = h.shape[-1]
+    dV = run.all_at_once(found.dxp, h0, h, found.du, 2 * n)
+    if dV is not None:
+        return dV
+    gates = found.dxp[..., : 2 * n]
     return torch.cat([weight_gradient(gates, h0, h), weight_gradient(found.du, h0, h)])
 
 
@@ -106,11 +114,11 @@ def _goru(run: SavedRun, dh: Tensor | None) -> Gradients:
     _, W, h0, _, lengths, _ = run.arguments
     h, gates = run.results
     n = h.shape[-1]
-    found = op.goru_backward(dh.contiguous(), W, h0, h, gates, lengths)
+    found = run.call(op.goru_backward, dh.contiguous(), W, h0, h, gates, lengths)
     candidate = gates[..., 2 * n : 3 * n]
     return run.gradients(
         xp=found.dxp,
-        W=_gated_weight_gradient(found, h0, h) if run.needs("W") else None,
+        W=_gated_weight_gradient(run, found, h0, h) if run.needs("W") else None,
         h0=found.dh0,
         b=_modrelu_gradient(found.dxp[..., 2 * n :], candidate) if run.needs("b") else None,
     )
@@ -123,13 +131,13 @@ def _gru(run: SavedRun, dh: Tensor | None) -> Gradients:
         return run.gradients_of_naive(_naive.gru, (dh,))
     _, V, _, h0, lengths, _ = run.arguments
     h, gates = run.results
-    found = op.gru_backward(dh.contiguous(), V, h0, h, gates, lengths)
-    return run.gradients(
-        xp=found.dxp,
-        V=_gated_weight_gradient(found, h0, h) if run.needs("V") else None,
-        b_hn=found.du.sum(0).sum(0) if run.needs("b_hn") else None,
-        h0=found.dh0,
-    )
+    found = run.call(op.gru_backward, dh.contiguous(), V, h0, h, gates, lengths)
+    dV = _gated_weight_gradient(run, found, h0, h) if run.needs("V") else None
+    db_hn = None
+    if run.needs("b_hn"):
+        db_hh = None if run.made is None else run.made.db_hh
+        db_hn = found.du.sum(0).sum(0) if db_hh is None else db_hh[2 * h.shape[-1] :]
+    return run.gradients(xp=found.dxp, V=dV, b_hn=db_hn, h0=found.dh0)
 
 
 def _attentive_with(backward: Operator) -> Callable[..., Gradients]:
@@ -191,11 +199,16 @@ def _attentive(
         return gradients
 
     # Else those of the weights are made here.
-    found = backward(grads, weights, state, memory, options, saved, lengths)
+    found = run.call(backward, grads, weights, state, memory, options, saved, lengths)
     gradients = _by_argument(found, state)
     gradients["xp"] = found.dxp
     if any(run.needs(name) for name in ("V", "W_a", "U_a")):
-        by_weights = attentive_weight_gradients(found.dxp, found.dq, found.dk, state.s0, saved.s, saved.h)
+        G = found.dxp.shape[2]
+        both = run.all_at_once(found.dxp, state.s0, saved.s, found.dq, G)
+        if both is None:
+            by_weights = attentive_weight_gradients(found.dxp, found.dq, found.dk, state.s0, saved.s, saved.h)
+        else:
+            by_weights = both[:G], both[G:], _key_gradient(found.dk, saved.h)
         gradients.update(zip(("V", "W_a", "U_a"), by_weights, strict=True))
     if run.needs("b"):
         gradients["b"] = _modrelu_gradient(found.dxp, saved.h)
@@ -221,9 +234,8 @@ def _sab(run: SavedRun, dh: Tensor | None, dattended: Tensor | None, dc_T: Tenso
     _, V, w, h0, c0, memory, options, lengths, _ = run.arguments
     saved = op.SabSaved(*run.results)
     h = saved.h
-    found = op.sab_backward(
-        _contiguous(dh), _contiguous(dattended), _contiguous(dc_T), V, w, c0, memory, options, saved, lengths
-    )
+    grads = _contiguous(dh), _contiguous(dattended), _contiguous(dc_T)
+    found = run.call(op.sab_backward, *grads, V, w, c0, memory, options, saved, lengths)
     return run.gradients(
         xp=found.dxp,
         V=weight_gradient(found.dxp, h0, h) if run.needs("V") else None,
@@ -237,6 +249,7 @@ def _sab(run: SavedRun, dh: Tensor | None, dattended: Tensor | None, dc_T: Tenso
 
 _ATTENTIVE_SAVES = (*op.AttentiveSaved._fields, "slots_T")
 _ATTENTIVE_OUTPUTS = ("h", "s", "c_T", "values_T", "keys_T")
+_ATTENTIVE_RECORDS = ("slots_T", "origin_T", "relevance_T")
 
 register_derivative(op.rnn_forward, _rnn, saves=("h",), differentiable=("h",))
 register_derivative(op.lstm_forward, _lstm, saves=("h", "cells", "gates"), differentiable=("h", "c_T"))
@@ -249,10 +262,12 @@ register_derivative(
     _attentive_with(op.attentive_backward),
     saves=_ATTENTIVE_SAVES,
     differentiable=_ATTENTIVE_OUTPUTS,
+    also=_ATTENTIVE_RECORDS,
 )
 register_derivative(
     op.portable_forward,
     _attentive_with(op.portable_backward),
     saves=_ATTENTIVE_SAVES,
     differentiable=_ATTENTIVE_OUTPUTS,
+    also=_ATTENTIVE_RECORDS,
 )

@@ -111,14 +111,13 @@ def fused_dtype(
     """
     if settings.backend != "auto" or needs_eager_loop(x):
         return None
-    device = x.device
-    candidates = [x.dtype]
-    if torch.is_autocast_enabled(device.type) and x.dtype is not torch.float64:  # which autocast leaves alone
-        candidates = [torch.get_autocast_dtype(device.type), torch.float32]
-    for dtype in candidates:
+    device, dtype = x.device, x.dtype
+    if torch.is_autocast_enabled(device.type) and dtype is not torch.float64:  # which autocast leaves alone
+        dtype = torch.get_autocast_dtype(device.type)
         if backend_supports(device, dtype, family, n, cell, buffer, relevant):
             return dtype
-    return None
+        dtype = torch.float32
+    return dtype if backend_supports(device, dtype, family, n, cell, buffer, relevant) else None
 
 
 def portable_dtype(x: Tensor) -> torch.dtype | None:

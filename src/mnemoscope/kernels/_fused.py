@@ -6,7 +6,6 @@ Shapes are those of `_operators`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ from mnemoscope.kernels import _derivatives as _derivatives  # registers the ope
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels import _portable as _portable
 from mnemoscope.kernels import _state_gradients
+from mnemoscope.kernels._absent import shared_absent
 from mnemoscope.kernels._operator import Projection
 from mnemoscope.torch_internals import dispatches_plainly
 
@@ -68,13 +68,7 @@ def _absent(xp: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a tensor without elements on the device of xp. Where nothing is traced, all calls share it."""
     if torch.compiler.is_compiling() or not dispatches_plainly():
         return xp.new_empty(0, dtype=dtype)
-    return _shared_absent(dtype, xp.device)
-
-
-@cache
-def _shared_absent(dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # a tensor of inference mode could not be saved for a backward pass
-        return torch.empty(0, dtype=dtype, device=device)
+    return shared_absent(dtype, xp.device)
 
 
 def needs_grad(*tensors: Tensor | None) -> bool:
@@ -185,13 +179,14 @@ def gru(
 
 
 class Attended(NamedTuple):
-    """h, s (T, B, n), c_T (B, n) of an LSTM, and the memory after the last step.
+    """h, s (T, B, n), c_T (B, n) of an LSTM, h_T (B, n) if the kernel gave it, and the memory after the last step.
 
     That is values, keys (B, m, n), origin and relevance (B, m). Under full attention every state stays where it is, and
     `origin` is None.
     """
 
     h: Tensor
+    h_T: Tensor | None
     s: Tensor
     c: Tensor
     values: Tensor
@@ -239,13 +234,14 @@ def attentive(
         memory = _contiguous_memory(dtype, carried[1])
     save = needs_grad(x, *rest, *weights, *state, memory.values0, memory.keys0)
     forward = op.attentive_forward if compiled else op.portable_forward
-    run, _ = forward.of(xp, weights, state, memory, options, lengths, save)
+    run, h_T = forward.of(xp, weights, state, memory, options, lengths, save)
     if _state_gradients.is_recording(lengths):
         backward = op.attentive_backward if compiled else op.portable_backward
         total_gradient = _state_gradients.through_attention(backward, weights, state, memory, options, run)
         _state_gradients.record(run.h, (x, run.h, run.s, run.values_T, run.keys_T), total_gradient)
     return Attended(
         h=run.h,
+        h_T=h_T,
         s=run.s,
         c=run.c_T,
         values=run.values_T,

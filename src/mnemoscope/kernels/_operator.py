@@ -78,13 +78,18 @@ class Projection(NamedTuple):
 
 
 class ProjectedRun(NamedTuple):
-    """The results of an operator that projected its inputs, and h_T (B, n) after the last step if its backend gives it.
+    """The results of an operator that projected its inputs, and what its backend gives beside them.
 
-    h_T has memory of its own. A copy of h[-1] would be one more launch, and two more functions of autograd.
+    Attributes:
+        results: the operator's.
+        h_T: (B, n) after the last step, in memory of its own; or None. A copy of h[-1] would be one more launch, and
+            two more functions of autograd.
+        kept: what the backend wants to be given again in the backward pass (`SavedRun.call`), or None.
     """
 
     results: Any
-    h_T: Tensor | None
+    h_T: Tensor | None = None
+    kept: Tensor | None = None
 
 
 class Operator(Generic[Parameters, Result]):
@@ -102,8 +107,9 @@ class Operator(Generic[Parameters, Result]):
         backends: the function of each backend, by the device's type.
         differentiable: from the arguments in the schema's order to the outputs, with a graph; None without a derivative
             (`_autograd.py`).
-        projecting: the same from the fields of a `Projection` and the arguments behind xp; the last output is h_T, or
-            None (`ProjectedRun`).
+        projecting: the same from the fields of a `Projection` and the arguments behind xp, without the results that
+            only the backward pass reads; the last output is h_T, or None (`ProjectedRun`).
+        unread: what stands for those results then: a None each.
     """
 
     def __init__(self, allocate: Callable[Parameters, Result]) -> None:
@@ -133,6 +139,7 @@ class Operator(Generic[Parameters, Result]):
         self._projecting_backends: set[Callable[..., Result]] = set()
         self.differentiable: Callable[..., Any] | None = None
         self.projecting: Callable[..., Any] | None = None
+        self.unread: tuple[None, ...] = ()
         self._several = _fields(self.result) is not None
         self.results = _fields(self.result) or ("h",)
         self.qualified_name = f"{NAMESPACE}::{self.name}"
@@ -171,7 +178,8 @@ class Operator(Generic[Parameters, Result]):
     def of(self, xp: Tensor | Projection, *rest: Any) -> tuple[Result, Tensor | None]:
         """Call the operator with xp, its first argument, given or still to be projected.
 
-        Returns its result, and the last state if a backend gives it (`ProjectedRun`).
+        Returns its result, and the last state if a backend gives it (`ProjectedRun`). Of a projection, results that
+        only the backward pass reads may be None.
         """
         call: Callable[..., Result] = self
         if not isinstance(xp, Projection):
@@ -181,9 +189,10 @@ class Operator(Generic[Parameters, Result]):
             return call(xp.project(), *rest), None
         if self.projecting is not None and torch.is_grad_enabled() and any_requires_grad(*xp, *flat):
             *outputs, h_T = self.projecting(*xp, *flat[1:])
-            return (self.result(*outputs) if self._several else outputs[0]), h_T
+            return (self.result(*outputs, *self.unread) if self._several else outputs[0]), h_T
         with below_autograd():
-            return self.project_and_run(xp, flat[1:])
+            results, h_T, _ = self.project_and_run(xp, flat[1:])
+        return results, h_T
 
     def run_backend(self, *flat: Any) -> Result:
         """Run the backend of the first tensor's device, with arguments in the schema's order."""
@@ -195,7 +204,7 @@ class Operator(Generic[Parameters, Result]):
         backend = self.backends["cuda" if projection.x.is_cuda else "cpu"]
         xp = projection if backend in self._projecting_backends else projection.project()
         found = backend(*self.unflatten((xp, *rest)))
-        return found if isinstance(found, ProjectedRun) else ProjectedRun(found, None)
+        return found if isinstance(found, ProjectedRun) else ProjectedRun(found)
 
     def _needs_no_dispatcher(self, flat: Sequence[Any]) -> bool:
         """True if torch's dispatcher would only choose the backend; see `dispatches_plainly` for what else it does.

@@ -146,7 +146,7 @@ class AdditiveAttention(MemoryLayer):
         weights = kernels.AttentionWeights(V, w.weight_query, w.weight_key, w.weight_score, bias)
         done = kernels.attentive(choice.dtype, attention, u, weights, carried, lengths, compiled=choice.compiled)
 
-        h = kernels.last_valid_state(done.h, h0, lengths)
+        h = kernels.last_valid_state(done.h, h0, lengths) if done.h_T is None else done.h_T
         visible = (h, done.c) if lstm else (h,)
         output = done.h if self.output == "h" else done.s
         if state is None and lengths is None and self._may_look_back(done, dtype):

@@ -162,7 +162,7 @@ class Layer(Described, Unquantized, Recurrence):
         raise TypeError(f"{type(self).__name__} names a kernel and must say how to call it")
 
     def step_by_kernel(self, x: Tensor, state: State, inplace: bool) -> tuple[Tensor, State] | None:
-        """Return `step`'s result by a kernel for one step on the CPU; None if there is none, or it may not run."""
+        """Return `step`'s result by a kernel for one step; None if there is none, or it may not run."""
         return None
 
     def cudnn_cell(self) -> str | None:
@@ -263,16 +263,16 @@ class Layer(Described, Unquantized, Recurrence):
         The output may share its memory with the next state, as nn.LSTMCell's does. With ``inplace=True`` a memory of
         constant size may be overwritten instead of copied, where nothing is differentiated: `state` is then used up.
         """
-        if self._steps_by_kernel(x):
-            output, state = self.run_sequence(x.unsqueeze(0), state, None)
-            return output.squeeze(0), state
         stepped = self.step_by_kernel(x, state, inplace)
         if stepped is not None:
             return stepped
+        if self.steps_on_gpu(x):
+            output, state = self.run_sequence(x.unsqueeze(0), state, None)
+            return output.squeeze(0), state
         output, state, _ = self.observe(x, state)
         return output, state
 
-    def _steps_by_kernel(self, x: Tensor) -> bool:
+    def steps_on_gpu(self, x: Tensor) -> bool:
         """True if one step by the fused kernel takes less time than by torch's operations on a GPU, a launch each."""
         on_gpu = isinstance(x, Tensor) and x.is_cuda and x.dim() == 2
         return on_gpu and not self.bidirectional and self.unchanged_from(Layer, "observe")
@@ -319,7 +319,7 @@ class Layer(Described, Unquantized, Recurrence):
             (layers * directions, batch, ...), or (layers * directions, ...) for unbatched input.
         """
         x, state = input, hx
-        if is_fx_proxy(x):  # a leaf of torch.fx's graph, as torch's own layers are
+        if type(x) is not Tensor and is_fx_proxy(x):  # a leaf of torch.fx's graph, as torch's own layers are
             arguments = (x,) if state is None else (x, state)
             options = {} if starts is None else {"starts": starts}
             return x.tracer.create_proxy("call_module", x.tracer.path_of_module(self), arguments, options)

@@ -71,7 +71,7 @@ class AttentiveState(tuple):
         for. That saves a GPU's host several launches.
         """
         state = cls(visible, None, None, memory_layout)
-        state._done = done._replace(h=done.s)  # of h only the shape is needed, and it would be kept alive
+        state._done = done._replace(h=done.s, h_T=None)  # of h only the shape is needed, and it would be kept alive
         return state
 
     @property

@@ -43,6 +43,33 @@ class Gated(Layer):
         found = kernels.cudnn(dtype, cell, x, weights, h0, c0)
         return found.h, found.h_T if found.c_T is None else (found.h_T, found.c_T)
 
+    def step_by_kernel(self, x: Tensor, state: State, inplace: bool) -> tuple[Tensor, State] | None:
+        spec = self.kernel_spec() if self.steps_on_gpu(x) else None
+        if spec is None or spec.options not in (None, "tanh", "relu") or self.num_layers > 1:
+            return None
+        if not self.unchanged_from(_STEPPED.get(spec.family, Layer), "run_kernel", "project", "coerce_state"):
+            return None
+        # What fits is checked here; what does not, and what is wrong, by the way of a sequence.
+        tensors = (state,) if isinstance(state, Tensor) else state
+        shape = (1, x.shape[0], self.hidden_size)
+        if not isinstance(tensors, tuple) or len(tensors) != len(self.state_names) or x.shape[1] != self.input_size:
+            return None
+        for tensor in tensors:
+            if not isinstance(tensor, Tensor) or tensor.shape != shape or tensor.device != x.device:
+                return None
+        w = self.weights(0)
+        b_ih, b_hh = (w.bias_ih, w.bias_hh) if self.bias else (None, None)
+        b = None
+        if spec.family == "gru" and b_hh is not None:  # the reset gate multiplies the last part
+            b_hh, b = b_hh.split([2 * self.hidden_size, self.hidden_size])
+        projection = kernels.Projection(x, w.weight_ih, b_ih, b_hh)
+        c0 = tensors[1] if len(tensors) > 1 else None
+        done = kernels.cell_step(spec.family, projection, w.weight_hh, tensors[0], c0, b, spec.options or "tanh")
+        if done is None:
+            return None
+        h, c = done
+        return h[0], h if c is None else (h, c)
+
 
 class RNN(Gated, TorchInterface):
     """The plain recurrent network, h_t = phi(V h_{t-1} + U x_t + b).
@@ -305,6 +332,10 @@ class GRU(Gated, TorchInterface):
             bias = None if b_ih is None or b_gates is None else b_ih + F.pad(b_gates, (0, n))
             u = project_sequence(x, w.weight_ih, bias)
         return kernels.gru(choice.dtype, u, w.weight_hh, b_hn, state, lengths)
+
+
+_STEPPED: dict[str, type[Layer]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
+"""By the family of its kernel, the layer that `Gated.step_by_kernel` knows: subclasses may have changed it."""
 
 
 def identity(z: Tensor) -> Tensor:

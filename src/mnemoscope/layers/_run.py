@@ -63,7 +63,7 @@ def run(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tenso
 def _run_once(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
     if in_onnx_export():
         return run_for_onnx(layer, w, x, state, lengths)
-    cell = layer.cudnn_cell() if x.is_cuda else None
+    cell = layer.cudnn_cell() if x.is_cuda and layer.hidden_size > kernels.NARROW else None
     if cell is not None and kernels.cudnn_is_faster(cell, layer.hidden_size, x.shape[1]):
         dtype = kernels.cudnn_dtype(x, lengths)
         if dtype is not None:

@@ -4,7 +4,7 @@
 any other layer runs its eager loop.
 """
 
-from mnemoscope.kernels._cuda import attentive, cells, sab
+from mnemoscope.kernels._cuda import attentive, cells, sab, weight_gradients
 from mnemoscope.kernels._cuda.support import supports
 
-__all__ = ["attentive", "cells", "sab", "supports"]
+__all__ = ["attentive", "cells", "sab", "supports", "weight_gradients"]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mnemoscope.kernels import _operators as op
+from mnemoscope.kernels._absent import shared_absent
 from mnemoscope.kernels._cuda import full_attention, screened, screened_steps
 from mnemoscope.kernels._cuda.arguments import as_float32, group_as_float32, group_to_dtype
 from mnemoscope.kernels._cuda.products import Factors
 from mnemoscope.kernels._final_memory import final_memory
-from mnemoscope.kernels._operator import Projection
+from mnemoscope.kernels._operator import ProjectedRun, Projection
+
+# Up to this size a short run keeps its products for the backward pass: a GPU waits there for its host, which would have
+# three more launches to make. A long run makes them again: their memory is then free between the two passes.
+_KEPT_BYTES = 64 << 20
 
 
 @op.attentive_forward.implement("cuda", projects=True)
@@ -25,15 +29,14 @@ def attentive_forward(
     options: op.AttentionOptions,
     lengths: Tensor | None,
     save: bool,
-) -> op.AttentiveRun:
+) -> Any:  # an AttentiveRun; of a projection, a ProjectedRun
     inputs = xp.x if isinstance(xp, Projection) else xp
     shape = inputs.shape[0], inputs.shape[1], weights.v.shape[0]
     bfloat16 = _runs_on_tensor_cores(shape, options, inputs.device, inputs.dtype)
     by_cluster = bfloat16 or _runs_by_cluster(shape, options, inputs.device)
-    b_ih = b_hh = None
-    if isinstance(xp, Projection) and by_cluster:  # whose kernel adds the biases
-        b_ih, b_hh, xp = as_float32(xp.b_ih), as_float32(xp.b_hh), xp.product()
-    elif isinstance(xp, Projection):
+    if isinstance(xp, Projection) and by_cluster:
+        return _project_and_run(xp, weights, state, memory, options, lengths, save, bfloat16)
+    if isinstance(xp, Projection):
         xp = xp.project()
     wide_xp = as_float32(xp)
     dtype = xp.dtype
@@ -41,8 +44,7 @@ def attentive_forward(
     width = _kernel_width(shape, options, inputs.device, dtype)
     run = op.allocate_run(wide_xp, shape[2], wide[2], options, save, width)
     if by_cluster:
-        screened.forward(run, wide_xp, *wide, options, lengths, save, b_ih, b_hh, bfloat16=bfloat16)
-        return group_to_dtype(run, dtype)
+        return group_to_dtype(screened.forward(run, wide_xp, *wide, options, lengths, save, bfloat16=bfloat16), dtype)
     if options.buffer >= 0:
         return group_to_dtype(screened_steps.forward(run, wide_xp, *wide, options, lengths, save), dtype)
 
@@ -67,6 +69,42 @@ def _runs_on_tensor_cores(
     if not screened.fits_tensor_cores(options, n, device):
         return False
     return not _runs_by_cluster(shape, options, device) or screened.shares_clusters(options, n, B, device)
+
+
+def _project_and_run(
+    projection: Projection,
+    weights: op.AttentionWeights,
+    state: op.AttentionState,
+    memory: op.CarriedMemory,
+    options: op.AttentionOptions,
+    lengths: Tensor | None,
+    save: bool,
+    bfloat16: bool,
+) -> ProjectedRun:
+    """Run by clusters, whose kernel adds the biases and writes what would else be copied or made again.
+
+    One on the tensor cores keeps no products: its runs are not short.
+    """
+    product = projection.product()
+    dtype = product.dtype
+    xp = as_float32(product)
+    weights = group_as_float32(weights, dtype)
+    state = group_as_float32(state, dtype)
+    memory = group_as_float32(memory, dtype)
+    T, B, _ = xp.shape
+    n = weights.v.shape[0]
+    size = T * B * n * (screened.rows_per_unit(options.cell == "lstm") + 1)
+    run = op.allocate_run(xp, n, memory, options, save, absent=shared_absent(xp.dtype, xp.device))
+    beside = screened.Beside(
+        b_ih=as_float32(projection.b_ih),
+        b_hh=as_float32(projection.b_hh),
+        h_T=xp.new_empty(B, n) if T > 1 and lengths is None else None,  # one step's state is its output
+        products=xp.new_empty(size) if save and 4 * size <= _KEPT_BYTES and not bfloat16 else None,
+    )
+    arguments = (run, xp, weights, state, memory, options, lengths, save, beside)
+    run = group_to_dtype(screened.forward(*arguments, bfloat16=bfloat16), dtype)
+    h_T = beside.h_T
+    return ProjectedRun(run, h_T if h_T is None or dtype is torch.float32 else h_T.to(dtype), beside.products)
 
 
 def _runs_by_cluster(shape: tuple[int, int, int], options: op.AttentionOptions, device: torch.device) -> bool:
@@ -106,17 +144,17 @@ def attentive_backward(
     options: op.AttentionOptions,
     saved: op.AttentiveSaved,
     lengths: Tensor | None,
+    kept: Tensor | None = None,
 ) -> op.AttentiveGradients:
-    backward: Callable[..., op.AttentiveGradients] = full_attention.backward
+    """`kept` are the products of a run by clusters, if it kept them."""
     dtype = saved.h.dtype
-    if options.buffer >= 0:
-        T, B, n = saved.h.shape
-        by_cluster = _runs_by_cluster((T, B, n), options, saved.h.device)
-        backward = screened.backward if by_cluster else screened_steps.backward
-        if _runs_on_tensor_cores((T, B, n), options, saved.h.device, dtype):
-            backward = partial(screened.backward, factors=Factors(saved.h, saved.s, weights))
-            saved = saved._replace(s=saved.s[:0])  # nobody reads it in float32
-    found = backward(
+    T, B, n = saved.h.shape
+    shape = T, B, n
+    factors = None
+    if _runs_on_tensor_cores(shape, options, saved.h.device, dtype):
+        factors = Factors(saved.h, saved.s, weights)
+        saved = saved._replace(s=saved.s[:0])  # nobody reads it in float32
+    arguments = (
         group_as_float32(grads, dtype),
         group_as_float32(weights, dtype),
         group_as_float32(state, dtype),
@@ -125,4 +163,10 @@ def attentive_backward(
         group_as_float32(saved, dtype),
         lengths,
     )
+    if options.buffer < 0:
+        found = full_attention.backward(*arguments)
+    elif factors is not None or _runs_by_cluster(shape, options, saved.h.device):
+        found = screened.backward(*arguments, kept, factors)
+    else:
+        found = screened_steps.backward(*arguments)
     return group_to_dtype(found, dtype)

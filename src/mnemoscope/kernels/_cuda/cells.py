@@ -21,8 +21,8 @@ def supports(cell: CudaCell, n: int, device: torch.device) -> bool:
 
 
 @cache
-def _defines(tile: Tile, struct: str, phi: str, **flags: bool) -> dict[str, int | str]:
-    return {**tile.defines(), "CELL": struct, "PHI": PHI[phi], **flags}
+def _defines(tile: Tile, struct: str, phi: str, **flags: bool) -> compiler.KeptDefines:
+    return compiler.KeptDefines({**tile.defines(), "CELL": struct, "PHI": PHI[phi], **flags})
 
 
 def run_forward(
@@ -144,6 +144,28 @@ def run_backward(
             "B": B,
         },
     )
+
+
+def step(
+    family: str,
+    projection: Projection,
+    V: Tensor,
+    h0: Tensor,
+    c0: Tensor | None,
+    b: Tensor | None,
+    phi: str,
+) -> tuple[Tensor, Tensor | None]:
+    """Return h and c (1, B, n) after one step of x (B, E), without gradients; c is None of a cell without c0.
+
+    h0 and c0 are (1, B, n). All tensors are float32 and contiguous.
+    """
+    xp = projection.product()
+    h = torch.empty_like(h0)
+    c = None if c0 is None else torch.empty_like(c0)
+    _, _, b_ih, b_hh = projection
+    cell = CUDA_CELLS[family]
+    run_forward(cell, xp=xp, V=V, h0=h0, c0=c0, b=b, b_ih=b_ih, b_hh=b_hh, phi=phi, lengths=None, h=h, c_T=c)
+    return h, c
 
 
 Launch = Callable[..., None]

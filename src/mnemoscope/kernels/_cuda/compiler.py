@@ -29,6 +29,18 @@ Defines = Mapping[str, int | str]
 Argument = Tensor | int | float | None
 
 
+class KeptDefines(dict[str, int | str]):
+    """Sizes and flags that kernels are compiled with, made once and kept: each finds its kernels without a search.
+
+    Attributes:
+        functions: the kernels, by name, threads, shared memory and device.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.functions: dict[tuple[str, int, int, int], driver.Function] = {}
+
+
 def launch(
     name: str,
     defines: Defines,
@@ -45,8 +57,7 @@ def launch(
     """
     values, index = pack_arguments(name, args)
     with _device(index):
-        function = _function(name, tuple(defines.items()), threads, shared_floats, index)
-        function.launch(blocks, cuda_stream(index), values)
+        _compiled(name, defines, threads, shared_floats, index).launch(blocks, cuda_stream(index), values)
 
 
 def launch_steps(
@@ -63,7 +74,7 @@ def launch_steps(
     """Run a kernel once for each of `steps`, which is its parameter t, after `before(t)`."""
     values, index = pack_arguments(name, {**args, "t": 0})
     with _device(index):
-        function = _function(name, tuple(defines.items()), threads, shared_floats, index)
+        function = _compiled(name, defines, threads, shared_floats, index)
         launch_step = function.varying(args_in_order(name).index("t"), blocks, cuda_stream(index), values)
         for t in steps:
             before(t)
@@ -119,13 +130,18 @@ def pack_arguments(name: str, args: Mapping[str, Argument]) -> tuple[list[int | 
     order = _order(name)
     if len(args) != len(order.names):  # of as many names, one that is missing is not found below
         raise TypeError(f"{name}: {sorted(args.keys() ^ order.names)} are not in both")
-    tensors = order.pick_tensors(args)
-    for dtype, tensor in zip(order.dtypes, tensors, strict=True):
-        if tensor is not None and (tensor.dtype is not dtype or not tensor.is_contiguous()):
+    values: list[Any] = []
+    some = None
+    for dtype, tensor in zip(order.dtypes, order.pick_tensors(args), strict=True):
+        if tensor is None:
+            values.append(0)
+        elif tensor.dtype is dtype and tensor.is_contiguous():
+            values.append(tensor.data_ptr())
+            some = tensor
+        else:
             raise TypeError(_misfit(name, args))
-    values: list[Any] = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
     values += order.pick_numbers(args)
-    return values, next((tensor.get_device() for tensor in tensors if tensor is not None), -1)
+    return values, -1 if some is None else some.get_device()
 
 
 def _misfit(name: str, args: Mapping[str, Any]) -> str:
@@ -176,6 +192,17 @@ def _create_context(index: int) -> None:
     """Make sure that this thread has a CUDA context; the autograd engine's may not, before its first kernel."""
     torch.cuda.mem_get_info(index)
     _contexts.of_thread.add(index)
+
+
+def _compiled(name: str, defines: Defines, threads: int, shared_floats: int, index: int) -> driver.Function:
+    """Return the kernel on the device of this index."""
+    if not isinstance(defines, KeptDefines):
+        return _function(name, tuple(defines.items()), threads, shared_floats, index)
+    key = name, threads, shared_floats, index
+    function = defines.functions.get(key)
+    if function is None:
+        function = defines.functions[key] = _function(name, tuple(defines.items()), threads, shared_floats, index)
+    return function
 
 
 @cache

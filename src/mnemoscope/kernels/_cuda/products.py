@@ -19,12 +19,14 @@ class Products(NamedTuple):
 
     matrices ((G + 2)n, n) = [V; W_a; U_a]; projected (T, B, (G + 2)n) of the states h; projected0 (B, m, (G + 2)n),
     [V; W_a] values0 followed by keys0; queries (T - 1, B, n) = W_a s_t, which step t + 1 reads; query0 (B, n) = W_a s0.
+    Where the forward pass kept its products, queries lie behind projected and are None, and so are matrices if nothing
+    was carried in.
     """
 
-    matrices: Tensor
+    matrices: Tensor | None
     projected: Tensor
     projected0: Tensor | None
-    queries: Tensor
+    queries: Tensor | None
     query0: Tensor | None
 
 
@@ -59,10 +61,18 @@ def products_of(
     state: op.AttentionState,
     memory: op.CarriedMemory,
     saved: op.AttentiveSaved,
-    factors: Factors | None = None,
+    kept: Tensor | None,
+    factors: Factors | None,
 ) -> Products:
-    """Return the products in float32; those of all states are made from `factors`, if there are any."""
+    """Return the products that a backward pass reads, in float32.
+
+    `kept` are those that its forward pass kept. Those of all states are made from `factors`, if there are any.
+    """
+    if kept is not None and not memory.values0.numel():
+        return Products(None, kept, None, None, project_query(weights, state))
     matrices = stack_matrices(weights)
+    if kept is not None:
+        return Products(matrices, kept, project_memory(matrices, memory), None, project_query(weights, state))
     narrow = factors or Factors(saved.h, saved.s, weights)
     return Products(
         matrices=matrices,
@@ -90,7 +100,7 @@ def carried_gradients(
     found: op.AttentiveGradients,
     weights: op.AttentionWeights,
     state: op.AttentionState,
-    matrices: Tensor,
+    matrices: Tensor | None,
     gathered0: Tensor | None,
 ) -> op.AttentiveGradients:
     """Return the gradients with those of the state and the memory that were carried in.
@@ -101,7 +111,7 @@ def carried_gradients(
     n = weights.v.shape[0]
     if state.s0.numel():
         found = found._replace(ds0=found.dxp[0] @ weights.V + found.dq[0] @ weights.W_a)
-    if gathered0 is None:
+    if gathered0 is None or matrices is None:
         return found
     before_keys = weights.V.shape[0] + n
     dvalues0 = gathered0[..., :before_keys] @ matrices[:before_keys]

@@ -123,15 +123,31 @@ def tensor_tiles(
 
 
 @cache
-def _defines(tile: Tile | BatchTile | TensorTile, options: op.AttentionOptions, **flags: bool) -> dict[str, int | str]:
-    return {
+def _defines(tile: Tile | BatchTile | TensorTile, options: op.AttentionOptions, **flags: bool) -> compiler.KeptDefines:
+    return compiler.KeptDefines(
         **tile.defines(),
-        "PHI": PHI[options.phi],
-        "BUFFER": options.buffer,
-        "RELEVANT": options.relevant,
-        "MIX_MEAN": options.mix == "mean",
+        PHI=PHI[options.phi],
+        BUFFER=options.buffer,
+        RELEVANT=options.relevant,
+        MIX_MEAN=options.mix == "mean",
         **flags,
-    }
+    )
+
+
+class Beside(NamedTuple):
+    """What a kernel takes and gives beside an operator's arguments and results; None is not wanted.
+
+    b_ih and b_hh (Gn) are the biases of the inputs' projection, if xp is without them. It writes h_T (B, n), the last
+    state, and products: [V; W_a; U_a] h (T, B, (G + 2)n), then W_a s (T, B, n), which `backward` can be given.
+    """
+
+    b_ih: Tensor | None = None
+    b_hh: Tensor | None = None
+    h_T: Tensor | None = None
+    products: Tensor | None = None
+
+
+_NOTHING = Beside()
 
 
 class _Launch(NamedTuple):
@@ -144,6 +160,7 @@ class _Launch(NamedTuple):
     shared_floats: int
 
 
+@cache
 def _forward_launch(options: op.AttentionOptions, n: int, B: int, device: torch.device, bfloat16: bool) -> _Launch:
     rows, slots = rows_per_unit(options.cell == "lstm"), options.buffer + options.relevant
     if bfloat16:
@@ -158,6 +175,7 @@ def _forward_launch(options: op.AttentionOptions, n: int, B: int, device: torch.
     return _Launch("screened_forward", tile, B * tile.cluster_blocks, tile.threads, forward_floats(tile, slots))
 
 
+@cache
 def _backward_launch(
     options: op.AttentionOptions, n: int, B: int, device: torch.device, bfloat16: bool, has_ds: bool
 ) -> _Launch:
@@ -197,18 +215,51 @@ def forward(
     options: op.AttentionOptions,
     lengths: Tensor | None,
     save: bool,
-    b_ih: Tensor | None = None,
-    b_hh: Tensor | None = None,
+    beside: Beside = _NOTHING,
     *,
     bfloat16: bool = False,
 ) -> op.AttentiveRun:
     """Fill `run` and return it; all tensors float32.
 
-    b_ih and b_hh are the biases of the inputs' projection, if xp is without them. bfloat16: on the tensor cores, for
-    weights that bfloat16 holds exactly.
+    bfloat16: on the tensor cores, for weights that bfloat16 holds exactly.
     """
     T, B, n = run.h.shape
     launched = _forward_launch(options, n, B, xp.device, bfloat16)
+    args = {
+        "xp": xp,
+        **_matrices(launched.tile, weights),
+        "v": weights.v,
+        "b": weights.b,
+        "b_ih": beside.b_ih,
+        "b_hh": beside.b_hh,
+        "s0": state.s0,
+        "c0": state.c0,
+        "values0": memory.values0,
+        "keys0": memory.keys0,
+        "origin0": memory.origin0,
+        "relevance0": memory.relevance0,
+        "clock0": memory.clock0,
+        "lengths": to_device(lengths, xp.device),
+        "h": run.h,
+        "h_T": beside.h_T,
+        "s": run.s,
+        "c_T": run.c_T,
+        "values_T": run.values_T,
+        "keys_T": run.keys_T,
+        "slots_T": run.slots_T,
+        "origin_T": run.origin_T,
+        "relevance_T": run.relevance_T,
+        "activations": run.activations,
+        "slots": run.slots,
+        "attention": run.attention,
+        "products": beside.products,
+        "n": n,
+        "T": T,
+        "B": B,
+        "decay": float(options.decay),
+    }
+    if bfloat16:
+        del args["products"]  # its kernel keeps none
     compiler.launch(
         launched.kernel,
         _defines(
@@ -217,43 +268,14 @@ def forward(
             REFRESH=options.refresh,
             SAVE=save,
             HAS_BIAS=weights.b is not None,
-            HAS_INPUT_BIAS=b_ih is not None,
+            HAS_INPUT_BIAS=beside.b_ih is not None,
             HAS_LENGTHS=lengths is not None,
+            KEEP_PRODUCTS=beside.products is not None,
         ),
         blocks=launched.blocks,
         threads=launched.threads,
         shared_floats=launched.shared_floats,
-        args={
-            "xp": xp,
-            **_matrices(launched.tile, weights),
-            "v": weights.v,
-            "b": weights.b,
-            "b_ih": b_ih,
-            "b_hh": b_hh,
-            "s0": state.s0,
-            "c0": state.c0,
-            "values0": memory.values0,
-            "keys0": memory.keys0,
-            "origin0": memory.origin0,
-            "relevance0": memory.relevance0,
-            "clock0": memory.clock0,
-            "lengths": to_device(lengths, xp.device),
-            "h": run.h,
-            "s": run.s,
-            "c_T": run.c_T,
-            "values_T": run.values_T,
-            "keys_T": run.keys_T,
-            "slots_T": run.slots_T,
-            "origin_T": run.origin_T,
-            "relevance_T": run.relevance_T,
-            "activations": run.activations,
-            "slots": run.slots,
-            "attention": run.attention,
-            "n": n,
-            "T": T,
-            "B": B,
-            "decay": float(options.decay),
-        },
+        args=args,
     )
     return run
 
@@ -266,11 +288,13 @@ def backward(
     options: op.AttentionOptions,
     saved: op.AttentiveSaved,
     lengths: Tensor | None,
+    kept: Tensor | None = None,
     factors: Factors | None = None,
 ) -> op.AttentiveGradients:
     """Return the gradients; all tensors float32.
 
-    factors: what a run on the tensor cores multiplied; None for a run in float32.
+    `kept` are the products of the forward pass, if it kept them; `factors` what a run on the tensor cores multiplied,
+    None for a run in float32.
     """
     T, B, n = saved.h.shape
     m0 = options.buffer + options.relevant
@@ -278,7 +302,7 @@ def backward(
     lstm = options.cell == "lstm"
     has_ds = grads.ds is not None
     launched = _backward_launch(options, n, B, saved.h.device, factors is not None, has_ds)
-    products = products_of(weights, state, memory, saved, factors)
+    products = products_of(weights, state, memory, saved, kept, factors)
     gathered0 = None
     if products.projected0 is not None:
         gathered0 = new(B, m0, (rows_per_unit(lstm) + has_ds) * n)
@@ -327,6 +351,5 @@ def backward(
             "B": B,
         },
     )
-    dvalues0, dkeys0 = torch.empty_like(memory.values0), torch.empty_like(memory.keys0)  # without elements
-    found = op.AttentiveGradients(dxp, dq, dk, dv_rows.sum(0), nothing, dc0, dvalues0, dkeys0)
+    found = op.AttentiveGradients(dxp, dq, dk, dv_rows.sum(0), nothing, dc0, dvalues0=nothing, dkeys0=nothing)
     return carried_gradients(found, weights, state, products.matrices, gathered0)

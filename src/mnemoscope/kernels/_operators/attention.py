@@ -170,15 +170,24 @@ def allocate_run(
     save: bool,
     kernel_width: int = 0,
     flags: int = 0,
+    absent: Tensor | None = None,
 ) -> AttentiveRun:
-    """Return the results of a run, new tensors with nothing in them."""
+    """Return the results of a run, new tensors with nothing in them.
+
+    Of what is only saved, `absent` may stand for tensors without elements, where torch's dispatcher does not see them.
+    """
     steps, batch, _ = xp.shape
     saved = steps if save else 0
     lstm = options.cell == "lstm"
     full = options.buffer < 0
     slots = 0 if full else options.buffer + options.relevant
     capacity = memory.values0.shape[1] + steps if full else slots
+    width = kernel_width + (5 * n if lstm else 0)
     new = xp.new_empty
+    if flags:
+        overflowed = xp.new_zeros(flags, dtype=torch.bool)
+    else:
+        overflowed = new(0, dtype=torch.bool) if absent is None else absent
     return AttentiveRun(
         h=new(steps, batch, n),
         s=new(steps, batch, n),
@@ -188,10 +197,10 @@ def allocate_run(
         slots_T=new(batch, slots, dtype=torch.int64),
         origin_T=new(batch, slots, dtype=torch.int64),
         relevance_T=memory.relevance0.new_empty(batch, slots),
-        activations=new(saved, batch, kernel_width + (5 * n if lstm else 0)),
+        activations=absent if absent is not None and not width else new(saved, batch, width),
         slots=new(0 if full else (saved, batch, slots), dtype=torch.int32),
         attention=new((saved, batch) if full else (saved, batch, slots)),
-        overflowed=new(0, dtype=torch.bool) if not flags else xp.new_zeros(flags, dtype=torch.bool),
+        overflowed=overflowed,
     )
 
 

@@ -29,7 +29,8 @@ CHECK_SHARED_MEMORY(SharedLayout);
 // (B,n) = W_a s0, and projected0 (B,m0,ROWS*n) = [V; W_a] values0 followed by keys0. gathered0
 // (B,m0,FIELDS*n) are the gradients of projected0 (and of values0); dv_rows (B,n). The other names
 // and shapes are those of the operator attentive_backward. Null pointers: query0 and c0 are zero,
-// and the carried memory (projected0, values0, origin0, gathered0) is empty.
+// the carried memory (projected0, values0, origin0, gathered0) is empty, and queries lie behind
+// projected, as the forward pass kept them.
 KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, const float* V,
                          const float* W_a, const float* U_a, const float* v, const float* projected,
                          const float* projected0, const float* queries, const float* query0,
@@ -47,6 +48,8 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
     float* sum_scratch = shared_memory() + SharedLayout::sums;
     const SlotFields memory{shared_memory() + SharedLayout::memory};
     const SlotFields gradients{shared_memory() + SharedLayout::gradients};
+
+    if (!queries) queries = projected + (long long)T * B * ROWS * n;
 
     // The weights, into registers.
     WeightColumns matrix;

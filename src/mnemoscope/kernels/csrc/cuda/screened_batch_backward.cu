@@ -56,6 +56,8 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
     const SlotFields memory{shared_memory() + SharedLayout::memory};
     const SlotFields gradients{shared_memory() + SharedLayout::gradients};
 
+    if (!queries) queries = projected + (long long)T * B * ROWS * n;
+
     // The weights, into registers.
     WeightColumns matrix;
 #pragma unroll

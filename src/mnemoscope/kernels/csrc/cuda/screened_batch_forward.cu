@@ -4,7 +4,8 @@
 //
 // Sizes as in batch.cuh; PHI (equations.cuh); REFRESH: states in R gain relevance, too; HAS_BIAS,
 // HAS_LENGTHS: b and lengths are given; HAS_INPUT_BIAS: xp is without the biases b_ih and b_hh
-// (GATES*n), of which b_hh may be null; SAVE: the tensors for the backward pass are written.
+// (GATES*n), of which b_hh may be null; SAVE: the tensors for the backward pass are written;
+// KEEP_PRODUCTS: so are the products that it would else make again.
 #include "batch.cuh"
 
 constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
@@ -22,15 +23,17 @@ struct SharedLayout {  // offsets in floats
 CHECK_SHARED_MEMORY(SharedLayout);
 
 // Names and shapes are those of the operator attentive_forward. Null pointers: s0 and c0 are zero,
-// and the carried memory (values0, keys0, origin0, relevance0, clock0) is empty.
+// and the carried memory (values0, keys0, origin0, relevance0, clock0) is empty; h_T, which is a
+// copy of the last h, is not wanted. products: as in screened_forward.cu.
 KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a, const float* U_a,
                               const float* v, const float* b, const float* b_ih, const float* b_hh,
                               const float* s0, const float* c0, const float* values0,
                               const float* keys0, const long long* origin0, const float* relevance0,
-                              const long long* clock0, const long long* lengths, float* h, float* s,
-                              float* c_T, float* values_T, float* keys_T, long long* slots_T,
-                              long long* origin_T, float* relevance_T, float* activations,
-                              int* slots, float* attention, int n, int T, int B, double decay) {
+                              const long long* clock0, const long long* lengths, float* h,
+                              float* h_T, float* s, float* c_T, float* values_T, float* keys_T,
+                              long long* slots_T, long long* origin_T, float* relevance_T,
+                              float* activations, int* slots, float* attention, float* products,
+                              int n, int T, int B, double decay) {
     const ThreadPosition pos = thread_position();
     const PairPosition at = pair_position(pos);
     const int unit = pos.unit, lane = pos.lane;
@@ -238,8 +241,17 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
 #pragma unroll
         for (int r = 0; r <= GATES; ++r) u[r] = MIX * (y[r] + sum_over_pair_lanes(mixed[r]));
         const float s_t = MIX * (h_t + sum_over_pair_lanes(mixed[VALUE]));
-        if (writes) s[offset] = active ? s_t : 0.f;
+        if (writes) {
+            s[offset] = active ? s_t : 0.f;
+            if (KEEP_PRODUCTS) {
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r)
+                    products[(offset - unit) * ROWS + r * n + unit] = y[r];
+                products[step_stride * T * ROWS + offset] = u[QUERY];
+            }
+        }
     }
+    if (h_T && writes) h_T[first] = h[offset - step_stride];
 
     // The final memory. What was carried in is copied, so that it stays as it is however often it
     // is carried on; an empty slot keeps what it held. Warp q writes the record of sequence q, and

@@ -7,7 +7,8 @@
 //
 // Sizes as in attention.cuh; PHI (equations.cuh); REFRESH: states in R gain relevance, too;
 // HAS_BIAS, HAS_LENGTHS: b and lengths are given; HAS_INPUT_BIAS: xp is without the biases b_ih and
-// b_hh (GATES*n), of which b_hh may be null; SAVE: the tensors for the backward pass are written.
+// b_hh (GATES*n), of which b_hh may be null; SAVE: the tensors for the backward pass are written;
+// KEEP_PRODUCTS: so are the products that it would else make again.
 #include "attention.cuh"
 
 constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
@@ -23,15 +24,16 @@ struct SharedLayout {  // offsets in floats
 CHECK_SHARED_MEMORY(SharedLayout);
 
 // Names and shapes are those of the operator attentive_forward. Null pointers: s0 and c0 are zero,
-// and the carried memory (values0, keys0, origin0, relevance0, clock0) is empty.
+// and the carried memory (values0, keys0, origin0, relevance0, clock0) is empty; h_T, which is a
+// copy of the last h, is not wanted. products: [V; W_a; U_a] h (T,B,ROWS*n), then W_a s (T,B,n).
 KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const float* U_a,
                         const float* v, const float* b, const float* b_ih, const float* b_hh,
                         const float* s0, const float* c0, const float* values0, const float* keys0,
                         const long long* origin0, const float* relevance0, const long long* clock0,
-                        const long long* lengths, float* h, float* s, float* c_T, float* values_T,
-                        float* keys_T, long long* slots_T, long long* origin_T, float* relevance_T,
-                        float* activations, int* slots, float* attention, int n, int T, int B,
-                        double decay) {
+                        const long long* lengths, float* h, float* h_T, float* s, float* c_T,
+                        float* values_T, float* keys_T, long long* slots_T, long long* origin_T,
+                        float* relevance_T, float* activations, int* slots, float* attention,
+                        float* products, int n, int T, int B, double decay) {
     const ThreadPosition pos = thread_position();
     const int unit = pos.unit, lane = pos.lane;
     const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
@@ -215,8 +217,17 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
             slots[row] = table.state;
             attention[row] = alpha;
         }
-        if (writes) s[offset] = s_t;
+        if (writes) {
+            s[offset] = s_t;
+            if (KEEP_PRODUCTS) {
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r)
+                    products[(offset - unit) * ROWS + r * n + unit] = y[r];
+                products[step_stride * T * ROWS + offset] = u[QUERY];
+            }
+        }
     }
+    if (h_T && writes) h_T[first] = h[offset - step_stride];
 
     // The final memory. What was carried in is copied, so that it stays as it is however often it
     // is carried on; an empty slot keeps what it held.

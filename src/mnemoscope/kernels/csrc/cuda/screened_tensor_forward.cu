@@ -34,7 +34,7 @@ KERNEL screened_tensor_forward(const float* xp, const float* weights, const floa
                                const float* s0, const float* c0, const float* values0,
                                const float* keys0, const long long* origin0,
                                const float* relevance0, const long long* clock0,
-                               const long long* lengths, float* h, float* s, float* c_T,
+                               const long long* lengths, float* h, float* h_T, float* s, float* c_T,
                                float* values_T, float* keys_T, long long* slots_T,
                                long long* origin_T, float* relevance_T, float* activations,
                                int* slots, float* attention, int n, int T, int B, double decay) {
@@ -162,6 +162,7 @@ KERNEL screened_tensor_forward(const float* xp, const float* weights, const floa
             Matrix::send_inputs(at, values, row, shared_h, states_exchange);
             if (writes) {
                 h[offset] = h_t;
+                if (h_T && t == T - 1) h_T[first] = h_t;
                 if (SAVE && GATES == 4) {
                     float* saved = activations + (offset - unit) * 5 + unit;
                     for (int r = 0; r < 4; ++r) saved[r * n] = active ? gates[r] : 0.f;

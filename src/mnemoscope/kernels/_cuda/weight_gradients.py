@@ -1,0 +1,77 @@
+"""The gradients of a recurrence's weights and biases in one launch (weight_gradients.cu), after a short run."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from mnemoscope.kernels._autograd import WeightGradients, weight_gradient_backends
+from mnemoscope.kernels._cuda import compiler, layout
+from mnemoscope.kernels._operator import Projection
+
+_TILE, _DEPTH, _THREADS = 64, 16, 256
+_MOST_BLOCKS = 8  # of a cluster, which share the rows of a run
+# Up to so many multiplications the host takes longer to launch the products of cuBLAS than the device to make them;
+# above, cuBLAS's are faster than ours.
+_MOST_PRODUCTS = 1 << 30
+
+
+@cache
+def _defines(blocks: int) -> compiler.KeptDefines:
+    return compiler.KeptDefines(CLUSTER_BLOCKS=blocks)
+
+
+def _tiles(size: int) -> int:
+    return -(-size // _TILE)
+
+
+def weight_gradients(
+    projection: Projection, dz: Tensor, first: Tensor, states: Tensor, du: Tensor | None, du_row: int
+) -> WeightGradients | None:
+    """Return the gradients of all weights and biases (`SavedRun.all_at_once`); None where torch should make them."""
+    x, U, b_ih, b_hh = projection
+    G, E = U.shape
+    T, B, n = states.shape
+    H = G if du is None else du_row + du.shape[2]
+    if T * B * (H * n + G * E) > _MOST_PRODUCTS or dz.dtype is not torch.float32:
+        return None
+    blocks = max(size for size in layout.limits(dz.device).clusters if size <= _MOST_BLOCKS)
+    if blocks == 1:  # a device without clusters
+        return None
+    if not dz.is_contiguous() or not states.is_contiguous() or not (du is None or du.is_contiguous()):
+        return None
+    new = dz.new_empty
+    dV, dU = new(H, n), new(G, E)
+    db_ih = None if b_ih is None else new(G)
+    db_hh = None if b_hh is None else new(H)
+    compiler.launch(
+        "weight_gradients",
+        _defines(blocks),
+        blocks=blocks * (_tiles(H) * _tiles(n) + _tiles(G) * _tiles(E)),
+        threads=_THREADS,
+        shared_floats=2 * _DEPTH * _TILE + _THREADS + _TILE * _TILE + blocks * _TILE,
+        args={
+            "dz": dz,
+            "du": du,
+            "first": first,
+            "states": states,
+            "x": x if x.is_contiguous() else x.contiguous(),
+            "dV": dV,
+            "db_hh": db_hh,
+            "dU": dU,
+            "db_ih": db_ih,
+            "G": G,
+            "H": H,
+            "du_row": du_row,
+            "n": n,
+            "E": E,
+            "K": T * B,
+            "B": B,
+        },
+    )
+    return WeightGradients(dV, dU, db_ih, db_hh)
+
+
+weight_gradient_backends["cuda"] = weight_gradients
