@@ -16,6 +16,7 @@ from mnemoscope.kernels import _autograd, _cuda, _dispatch, _fused
 from mnemoscope.kernels._cuda import compiler, full_attention, layout, screened, screened_steps, weight_gradients
 from mnemoscope.kernels._operator import CUDA_CELLS, OPERATORS
 from mnemoscope.layers import LAYERS
+from mnemoscope.torch_internals import dispatches_plainly
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
@@ -25,6 +26,12 @@ EMULATED = layout.Limits(clusters=(1, 2, 4), multiprocessors=4, shared_floats=22
 
 def supports(device, dtype, family, n, cell, buffer, relevant):
     return _cuda.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
+
+
+def operator_may_project(x, lengths):
+    if kernels.is_recording(lengths) or torch.compiler.is_compiling():
+        return False
+    return dispatches_plainly()
 
 
 def filled_with_nan(like, *size, **options):
@@ -56,7 +63,7 @@ def emulated(monkeypatch):
     monkeypatch.setattr(_dispatch, "backend_supports", supports)
     monkeypatch.setattr(_fused, "_starts_from_zero", lambda xp: True)
     monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)  # CPU tensors, but not the CPU kernels
-    monkeypatch.setattr(kernels, "operator_may_project", lambda x, lengths: not kernels.is_recording(lengths))
+    monkeypatch.setattr(kernels, "operator_may_project", operator_may_project)
     monkeypatch.setitem(_autograd.weight_gradient_backends, "cpu", weight_gradients.weight_gradients)
     for operator in OPERATORS.values():
         if "cuda" in operator.backends:
