@@ -15,6 +15,7 @@ from mnemoscope import kernels
 from mnemoscope.kernels import _autograd, _cuda, _dispatch, _fused
 from mnemoscope.kernels._cuda import compiler, layout, weight_gradients
 from mnemoscope.kernels._operator import OPERATORS
+from mnemoscope.torch_internals import dispatches_plainly
 
 LIMITS = layout.Limits(clusters=(1, 2, 4), multiprocessors=4, shared_floats=227 * 256)
 
@@ -79,6 +80,12 @@ def _supports(device, dtype, family, n, cell, buffer, relevant):
     return _cuda.supports(family, n=n, dtype=dtype, device=device, cell=cell, buffer=buffer, relevant=relevant)
 
 
+def _operator_may_project(x, lengths):
+    if kernels.is_recording(lengths) or torch.compiler.is_compiling():
+        return False
+    return dispatches_plainly()
+
+
 def replace_cpu_kernels(monkeypatch: Any) -> list[str]:
     """Have layers on CPU tensors run the CUDA kernels; return the list of those that ran, which grows with each."""
     ran: list[str] = []
@@ -100,7 +107,7 @@ def replace_cpu_kernels(monkeypatch: Any) -> list[str]:
     monkeypatch.setattr(_dispatch, "backend_supports", _supports)
     monkeypatch.setattr(_fused, "_starts_from_zero", lambda xp: True)
     monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)  # CPU tensors, but not the CPU kernels
-    monkeypatch.setattr(kernels, "operator_may_project", lambda x, lengths: not kernels.is_recording(lengths))
+    monkeypatch.setattr(kernels, "operator_may_project", _operator_may_project)
     monkeypatch.setitem(_autograd.weight_gradient_backends, "cpu", weight_gradients.weight_gradients)
     for operator in OPERATORS.values():
         if "cuda" in operator.backends:

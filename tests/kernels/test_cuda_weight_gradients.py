@@ -16,13 +16,14 @@ emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def make(T, B, n, E, G, du_row=None, du_width=0, has_first=True, bias=True, device="cpu"):
+def make(T, B, n, E, G, du_row=None, du_width=0, has_first=True, bias=True, keys=False, device="cpu"):
     """Return the arguments of `weight_gradients`, float32, and what it must return, by float64."""
     torch.manual_seed(0)
     dz, states, x = torch.randn(T, B, G), torch.randn(T, B, n), torch.randn(T, B, E)
     first = torch.randn(B, n) if has_first else torch.empty(0)
     du = torch.randn(T, B, du_width) if du_width else None
     b = torch.zeros(G) if bias else None
+    dk, h = (torch.randn(T, B, n), torch.randn(T, B, n)) if keys else (None, None)
     dy = dz if du is None else torch.cat([dz[..., :du_row], du], -1)
     before = torch.cat([(first if has_first else torch.zeros(B, n))[None], states[:-1]])
     wide_dz, wide_dy = dz.double().flatten(0, 1), dy.double().flatten(0, 1)
@@ -31,9 +32,10 @@ def make(T, B, n, E, G, du_row=None, du_width=0, has_first=True, bias=True, devi
         wide_dz.T @ x.double().flatten(0, 1),
         wide_dz.sum(0) if bias else None,
         wide_dy.sum(0) if bias else None,
+        dk.double().flatten(0, 1).T @ h.double().flatten(0, 1) if keys else None,
     )
-    tensors = [None if t is None else t.to(device) for t in (x, torch.zeros(G, E), b, b, dz, first, states, du)]
-    return (Projection(*tensors[:4]), *tensors[4:], G if du_row is None else du_row), expected
+    tensors = [None if t is None else t.to(device) for t in (x, torch.zeros(G, E), b, b, dz, first, states, du, dk, h)]
+    return (Projection(*tensors[:4]), *tensors[4:8], G if du_row is None else du_row, *tensors[8:]), expected
 
 
 SHAPES = {
@@ -42,7 +44,18 @@ SHAPES = {
     "no first state": {"T": 4, "B": 3, "n": 16, "E": 2, "G": 16, "has_first": False},
     "wide inputs, no bias": {"T": 3, "B": 7, "n": 70, "E": 130, "G": 70, "bias": False},
     "GRU": {"T": 6, "B": 4, "n": 33, "E": 10, "G": 99, "du_row": 66, "du_width": 33},
-    "RelRNN": {"T": 5, "B": 30, "n": 64, "E": 10, "G": 64, "du_row": 64, "du_width": 64, "has_first": False},
+    "RelRNN": {
+        "T": 5,
+        "B": 30,
+        "n": 64,
+        "E": 10,
+        "G": 64,
+        "du_row": 64,
+        "du_width": 64,
+        "keys": True,
+        "has_first": False,
+    },
+    "RelLSTM": {"T": 5, "B": 3, "n": 20, "E": 3, "G": 80, "du_row": 80, "du_width": 20, "keys": True},
 }
 
 

@@ -9,6 +9,7 @@ from torch import nn
 import mnemoscope as ms
 from mnemoscope import kernels
 from mnemoscope.kernels._cpu.library import available
+from mnemoscope.torch_internals import dispatches_plainly
 
 pytestmark = pytest.mark.skipif(not available(torch.float32), reason="no compiled CPU kernels here")
 NAMES = ["RNN", "LSTM", "MemRNN", "MemLSTM", "RelRNN", "RelLSTM"]
@@ -66,7 +67,7 @@ def test_second_derivative(name) -> None:
 def by_operator(monkeypatch):
     """Operators project their inputs, as on a GPU."""
     monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)
-    monkeypatch.setattr(kernels, "operator_may_project", lambda *_: True)
+    monkeypatch.setattr(kernels, "operator_may_project", lambda *_: dispatches_plainly())
 
 
 @pytest.mark.parametrize("name", [*NAMES, "GRU"])

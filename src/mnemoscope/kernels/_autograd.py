@@ -33,13 +33,15 @@ _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # what it registers las
 class WeightGradients(NamedTuple):
     """dV (H, n) of the state's weights, dU (G, E) of the inputs', and those of the biases that there are.
 
-    db_ih (G) is that of b_ih. db_hh (H) is the sum of what dV is made of; b_hh may be of its first rows alone.
+    db_ih (G) is that of b_ih. db_hh (H) is the sum of what dV is made of; b_hh may be of its first rows alone. dU_a
+    (n, n) is that of attention's keys.
     """
 
     dV: Tensor
     dU: Tensor
     db_ih: Tensor | None
     db_hh: Tensor | None
+    dU_a: Tensor | None
 
 
 weight_gradient_backends: dict[str, Callable[..., WeightGradients | None]] = {}
@@ -87,18 +89,25 @@ class SavedRun:
         return backend(*arguments) if self.kept is None else backend(*arguments, kept=self.kept)
 
     def all_at_once(
-        self, dz: Tensor, first: Tensor, states: Tensor, du: Tensor | None = None, du_row: int | None = None
+        self,
+        dz: Tensor,
+        first: Tensor,
+        states: Tensor,
+        du: Tensor | None = None,
+        du_row: int | None = None,
+        dk: Tensor | None = None,
+        h: Tensor | None = None,
     ) -> Tensor | None:
         """Return what V gets from the gradients dz (T, B, G) of its products, if its backend makes all in one launch.
 
         Those of the projection are then in `made`. V reads `first` (B, n), or zeros if that is without elements, and
         the states (T, B, n) but the last. Where the gradients of its products are not dz, they are the first du_row
-        columns of dz, and then du.
+        columns of dz, and then du. dk and h (T, B, n) are the gradients of attention's keys and what these are made of.
         """
         make = None if self.device is None else weight_gradient_backends.get(self.device)
         if make is None or self.projection is None:
             return None
-        self.made = make(self.projection, dz, first, states, du, dz.shape[2] if du_row is None else du_row)
+        self.made = make(self.projection, dz, first, states, du, dz.shape[2] if du_row is None else du_row, dk, h)
         return None if self.made is None else self.made.dV
 
     def weight_gradient(self, dz: Tensor, first: Tensor, states: Tensor) -> Tensor:

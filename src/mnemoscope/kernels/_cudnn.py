@@ -15,8 +15,10 @@ from torch.nn import functional as F
 
 from mnemoscope.kernels import _naive
 from mnemoscope.kernels._dispatch import is_traced_or_transformed, needs_eager_loop
+from mnemoscope.kernels._fused import contiguous
+from mnemoscope.kernels._operator import without_autocast
 from mnemoscope.kernels._settings import settings
-from mnemoscope.torch_internals import cudnn_pack_weights, cudnn_rnn, cudnn_rnn_backward
+from mnemoscope.torch_internals import apply_function, cudnn_pack_weights, cudnn_rnn, cudnn_rnn_backward
 
 _MODES = {"relu": 0, "tanh": 1, "lstm": 2, "gru": 3}  # cuDNN's numbers of the four cells
 # Up to so many units, the largest batch for which our kernel is faster.
@@ -74,14 +76,12 @@ def cudnn(
     dtype: torch.dtype, cell: str, x: Tensor, weights: CudnnWeights, h0: Tensor | None, c0: Tensor | None
 ) -> CudnnRun:
     """Run a cell ("tanh", "relu", "lstm" or "gru") over x (T, B, E) from h0 and c0 (B, n); None is zero."""
-    n = weights.V.shape[1]
     zeros = None
     if h0 is None or (c0 is None and cell == "lstm"):
-        zeros = x.new_zeros(x.shape[1], n)
+        zeros = x.new_zeros(x.shape[1], weights.V.shape[1])
     h0 = zeros if h0 is None else h0
     c0 = (zeros if c0 is None else c0) if cell == "lstm" else None
-    tensors = [None if t is None else t.to(dtype).contiguous() for t in (x, *weights, h0, c0)]
-    h, h_T, c_T = _Cudnn.apply(cell, *tensors)
+    h, h_T, c_T = _apply(cell, *contiguous(dtype, x, *weights, h0, c0))
     return CudnnRun(h, h_T, c_T if cell == "lstm" else None)
 
 
@@ -131,7 +131,7 @@ class _Cudnn(torch.autograd.Function):
         weights = [W, V] if b_ih is None or b_hh is None else [W, V, b_ih, b_hh]
         options = _options(cell, V.shape[1], train=any(ctx.needs_input_grad))
         firsts = h0.unsqueeze(0), None if c0 is None else c0.unsqueeze(0)
-        with torch.autocast("cuda", enabled=False):  # which would compute in half precision, whatever its type is
+        with without_autocast(x):  # which would compute in half precision, whatever its type is
             packed = _pack_weights(cell, weights)
             h, h_T, c_T, reserve, _ = cudnn_rnn(x, weights, len(weights), packed, *firsts, *options)
         ctx.cell = cell
@@ -147,7 +147,7 @@ class _Cudnn(torch.autograd.Function):
         x, W, V, b_ih, b_hh, h0, c0 = arguments
         weights = [W, V] if b_ih is None else [W, V, b_ih, b_hh]
         firsts = h0.unsqueeze(0), None if c0 is None else c0.unsqueeze(0)
-        lasts = [None if g is None else g.unsqueeze(0).contiguous() for g in (dh_T, dc_T if c0 is not None else None)]
+        lasts = [None if g is None else g.unsqueeze(0).contiguous() for g in (dh_T, None if c0 is None else dc_T)]
         if dh is None:
             dh = torch.zeros_like(h)
         wanted = ctx.needs_input_grad
@@ -166,6 +166,9 @@ class _Cudnn(torch.autograd.Function):
             dh0.squeeze(0) if mask[1] else None,
             dc0.squeeze(0) if mask[2] else None,
         )
+
+
+_apply = apply_function(_Cudnn)  # `cudnn_dtype` lets no transform of torch.func come here
 
 
 def _naive_gradients(

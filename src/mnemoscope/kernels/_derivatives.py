@@ -27,11 +27,7 @@ def attentive_weight_gradients(
     dxp: Tensor, dq: Tensor, dk: Tensor, s0: Tensor, s: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of V and W_a, which read s_{t-1}, and of U_a, which reads h_t."""
-    return weight_gradient(dxp, s0, s), weight_gradient(dq, s0, s), _key_gradient(dk, h)
-
-
-def _key_gradient(dk: Tensor, h: Tensor) -> Tensor:
-    return torch.mm(rows(dk).t(), rows(h))
+    return weight_gradient(dxp, s0, s), weight_gradient(dq, s0, s), torch.mm(rows(dk).t(), rows(h))
 
 
 def _modrelu_gradient(dz: Tensor, h: Tensor) -> Tensor:
@@ -204,12 +200,12 @@ def _attentive(
     gradients["xp"] = found.dxp
     if any(run.needs(name) for name in ("V", "W_a", "U_a")):
         G = found.dxp.shape[2]
-        both = run.all_at_once(found.dxp, state.s0, saved.s, found.dq, G)
-        if both is None:
+        both = run.all_at_once(found.dxp, state.s0, saved.s, found.dq, G, found.dk, saved.h)
+        if both is None or run.made is None:
             by_weights = attentive_weight_gradients(found.dxp, found.dq, found.dk, state.s0, saved.s, saved.h)
+            gradients.update(zip(("V", "W_a", "U_a"), by_weights, strict=True))
         else:
-            by_weights = both[:G], both[G:], _key_gradient(found.dk, saved.h)
-        gradients.update(zip(("V", "W_a", "U_a"), by_weights, strict=True))
+            gradients.update(V=both[:G], W_a=both[G:], U_a=run.made.dU_a)
     if run.needs("b"):
         gradients["b"] = _modrelu_gradient(found.dxp, saved.h)
     return gradients

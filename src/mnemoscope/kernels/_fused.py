@@ -57,18 +57,21 @@ def _starts_from_zero(xp: Tensor) -> bool:
     return xp.is_cuda
 
 
-def _first_state(state: Tensor | None, xp: Tensor, n: int, *, absent: bool) -> Tensor:
+def _first_state(state: Tensor | None, xp: Tensor, n: int, *, absent: bool, plainly: bool = False) -> Tensor:
     """Return the state before the first step. None is zeros (B, n); if `absent`, a tensor without elements."""
     if state is not None:
         return state
-    return _absent(xp, xp.dtype) if absent else xp.new_zeros(xp.shape[1], n)
+    return _absent(xp, xp.dtype, plainly) if absent else xp.new_zeros(xp.shape[1], n)
 
 
-def _absent(xp: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a tensor without elements on the device of xp. Where nothing is traced, all calls share it."""
-    if torch.compiler.is_compiling() or not dispatches_plainly():
-        return xp.new_empty(0, dtype=dtype)
-    return shared_absent(dtype, xp.device)
+def _absent(xp: Tensor, dtype: torch.dtype, plainly: bool = False) -> Tensor:
+    """Return a tensor without elements on the device of xp. Where nothing is traced, all calls share it.
+
+    `plainly` says that nothing is; else it is asked.
+    """
+    if plainly or (not torch.compiler.is_compiling() and dispatches_plainly()):
+        return shared_absent(dtype, xp.device)
+    return xp.new_empty(0, dtype=dtype)
 
 
 def needs_grad(*tensors: Tensor | None) -> bool:
@@ -109,7 +112,8 @@ def rnn(
     """Return h (T, B, n), h_t = phi(xp_t + V h_{t-1}), and the last state (B, n)."""
     before = h0
     xp, (x, *_) = _inputs(dtype, xp)
-    h0 = _first_state(h0, x, V.shape[0], absent=_starts_from_zero(x))
+    plainly = isinstance(xp, Projection)
+    h0 = _first_state(h0, x, V.shape[0], absent=_starts_from_zero(x), plainly=plainly)
     V, h0, b = contiguous(dtype, V, h0, b)
     h, h_T = op.rnn_forward.of(xp, V, h0, b, phi, lengths)
     if _state_gradients.is_recording(lengths):
@@ -129,7 +133,8 @@ def lstm(
     before = h0
     xp, (x, *rest) = _inputs(dtype, xp)
     if h0 is None or c0 is None:  # both are given, or neither
-        h0 = c0 = _first_state(None, x, V.shape[0] // 4, absent=_starts_from_zero(x))
+        plainly = isinstance(xp, Projection)
+        h0 = c0 = _first_state(None, x, V.shape[0] // 4, absent=_starts_from_zero(x), plainly=plainly)
     V, h0, c0 = contiguous(dtype, V, h0, c0)
     run, h_T = op.lstm_forward.of(xp, V, h0, c0, lengths, needs_grad(x, *rest, V, h0, c0))
     if _state_gradients.is_recording(lengths):
@@ -170,7 +175,8 @@ def gru(
     """Return h (T, B, n) and the last state (B, n); xp has b_ih and the part of b_hh that belongs to r and z."""
     before = h0
     xp, (x, *rest) = _inputs(dtype, xp)
-    h0 = _first_state(h0, x, V.shape[1], absent=_starts_from_zero(x))
+    plainly = isinstance(xp, Projection)
+    h0 = _first_state(h0, x, V.shape[1], absent=_starts_from_zero(x), plainly=plainly)
     V, b_hn, h0 = contiguous(dtype, V, b_hn, h0)
     run, h_T = op.gru_forward.of(xp, V, b_hn, h0, lengths, needs_grad(x, *rest, V, b_hn, h0))
     if _state_gradients.is_recording(lengths):
@@ -196,13 +202,13 @@ class Attended(NamedTuple):
 
 
 def _empty_start(
-    dtype: torch.dtype, xp: Tensor, n: int, options: op.AttentionOptions, absent: bool
+    dtype: torch.dtype, xp: Tensor, n: int, options: op.AttentionOptions, absent: bool, plainly: bool
 ) -> tuple[op.AttentionState, op.CarriedMemory]:
     """Return a state of zeros and an empty memory; if `absent`, by tensors without elements."""
-    s0 = _absent(xp, dtype) if absent else xp.new_zeros(xp.shape[1], n, dtype=dtype)
+    s0 = _absent(xp, dtype, plainly) if absent else xp.new_zeros(xp.shape[1], n, dtype=dtype)
     state = op.AttentionState(s0, s0 if options.cell == "lstm" else None)
     if absent:
-        steps = _absent(xp, torch.int64)
+        steps = _absent(xp, torch.int64, plainly)
         return state, op.CarriedMemory(values0=s0, keys0=s0, origin0=steps, relevance0=s0, clock0=steps)
     slots = 0 if options.buffer < 0 else options.buffer + options.relevant
     return state, op.empty_memory(s0, xp.shape[1], slots)
@@ -228,7 +234,7 @@ def attentive(
     weights = op.AttentionWeights(*contiguous(dtype, *weights))
     if carried is None:
         absent = compiled and options.buffer >= 0 and _starts_from_zero(x)
-        state, memory = _empty_start(dtype, x, weights.v.shape[0], options, absent)
+        state, memory = _empty_start(dtype, x, weights.v.shape[0], options, absent, isinstance(xp, Projection))
     else:
         state = op.AttentionState(*contiguous(dtype, *carried[0]))
         memory = _contiguous_memory(dtype, carried[1])

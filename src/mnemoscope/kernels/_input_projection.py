@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope.kernels import _state_gradients
+from mnemoscope.torch_internals import dispatches_plainly
 
 # [V, U, b], its gradient and a few gathered rows must stay in a core's own cache.
 _MOST_BYTES = 1 << 20
@@ -35,8 +36,9 @@ def pack_projection(x: Tensor, U: Tensor, bias: Tensor | None, V: Tensor) -> tup
 def operator_may_project(x: Tensor, lengths: Tensor | None) -> bool:
     """True if the operator should be given a `Projection` of x instead of U x + b: on a GPU, where host time counts.
 
-    Not while runs are recorded, as above; nor under autocast, which rounds a projection by rules of its own.
+    Not while runs are recorded, as above; nor under autocast, which rounds a projection by rules of its own; nor where
+    torch's dispatcher must see the operator.
     """
     if not x.is_cuda or _state_gradients.is_recording(lengths) or torch.is_autocast_enabled("cuda"):
         return False
-    return not torch.compiler.is_compiling()
+    return not torch.compiler.is_compiling() and dispatches_plainly()

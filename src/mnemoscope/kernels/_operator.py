@@ -51,7 +51,7 @@ class Projection(NamedTuple):
     """U x + b_ih + b_hh of a whole sequence, made by the operator that reads it: autograd sees one function of both.
 
     x (T, B, E), U (Gn, E), b_ih (Gn) or None, b_hh (Gn) or of the first gates alone, or None; in the dtype in which the
-    operator runs.
+    operator runs. It is only made where `dispatches_plainly` (`operator_may_project`).
     """
 
     x: Tensor
@@ -166,7 +166,7 @@ class Operator(Generic[Parameters, Result]):
             return self._call(flat)
 
     def _call(self, flat: Sequence[Any]) -> Result:
-        if torch.compiler.is_compiling() or not self._needs_no_dispatcher(flat):
+        if torch.compiler.is_compiling() or not dispatches_plainly() or not self._runs_on_plain(flat):
             outputs = self.overload(*flat)
         elif self.differentiable is not None and torch.is_grad_enabled() and any_requires_grad(*flat):
             outputs = self.differentiable(*flat)
@@ -185,7 +185,7 @@ class Operator(Generic[Parameters, Result]):
         if not isinstance(xp, Projection):
             return call(xp, *rest), None
         flat = self.flatten(xp.x, *rest)
-        if torch.compiler.is_compiling() or not self._needs_no_dispatcher((*flat, *xp[1:])):
+        if not self._runs_on_plain((*flat, *xp[1:])):
             return call(xp.project(), *rest), None
         if self.projecting is not None and torch.is_grad_enabled() and any_requires_grad(*xp, *flat):
             *outputs, h_T = self.projecting(*xp, *flat[1:])
@@ -206,8 +206,8 @@ class Operator(Generic[Parameters, Result]):
         found = backend(*self.unflatten((xp, *rest)))
         return found if isinstance(found, ProjectedRun) else ProjectedRun(found)
 
-    def _needs_no_dispatcher(self, flat: Sequence[Any]) -> bool:
-        """True if torch's dispatcher would only choose the backend; see `dispatches_plainly` for what else it does.
+    def _runs_on_plain(self, flat: Sequence[Any]) -> bool:
+        """True if there is a backend for these tensors, and nothing about them that torch's dispatcher must see to.
 
         Behind the arguments in `flat` come the other tensors of a projection.
         """
@@ -216,7 +216,7 @@ class Operator(Generic[Parameters, Result]):
         if ("cuda" if on_cuda else "cpu") not in self.backends or not (on_cuda or first.is_cpu):
             return False
         tensors = (*self._pick_tensors(flat), *flat[len(self.arguments) :])
-        return are_plain(tensors, on_cuda) and dispatches_plainly()
+        return are_plain(tensors, on_cuda)
 
     def flatten(self, *args: Any, **kwargs: Any) -> Sequence[Any]:
         """The arguments in the schema's order, groups taken apart."""

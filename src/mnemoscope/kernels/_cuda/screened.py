@@ -160,7 +160,6 @@ class _Launch(NamedTuple):
     shared_floats: int
 
 
-@cache
 def _forward_launch(options: op.AttentionOptions, n: int, B: int, device: torch.device, bfloat16: bool) -> _Launch:
     rows, slots = rows_per_unit(options.cell == "lstm"), options.buffer + options.relevant
     if bfloat16:
@@ -175,7 +174,6 @@ def _forward_launch(options: op.AttentionOptions, n: int, B: int, device: torch.
     return _Launch("screened_forward", tile, B * tile.cluster_blocks, tile.threads, forward_floats(tile, slots))
 
 
-@cache
 def _backward_launch(
     options: op.AttentionOptions, n: int, B: int, device: torch.device, bfloat16: bool, has_ds: bool
 ) -> _Launch:

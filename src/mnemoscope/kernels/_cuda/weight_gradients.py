@@ -28,28 +28,38 @@ def _tiles(size: int) -> int:
 
 
 def weight_gradients(
-    projection: Projection, dz: Tensor, first: Tensor, states: Tensor, du: Tensor | None, du_row: int
+    projection: Projection,
+    dz: Tensor,
+    first: Tensor,
+    states: Tensor,
+    du: Tensor | None,
+    du_row: int,
+    dk: Tensor | None = None,
+    h: Tensor | None = None,
 ) -> WeightGradients | None:
     """Return the gradients of all weights and biases (`SavedRun.all_at_once`); None where torch should make them."""
     x, U, b_ih, b_hh = projection
     G, E = U.shape
     T, B, n = states.shape
     H = G if du is None else du_row + du.shape[2]
-    if T * B * (H * n + G * E) > _MOST_PRODUCTS or dz.dtype is not torch.float32:
+    keys = 0 if dk is None else n
+    if T * B * ((H + keys) * n + G * E) > _MOST_PRODUCTS or dz.dtype is not torch.float32:
         return None
     blocks = max(size for size in layout.limits(dz.device).clusters if size <= _MOST_BLOCKS)
     if blocks == 1:  # a device without clusters
         return None
-    if not dz.is_contiguous() or not states.is_contiguous() or not (du is None or du.is_contiguous()):
-        return None
+    for tensor in (dz, states, du, dk, h):
+        if tensor is not None and not tensor.is_contiguous():
+            return None
     new = dz.new_empty
     dV, dU = new(H, n), new(G, E)
     db_ih = None if b_ih is None else new(G)
     db_hh = None if b_hh is None else new(H)
+    dU_a = None if dk is None else new(n, n)
     compiler.launch(
         "weight_gradients",
         _defines(blocks),
-        blocks=blocks * (_tiles(H) * _tiles(n) + _tiles(G) * _tiles(E)),
+        blocks=blocks * (_tiles(H) * _tiles(n) + _tiles(G) * _tiles(E) + _tiles(keys) * _tiles(n)),
         threads=_THREADS,
         shared_floats=2 * _DEPTH * _TILE + _THREADS + _TILE * _TILE + blocks * _TILE,
         args={
@@ -58,10 +68,13 @@ def weight_gradients(
             "first": first,
             "states": states,
             "x": x if x.is_contiguous() else x.contiguous(),
+            "dk": dk,
+            "h": h,
             "dV": dV,
             "db_hh": db_hh,
             "dU": dU,
             "db_ih": db_ih,
+            "dU_a": dU_a,
             "G": G,
             "H": H,
             "du_row": du_row,
@@ -71,7 +84,7 @@ def weight_gradients(
             "B": B,
         },
     )
-    return WeightGradients(dV, dU, db_ih, db_hh)
+    return WeightGradients(dV, dU, db_ih, db_hh, dU_a)
 
 
 weight_gradient_backends["cuda"] = weight_gradients

@@ -1,9 +1,10 @@
 // The gradients of a recurrence's weights and biases from those of its products, in one launch:
 //
-//     dV = sum_k dy_k state_k^T, db_hh = sum_k dy_k,  dU = sum_k dz_k x_k^T, db_ih = sum_k dz_k
+//     dV = sum_k dy_k state_k^T, db_hh = sum_k dy_k,  dU = sum_k dz_k x_k^T, db_ih = sum_k dz_k,
+//     dU_a = sum_k dk_k h_k^T of attention's keys,
 //
 // over the K = T * B rows of a run. A short run waits for its host, and this is what cuBLAS and
-// torch's sums take five launches for. A cluster makes one tile of dV or dU: each of its blocks
+// torch's sums take five launches for. A cluster makes one tile of a matrix: each of its blocks
 // adds up a part of the rows, and the parts are then summed in the order of the blocks, so that the
 // same numbers give the same sums.
 //
@@ -32,19 +33,21 @@ DEVICE int tiles(int size) { return (size + TILE - 1) / TILE; }
 
 // dz (K,G) of U x and of what is added to it. dy (K,H) of V h has the first du_row columns of dz,
 // and then du (K,H-du_row). state_k is states_{k-B} (K,n); of the first B rows it is first (B,n),
-// or zero if that is null. x (K,E). -> dV (H,n), db_hh (H), dU (G,E), db_ih (G); a null bias is not
-// wanted.
+// or zero if that is null. x (K,E); dk, h (K,n). -> dV (H,n), db_hh (H), dU (G,E), db_ih (G), dU_a
+// (n,n). A null bias is not wanted, and dU_a has no tile in the grid if it is not.
 KERNEL weight_gradients(const float* dz, const float* du, const float* first, const float* states,
-                        const float* x, float* dV, float* db_hh, float* dU, float* db_ih, int G,
-                        int H, int du_row, int n, int E, int K, int B) {
+                        const float* x, const float* dk, const float* h, float* dV, float* db_hh,
+                        float* dU, float* db_ih, float* dU_a, int G, int H, int du_row, int n,
+                        int E, int K, int B) {
     const int thread = threadIdx.x, rank = blockIdx.x % CLUSTER_BLOCKS;
-    // The tiles of dV come first.
-    const int state_tiles = tiles(H) * tiles(n), index = blockIdx.x / CLUSTER_BLOCKS;
-    const bool of_states = index < state_tiles;
-    const int tile = of_states ? index : index - state_tiles;
-    const int rows = of_states ? H : G;
+    // The tiles of dV come first, then those of dU and of dU_a.
+    int tile = blockIdx.x / CLUSTER_BLOCKS;
+    const bool of_states = tile < tiles(H) * tiles(n);
+    if (!of_states) tile -= tiles(H) * tiles(n);
+    const bool of_inputs = !of_states && tile < tiles(G) * tiles(E);
+    if (!of_states && !of_inputs) tile -= tiles(G) * tiles(E);
+    const int rows = of_states ? H : (of_inputs ? G : n), columns = of_inputs ? E : n;
     const int first_row = tile % tiles(rows) * TILE, first_column = tile / tiles(rows) * TILE;
-    const int columns = of_states ? n : E;
     float* left = shared_memory() + SharedLayout::left;
     float* right = shared_memory() + SharedLayout::right;
     float* sums = shared_memory() + SharedLayout::sums;
@@ -55,8 +58,11 @@ KERNEL weight_gradients(const float* dz, const float* du, const float* first, co
     // What this thread loads: one column of each factor, of every THREADS / TILE-th row.
     const int row = first_row + thread % TILE, column = first_column + thread % TILE;
     const bool from_du = of_states && row >= du_row;
-    const float* gradient = from_du ? du + (row - du_row) : dz + row;
-    const int gradient_stride = from_du ? H - du_row : G;
+    const float* gradient = of_states || of_inputs ? dz + row : dk + row;
+    int gradient_stride = of_states || of_inputs ? G : n;
+    if (from_du) gradient = du + (row - du_row), gradient_stride = H - du_row;
+    const float* factor = of_states ? states : (of_inputs ? x : h);
+    const int lag = of_states ? B : 0;
     const int chunk = ((K + CLUSTER_BLOCKS - 1) / CLUSTER_BLOCKS + DEPTH - 1) / DEPTH * DEPTH;
     const int begin = rank * chunk, end = begin + chunk < K ? begin + chunk : K;
     float next_left[LOADS], next_right[LOADS], sum = 0.f;
@@ -67,12 +73,10 @@ KERNEL weight_gradients(const float* dz, const float* du, const float* first, co
             next_left[i] = k < end && row < rows ? gradient[k * gradient_stride] : 0.f;
             next_right[i] = 0.f;
             if (k >= end || column >= columns) continue;
-            if (!of_states)
-                next_right[i] = x[k * E + column];
-            else if (k >= B)
-                next_right[i] = states[(k - B) * n + column];
+            if (k >= lag)
+                next_right[i] = factor[(k - lag) * columns + column];
             else if (first)
-                next_right[i] = first[k * n + column];
+                next_right[i] = first[k * columns + column];
         }
     };
 
@@ -120,7 +124,7 @@ KERNEL weight_gradients(const float* dz, const float* du, const float* first, co
     }
     sync_cluster();
 
-    float* result = of_states ? dV : dU;
+    float* result = of_states ? dV : (of_inputs ? dU : dU_a);
     for (int i = thread; i < PART; i += THREADS) {
         float element = 0.f;
         for (int r = 0; r < CLUSTER_BLOCKS; ++r) element += parts[r * PART + i];
@@ -129,7 +133,7 @@ KERNEL weight_gradients(const float* dz, const float* du, const float* first, co
         if (to_row < rows && to_column < columns)
             result[(long long)to_row * columns + to_column] = element;
     }
-    float* bias = of_states ? db_hh : db_ih;
+    float* bias = of_states ? db_hh : (of_inputs ? db_ih : nullptr);
     if (bias && rank == 0 && first_column == 0 && thread < TILE && row < rows) {
         float element = 0.f;
         for (int r = 0; r < CLUSTER_BLOCKS; ++r) element += bias_parts[r * TILE + thread];
