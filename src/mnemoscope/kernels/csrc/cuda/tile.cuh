@@ -187,20 +187,17 @@ DEVICE void receive(Exchange& exchange) {
         sync_block();
 }
 
-DEVICE int first_unit_of_warp(const ThreadPosition& pos) {
-    return pos.rank * UNITS_PER_BLOCK + pos.warp * UNITS_PER_WARP;
-}
-
 // Send this unit's x to its place in `row` (PADDED_N) of every block.
 DEVICE void send_unit(const ThreadPosition& pos, float x, float* row, const Exchange& exchange) {
     if constexpr (IS_CLUSTER) {
+        const int first = pos.rank * UNITS_PER_BLOCK + pos.warp * UNITS_PER_WARP;
         const int quad = pos.lane % QUADS, source = 4 * quad * LANES_PER_UNIT;
         const float4 four = {shuffle(x, source), shuffle(x, source + LANES_PER_UNIT),
                              shuffle(x, source + 2 * LANES_PER_UNIT),
                              shuffle(x, source + 3 * LANES_PER_UNIT)};
         if (pos.lane < QUADS * CLUSTER_BLOCKS)
-            send_to_block(row + first_unit_of_warp(pos) + 4 * quad,
-                          (pos.rank + pos.lane / QUADS) % CLUSTER_BLOCKS, four, exchange.barrier);
+            send_to_block(row + first + 4 * quad, (pos.rank + pos.lane / QUADS) % CLUSTER_BLOCKS,
+                          four, exchange.barrier);
     } else {
         store_in_cluster(pos, row + pos.unit, x);
     }
@@ -212,15 +209,19 @@ constexpr int OUTBOX_FLOATS = IS_CLUSTER ? ROWS * UNITS_PER_BLOCK : 0;
 DEVICE void send_unit_rows(const ThreadPosition& pos, const float* x, float* outbox, float* rows,
                            const Exchange& exchange) {
     if constexpr (IS_CLUSTER) {
-        float* own = outbox + pos.warp * ROWS * UNITS_PER_WARP;
+        const int thread = thread_index(), lane = thread % 32, warp = thread / 32;
+        const int first = pos.rank * UNITS_PER_BLOCK + warp * UNITS_PER_WARP;
+        float* own = outbox + warp * ROWS * UNITS_PER_WARP;
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
-            if (pos.unit_lane == 0) own[r * UNITS_PER_WARP + pos.lane / LANES_PER_UNIT] = x[r];
+            if (lane % LANES_PER_UNIT == 0) own[r * UNITS_PER_WARP + lane / LANES_PER_UNIT] = x[r];
         sync_warp();
+        constexpr int COUNT = CLUSTER_BLOCKS * ROWS * QUADS;
 #pragma unroll
-        for (int i = pos.lane; i < CLUSTER_BLOCKS * ROWS * QUADS; i += 32) {
-            const int row = i / QUADS % ROWS, quad = i % QUADS;
-            send_to_block(rows + row * PADDED_N + first_unit_of_warp(pos) + 4 * quad,
+        for (int k = 0; k < COUNT; k += 32) {
+            const int i = k + lane, row = i / QUADS % ROWS, quad = i % QUADS;
+            if (i >= COUNT) break;
+            send_to_block(rows + row * PADDED_N + first + 4 * quad,
                           (pos.rank + i / (ROWS * QUADS)) % CLUSTER_BLOCKS,
                           reinterpret_cast<const float4*>(own)[i % (ROWS * QUADS)],
                           exchange.barrier);
