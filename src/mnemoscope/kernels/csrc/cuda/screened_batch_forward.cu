@@ -102,7 +102,7 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
         send_pair(pos, at, value, shared_h, states);
         receive(states);
         product(y);
-        sync_cluster();
+        sync_cluster();  // all have read it
     };
 
     // The state at the start, as u = [V; W_a] s_{t-1}.

@@ -86,7 +86,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
         send_unit(pos, value, shared_h, states);
         receive(states);
         matrix.times(pos, shared_h, y);
-        sync_cluster();
+        sync_cluster();  // all have read it
     };
 
     // The state at the start, as u = [V; W_a] s_{t-1}.
