@@ -80,10 +80,11 @@ DEVICE float sum_over_units(const ThreadPosition& pos, float (&part)[SLOTS_PER_L
     const int source = 4 * pos.lane;
     const float4 four = {shuffle(sum, source), shuffle(sum, source + 1), shuffle(sum, source + 2),
                          shuffle(sum, source + 3)};
-    for (int i = pos.warp; i < CLUSTER_BLOCKS; i += WARPS)
-        if (pos.lane < SUM_QUADS)
-            send_to_block(block_sums + pos.rank * 32 + source, (pos.rank + i) % CLUSTER_BLOCKS,
-                          four, exchange.barrier);
+#pragma unroll
+    for (int first = 0; first < CLUSTER_BLOCKS; first += WARPS)
+        if (first + pos.warp < CLUSTER_BLOCKS && pos.lane < SUM_QUADS)
+            send_to_block(block_sums + pos.rank * 32 + source,
+                          (pos.rank + first + pos.warp) % CLUSTER_BLOCKS, four, exchange.barrier);
     receive(exchange);
     return sum_over_blocks(pos, block_sums);
 }
