@@ -212,6 +212,7 @@ inline int warp_min(int x) { return ~warp_max(~x); }
 inline void sync_warp() { emulated::wait(emulated::warp().barrier); }
 inline void sync_block() { emulated::wait(emulated::here().barrier); }
 inline void sync_cluster() { emulated::wait(emulated::cluster); }
+inline int thread_index() { return threadIdx.x; }
 inline int first_bit(unsigned x) { return x ? __builtin_ctz(x) : -1; }
 inline float reciprocal(float x) { return 1.f / x; }
 // 2^x as the device computes it: 0 below the smallest normal number.

@@ -63,7 +63,7 @@ def run_forward(
         ),
         blocks=B * tile.cluster_blocks,
         threads=tile.threads,
-        shared_floats=2 * tile.padded_n,
+        shared_floats=tile.barrier_floats + 2 * tile.padded_n,
         args={
             "xp": xp,
             "V": V,
@@ -122,7 +122,7 @@ def run_backward(
         ),
         blocks=B * tile.cluster_blocks,
         threads=tile.threads,
-        shared_floats=2 * cell.rows * tile.padded_n,
+        shared_floats=tile.barrier_floats + tile.outbox_floats + 2 * cell.rows * tile.padded_n,
         args={
             "dh": dh,
             "dc_T": dc_T,

@@ -73,6 +73,16 @@ class Tile(NamedTuple):
         return fields * padded_slots * slot_stride
 
     @property
+    def barrier_floats(self) -> int:
+        """The shared memory for the barriers of the blocks' exchanges."""
+        return 4 if self.cluster_blocks > 1 else 0
+
+    @property
+    def outbox_floats(self) -> int:
+        """The shared memory from which a block sends `rows` numbers per unit to the others."""
+        return self.rows * self.units_per_block if self.cluster_blocks > 1 else 0
+
+    @property
     def unit_sum_floats(self) -> int:
         """The shared memory for a sum over all units."""
         return 32 * (_WARPS + self.cluster_blocks)

@@ -39,27 +39,30 @@ def supports(lstm: bool, n: int, slots: int, device: torch.device) -> bool:
 
 @cache
 def forward_floats(tile: Tile, slots: int) -> int:
-    return tile.padded_n + tile.unit_sum_floats + tile.slot_floats(tile.rows + 1, slots)
+    states = tile.barrier_floats + tile.padded_n
+    return states + tile.unit_sum_floats + tile.slot_floats(tile.rows + 1, slots)
 
 
 @cache
 def backward_floats(tile: Tile, slots: int, has_ds: bool) -> int:
     fields = tile.rows + has_ds
-    return tile.rows * tile.padded_n + tile.unit_sum_floats + tile.slot_floats(2 * fields, slots)
+    products = tile.barrier_floats + tile.outbox_floats + tile.rows * tile.padded_n
+    return products + tile.unit_sum_floats + tile.slot_floats(2 * fields, slots)
 
 
 @cache
 def batch_forward_floats(batch: BatchTile, slots: int) -> int:
     tile, row = batch.tile, batch.sum_row(slots)
-    memory = batch.slot_floats(tile.rows + 1, slots)
-    return batch.sequences * (tile.padded_n + 2) + batch.unit_sum_floats(slots) + row + memory
+    states = tile.barrier_floats + batch.sequences * (tile.padded_n + 2)
+    return states + batch.unit_sum_floats(slots) + row + batch.slot_floats(tile.rows + 1, slots)
 
 
 @cache
 def batch_backward_floats(batch: BatchTile, slots: int, *, has_ds: bool) -> int:
     tile, row = batch.tile, batch.sum_row(slots)
     memory = batch.slot_floats(2 * (tile.rows + has_ds), slots)
-    return batch.sequences * (tile.rows * tile.padded_n + 10) + batch.unit_sum_floats(slots) + 3 * row + memory
+    products = tile.barrier_floats + batch.sequences * (tile.rows * tile.padded_n + 10)
+    return products + batch.unit_sum_floats(slots) + 3 * row + memory
 
 
 _BACKWARD_FLOATS = {has_ds: partial(batch_backward_floats, has_ds=has_ds) for has_ds in (False, True)}

@@ -31,13 +31,9 @@ struct SlotFields {
 // (CLUSTER_BLOCKS, 32).
 constexpr int UNIT_SUM_FLOATS = 32 * (WARPS + CLUSTER_BLOCKS);
 
-// Sum over all units of each slot's part; returns, in lane i of every warp, the sum of slot i.
-// Two barriers if the units are spread over a cluster, one otherwise.
-DEVICE float sum_over_units(const ThreadPosition& pos, float (&part)[SLOTS_PER_LANE][1],
-                            float* scratch) {
-    float* warp_sums = scratch;
-    float* block_sums = scratch + 32 * WARPS;
-
+// Sum over the units of the block of each slot's part; lane i of every warp has the sum of slot i.
+DEVICE float sum_over_block(const ThreadPosition& pos, float (&part)[SLOTS_PER_LANE][1],
+                            float* warp_sums) {
     // Over the units of the warp: each lane is left with one of its slots.
     const int k = reduce_scatter<SLOTS_PER_LANE, 16, LANES_PER_UNIT, 1>(part, pos.lane);
     const int slot = pos.unit_lane + LANES_PER_UNIT * k;
@@ -48,19 +44,49 @@ DEVICE float sum_over_units(const ThreadPosition& pos, float (&part)[SLOTS_PER_L
     float sum = 0.f;
     if (pos.lane < PADDED_SLOTS)
         for (int w = 0; w < WARPS; ++w) sum += warp_sums[w * 32 + pos.lane];
-
-    // Over the blocks of the cluster: the warps of a block share the stores into the others.
-    if constexpr (CLUSTER_BLOCKS > 1) {
-        for (int rank = pos.warp; rank < CLUSTER_BLOCKS; rank += WARPS)
-            if (pos.lane < PADDED_SLOTS)
-                store_in_block(block_sums + pos.rank * 32 + pos.lane, rank, sum);
-        sync_cluster();
-        sum = 0.f;
-        if (pos.lane < PADDED_SLOTS)
-            for (int rank = 0; rank < CLUSTER_BLOCKS; ++rank)
-                sum += block_sums[rank * 32 + pos.lane];
-    }
     return sum;
+}
+DEVICE float sum_over_blocks(const ThreadPosition& pos, const float* block_sums) {
+    float sum = 0.f;
+    if (pos.lane < PADDED_SLOTS)
+        for (int rank = 0; rank < CLUSTER_BLOCKS; ++rank) sum += block_sums[rank * 32 + pos.lane];
+    return sum;
+}
+
+// Sum over all units of each slot's part; returns, in lane i of every warp, the sum of slot i.
+// Two barriers if the units are spread over a cluster, one otherwise.
+DEVICE float sum_over_units(const ThreadPosition& pos, float (&part)[SLOTS_PER_LANE][1],
+                            float* scratch) {
+    float* block_sums = scratch + 32 * WARPS;
+    const float sum = sum_over_block(pos, part, scratch);
+    if constexpr (!IS_CLUSTER) return sum;
+    // The warps of a block share the stores into the others.
+    for (int rank = pos.warp; rank < CLUSTER_BLOCKS; rank += WARPS)
+        if (pos.lane < PADDED_SLOTS)
+            store_in_block(block_sums + pos.rank * 32 + pos.lane, rank, sum);
+    sync_cluster();
+    return sum_over_blocks(pos, block_sums);
+}
+
+// The same by an exchange of UNIT_SUM_BYTES: the second barrier is one of data.
+constexpr int SUM_QUADS = (PADDED_SLOTS + 3) / 4;
+constexpr int UNIT_SUM_BYTES = 16 * SUM_QUADS * CLUSTER_BLOCKS;
+DEVICE float sum_over_units(const ThreadPosition& pos, float (&part)[SLOTS_PER_LANE][1],
+                            float* scratch, Exchange& exchange) {
+    float* block_sums = scratch + 32 * WARPS;
+    const float sum = sum_over_block(pos, part, scratch);
+    if constexpr (!IS_CLUSTER) return sum;
+    // Four slots a lane; the warps of a block share what is sent to the others.
+    const int source = 4 * pos.lane;
+    const float4 four = {shuffle(sum, source), shuffle(sum, source + 1), shuffle(sum, source + 2),
+                         shuffle(sum, source + 3)};
+#pragma unroll
+    for (int first = 0; first < CLUSTER_BLOCKS; first += WARPS)
+        if (first + pos.warp < CLUSTER_BLOCKS && pos.lane < SUM_QUADS)
+            send_to_block(block_sums + pos.rank * 32 + source,
+                          (pos.rank + first + pos.warp) % CLUSTER_BLOCKS, four, exchange.barrier);
+    receive(exchange);
+    return sum_over_blocks(pos, block_sums);
 }
 
 // Sum over the lanes of a unit, the same in each of them.

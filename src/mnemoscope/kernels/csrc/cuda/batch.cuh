@@ -51,10 +51,10 @@ struct SlotFields {
     }
 };
 
-// Store this pair's x in row q of a (SEQUENCES, PADDED_N) table of every block of the cluster. The
-// lanes of four neighboring units divide the blocks among them and store four numbers at once.
-DEVICE void store_row_in_cluster(const ThreadPosition& pos, const PairPosition& at, float* table,
-                                 float x) {
+// Send this pair's x to row q of a (SEQUENCES, PADDED_N) table of every block of the cluster. The
+// lanes of four neighboring units divide the blocks among them and send four numbers at once.
+DEVICE void send_pair(const ThreadPosition& pos, const PairPosition& at, float x, float* table,
+                      const Exchange& exchange) {
     const int first = pos.lane / (4 * LANES_PER_UNIT) * (4 * LANES_PER_UNIT) + pos.unit_lane;
     const float4 four = {shuffle(x, first), shuffle(x, first + LANES_PER_UNIT),
                          shuffle(x, first + 2 * LANES_PER_UNIT),
@@ -62,13 +62,17 @@ DEVICE void store_row_in_cluster(const ThreadPosition& pos, const PairPosition& 
     float* address = table + at.q * PADDED_N + pos.unit / 4 * 4;
     const int turn = pos.lane / LANES_PER_UNIT % 4 * LANES_PER_PAIR + at.pair_lane;
     for (int rank = turn; rank < CLUSTER_BLOCKS; rank += 4 * LANES_PER_PAIR)
-        store_in_block(address, rank, four);
+        if constexpr (IS_CLUSTER)
+            send_to_block(address, (pos.rank + rank) % CLUSTER_BLOCKS, four, exchange.barrier);
+        else
+            store_in_block(address, rank, four);
 }
 
 // Shared memory of sum_over_units: the sums of the warps (WARPS, SEQUENCES, SLOT_COLUMNS), then of
 // the blocks (CLUSTER_BLOCKS, SEQUENCES, SLOT_COLUMNS).
 constexpr int SUM_ROW = SEQUENCES * SLOT_COLUMNS;
 constexpr int UNIT_SUM_FLOATS = (WARPS + CLUSTER_BLOCKS) * SUM_ROW;
+constexpr int UNIT_SUM_BYTES = 4 * CLUSTER_BLOCKS * SUM_ROW;
 
 // Each exchange between the units of a warp halves the sums that a lane works on. SUMS_LEFT remain
 // if all of them halve evenly, so that their number is rounded up to PARTS.
@@ -79,7 +83,7 @@ constexpr int PARTS = SUMS_LEFT * UNITS_PER_WARP;
 // warp q, the sum of slot i of sequence q. Two barriers if the units are spread over a cluster, one
 // otherwise.
 DEVICE float sum_over_units(const ThreadPosition& pos, const PairPosition& at,
-                            float (&part)[PARTS][1], float* scratch) {
+                            float (&part)[PARTS][1], float* scratch, Exchange& exchange) {
     float* warp_sums = scratch;
     float* block_sums = scratch + WARPS * SUM_ROW;
 
@@ -93,7 +97,7 @@ DEVICE float sum_over_units(const ThreadPosition& pos, const PairPosition& at,
     sync_block();
 
     // Over the warps, and over the blocks of the cluster. Four slots at once; the threads divide
-    // the stores into other blocks among them.
+    // what is sent to other blocks among them.
     const bool has_slot = pos.warp < SEQUENCES && pos.lane < PADDED_SLOTS;
     const int column = pos.warp * SLOT_COLUMNS + pos.lane;
     float sum = 0.f;
@@ -108,8 +112,10 @@ DEVICE float sum_over_units(const ThreadPosition& pos, const PairPosition& at,
         constexpr int AT_ONCE = THREADS / FOURS;
         if (threadIdx.x < AT_ONCE * FOURS)
             for (int rank = threadIdx.x / FOURS; rank < CLUSTER_BLOCKS; rank += AT_ONCE)
-                store_in_block(block_sums + pos.rank * SUM_ROW + 4 * four, rank, total);
-        sync_cluster();
+                send_to_block(block_sums + pos.rank * SUM_ROW + 4 * four,
+                              (pos.rank + rank) % CLUSTER_BLOCKS, total, exchange.barrier);
+        sync_warp();
+        receive(exchange);
         if (has_slot)
 #pragma unroll
             for (int rank = 0; rank < CLUSTER_BLOCKS; ++rank)

@@ -6,7 +6,10 @@
 #include "tile.cuh"
 
 struct SharedLayout {  // offsets in floats
-    static constexpr int dy = 0;  // (2, ROWS, PADDED_N): step t - 1 is written while step t is read
+    static constexpr int barriers = 0;
+    static constexpr int outbox = barriers + BARRIER_FLOATS;
+    static constexpr int dy = outbox + OUTBOX_FLOATS;  // (2, ROWS, PADDED_N): step t - 1 is written
+                                                       // while step t is read
     static constexpr int size = dy + 2 * ROWS * PADDED_N;
 };
 CHECK_SHARED_MEMORY(SharedLayout);
@@ -24,6 +27,10 @@ KERNEL cells_backward(const float* dh, const float* dc_T, const float* xp, const
     const bool in_range = unit < n;
     const bool writes = in_range && pos.unit_lane == 0;  // one lane of each unit
     float* shared_dy = shared_memory() + SharedLayout::dy;
+    float* outbox = shared_memory() + SharedLayout::outbox;
+    float* barriers = shared_memory() + SharedLayout::barriers;
+    Exchange exchange = exchange_at(barriers, 0, ROWS * UNIT_BYTES);
+    Exchange next_exchange = exchange_at(barriers, 1, ROWS * UNIT_BYTES);
 
     // The weights, into registers.
     WeightColumns matrix;
@@ -70,6 +77,7 @@ KERNEL cells_backward(const float* dh, const float* dc_T, const float* xp, const
     float c_t = 0.f;
     if (Cell::HAS_CELL_STATE && in_range && steps) c_t = cells[first + (steps - 1) * step_stride];
     load_step(steps - 1);
+    begin_exchanges(exchange, next_exchange);
     sync_cluster();  // before a block stores into another, that one must have begun
 
     for (int t = steps - 1; t >= 0; --t) {
@@ -82,10 +90,11 @@ KERNEL cells_backward(const float* dh, const float* dc_T, const float* xp, const
         // dy to every block of the cluster. Two buffers in turn: the one barrier of a step makes dy
         // visible, and no block still reads the buffer that the next step writes.
         float* buffer = shared_dy + (t & 1) * ROWS * PADDED_N;
-        for (int r = 0; r < ROWS; ++r)
-            store_in_cluster(pos, buffer + r * PADDED_N + unit, in_range ? dy[r] : 0.f);
+        for (int r = 0; r < ROWS; ++r) dy[r] = in_range ? dy[r] : 0.f;
+        send_unit_rows(pos, dy, outbox, buffer, exchange);
         load_step(t - 1);
-        sync_cluster();
+        receive(exchange);
+        take_turns(exchange, next_exchange);
 
         // Outputs go to device memory after the barrier, which would otherwise wait for them.
         if (writes) {

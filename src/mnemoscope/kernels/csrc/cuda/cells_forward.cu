@@ -6,7 +6,9 @@
 #include "tile.cuh"
 
 struct SharedLayout {  // offsets in floats
-    static constexpr int h = 0;  // (2, PADDED_N): h_t is written while h_{t-1} is read
+    static constexpr int barriers = 0;
+    static constexpr int h = barriers + BARRIER_FLOATS;  // (2, PADDED_N): h_t is written while
+                                                         // h_{t-1} is read
     static constexpr int size = h + 2 * PADDED_N;
 };
 CHECK_SHARED_MEMORY(SharedLayout);
@@ -23,6 +25,9 @@ KERNEL cells_forward(const float* xp, const float* V, const float* h0, const flo
     const bool in_range = unit < n;
     const bool writes = in_range && pos.unit_lane == 0;  // one lane of each unit
     float* shared_h = shared_memory() + SharedLayout::h;
+    float* barriers = shared_memory() + SharedLayout::barriers;
+    Exchange exchange = exchange_at(barriers, 0, UNIT_BYTES);
+    Exchange next_exchange = exchange_at(barriers, 1, UNIT_BYTES);
 
     // The weights, into registers.
     WeightRows matrix;
@@ -41,13 +46,15 @@ KERNEL cells_forward(const float* xp, const float* V, const float* h0, const flo
         }
     float h_t = in_range && h0 ? h0[first] : 0.f;
     float c_t = Cell::HAS_CELL_STATE && in_range && c0 ? c0[first] : 0.f;
+    begin_exchanges(exchange, next_exchange);
     sync_cluster();  // before a block stores into another, that one must have begun
-    store_in_cluster(pos, shared_h + unit, h_t);
+    send_unit(pos, h_t, shared_h, exchange);
     float x[4] = {}, next_x[4] = {};
     const float* input = xp + (long long)pos.sequence * ROWS * n + unit;
     if (in_range && steps)
         for (int r = 0; r < ROWS; ++r) x[r] = input[r * n];
-    sync_cluster();
+    receive(exchange);
+    take_turns(exchange, next_exchange);
 
     long long offset = first;  // of (t, sequence, unit) in a (T,B,n) tensor
 #pragma unroll 2
@@ -68,9 +75,10 @@ KERNEL cells_forward(const float* xp, const float* V, const float* h0, const flo
 
         // h_t to every block, in the half that is not read in this step. The barrier makes it
         // visible, and keeps a fast block from overwriting the half that a slow one still reads.
-        store_in_cluster(pos, shared_h + ((t + 1) & 1) * PADDED_N + unit, in_range ? h_t : 0.f);
+        send_unit(pos, in_range ? h_t : 0.f, shared_h + ((t + 1) & 1) * PADDED_N, exchange);
         for (int r = 0; r < ROWS; ++r) x[r] = next_x[r];
-        sync_cluster();
+        receive(exchange);
+        take_turns(exchange, next_exchange);
 
         // Outputs go to device memory after the barrier, which would otherwise wait for them.
         if (writes) {
@@ -91,4 +99,5 @@ KERNEL cells_forward(const float* xp, const float* V, const float* h0, const flo
             for (int r = 0; SAVE && r < Cell::SAVED; ++r)
                 saved[Cell::SAVED * (offset - unit) + r * n + unit] = 0.f;
         }
+    // A block that has received all of the last step may end: nothing more is sent to it.
 }

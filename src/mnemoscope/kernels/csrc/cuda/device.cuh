@@ -33,6 +33,14 @@ DEVICE int first_bit(unsigned x) { return __ffs(x) - 1; }  // -1 if x is zero
 DEVICE int float_bits(float x) { return __float_as_int(x); }
 DEVICE float bits_float(int x) { return __int_as_float(x); }
 
+// threadIdx.x, read anew: what follows from it is computed anew, too, instead of being kept in
+// registers from step to step.
+DEVICE int thread_index() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 // 1 / x to one unit in the last place, without the slow path of an IEEE division.
 DEVICE float reciprocal(float x) {
     float y;

@@ -17,7 +17,9 @@ constexpr int QUERY = GATES, KEY = GATES + 1, VALUE = GATES + 2, FIELDS = GATES 
 constexpr int FIELDS_PER_LANE = (FIELDS + LANES_PER_UNIT - 1) / LANES_PER_UNIT;
 
 struct SharedLayout {  // offsets in floats
-    static constexpr int dy = 0;  // (ROWS, PADDED_N)
+    static constexpr int barriers = 0;
+    static constexpr int outbox = barriers + BARRIER_FLOATS;
+    static constexpr int dy = outbox + OUTBOX_FLOATS;  // (ROWS, PADDED_N)
     static constexpr int sums = dy + ROWS * PADDED_N;
     static constexpr int memory = sums + UNIT_SUM_FLOATS;
     static constexpr int gradients = memory + FIELDS * FIELD_STRIDE;
@@ -48,6 +50,10 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
     float* sum_scratch = shared_memory() + SharedLayout::sums;
     const SlotFields memory{shared_memory() + SharedLayout::memory};
     const SlotFields gradients{shared_memory() + SharedLayout::gradients};
+    float* outbox = shared_memory() + SharedLayout::outbox;
+    float* barriers = shared_memory() + SharedLayout::barriers;
+    Exchange products = exchange_at(barriers, 0, ROWS * UNIT_BYTES);
+    Exchange sums = exchange_at(barriers, 1, UNIT_SUM_BYTES);
 
     if (!queries) queries = projected + (long long)T * B * ROWS * n;
 
@@ -147,6 +153,7 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         c_t = activations[(first - unit + (steps - 1) * step_stride) * 5 + 4 * n + unit];
     load_step(steps - 1);
     float alpha = attention_at(steps - 1);
+    begin_exchanges(products, sums);
     sync_cluster();  // before a block stores into another, that one must have begun
 
     for (int t = steps - 1; t >= 0; --t) {
@@ -182,7 +189,7 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
             for (int r = 0; r < FIELDS; ++r)
                 if (r != KEY) part[k][0] += g[r] * (memory(r, slot, pos.block_unit) - newest[r]);
         }
-        const float dalpha = sum_over_units(pos, part, sum_scratch);
+        const float dalpha = sum_over_units(pos, part, sum_scratch, sums);
         const float dlogit = alpha * (dalpha - warp_sum(alpha * dalpha));
 
         // Through tanh(q + k_i) to the query, to v and to the slots' keys, and through the mixture
@@ -212,12 +219,10 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         for (int r = 0; r < FIELDS; ++r)
             total[r] = (newest_slot >= 0 ? gradients(r, newest_slot, pos.block_unit) : 0.f) +
                        (r == KEY ? 0.f : g[r]);
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r)
-            store_in_cluster(pos, shared_dy + r * PADDED_N + unit, total[r]);
-        // All of dy is in every block. The barriers of the next step's sum_over_units come before
+        // All of dy goes to every block. The barriers of the next step's sum_over_units come before
         // shared_dy is written again.
-        sync_cluster();
+        send_unit_rows(pos, total, outbox, shared_dy, products);
+        receive(products);
 
         // The gradient of h_t, and the cell.
         const float dh_total =

@@ -21,7 +21,8 @@ struct StepSlots {
 constexpr int STEP_SLOTS = sizeof(StepSlots) / sizeof(int);
 
 struct SharedLayout {  // offsets in floats
-    static constexpr int dy = 0;  // (ROWS, SEQUENCES, PADDED_N)
+    static constexpr int barriers = 0;
+    static constexpr int dy = barriers + BARRIER_FLOATS;  // (ROWS, SEQUENCES, PADDED_N)
     static constexpr int sums = dy + ROWS * SEQUENCES * PADDED_N;
     static constexpr int dlogits = sums + UNIT_SUM_FLOATS;  // (SEQUENCES, SLOT_COLUMNS)
     static constexpr int alphas = dlogits + SUM_ROW;  // (2, SEQUENCES, SLOT_COLUMNS), by t % 2
@@ -55,6 +56,9 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
     StepSlots* changes = reinterpret_cast<StepSlots*>(shared_memory() + SharedLayout::changes);
     const SlotFields memory{shared_memory() + SharedLayout::memory};
     const SlotFields gradients{shared_memory() + SharedLayout::gradients};
+    float* barriers = shared_memory() + SharedLayout::barriers;
+    Exchange products = exchange_at(barriers, 0, ROWS * SEQUENCES * UNIT_BYTES);
+    Exchange sums = exchange_at(barriers, 1, UNIT_SUM_BYTES);
 
     if (!queries) queries = projected + (long long)T * B * ROWS * n;
 
@@ -181,6 +185,7 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
     if (GATES == 4 && in_range && steps)
         c_t = activations[(first - unit + (steps - 1) * step_stride) * 5 + 4 * n + unit];
     load_step(cluster_steps - 1);
+    begin_exchanges(products, sums);
     sync_cluster();  // before a block stores into another, that one must have begun
 
     for (int t = cluster_steps - 1; t >= 0; --t) {
@@ -213,7 +218,7 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
             for (int r = 0; r < FIELDS; ++r)
                 if (r != KEY) part[k][0] += g[r] * (memory(r, slot, at.pair) - newest[r]);
         }
-        const float dalpha = sum_over_units(pos, at, part, sum_scratch);
+        const float dalpha = sum_over_units(pos, at, part, sum_scratch, sums);
 
         // Warp q: the softmax's gradient. Then it goes back to the slots of the step before.
         if (pos.warp < SEQUENCES) {
@@ -260,10 +265,10 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
                        (r == KEY ? 0.f : g[r]);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
-            store_row_in_cluster(pos, at, shared_dy + r * SEQUENCES * PADDED_N, total[r]);
+            send_pair(pos, at, total[r], shared_dy + r * SEQUENCES * PADDED_N, products);
         // All of dy is in every block. The barriers of the next step's sum_over_units come before
         // shared_dy is written again.
-        sync_cluster();
+        receive(products);
 
         // The gradient of h_t, and the cell.
         float product = 0.f;

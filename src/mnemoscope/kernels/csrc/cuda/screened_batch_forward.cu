@@ -13,7 +13,8 @@ constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
 constexpr int QUERY = GATES, VALUE = GATES + 1, KEY = GATES + 2, FIELDS = GATES + 3;
 
 struct SharedLayout {  // offsets in floats
-    static constexpr int h = 0;  // (SEQUENCES, PADDED_N)
+    static constexpr int barriers = 0;
+    static constexpr int h = barriers + BARRIER_FLOATS;  // (SEQUENCES, PADDED_N)
     static constexpr int sums = h + SEQUENCES * PADDED_N;
     static constexpr int alphas = sums + UNIT_SUM_FLOATS;  // (SEQUENCES, SLOT_COLUMNS)
     static constexpr int admitted = alphas + SUM_ROW;  // (SEQUENCES, 2) integers
@@ -46,6 +47,9 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
     float* alphas = shared_memory() + SharedLayout::alphas;
     int* admitted = reinterpret_cast<int*>(shared_memory() + SharedLayout::admitted);
     const SlotFields memory{shared_memory() + SharedLayout::memory};
+    float* barriers = shared_memory() + SharedLayout::barriers;
+    Exchange states = exchange_at(barriers, 0, SEQUENCES * UNIT_BYTES);
+    Exchange sums = exchange_at(barriers, 1, UNIT_SUM_BYTES);
 
     // The weights, into registers.
     WeightRows matrix;
@@ -84,6 +88,7 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
         table.relevance = relevance0[first_slot + lane];
     }
     if (BUFFER > 0) table.next_slot = floor_mod(clock, BUFFER > 0 ? BUFFER : 1);
+    begin_exchanges(states, sums);
     sync_cluster();  // before a block stores into another, that one must have begun
 
     // y = [V; W_a; U_a] of the state whose unit is `value`, by the whole cluster.
@@ -97,10 +102,10 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
         }
     };
     const auto project = [&](float value, float* y) {
-        store_row_in_cluster(pos, at, shared_h, value);
-        sync_cluster();
+        send_pair(pos, at, value, shared_h, states);
+        receive(states);
         product(y);
-        sync_cluster();
+        sync_cluster();  // all have read it
     };
 
     // The state at the start, as u = [V; W_a] s_{t-1}.
@@ -160,7 +165,7 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
             }
         }
         sync_warp();
-        store_row_in_cluster(pos, at, shared_h, h_t);
+        send_pair(pos, at, h_t, shared_h, states);
         const float query = prescale(u[QUERY]);
 
         // Load the next step's inputs now.
@@ -176,7 +181,7 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
         if (BUFFER > 0 && promoted >= 0)
             for (int r = at.pair_lane; r < FIELDS; r += LANES_PER_PAIR)
                 memory(r, promoted, at.pair) = memory(r, slot, at.pair);
-        sync_cluster();  // h_t is in every block
+        receive(states);  // h_t is in every block
         // Outputs go to device memory after the barrier, which would otherwise wait for them.
         if (writes) {
             h[offset] = h_t;
@@ -207,7 +212,7 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
             part[k][0] =
                 weight *
                 half_one_minus_tanh(query, memory(KEY, at.pair_lane + LANES_PER_PAIR * k, at.pair));
-        const float logit = -2.f * sum_over_units(pos, at, part, sum_scratch);
+        const float logit = -2.f * sum_over_units(pos, at, part, sum_scratch, sums);
 
         // Warp q: the softmax over the slots of sequence q (lane i has slot i). Relevance grows by
         // the attention received. Then the next step's state gets its slot.

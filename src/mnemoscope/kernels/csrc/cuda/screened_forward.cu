@@ -16,7 +16,8 @@ constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
 constexpr int QUERY = GATES, VALUE = GATES + 1, KEY = GATES + 2, FIELDS = GATES + 3;
 
 struct SharedLayout {  // offsets in floats
-    static constexpr int h = 0;  // (PADDED_N)
+    static constexpr int barriers = 0;
+    static constexpr int h = barriers + BARRIER_FLOATS;  // (PADDED_N)
     static constexpr int sums = h + PADDED_N;
     static constexpr int memory = sums + UNIT_SUM_FLOATS;
     static constexpr int size = memory + FIELDS * FIELD_STRIDE;
@@ -43,6 +44,9 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
     float* shared_h = shared_memory() + SharedLayout::h;
     float* sum_scratch = shared_memory() + SharedLayout::sums;
     const SlotFields memory{shared_memory() + SharedLayout::memory};
+    float* barriers = shared_memory() + SharedLayout::barriers;
+    Exchange states = exchange_at(barriers, 0, UNIT_BYTES);
+    Exchange sums = exchange_at(barriers, 1, UNIT_SUM_BYTES);
 
     // The weights, into registers.
     WeightRows matrix;
@@ -76,14 +80,15 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
         table.relevance = relevance0[first_slot + lane];
     }
     if (BUFFER > 0) table.next_slot = floor_mod(clock, BUFFER > 0 ? BUFFER : 1);
+    begin_exchanges(states, sums);
     sync_cluster();  // before a block stores into another, that one must have begun
 
     // y = [V; W_a; U_a] of the state whose unit is `value`, by the whole cluster.
     const auto project = [&](float value, float* y) {
-        store_in_cluster(pos, shared_h + unit, value);
-        sync_cluster();
+        send_unit(pos, value, shared_h, states);
+        receive(states);
         matrix.times(pos, shared_h, y);
-        sync_cluster();
+        sync_cluster();  // all have read it
     };
 
     // The state at the start, as u = [V; W_a] s_{t-1}.
@@ -129,7 +134,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
             h_t = phi(z[0], bias);
         }
         h_t = in_range ? h_t : 0.f;
-        store_in_cluster(pos, shared_h + unit, h_t);
+        send_unit(pos, h_t, shared_h, states);
         const float query = prescale(u[QUERY]);
 
         // Load the next step's inputs now.
@@ -155,7 +160,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
             const float key = memory(KEY, pos.unit_lane + LANES_PER_UNIT * k, pos.block_unit);
             part[k][0] = weight * half_one_minus_tanh(query, key);
         }
-        sync_cluster();  // h_t is in every block
+        receive(states);  // h_t is in every block
         // Outputs go to device memory after the barrier, which would otherwise wait for them.
         if (writes) {
             h[offset] = h_t;
@@ -183,7 +188,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
 
         // Logits: sums over all units. Its barriers also end every block's reads of shared_h, so
         // that the next step may store into it.
-        const float logit = -2.f * sum_over_units(pos, part, sum_scratch);
+        const float logit = -2.f * sum_over_units(pos, part, sum_scratch, sums);
 
         // Softmax over the slots (lane i has slot i), and the mixtures of V h_i, W_a h_i and h_i.
         // The lanes of a unit share its slots.

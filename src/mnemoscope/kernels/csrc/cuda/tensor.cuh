@@ -20,6 +20,7 @@
 //   THREADS, SHARED_FLOATS  of a block
 #pragma once
 #include "equations.cuh"
+#include "exchange.cuh"
 #include "reduce.cuh"
 #include "screening.cuh"
 
@@ -111,31 +112,6 @@ DEVICE float sum_over_pair_lanes(float x) {
 //   warp of this sequence sends them when it has read the last sums.
 // Every warp sends in every step of the cluster, behind the end of its own sequence, too.
 constexpr int BARRIER_FLOATS = (2 * (1 + SEQUENCES) + 3) / 4 * 4;
-struct Exchange {
-    DataBarrier* barrier;
-    int bytes;  // of a round
-    int odd = 0;  // of the round that comes
-
-    // By one thread, before a barrier of the cluster.
-    DEVICE void init() const {
-        init_barrier(barrier);
-        expect_bytes(barrier, bytes);
-    }
-    // `renews`: true in one thread of those that wait, which prepares the next round.
-    DEVICE void wait(bool renews) {
-        wait_for_bytes(barrier, odd);
-        odd ^= 1;
-        if (renews) expect_bytes(barrier, bytes);
-        sync_warp();
-    }
-    // `count` times 16 bytes, from the warp's own row of shared memory to every block. Each block
-    // begins with itself: not all of them send to the same one at a time.
-    DEVICE void send(const PairPosition& at, const float* row, float* address, int count) const {
-        for (int i = at.lane; i < CLUSTER_BLOCKS * count; i += 32)
-            send_to_block(address + i % count * 4, (at.rank + i / count) % CLUSTER_BLOCKS,
-                          reinterpret_cast<const float4*>(row)[i % count], barrier);
-    }
-};
 
 // Sums over all units, in two halves: (CLUSTER_BLOCKS, SEQUENCES, WARPS_PER_SEQUENCE, SLOT_COLUMNS)
 // in shared memory.
@@ -148,7 +124,7 @@ DEVICE void send_sums(const PairPosition& at, float (&part)[SLOTS_PER_LANE][1], 
     const int which = reduce_scatter<SLOTS_PER_LANE, WARP_UNITS / 2, 1, 1>(part, at.lane);
     if (which < SLOTS_PER_LANE) row[at.pair_lane + LANES_PER_PAIR * which] = part[0][0];
     sync_warp();
-    exchange.send(at, row, sums + (at.rank * PAIR_WARPS + at.warp) * SLOT_COLUMNS,
+    exchange.send(at.rank, at.lane, row, sums + (at.rank * PAIR_WARPS + at.warp) * SLOT_COLUMNS,
                   SLOT_COLUMNS / 4);
 }
 
@@ -275,7 +251,7 @@ struct TensorWeights {
         const int first = at.unit - at.lane % WARP_UNITS;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            exchange.send(at, row + i * FLOATS,
+            exchange.send(at.rank, at.lane, row + i * FLOATS,
                           states + (at.q * STATE_STRIDE + i * PADDED_N + first) / 2, FLOATS / 4);
     }
 };

@@ -13,6 +13,7 @@
 //   ROWS            rows of weights per unit
 //   THREADS, SHARED_FLOATS  of a block
 #pragma once
+#include "exchange.cuh"
 #include "reduce.cuh"
 
 constexpr int LANES_PER_ROW = PADDED_N / 16;
@@ -147,4 +148,86 @@ struct WeightColumns {
 DEVICE void store_in_cluster(const ThreadPosition& pos, float* address, float x) {
     for (int rank = pos.unit_lane; rank < CLUSTER_BLOCKS; rank += LANES_PER_UNIT)
         store_in_block(address, rank, x);
+}
+
+// Numbers of all units, to every block of a cluster, behind a barrier of data (a cluster's barrier
+// would also wait for the step's stores to device memory). A kernel has two exchanges that take
+// turns, and a block sends nothing in one before it has all of the other. Each of its warps sends,
+// or sync_block comes before it sends for them: who has the data of a round knows that every warp
+// has received those of the round before, and read those of the one before that, of the same
+// exchange as this one. Their place may be written, and their barrier be used, again.
+// A single block has neither barriers nor rows to send from: it stores, and waits for its threads.
+constexpr bool IS_CLUSTER = CLUSTER_BLOCKS > 1;
+constexpr int BARRIER_FLOATS = IS_CLUSTER ? 4 : 0;
+constexpr int UNIT_BYTES = 4 * PADDED_N;  // of a round with one number per unit
+constexpr int QUADS = UNITS_PER_WARP / 4;  // 16 bytes are sent at once
+static_assert(4 * QUADS == UNITS_PER_WARP, "four numbers are sent at once");
+static_assert(QUADS * CLUSTER_BLOCKS <= 32, "a warp sends one number per unit at once");
+
+DEVICE Exchange exchange_at(float* barriers, int index, int bytes) {
+    return {reinterpret_cast<DataBarrier*>(barriers) + index, bytes};
+}
+// Before a barrier of the cluster.
+DEVICE void begin_exchanges(const Exchange& one, const Exchange& other) {
+    if (!IS_CLUSTER || threadIdx.x != 0) return;
+    one.init();
+    other.init();
+}
+// For one exchange a step with two buffers, of which each has its barrier.
+DEVICE void take_turns(Exchange& now, Exchange& next) {
+    const Exchange done = now;
+    now = next;
+    next = done;
+}
+// Wait for all that was sent.
+DEVICE void receive(Exchange& exchange) {
+    if constexpr (IS_CLUSTER)
+        exchange.wait(threadIdx.x == 0);
+    else
+        sync_block();
+}
+
+// Send this unit's x to its place in `row` (PADDED_N) of every block.
+DEVICE void send_unit(const ThreadPosition& pos, float x, float* row, const Exchange& exchange) {
+    if constexpr (IS_CLUSTER) {
+        const int first = pos.rank * UNITS_PER_BLOCK + pos.warp * UNITS_PER_WARP;
+        const int quad = pos.lane % QUADS, source = 4 * quad * LANES_PER_UNIT;
+        const float4 four = {shuffle(x, source), shuffle(x, source + LANES_PER_UNIT),
+                             shuffle(x, source + 2 * LANES_PER_UNIT),
+                             shuffle(x, source + 3 * LANES_PER_UNIT)};
+        if (pos.lane < QUADS * CLUSTER_BLOCKS)
+            send_to_block(row + first + 4 * quad, (pos.rank + pos.lane / QUADS) % CLUSTER_BLOCKS,
+                          four, exchange.barrier);
+    } else {
+        store_in_cluster(pos, row + pos.unit, x);
+    }
+}
+
+// Send this unit's ROWS numbers x to their places in `rows` (ROWS, PADDED_N) of every block, from
+// `outbox` in shared memory.
+constexpr int OUTBOX_FLOATS = IS_CLUSTER ? ROWS * UNITS_PER_BLOCK : 0;
+DEVICE void send_unit_rows(const ThreadPosition& pos, const float* x, float* outbox, float* rows,
+                           const Exchange& exchange) {
+    if constexpr (IS_CLUSTER) {
+        const int thread = thread_index(), lane = thread % 32, warp = thread / 32;
+        const int first = pos.rank * UNITS_PER_BLOCK + warp * UNITS_PER_WARP;
+        float* own = outbox + warp * ROWS * UNITS_PER_WARP;
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+            if (lane % LANES_PER_UNIT == 0) own[r * UNITS_PER_WARP + lane / LANES_PER_UNIT] = x[r];
+        sync_warp();
+        constexpr int COUNT = CLUSTER_BLOCKS * ROWS * QUADS;
+#pragma unroll
+        for (int k = 0; k < COUNT; k += 32) {
+            const int i = k + lane, row = i / QUADS % ROWS, quad = i % QUADS;
+            if (i >= COUNT) break;
+            send_to_block(rows + row * PADDED_N + first + 4 * quad,
+                          (pos.rank + i / (ROWS * QUADS)) % CLUSTER_BLOCKS,
+                          reinterpret_cast<const float4*>(own)[i % (ROWS * QUADS)],
+                          exchange.barrier);
+        }
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) store_in_cluster(pos, rows + r * PADDED_N + pos.unit, x[r]);
+    }
 }
