@@ -151,7 +151,23 @@ def row_mask(rows: Any, batch: int) -> Tensor:
         mask[rows] = True
     except IndexError:
         raise MnemoscopeError(f"rows must be indices of a batch of {batch}; got {rows.tolist()}") from None
+    if isinstance(rows, Tensor) and _names_a_row_twice(rows, mask):
+        raise MnemoscopeError(
+            f"rows must be a mask of bool, [{batch}], or different indices of the batch; got {rows.tolist()}: "
+            "if these zeros and ones are a mask, make it one of bool"
+        )
     return mask
+
+
+def _names_a_row_twice(rows: Tensor, mask: Tensor) -> bool:
+    """Return whether indices are not all different: those of a batch of three or more that are a mask of 0 and 1.
+
+    Read as indices they would reset rows 0 and 1, whichever it is that ended. Not looked at on a GPU, which would have
+    to be waited for, nor by a compiler, which has no numbers.
+    """
+    if rows.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return int(mask.sum()) < rows.numel()
 
 
 def describe(state: State) -> str:

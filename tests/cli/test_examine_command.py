@@ -312,6 +312,19 @@ def test_examined_run_has_learning_curve_configuration_and_escaped_name(here, ca
     assert Examination.load("o").about["needs"] == "15"
 
 
+def test_index_skips_damaged_runs(here, capsys):
+    words = "train copy --task.T 3 --model GRU --hidden-size 4 --updates 2 --evaluate-batches 1 --batch-size 2 --quiet"
+    for name in ("sound", "summary.json", "metrics.jsonl", "config.json"):
+        assert main([*words.split(), "--out", f"runs/{name}"]) == 0
+        if name != "sound":
+            Path("runs", name, name).write_text("{\n")
+    capsys.readouterr()
+    assert main(["report", "runs"]) == 0
+    assert "1 run." in Path("runs/index.html").read_text()
+    said = capsys.readouterr().err.splitlines()
+    assert [line.startswith("mnemoscope: skipped: runs/") for line in said] == [True] * 3
+
+
 def test_json_output(here, capsys):
     arguments = ["GRU", "--with", "hidden_size=4", "--scopes", "horizon", "--out", "o", "--steps", "9", "--json"]
     assert main(["examine", *arguments, *PATIENT]) == 0

@@ -239,6 +239,8 @@ def test_a_growing_memory_is_as_long_as_its_longest_episode(row: Row, how: str) 
     [
         ([0, 3], r"indices of a batch of 3; got \[0, 3\]"),
         ([True, False], r"mask of bool, \[3\], or indices.*got \[2\] of bool"),
+        ([1, 0, 1], r"different indices of the batch; got \[1, 0, 1\]: .* make it one of bool"),  # not rows 0 and 1
+        (torch.tensor([0, 0, 1]), r"got \[0, 0, 1\]: .* make it one of bool"),
         (torch.zeros(3), r"got \[3\] of float32"),
         (torch.zeros(3, 1, dtype=torch.bool), r"got \[3, 1\] of bool"),
     ],

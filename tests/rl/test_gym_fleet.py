@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -131,8 +132,26 @@ def test_what_cannot_be_used_is_one_line(name: str, said: str) -> None:
 
 
 def test_success_is_the_threshold_that_gymnasium_knows() -> None:
-    assert Gym("CartPole-v1").fleet(1).spec.success == 475
+    success = Gym("CartPole-v1").fleet(1).spec.success
+    assert success is not None
+    assert success < 475 == pytest.approx(success)  # a return of 475 is above it: gymnasium calls that solved
     assert Gym("Blackjack-v1").fleet(1).spec.success is None
+
+
+@pytest.mark.parametrize(("shown", "reward"), [(math.nan, 0.0), (math.inf, 0.0), (0.0, math.nan)])
+def test_numbers_that_are_not_finite_are_the_environments_fault(
+    monkeypatch: pytest.MonkeyPatch, shown: float, reward: float
+) -> None:
+    """Else the loss is NaN, and the advice would be a lower rate."""
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    def step(self: CartPoleEnv, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
+        return np.full(4, shown, np.float32), reward, False, False, {}
+
+    monkeypatch.setattr(CartPoleEnv, "step", step)
+    task = Gym("CartPole-v1")
+    with pytest.raises(MnemoscopeError, match=r"environment 0 .* a number that is not finite: (nan|inf)"):
+        play_episodes(Policy(task.spec, NetworkConfig("GRU", 4)), task, 2)
 
 
 def test_an_evaluation_closes_its_environments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,9 @@ def test_commands(tmp_path, capsys):
 
     assert main(["resume", run, "--quiet"]) == 0
     assert main(["compare", run, run, "--figure", str(tmp_path / "curves.png")]) == 0
-    assert "success" in capsys.readouterr().out
+    table = capsys.readouterr().out
+    assert "success" in table
+    assert "tmaze, L = 8" in table  # mazes of different lengths are different problems
     assert main(["train", "tmaze", "--task.L", "0"]) == 2
     assert main(["train", "tmaze", "--minibatches", "3"]) == 2
     assert "divisor of envs" in capsys.readouterr().err

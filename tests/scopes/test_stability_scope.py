@@ -195,6 +195,17 @@ def test_spectral_norms_by_iteration_are_close_to_svd():
     torch.testing.assert_close(found, exact, rtol=1e-3, atol=0)
 
 
+def test_numbers_that_no_step_reads_belong_to_the_distance_of_states():
+    """h = (x_1 + h_2, x_2): no step reads h_1, but a difference in h_2 is there again in h_1, as large as it was."""
+    layer = RNN(2, 2, nonlinearity="relu", bias=False)
+    with torch.no_grad():
+        layer.weight_ih_l0.copy_(torch.eye(2))
+        layer.weight_hh_l0.copy_(torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
+    found = stability(layer, torch.rand(20, 3, 2))
+    assert found.figures["largest_jacobian"] == found.figures["typical_jacobian"] == 1
+    assert found.labels["regime"] == "non-expansive on these sequences"
+
+
 def test_a_shift_register_is_not_isometric():
     """It forgets its oldest number: one singular value of the Jacobian is 0, the others are 1."""
     found = stability(DelayLine(5), torch.randn(20, 3, 1, dtype=torch.float64))

@@ -165,7 +165,9 @@ def test_no_window_for_a_sum():
     assert not found.warnings
 
 
-def test_layer_that_runs_over_the_batch_has_no_gradient_window():
+def test_layer_that_runs_over_the_batch_has_no_window():
+    """Its output depends on the other sequences: no network over its own last inputs could replace it."""
+
     class Forgotten(nn.Module):
         def __init__(self):
             super().__init__()
@@ -175,8 +177,9 @@ def test_layer_that_runs_over_the_batch_has_no_gradient_window():
             return self.layer(x)[0][:, -1]
 
     found = truncation(Forgotten(), torch.randn(4, 20, 3), batch_first=True)
-    assert found.figures["window"] == 1
-    assert "bptt_window" not in found.figures
+    assert found.status == "not applicable"
+    assert "runs over the batch" in found.why
+    assert not found.figures
 
 
 def test_warning_if_the_window_is_below_the_need():

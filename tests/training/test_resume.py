@@ -243,7 +243,7 @@ def test_a_run_that_was_killed_as_it_was_given_more_updates_goes_on(tmp_path: Pa
 
 def test_more_updates_are_refused_where_the_run_would_not_be_a_longer_one(tmp_path: Path, text: Path) -> None:
     runs = {
-        "shorter": (Copy(T=3), LONG, "has 10 updates already; --updates 9 must not be less"),
+        "shorter": (Copy(T=3), LONG, "has a budget of 10 updates; --updates 9 must not be less"),
         "epochs": (Characters(data=str(text), bptt=20), replace(LONG, epochs=1), "is in epochs, not in updates"),
         "plateau": (Copy(T=3), replace(LONG, schedule="plateau", updates=3), "its plateau schedule counted"),
     }

@@ -45,11 +45,13 @@ class RunRow:
     updates_per_second: float | None = None
     curve: list[dict[str, Any]] = field(default_factory=list)  # an update and its held-out metrics each
     T: int | None = None  # the task's own, if it has one
+    setting: str | None = None  # what makes an agent's task another problem: its world, or the length of its maze
 
     @property
     def task_and_length(self) -> str:
-        """The task, with its T: runs of another T are another problem, with another loss without memory."""
-        return self.task if self.T is None else f"{self.task}, T = {self.T}"
+        """The task, with its T or world: runs of another one are another problem, with another loss without memory."""
+        setting = self.setting if self.T is None else f"T = {self.T}"
+        return self.task if setting is None else f"{self.task}, {setting}"
 
 
 def learning_finding(row: RunRow) -> Finding | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import difflib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -188,7 +189,9 @@ def _spec(kind: str, observations: Any, actions: Any, threshold: float | None) -
         size = spaces.flatdim(observations)
     except (NotImplementedError, ValueError) as error:
         raise MnemoscopeError(f"{kind} shows {observations}, which cannot be made a vector of fixed size") from error
-    return Spec(actions=int(actions.n), vector=size, success=threshold)
+    # To gymnasium a return at the threshold is enough, as 1 is where 1 is the most there is; `Spec` asks for more.
+    success = None if threshold is None else math.nextafter(threshold, -math.inf)
+    return Spec(actions=int(actions.n), vector=size, success=success)
 
 
 def _make(name: str) -> gymnasium.Env:

@@ -46,7 +46,9 @@ class Player:
         self.state: State = self.policy.initial_state(self.fleet.num_envs)
 
     def _see(self, observation: Observation, starts: np.ndarray) -> None:
-        self.observation = self._on_device(to_tensor(observation))
+        seen = to_tensor(observation)
+        _check_finite("shows", seen.numpy())
+        self.observation = self._on_device(seen)
         self.starts = torch.from_numpy(starts)
 
     def _on_device(self, x: Tensor) -> Tensor:
@@ -62,6 +64,7 @@ class Player:
         log_probabilities, value = split_outputs(outputs)
         action = self._sample(log_probabilities)
         transition = self.fleet.step(action.cpu().numpy())
+        _check_finite("gives as a reward", transition.reward)
         final_value = self._final_value(transition) if bootstrap and transition.final is not None else None
         self._see(transition.observation, transition.done)
         log_probability = log_probabilities.gather(-1, action[:, None]).squeeze(-1)
@@ -108,6 +111,13 @@ class Player:
         device = self.policy.readout.weight.device
         self._see(observation, starts.numpy())
         self.state = rebuild(template, [tensor.to(device) for tensor in memory])
+
+
+def _check_finite(does: str, numbers: np.ndarray) -> None:
+    """Refuse what would make every weight NaN, and look like a training that diverged."""
+    bad = np.argwhere(~np.isfinite(numbers))
+    if len(bad):
+        raise MnemoscopeError(f"environment {bad[0][0]} {does} a number that is not finite: {numbers[tuple(bad[0])]}")
 
 
 def _in_hexadecimal(value: Any) -> Any:

@@ -23,7 +23,14 @@ from mnemoscope.scopes._measures.certificates import (
     rounding,
 )
 from mnemoscope.scopes._measures.state_samples import StateSample, sample_states, stack_samples
-from mnemoscope.scopes._measures.state_vectors import advance, carries_memory, flatten, jacobians, spectral_norms
+from mnemoscope.scopes._measures.state_vectors import (
+    advance,
+    carries_memory,
+    flatten,
+    jacobians,
+    part_sizes,
+    spectral_norms,
+)
 
 JACOBIAN_NUMBERS = 2**24  # in all Jacobians together
 LAYER = "Its recurrent layer"  # which may forget inside a model that does not
@@ -78,7 +85,7 @@ def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Findi
     certificate = certify(subject.layer, subject.recurrence_inputs, subject.adapted.starts_itself)
     samples = list(sample_states(subject, min(points, _affordable_points(subject))))
     matrices = _jacobians(subject, samples)
-    read = _of_read_numbers(matrices)
+    read = _of_read_parts(matrices, part_sizes(samples[0].state))
     norms = spectral_norms(read)
     pairs = _pairs(subject.recurrence, samples)
     if certificate is not None:
@@ -124,9 +131,14 @@ def _jacobians(subject: Subject, samples: list[StateSample]) -> Tensor:
     return torch.cat(parts)
 
 
-def _of_read_numbers(matrices: Tensor) -> Tensor:
-    """Return the Jacobians of those numbers of the state that the next step reads."""
-    is_read = matrices.abs().sum((0, 1)) > 0  # an attentive layer carries h along, but reads s
+def _of_read_parts(matrices: Tensor, sizes: list[int]) -> Tensor:
+    """Return the Jacobians of those parts of the state, of these sizes, that the next step reads.
+
+    An attentive layer carries h along, but reads s. A part of which a step reads some numbers only, as one with units
+    that feed no other, stays whole: its other numbers belong to the distance of two states.
+    """
+    parts = (matrices.abs().sum((0, 1)) > 0).split(sizes)
+    is_read = torch.cat([part.any().expand(len(part)) for part in parts])
     return matrices[:, is_read][:, :, is_read] if bool(is_read.any()) else matrices
 
 

@@ -50,7 +50,7 @@ WITHOUT_GRADIENT = {
     "How short may a window be, for predictions and for training?",
     title="Safe window",
     help=HELP,
-    needs=("outputs", "deterministic"),
+    needs=("outputs", "deterministic", "apart"),
     cost=30,
 )
 def truncation(
@@ -116,7 +116,7 @@ def truncation(
     labels: dict[str, str | list[str]] = {"ends": "first and last" if outputs.both_ends else "last"}
     subject.report(0.4)
 
-    # Gradients by the weights, if there are any; not if the layer runs over the batch: its inputs have other lengths.
+    # Gradients by the weights, if there are any; not if the layer reads sequences of another length than the model.
     gradients = _Gradients()
     weights = [] if subject.missing("step") else _weights(subject)
     if weights and len(subject.recurrence_inputs) == subject.steps:

@@ -73,7 +73,7 @@ def _with_updates(run: Run, fit: LoopConfig, updates: int) -> LoopConfig:
         raise MnemoscopeError(f"the budget of {run.path} is in {unit}, not in updates; {anew} --{unit} N")
     if updates < fit.updates:
         raise MnemoscopeError(
-            f"{run.path} has {counted(fit.updates, 'update')} already; --updates {updates} must not be less"
+            f"{run.path} has a budget of {counted(fit.updates, 'update')}; --updates {updates} must not be less"
         )
     summary = run.summary()
     if updates > fit.updates and summary is not None and summary.outcome == "solved" and fit.stop_when_solved:

@@ -16,7 +16,7 @@ from mnemoscope.cli._run_row import run_row
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import LOCK_SECONDS, locked, make_folder
 from mnemoscope.finding import Examination
-from mnemoscope.report import write_index
+from mnemoscope.report import RunRow, write_index
 from mnemoscope.studies import is_studies, write_pages
 from mnemoscope.training import Run
 
@@ -50,9 +50,9 @@ def main(arguments: list[str]) -> int:
             examinations[unused_name(name, examinations)] = examination
 
     first = options.folders[0]
-    runs = _runs(first)
-    if len(options.folders) == 1 and runs:
-        page = _write_index(first, runs, options.out)
+    rows = _rows(first) if len(options.folders) == 1 else {}
+    if rows:
+        page = _write_index(first, rows, options.out)
     elif examinations:
         out = options.out or _examination_folder(first)
         with locked(out, wait=LOCK_SECONDS):
@@ -76,24 +76,23 @@ def _examination_folder(folder: Path) -> Path:
     return in_run if in_run.is_dir() else folder
 
 
-def _runs(folder: Path) -> list[Run]:
-    """The runs in a folder; damaged ones are reported and skipped."""
-    runs = []
+def _rows(folder: Path) -> dict[Path, RunRow]:
+    """How the runs in a folder went, by their folders; damaged ones are reported and skipped."""
+    rows = {}
     for path in sorted(folder.glob("*/config.json")):
         try:
-            runs.append(Run(path.parent))
+            rows[path.parent] = replace(run_row(Run(path.parent)), run=path.parent.name)
         except MnemoscopeError as error:
             terminal().print(f"mnemoscope: skipped: {error}", highlight=False, soft_wrap=True)
-    return runs
+    return rows
 
 
-def _write_index(folder: Path, runs: list[Run], out: Path | None) -> Path:
+def _write_index(folder: Path, rows: dict[Path, RunRow], out: Path | None) -> Path:
     target = make_folder(out or folder, follow=True)
-    rows = [replace(run_row(run), run=run.path.name) for run in runs]
     links = {}
-    for run in runs:
-        page = run.path / IN_RUN / PAGE
+    for path in rows:
+        page = path / IN_RUN / PAGE
         if page.is_file():
-            links[run.path.name] = quote(os.fsencode(Path(os.path.relpath(page, target)).as_posix()))
+            links[path.name] = quote(os.fsencode(Path(os.path.relpath(page, target)).as_posix()))
     with locked(target, wait=LOCK_SECONDS):
-        return write_index(rows, target / INDEX, f"Runs in {folder.resolve().name}", links)
+        return write_index(list(rows.values()), target / INDEX, f"Runs in {folder.resolve().name}", links)

@@ -33,6 +33,12 @@ def unflatten(vector: Tensor, like: State) -> State:
     return rebuild(like, tensors)
 
 
+def part_sizes(state: State) -> list[int]:
+    """Return how many numbers of a row of `flatten` each tensor of the present state has, in their order."""
+    tensors = leaves(state)
+    return [tensors[i].numel() // tensors[i].shape[1] for i in _present(state)]
+
+
 def carries_memory(state: State) -> bool:
     """Return True if a state holds past states beside the present one; its Jacobian takes them as constant."""
     return isinstance(state, AttentiveState | CarryingTensor)
