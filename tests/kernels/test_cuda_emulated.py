@@ -199,6 +199,26 @@ def test_screening_step_by_step_of_padded_rows(emulated, no_clusters, layer):
     assert set(emulated) == {"screened_step_forward", "screened_step_backward"}
 
 
+def total_gradient(layer, x):
+    """The gradient of every state, by whatever reads it."""
+    with kernels.recording() as runs:
+        output, _ = layer(x)
+    (run,) = runs
+    found = torch.autograd.grad(output.square().sum(), run.inputs, allow_unused=True, materialize_grads=True)
+    return run.total_gradient(*found)
+
+
+@pytest.mark.parametrize("name", ["RelRNN", "RelLSTM"])
+def test_total_gradients_of_states_step_by_step(emulated, monkeypatch, name):
+    """A second backward pass, with another cell, reads what the first one's cell saved."""
+    layer, x = LAYERS[name](3, 20, buffer=2, relevant=2), torch.randn(7, 2, 3)
+    by_clusters = total_gradient(layer, x)
+    monkeypatch.setattr(screened, "supports", lambda *_: False)
+    emulated.clear()
+    torch.testing.assert_close(total_gradient(layer, x), by_clusters)
+    assert "screened_step_backward" in emulated
+
+
 @pytest.mark.parametrize("layer", [ms.RelRNN, ms.RelLSTM])
 def test_screening_step_by_step_over_a_cluster(emulated, no_clusters, monkeypatch, layer):
     monkeypatch.setattr(screened_steps, "_LEAST_UNITS", 8)

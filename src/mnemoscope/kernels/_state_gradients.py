@@ -143,6 +143,9 @@ def through_attention(
     ds. Queries, keys and attention weights are as they were: their gradients pass as in the first.
     """
     saved = op.AttentiveSaved(*[getattr(run, name) for name in op.AttentiveSaved._fields])
+    without_V = op.saved_without_V.get(run.h.device.type)
+    if without_V is not None:
+        saved = saved._replace(activations=without_V(saved.activations, run.h, options))
     identity_cell = options._replace(cell="rnn", phi="identity")
     without_cell = weights._replace(V=torch.zeros_like(weights.W_a), b=None)
     slots_T = None if options.buffer < 0 else run.slots_T

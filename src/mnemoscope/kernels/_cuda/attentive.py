@@ -135,6 +135,18 @@ def _kernel_width(
 op.kernel_widths["cuda"] = _kernel_width
 
 
+def _saved_without_V(activations: Tensor, h: Tensor, options: op.AttentionOptions) -> Tensor:
+    T, B, n = h.shape
+    width = _kernel_width((T, B, n), options, h.device, h.dtype)
+    if not width:
+        return activations
+    without = activations[..., width - 3 * n : width]  # W_a h, U_a h and W_a s, behind V h
+    return torch.cat([torch.zeros_like(h), without], -1)
+
+
+op.saved_without_V["cuda"] = _saved_without_V
+
+
 @op.attentive_backward.implement("cuda")
 def attentive_backward(
     grads: op.AttentiveOutputGradients,

@@ -38,6 +38,7 @@ from mnemoscope.kernels._operators.attention import (
     kernel_widths,
     portable_backward,
     portable_forward,
+    saved_without_V,
 )
 from mnemoscope.kernels._operators.backtracking import (
     SabGradients,
@@ -115,4 +116,5 @@ __all__ = [
     "rnn_forward",
     "sab_backward",
     "sab_forward",
+    "saved_without_V",
 ]

@@ -160,6 +160,9 @@ class AttentiveInputGradients(NamedTuple):
 kernel_widths: dict[str, Callable[[tuple[int, int, int], AttentionOptions, torch.device, torch.dtype], int]] = {
     "cpu": lambda shape, options, device, dtype: 2 * shape[2]
 }
+# By the type of a device whose kernels save products with V: from the activations of a run, its states and its options
+# to the activations of the same states with V = 0, for another cell without gates (`_state_gradients.py`).
+saved_without_V: dict[str, Callable[[Tensor, Tensor, AttentionOptions], Tensor]] = {}
 
 
 def allocate_run(
