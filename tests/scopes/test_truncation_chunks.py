@@ -7,6 +7,9 @@ from torch import nn
 
 from mnemoscope import LSTM, RNN, LinearSystem
 from mnemoscope.scopes import truncation
+from mnemoscope.scopes._frame.subject import subject_of
+from mnemoscope.scopes._measures.chunks import Chunks
+from mnemoscope.scopes._truncation import _weights
 
 
 def scalar(a):
@@ -147,10 +150,14 @@ def test_sequences_that_are_mixed_have_no_groups():
             return super().cell(w, u, state.mean(0, keepdim=True).expand_as(state))
 
     torch.manual_seed(0)
-    found = truncation(Mixing(2, 2).double(), torch.randn(40, 3, 2, dtype=torch.float64), error=0.1)
-    assert found.figures["bptt_window"] < 40
-    assert "bptt_window" not in found.spread
-    assert "over" not in found.labels
+    layer, x = Mixing(2, 2).double(), torch.randn(40, 3, 2, dtype=torch.float64)
+    found = truncation(layer, x, error=0.1)
+    assert found.status == "not applicable"
+    assert "mixes sequences" in found.why
+    subject = subject_of(layer, x)
+    chunks = Chunks(subject, _weights(subject))
+    assert chunks.error(5) > 0
+    assert len(chunks.windows_of_groups(5, np.arange(1, 41), 0.1)) == 0
 
 
 def test_a_need_above_the_chunks_has_no_spread_of_its_own():

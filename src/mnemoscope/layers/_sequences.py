@@ -47,7 +47,7 @@ def _run_time_first(layer: Layer, x: Tensor, state: State | None, starts: Tensor
     if starts is not None:
         return _run_pieces(layer, x, state, starts, None)
     output, final = layer.run_sequence(x, state, None)
-    if x.shape[0] == 1 and not torch.jit.is_tracing():  # after one step, the state is the output (`last_valid_state`)
+    if not torch.jit.is_tracing() and x.shape[0] == 1:  # after one step, the state is the output (`last_valid_state`)
         output = output.clone()
     return output, final
 
