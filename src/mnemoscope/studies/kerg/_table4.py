@@ -109,7 +109,7 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
         title = (
             f"Return in the environments {'trained in' if key == 'trained' else 'that are larger'}, with 95 % intervals"
         )
-        if complete:
+        if set(complete) - {"random"}:  # an agent's bar is added to those that are recorded
             y = Axis("interquartile mean", share=True)
             drawn.append(Chart(f"iqm-{key}", title, Axis("agent"), y, (iqm_bars(complete, values),)))
     return drawn
