@@ -1,4 +1,4 @@
-"""The tables of docs/reinforcement.md, written from the studies' records: python benchmarks/agent_tables.py.
+"""The tables of docs/agents.md, written from the studies' records: python benchmarks/agent_tables.py.
 
 Each stands between the lines `<!-- STUDY -->` and `<!-- end -->`; the records are cells.csv and study.json
 of studies/STUDY.
@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reinforcement.md"
+PAGE = ROOT / "docs" / "agents.md"
 AGENTS = ("random", "memoryless", "LSTM", "GRU", "MemLSTM", "RelLSTM")
 SEEDS = 5
 MORE = {"reproduced": "more", "contradicted": "less", "open": "–"}  # what a claim about memory says

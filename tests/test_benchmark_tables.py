@@ -1,4 +1,4 @@
-"""The tables in benchmarks/RESULTS.md and docs/reinforcement.md are those that were measured."""
+"""The tables in benchmarks/RESULTS.md and docs/agents.md are those that were measured."""
 
 from __future__ import annotations
 

@@ -49,6 +49,7 @@ CIRCUIT = "tests/theory/test_levine_circuit.py"
 RANK = "tests/theory/test_levine_rank.py"
 NETWORK = "tests/theory/test_levine_network.py"
 PPO = "tests/rl/test_ppo.py"
+REWARDS = "tests/rl/test_reward_scale.py"
 VERDICTS = "tests/studies/test_verdicts.py"
 FAILURES = "tests/studies/test_failures.py"
 REPRODUCE = "tests/studies/test_reproduce.py"
@@ -219,6 +220,11 @@ SYSTEM_MUTANTS = [
 ]
 
 AGENT_MUTANTS = [
+    Mutant("rl-reward-unit", "rl/_reward_scale.py", "np.sqrt(self._squares / self._count)", "np.sqrt(self._squares) / self._count", REWARDS),
+    Mutant("rl-reward-sums-end", "rl/_reward_scale.py", "            self._sums[end] = 0.0\n", "", REWARDS),
+    Mutant("rl-reward-discount", "rl/_reward_scale.py", "reward + self.gamma * self._sums", "reward + self._sums", REWARDS),
+    Mutant("rl-reward-scale-lost", "rl/_ppo.py", 'self.reward_scale.restore(play["rewards"])', "pass", "tests/rl/test_tmaze_runs.py::test_resumed_runs_write_the_same_bytes"),
+    Mutant("rl-rewards-not-scaled", "rl/_ppo.py", "rewards = rewards / self.reward_scale.update(paid, ends)", "self.reward_scale.update(paid, ends)", REWARDS),
     Mutant("rl-advantages-lambda", "rl/_ppo.py", "gamma * lam * goes_on[t] * following", "gamma * goes_on[t] * following", f"{PPO}::test_advantages_are_the_sums_that_define_them"),
     Mutant("rl-advantages-end", "rl/_ppo.py", "goes_on = (~ends).to(rewards)", "goes_on = torch.ones_like(rewards)", f"{PPO}::test_advantages_are_the_sums_that_define_them"),
     Mutant("rl-advantages-value", "rl/_ppo.py", "gamma * goes_on[t] * last - values[t]", "goes_on[t] * last - values[t]", f"{PPO}::test_advantages_are_the_sums_that_define_them"),

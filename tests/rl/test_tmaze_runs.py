@@ -53,8 +53,17 @@ def stop_at(update):
 
 @pytest.mark.parametrize("task", [TMaze(6), Walks(cells=True)], ids=["tmaze", "walks"])
 def test_resumed_runs_write_the_same_bytes(tmp_path, task):
-    """Stopped amid episodes: environments, memory, random states and the episodes under way are restored."""
-    config = PPOConfig(updates=9, envs=6, minibatches=2, rollout=10, evaluate_every=4, checkpoint_every=2, threads=1)
+    """Stopped amid episodes: environments, memory, random states, episodes and rewards under way are restored."""
+    config = PPOConfig(
+        updates=9,
+        envs=6,
+        minibatches=2,
+        rollout=10,
+        evaluate_every=4,
+        checkpoint_every=2,
+        threads=1,
+        scale_rewards=True,
+    )
     network = NetworkConfig("MemLSTM", 8)
 
     def run(folder, callback=None, resume=False):

@@ -7,12 +7,13 @@ import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.rl._environment import Fleet, Observation, Spec, Transition
+from mnemoscope.rl._ppo import PPOConfig
 from mnemoscope.rl._replay import Episode, fleet_state, restored, seeds
 from mnemoscope.rl._task import Environment
 
@@ -25,6 +26,7 @@ class Gym(Environment):
     """An environment that gymnasium knows by its id; what it shows is flattened into one vector."""
 
     name = "gym"
+    ppo: ClassVar[PPOConfig] = PPOConfig(scale_rewards=True)  # of any size
 
     env: str = "CartPole-v1"
     """Which: any id with discrete actions. An id of your own is `module:Id-v0`; the module registers it."""

@@ -26,6 +26,7 @@ from mnemoscope.rl._evaluation import Episodes, play_episodes
 from mnemoscope.rl._pieces import cut, first_states
 from mnemoscope.rl._play import Frame, Player
 from mnemoscope.rl._policy import Policy, split_outputs
+from mnemoscope.rl._reward_scale import RewardScale
 from mnemoscope.schema import added_later
 from mnemoscope.training import Learner, LoopConfig, require, select_device
 
@@ -67,6 +68,9 @@ class PPOConfig(LoopConfig):
     normalize_advantages: bool = added_later(True)
     """Whether advantages are shifted and scaled to mean 0 and variance 1 in each minibatch. Where rewards are rare
     most minibatches have none, and their noise is scaled up."""
+    scale_rewards: bool = added_later(False)
+    """Whether rewards are divided by the root mean square of their discounted sums so far. Where returns are in the
+    hundreds the loss of the values leaves no room for that of the policy."""
     memoryless: bool = False
     """Whether the memory is reset at every step: the same network without memory, to compare with."""
     evaluate_episodes: int = 200
@@ -150,6 +154,7 @@ class PPOLearner(Learner):
         self.player = Player(model, task.training_fleet(config.envs))
         self.player.begin(task.fleet_seed("train", config.seed))
         self.episodes = Episodes(config.envs, task.spec.success)
+        self.reward_scale = RewardScale(config.envs, config.gamma) if config.scale_rewards else None
         self.recent: deque[list[float]] = deque(maxlen=WINDOW)
         self._last: dict[str, float] = {}
 
@@ -184,22 +189,21 @@ class PPOLearner(Learner):
         """Play `steps` steps in every environment."""
         state = self.player.state
         frames: list[Frame] = []
-        rewards = []
         for _ in range(self.steps):
             frame = self.player.step(bootstrap=self.config.bootstrap_truncated)
-            transition = frame.transition
-            self.recent.extend(self.episodes.add(transition).values())
-            reward = torch.tensor(transition.reward).to(frame.value)
-            if frame.final_value is not None:
-                rows = torch.from_numpy(transition.truncated.nonzero()[0])
-                reward[rows] += self.config.gamma * frame.final_value
+            self.recent.extend(self.episodes.add(frame.transition).values())
             frames.append(frame)
-            rewards.append(reward)
 
         values = torch.stack([frame.value for frame in frames])
-        ends = torch.from_numpy(np.stack([frame.transition.done for frame in frames])).to(values.device)
+        ends = np.stack([frame.transition.done for frame in frames])
+        rewards = self._rewards(frames, ends)
         found = advantages(
-            torch.stack(rewards), values, ends, self.player.value(), self.config.gamma, self.config.gae_lambda
+            rewards,
+            values,
+            torch.from_numpy(ends).to(values.device),
+            self.player.value(),
+            self.config.gamma,
+            self.config.gae_lambda,
         )
         return Rollout(
             state,
@@ -211,6 +215,18 @@ class PPOLearner(Learner):
             advantages=found,
             returns=found + values,
         )
+
+    def _rewards(self, frames: list[Frame], ends: np.ndarray) -> Tensor:
+        """The rewards (time, environments) to learn from, with the values of what a limit of time cut off."""
+        paid = np.stack([frame.transition.reward for frame in frames])
+        rewards = torch.from_numpy(paid).to(frames[0].value)
+        if self.reward_scale is not None:
+            rewards = rewards / self.reward_scale.update(paid, ends)
+        for reward, frame in zip(rewards, frames, strict=True):
+            if frame.final_value is not None:
+                rows = torch.from_numpy(frame.transition.truncated.nonzero()[0])
+                reward[rows] += self.config.gamma * frame.final_value
+        return rewards
 
     def loss(self, rollout: Rollout, rows: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of some environments' part of a rollout, and statistics by name."""
@@ -270,6 +286,8 @@ class PPOLearner(Learner):
 
     def numbers(self) -> dict[str, Any]:
         play = {"fleet": self.player.fleet_state(), "episodes": self.episodes.state(), "recent": list(self.recent)}
+        if self.reward_scale is not None:
+            play["rewards"] = self.reward_scale.state()
         return {**super().numbers(), "play": play}
 
     def restore_carried(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -279,3 +297,5 @@ class PPOLearner(Learner):
         if any(len(episode) != len(self.episodes.NAMES) for episode in play["recent"]):
             raise MnemoscopeError("its recent episodes are not those of this version")
         self.recent = deque(play["recent"], maxlen=WINDOW)
+        if self.reward_scale is not None:
+            self.reward_scale.restore(play["rewards"])
