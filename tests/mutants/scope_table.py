@@ -65,6 +65,7 @@ SCOPE_MUTANTS = [
 # Of scopes that change most; they come last.
 CHANGING_SCOPE_MUTANTS = [
     Mutant("lyapunov-standard-error", "scopes/_measures/growth.py", "error = (variance.mean(0) / effective).sqrt()", "error = variance.mean(0) / effective", LYAPUNOV),
+    Mutant("lyapunov-drift", "scopes/_measures/growth.py", "return torch.maximum(error, 1.1 * drift)", "return error", f"{LYAPUNOV}::test_the_error_covers_a_mean_that_has_not_settled"),
     Mutant("kaplan-yorke", "scopes/_lyapunov.py", "return j + before / abs(exponents[j])", "return j + before / abs(exponents[j - 1])", f"{LYAPUNOV}::test_kaplan_yorke {BOUNDARIES}::test_kaplan_yorke_where_a_sum_is_zero"),
     Mutant("lyapunov-digits", "scopes/_lyapunov.py", "-math.log(torch.finfo(subject.dtype).eps) / largest", "-math.log10(torch.finfo(subject.dtype).eps) / largest", LYAPUNOV),
     Mutant("entropy-per-number", "scopes/_entropy.py", "mean / size", "mean", f"{CLOSED_FORM}::test_entropy_per_number_and_its_bound_by_the_norm"),

@@ -99,6 +99,19 @@ def test_slow_contraction_is_not_the_edge() -> None:
     assert found.labels["regime"] == "contractive"
 
 
+@pytest.mark.parametrize("steps", [50, 200, 1000])
+@pytest.mark.parametrize("units", [2, 3, 5])
+def test_the_error_covers_a_mean_that_has_not_settled(units: int, steps: int) -> None:
+    """A Jordan block: its powers grow like t^(units - 1) beside 0.9^t, so the mean is too large for long."""
+    layer = mnemoscope.LinearSystem(1, units, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(0.9 * torch.eye(units) + torch.diag(torch.ones(units - 1), 1))
+    found = lyapunov(layer, torch.randn(steps, 4, 1, dtype=torch.float64), exponents=1)
+    largest, error = found.figures["largest"], found.figures["standard_error"]
+    assert largest - 2 * error < math.log(0.9) < largest
+    assert found.labels["regime"] in ("contractive", "unclear")
+
+
 def test_identical_sequences_count_once_in_the_standard_error() -> None:
     torch.manual_seed(0)
     layer, x = mnemoscope.RNN(2, 6, dtype=torch.float64), torch.randn(200, 1, 2, dtype=torch.float64)

@@ -51,7 +51,8 @@ def lyapunov(
     Jacobian itself, and orthonormalized again. The mean logarithms of the diagonal of R are the exponents.
 
     Series: `exponents` (k,), largest first (spread: their standard error over blocks and sequences; identical
-    sequences count once, and blocks that resemble the one before count for less);
+    sequences count once, blocks that resemble the one before count for less, and a mean that has not settled has the
+    error of its drift);
     `running` (blocks, k), the estimates as the run went on, after `running_steps` steps.
     Figures: `largest`, its `standard_error`, `kaplan_yorke`, the attractor's dimension (NaN if too few exponents were
     asked for), `horizon_of_prediction`, steps after which the digits of the dtype are used up, and `steps`.

@@ -141,7 +141,9 @@ def standard_error(means: Tensor) -> Tensor:
     """Return the standard error (k,) of the mean of (blocks, B, k) over blocks and sequences; NaN from a single block.
 
     Blocks that are correlated with the one before by rho count for (1 - rho) / (1 + rho) of a block each. If three or
-    more sequences differ by more than twice what their blocks explain, their own spread is taken.
+    more sequences differ by more than twice what their blocks explain, their own spread is taken. If the later half of
+    the run lies further from the mean than that, the mean has not settled, and the distance is taken: where the rate
+    settles like 1 / t, as that of a Jordan block, the mean is 2.1 distances away from its limit.
     """
     blocks, sequences = means.shape[:2]
     if blocks < 2:
@@ -152,7 +154,8 @@ def standard_error(means: Tensor) -> Tensor:
     rho = (covariance.mean(0) / variance.mean(0).clamp(min=1e-300)).clamp(0.0, 0.95)
     effective = blocks * sequences * (1 - rho) / (1 + rho)
     error = (variance.mean(0) / effective).sqrt()
-    if sequences < 3:
-        return error
-    of_sequences = means.mean(0).std(0) / math.sqrt(sequences)
-    return torch.where(of_sequences > 2 * error, of_sequences, error)
+    if sequences >= 3:
+        of_sequences = means.mean(0).std(0) / math.sqrt(sequences)
+        error = torch.where(of_sequences > 2 * error, of_sequences, error)
+    drift = (means[-(blocks // 2) :].mean((0, 1)) - means.mean((0, 1))).abs()
+    return torch.maximum(error, 1.1 * drift)  # so that two errors cover 2.1 distances
