@@ -111,12 +111,12 @@ def tutorial() -> Iterator[tuple[str, str]]:
             yield code, text if after == "text" else ""
 
 
-def assert_alike(printed: str, shown: str) -> None:
+def assert_alike(printed: str, shown: str, rel: float) -> None:
     """The same words; numbers may differ as much as another machine's rounding makes them."""
     number = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
     assert number.sub("#", " ".join(printed.split())) == number.sub("#", " ".join(shown.split()))
     for ours, theirs in zip(number.findall(printed), number.findall(shown), strict=True):
-        assert float(ours) == pytest.approx(float(theirs), rel=0.25, abs=4)
+        assert float(ours) == pytest.approx(float(theirs), rel=rel, abs=4)
 
 
 def run_tutorial(updates: int) -> None:
@@ -128,7 +128,7 @@ def run_tutorial(updates: int) -> None:
             run(code.replace("updates=400", f"updates={updates}"), "tutorial.md", names)
         trained = trained or "train(net)" in code
         if updates == 400 or not (trained and "verdict" not in code):
-            assert_alike(out.getvalue(), shown)
+            assert_alike(out.getvalue(), shown, rel=0.75 if trained else 0.25)  # training multiplies rounding errors
 
 
 def test_tutorial_prints_what_it_shows() -> None:
