@@ -172,7 +172,7 @@ class Layer(Described, Unquantized, Recurrence):
     def run_cudnn(
         self, dtype: torch.dtype, cell: str, w: Weights, x: Tensor, state: State | None
     ) -> tuple[Tensor, State]:
-        """Return the outputs and the last state by cuDNN."""
+        """Return the outputs and the last state by cuDNN; states are those of a stack of one, (1, batch, ...)."""
         raise TypeError(f"{type(self).__name__} names a cell of cuDNN and must say how to call it")
 
     def kernel_inputs(
