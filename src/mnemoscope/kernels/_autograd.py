@@ -34,7 +34,7 @@ class WeightGradients(NamedTuple):
     """dV (H, n) of the state's weights, dU (G, E) of the inputs', and those of the biases that there are.
 
     db_ih (G) is that of b_ih. db_hh (H) is the sum of what dV is made of; b_hh may be of its first rows alone. dU_a
-    (n, n) is that of attention's keys.
+    (n, n) is that of attention's keys, dv (n) that of its scores.
     """
 
     dV: Tensor
@@ -42,6 +42,7 @@ class WeightGradients(NamedTuple):
     db_ih: Tensor | None
     db_hh: Tensor | None
     dU_a: Tensor | None
+    dv: Tensor | None
 
 
 weight_gradient_backends: dict[str, Callable[..., WeightGradients | None]] = {}
@@ -97,17 +98,20 @@ class SavedRun:
         du_row: int | None = None,
         dk: Tensor | None = None,
         h: Tensor | None = None,
+        dv_rows: Tensor | None = None,
     ) -> Tensor | None:
         """Return what V gets from the gradients dz (T, B, G) of its products, if its backend makes all in one launch.
 
         Those of the projection are then in `made`. V reads `first` (B, n), or zeros if that is without elements, and
         the states (T, B, n) but the last. Where the gradients of its products are not dz, they are the first du_row
-        columns of dz, and then du. dk and h (T, B, n) are the gradients of attention's keys and what these are made of.
+        columns of dz, and then du. dk and h (T, B, n) are the gradients of attention's keys and what these are made of,
+        dv_rows (B, n) those of v by sequence.
         """
         make = None if self.device is None else weight_gradient_backends.get(self.device)
         if make is None or self.projection is None:
             return None
-        self.made = make(self.projection, dz, first, states, du, dz.shape[2] if du_row is None else du_row, dk, h)
+        row = dz.shape[2] if du_row is None else du_row
+        self.made = make(self.projection, dz, first, states, du, row, dk, h, dv_rows)
         return None if self.made is None else self.made.dV
 
     def weight_gradient(self, dz: Tensor, first: Tensor, states: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ def weight_gradients(
 ) -> WeightGradients | None:
     """Return the gradients of all weights and biases (`SavedRun.all_at_once`); None where torch should make them."""
     x, U, b_ih, b_hh = projection
+    dv_rows: Tensor | None = None,
     G, E = U.shape
     T, B, n = states.shape
     H = G if du is None else du_row + du.shape[2]
@@ -48,7 +49,7 @@ def weight_gradients(
     blocks = max(size for size in layout.limits(dz.device).clusters if size <= _MOST_BLOCKS)
     if blocks == 1:  # a device without clusters
         return None
-    for tensor in (dz, states, du, dk, h):
+    for tensor in (dz, states, du, dk, h, dv_rows):
         if tensor is not None and not tensor.is_contiguous():
             return None
     new = dz.new_empty
@@ -59,6 +60,7 @@ def weight_gradients(
     compiler.launch(
         "weight_gradients",
         _defines(blocks),
+    dv = None if dv_rows is None else new(n)
         blocks=blocks * (_tiles(H) * _tiles(n) + _tiles(G) * _tiles(E) + _tiles(keys) * _tiles(n)),
         threads=_THREADS,
         shared_floats=2 * _DEPTH * _TILE + _THREADS + _TILE * _TILE + blocks * _TILE,
@@ -73,18 +75,20 @@ def weight_gradients(
             "dV": dV,
             "db_hh": db_hh,
             "dU": dU,
+            "dv_rows": dv_rows,
             "db_ih": db_ih,
             "dU_a": dU_a,
             "G": G,
             "H": H,
             "du_row": du_row,
+            "dv": dv,
             "n": n,
             "E": E,
             "K": T * B,
             "B": B,
         },
     )
-    return WeightGradients(dV, dU, db_ih, db_hh, dU_a)
+    return WeightGradients(dV, dU, db_ih, db_hh, dU_a, dv)
 
 
 weight_gradient_backends["cuda"] = weight_gradients
