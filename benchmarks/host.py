@@ -92,7 +92,7 @@ def pretend_cuda() -> None:
 
     replaced = {
         (compiler, "_function"): function,
-        (compiler, "_create_context"): lambda index: None,
+        (compiler, "_ensure_context"): lambda index: None,
         (compiler, "cuda_stream"): lambda index: 0,
         (torch.cuda, "current_device"): lambda: -1,
         (torch.cuda, "is_current_stream_capturing"): lambda: False,

@@ -165,7 +165,7 @@ class Derivative:
         backward: from the `SavedRun` and the gradients of the differentiable results to those of the arguments.
         saves: the results that it reads, beside all arguments.
         differentiable: the first results.
-        also: the results after these that are not for the backward pass alone.
+        also: those of the others that are not for the backward pass alone.
     """
 
     def __init__(
@@ -179,8 +179,9 @@ class Derivative:
         self.operator = operator
         self.backward = backward
         self._count = len(differentiable)
-        self._read = self._count + len(also)
-        assert operator.results[: self._read] == (*differentiable, *also)
+        returned = (*differentiable, *also)
+        assert operator.results[: self._count] == tuple(differentiable)
+        self._also = [operator.results.index(name) for name in also]
         self._saved_indices = [operator.results.index(name) for name in saves]
 
         # Arguments are saved as constants, then tensors: where each of them is then.
@@ -196,7 +197,9 @@ class Derivative:
         self.Gradients = _named_tuple("Gradients", tuple(operator.arguments))
         operator.differentiable = apply_function(self._function(operator.run_backend))
         operator.projecting = apply_function(self._projecting_function())
-        operator.unread = (None,) * (len(operator.results) - self._read)
+        if len(operator.results) > 1:
+            places = [returned.index(name) if name in returned else len(returned) for name in operator.results]
+            operator.pick_results = itemgetter(*places)
         _library.impl(operator.name, self._above_autograd(), "Autograd")
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], outputs: Any, *more: Tensor | None) -> None:
@@ -208,9 +211,9 @@ class Derivative:
         if more:
             tensors = (*more, *tensors[1:])
         ctx.save_for_backward(*tensors, *[results[i] for i in self._saved_indices])
-        end = self._read if more else len(results)  # those of a projection are not returned beyond
-        if end > self._count:
-            ctx.mark_non_differentiable(*results[self._count : end])
+        others = [results[i] for i in self._also] if more else results[self._count :]  # of those that are returned
+        if others:
+            ctx.mark_non_differentiable(*others)
         if several or more:
             ctx.set_materialize_grads(False)
 
@@ -256,7 +259,9 @@ class Derivative:
                 results, h_T, kept = self.operator.project_and_run(projection, rest)
             self.save(ctx, (None, *rest), results, *projection, kept)
             # An output costs the host more than a tensor that is only saved.
-            return (*results[: self._read], h_T) if len(self.operator.results) > 1 else (results, h_T)
+            if len(self.operator.results) == 1:
+                return results, h_T
+            return (*results[: self._count], *[results[i] for i in self._also], h_T)
 
         def backward(ctx: Any, *grads: Any) -> Any:
             tensors = ctx.saved_tensors

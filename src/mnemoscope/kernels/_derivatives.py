@@ -251,7 +251,7 @@ def _sab(run: SavedRun, dh: Tensor | None, dattended: Tensor | None, dc_T: Tenso
 
 _ATTENTIVE_SAVES = (*op.AttentiveSaved._fields, "slots_T")
 _ATTENTIVE_OUTPUTS = ("h", "s", "c_T", "values_T", "keys_T")
-_ATTENTIVE_RECORDS = ("slots_T", "origin_T", "relevance_T")
+_ATTENTIVE_RECORDS = ("origin_T", "relevance_T")
 
 register_derivative(op.rnn_forward, _rnn, saves=("h",), differentiable=("h",))
 register_derivative(op.lstm_forward, _lstm, saves=("h", "cells", "gates"), differentiable=("h", "c_T"))

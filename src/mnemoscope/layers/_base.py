@@ -345,7 +345,7 @@ class Layer(Described, Unquantized, Recurrence):
                 finals.append(final)
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
             x = self._drop_between_layers(x, layer)
-        if not x.is_meta and torch.is_autocast_enabled(x.device.type):  # which knows no meta device
+        if not x.is_meta and kernels.in_autocast(x):  # which knows no meta device
             final = self.map_visible(in_autocast_dtype, stack_layers(finals))
             return in_autocast_dtype(x), self.present_state(final)
         return x, self.present_layers(finals)

@@ -7,7 +7,7 @@ v . tanh(query + key), h_t itself included; s_t = h_t + c_t (mix "sum") or their
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -177,7 +177,8 @@ def allocate_run(
 ) -> AttentiveRun:
     """Return the results of a run, new tensors with nothing in them.
 
-    Of what is only saved, `absent` may stand for tensors without elements, where torch's dispatcher does not see them.
+    Where torch's dispatcher does not see them, `absent` stands for tensors without elements that are only saved. A c_T
+    that a cell does not have is then None.
     """
     steps, batch, _ = xp.shape
     saved = steps if save else 0
@@ -187,6 +188,7 @@ def allocate_run(
     capacity = memory.values0.shape[1] + steps if full else slots
     width = kernel_width + (5 * n if lstm else 0)
     new = xp.new_empty
+    nothing: Any = new(0) if absent is None and not lstm else None
     if flags:
         overflowed = xp.new_zeros(flags, dtype=torch.bool)
     else:
@@ -194,7 +196,7 @@ def allocate_run(
     return AttentiveRun(
         h=new(steps, batch, n),
         s=new(steps, batch, n),
-        c_T=new(batch, n) if lstm else new(0),
+        c_T=new(batch, n) if lstm else nothing,
         values_T=new(batch, capacity, n),
         keys_T=new(batch, capacity, n),
         slots_T=new(batch, slots, dtype=torch.int64),
