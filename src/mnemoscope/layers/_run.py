@@ -63,7 +63,7 @@ def run(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tenso
 def _run_once(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
     if in_onnx_export():
         return run_for_onnx(layer, w, x, state, lengths)
-    by_cudnn = choose_cudnn(layer, x, lengths)
+    by_cudnn = choose_cudnn(layer, x, lengths) if layer.hidden_size > kernels.NARROW else None
     if by_cudnn is not None:
         before = None if state is None else map_state(lambda t: t.unsqueeze(0), state)
         output, last = layer.run_cudnn(*by_cudnn, w, x, before)
@@ -77,8 +77,11 @@ def _run_once(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths:
 
 
 def choose_cudnn(layer: Layer, x: Tensor, lengths: Tensor | None) -> tuple[torch.dtype, str] | None:
-    """Return the dtype and the cell in which cuDNN should run the layer over x; None if it should or can not."""
-    if not x.is_cuda or layer.hidden_size <= kernels.NARROW:
+    """Return the dtype and the cell in which cuDNN should run the layer over x; None if it should or can not.
+
+    Of layers up to `kernels.NARROW` it need not be asked.
+    """
+    if not x.is_cuda:
         return None
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # a graph may be for batches of any size
         return None
