@@ -104,6 +104,7 @@ def cudnn_on_the_cpu(monkeypatch):
     monkeypatch.setattr(_cudnn, "cudnn_rnn_backward", backward)
     monkeypatch.setattr(_cudnn, "cudnn_pack_weights", lambda parts, *_: torch.cat([part.view(-1) for part in parts]))
     monkeypatch.setattr(_cudnn, "_lie_in_order", {})
+    monkeypatch.setattr(kernels, "NARROW", 0)
     for module in ("_run", "_plain"):
         monkeypatch.setattr(f"mnemoscope.layers.{module}.choose_cudnn", choose)
     return ran
