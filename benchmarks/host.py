@@ -2,10 +2,11 @@
 
     python benchmarks/host.py                          # microseconds and numbers of operations
     python benchmarks/host.py --profile RelRNN forward # and where one call's time goes
+    python benchmarks/host.py --cudnn                  # layers that cuDNN runs, beside torch's own
 
 A GPU waits for its host where a call is short. Here layers take their way to CUDA with tensors on the CPU, so small
 that computing takes no time, and with a driver that launches nothing. On a machine with a GPU each launch costs 2 to
-4 us more.
+4 us more. With --cudnn, wide layers are measured: cuDNN's operators compute nothing then (`pretended_cudnn.py`).
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ import statistics
 import struct
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import mnemoscope
 from mnemoscope.kernels import _dispatch
 from mnemoscope.kernels._cuda import compiler, layout, support
 from mnemoscope.layers import LAYERS, Layer
+from pretended_cudnn import PEERS, pretend_cudnn
 
 STEPS, BATCH, UNITS, INPUTS = 4, 2, 64, 10
 H200 = layout.Limits(clusters=(1, 2, 4, 8, 16), multiprocessors=132, shared_floats=232448 // 4)
@@ -41,7 +44,7 @@ VIEWS = frozenset(
 ALLOCATIONS = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
 COMPOSED = frozenset(
     """linear matmul contiguous clone to _to_copy reshape flatten zeros zeros_like new_zeros full full_like ones
-    new_ones new_full zero_ chunk item
+    new_ones new_full chunk item
     """.split()  # noqa: SIM905
 )
 
@@ -82,13 +85,14 @@ def pretend_cuda() -> None:
             launchers[name] = Launcher("".join(parameter.format for parameter in compiler.parameters(name)))
         return launchers[name]
 
+    @cache  # as `_dispatch.backend_supports` is
     def supports(device: Any, dtype: Any, family: str, n: int, cell: str, buffer: int, relevant: int) -> bool:
         sizes = {"n": n, "cell": cell, "buffer": buffer, "relevant": relevant}
         return support.supports(family, dtype=dtype, device=device, **sizes)
 
     replaced = {
         (compiler, "_function"): function,
-        (compiler, "_create_context"): lambda index: None,
+        (compiler, "_ensure_context"): lambda index: None,
         (compiler, "cuda_stream"): lambda index: 0,
         (torch.cuda, "current_device"): lambda: -1,
         (torch.cuda, "is_current_stream_capturing"): lambda: False,
@@ -161,20 +165,28 @@ def _operations(event: Any) -> list[str]:
     return [operation for child in event.cpu_children for operation in _operations(child)]
 
 
-def calls_of(layer: Layer) -> dict[str, Callable[[], Any]]:
-    """Return what is measured of a layer."""
+def sequence_calls(layer: nn.Module) -> dict[str, Callable[[], Any]]:
+    """Return what is measured of any layer, ours or torch's."""
     x = torch.randn(STEPS, BATCH, INPUTS)
-    gradient = torch.randn(STEPS, BATCH, layer.hidden_size)
+    gradient = torch.randn(STEPS, BATCH, UNITS)
+    parameters = list(layer.parameters())
+
+    def train() -> None:
+        for parameter in parameters:
+            parameter.grad = None
+        layer(x)[0].backward(gradient)
+
+    return {"forward": lambda: layer(x), "with backward": train}
+
+
+def calls_of(layer: Layer) -> dict[str, Callable[[], Any]]:
+    """Return what is measured of a layer of ours."""
+    x = torch.randn(STEPS, BATCH, INPUTS)
     one = torch.randn(BATCH, INPUTS)
     state = layer.initial_state(BATCH)
     ended = torch.tensor([True, False])
     starts = torch.zeros(STEPS, BATCH, dtype=torch.bool)
     starts[2, 1] = True
-
-    def train(**options: Any) -> None:
-        for parameter in layer.parameters():
-            parameter.grad = None
-        layer(x, **options)[0].backward(gradient)
 
     @torch.no_grad()
     def step() -> None:
@@ -182,8 +194,7 @@ def calls_of(layer: Layer) -> dict[str, Callable[[], Any]]:
         _, state = layer.step(one, state, inplace=True)
 
     return {
-        "forward": lambda: layer(x),
-        "with backward": train,
+        **sequence_calls(layer),
         "step": step,
         "reset": lambda: mnemoscope.reset(state, ended),
         "with starts": lambda: layer(x, starts=starts),
@@ -192,26 +203,36 @@ def calls_of(layer: Layer) -> dict[str, Callable[[], Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", nargs="+", default=["RNN", "LSTM", "RelRNN", "RelLSTM"], choices=list(LAYERS))
+    parser.add_argument("--layers", nargs="+", default=["RNN", "LSTM", "GRU", "RelRNN", "RelLSTM"], choices=[*LAYERS])
     parser.add_argument("--repeats", type=int, default=30, help="timings, of 20 calls each")
     parser.add_argument("--profile", nargs=2, metavar=("LAYER", "CALL"), help="show where one call's time goes")
+    parser.add_argument("--cudnn", action="store_true", help="RNN, LSTM and GRU by cuDNN, and torch's own")
     args = parser.parse_args()
     torch.set_num_threads(1)
     pretend_cuda()
+    if args.cudnn:
+        pretend_cudnn()
     if args.profile:
         name, what = args.profile
-        call = calls_of(LAYERS[name](INPUTS, UNITS))[what]
-        show_profile(call)
+        show_profile(calls_of(LAYERS[name](INPUTS, UNITS))[what])
         return
     print(f"{'':8} {'call':14} {'host us':>8} {'Python calls':>13} {'launches':>9} {'allocations':>12} {'views':>6}")
     for name in args.layers:
-        for what, call in calls_of(LAYERS[name](INPUTS, UNITS)).items():
-            cost = measure(call, args.repeats)
-            print(
-                f"{name:8} {what:14} {cost.microseconds:8.0f} {cost.python_calls:13} {cost.launches:9} "
-                f"{cost.allocations:12} {cost.views:6}",
-                flush=True,
-            )
+        if not args.cudnn:
+            show(name, calls_of(LAYERS[name](INPUTS, UNITS)), args.repeats)
+        elif name in PEERS:
+            show(name, sequence_calls(LAYERS[name](INPUTS, UNITS)), args.repeats)
+            show(f"nn.{name}", sequence_calls(PEERS[name](INPUTS, UNITS)), args.repeats)
+
+
+def show(name: str, calls: dict[str, Callable[[], Any]], repeats: int) -> None:
+    for what, call in calls.items():
+        cost = measure(call, repeats)
+        print(
+            f"{name:8} {what:14} {cost.microseconds:8.0f} {cost.python_calls:13} {cost.launches:9} "
+            f"{cost.allocations:12} {cost.views:6}",
+            flush=True,
+        )
 
 
 def show_profile(call: Callable[[], Any]) -> None:

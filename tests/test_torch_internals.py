@@ -180,6 +180,16 @@ def test_cudnn_takes_its_arguments_in_this_order() -> None:
     assert backward[10:] == [*names[6:], "reserve", "output_mask"]
 
 
+def test_cudnn_is_called_by_torchs_own_binding() -> None:
+    assert callable(torch._cudnn_rnn)
+
+
+def test_flattened_tensors_lie_one_behind_the_other() -> None:
+    tensors = [torch.randn(2, 3), torch.randn(4), torch.nn.Parameter(torch.randn(1, 2))]
+    with torch.no_grad():
+        assert torch.equal(internals.flatten_tensors(tensors), torch.cat([t.view(-1) for t in tensors]))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cudnn_computes_an_lstm() -> None:
     theirs = torch.nn.LSTM(3, 5).cuda()

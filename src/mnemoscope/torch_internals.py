@@ -247,13 +247,24 @@ def assumed_cuda_toolkit(folder: str) -> Iterator[None]:
 
 
 def cudnn_rnn(*arguments: Any) -> tuple[Tensor, ...]:
-    """cuDNN's recurrent networks: outputs, the last h and c, the reserve for the backward pass, the packed weights."""
-    return torch.ops.aten._cudnn_rnn.default(*arguments)
+    """cuDNN's recurrent networks: outputs, the last h and c, the reserve for the backward pass, the packed weights.
+
+    By torch's own binding: torch.ops would match the arguments with a schema, which takes twice as long.
+    """
+    return torch._cudnn_rnn(*arguments)
 
 
 def cudnn_pack_weights(*arguments: Any) -> Tensor:
     """One buffer with all weights, as cuDNN reads them. The weights that are given become parts of it."""
     return torch.ops.aten._cudnn_rnn_flatten_weight.default(*arguments)
+
+
+def flatten_tensors(tensors: list[Tensor]) -> Tensor:
+    """All numbers of contiguous tensors of one type, one behind the other, in new memory.
+
+    What torch.cat makes of views, without a call from Python for each view.
+    """
+    return torch._C._nn.flatten_dense_tensors(tensors)
 
 
 def cudnn_rnn_backward(*arguments: Any) -> tuple[Any, ...]:

@@ -64,6 +64,130 @@ def test_weights_are_packed_by_cudnn_until_their_order_is_known(monkeypatch, gap
     assert len(calls) == packed_by_cudnn + 1
 
 
+TORCH_FUNCTIONS = {0: torch.rnn_relu, 1: torch.rnn_tanh, 2: torch.lstm, 3: torch.gru}
+
+
+@pytest.fixture
+def cudnn_on_the_cpu(monkeypatch):
+    """Every sequence is cuDNN's, which torch's functions for the CPU stand for; yields the modes that ran."""
+    ran = []
+
+    def run(x, weights, h0, c0, mode):
+        state = h0 if c0 is None else [h0, c0]
+        found = TORCH_FUNCTIONS[mode](x, state, weights, len(weights) == 4, 1, 0.0, False, False, False)
+        return found if len(found) == 3 else (*found, x.new_empty(0))
+
+    def unpack(packed, weights):
+        parts = packed.split([weight.numel() for weight in weights])
+        return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+
+    def forward(x, weights, stride, packed, h0, c0, mode, *options):
+        ran.append(mode)
+        assert h0.dim() == 3
+        return *run(x, unpack(packed, weights), h0, c0, mode), x.new_empty(0), packed
+
+    def backward(x, weights, stride, packed, h0, c0, h, dh, dh_T, dc_T, mode, *options):
+        inputs = [t.detach().requires_grad_() for t in (x, h0, *([] if c0 is None else [c0]), *weights)]
+        x, h0, *rest = inputs
+        weights = rest[-stride:]
+        with torch.enable_grad():
+            found = run(x, weights, h0, None if c0 is None else rest[0], mode)
+        pairs = [(y, g) for y, g in zip(found, (dh, dh_T, dc_T), strict=True) if g is not None]
+        grads = torch.autograd.grad([y for y, _ in pairs], inputs, [g for _, g in pairs])
+        return *grads[:2], None if c0 is None else grads[2], list(grads[-stride:])
+
+    def choose(layer, x, lengths):
+        cell = layer.cudnn_cell()
+        return None if cell is None or lengths is not None else (x.dtype, cell)
+
+    monkeypatch.setattr(_cudnn, "cudnn_rnn", forward)
+    monkeypatch.setattr(_cudnn, "cudnn_rnn_backward", backward)
+    monkeypatch.setattr(_cudnn, "cudnn_pack_weights", lambda parts, *_: torch.cat([part.view(-1) for part in parts]))
+    monkeypatch.setattr(_cudnn, "_lie_in_order", {})
+    monkeypatch.setattr(kernels, "NARROW", 0)
+    for module in ("_run", "_plain"):
+        monkeypatch.setattr(f"mnemoscope.layers.{module}.choose_cudnn", choose)
+    return ran
+
+
+@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("carried", [True, False])
+@pytest.mark.parametrize("stack", [{}, {"num_layers": 2, "bidirectional": True}], ids=["alone", "stack"])
+def test_equals_torch_around_a_cudnn_of_the_cpu(cudnn_on_the_cpu, cell, bias, carried, stack):
+    ours, theirs, options = LAYERS[cell]
+    torch.manual_seed(0)
+    layer = ours(3, 20, bias=bias, **stack, **options).double()
+    peer = theirs(3, 20, bias=bias, **stack, **options).double()
+    peer.load_state_dict(layer.state_dict())
+    x = torch.randn(7, 4, 3).double()
+    count = 4 if stack else 1
+    state = None
+    if carried:
+        h = torch.randn(count, 4, 20).double().requires_grad_()
+        state = (h, h.flip(0)) if cell == "lstm" else h
+    found = gradients(layer, x, state)
+    assert len(cudnn_on_the_cpu) == count
+    for a, b in zip(found, gradients(peer, x, state), strict=True):
+        assert a.shape == b.shape
+        torch.testing.assert_close(a, b)
+    if carried:
+        (dh,) = torch.autograd.grad(layer(x, state)[0].square().sum(), h)
+        (expected,) = torch.autograd.grad(peer(x, state)[0].square().sum(), h)
+        torch.testing.assert_close(dh, expected)
+
+
+@pytest.mark.parametrize("cell", LAYERS)
+def test_the_gradient_of_a_gradient_around_a_cudnn_of_the_cpu(cudnn_on_the_cpu, cell):
+    ours, _, options = LAYERS[cell]
+    layer = ours(3, 6, **options).double()
+    x = torch.randn(4, 2, 3, dtype=torch.float64, requires_grad=True)
+    found = []
+    for run in (layer, lambda x: by_steps(layer, x)):
+        output, final = run(x)
+        h = final[0] if isinstance(final, tuple) else final
+        (first,) = torch.autograd.grad(output.square().sum() + h.sin().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), [x, *layer.parameters()]))
+    assert len(cudnn_on_the_cpu) == 1
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+
+
+def by_steps(layer, x):
+    """The layer's own loop over its steps."""
+    state, outputs = layer.initial_state(x.shape[1]), []
+    for step in x:
+        output, state = layer.step(step, state)
+        outputs.append(output)
+    return torch.stack(outputs), state
+
+
+@pytest.mark.parametrize("cell", LAYERS)
+def test_a_single_layer_leaves_to_others_what_is_not_cudnns(cudnn_on_the_cpu, cell):
+    ours, _, options = LAYERS[cell]
+    x = torch.randn(7, 4, 3)
+    layer = ours(3, 20, **options)
+    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([7, 5, 5, 2]))
+    layer(packed)
+    assert not cudnn_on_the_cpu
+    segments = ours(3, 20, checkpoint=True, **options)
+    segments.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(segments(x)[0], layer(x)[0])
+    assert len(cudnn_on_the_cpu) == 4  # three segments, and one whole
+
+    class Begun(ours):
+        def initial_cell_state(self, w, batch):
+            zero = super().initial_cell_state(w, batch)
+            return tuple(t + 0.5 for t in zero) if isinstance(zero, tuple) else zero + 0.5
+
+    begun = Begun(3, 20, **options)
+    found = begun(x)[0]
+    with kernels.backend("eager"):
+        torch.testing.assert_close(found, begun(x, begun.initial_state(4))[0], rtol=1e-4, atol=1e-5)
+    with pytest.raises(ms.MnemoscopeError, match="Expected hidden size"):
+        layer(x, torch.zeros(1, 3, 20))
+
+
 @needs_cuda
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize(("cell", "gates"), [("tanh", 1), ("lstm", 4), ("gru", 3)])
@@ -191,8 +315,8 @@ def test_differentiable_gradients_equal_torchs(cell, bias):
     _, theirs, options = LAYERS[cell]
     peer = theirs(3, 4, bias=bias, **options).double()
     leaf = {"dtype": torch.float64, "requires_grad": True}
-    x, h0, c0 = torch.randn(5, 2, 3, **leaf), torch.randn(2, 4, **leaf), torch.randn(2, 4, **leaf)
-    state = (h0[None], c0[None]) if cell == "lstm" else h0[None]
+    x, h0, c0 = torch.randn(5, 2, 3, **leaf), torch.randn(1, 2, 4, **leaf), torch.randn(1, 2, 4, **leaf)
+    state = (h0, c0) if cell == "lstm" else h0
     output, final = peer(x, state)
     h_T, c_T = final if cell == "lstm" else (final, None)
     grads = [torch.randn_like(output), torch.randn_like(h0), torch.randn_like(c0) if cell == "lstm" else None]
@@ -202,7 +326,7 @@ def test_differentiable_gradients_equal_torchs(cell, bias):
     found = _cudnn._naive_gradients(cell, arguments, tuple(grads))
 
     wanted = [t for t in arguments if t is not None]
-    outputs = [output, h_T[0]] + ([] if c_T is None else [c_T[0]])
+    outputs = [output, h_T] + ([] if c_T is None else [c_T])
     expected = torch.autograd.grad(outputs, wanted, [g for g in grads if g is not None])
     assert [g is None for g in found] == [t is None for t in arguments]
     for a, b in zip([g for g in found if g is not None], expected, strict=True):

@@ -23,7 +23,7 @@ def make(T, B, n, E, G, du_row=None, du_width=0, has_first=True, bias=True, keys
     first = torch.randn(B, n) if has_first else torch.empty(0)
     du = torch.randn(T, B, du_width) if du_width else None
     b = torch.zeros(G) if bias else None
-    dk, h = (torch.randn(T, B, n), torch.randn(T, B, n)) if keys else (None, None)
+    dk, h, dv_rows = (torch.randn(T, B, n), torch.randn(T, B, n), torch.randn(B, n)) if keys else (None, None, None)
     dy = dz if du is None else torch.cat([dz[..., :du_row], du], -1)
     before = torch.cat([(first if has_first else torch.zeros(B, n))[None], states[:-1]])
     wide_dz, wide_dy = dz.double().flatten(0, 1), dy.double().flatten(0, 1)
@@ -33,8 +33,10 @@ def make(T, B, n, E, G, du_row=None, du_width=0, has_first=True, bias=True, keys
         wide_dz.sum(0) if bias else None,
         wide_dy.sum(0) if bias else None,
         dk.double().flatten(0, 1).T @ h.double().flatten(0, 1) if keys else None,
+        dv_rows.double().sum(0) if keys else None,
     )
-    tensors = [None if t is None else t.to(device) for t in (x, torch.zeros(G, E), b, b, dz, first, states, du, dk, h)]
+    made = (x, torch.zeros(G, E), b, b, dz, first, states, du, dk, h, dv_rows)
+    tensors = [None if t is None else t.to(device) for t in made]
     return (Projection(*tensors[:4]), *tensors[4:8], G if du_row is None else du_row, *tensors[8:]), expected
 
 
@@ -55,6 +57,7 @@ SHAPES = {
         "keys": True,
         "has_first": False,
     },
+    "RelRNN, many sequences": {"T": 2, "B": 70, "n": 70, "E": 3, "G": 70, "du_row": 70, "du_width": 70, "keys": True},
     "RelLSTM": {"T": 5, "B": 3, "n": 20, "E": 3, "G": 80, "du_row": 80, "du_width": 20, "keys": True},
 }
 

@@ -37,6 +37,7 @@ from mnemoscope.kernels._dispatch import (
     backend,
     can_step,
     fused_dtype,
+    in_autocast,
     is_traced_or_transformed,
     portable_dtype,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "fused_dtype",
     "goru",
     "gru",
+    "in_autocast",
     "is_recording",
     "is_traced_or_transformed",
     "last_valid_state",

@@ -34,7 +34,7 @@ class WeightGradients(NamedTuple):
     """dV (H, n) of the state's weights, dU (G, E) of the inputs', and those of the biases that there are.
 
     db_ih (G) is that of b_ih. db_hh (H) is the sum of what dV is made of; b_hh may be of its first rows alone. dU_a
-    (n, n) is that of attention's keys.
+    (n, n) is that of attention's keys, dv (n) that of its scores.
     """
 
     dV: Tensor
@@ -42,6 +42,7 @@ class WeightGradients(NamedTuple):
     db_ih: Tensor | None
     db_hh: Tensor | None
     dU_a: Tensor | None
+    dv: Tensor | None
 
 
 weight_gradient_backends: dict[str, Callable[..., WeightGradients | None]] = {}
@@ -97,17 +98,20 @@ class SavedRun:
         du_row: int | None = None,
         dk: Tensor | None = None,
         h: Tensor | None = None,
+        dv_rows: Tensor | None = None,
     ) -> Tensor | None:
         """Return what V gets from the gradients dz (T, B, G) of its products, if its backend makes all in one launch.
 
         Those of the projection are then in `made`. V reads `first` (B, n), or zeros if that is without elements, and
         the states (T, B, n) but the last. Where the gradients of its products are not dz, they are the first du_row
-        columns of dz, and then du. dk and h (T, B, n) are the gradients of attention's keys and what these are made of.
+        columns of dz, and then du. dk and h (T, B, n) are the gradients of attention's keys and what these are made of,
+        dv_rows (B, n) those of v by sequence.
         """
         make = None if self.device is None else weight_gradient_backends.get(self.device)
         if make is None or self.projection is None:
             return None
-        self.made = make(self.projection, dz, first, states, du, dz.shape[2] if du_row is None else du_row, dk, h)
+        row = dz.shape[2] if du_row is None else du_row
+        self.made = make(self.projection, dz, first, states, du, row, dk, h, dv_rows)
         return None if self.made is None else self.made.dV
 
     def weight_gradient(self, dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
@@ -161,7 +165,7 @@ class Derivative:
         backward: from the `SavedRun` and the gradients of the differentiable results to those of the arguments.
         saves: the results that it reads, beside all arguments.
         differentiable: the first results.
-        also: the results after these that are not for the backward pass alone.
+        also: those of the others that are not for the backward pass alone.
     """
 
     def __init__(
@@ -175,8 +179,9 @@ class Derivative:
         self.operator = operator
         self.backward = backward
         self._count = len(differentiable)
-        self._read = self._count + len(also)
-        assert operator.results[: self._read] == (*differentiable, *also)
+        returned = (*differentiable, *also)
+        assert operator.results[: self._count] == tuple(differentiable)
+        self._also = [operator.results.index(name) for name in also]
         self._saved_indices = [operator.results.index(name) for name in saves]
 
         # Arguments are saved as constants, then tensors: where each of them is then.
@@ -192,7 +197,9 @@ class Derivative:
         self.Gradients = _named_tuple("Gradients", tuple(operator.arguments))
         operator.differentiable = apply_function(self._function(operator.run_backend))
         operator.projecting = apply_function(self._projecting_function())
-        operator.unread = (None,) * (len(operator.results) - self._read)
+        if len(operator.results) > 1:
+            places = [returned.index(name) if name in returned else len(returned) for name in operator.results]
+            operator.pick_results = itemgetter(*places)
         _library.impl(operator.name, self._above_autograd(), "Autograd")
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], outputs: Any, *more: Tensor | None) -> None:
@@ -204,9 +211,9 @@ class Derivative:
         if more:
             tensors = (*more, *tensors[1:])
         ctx.save_for_backward(*tensors, *[results[i] for i in self._saved_indices])
-        end = self._read if more else len(results)  # those of a projection are not returned beyond
-        if end > self._count:
-            ctx.mark_non_differentiable(*results[self._count : end])
+        others = [results[i] for i in self._also] if more else results[self._count :]  # of those that are returned
+        if others:
+            ctx.mark_non_differentiable(*others)
         if several or more:
             ctx.set_materialize_grads(False)
 
@@ -252,7 +259,9 @@ class Derivative:
                 results, h_T, kept = self.operator.project_and_run(projection, rest)
             self.save(ctx, (None, *rest), results, *projection, kept)
             # An output costs the host more than a tensor that is only saved.
-            return (*results[: self._read], h_T) if len(self.operator.results) > 1 else (results, h_T)
+            if len(self.operator.results) == 1:
+                return results, h_T
+            return (*results[: self._count], *[results[i] for i in self._also], h_T)
 
         def backward(ctx: Any, *grads: Any) -> Any:
             tensors = ctx.saved_tensors

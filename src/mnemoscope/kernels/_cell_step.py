@@ -33,7 +33,7 @@ def cell_step(
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or not dispatches_plainly() or in_forward_ad():
         return None
     x, n = projection.x, V.shape[1]
-    if settings.backend != "auto" or settings.recorded is not None or torch.is_autocast_enabled(x.device.type):
+    if settings.backend != "auto" or settings.recorded is not None or _dispatch.in_autocast(x):
         return None
     if n > NARROW or x.dtype is not torch.float32 or not x.shape[0]:
         return None

@@ -7,6 +7,7 @@ loops of `_naive.py`, as everywhere in this package.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -14,11 +15,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope.kernels import _naive
-from mnemoscope.kernels._dispatch import is_traced_or_transformed, needs_eager_loop
+from mnemoscope.kernels._dispatch import is_traced_or_transformed
 from mnemoscope.kernels._fused import contiguous
 from mnemoscope.kernels._operator import without_autocast
 from mnemoscope.kernels._settings import settings
-from mnemoscope.torch_internals import apply_function, cudnn_pack_weights, cudnn_rnn, cudnn_rnn_backward
+from mnemoscope.torch_internals import (
+    apply_function,
+    cudnn_pack_weights,
+    cudnn_rnn,
+    cudnn_rnn_backward,
+    flatten_tensors,
+)
 
 _MODES = {"relu": 0, "tanh": 1, "lstm": 2, "gru": 3}  # cuDNN's numbers of the four cells
 # Up to so many units, the largest batch for which our kernel is faster.
@@ -42,7 +49,7 @@ class CudnnWeights(NamedTuple):
 
 
 class CudnnRun(NamedTuple):
-    """h (T, B, n); h_T and c_T (B, n), the last state; c_T is None without a cell state."""
+    """h (T, B, n); h_T and c_T (1, B, n), the last state; c_T is None without a cell state."""
 
     h: Tensor
     h_T: Tensor
@@ -60,13 +67,18 @@ def cudnn_is_faster(cell: str, n: int, batch: int) -> bool:
     return True
 
 
+@cache
+def _has_cudnn() -> bool:
+    return torch.backends.cudnn.is_available() and torch.version.hip is None
+
+
 def cudnn_dtype(x: Tensor, lengths: Tensor | None) -> torch.dtype | None:
     """Return the dtype in which cuDNN would run x (T, B, E); None if it cannot: padded rows, a tracer, no GPU."""
     if settings.backend != "auto" or settings.recorded is not None or lengths is not None or not x.is_cuda:
         return None
-    if not torch.backends.cudnn.enabled or not torch.backends.cudnn.is_available() or torch.version.hip is not None:
+    if is_traced_or_transformed() or not _has_cudnn() or not torch.backends.cudnn.enabled:
         return None
-    if needs_eager_loop(x) or is_traced_or_transformed():
+    if x.shape[0] == 0 or x.shape[1] == 0:
         return None
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
     return dtype if dtype in _DTYPES else None
@@ -75,14 +87,11 @@ def cudnn_dtype(x: Tensor, lengths: Tensor | None) -> torch.dtype | None:
 def cudnn(
     dtype: torch.dtype, cell: str, x: Tensor, weights: CudnnWeights, h0: Tensor | None, c0: Tensor | None
 ) -> CudnnRun:
-    """Run a cell ("tanh", "relu", "lstm" or "gru") over x (T, B, E) from h0 and c0 (B, n); None is zero."""
-    zeros = None
-    if h0 is None or (c0 is None and cell == "lstm"):
-        zeros = x.new_zeros(x.shape[1], weights.V.shape[1])
-    h0 = zeros if h0 is None else h0
-    c0 = (zeros if c0 is None else c0) if cell == "lstm" else None
-    h, h_T, c_T = _apply(cell, *contiguous(dtype, x, *weights, h0, c0))
-    return CudnnRun(h, h_T, c_T if cell == "lstm" else None)
+    """Run a cell ("tanh", "relu", "lstm" or "gru") over x (T, B, E) from h0 and c0 (1, B, n); None is zero."""
+    if h0 is None:  # both are given, or neither
+        h0 = x.new_zeros(1, x.shape[1], weights.V.shape[1])
+        c0 = h0 if cell == "lstm" else None
+    return CudnnRun(*_apply(cell, *contiguous(dtype, x, *weights, h0, c0)))
 
 
 def _options(cell: str, n: int, train: bool) -> tuple[Any, ...]:
@@ -103,7 +112,7 @@ def _pack_weights(cell: str, weights: list[Tensor]) -> Tensor:
     W, V = weights[:2]
     kind = (cell, *W.shape, V.shape[1], len(weights), W.dtype, W.device)
     if _lie_in_order.get(kind, False):
-        return torch.cat([t.view(-1) for t in weights])
+        return flatten_tensors(weights)
     parts = [t.detach() for t in weights]  # given these, cuDNN leaves the parameters where they are
     packed = cudnn_pack_weights(parts, len(parts), W.shape[1], _MODES[cell], V.shape[1], 0, 1, False, False)
     end = packed.storage_offset()
@@ -127,17 +136,16 @@ class _Cudnn(torch.autograd.Function):
         b_hh: Tensor | None,
         h0: Tensor,
         c0: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         weights = [W, V] if b_ih is None or b_hh is None else [W, V, b_ih, b_hh]
         options = _options(cell, V.shape[1], train=any(ctx.needs_input_grad))
-        firsts = h0.unsqueeze(0), None if c0 is None else c0.unsqueeze(0)
         with without_autocast(x):  # which would compute in half precision, whatever its type is
             packed = _pack_weights(cell, weights)
-            h, h_T, c_T, reserve, _ = cudnn_rnn(x, weights, len(weights), packed, *firsts, *options)
+            h, h_T, c_T, reserve, _ = cudnn_rnn(x, weights, len(weights), packed, h0, c0, *options)
         ctx.cell = cell
         ctx.save_for_backward(x, W, V, b_ih, b_hh, h0, c0, h, reserve, packed)
         ctx.set_materialize_grads(False)
-        return h, h_T.squeeze(0), c_T.squeeze(0)
+        return h, h_T, None if c0 is None else c_T
 
     @staticmethod
     def backward(ctx: Any, dh: Tensor | None, dh_T: Tensor | None, dc_T: Tensor | None) -> Any:
@@ -146,15 +154,14 @@ class _Cudnn(torch.autograd.Function):
             return None, *_naive_gradients(ctx.cell, arguments, (dh, dh_T, dc_T))
         x, W, V, b_ih, b_hh, h0, c0 = arguments
         weights = [W, V] if b_ih is None else [W, V, b_ih, b_hh]
-        firsts = h0.unsqueeze(0), None if c0 is None else c0.unsqueeze(0)
-        lasts = [None if g is None else g.unsqueeze(0).contiguous() for g in (dh_T, None if c0 is None else dc_T)]
+        lasts = [None if g is None else g.contiguous() for g in (dh_T, dc_T)]
         if dh is None:
             dh = torch.zeros_like(h)
         wanted = ctx.needs_input_grad
         mask = [wanted[1], wanted[6], wanted[7], any(wanted[2:6])]
         options = _options(ctx.cell, V.shape[1], True)
         dx, dh0, dc0, dweights = cudnn_rnn_backward(
-            x, weights, len(weights), packed, *firsts, h, dh.contiguous(), *lasts, *options, reserve, mask
+            x, weights, len(weights), packed, h0, c0, h, dh.contiguous(), *lasts, *options, reserve, mask
         )
         if not mask[3]:
             dweights = []
@@ -163,8 +170,8 @@ class _Cudnn(torch.autograd.Function):
             None,
             dx if mask[0] else None,
             *by_weight,
-            dh0.squeeze(0) if mask[1] else None,
-            dc0.squeeze(0) if mask[2] else None,
+            dh0 if mask[1] else None,
+            dc0 if mask[2] else None,
         )
 
 
@@ -181,6 +188,7 @@ def _naive_gradients(
     assert W is not None
     assert V is not None
     assert h0 is not None
+    first = h0.squeeze(0)
     c_T = None
     if cell == "gru":
         n = V.shape[1]
@@ -189,16 +197,17 @@ def _naive_gradients(
         if b_ih is not None and b_hh is not None:
             bias = b_ih + F.pad(b_hh[: 2 * n], (0, n))
             b_hn = b_hh[2 * n :]
-        (h,) = _naive.gru(F.linear(x, W, bias), V, b_hn, h0, None)
+        (h,) = _naive.gru(F.linear(x, W, bias), V, b_hn, first, None)
     else:
         bias = None if b_ih is None or b_hh is None else b_ih + b_hh
         xp = F.linear(x, W, bias)
         if cell == "lstm":
             assert c0 is not None
-            h, c_T = _naive.lstm(xp, V, h0, c0, None)
+            h, c_T = _naive.lstm(xp, V, first, c0.squeeze(0), None)
+            c_T = c_T.unsqueeze(0)
         else:
-            (h,) = _naive.rnn(xp, V, h0, None, cell, None)
-    pairs = [(y, g) for y, g in zip((h, h[-1], c_T), grads, strict=True) if y is not None and g is not None]
+            (h,) = _naive.rnn(xp, V, first, None, cell, None)
+    pairs = [(y, g) for y, g in zip((h, h[-1:], c_T), grads, strict=True) if y is not None and g is not None]
     wanted = [t for t in views if t is not None and t.requires_grad]
     found = iter(
         torch.autograd.grad([y for y, _ in pairs], wanted, [g for _, g in pairs], create_graph=True, allow_unused=True)

@@ -200,12 +200,18 @@ def _attentive(
     gradients["xp"] = found.dxp
     if any(run.needs(name) for name in ("V", "W_a", "U_a")):
         G = found.dxp.shape[2]
-        both = run.all_at_once(found.dxp, state.s0, saved.s, found.dq, G, found.dk, saved.h)
+        dv_rows = found.dv if found.dv.dim() == 2 else None
+        both = run.all_at_once(found.dxp, state.s0, saved.s, found.dq, G, found.dk, saved.h, dv_rows)
         if both is None or run.made is None:
             by_weights = attentive_weight_gradients(found.dxp, found.dq, found.dk, state.s0, saved.s, saved.h)
             gradients.update(zip(("V", "W_a", "U_a"), by_weights, strict=True))
         else:
             gradients.update(V=both[:G], W_a=both[G:], U_a=run.made.dU_a)
+            if run.made.dv is not None:
+                gradients["v"] = run.made.dv
+    dv = gradients["v"]
+    if dv is not None and dv.dim() == 2:  # of each sequence
+        gradients["v"] = dv.sum(0)
     if run.needs("b"):
         gradients["b"] = _modrelu_gradient(found.dxp, saved.h)
     return gradients
@@ -245,7 +251,7 @@ def _sab(run: SavedRun, dh: Tensor | None, dattended: Tensor | None, dc_T: Tenso
 
 _ATTENTIVE_SAVES = (*op.AttentiveSaved._fields, "slots_T")
 _ATTENTIVE_OUTPUTS = ("h", "s", "c_T", "values_T", "keys_T")
-_ATTENTIVE_RECORDS = ("slots_T", "origin_T", "relevance_T")
+_ATTENTIVE_RECORDS = ("origin_T", "relevance_T")
 
 register_derivative(op.rnn_forward, _rnn, saves=("h",), differentiable=("h",))
 register_derivative(op.lstm_forward, _lstm, saves=("h", "cells", "gates"), differentiable=("h", "c_T"))

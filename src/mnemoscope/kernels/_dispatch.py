@@ -102,6 +102,11 @@ def is_traced_or_transformed() -> bool:
     return in_dispatch_mode() or in_functorch_or_forward_ad()  # make_fx and FakeTensor are modes
 
 
+def in_autocast(x: Tensor) -> bool:
+    """True under autocast for the device of x."""
+    return torch.is_autocast_enabled("cuda" if x.is_cuda else x.device.type)  # a device's type is made when asked for
+
+
 def fused_dtype(
     family: str, x: Tensor, n: int, *, cell: str = "rnn", buffer: int = -1, relevant: int = 0
 ) -> torch.dtype | None:
@@ -112,7 +117,7 @@ def fused_dtype(
     if settings.backend != "auto" or needs_eager_loop(x):
         return None
     device, dtype = x.device, x.dtype
-    if torch.is_autocast_enabled(device.type) and dtype is not torch.float64:  # which autocast leaves alone
+    if in_autocast(x) and dtype is not torch.float64:  # which autocast leaves alone
         dtype = torch.get_autocast_dtype(device.type)
         if backend_supports(device, dtype, family, n, cell, buffer, relevant):
             return dtype
@@ -125,7 +130,7 @@ def portable_dtype(x: Tensor) -> torch.dtype | None:
     if settings.backend == "eager" or needs_eager_loop(x):
         return None
     dtype = x.dtype
-    if torch.is_autocast_enabled(x.device.type) and dtype is not torch.float64:
+    if in_autocast(x) and dtype is not torch.float64:
         dtype = torch.float32
     return dtype if dtype in (torch.float32, torch.float64) else None
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mnemoscope.kernels._dispatch import in_autocast
 from mnemoscope.torch_internals import any_requires_grad, are_plain, below_autograd, dispatches_plainly
 
 NAMESPACE = "mnemoscope"
@@ -43,8 +44,7 @@ def _fields(group: Any) -> tuple[str, ...] | None:
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     """Inside, products are made in the precision of their factors: that of a run was chosen before it began."""
-    device = tensor.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else _NOTHING
+    return torch.autocast(tensor.device.type, enabled=False) if in_autocast(tensor) else _NOTHING
 
 
 class Projection(NamedTuple):
@@ -109,7 +109,8 @@ class Operator(Generic[Parameters, Result]):
             (`_autograd.py`).
         projecting: the same from the fields of a `Projection` and the arguments behind xp, without the results that
             only the backward pass reads; the last output is h_T, or None (`ProjectedRun`).
-        unread: what stands for those results then: a None each.
+        pick_results: the results among those outputs, h_T left out, and a None behind them that stands for each result
+            that is not there.
     """
 
     def __init__(self, allocate: Callable[Parameters, Result]) -> None:
@@ -139,7 +140,7 @@ class Operator(Generic[Parameters, Result]):
         self._projecting_backends: set[Callable[..., Result]] = set()
         self.differentiable: Callable[..., Any] | None = None
         self.projecting: Callable[..., Any] | None = None
-        self.unread: tuple[None, ...] = ()
+        self.pick_results: Callable[[Sequence[Any]], tuple[Any, ...]] = tuple
         self._several = _fields(self.result) is not None
         self.results = _fields(self.result) or ("h",)
         self.qualified_name = f"{NAMESPACE}::{self.name}"
@@ -189,7 +190,9 @@ class Operator(Generic[Parameters, Result]):
             return call(xp.project(), *rest), None
         if self.projecting is not None and torch.is_grad_enabled() and any_requires_grad(*xp, *flat):
             *outputs, h_T = self.projecting(*xp, *flat[1:])
-            return (self.result(*outputs, *self.unread) if self._several else outputs[0]), h_T
+            if not self._several:
+                return outputs[0], h_T
+            return tuple.__new__(self.result, self.pick_results((*outputs, None))), h_T
         with below_autograd():
             results, h_T, _ = self.project_and_run(xp, flat[1:])
         return results, h_T

@@ -149,20 +149,23 @@ class AdditiveAttention(MemoryLayer):
         h = kernels.last_valid_state(done.h, h0, lengths) if done.h_T is None else done.h_T
         visible = (h, done.c) if lstm else (h,)
         output = done.h if self.output == "h" else done.s
-        if state is None and lengths is None and self._may_look_back(done, dtype):
+        if state is None and lengths is None and self._may_look_back(done, dtype, isinstance(u, kernels.Projection)):
             return output, AttentiveState.after_kernel(visible, done, self.memory_layout)
         s = kernels.last_valid_state(done.s, s0, lengths)
         memory = memory_after_kernel(before, done, lengths, dtype)
         return output, AttentiveState(visible, s, memory, self.memory_layout)
 
-    def _may_look_back(self, done: kernels.Attended, dtype: torch.dtype) -> bool:
+    def _may_look_back(self, done: kernels.Attended, dtype: torch.dtype, plainly: bool) -> bool:
         """True if s and the memory may be made of a run's results later: of all s, which only a graph keeps so far.
 
-        Not where s is the output, which its user may write to; nor in a CUDA graph, which has to make them.
+        Not where s is the output, which its user may write to; nor in a CUDA graph, which has to make them. `plainly`
+        says that the call `dispatches_plainly`; else it is asked.
         """
         if self.output != "h" or not done.s.requires_grad or done.values.dtype is not dtype:
             return False
-        return not torch.compiler.is_compiling() and dispatches_plainly() and not in_cuda_graph(done.s)
+        if not plainly and (torch.compiler.is_compiling() or not dispatches_plainly()):
+            return False
+        return not in_cuda_graph(done.s)
 
     def step_by_kernel(self, x: Tensor, state: State, inplace: bool) -> tuple[Tensor, State] | None:
         return step_by_kernel(self, x, state, inplace)

@@ -172,7 +172,7 @@ class Layer(Described, Unquantized, Recurrence):
     def run_cudnn(
         self, dtype: torch.dtype, cell: str, w: Weights, x: Tensor, state: State | None
     ) -> tuple[Tensor, State]:
-        """Return the outputs and the last state by cuDNN."""
+        """Return the outputs and the last state by cuDNN; states are those of a stack of one, (1, batch, ...)."""
         raise TypeError(f"{type(self).__name__} names a cell of cuDNN and must say how to call it")
 
     def kernel_inputs(
@@ -345,7 +345,7 @@ class Layer(Described, Unquantized, Recurrence):
                 finals.append(final)
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
             x = self._drop_between_layers(x, layer)
-        if not x.is_meta and torch.is_autocast_enabled(x.device.type):  # which knows no meta device
+        if not x.is_meta and kernels.in_autocast(x):  # which knows no meta device
             final = self.map_visible(in_autocast_dtype, stack_layers(finals))
             return in_autocast_dtype(x), self.present_state(final)
         return x, self.present_layers(finals)

@@ -56,7 +56,14 @@ class AttentiveState(tuple):
                 memory_layout = first.memory_layout  # s and the memory are read from h
             elif first.s is not s or first.memory is not memory:
                 visible = (first.plain, *visible[1:])  # what is given counts, not what h carries
-        state = super().__new__(cls, visible)
+        return cls._made(visible, s, memory, memory_layout)
+
+    @classmethod
+    def _made(
+        cls, visible: tuple[Any, ...], s: Tensor | None, memory: Memory | None, memory_layout: str
+    ) -> AttentiveState:
+        """Return a state of parts that are known to belong together."""
+        state = tuple.__new__(cls, visible)
         state._s = s
         state._memory = memory
         state._done = None
@@ -64,15 +71,20 @@ class AttentiveState(tuple):
         return state
 
     @classmethod
-    def after_kernel(cls, visible: Iterable[Tensor], done: Attended, memory_layout: str) -> AttentiveState:
+    def after_kernel(cls, visible: tuple[Tensor, ...], done: Attended, memory_layout: str) -> AttentiveState:
         """Return the state after a kernel's run from zeros, in grad mode, of rows without padding.
 
         Most users look at h and c alone: s and the memory are made, and differentiated through, when they are asked
         for. That saves a GPU's host several launches.
         """
-        state = cls(visible, None, None, memory_layout)
-        state._done = done._replace(h=done.s, h_T=None)  # of h only the shape is needed, and it would be kept alive
+        state = cls._made(visible, None, None, memory_layout)
+        state._done = Attended(done.s, None, *done[2:])  # of h only the shape is needed, and it would be kept alive
         return state
+
+    @classmethod
+    def of_carrier(cls, carrier: CarryingTensor, c: Tensor) -> AttentiveState:
+        """Return (h, c) of an h that was just made: s and the memory are read from it."""
+        return cls._made((carrier, c), None, None, carrier.memory_layout)
 
     @property
     def s(self) -> Any:
@@ -293,7 +305,7 @@ def present_unstacked(layer: Any, state: AttentiveState) -> Any:
     h, *c = [t.unsqueeze(0) for t in state]
     carrier = _carrier(h, state.memory_layout)
     carrier.unstacked = Unstacked(weakref.ref(layer), state, c[0] if c else None, torch.is_grad_enabled())
-    return AttentiveState((carrier, *c)) if c else carrier
+    return AttentiveState.of_carrier(carrier, c[0]) if c else carrier
 
 
 def state_leaves(state: AttentiveState | CarryingTensor) -> list[Tensor]:

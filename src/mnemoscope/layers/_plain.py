@@ -11,10 +11,10 @@ from mnemoscope import equations, kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import _init
 from mnemoscope.layers._base import Layer
-from mnemoscope.layers._checks import check_bool, check_choice
+from mnemoscope.layers._checks import check_bool, check_choice, check_state
 from mnemoscope.layers._init import RecurrentInit
 from mnemoscope.layers._projection import project_sequence
-from mnemoscope.layers._run import KernelChoice, KernelSpec
+from mnemoscope.layers._run import KernelChoice, KernelSpec, choose_cudnn
 from mnemoscope.layers._torch_interface import TorchInterface
 from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import State
@@ -33,6 +33,19 @@ class Gated(Layer):
         if self.bias:
             shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
         return shapes
+
+    def run_sequence(
+        self, x: Tensor, state: State | None, lengths: Tensor | None, order: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        # A single layer by cuDNN takes and gives a state as its user does: no views, nor their functions of autograd.
+        alone = self.num_layers == 1 and not self.bidirectional and not self.checkpoint
+        by_cudnn = choose_cudnn(self, x, lengths) if alone and self.hidden_size > kernels.NARROW else None
+        if by_cudnn is None or (state is None and not self.starts_from_zero()):
+            return super().run_sequence(x, state, lengths, order)
+        if state is not None:
+            state = check_state(self, state, x, x.shape[1])
+        output, last = self.run_cudnn(*by_cudnn, self.weights(0), x, state)
+        return output, self.present_state(last)
 
     def run_cudnn(
         self, dtype: torch.dtype, cell: str, w: Weights, x: Tensor, state: State | None

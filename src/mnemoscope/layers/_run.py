@@ -16,7 +16,7 @@ from mnemoscope.layers._carried import AttentiveState
 from mnemoscope.layers._checks import warn_caller
 from mnemoscope.layers._onnx import onnx_loop, onnx_operator, run_torch_operator
 from mnemoscope.layers._state import where_active
-from mnemoscope.recurrence import State, leaves
+from mnemoscope.recurrence import State, leaves, map_state
 from mnemoscope.torch_internals import in_onnx_export
 
 if TYPE_CHECKING:
@@ -63,17 +63,33 @@ def run(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tenso
 def _run_once(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
     if in_onnx_export():
         return run_for_onnx(layer, w, x, state, lengths)
-    cell = layer.cudnn_cell() if x.is_cuda and layer.hidden_size > kernels.NARROW else None
-    if cell is not None and kernels.cudnn_is_faster(cell, layer.hidden_size, x.shape[1]):
-        dtype = kernels.cudnn_dtype(x, lengths)
-        if dtype is not None:
-            return layer.run_cudnn(dtype, cell, w, x, state)
+    by_cudnn = choose_cudnn(layer, x, lengths) if layer.hidden_size > kernels.NARROW else None
+    if by_cudnn is not None:
+        before = None if state is None else map_state(lambda t: t.unsqueeze(0), state)
+        output, last = layer.run_cudnn(*by_cudnn, w, x, before)
+        return output, map_state(lambda t: t.squeeze(0), last)
     choice = _choose_kernel(layer, x)
     if choice is not None:
         return layer.run_kernel(choice, w, x, state, lengths)
     if state is None:
         state = layer.initial_cell_state(w, x.shape[1])
     return run_eager(layer, w, x, state, lengths)
+
+
+def choose_cudnn(layer: Layer, x: Tensor, lengths: Tensor | None) -> tuple[torch.dtype, str] | None:
+    """Return the dtype and the cell in which cuDNN should run the layer over x; None if it should or can not.
+
+    Of layers up to `kernels.NARROW` it need not be asked.
+    """
+    if not x.is_cuda:
+        return None
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # a graph may be for batches of any size
+        return None
+    cell = layer.cudnn_cell()
+    if cell is None or not kernels.cudnn_is_faster(cell, layer.hidden_size, x.shape[1]):
+        return None
+    dtype = kernels.cudnn_dtype(x, lengths)
+    return None if dtype is None else (dtype, cell)
 
 
 def run_for_onnx(

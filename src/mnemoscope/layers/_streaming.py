@@ -93,10 +93,10 @@ class Made:
 def step_by_kernel(layer: AdditiveAttention, x: Tensor, state: State, inplace: bool) -> tuple[Tensor, State] | None:
     """Return the output (batch, features) of one step and the state after it; None where the eager step must run."""
     check_step_input(layer, x)
+    if not kernels.can_step("attentive", x):
+        return None
     options = layer.kernel_attention()
     if options is None or layer.bidirectional or not layer.unchanged_from(Layer, "observe", "project"):
-        return None
-    if not kernels.can_step("attentive", x):
         return None
     weights = [layer.weights(index) for index in range(layer.num_layers)]
     V = weights[0].weight_hh

@@ -36,10 +36,10 @@ def group_as_float32(group: Group, dtype: torch.dtype) -> Group:
 
 
 def group_to_dtype(group: Group, dtype: torch.dtype) -> Group:
-    """Return a group of float32 and integer tensors with the float32 ones in `dtype`."""
+    """Return a group of float32 and integer tensors, or None, with the float32 ones in `dtype`."""
     if dtype is torch.float32:
         return group
-    return type(group)(*[x.to(dtype) if x.is_floating_point() else x for x in group])
+    return type(group)(*[x if x is None or not x.is_floating_point() else x.to(dtype) for x in group])
 
 
 def to_device(lengths: Tensor | None, device: torch.device) -> Tensor | None:

@@ -158,7 +158,10 @@ def attentive_backward(
     lengths: Tensor | None,
     kept: Tensor | None = None,
 ) -> op.AttentiveGradients:
-    """`kept` are the products of a run by clusters, if it kept them."""
+    """`kept` are the products of a run by clusters, if it kept them.
+
+    Such a run is short: dv comes by sequence, (B, n), and is summed where the gradients of all weights are made.
+    """
     dtype = saved.h.dtype
     T, B, n = saved.h.shape
     shape = T, B, n
@@ -178,7 +181,8 @@ def attentive_backward(
     if options.buffer < 0:
         found = full_attention.backward(*arguments)
     elif factors is not None or _runs_by_cluster(shape, options, saved.h.device):
-        found = screened.backward(*arguments, kept, factors)
+        sum_dv = kept is None or dtype is not torch.float32
+        found = screened.backward(*arguments, kept, factors, sum_dv=sum_dv)
     else:
         found = screened_steps.backward(*arguments)
     return group_to_dtype(found, dtype)

@@ -183,8 +183,9 @@ def _loop(cell: CudaCell, operator: Operator[Any, Any], launch: Launch) -> Calla
         dtype = arguments[dtype_of].dtype
         arguments = group_as_float32(arguments, dtype)
         results = operator.allocate(*arguments)
-        named = dict(zip(names, (*arguments, results) if single else (*arguments, *results), strict=True))
-        launch(cell, **{"phi": cell.phi, **more, **named})
+        named: dict[str, Any] = {"phi": cell.phi, **more}
+        named.update(zip(names, (*arguments, results) if single else (*arguments, *results), strict=True))
+        launch(cell, **named)
         if dtype is torch.float32:
             return results
         return results.to(dtype) if single else group_to_dtype(results, dtype)
@@ -197,7 +198,9 @@ def _loop(cell: CudaCell, operator: Operator[Any, Any], launch: Launch) -> Calla
             h_T = xp.new_empty(batch, width // cell.rows, dtype=torch.float32)
         biases = as_float32(projection.b_ih), as_float32(projection.b_hh)
         results = run(xp, *rest, b_ih=biases[0], b_hh=biases[1], h_T=h_T)
-        return ProjectedRun(results, None if h_T is None else h_T.to(xp.dtype))
+        if h_T is not None and xp.dtype is not torch.float32:
+            h_T = h_T.to(xp.dtype)
+        return ProjectedRun(results, h_T)
 
     return run
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
@@ -23,7 +22,6 @@ from mnemoscope.torch_internals import assumed_cuda_toolkit, cuda_compiler, cuda
 
 FOLDER = Path(__file__).parents[1] / "csrc" / "cuda"
 _PORTABLE_CLUSTER = 8
-_NOTHING = nullcontext()
 
 Defines = Mapping[str, int | str]
 Argument = Tensor | int | float | None
@@ -56,8 +54,19 @@ def launch(
     compile time that it needs `threads` and `shared_floats`.
     """
     values, index = pack_arguments(name, args)
-    with _device(index):
-        _compiled(name, defines, threads, shared_floats, index).launch(blocks, cuda_stream(index), values)
+    if index != torch.cuda.current_device():
+        with torch.cuda.device(index):
+            _launch(name, defines, blocks, threads, shared_floats, values, index)
+    else:
+        _launch(name, defines, blocks, threads, shared_floats, values, index)
+
+
+def _launch(
+    name: str, defines: Defines, blocks: int, threads: int, shared_floats: int, values: list[int | float], index: int
+) -> None:
+    """Run a kernel on the current device, which is that of this index."""
+    _ensure_context(index)
+    _compiled(name, defines, threads, shared_floats, index).launch(blocks, cuda_stream(index), values)
 
 
 def launch_steps(
@@ -73,27 +82,13 @@ def launch_steps(
 ) -> None:
     """Run a kernel once for each of `steps`, which is its parameter t, after `before(t)`."""
     values, index = pack_arguments(name, {**args, "t": 0})
-    with _device(index):
+    with torch.cuda.device(index):
+        _ensure_context(index)
         function = _compiled(name, defines, threads, shared_floats, index)
         launch_step = function.varying(args_in_order(name).index("t"), blocks, cuda_stream(index), values)
         for t in steps:
             before(t)
             launch_step(t)
-
-
-def _device(index: int) -> AbstractContextManager[Any]:
-    """Inside, the device of this index is the current one, with a context in this thread."""
-    if index != torch.cuda.current_device():
-        return _other_device(index)
-    if index not in _contexts.of_thread:
-        _create_context(index)
-    return _NOTHING
-
-
-@contextmanager
-def _other_device(index: int) -> Iterator[None]:
-    with torch.cuda.device(index), _device(index):
-        yield
 
 
 class Parameter(NamedTuple):
@@ -188,10 +183,11 @@ class _Contexts(threading.local):
 _contexts = _Contexts()
 
 
-def _create_context(index: int) -> None:
+def _ensure_context(index: int) -> None:
     """Make sure that this thread has a CUDA context; the autograd engine's may not, before its first kernel."""
-    torch.cuda.mem_get_info(index)
-    _contexts.of_thread.add(index)
+    if index not in _contexts.of_thread:
+        torch.cuda.mem_get_info(index)
+        _contexts.of_thread.add(index)
 
 
 def _compiled(name: str, defines: Defines, threads: int, shared_floats: int, index: int) -> driver.Function:

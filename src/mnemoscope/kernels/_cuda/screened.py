@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels import _operators as op
+from mnemoscope.kernels._absent import shared_absent
 from mnemoscope.kernels._cuda import compiler, layout
 from mnemoscope.kernels._cuda.arguments import PHI, to_device
 from mnemoscope.kernels._cuda.layout import BatchTile, Limits, TensorTile, Tile
@@ -291,8 +292,10 @@ def backward(
     lengths: Tensor | None,
     kept: Tensor | None = None,
     factors: Factors | None = None,
+    *,
+    sum_dv: bool = True,
 ) -> op.AttentiveGradients:
-    """Return the gradients; all tensors float32.
+    """Return the gradients; all tensors float32. That of v is by sequence, (B, n), unless it is to be summed.
 
     `kept` are the products of the forward pass, if it kept them; `factors` what a run on the tensor cores multiplied,
     None for a run in float32.
@@ -308,7 +311,7 @@ def backward(
     if products.projected0 is not None:
         gathered0 = new(B, m0, (rows_per_unit(lstm) + has_ds) * n)
     dxp, dq, dk = new(T, B, 4 * n if lstm else n), new(T, B, n), new(T, B, n)
-    dv_rows, nothing = new(B, n), new(0)
+    dv_rows, nothing = new(B, n), shared_absent(saved.h.dtype, saved.h.device)
     dc0 = new(B, n) if lstm else nothing
     compiler.launch(
         launched.kernel,
@@ -352,5 +355,6 @@ def backward(
             "B": B,
         },
     )
-    found = op.AttentiveGradients(dxp, dq, dk, dv_rows.sum(0), nothing, dc0, dvalues0=nothing, dkeys0=nothing)
+    dv = dv_rows.sum(0) if sum_dv else dv_rows
+    found = op.AttentiveGradients(dxp, dq, dk, dv, nothing, dc0, nothing, nothing)
     return carried_gradients(found, weights, state, products.matrices, gathered0)

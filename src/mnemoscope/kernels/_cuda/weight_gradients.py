@@ -23,8 +23,11 @@ def _defines(blocks: int) -> compiler.KeptDefines:
     return compiler.KeptDefines(CLUSTER_BLOCKS=blocks)
 
 
-def _tiles(size: int) -> int:
-    return -(-size // _TILE)
+@cache
+def _grid(matrices: tuple[tuple[int, int], ...], clusters: tuple[int, ...]) -> tuple[int, int]:
+    """Return the blocks of a cluster on a device with these, and of all clusters, one for each tile of the matrices."""
+    blocks = max(size for size in clusters if size <= _MOST_BLOCKS)
+    return blocks, blocks * sum(-(-rows // _TILE) * -(-columns // _TILE) for rows, columns in matrices)
 
 
 def weight_gradients(
@@ -36,6 +39,7 @@ def weight_gradients(
     du_row: int,
     dk: Tensor | None = None,
     h: Tensor | None = None,
+    dv_rows: Tensor | None = None,
 ) -> WeightGradients | None:
     """Return the gradients of all weights and biases (`SavedRun.all_at_once`); None where torch should make them."""
     x, U, b_ih, b_hh = projection
@@ -45,10 +49,10 @@ def weight_gradients(
     keys = 0 if dk is None else n
     if T * B * ((H + keys) * n + G * E) > _MOST_PRODUCTS or dz.dtype is not torch.float32:
         return None
-    blocks = max(size for size in layout.limits(dz.device).clusters if size <= _MOST_BLOCKS)
+    blocks, all_blocks = _grid(((H, n), (G, E), (keys, n)), layout.limits(dz.device).clusters)
     if blocks == 1:  # a device without clusters
         return None
-    for tensor in (dz, states, du, dk, h):
+    for tensor in (dz, states, du, dk, h, dv_rows):
         if tensor is not None and not tensor.is_contiguous():
             return None
     new = dz.new_empty
@@ -56,10 +60,11 @@ def weight_gradients(
     db_ih = None if b_ih is None else new(G)
     db_hh = None if b_hh is None else new(H)
     dU_a = None if dk is None else new(n, n)
+    dv = None if dv_rows is None else new(n)
     compiler.launch(
         "weight_gradients",
         _defines(blocks),
-        blocks=blocks * (_tiles(H) * _tiles(n) + _tiles(G) * _tiles(E) + _tiles(keys) * _tiles(n)),
+        blocks=all_blocks,
         threads=_THREADS,
         shared_floats=2 * _DEPTH * _TILE + _THREADS + _TILE * _TILE + blocks * _TILE,
         args={
@@ -70,11 +75,13 @@ def weight_gradients(
             "x": x if x.is_contiguous() else x.contiguous(),
             "dk": dk,
             "h": h,
+            "dv_rows": dv_rows,
             "dV": dV,
             "db_hh": db_hh,
             "dU": dU,
             "db_ih": db_ih,
             "dU_a": dU_a,
+            "dv": dv,
             "G": G,
             "H": H,
             "du_row": du_row,
@@ -84,7 +91,7 @@ def weight_gradients(
             "B": B,
         },
     )
-    return WeightGradients(dV, dU, db_ih, db_hh, dU_a)
+    return WeightGradients(dV, dU, db_ih, db_hh, dU_a, dv)
 
 
 weight_gradient_backends["cuda"] = weight_gradients

@@ -7,7 +7,7 @@ v . tanh(query + key), h_t itself included; s_t = h_t + c_t (mix "sum") or their
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -177,7 +177,8 @@ def allocate_run(
 ) -> AttentiveRun:
     """Return the results of a run, new tensors with nothing in them.
 
-    Of what is only saved, `absent` may stand for tensors without elements, where torch's dispatcher does not see them.
+    Where torch's dispatcher does not see them, `absent` stands for tensors without elements that a backward pass is
+    given. None stands for the others: a c_T that the cell does not have, and without `save` what would be saved.
     """
     steps, batch, _ = xp.shape
     saved = steps if save else 0
@@ -187,6 +188,17 @@ def allocate_run(
     capacity = memory.values0.shape[1] + steps if full else slots
     width = kernel_width + (5 * n if lstm else 0)
     new = xp.new_empty
+    c_T: Any = None
+    if lstm or absent is None:
+        c_T = new(batch, n) if lstm else new(0)
+    activations: Any = absent
+    kept_slots: Any = None
+    attention: Any = None
+    if save or absent is None:
+        if absent is None or width:
+            activations = new(saved, batch, width)
+        kept_slots = new(0 if full else (saved, batch, slots), dtype=torch.int32)
+        attention = new((saved, batch) if full else (saved, batch, slots))
     if flags:
         overflowed = xp.new_zeros(flags, dtype=torch.bool)
     else:
@@ -194,15 +206,15 @@ def allocate_run(
     return AttentiveRun(
         h=new(steps, batch, n),
         s=new(steps, batch, n),
-        c_T=new(batch, n) if lstm else new(0),
+        c_T=c_T,
         values_T=new(batch, capacity, n),
         keys_T=new(batch, capacity, n),
         slots_T=new(batch, slots, dtype=torch.int64),
         origin_T=new(batch, slots, dtype=torch.int64),
         relevance_T=memory.relevance0.new_empty(batch, slots),
-        activations=absent if absent is not None and not width else new(saved, batch, width),
-        slots=new(0 if full else (saved, batch, slots), dtype=torch.int32),
-        attention=new((saved, batch) if full else (saved, batch, slots)),
+        activations=activations,
+        slots=kept_slots,
+        attention=attention,
         overflowed=overflowed,
     )
 

@@ -1,12 +1,12 @@
 // The gradients of a recurrence's weights and biases from those of its products, in one launch:
 //
 //     dV = sum_k dy_k state_k^T, db_hh = sum_k dy_k,  dU = sum_k dz_k x_k^T, db_ih = sum_k dz_k,
-//     dU_a = sum_k dk_k h_k^T of attention's keys,
+//     dU_a = sum_k dk_k h_k^T of attention's keys, dv = sum_b dv_b of its scores,
 //
-// over the K = T * B rows of a run. A short run waits for its host, and this is what cuBLAS and
-// torch's sums take five launches for. A cluster makes one tile of a matrix: each of its blocks
-// adds up a part of the rows, and the parts are then summed in the order of the blocks, so that the
-// same numbers give the same sums.
+// over the K = T * B rows of a run, and its B sequences. A short run waits for its host, and this
+// is what cuBLAS and torch's sums take six launches for. A cluster makes one tile of a matrix: each
+// of its blocks adds up a part of the rows, and the parts are then summed in the order of the
+// blocks, so that the same numbers give the same sums.
 //
 // Sizes that the host passes: CLUSTER_BLOCKS, THREADS, SHARED_FLOATS.
 #include "device.cuh"
@@ -33,12 +33,13 @@ DEVICE int tiles(int size) { return (size + TILE - 1) / TILE; }
 
 // dz (K,G) of U x and of what is added to it. dy (K,H) of V h has the first du_row columns of dz,
 // and then du (K,H-du_row). state_k is states_{k-B} (K,n); of the first B rows it is first (B,n),
-// or zero if that is null. x (K,E); dk, h (K,n). -> dV (H,n), db_hh (H), dU (G,E), db_ih (G), dU_a
-// (n,n). A null bias is not wanted, and dU_a has no tile in the grid if it is not.
+// or zero if that is null. x (K,E); dk, h (K,n); dv_rows (B,n). -> dV (H,n), db_hh (H), dU (G,E),
+// db_ih (G), dU_a (n,n), dv (n). A null bias or dv is not wanted, and dU_a, with which dv is made,
+// has no tile in the grid if it is not.
 KERNEL weight_gradients(const float* dz, const float* du, const float* first, const float* states,
-                        const float* x, const float* dk, const float* h, float* dV, float* db_hh,
-                        float* dU, float* db_ih, float* dU_a, int G, int H, int du_row, int n,
-                        int E, int K, int B) {
+                        const float* x, const float* dk, const float* h, const float* dv_rows,
+                        float* dV, float* db_hh, float* dU, float* db_ih, float* dU_a, float* dv,
+                        int G, int H, int du_row, int n, int E, int K, int B) {
     const int thread = threadIdx.x, rank = blockIdx.x % CLUSTER_BLOCKS;
     // The tiles of dV come first, then those of dU and of dU_a.
     int tile = blockIdx.x / CLUSTER_BLOCKS;
@@ -109,6 +110,14 @@ KERNEL weight_gradients(const float* dz, const float* du, const float* first, co
         }
     }
 
+    // What the keys have in place of a bias, shared among the threads of the cluster.
+    if (!of_states && !of_inputs) {
+        sum = 0.f;
+        const int lanes = THREADS / TILE, sequences = dv && row < rows ? B : 0;
+        for (int b = rank * lanes + thread / TILE; b < sequences; b += CLUSTER_BLOCKS * lanes)
+            sum += dv_rows[(long long)b * n + row];
+    }
+
     // To the block that sums them, and the bias to the first one.
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -133,7 +142,7 @@ KERNEL weight_gradients(const float* dz, const float* du, const float* first, co
         if (to_row < rows && to_column < columns)
             result[(long long)to_row * columns + to_column] = element;
     }
-    float* bias = of_states ? db_hh : (of_inputs ? db_ih : nullptr);
+    float* bias = of_states ? db_hh : (of_inputs ? db_ih : dv);
     if (bias && rank == 0 && first_column == 0 && thread < TILE && row < rows) {
         float element = 0.f;
         for (int r = 0; r < CLUSTER_BLOCKS; ++r) element += bias_parts[r * TILE + thread];
