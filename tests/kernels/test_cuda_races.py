@@ -11,7 +11,7 @@ from fused_truth import calm
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import mnemoscope as ms
-from mnemoscope.kernels._cuda import attentive, compiler, layout, screened, screened_steps, tensor_tiles
+from mnemoscope.kernels._cuda import attentive, compiler, full_attention, layout, screened, screened_steps, tensor_tiles
 
 needed = ("g++", "addr2line")
 pytestmark = pytest.mark.skipif(not all(map(shutil.which, needed)), reason="the emulation is compiled by g++")
@@ -98,6 +98,20 @@ def test_backtracking(watched, device):
     assert set(watched) == of_family("sab")
 
 
+def test_attention_over_the_whole_past(watched, device):
+    device((2,), 64)
+    layer = calm(ms.MemLSTM(3, 10))
+    run(layer, 3, 2, [1, 3], run(layer, 2, 2))
+    assert set(watched) == of_family("full_attention")
+
+
+@pytest.mark.slow
+def test_columns_of_two_chunks(device):
+    device((2,), 64)
+    assert full_attention.choose_clusters(False, 257, 1, torch.device("cpu")).column_chunk == 16
+    run(calm(ms.MemRNN(3, 257)), 18, 1)
+
+
 def changed(tmp_path, monkeypatch, file, old, new):
     """Compile the kernels from sources of which one line is another."""
     sources = shutil.copytree(compiler.FOLDER, tmp_path / "cuda")
@@ -148,3 +162,10 @@ def test_a_barrier_that_is_missing_is_found(tmp_path, monkeypatch, device, file,
     layer = calm(ms.RelRNN(3, 70, buffer=1, relevant=1)).to(torch.bfloat16 if tensor_cores else torch.float32)
     with pytest.raises(emulator.KernelError, match=RACE):
         run(layer, 2, 1, None, run(layer, 2, 1))
+
+
+def test_a_block_that_overtakes_another_is_found(tmp_path, monkeypatch, device):
+    changed(tmp_path, monkeypatch, "full_attention_forward.cu", "(t & 1) * CLUSTER_BLOCKS", "0 * CLUSTER_BLOCKS")
+    device((2,), 64)
+    with pytest.raises(emulator.KernelError, match=RACE):
+        run(ms.MemRNN(3, 10), 3, 1)
