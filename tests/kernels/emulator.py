@@ -23,32 +23,76 @@ LIMITS = layout.Limits(clusters=(1, 2, 4), multiprocessors=4, shared_floats=227 
 _FOLDER = tempfile.TemporaryDirectory()  # for the process: one library per kernel and set of sizes
 
 
-def compile_kernel(name: str, defines: dict[str, int | str], *flags: str) -> Path:
-    """Compile one kernel for one set of sizes; raises CalledProcessError if g++ refuses it."""
+def compile_kernel(
+    name: str, defines: dict[str, int | str], *flags: str, sources: Path = compiler.FOLDER, races: bool = False
+) -> Path:
+    """Compile one kernel for one set of sizes; raises CalledProcessError if g++ refuses it.
+
+    Args:
+        sources: the folder of the kernels.
+        races: whether its launches find races (races.h).
+    """
     code = (
-        compiler.source(name)
+        (sources / f"{name}.cu").read_text()
         + f"""
-        extern "C" void run(int grid, int threads, int shared_bytes, void** args) {{
+        extern "C" const char* run(int grid, int threads, int shared_bytes, void** args) {{
             emulated::launch<{name}>(grid, threads, shared_bytes, args);
-        }}"""
+            return emulated::failure;
+        }}
+        extern "C" const void* failed_at(int i) {{ return emulated::failed_at[i]; }}
+        """
     )
-    stem = Path(_FOLDER.name) / f"{name}-{abs(hash(frozenset(defines.items())))}"
-    source = stem.with_suffix(".cpp")
-    library = stem.with_suffix(".so")
+    stem = Path(_FOLDER.name) / f"{name}-{abs(hash((frozenset(defines.items()), sources, races)))}"
+    source, library = stem.with_suffix(".cpp"), stem.with_suffix(".so")
     source.write_text(code)
-    command = ["g++", "-std=c++17", "-O0", "-shared", "-fPIC", "-w", "-DMNEMOSCOPE_EMULATED"]
-    command += [f"-I{compiler.FOLDER}", f"-I{Path(__file__).parent}", *compiler.options(defines)]
-    command += [*flags, "-o", str(library), str(source)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    command = ["g++", "-std=c++17", "-O0", "-fPIC", "-w", "-DMNEMOSCOPE_EMULATED"]
+    command += [f"-I{sources}", f"-I{Path(__file__).parent}", *compiler.options(defines), *flags]
+    if not races:
+        _call([*command, "-shared", "-o", str(library), str(source)])
+        return library
+    # races.h takes the place of the thread sanitizer's own library: it must not be linked.
+    watched = stem.with_suffix(".o")
+    _call([*command, "-O1", "-g1", "-fsanitize=thread", "-DMNEMOSCOPE_RACES", "-c", "-o", str(watched), str(source)])
+    _call(["g++", "-shared", "-o", str(library), str(watched)])
     return library
 
 
+def _call(command: list[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+class Watch:
+    """Whether launches find races, and from which sources kernels are compiled."""
+
+    races = False
+    sources = compiler.FOLDER
+
+
 @functools.cache
-def _load(name: str, defines: frozenset) -> ctypes.CDLL:
-    return ctypes.CDLL(str(compile_kernel(name, dict(defines))))
+def _load(name: str, defines: frozenset, sources: Path, races: bool) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(compile_kernel(name, dict(defines), sources=sources, races=races)))
+    library.run.restype = ctypes.c_char_p
+    library.failed_at.restype = ctypes.c_void_p
+    return library
+
+
+def _places(library: ctypes.CDLL) -> str:
+    """The lines of the two accesses of a race."""
+    loaded = next(line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(library._name))
+    start = int(loaded.partition("-")[0], 16)
+    found = []
+    for place in filter(None, (library.failed_at(0), library.failed_at(1))):
+        command = ["addr2line", "-i", "-e", library._name, hex(place - start - 1)]  # -i: from the inside out
+        lines = subprocess.run(command, capture_output=True, text=True).stdout.split("\n")
+        found.append(" in ".join(Path(line).name.partition(" ")[0] for line in lines if line))
+    return "; ".join(found)
 
 
 _C_TYPES = {"P": ctypes.c_void_p, "i": ctypes.c_int, "d": ctypes.c_double}
+
+
+class KernelError(Exception):
+    """What the emulator found wrong in a launch."""
 
 
 def launch_steps(name: str, defines: dict, *, args: dict, steps=None, before=None, **sizes: int) -> None:
@@ -61,11 +105,18 @@ def launch_steps(name: str, defines: dict, *, args: dict, steps=None, before=Non
 def launch(name: str, defines: dict, *, blocks: int, threads: int, shared_floats: int, args: dict) -> None:
     """`compiler.launch`, on CPU tensors."""
     sizes = {"THREADS": threads, "SHARED_FLOATS": shared_floats}
-    library = _load(name, frozenset({**defines, **sizes}.items()))
+    library = _load(name, frozenset({**defines, **sizes}.items()), Watch.sources, Watch.races)
     values, _ = compiler.pack_arguments(name, args)
     boxes = [_C_TYPES[p.format](value) for p, value in zip(compiler.parameters(name), values, strict=True)]
     pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
-    library.run(blocks, threads, 4 * shared_floats, pointers)
+    for tensor in args.values() if Watch.races else ():
+        if isinstance(tensor, torch.Tensor) and tensor.numel():
+            library.watch(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes))
+    failure = library.run(blocks, threads, 4 * shared_floats, pointers).decode()
+    if Watch.races:
+        library.forget()
+    if failure:
+        raise KernelError(f"{name}: {failure} ({_places(library)})")
 
 
 _new_empty = torch.Tensor.new_empty

@@ -52,7 +52,7 @@ class ClusterLayout:
     @property
     def forward_floats(self) -> int:
         rows = self.gates + 6  # s, h, the products of s, key, query, c
-        partials = (self.warps + self.cluster_blocks) * (self.padded_n + 2)
+        partials = (self.warps + 2 * self.cluster_blocks) * (self.padded_n + 2)
         return _round_up(rows * self.padded_n + partials, 4) + self._product_scratch
 
     @property

@@ -1,31 +1,22 @@
 // Attention over at most 32 slots in shared memory (screened, sab): what both passes share.
 //
-// Slot i belongs to lane i % LANES_PER_UNIT of each unit.
-//
 // A constant in all logits leaves the softmax as it is: of v . tanh(q + k) = v . (1 - 2 r) the
 // kernels compute -2 v . r.
 //
 // Sizes are those of tile.cuh and screening.cuh.
 #pragma once
 #include "equations.cuh"
-#include "screening.cuh"
 #include "tile.cuh"
 
-constexpr int SLOTS_PER_LANE = SLOTS > 0 ? (SLOTS + LANES_PER_UNIT - 1) / LANES_PER_UNIT : 1;
-constexpr int PADDED_SLOTS = SLOTS_PER_LANE * LANES_PER_UNIT;
-// The padding lets a unit's lanes read their slots from different shared-memory banks.
+// A unit is a column of slots, and all of its lanes share them. The padding lets these lanes read
+// their slots from different shared-memory banks.
+constexpr int SLOT_LANES = LANES_PER_UNIT;
 constexpr int SLOT_STRIDE = UNITS_PER_BLOCK + UNITS_PER_WARP;
-constexpr int FIELD_STRIDE = PADDED_SLOTS * SLOT_STRIDE;
+#include "slots.cuh"
 static_assert(SLOTS_PER_LANE <= UNITS_PER_WARP,
               "the sums of a lane's slots are scattered over units");
 
-// Numbers per slot and unit in shared memory: (field, slot, unit of the block).
-struct SlotFields {
-    float* base;
-    DEVICE float& operator()(int field, int slot, int block_unit) const {
-        return base[field * FIELD_STRIDE + slot * SLOT_STRIDE + block_unit];
-    }
-};
+DEVICE SlotColumn slot_column(const ThreadPosition& pos) { return {pos.block_unit, pos.unit_lane}; }
 
 // Shared memory of sum_over_units: the sums of the warps (WARPS, 32), then of the blocks
 // (CLUSTER_BLOCKS, 32).

@@ -5,18 +5,18 @@
 // the sequences among them, so that each pair (unit, sequence) has LANES_PER_PAIR lanes. Slots are
 // kept for each pair, and warp q keeps the record of which state is in which slot of sequence q.
 //
-// Slot i belongs to lane i % LANES_PER_PAIR of each pair.
-//
 // Sizes are those of tile.cuh and screening.cuh, and SEQUENCES.
 #pragma once
 #include "equations.cuh"
-#include "screening.cuh"
 #include "tile.cuh"
 
 constexpr int LANES_PER_PAIR = LANES_PER_UNIT / SEQUENCES;
 constexpr int PAIRS_PER_WARP = 32 / LANES_PER_PAIR;
-constexpr int SLOTS_PER_LANE = (SLOTS + LANES_PER_PAIR - 1) / LANES_PER_PAIR;
-constexpr int PADDED_SLOTS = SLOTS_PER_LANE * LANES_PER_PAIR;
+// A pair is a column of slots. The padding lets its lanes read their slots from different
+// shared-memory banks.
+constexpr int SLOT_LANES = LANES_PER_PAIR;
+constexpr int SLOT_STRIDE = UNITS_PER_BLOCK * SEQUENCES + PAIRS_PER_WARP;
+#include "slots.cuh"
 constexpr int SLOT_COLUMNS = (PADDED_SLOTS + 3) / 4 * 4;  // of a row with one number per slot
 static_assert(SLOTS >= 1, "there is no slot");
 static_assert(LANES_PER_PAIR * SEQUENCES == LANES_PER_UNIT, "lanes do not cover the sequences");
@@ -40,16 +40,7 @@ DEVICE PairPosition pair_position(const ThreadPosition& pos) {
     return at;
 }
 
-// Numbers per slot and pair in shared memory: (field, slot, pair of the block).
-// The padding lets a pair's lanes read their slots from different shared-memory banks.
-constexpr int SLOT_STRIDE = UNITS_PER_BLOCK * SEQUENCES + PAIRS_PER_WARP;
-constexpr int FIELD_STRIDE = PADDED_SLOTS * SLOT_STRIDE;
-struct SlotFields {
-    float* base;
-    DEVICE float& operator()(int field, int slot, int pair) const {
-        return base[field * FIELD_STRIDE + slot * SLOT_STRIDE + pair];
-    }
-};
+DEVICE SlotColumn slot_column(const PairPosition& at) { return {at.pair, at.pair_lane}; }
 
 // Send this pair's x to row q of a (SEQUENCES, PADDED_N) table of every block of the cluster. The
 // lanes of four neighboring units divide the blocks among them and send four numbers at once.

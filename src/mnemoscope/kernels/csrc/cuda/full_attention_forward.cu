@@ -54,7 +54,8 @@ struct SharedLayout {  // offsets in floats
     static constexpr int c = query + PADDED_N;
     static constexpr int warp_partials = c + PADDED_N;  // (WARPS, PARTIAL_FLOATS)
     static constexpr int block_partials = warp_partials + WARPS * PARTIAL_FLOATS;
-    static constexpr int partials_end = block_partials + CLUSTER_BLOCKS * PARTIAL_FLOATS;
+    // (2, CLUSTER_BLOCKS, PARTIAL_FLOATS): step t + 1 is written while step t is read
+    static constexpr int partials_end = block_partials + 2 * CLUSTER_BLOCKS * PARTIAL_FLOATS;
     static constexpr int scratch = (partials_end + 3) / 4 * 4;  // read as float4
     static constexpr int size = scratch + PRODUCT_SCRATCH;
 };
@@ -81,7 +82,6 @@ KERNEL full_attention_forward(const float* xp, const float* VW_a_T, const float*
     float* shared_query = shared + SharedLayout::query;
     float* shared_c = shared + SharedLayout::c;
     float* warp_partials = shared + SharedLayout::warp_partials;
-    float* block_partials = shared + SharedLayout::block_partials;
     float* scratch = shared + SharedLayout::scratch;
     keys += (long long)sequence * (m0 + T) * PADDED_N;
     values += (long long)sequence * (m0 + T) * PADDED_N;
@@ -172,7 +172,10 @@ KERNEL full_attention_forward(const float* xp, const float* VW_a_T, const float*
             }
         }
 
-        // Merge the warps' softmaxes, then the blocks': thread j has unit j.
+        // Merge the warps' softmaxes, then the blocks': thread j has unit j. A block may be a step
+        // ahead of another when it stores into it: two buffers in turn.
+        float* block_partials =
+            shared + SharedLayout::block_partials + (t & 1) * CLUSTER_BLOCKS * PARTIAL_FLOATS;
         float* own_partial = warp_partials + warp * PARTIAL_FLOATS;
         if (lane == 0) own_partial[0] = partial.largest, own_partial[1] = partial.total;
 #pragma unroll

@@ -8,13 +8,7 @@
 // Sizes as in attention.cuh; PHI (equations.cuh); HAS_DH, HAS_DS, HAS_DC, HAS_LENGTHS: dh, ds, dc_T
 // and lengths are given.
 #include "attention.cuh"
-
-constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
-// Fields of a slot: V h (GATES of them), W_a h, U_a h (prescaled), and h if s has a gradient of its
-// own. As many fields again gather the gradients of these.
-constexpr int QUERY = GATES, KEY = GATES + 1, VALUE = GATES + 2, FIELDS = GATES + 2 + HAS_DS;
-// Field r belongs to lane r % LANES_PER_UNIT of each unit.
-constexpr int FIELDS_PER_LANE = (FIELDS + LANES_PER_UNIT - 1) / LANES_PER_UNIT;
+#include "slots_backward.cuh"
 
 struct SharedLayout {  // offsets in floats
     static constexpr int barriers = 0;
@@ -50,6 +44,7 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
     float* sum_scratch = shared_memory() + SharedLayout::sums;
     const SlotFields memory{shared_memory() + SharedLayout::memory};
     const SlotFields gradients{shared_memory() + SharedLayout::gradients};
+    const SlotColumn column = slot_column(pos);
     float* outbox = shared_memory() + SharedLayout::outbox;
     float* barriers = shared_memory() + SharedLayout::barriers;
     Exchange products = exchange_at(barriers, 0, ROWS * UNIT_BYTES);
@@ -74,54 +69,19 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
             dq[offset] = dk[offset] = 0.f;
         }
 
-    // Read this lane's fields of a state from device memory.
+    const SavedStates states{projected, projected0, h, values0, pos.sequence, unit, n, B, in_range};
+    const SavedSlots record{slots, attention, origin0, pos.sequence, lane, T, B, true};
     const auto load_state = [&](int state, float (&fields)[FIELDS_PER_LANE]) {
-        const bool carried = state < SLOTS;
-        const long long row = (carried ? (long long)pos.sequence * SLOTS + state
-                                       : (long long)(state - SLOTS) * B + pos.sequence) *
-                              n;
-        const float* products = (carried ? projected0 : projected) + row * ROWS + unit;
-        const float* value = (carried ? values0 : h) + row + unit;
-#pragma unroll
-        for (int i = 0; i < FIELDS_PER_LANE; ++i) {
-            const int r = pos.unit_lane + LANES_PER_UNIT * i;
-            const bool exists = in_range && state >= 0 && r < FIELDS;
-            fields[i] = !exists ? 0.f : (r == VALUE ? *value : products[r * n]);
-        }
-    };
-    // Put them into a slot that has received no gradient yet.
-    const auto fill_slot = [&](int slot, const float (&fields)[FIELDS_PER_LANE]) {
-#pragma unroll
-        for (int i = 0; i < FIELDS_PER_LANE; ++i) {
-            const int r = pos.unit_lane + LANES_PER_UNIT * i;
-            if (r >= FIELDS) continue;
-            memory(r, slot, pos.block_unit) = r == KEY ? prescale(fields[i]) : fields[i];
-            gradients(r, slot, pos.block_unit) = 0.f;
-        }
-    };
-    // The state in slot `lane` at step t (-1: as carried in), and the attention that it received.
-    const auto state_at = [&](int t) {
-        if (lane >= SLOTS) return -1;
-        if (t >= 0) return slots[((long long)t * B + pos.sequence) * SLOTS + lane];
-        const bool carried = origin0 && origin0[(long long)pos.sequence * SLOTS + lane] >= 0;
-        return carried ? lane : -1;
-    };
-    // A saved tensor may come back changed (torch's hooks): an index of no state is an empty slot.
-    // Checked when the loaded number is used, a step later: a check would wait for it.
-    const auto checked = [&](int state) {
-        return state < SLOTS + T && (origin0 || state >= SLOTS) ? state : -1;
-    };
-    const auto attention_at = [&](int t) {
-        const bool exists = lane < SLOTS && t >= 0;
-        return exists ? attention[((long long)t * B + pos.sequence) * SLOTS + lane] : 0.f;
+        states.load(column, state, fields);
     };
 
     // The slots as the last step left them.
-    int state = checked(state_at(steps - 1)), previous_state = checked(state_at(steps - 2));
+    int state = record.checked(record.state_at(steps - 1)),
+        previous_state = record.checked(record.state_at(steps - 2));
     for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
         float fields[FIELDS_PER_LANE];
         load_state(slot < SLOTS ? shuffle(state, slot) : -1, fields);
-        fill_slot(slot, fields);
+        fill_slot(memory, gradients, column, slot, fields);
     }
 
     // What a step reads from device memory, one step ahead.
@@ -152,7 +112,7 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
     if (GATES == 4 && in_range && steps)
         c_t = activations[(first - unit + (steps - 1) * step_stride) * 5 + 4 * n + unit];
     load_step(steps - 1);
-    float alpha = attention_at(steps - 1);
+    float alpha = record.attention_at(steps - 1);
     begin_exchanges(products, sums);
     sync_cluster();  // before a block stores into another, that one must have begun
 
@@ -164,8 +124,8 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         change.find(lane, newest_slot, state, previous_state);
         float evicted_fields[FIELDS_PER_LANE];
         load_state(change.evicted, evicted_fields);
-        const int earlier_state = state_at(t - 2);
-        const float previous_alpha = attention_at(t - 1);
+        const int earlier_state = record.state_at(t - 2);
+        const float previous_alpha = record.attention_at(t - 1);
         if (HAS_DS) g[FIELDS - 1] = MIX * next_ds;
         const float query = prescale(next_query), dh_t = next_dh, h_t = next_h;
         const float previous_c = next_c;
@@ -245,17 +205,12 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         g[QUERY] = MIX * dq_t;
 
         // The slots as they were at step t - 1. Only the lanes of this unit touch its fields.
-        if (change.moved_from >= 0)
-            for (int r = pos.unit_lane; r < FIELDS; r += LANES_PER_UNIT) {
-                memory(r, change.moved_from, pos.block_unit) =
-                    memory(r, change.moved_to, pos.block_unit);
-                gradients(r, change.moved_from, pos.block_unit) =
-                    gradients(r, change.moved_to, pos.block_unit);
-            }
-        if (change.evicted_from >= 0) fill_slot(change.evicted_from, evicted_fields);
+        move_back(memory, gradients, column, change.moved_to, change.moved_from);
+        if (change.evicted_from >= 0)
+            fill_slot(memory, gradients, column, change.evicted_from, evicted_fields);
         sync_warp();
         state = previous_state;
-        previous_state = checked(earlier_state);
+        previous_state = record.checked(earlier_state);
         alpha = previous_alpha;
     }
 

@@ -5,13 +5,7 @@
 // Sizes as in batch.cuh; PHI (equations.cuh); HAS_DH, HAS_DS, HAS_DC, HAS_LENGTHS: dh, ds, dc_T and
 // lengths are given.
 #include "batch.cuh"
-
-constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
-// Fields of a slot: V h (GATES of them), W_a h, U_a h (prescaled), and h if s has a gradient of its
-// own. As many fields again gather the gradients of these.
-constexpr int QUERY = GATES, KEY = GATES + 1, VALUE = GATES + 2, FIELDS = GATES + 2 + HAS_DS;
-// Field r belongs to lane r % LANES_PER_PAIR of each pair.
-constexpr int FIELDS_PER_LANE = (FIELDS + LANES_PER_PAIR - 1) / LANES_PER_PAIR;
+#include "slots_backward.cuh"
 
 // What warp q tells the pairs of sequence q about a step: which slot has its state, and how the
 // slots change back to those of the step before.
@@ -56,6 +50,7 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
     StepSlots* changes = reinterpret_cast<StepSlots*>(shared_memory() + SharedLayout::changes);
     const SlotFields memory{shared_memory() + SharedLayout::memory};
     const SlotFields gradients{shared_memory() + SharedLayout::gradients};
+    const SlotColumn column = slot_column(at);
     float* barriers = shared_memory() + SharedLayout::barriers;
     Exchange products = exchange_at(barriers, 0, ROWS * SEQUENCES * UNIT_BYTES);
     Exchange sums = exchange_at(barriers, 1, UNIT_SUM_BYTES);
@@ -79,56 +74,18 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
             dq[offset] = dk[offset] = 0.f;
         }
 
-    // Read this lane's fields of a state from device memory.
-    const auto load_state = [&](int state, float (&fields)[FIELDS_PER_LANE]) {
-        const bool carried = state < SLOTS;
-        const long long row = (carried ? (long long)at.sequence * SLOTS + state
-                                       : (long long)(state - SLOTS) * B + at.sequence) *
-                              n;
-        const float* products = (carried ? projected0 : projected) + row * ROWS + unit;
-        const float* value = (carried ? values0 : h) + row + unit;
-#pragma unroll
-        for (int i = 0; i < FIELDS_PER_LANE; ++i) {
-            const int r = at.pair_lane + LANES_PER_PAIR * i;
-            const bool exists = in_range && state >= 0 && r < FIELDS;
-            fields[i] = !exists ? 0.f : (r == VALUE ? *value : products[r * n]);
-        }
-    };
-    // Put them into a slot that has received no gradient yet.
-    const auto fill_slot = [&](int slot, const float (&fields)[FIELDS_PER_LANE]) {
-#pragma unroll
-        for (int i = 0; i < FIELDS_PER_LANE; ++i) {
-            const int r = at.pair_lane + LANES_PER_PAIR * i;
-            if (r >= FIELDS) continue;
-            memory(r, slot, at.pair) = r == KEY ? prescale(fields[i]) : fields[i];
-            gradients(r, slot, at.pair) = 0.f;
-        }
-    };
+    const SavedStates states{projected, projected0, h, values0, at.sequence, unit, n, B, in_range};
 
-    // The record of the slots of sequence `pos.warp`, in the lanes of this warp: the state in slot
-    // `lane` at step t (-1: as carried in), and the attention that it received.
+    // The record of the slots of sequence `pos.warp`, in the lanes of this warp.
     const int table_sequence = pos.sequence * SEQUENCES + pos.warp;
     const bool has_table = pos.warp < SEQUENCES && table_sequence < B;
     const int table_steps =
         has_table ? sequence_steps(table_sequence, HAS_LENGTHS ? lengths : nullptr, T, B) : 0;
-    const auto state_at = [&](int t) {
-        if (lane >= SLOTS || !has_table) return -1;
-        if (t >= 0) return slots[((long long)t * B + table_sequence) * SLOTS + lane];
-        const bool carried = origin0 && origin0[(long long)table_sequence * SLOTS + lane] >= 0;
-        return carried ? lane : -1;
-    };
-    // A saved tensor may come back changed (torch's hooks): an index of no state is an empty slot.
-    // Checked when the loaded number is used, a step later: a check would wait for it.
-    const auto checked = [&](int state) {
-        return state < SLOTS + T && (origin0 || state >= SLOTS) ? state : -1;
-    };
-    const auto attention_at = [&](int t) {
-        const bool exists = lane < SLOTS && has_table && t >= 0 && t < table_steps;
-        return exists ? attention[((long long)t * B + table_sequence) * SLOTS + lane] : 0.f;
-    };
+    const SavedSlots record{slots, attention, origin0, table_sequence, lane, T, B, has_table};
+    const auto attention_at = [&](int t) { return record.attention_at(t, t < table_steps); };
     // Until its last step is reached, a sequence keeps the slots as that step left them.
-    int state = checked(state_at(table_steps - 1));
-    int previous_state = checked(state_at(table_steps - 2));
+    int state = record.checked(record.state_at(table_steps - 1));
+    int previous_state = record.checked(record.state_at(table_steps - 2));
     float alpha = attention_at(cluster_steps - 1);
     const auto announce = [&](int t) {
         if (pos.warp >= SEQUENCES) return;
@@ -153,8 +110,8 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
     sync_block();
     for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
         float fields[FIELDS_PER_LANE];
-        load_state(last_states[at.q * SLOT_COLUMNS + slot], fields);
-        fill_slot(slot, fields);
+        states.load(column, last_states[at.q * SLOT_COLUMNS + slot], fields);
+        fill_slot(memory, gradients, column, slot, fields);
     }
 
     // What a step reads from device memory, one step ahead.
@@ -195,8 +152,8 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
         const StepSlots change = changes[t % 2 * SEQUENCES + at.q];
         const float* step_alphas = alphas + t % 2 * SUM_ROW + at.q * SLOT_COLUMNS;
         float evicted_fields[FIELDS_PER_LANE];
-        load_state(change.evicted, evicted_fields);
-        const int earlier_state = state_at(t - 2);
+        states.load(column, change.evicted, evicted_fields);
+        const int earlier_state = record.state_at(t - 2);
         const float previous_alpha = attention_at(t - 1);
         if (HAS_DS) g[FIELDS - 1] = active ? MIX * next_ds : 0.f;
         const float query = prescale(next_query), dh_t = next_dh, h_t = next_h;
@@ -227,7 +184,7 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
             if (t > 0) {
                 if (t < table_steps) {
                     state = previous_state;
-                    previous_state = checked(earlier_state);
+                    previous_state = record.checked(earlier_state);
                 }
                 alpha = previous_alpha;
                 announce(t - 1);
@@ -298,12 +255,9 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
         g[QUERY] = active ? MIX * dq_t : 0.f;
 
         // The slots as they were at step t - 1. Only the lanes of this pair touch its fields.
-        if (change.moved_from >= 0)
-            for (int r = at.pair_lane; r < FIELDS; r += LANES_PER_PAIR) {
-                memory(r, change.moved_from, at.pair) = memory(r, change.moved_to, at.pair);
-                gradients(r, change.moved_from, at.pair) = gradients(r, change.moved_to, at.pair);
-            }
-        if (change.evicted_from >= 0) fill_slot(change.evicted_from, evicted_fields);
+        move_back(memory, gradients, column, change.moved_to, change.moved_from);
+        if (change.evicted_from >= 0)
+            fill_slot(memory, gradients, column, change.evicted_from, evicted_fields);
         sync_warp();
     }
 

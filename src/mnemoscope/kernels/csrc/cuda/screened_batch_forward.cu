@@ -7,10 +7,7 @@
 // (GATES*n), of which b_hh may be null; SAVE: the tensors for the backward pass are written;
 // KEEP_PRODUCTS: so are the products that it would else make again.
 #include "batch.cuh"
-
-constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
-// Fields of a slot: V h (GATES of them), W_a h, h, U_a h (prescaled).
-constexpr int QUERY = GATES, VALUE = GATES + 1, KEY = GATES + 2, FIELDS = GATES + 3;
+#include "slots_forward.cuh"
 
 struct SharedLayout {  // offsets in floats
     static constexpr int barriers = 0;
@@ -47,6 +44,7 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
     float* alphas = shared_memory() + SharedLayout::alphas;
     int* admitted = reinterpret_cast<int*>(shared_memory() + SharedLayout::admitted);
     const SlotFields memory{shared_memory() + SharedLayout::memory};
+    const SlotColumn column = slot_column(at);
     float* barriers = shared_memory() + SharedLayout::barriers;
     Exchange states = exchange_at(barriers, 0, SEQUENCES * UNIT_BYTES);
     Exchange sums = exchange_at(barriers, 1, UNIT_SUM_BYTES);
@@ -80,14 +78,10 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
     const int table_steps =
         has_table ? sequence_steps(table_sequence, HAS_LENGTHS ? lengths : nullptr, T, B) : 0;
     const bool writes_slots = has_table && pos.rank == 0 && lane < SLOTS;
-    const long long first_slot = (long long)table_sequence * SLOTS;
-    const long long clock = clock0 && has_table ? clock0[table_sequence] : 0;
+    const SequenceSlots record{origin0, (long long)table_sequence * SLOTS,
+                               clock0 && has_table ? clock0[table_sequence] : 0};
     SlotTable table;
-    if (origin0 && has_table && lane < SLOTS) {
-        table.state = origin0[first_slot + lane] >= 0 ? lane : -1;
-        table.relevance = relevance0[first_slot + lane];
-    }
-    if (BUFFER > 0) table.next_slot = floor_mod(clock, BUFFER > 0 ? BUFFER : 1);
+    record.load(table, relevance0, lane, has_table);
     begin_exchanges(states, sums);
     sync_cluster();  // before a block stores into another, that one must have begun
 
@@ -128,11 +122,7 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
             }
             project(value, y);
         }
-#pragma unroll
-        for (int r = 0; r < FIELDS; ++r)
-            if (r % LANES_PER_PAIR == at.pair_lane)
-                memory(r, slot, at.pair) =
-                    r <= GATES ? y[r <= GATES ? r : 0] : (r == VALUE ? value : key);
+        put_state(memory, column, slot, y, value, key);
     }
 
     // Relevancy screening of step t: its state gets a slot, and a state that leaves S may move to
@@ -178,9 +168,7 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
         // warp's barrier protects them.
         const int slot = admitted[2 * at.q], promoted = admitted[2 * at.q + 1];
         sync_warp();
-        if (BUFFER > 0 && promoted >= 0)
-            for (int r = at.pair_lane; r < FIELDS; r += LANES_PER_PAIR)
-                memory(r, promoted, at.pair) = memory(r, slot, at.pair);
+        promote(memory, column, slot, promoted);
         receive(states);  // h_t is in every block
         // Outputs go to device memory after the barrier, which would otherwise wait for them.
         if (writes) {
@@ -196,12 +184,7 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
         float y[ROWS] = {};
         product(y);
         const float key = prescale(y[GATES + 1]);
-        if (slot >= 0)
-#pragma unroll
-            for (int r = 0; r < FIELDS; ++r)
-                if (r % LANES_PER_PAIR == at.pair_lane)
-                    memory(r, slot, at.pair) =
-                        r <= GATES ? y[r <= GATES ? r : 0] : (r == VALUE ? h_t : key);
+        if (slot >= 0) put_state(memory, column, slot, y, h_t, key);
         sync_warp();
 
         // Scores v_j r_ij, and logits: sums over all units. The barriers of the sum also end every
@@ -258,22 +241,13 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
     }
     if (h_T && writes) h_T[first] = h[offset - step_stride];
 
-    // The final memory. What was carried in is copied, so that it stays as it is however often it
-    // is carried on; an empty slot keeps what it held. Warp q writes the record of sequence q, and
-    // tells its pairs which state is in which slot.
+    // The final memory. Warp q writes the record of sequence q, and tells its pairs which state is
+    // in which slot.
     sync_block();
     int* final_states = reinterpret_cast<int*>(alphas);  // (SEQUENCES, SLOT_COLUMNS)
     if (pos.warp < SEQUENCES && lane < SLOT_COLUMNS)
         final_states[pos.warp * SLOT_COLUMNS + lane] = lane < SLOTS ? table.state : -1;
-    if (writes_slots) {
-        const int state = table.state;
-        slots_T[first_slot + lane] = state;
-        relevance_T[first_slot + lane] = table.relevance;
-        if (state >= SLOTS)
-            origin_T[first_slot + lane] = clock + (state - SLOTS);
-        else
-            origin_T[first_slot + lane] = state < 0 ? -1 : origin0[first_slot + state];
-    }
+    if (writes_slots) record.write(table, lane, slots_T, relevance_T, origin_T);
     sync_block();
     for (int slot = at.pair_lane; in_range && slot < SLOTS; slot += LANES_PER_PAIR) {
         const int state = final_states[at.q * SLOT_COLUMNS + slot];

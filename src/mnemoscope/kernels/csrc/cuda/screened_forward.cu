@@ -10,10 +10,7 @@
 // b_hh (GATES*n), of which b_hh may be null; SAVE: the tensors for the backward pass are written;
 // KEEP_PRODUCTS: so are the products that it would else make again.
 #include "attention.cuh"
-
-constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
-// Fields of a slot: V h (GATES of them), W_a h, h, U_a h (prescaled).
-constexpr int QUERY = GATES, VALUE = GATES + 1, KEY = GATES + 2, FIELDS = GATES + 3;
+#include "slots_forward.cuh"
 
 struct SharedLayout {  // offsets in floats
     static constexpr int barriers = 0;
@@ -44,6 +41,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
     float* shared_h = shared_memory() + SharedLayout::h;
     float* sum_scratch = shared_memory() + SharedLayout::sums;
     const SlotFields memory{shared_memory() + SharedLayout::memory};
+    const SlotColumn column = slot_column(pos);
     float* barriers = shared_memory() + SharedLayout::barriers;
     Exchange states = exchange_at(barriers, 0, UNIT_BYTES);
     Exchange sums = exchange_at(barriers, 1, UNIT_SUM_BYTES);
@@ -110,11 +108,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
             key = in_range ? prescale(keys0[at]) : 0.f;
             project(value, y);
         }
-#pragma unroll
-        for (int r = 0; r < FIELDS; ++r)
-            if (r % LANES_PER_UNIT == pos.unit_lane)
-                memory(r, slot, pos.block_unit) =
-                    r <= GATES ? y[r <= GATES ? r : 0] : (r == VALUE ? value : key);
+        put_state(memory, column, slot, y, value, key);
     }
     sync_warp();  // only the lanes of this unit touch its fields
 
@@ -148,9 +142,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
         int promoted;
         const int slot = table.admit(lane, SLOTS + t, (float)decay, promoted);
         sync_warp();
-        if (BUFFER > 0 && promoted >= 0)
-            for (int r = pos.unit_lane; r < FIELDS; r += LANES_PER_UNIT)
-                memory(r, promoted, pos.block_unit) = memory(r, slot, pos.block_unit);
+        promote(memory, column, slot, promoted);
         sync_warp();
 
         // Scores of the states already there, v_j r_ij, need not wait for h_t's key.
@@ -179,12 +171,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
 #pragma unroll
         for (int k = 0; k < SLOTS_PER_LANE; ++k)
             part[k][0] = pos.unit_lane + LANES_PER_UNIT * k == slot ? score : part[k][0];
-        if (slot >= 0)
-#pragma unroll
-            for (int r = 0; r < FIELDS; ++r)
-                if (r % LANES_PER_UNIT == pos.unit_lane)
-                    memory(r, slot, pos.block_unit) =
-                        r <= GATES ? y[r <= GATES ? r : 0] : (r == VALUE ? h_t : key);
+        if (slot >= 0) put_state(memory, column, slot, y, h_t, key);
 
         // Logits: sums over all units. Its barriers also end every block's reads of shared_h, so
         // that the next step may store into it.
@@ -234,23 +221,15 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
     }
     if (h_T && writes) h_T[first] = h[offset - step_stride];
 
-    // The final memory. What was carried in is copied, so that it stays as it is however often it
-    // is carried on; an empty slot keeps what it held.
+    // The final memory.
     sync_warp();
 #pragma unroll
     for (int k = 0; k < SLOTS_PER_LANE; ++k) {
         const int slot = pos.unit_lane + LANES_PER_UNIT * k;
         const int state = shuffle(table.state, slot);
         if (slot >= SLOTS || !in_range) continue;
-        const long long at = (first_slot + slot) * n + unit;
-        const long long source = (first_slot + (state < 0 ? slot : state)) * n + unit;
-        if (state >= SLOTS) {
-            values_T[at] = memory(VALUE, slot, pos.block_unit);
-            keys_T[at] = undo_prescale(memory(KEY, slot, pos.block_unit));
-        } else {
-            values_T[at] = values0 ? values0[source] : 0.f;
-            keys_T[at] = keys0 ? keys0[source] : 0.f;
-        }
+        write_final_slot(memory, column, slot, state, first_slot, n, unit, values0, keys0, values_T,
+                         keys_T);
     }
     if (writes_slots) {
         const int state = table.state;

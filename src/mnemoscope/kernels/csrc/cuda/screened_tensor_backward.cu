@@ -6,12 +6,8 @@
 // and lengths are given.
 #include "tensor.cuh"
 
-constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
-// Fields of a slot: V h (GATES of them), W_a h, U_a h (prescaled), and h if s has a gradient of its
-// own. As many fields again gather the gradients of these.
-constexpr int QUERY = GATES, KEY = GATES + 1, VALUE = GATES + 2, FIELDS = GATES + 2 + HAS_DS;
-// Field r belongs to lane r % LANES_PER_PAIR of each pair.
-constexpr int FIELDS_PER_LANE = (FIELDS + LANES_PER_PAIR - 1) / LANES_PER_PAIR;
+#include "slots_backward.cuh"  // of the columns that tensor.cuh gives to threads
+
 using Matrix = TensorWeights<UNITS_PER_BLOCK, ROWS * PADDED_N>;
 
 // A warp's row: SLOT_COLUMNS sums, or ROWS * WARP_UNITS gradients as bfloat16.
@@ -53,6 +49,7 @@ KERNEL screened_tensor_backward(const float* dh, const float* ds, const float* d
     float* row = shared_memory() + SharedLayout::rows + at.warp * ROW_FLOATS;
     const SlotFields memory{shared_memory() + SharedLayout::memory};
     const SlotFields gradients{shared_memory() + SharedLayout::gradients};
+    const SlotColumn column = slot_column(at);
 
     DataBarrier* barriers =
         reinterpret_cast<DataBarrier*>(shared_memory() + SharedLayout::barriers);
@@ -76,55 +73,17 @@ KERNEL screened_tensor_backward(const float* dh, const float* ds, const float* d
             dq[offset] = dk[offset] = 0.f;
         }
 
-    // Read this lane's fields of a state from device memory.
-    const auto load_state = [&](int state, float (&fields)[FIELDS_PER_LANE]) {
-        const bool carried = state < SLOTS;
-        const long long start = (carried ? (long long)at.sequence * SLOTS + state
-                                         : (long long)(state - SLOTS) * B + at.sequence) *
-                                n;
-        const float* state_products = (carried ? projected0 : projected) + start * ROWS + unit;
-        const float* value = (carried ? values0 : h) + start + unit;
-#pragma unroll
-        for (int i = 0; i < FIELDS_PER_LANE; ++i) {
-            const int r = at.pair_lane + LANES_PER_PAIR * i;
-            const bool exists = in_range && state >= 0 && r < FIELDS;
-            fields[i] = !exists ? 0.f : (r == VALUE ? *value : state_products[r * n]);
-        }
-    };
-    // Put them into a slot that has received no gradient yet.
-    const auto fill_slot = [&](int slot, const float (&fields)[FIELDS_PER_LANE]) {
-#pragma unroll
-        for (int i = 0; i < FIELDS_PER_LANE; ++i) {
-            const int r = at.pair_lane + LANES_PER_PAIR * i;
-            if (r >= FIELDS) continue;
-            memory(r, slot, at.pair) = r == KEY ? prescale(fields[i]) : fields[i];
-            gradients(r, slot, at.pair) = 0.f;
-        }
-    };
-    // The state in slot `lane` at step t (-1: as carried in), and the attention that it received.
-    const auto state_at = [&](int t) {
-        if (lane >= SLOTS || !has_sequence) return -1;
-        if (t >= 0) return slots[((long long)t * B + at.sequence) * SLOTS + lane];
-        const bool carried = origin0 && origin0[(long long)at.sequence * SLOTS + lane] >= 0;
-        return carried ? lane : -1;
-    };
-    // A saved tensor may come back changed (torch's hooks): an index of no state is an empty slot.
-    // Checked when the loaded number is used, a step later: a check would wait for it.
-    const auto checked = [&](int state) {
-        return state < SLOTS + T && (origin0 || state >= SLOTS) ? state : -1;
-    };
-    const auto attention_at = [&](int t) {
-        const bool exists = lane < SLOTS && has_sequence && t >= 0;
-        return exists ? attention[((long long)t * B + at.sequence) * SLOTS + lane] : 0.f;
-    };
+    const SavedStates states{projected, projected0, h, values0, at.sequence, unit, n, B, in_range};
+    const SavedSlots record{slots, attention, origin0, at.sequence, lane, T, B, has_sequence};
 
     // The slots as the last step left them.
-    int state = checked(state_at(steps - 1)), previous_state = checked(state_at(steps - 2));
+    int state = record.checked(record.state_at(steps - 1)),
+        previous_state = record.checked(record.state_at(steps - 2));
     if (at.has_pair)
         for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
             float fields[FIELDS_PER_LANE];
-            load_state(slot < SLOTS ? shuffle(state, slot) : -1, fields);
-            fill_slot(slot, fields);
+            states.load(column, slot < SLOTS ? shuffle(state, slot) : -1, fields);
+            fill_slot(memory, gradients, column, slot, fields);
         }
     sync_warp();  // only the lanes of this pair touch its fields
 
@@ -156,7 +115,7 @@ KERNEL screened_tensor_backward(const float* dh, const float* ds, const float* d
     if (GATES == 4 && in_range && steps)
         c_t = activations[(first - unit + (steps - 1) * step_stride) * 5 + 4 * n + unit];
     load_step(steps == cluster_steps ? steps - 1 : -1);
-    float alpha = steps == cluster_steps ? attention_at(steps - 1) : 0.f;
+    float alpha = steps == cluster_steps ? record.attention_at(steps - 1) : 0.f;
     sync_cluster();  // before a block stores into another, that one must have begun
 
     for (int t = cluster_steps - 1; t >= 0; --t) {
@@ -194,9 +153,9 @@ KERNEL screened_tensor_backward(const float* dh, const float* ds, const float* d
 
             // While the sums are under way: what needs none of them, and the next step's loads.
             float evicted_fields[FIELDS_PER_LANE], tanhs[SLOTS_PER_LANE];
-            load_state(change.evicted, evicted_fields);
-            const int earlier_state = state_at(t - 2);
-            const float previous_alpha = attention_at(t - 1);
+            states.load(column, change.evicted, evicted_fields);
+            const int earlier_state = record.state_at(t - 2);
+            const float previous_alpha = record.attention_at(t - 1);
             if (t <= steps) load_step(t - 1);
 #pragma unroll
             for (int k = 0; k < SLOTS_PER_LANE; ++k)
@@ -245,15 +204,11 @@ KERNEL screened_tensor_backward(const float* dh, const float* ds, const float* d
             // The slots as they were at step t - 1. Only the lanes of this pair touch its fields.
             // Until its last step is reached, a sequence keeps the slots as that step left them.
             if (active) {
-                if (change.moved_from >= 0)
-                    for (int r = at.pair_lane; r < FIELDS; r += LANES_PER_PAIR) {
-                        memory(r, change.moved_from, at.pair) = memory(r, change.moved_to, at.pair);
-                        gradients(r, change.moved_from, at.pair) =
-                            gradients(r, change.moved_to, at.pair);
-                    }
-                if (change.evicted_from >= 0) fill_slot(change.evicted_from, evicted_fields);
+                move_back(memory, gradients, column, change.moved_to, change.moved_from);
+                if (change.evicted_from >= 0)
+                    fill_slot(memory, gradients, column, change.evicted_from, evicted_fields);
                 state = previous_state;
-                previous_state = checked(earlier_state);
+                previous_state = record.checked(earlier_state);
             }
             alpha = t <= steps ? previous_alpha : 0.f;
         }

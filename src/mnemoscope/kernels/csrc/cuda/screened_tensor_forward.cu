@@ -7,9 +7,8 @@
 // (GATES*n), of which b_hh may be null; SAVE: the tensors for the backward pass are written.
 #include "tensor.cuh"
 
-constexpr int GATES = ROWS - 2;  // of the cell: 1, or 4 for an LSTM
-// Fields of a slot: V h (GATES of them), W_a h, h, U_a h (prescaled).
-constexpr int QUERY = GATES, VALUE = GATES + 1, KEY = GATES + 2, FIELDS = GATES + 3;
+#include "slots_forward.cuh"  // of the columns that tensor.cuh gives to threads
+
 using Matrix = TensorWeights<ROWS * UNITS_PER_BLOCK, PADDED_N>;
 
 // A warp's row: SLOT_COLUMNS sums, or WARP_UNITS states as bfloat16.
@@ -50,6 +49,7 @@ KERNEL screened_tensor_forward(const float* xp, const float* weights, const floa
     float* sums = shared_memory() + SharedLayout::sums;
     float* row = shared_memory() + SharedLayout::rows + at.warp * ROW_FLOATS;
     const SlotFields memory{shared_memory() + SharedLayout::memory};
+    const SlotColumn column = slot_column(at);
 
     DataBarrier* barriers =
         reinterpret_cast<DataBarrier*>(shared_memory() + SharedLayout::barriers);
@@ -82,13 +82,10 @@ KERNEL screened_tensor_forward(const float* xp, const float* weights, const floa
     // The record of the slots of the warp's sequence, in its lanes.
     const bool writes_slots = has_sequence && at.rank == 0 && at.warp_part == 0 && lane < SLOTS;
     const long long first_slot = (long long)at.sequence * SLOTS;
-    const long long clock = clock0 && has_sequence ? clock0[at.sequence] : 0;
+    const SequenceSlots record{origin0, first_slot,
+                               clock0 && has_sequence ? clock0[at.sequence] : 0};
     SlotTable table;
-    if (origin0 && has_sequence && lane < SLOTS) {
-        table.state = origin0[first_slot + lane] >= 0 ? lane : -1;
-        table.relevance = relevance0[first_slot + lane];
-    }
-    if (BUFFER > 0) table.next_slot = floor_mod(clock, BUFFER > 0 ? BUFFER : 1);
+    record.load(table, relevance0, lane, has_sequence);
     sync_cluster();  // before a block stores into another, that one must have begun
 
     // y = [V; W_a; U_a] of the states in shared memory.
@@ -128,11 +125,7 @@ KERNEL screened_tensor_forward(const float* xp, const float* weights, const floa
             }
             project(value, y);
         }
-#pragma unroll
-        for (int r = 0; r < FIELDS; ++r)
-            if (at.has_pair && r % LANES_PER_PAIR == at.pair_lane)
-                memory(r, slot, at.pair) =
-                    r <= GATES ? y[r <= GATES ? r : 0] : (r == VALUE ? value : key);
+        put_state(memory, column, slot, y, value, key, at.has_pair);
     }
     sync_warp();  // only the lanes of this pair touch its fields
 
@@ -183,9 +176,7 @@ KERNEL screened_tensor_forward(const float* xp, const float* weights, const floa
             int promoted;
             slot = table.admit(lane, SLOTS + t, (float)decay, promoted);
             sync_warp();
-            if (BUFFER > 0 && promoted >= 0)
-                for (int r = at.pair_lane; r < FIELDS; r += LANES_PER_PAIR)
-                    memory(r, promoted, at.pair) = memory(r, slot, at.pair);
+            promote(memory, column, slot, promoted);
             sync_warp();
 
             // Scores of the states already there, v_j r_ij, need not wait for h_t's key.
@@ -209,12 +200,7 @@ KERNEL screened_tensor_forward(const float* xp, const float* weights, const floa
         for (int k = 0; k < SLOTS_PER_LANE; ++k)
             part[k][0] = at.pair_lane + LANES_PER_PAIR * k == slot ? score : part[k][0];
         send_sums(at, part, row, sums, sums_exchange);
-        if (slot >= 0)
-#pragma unroll
-            for (int r = 0; r < FIELDS; ++r)
-                if (r % LANES_PER_PAIR == at.pair_lane)
-                    memory(r, slot, at.pair) =
-                        r <= GATES ? y[r <= GATES ? r : 0] : (r == VALUE ? h_t : key);
+        if (slot >= 0) put_state(memory, column, slot, y, h_t, key);
 
         // Softmax over the slots (lane i has slot i). Relevance grows by the attention received.
         sums_exchange.wait(renews_sums);
@@ -248,33 +234,17 @@ KERNEL screened_tensor_forward(const float* xp, const float* weights, const floa
         if (writes) s[offset] = active ? s_t : 0.f;
     }
 
-    // The final memory. What was carried in is copied, so that it stays as it is however often it
-    // is carried on; an empty slot keeps what it held.
+    // The final memory.
     sync_warp();
 #pragma unroll
     for (int k = 0; k < SLOTS_PER_LANE; ++k) {
         const int slot = at.pair_lane + LANES_PER_PAIR * k;
         const int state = shuffle(table.state, slot);
         if (slot >= SLOTS || !in_range) continue;
-        const long long target = (first_slot + slot) * n + unit;
-        const long long source = (first_slot + (state < 0 ? slot : state)) * n + unit;
-        if (state >= SLOTS) {
-            values_T[target] = memory(VALUE, slot, at.pair);
-            keys_T[target] = undo_prescale(memory(KEY, slot, at.pair));
-        } else {
-            values_T[target] = values0 ? values0[source] : 0.f;
-            keys_T[target] = keys0 ? keys0[source] : 0.f;
-        }
+        write_final_slot(memory, column, slot, state, first_slot, n, unit, values0, keys0, values_T,
+                         keys_T);
     }
-    if (writes_slots) {
-        const int state = table.state;
-        slots_T[first_slot + lane] = state;
-        relevance_T[first_slot + lane] = table.relevance;
-        if (state >= SLOTS)
-            origin_T[first_slot + lane] = clock + (state - SLOTS);
-        else
-            origin_T[first_slot + lane] = state < 0 ? -1 : origin0[first_slot + state];
-    }
+    if (writes_slots) record.write(table, lane, slots_T, relevance_T, origin_T);
 
     // The final cell state; zeros past the longest of the cluster's sequences.
     if (GATES == 4 && writes) c_T[first] = c_t;

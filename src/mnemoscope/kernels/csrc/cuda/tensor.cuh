@@ -6,9 +6,9 @@
 // every block. Its sums, and all else, are float32.
 //
 // Apart from the product, a warp works on one sequence and WARP_UNITS units of it. Each of these
-// pairs (unit, sequence) has LANES_PER_PAIR lanes; slot i belongs to lane i % LANES_PER_PAIR of
-// each pair. Every warp of a sequence keeps the whole record of which state is in which slot: no
-// warp waits for another one of its block but for the product.
+// pairs (unit, sequence) has LANES_PER_PAIR lanes, which share its slots. Every warp of a sequence
+// keeps the whole record of which state is in which slot: no warp waits for another one of its
+// block but for the product.
 //
 // Sizes that the host passes (layout.TensorTile.defines, compiler.launch):
 //   PADDED_N        the hidden size n rounded up; weights beyond n are zero
@@ -22,7 +22,6 @@
 #include "equations.cuh"
 #include "exchange.cuh"
 #include "reduce.cuh"
-#include "screening.cuh"
 
 constexpr int UNITS_PER_BLOCK = PADDED_N / CLUSTER_BLOCKS;
 constexpr int LANES_PER_PAIR = 32 / WARP_UNITS;
@@ -30,8 +29,12 @@ constexpr int WARPS_PER_SEQUENCE = UNITS_PER_BLOCK / WARP_UNITS;
 constexpr int PAIR_WARPS = SEQUENCES * WARPS_PER_SEQUENCE;
 constexpr int PRODUCT_WARPS = ROW_GROUPS * COLUMN_GROUPS;
 constexpr int WARPS = PAIR_WARPS > PRODUCT_WARPS ? PAIR_WARPS : PRODUCT_WARPS;
-constexpr int SLOTS_PER_LANE = (SLOTS + LANES_PER_PAIR - 1) / LANES_PER_PAIR;
-constexpr int PADDED_SLOTS = SLOTS_PER_LANE * LANES_PER_PAIR;
+constexpr int PAIRS = SEQUENCES * UNITS_PER_BLOCK;
+// A pair is a column of slots. The padding lets its lanes read their slots from different
+// shared-memory banks.
+constexpr int SLOT_LANES = LANES_PER_PAIR;
+constexpr int SLOT_STRIDE = (PAIRS + 31) / 32 * 32 + WARP_UNITS % 32;
+#include "slots.cuh"
 constexpr int SLOT_COLUMNS = (PADDED_SLOTS + 3) / 4 * 4;  // of a row with one number per slot
 static_assert(SLOTS >= 1, "there is no slot");
 static_assert(WARPS_PER_SEQUENCE * WARP_UNITS * CLUSTER_BLOCKS == PADDED_N, "units are left over");
@@ -84,17 +87,7 @@ DEVICE int most_steps(int cluster, const long long* lengths, int T, int B) {
     return most;
 }
 
-// Numbers per slot and pair in shared memory: (field, slot, pair of the block).
-// The padding lets a pair's lanes read their slots from different shared-memory banks.
-constexpr int PAIRS = SEQUENCES * UNITS_PER_BLOCK;
-constexpr int SLOT_STRIDE = (PAIRS + 31) / 32 * 32 + WARP_UNITS % 32;
-constexpr int FIELD_STRIDE = PADDED_SLOTS * SLOT_STRIDE;
-struct SlotFields {
-    float* base;
-    DEVICE float& operator()(int field, int slot, int pair) const {
-        return base[field * FIELD_STRIDE + slot * SLOT_STRIDE + pair];
-    }
-};
+DEVICE SlotColumn slot_column(const PairPosition& at) { return {at.pair, at.pair_lane}; }
 
 // Sum over the lanes of a pair, the same in each of them.
 DEVICE float sum_over_pair_lanes(float x) {
