@@ -126,3 +126,29 @@ def test_what_counts_as_more_than_looking_up(use, sees):
     assert not vocabulary.sees_ids
     use(tracked)
     assert vocabulary.sees_ids == sees
+
+
+def test_changed_features_leave_the_mask_as_it_was():
+    """A window over the end of the sequences, too: each position keeps its own id."""
+    torch.manual_seed(1)
+    model, ids = Masked(), ids_of(20, 33, 41).T
+    adapted = adapt(model, ids)
+    seen = []
+    model.attention.register_forward_hook(
+        lambda module, args, kwargs, result: seen.append(kwargs["key_padding_mask"]), with_kwargs=True
+    )
+    far = adapted.features.clone()
+    far[40:46] += 9
+    adapted.run(far[-20:])
+    assert torch.equal(seen[-1], ids[:, -20:] == 0)
+
+
+def test_joined_sequences_get_the_ids_of_their_parts():
+    torch.manual_seed(1)
+    model, ids = Masked(), ids_of(20, 33, 41)
+    ids[5:9, 0] = 0  # one sequence has another mask
+    adapted = adapt(model, ids.T)
+    joined = torch.cat([ids[:10], ids[10:20].roll(1, 1)])
+    features = torch.cat([adapted.features[:10], adapted.features[10:20].roll(1, 1)])
+    with torch.no_grad():
+        torch.testing.assert_close(adapted.run(features), model(joined.T).transpose(0, 1))

@@ -191,7 +191,7 @@ def _features_and_run(
             return forward(x, steps, batch)
         ids = _ids_of_shape(inputs, x.shape[:-1])
         if known is not None:
-            ids = known.of(x, ids)
+            ids = known.of(x, ids, _ids_of_shape(inputs, x.shape[:-1], from_end=True))
         return forward(track(ids, replace(vocabulary, positions=ids.numel(), features=x.flatten(0, -2))), steps, batch)
 
     def run(features: Tensor) -> Tensor:
@@ -205,11 +205,13 @@ def _features_and_run(
     return features.detach(), run
 
 
-def _ids_of_shape(ids: Tensor, shape: torch.Size) -> Tensor:
-    """Return the ids, repeated or cut to this shape: a model may also compare them with the padding."""
+def _ids_of_shape(ids: Tensor, shape: torch.Size, from_end: bool = False) -> Tensor:
+    """Return the ids, repeated or cut to this shape, the first of them or the last."""
     for axis, size in enumerate(shape):
-        if ids.shape[axis] != size:
-            ids = ids.index_select(axis, torch.arange(size, device=ids.device) % ids.shape[axis])
+        known = ids.shape[axis]
+        if known != size:
+            skipped = max(0, known - size) if from_end else 0
+            ids = ids.index_select(axis, (skipped + torch.arange(size, device=ids.device)) % known)
     return ids
 
 

@@ -26,20 +26,30 @@ class IdsOfFeatures:
         self._rows = flat.new_zeros(len(self._ids), flat.shape[-1])
         self._rows[place.flatten()] = flat
 
-    def of(self, features: Tensor, likely: Tensor) -> Tensor:
-        """Return the ids (...) of features (..., d): `likely` where these are theirs, else those of the nearest."""
-        at = torch.searchsorted(self._ids, likely.contiguous())
-        other = (self._rows[at] != features.detach()).any(-1)
-        if not bool(other.any()):
-            return likely
-        found = likely.clone()
-        found[other] = self.nearest(features[other])
+    def of(self, features: Tensor, *likely: Tensor) -> Tensor:
+        """Return the ids (...) of features (..., d), where those of `likely` that fit best are not right.
+
+        Features that are no id's own, as changed ones, keep the likely id: a mask made from the ids stays as it was.
+        """
+        places = [torch.searchsorted(self._ids, ids.contiguous()) for ids in likely]
+        wrong = [(self._rows[at] != features.detach()).any(-1) for at in places]
+        best = min(range(len(likely)), key=lambda each: int(wrong[each].sum()))
+        if not bool(wrong[best].any()):
+            return likely[best]
+        found = likely[best].clone()
+        distance, nearest = self._nearest(features[wrong[best]])
+        found[wrong[best]] = torch.where(distance == 0, nearest, found[wrong[best]])
         return found
 
     def nearest(self, features: Tensor) -> Tensor:
         """Return the ids (n,) whose features are nearest to these, (n, d)."""
+        return self._nearest(features)[1]
+
+    def _nearest(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the distances (n,) of features (n, d) from the nearest ones, and the ids (n,) of these."""
         rows = self._rows.to(torch.float32) if self._rows.dtype.itemsize < 4 else self._rows
         parts = features.detach().to(rows).split(max(1, MOST_AT_ONCE // len(rows)))
         # Without products of matrices, so that the distance of equal rows is exactly 0.
         exact = "donot_use_mm_for_euclid_dist"
-        return torch.cat([self._ids[torch.cdist(part, rows, compute_mode=exact).argmin(1)] for part in parts])
+        tables = [torch.cdist(part, rows, compute_mode=exact).min(1) for part in parts]
+        return torch.cat([table.values for table in tables]), self._ids[torch.cat([table.indices for table in tables])]
