@@ -178,3 +178,9 @@ def test_importing_the_package_loads_no_heavy_library():
     code = "import sys, mnemoscope; print(*{name.split('.')[0] for name in sys.modules})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert set(out.split()) & heavy == set()
+
+
+def test_rooms_are_attributes_without_an_import_of_their_own():
+    code = "import mnemoscope; print(mnemoscope.scopes.horizon.__name__, mnemoscope.tasks.__name__)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["horizon", "mnemoscope.tasks"]

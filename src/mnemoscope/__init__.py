@@ -42,8 +42,25 @@ _LAZY = {
     "sweep": "mnemoscope.sweeps",
 }
 
+_ROOMS = {
+    "adapters",
+    "finding",
+    "report",
+    "rl",
+    "scopes",
+    "studies",
+    "sweeps",
+    "systems",
+    "tasks",
+    "theory",
+    "training",
+}
+"""What loads when it is first used, so that ``mnemoscope.scopes`` is there without an import of its own."""
+
 
 def __getattr__(name: str) -> Any:  # layers are wanted by every script, the scopes by few: they load when asked for
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
+    if name in _ROOMS:
+        return import_module(f"mnemoscope.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -52,7 +52,7 @@ REFUSED = {
     "nets_of_mine.py:six_features --features 8": "--features sets how many features random inputs have, 8 now",
     "nets_of_mine.py:stackd": "did you mean stacked?",
     "nets_of_mine.py:raises": "raised ValueError: first line",
-    "nets_of_mine.py:nothing": "gave a int; it must give a torch module",
+    "nets_of_mine.py:nothing": "gave an object of type int; it must give a torch module",
     "nets_of_mine.py:not_callable": "must be a function or a class",
     "nets_of_mine.py:diverged": "weight_hh_l0 holds 64 of 64 values that are NaN",
     "nofile.py:net": "there is no file nofile.py",

@@ -7,7 +7,16 @@ import pytest
 from specimens import made
 
 from mnemoscope.finding import Finding
-from mnemoscope.report._headline import Alarm, HeadlineValue, ScopeWarning, alarms, headlines, verdict, warnings
+from mnemoscope.report._headline import (
+    Alarm,
+    HeadlineValue,
+    ScopeWarning,
+    alarms,
+    headlines,
+    mixed_layouts,
+    verdict,
+    warnings,
+)
 
 
 def horizon(reach=10.0, lags=100.0, explodes_at=np.inf, gradient=(2.0, 1.0)):
@@ -272,3 +281,15 @@ def test_verdict_names_each_need_if_they_differ():
     near, far = examined(8, horizon=horizon(10)), examined(30, horizon=horizon(10))
     compared = "How far back gradients reach: a 10 steps (the task needs 8); b 10 steps (the task needs 30)."
     assert verdict({"a": near, "b": far})[0] == compared
+
+
+def test_inputs_that_were_read_in_two_layouts_are_not_compared():
+    def read(inputs):
+        return replace(examined(horizon=horizon()), about={"inputs": inputs})
+
+    two = {"a": read("6 sequences of 50 steps"), "b": read("50 sequences of 6 steps")}
+    assert "their figures cannot be compared" in verdict(two)[0]
+    assert verdict(two)[0].startswith("a read 6 sequences of 50 steps, b 50 sequences of 6 steps")
+    for other in ("6 sequences of 50 steps", "6 sequences of 40 steps", "50 sequences of 50 steps"):
+        assert not mixed_layouts({"a": read("6 sequences of 50 steps"), "b": read(other)})
+    assert not mixed_layouts({"a": read("5 sequences of 5 steps"), "b": examined()})

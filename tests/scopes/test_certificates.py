@@ -1,6 +1,7 @@
 """Certificates: known counterexamples to the plain norms of layers, starts, norms, and the guard in the frame."""
 
 import dataclasses
+import re
 import sys
 
 import numpy as np
@@ -278,3 +279,16 @@ def test_an_lstm_with_projections_is_measured_and_not_certified(make):
     found = examine(layer, noise(12, 2, 2), scopes=["stability", "truncation"])
     assert [finding.status for finding in found] == ["estimated", "estimated"]
     assert not any(finding.certified for finding in found)
+
+
+@pytest.mark.parametrize("factor", [0.9994, 0.99999])
+def test_a_factor_near_one_is_not_said_to_be_one(factor):
+    torch.manual_seed(0)
+    layer = RNN(3, 4)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(factor * torch.linalg.qr(torch.randn(4, 4)).Q)
+    found = stability(layer, torch.randn(20, 2, 3))
+    assert found.status == "certified"
+    said = re.search(r"at most ([\d.]+) of", found.sentence)
+    assert said is not None
+    assert found.figures["lambda"] <= float(said[1]) < 1

@@ -202,3 +202,51 @@ def test_nothing_is_said_of_what_could_not_be_looked_at(last, batch) -> None:
     assert "depends on earlier inputs" in sentence
     assert ("later" in sentence) == (not last)
     assert ("other sequence" in sentence) == (batch > 1)
+
+
+class Delay(nn.Module):
+    """Gives the input of `by` steps ago."""
+
+    def __init__(self, by):
+        super().__init__()
+        self.by = by
+
+    def forward(self, x):
+        return nn.functional.pad(x, (0, 0, self.by, 0))[:, : x.shape[1]]
+
+
+class WithinBlocks(nn.Module):
+    """The running sum of each block of steps."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x):
+        return x.unflatten(1, (-1, self.block)).cumsum(2).flatten(1, 2)
+
+
+class SilentAtFirst(nn.Module):
+    """The running sum, but nothing before the last ten steps, as where a task asks for its answer at the end."""
+
+    def forward(self, x):
+        return x.cumsum(1) * (torch.arange(x.shape[1]) >= x.shape[1] - 10)[:, None]
+
+
+PARTLY = [Delay(33), Delay(63), WithinBlocks(2), WithinBlocks(8), WithinBlocks(32), SilentAtFirst()]
+
+
+@pytest.mark.parametrize("model", PARTLY)
+def test_memory_that_the_middle_of_the_sequence_does_not_show(model):
+    found = recurrence(model, torch.randn(3, 64, 4))
+    assert found.labels["kind"] == "recurrent"
+    assert found.figures["gradient_by_earlier"] > 0
+    assert recurrence(model, torch.randn(1, 64, 4)).labels["kind"] == "recurrent"
+
+
+def test_a_state_that_is_detached_within_blocks_is_seen():
+    class Detaching(WithinBlocks):
+        def forward(self, x):
+            return x + super().forward(x).detach()
+
+    assert recurrence(Detaching(32), torch.randn(3, 64, 4)).labels["kind"] == "detached"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mnemoscope.adapters._adapted import Adapted, model_name
 from mnemoscope.adapters._call import Forward, is_hugging_face
 from mnemoscope.adapters._ids import Vocabulary, track
+from mnemoscope.adapters._ids_of_features import IdsOfFeatures
 from mnemoscope.adapters._inside import FirstConvolution, LayerCalls, recording_layers
 from mnemoscope.adapters._layout import Layout, as_sequence, shows_steps
 from mnemoscope.adapters._recurrent import as_recurrence
@@ -167,12 +168,15 @@ def _features_and_run(
 ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Return real features in the layout of the inputs, and the model as a function of them, time first."""
     features = inputs
+    known: IdsOfFeatures | None = None
     is_series = inputs.is_floating_point() and inputs.dim() == 2 and layout is not Layout.UNBATCHED
     if is_series:  # one number a step
         features = inputs[..., None]
     elif vocabulary is not None:
         rows = vocabulary.recorded()
         features = rows.view(*inputs.shape, rows.shape[-1])
+        if vocabulary.sees_ids:
+            known = IdsOfFeatures(inputs, features)
     elif not inputs.is_floating_point():  # a Hugging Face model that reads ids in a way of its own
         with torch.no_grad():
             features = forward.model.get_input_embeddings()(inputs)
@@ -186,8 +190,9 @@ def _features_and_run(
         if vocabulary is None:
             return forward(x, steps, batch)
         ids = _ids_of_shape(inputs, x.shape[:-1])
-        known = replace(vocabulary, positions=ids.numel(), features=x.flatten(0, -2))
-        return forward(track(ids, known), steps, batch)
+        if known is not None:
+            ids = known.of(x, ids, _ids_of_shape(inputs, x.shape[:-1], from_end=True))
+        return forward(track(ids, replace(vocabulary, positions=ids.numel(), features=x.flatten(0, -2))), steps, batch)
 
     def run(features: Tensor) -> Tensor:
         steps, batch = features.shape[:2]
@@ -200,11 +205,13 @@ def _features_and_run(
     return features.detach(), run
 
 
-def _ids_of_shape(ids: Tensor, shape: torch.Size) -> Tensor:
-    """Return the ids, repeated or cut to this shape: a model may also compare them with the padding."""
+def _ids_of_shape(ids: Tensor, shape: torch.Size, from_end: bool = False) -> Tensor:
+    """Return the ids, repeated or cut to this shape, the first of them or the last."""
     for axis, size in enumerate(shape):
-        if ids.shape[axis] != size:
-            ids = ids.index_select(axis, torch.arange(size, device=ids.device) % ids.shape[axis])
+        known = ids.shape[axis]
+        if known != size:
+            skipped = max(0, known - size) if from_end else 0
+            ids = ids.index_select(axis, (skipped + torch.arange(size, device=ids.device)) % known)
     return ids
 
 

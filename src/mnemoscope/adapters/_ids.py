@@ -42,11 +42,13 @@ class Vocabulary:
     Attributes:
         lookups: with what each gave at each position, (positions, width).
         features: (positions, d), or None while the first run is recorded.
+        sees_ids: True if the model has done more with the ids than look them up, as compare them with a padding.
     """
 
     positions: int
     lookups: dict[int, tuple[Lookup, Tensor]] = field(default_factory=dict)
     features: Tensor | None = None
+    sees_ids: bool = False
 
     def recorded(self) -> Tensor:
         """(positions, d): what all lookups gave, side by side."""
@@ -128,7 +130,9 @@ class TrackedIds(Tensor):
             if name in _MOVES:
                 return _move(func, args, kwargs, result)
             if name in _ELEMENTWISE:
-                return _change(args, kwargs, result)
+                result = _change(args, kwargs, result)
+            if name not in _WITHOUT_VALUES and not isinstance(result, TrackedIds):
+                _first_tracked(args, kwargs).vocabulary.sees_ids = True
             return result
 
 
@@ -286,3 +290,12 @@ _ELEMENTWISE = {
     *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift"),
     *("__and__", "__or__", "__xor__", "__lshift__", "__rshift__"),
 }
+
+_WITHOUT_VALUES = {
+    *("shape", "size", "dim", "ndim", "numel", "nelement", "stride", "storage_offset", "__len__", "element_size"),
+    *("dtype", "device", "layout", "is_cuda", "is_cpu", "is_meta", "get_device", "requires_grad", "grad", "is_leaf"),
+    *("is_floating_point", "is_complex", "is_signed", "is_contiguous", "is_sparse", "is_quantized", "is_nested"),
+    *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like"),
+    *("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor", "__hash__", "__repr__", "requires_grad_"),
+}
+"""What does not depend on which ids they are."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mnemoscope.adapters._call import Forward, main_tensor
 from mnemoscope.adapters._ids import Vocabulary, track
+from mnemoscope.adapters._ids_of_features import IdsOfFeatures
 from mnemoscope.adapters._nest import leaves_of, rebuild
 from mnemoscope.adapters._torch_layers import readable, readable_layers
 from mnemoscope.errors import MnemoscopeError
@@ -125,6 +126,9 @@ class ForwardStep(nn.Module):
 class IdStep(nn.Module):
     """An object whose step reads ids (batch,), as one that also reads what is looked up with them, (batch, d).
 
+    Where it does more with its ids than look them up, as one that forgets at a separator, features are read as the id
+    whose own they are, or nearest to.
+
     Attributes:
         features: (T, B, d), what the object looks up with the ids that it was made with.
     """
@@ -145,6 +149,7 @@ class IdStep(nn.Module):
             )
         rows = self.vocabulary.recorded()
         self.features = rows.view(*ids.shape, rows.shape[-1])
+        self._known = IdsOfFeatures(ids, self.features) if self.vocabulary.sees_ids else None
 
     def _get_name(self) -> str:
         return _name(self.stepper)
@@ -155,7 +160,7 @@ class IdStep(nn.Module):
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         if not x.is_floating_point():
             return self.stepper.step(x, state)
-        ids = self._id.expand(len(x))
+        ids = self._id.expand(len(x)) if self._known is None else self._known.nearest(x)
         return self.stepper.step(track(ids, replace(self.vocabulary, positions=len(x), features=x)), state)
 
 

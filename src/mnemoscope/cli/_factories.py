@@ -40,7 +40,9 @@ def make_model(spec: str, features: int, options: Mapping[str, Any], vocabulary:
         model = factory if isinstance(factory, nn.Module) else _call(factory, spec, features, options, vocabulary)
     if not isinstance(model, nn.Module) and not callable(getattr(model, "step", None)):
         given = type(model).__name__
-        raise MnemoscopeError(f"{spec} gave a {given}; it must give a torch module or an object with a step")
+        raise MnemoscopeError(
+            f"{spec} gave an object of type {given}; it must give a torch module or an object with a step"
+        )
     return model
 
 

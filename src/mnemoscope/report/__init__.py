@@ -18,7 +18,7 @@ from mnemoscope.report._chart import (
 from mnemoscope.report._chart_file import charts_from_json, charts_to_json
 from mnemoscope.report._charts import charts_of
 from mnemoscope.report._figures import write_figures, write_numbered_figures, write_panels
-from mnemoscope.report._headline import Headline, HeadlineValue, headlines
+from mnemoscope.report._headline import Headline, HeadlineValue, headlines, mixed_layouts
 from mnemoscope.report._index import Cell, write_index
 from mnemoscope.report._page import all_charts, render, write_page
 from mnemoscope.report._runs import RunRow, learning_charts, learning_finding
@@ -68,6 +68,7 @@ __all__ = [
     "headlines",
     "learning_charts",
     "learning_finding",
+    "mixed_layouts",
     "render",
     "short_name",
     "sweep_charts",

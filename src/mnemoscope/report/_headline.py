@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -129,7 +130,21 @@ def verdict(examinations: Mapping[str, Examination]) -> list[str]:
     horizon, dynamics, window, _ = headlines(examinations)
     regimes = "; ".join(f"{value.model} {value.value} ({value.note})" for value in dynamics.values)
     windows = "; ".join(f"{value.model} {value.value}" for value in window.values)
-    return [_compare_horizons(horizon.values), f"Dynamics: {regimes}.", f"Backpropagation through time: {windows}."]
+    compared = [_compare_horizons(horizon.values), f"Dynamics: {regimes}.", f"Backpropagation through time: {windows}."]
+    return [*filter(None, [mixed_layouts(examinations)]), *compared]
+
+
+def mixed_layouts(examinations: Mapping[str, Examination]) -> str:
+    """Say that one model took for time what another took for the batch; empty if none did."""
+    read = {name: examination.about.get("inputs", "") for name, examination in examinations.items()}
+    for name, inputs in read.items():
+        for other, turned in read.items():
+            if inputs != turned and re.findall(r"\d+", inputs) == re.findall(r"\d+", turned)[::-1]:
+                return (
+                    f"{name} read {inputs}, {other} {turned}: what is time to one is the batch to the other, and their "
+                    "figures cannot be compared. Read both the same way: batch_first=, --batch-first or --time-first."
+                )
+    return ""
 
 
 def _compare_horizons(values: tuple[HeadlineValue, ...]) -> str:

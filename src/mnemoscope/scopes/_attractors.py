@@ -30,6 +30,7 @@ from mnemoscope.scopes._measures.periods import SAME, SMALL, find_period, longes
 
 LINEAR = 0.1  # how far a step may differ from the linear one for a state to belong to a stable fixed point
 DIVERGED = 1e8
+ENOUGH_STARTS = 5  # two starts on two attractors do not show that there is one for every start
 
 HELP = """
 Each point is a place that a state comes back to after a long time. One point above a value: a fixed
@@ -287,10 +288,11 @@ def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters
             f"Under constant inputs no orbit settles within {figures['transient']:.0f} steps: none has a period of up "
             f"to {sought} steps{diverged}."
         )
-    if attractors >= figures["starts"] > 1 and longest == 1:
+    if attractors >= figures["starts"] >= ENOUGH_STARTS:
+        own = "in a fixed point of its own" if longest == 1 else f"on a cycle of its own, of up to {longest:.0f} steps"
         return (
-            f"Under a constant input each of {figures['starts']:.0f} starts ends in a fixed point of its own: the "
-            f"state can keep a continuous value{rest and '; over all inputs '}{rest}."
+            f"Under a constant input each of {figures['starts']:.0f} starts ends {own}: the state can keep a "
+            f"continuous value{rest and '; over all inputs '}{rest}."
         )
     if attractors > 1:
         return (

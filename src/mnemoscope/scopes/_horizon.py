@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -21,7 +20,8 @@ from mnemoscope.scopes._measures.gradients import (
     of_loss,
     of_loss_by_lag,
 )
-from mnemoscope.scopes._measures.rounding import negligible, rounding
+from mnemoscope.scopes._measures.receptive_field import exact_figures
+from mnemoscope.scopes._measures.rounding import rounding
 from mnemoscope.scopes._measures.windows import range_in_words, widened
 from mnemoscope.wording import counted
 
@@ -108,10 +108,10 @@ def horizon(
     figures, law = _figures(by_input, fraction, subject)
     if figures["explodes_at"] == math.inf:  # then infinite outputs are not a result of the explosion
         subject.check_finite_outputs()
-    figures |= _exact_figures(subject, by_input, figures)
+    figures |= exact_figures(subject, by_input, figures)
     series, spread = _series("input_gradient", by_input)
     single = _horizons(by_input, fraction, subject.dtype)
-    series["horizon_by_sequence"] = np.median(single, 0)
+    series["horizon_by_sequence"] = _median_of_sequences(single)
     spread["horizon"] = _horizon_range(by_input, single, figures["horizon"])
     if np.isfinite(figures["returns_at"]):
         falls = [decay.first_below(profile, fraction) for profile in _profiles(by_input)]
@@ -147,7 +147,10 @@ def horizon(
         series=series,
         spread=spread,
         labels={"law": law.name, "measured": by_input.measured},
-        warnings=(*filter(None, [subject.loss_problem]), *_warnings(figures, subject, fraction, by_input.measured)),
+        warnings=(
+            *filter(None, [subject.loss_problem, _silence(figures, subject, by_input)]),
+            *_warnings(figures, subject, fraction, by_input.measured),
+        ),
         assumptions=("these output steps are typical of the others", "these sequences are typical of the data"),
         method=_method(by_input, subject.batch),
     )
@@ -227,49 +230,16 @@ def _figures(norms: JacobianNorms, fraction: float, subject: Subject) -> tuple[d
     return {name: float(value) for name, value in figures.items()}, law
 
 
-def _exact_figures(subject: Subject, norms: JacobianNorms, figures: dict[str, float]) -> dict[str, float]:
-    """Return the receptive field if it is exact, and no explosion for an output that belongs to the first steps."""
-    smallest = float(torch.finfo(subject.dtype).tiny) ** 0.5
-    field = decay.receptive_field(norms.frobenius, smallest)
-    if norms.measured == "changes" or (np.isfinite(field) and _reads_before(subject, int(figures["lags"] + 1 - field))):
-        field = np.inf
-    exact = {"receptive_field": field}
-    if figures["explodes_at"] < np.inf and _reads_from_the_front(subject, norms, figures["growth"]):
-        exact["explodes_at"] = np.inf
-    return exact
-
-
-@torch.no_grad()
-def _reads_before(subject: Subject, steps: int) -> bool:
-    """True if the last output changes with the first inputs: a detached state is carried on without a gradient."""
-    other = subject.features.clone()
-    other[:steps] = other[:steps].flip(0) + 1
-    y = subject.run(subject.features)[-1]
-    change = (subject.run(other)[-1] - y).abs().max()
-    return bool(change > negligible(y.dtype) * y.abs().max())
-
-
-def _reads_from_the_front(subject: Subject, norms: JacobianNorms, growth: float) -> bool:
-    """True if one output per sequence is read off the first steps, so that gradients are small at the last ones.
-
-    Without the last quarter of the steps, the gradient by the first is then the same; one that explodes is smaller.
-    """
-    with torch.no_grad():
-        if len(subject.run(subject.features)) != 1:
-            return False
-    kept = subject.steps - max(1, subject.steps // 4)
-    shorter = replace(subject, adapted=replace(subject.adapted, features=subject.features[:kept]))
-    try:
-        by_first = decay.typical(by_inputs(shorter).frobenius)[-1]
-    except Exception:  # it reads sequences of one length only: it knows where their first step is
-        return True
-    return bool(decay.typical(norms.frobenius)[-1] < by_first * growth ** (1 / 8))
-
-
 def _horizons(norms: JacobianNorms, fraction: float, dtype: torch.dtype) -> np.ndarray:
-    """Return the horizon of every sequence seen from each of its end steps, (end steps, B)."""
-    horizons = [decay.horizon(profile, fraction, rounding(dtype)) for profile in _profiles(norms)]
-    return np.array(horizons).reshape(norms.ends.shape)
+    """Return the horizon of every sequence seen from each of its end steps, (end steps, B); NaN for silent ones."""
+    horizons = [float(decay.horizon(profile, fraction, rounding(dtype))) for profile in _profiles(norms)]
+    return np.where(norms.silent, np.nan, horizons).reshape(norms.ends.shape)
+
+
+def _median_of_sequences(horizons: np.ndarray) -> np.ndarray:
+    """Return medians (B,) over the end steps, of those that depend on an input; -1 where none does."""
+    medians = [np.median(known) if len(known) else -1.0 for known in (each[~np.isnan(each)] for each in horizons.T)]
+    return np.array(medians)
 
 
 def _profiles(norms: JacobianNorms) -> list[np.ndarray]:
@@ -282,7 +252,8 @@ def _horizon_range(norms: JacobianNorms, single: np.ndarray, horizon: float) -> 
 
     A sample whose gradient reaches the first step from an early end says only "at least", and is left out.
     """
-    complete = (single < norms.ends) | (norms.ends == norms.ends.max())
+    longest = norms.ends[~np.isnan(single)].max(initial=-1)
+    complete = (single < norms.ends) | ((norms.ends == longest) & ~np.isnan(single))
     return widened(single[complete], horizon)
 
 
@@ -373,6 +344,22 @@ def _law_in_words(law: decay.Law) -> str:
     if law.name == "power law":
         return f" (a power law of the lag, exponent {law.exponent:.2f})"
     return f" (exponential, times {law.rate:.3g} per step)"
+
+
+def _silence(figures: dict[str, float], subject: Subject, by_input: JacobianNorms) -> str:
+    """Say that outputs depend on nothing, as those of padding do; empty if all that were looked at depend on inputs."""
+    if figures["horizon"] <= 0 and subject.kind == "recurrent":
+        return (
+            "the last outputs depend on nothing earlier, but outputs before them do: if the sequences end in padding, "
+            "or with a token that resets the state, give them without it"
+        )
+    silent = int(by_input.silent.sum())
+    if not silent:
+        return ""
+    return (
+        f"{silent} of the {by_input.silent.size} outputs looked at depend on no input, as those of padding, and were "
+        "left out: give sequences of one length"
+    )
 
 
 def _warnings(figures: dict[str, float], subject: Subject, fraction: float, measured: str) -> tuple[str, ...]:

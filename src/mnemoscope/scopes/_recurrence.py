@@ -116,7 +116,8 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
     read the future or to mix sequences. If it does not repeat its outputs, that is its kind; it is then reset before
     each run, or given the same random numbers, if that is possible. Two tests follow: one output is differentiated by
     all inputs, and one input is changed and all outputs compared. If only the second finds a dependence, the state is
-    carried on but detached from the graph.
+    carried on but detached from the graph. Where the middle of the sequence shows no memory, other steps are probed:
+    a model may forget there, as one that attends within blocks, or remember over more than half of the sequence.
 
     Series, each relative to its largest: `gradient_by_step` (T,), that of the output at `figures["step"]` by the
     input at each step of its sequence; `change_by_step` (T, or 1), how much each output changes with the input at
@@ -139,9 +140,12 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
     if subject.missing("outputs"):
         return _cannot_repeat(subject)
     subject.check_finite_outputs()
-    gradient = _respond_to_gradient(subject, limit)
-    change = _respond_to_change(subject)
-    kind = _kind(subject, gradient, change, limit, _weakest_gradient(subject) if tolerance is None else tolerance)
+    gradient, change = _respond_to_gradient(subject, limit), _respond_to_change(subject, (subject.steps - 1) // 2)
+    weakest = _weakest_gradient(subject) if tolerance is None else tolerance
+    kind = _kind(subject, gradient, change, limit, weakest)
+    if kind in ("memoryless", "detached", "without gradient"):
+        gradient, change = _look_elsewhere(subject, gradient, change)
+        kind = _kind(subject, gradient, change, limit, weakest)
     if subject.batch > 1:
         subject.kind = kind
     description, fix = KINDS[kind]
@@ -177,7 +181,7 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
             gradient_by_sequence=gradient.strength.amax(0),
             change_by_sequence=change.strength.amax(0),
         ),
-        assumptions=("what holds for the probed step and sequence holds for the others",),
+        assumptions=("what holds for the probed steps and sequence holds for the others",),
         method="two equal runs, one output differentiated by all inputs, one input changed for all outputs",
     )
 
@@ -289,6 +293,27 @@ def _respond_to_gradient(subject: Subject, limit: float) -> Response:
     return Response(strength, step, sequence)
 
 
+def _look_elsewhere(subject: Subject, gradient: Response, change: Response) -> tuple[Response, Response]:
+    """Return the responses with the most memory in them, of other probed steps too.
+
+    The last output may read what the middle one cannot; between blocks, or after a token that resets the state, there
+    is no memory to see. The steps lie at odd fractions, so that few of them are where blocks of one length begin.
+    """
+    last = subject.steps - 1
+    with torch.no_grad():
+        outputs = len(subject.run(subject.features))
+    if outputs != subject.steps:  # then all that an output reads is in one gradient already
+        return gradient, change
+    fractions = (1.0, 0.87, 0.71, 0.41, 0.17)
+    gradients = [Response(_gradient_of(subject, at), at, gradient.sequence) for at in _steps_at(last, fractions)]
+    changes = [_respond_to_change(subject, last - at) for at in _steps_at(last, fractions)]
+    return max([gradient, *gradients], key=lambda r: r.before), max([change, *changes], key=lambda r: r.after)
+
+
+def _steps_at(last: int, fractions: tuple[float, ...]) -> list[int]:
+    return list(dict.fromkeys(round(fraction * last) for fraction in fractions))
+
+
 def _gradient_of(subject: Subject, place: int) -> Tensor:
     """Return the size of the gradient of one output by every input (T, B), relative to the largest."""
     x = subject.features.clone().requires_grad_()
@@ -317,10 +342,9 @@ def _reads_last_input(subject: Subject, limit: float) -> bool:
 
 
 @torch.no_grad()
-def _respond_to_change(subject: Subject) -> Response:
+def _respond_to_change(subject: Subject, step: int) -> Response:
     """Change one input of one sequence, and measure how much every output changes."""
     x = subject.features
-    step = (subject.steps - 1) // 2
     sequence = subject.batch // 2
     size = float(x.double().std()) if x.numel() > 1 and bool(x.double().std() > 0) else 1.0
     changed = x.clone()

@@ -276,7 +276,8 @@ def _sentence(figures: dict[str, float], certificate: Certificate | None, regime
 
 
 def _certified_sentence(certificate: Certificate, what: str) -> str:
-    lam = round_up(certificate.lam)
+    # As many digits as show that it is below 1.
+    lam = next(text for digits in range(3, 18) if float(text := round_up(certificate.lam, digits)) < 1)
     if len(certificate.norm.weights) == 1:
         return f"{what} is stable, and so forgets: a step leaves at most {lam} of two states' Euclidean distance."
     return (

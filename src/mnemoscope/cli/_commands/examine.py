@@ -35,7 +35,7 @@ from mnemoscope.cli._targets import Target, is_run, load_target, read_options
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import LOCK_SECONDS, locked, safe_name
 from mnemoscope.finding import Examination
-from mnemoscope.report import headlines
+from mnemoscope.report import headlines, mixed_layouts
 from mnemoscope.scopes import SCOPES, untouched
 from mnemoscope.tasks import TASKS, Split, Task
 from mnemoscope.training import Run
@@ -281,6 +281,8 @@ def _show_headlines(examinations: Mapping[str, Examination]) -> None:
         if "mode" in examination.about:
             say(f"{name}: measured in {examination.about['mode']}.")
     say("--time-first, --batch-first and --channels-first read models otherwise.")
+    if turned := mixed_layouts(examinations):
+        say(turned)
     table = Table("", *examinations)
     for headline in headlines(examinations):
         cells = [f"{entry.value} ({entry.note})" if entry.note else entry.value for entry in headline.values]

@@ -137,12 +137,17 @@ def receptive_field(profiles: np.ndarray, smallest: float) -> float:
     """Return one more than the last lag at which any sample, the last axis, is not exactly 0; infinity if none is.
 
     The edge must be sharp: a profile that falls smoothly below `smallest` times its largest underflows to 0 in the end.
+    It must be seen: a sample that is felt as far back as it goes, to where it becomes NaN, says only "at least".
     """
     strongest = np.nanmax(profiles, axis=-1)
     felt = np.nonzero(strongest > 0)[0]
     if not len(felt) or felt[-1] == len(strongest) - 1:
         return math.inf
-    return float(felt[-1] + 1) if strongest[felt[-1]] > smallest * strongest.max() else math.inf
+    last = felt[-1]
+    seen_to_end = (profiles[last] > 0) & ~np.isnan(profiles[last + 1])
+    if not seen_to_end.any():
+        return math.inf
+    return float(last + 1) if strongest[last] > smallest * strongest.max() else math.inf
 
 
 def typical(profiles: np.ndarray) -> np.ndarray:

@@ -23,8 +23,10 @@ class FixedPoints(NamedTuple):
 
     @property
     def stable(self) -> Tensor:
-        """(P,): True where every eigenvalue lies inside the unit circle."""
-        return self.eigenvalues.abs().amax(-1) < 1 if len(self.points) else torch.zeros(0, dtype=torch.bool)
+        """(P,): True where every eigenvalue lies inside the unit circle, by more than the rounding of an isometry's."""
+        if not len(self.points):
+            return torch.zeros(0, dtype=torch.bool)
+        return self.eigenvalues.abs().amax(-1) < 1 - 16 * torch.finfo(self.points.dtype).eps
 
 
 def fixed_points(recurrence: Recurrence, x: Tensor, starts: Tensor, rounds: int = 40) -> FixedPoints:

@@ -24,7 +24,9 @@ ROWS = 64  # copies of sequences that run at once, if the batch is smaller: more
 class JacobianNorms:
     """Norms of Jacobians by lag, (T, samples), lag 0 first; NaN at lags before the sequence begins.
 
-    Samples are the pairs of an output step and a sequence. `spectral` only if all output directions were used.
+    Samples are the pairs of an output step and a sequence. `spectral` only if all output directions were used. Where
+    some outputs depend on no input at all, as those of padding, their samples are NaN, and T is how many lags the
+    others have.
 
     Attributes:
         ends: (end steps per sequence, B), the output step of each sample.
@@ -37,6 +39,26 @@ class JacobianNorms:
     ends: np.ndarray
     measured: str = "gradients"
     reads_later: bool = False
+
+    @property
+    def silent(self) -> np.ndarray:
+        """(samples,): True where an output depends on no input."""
+        silent: np.ndarray = np.isnan(self.frobenius).all(0)
+        return silent
+
+    def without_silent(self) -> JacobianNorms:
+        """Return the norms with NaN for outputs that depend on no input, if there are others."""
+        felt = np.nanmax(self.frobenius, axis=0) > 0
+        if felt.all() or not felt.any():
+            return self
+        lags = int(self.ends.flatten()[felt].max()) + 1
+        kept = [None if norms is None else np.where(felt, norms[:lags], np.nan) for norms in self._all]
+        assert kept[0] is not None
+        return replace(self, frobenius=kept[0], spectral=kept[1])
+
+    @property
+    def _all(self) -> tuple[np.ndarray, np.ndarray | None]:
+        return self.frobenius, self.spectral
 
 
 @dataclass(frozen=True)
@@ -87,7 +109,7 @@ def by_inputs(subject: Subject, directions: int | None = None, ends: int = ENDS)
         return by_changes(subject)
     norms = _norms(gradient.flatten(2), probes, y.shape[-1])
     if every_step:
-        return replace(norms, reads_later=_reads_later(gradient, probes))
+        return replace(norms.without_silent(), reads_later=_reads_later(gradient, probes))
     return norms if len(y) == 1 else _from_last_read(norms)
 
 
@@ -161,7 +183,7 @@ def by_inputs_and_states(
     for norms in (by_state.frobenius, by_state.spectral):
         if norms is not None and len(norms) > 1 and not norms[0].any():
             norms[0] = norms[1]
-    return _norms(by_input.flatten(2), probes, outputs), by_state
+    return _norms(by_input.flatten(2), probes, outputs).without_silent(), by_state
 
 
 def of_loss(subject: Subject) -> tuple[Tensor, Tensor | None]:

@@ -1,0 +1,54 @@
+"""What is exact of a horizon: how many inputs an output depends on, and that gradients do not explode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from mnemoscope.scopes._frame.subject import Subject
+from mnemoscope.scopes._measures import decay
+from mnemoscope.scopes._measures.gradients import JacobianNorms, by_inputs
+from mnemoscope.scopes._measures.rounding import negligible
+
+
+def exact_figures(subject: Subject, norms: JacobianNorms, figures: dict[str, float]) -> dict[str, float]:
+    """Return the receptive field if it is exact, and no explosion for an output that belongs to the first steps."""
+    smallest = float(torch.finfo(subject.dtype).tiny) ** 0.5
+    field = decay.receptive_field(norms.frobenius, smallest)
+    last = int(figures["lags"])
+    if norms.measured == "changes" or (np.isfinite(field) and _reads_before(subject, int(last + 1 - field), last)):
+        field = np.inf
+    exact = {"receptive_field": field}
+    if figures["explodes_at"] < np.inf and _reads_from_the_front(subject, norms, figures["growth"]):
+        exact["explodes_at"] = np.inf
+    return exact
+
+
+@torch.no_grad()
+def _reads_before(subject: Subject, steps: int, last: int) -> bool:
+    """True if the output at a step changes with the first inputs: a detached state is carried on without a gradient."""
+    other = subject.features.clone()
+    other[:steps] = other[:steps].flip(0) + 1
+    y = subject.run(subject.features)
+    at = last if len(y) == subject.steps else -1
+    change = (subject.run(other)[at] - y[at]).abs().max()
+    return bool(change > negligible(y.dtype) * y[at].abs().max())
+
+
+def _reads_from_the_front(subject: Subject, norms: JacobianNorms, growth: float) -> bool:
+    """True if one output per sequence is read off the first steps, so that gradients are small at the last ones.
+
+    Without the last quarter of the steps, the gradient by the first is then the same; one that explodes is smaller.
+    """
+    with torch.no_grad():
+        if len(subject.run(subject.features)) != 1:
+            return False
+    kept = subject.steps - max(1, subject.steps // 4)
+    shorter = replace(subject, adapted=replace(subject.adapted, features=subject.features[:kept]))
+    try:
+        by_first = decay.typical(by_inputs(shorter).frobenius)[-1]
+    except Exception:  # it reads sequences of one length only: it knows where their first step is
+        return True
+    return bool(decay.typical(norms.frobenius)[-1] < by_first * growth ** (1 / 8))
