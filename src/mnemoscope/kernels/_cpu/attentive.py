@@ -11,12 +11,11 @@ from mnemoscope.kernels import _portable
 from mnemoscope.kernels._cpu import exponent_range
 from mnemoscope.kernels._cpu.run import Loop
 from mnemoscope.kernels._derivatives import attentive_weight_gradients
-from mnemoscope.kernels._final_memory import final_origin
 from mnemoscope.kernels._naive import split_projection
 
 _forward = Loop(op.attentive_forward, scratch=["largest_magnitude"])
-_backward = Loop(op.attentive_backward, scratch=["dv_rows"])
-_backward_with_inputs = Loop(op.attentive_backward_with_inputs, scratch=["dv_rows"])
+_backward = Loop(op.attentive_backward)
+_backward_with_inputs = Loop(op.attentive_backward_with_inputs)
 
 
 @op.attentive_forward.implement("cpu")
@@ -30,14 +29,15 @@ def attentive_forward(
     save: bool,
 ) -> op.AttentiveRun:
     s0 = state.s0
-    largest_magnitude = xp.new_empty(len(s0))
+    largest_magnitude = xp.new_empty(1)
     found: op.AttentiveRun = _forward(
         xp, weights, state, memory, options, lengths, save, largest_magnitude=largest_magnitude
     )
-    if not exponent_range.overflowed(largest_magnitude, found.h, found.s, s0, memory.keys0, weights.W_a, weights.U_a):
-        if options.buffer < 0:
-            return found
-        return found._replace(origin_T=final_origin(found.slots_T, memory.origin0, memory.clock0))
+    if largest_magnitude.item() < exponent_range.LARGEST[xp.dtype]:
+        return found
+    memory = _with_all_slots(memory, s0, options)
+    if not exponent_range.overflowed(found.h, found.s, s0, memory.keys0, weights.W_a, weights.U_a):
+        return found
 
     # Once more in torch's operations, with the activations in the layout of the compiled loop.
     xp, V = split_projection(xp, weights.V, s0.shape[1])
@@ -57,11 +57,7 @@ def attentive_backward(
     lengths: Tensor | None,
 ) -> op.AttentiveGradients:
     arguments = grads, weights, state, memory, options, saved, lengths
-    if saved.overflowed:
-        return _portable.attentive_backward(*arguments)
-    dv_rows = torch.empty_like(state.s0)
-    found: op.AttentiveGradients = _backward(*arguments, dv_rows=dv_rows)
-    return found._replace(dv=dv_rows.sum(0))
+    return _portable_backward(*arguments) if saved.overflowed else _backward(*arguments)
 
 
 @op.attentive_backward_with_inputs.implement("cpu")
@@ -77,11 +73,31 @@ def attentive_backward_with_inputs(
     needs_dx: bool,
 ) -> op.AttentiveInputGradients:
     arguments = grads, x, weights, state, memory, options, saved, lengths, needs_dx
-    if saved.overflowed:
-        return _portable_backward_with_inputs(*arguments)
-    dv_rows = torch.empty_like(state.s0)
-    found: op.AttentiveInputGradients = _backward_with_inputs(*arguments, dv_rows=dv_rows)
-    return found._replace(dv=dv_rows.sum(0))
+    return _portable_backward_with_inputs(*arguments) if saved.overflowed else _backward_with_inputs(*arguments)
+
+
+def _with_all_slots(memory: op.CarriedMemory, s0: Tensor, options: op.AttentionOptions) -> op.CarriedMemory:
+    """Return the memory as `_portable.py` reads it: one that is absent with all its slots, which are empty."""
+    if memory.values0.dim() > 1:
+        return memory
+    return op.empty_memory(s0, s0.shape[0], options.buffer + options.relevant)
+
+
+def _portable_backward(
+    grads: op.AttentiveOutputGradients,
+    weights: op.AttentionWeights,
+    state: op.AttentionState,
+    memory: op.CarriedMemory,
+    options: op.AttentionOptions,
+    saved: op.AttentiveSaved,
+    lengths: Tensor | None,
+) -> op.AttentiveGradients:
+    """`attentive_backward` by `_portable.py`."""
+    slots = _with_all_slots(memory, state.s0, options)
+    found = _portable.attentive_backward(grads, weights, state, slots, options, saved, lengths)
+    if slots is memory:
+        return found
+    return found._replace(dvalues0=torch.empty_like(memory.values0), dkeys0=torch.empty_like(memory.keys0))
 
 
 def _portable_backward_with_inputs(
@@ -98,7 +114,7 @@ def _portable_backward_with_inputs(
     """`attentive_backward_with_inputs` by `_portable.py`."""
     n = state.s0.shape[1]
     V, U = weights.V[:, :n].contiguous(), weights.V[:, n:]
-    found = _portable.attentive_backward(grads, weights._replace(V=V), state, memory, options, saved, lengths)
+    found = _portable_backward(grads, weights._replace(V=V), state, memory, options, saved, lengths)
     dV, dW_a, dU_a = attentive_weight_gradients(found.dxp, found.dq, found.dk, state.s0, saved.s, saved.h)
     dU = found.dxp.flatten(0, 1).T @ x.flatten(0, 1)
     return op.AttentiveInputGradients(

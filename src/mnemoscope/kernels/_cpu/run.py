@@ -65,7 +65,8 @@ class Loop:
         if self._V is not None:
             values[4] = values[self._V].shape[1] - n
         if self._values0 is not None:
-            values[5] = values[self._values0].shape[1]
+            carried = values[self._values0]
+            values[5] = carried.shape[1] if carried.dim() > 1 else 0  # (0,): nothing is carried in
         if self._activations is not None:
             values[6] = values[self._activations].shape[2]
         return call(self.name, states.dtype, self._in_order(values))

@@ -127,15 +127,14 @@ STRUCTURES: dict[str, type[Arguments]] = {
     "attentive_forward": _structure(
         op.attentive_forward,
         sizes=["n_inputs", "carried", "activation_width"],
-        omit=["origin_T", "overflowed"],
+        omit=["overflowed"],
         scratch=["largest_magnitude"],
     ),
     "attentive_backward": _structure(
         op.attentive_backward_with_inputs,
         op.attentive_backward,
         sizes=["n_inputs", "carried", "activation_width"],
-        omit=["overflowed", "needs_dx", "dv"],
-        scratch=["dv_rows"],
+        omit=["overflowed", "needs_dx"],
     ),
 }
 

@@ -75,7 +75,8 @@ std::string description(const char* structure, const char* field, std::size_t of
     FIELD(std::int64_t, batch) \
     FIELD(std::int64_t, n)
 
-// The memory that is carried in: `carried` slots a row.
+// The memory that is carried in: `carried` slots a row. Of screened attention all of it may be
+// null: every slot is then empty.
 #define CARRIED_MEMORY(FIELD)           \
     FIELD(const T*, values0)            \
     FIELD(const T*, keys0)              \
@@ -109,7 +110,7 @@ std::string description(const char* structure, const char* field, std::size_t of
     FIELD(double, decay)          \
     FIELD(std::int64_t, refresh)
 
-// largest_magnitude (B,) is the largest |query| or |key| of each row (exponent_range.py).
+// largest_magnitude is the largest |query| or |key| of the run (exponent_range.py).
 #define ATTENTIVE_FORWARD(FIELD)        \
     ATTENTION_SIZES(FIELD)              \
     FIELD(const T*, xp)                 \
@@ -125,6 +126,7 @@ std::string description(const char* structure, const char* field, std::size_t of
     FIELD(T*, values_T)                 \
     FIELD(T*, keys_T)                   \
     FIELD(std::int64_t*, slots_T)       \
+    FIELD(std::int64_t*, origin_T)      \
     FIELD(T*, relevance_T)              \
     FIELD(T*, activations)              \
     FIELD(std::int32_t*, slots)         \
@@ -132,8 +134,7 @@ std::string description(const char* structure, const char* field, std::size_t of
     FIELD(T*, largest_magnitude)        \
     FIELD(ThreadPool, threads)
 
-// dv_rows (B, n) is dv of each sequence, summed outside. dq and dk are null where dV, dW_a and dU_a
-// are made here.
+// dq and dk are null where dV, dW_a and dU_a are made here.
 #define ATTENTIVE_BACKWARD(FIELD)       \
     ATTENTION_SIZES(FIELD)              \
     FIELD(const T*, dh)                 \
@@ -154,6 +155,7 @@ std::string description(const char* structure, const char* field, std::size_t of
     FIELD(T*, dV)                       \
     FIELD(T*, dW_a)                     \
     FIELD(T*, dU_a)                     \
+    FIELD(T*, dv)                       \
     FIELD(T*, ds0)                      \
     FIELD(T*, dc0)                      \
     FIELD(T*, dvalues0)                 \
@@ -161,7 +163,6 @@ std::string description(const char* structure, const char* field, std::size_t of
     FIELD(T*, dxp)                      \
     FIELD(T*, dq)                       \
     FIELD(T*, dk)                       \
-    FIELD(T*, dv_rows)                  \
     FIELD(ThreadPool, threads)
 
 // What is saved of one step of one row: e^{2q} and e^{2k} of its query and key, then an LSTM's

@@ -130,17 +130,17 @@ void begin(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, int
 }
 
 template <class T, class Memory>
-void finish(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, int64_t b,
-            int64_t r) {
+void finish(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, const Rows<T>& dv,
+            int64_t b, int64_t r) {
     local.memory.finish(r, b);
     copy(local.ds[r], a.ds0 + b * a.n, a.n);
     if (a.cell == Cell::lstm) copy(local.dc[r], a.dc0 + b * a.n, a.n);
-    for (int64_t j = 0; j < a.n; ++j) a.dv_rows[b * a.n + j] = T(2) * local.dv[r][j];
+    copy(local.dv[r], dv[b], a.n);
 }
 
 template <class T, class Memory>
 void run_backward(const AttentiveBackward<T>& a, const BackwardMatrices<T>& m, const Block& block,
-                  BackwardScratch<T, Memory>& local) {
+                  BackwardScratch<T, Memory>& local, const Rows<T>& dv) {
     const Lengths lengths{a.steps, a.batch, a.lengths};
     const int rows = block.rows();
     for (int r = 0; r < rows; ++r) begin(a, local, block.first + r, r);
@@ -174,21 +174,25 @@ void run_backward(const AttentiveBackward<T>& a, const BackwardMatrices<T>& m, c
         local.dU_a.advance(rows);
     }
 
-    for (int r = 0; r < rows; ++r) finish(a, local, block.first + r, r);
+    for (int r = 0; r < rows; ++r) finish(a, local, dv, block.first + r, r);
 }
 
 template <class T, class Memory>
 void run(const AttentiveBackward<T>& a, int64_t rows) {
     const BackwardMatrices<T> matrices(a);
+    const Rows<T> dv(a.batch, a.n);  // of each sequence: their sum does not depend on the threads
     for_each_block<BackwardScratch<T, Memory>>(
         a.threads, a.batch, rows, [&](int64_t size) { return BackwardScratch<T, Memory>(a, size); },
-        [&](const Block& block, auto& local) { run_backward(a, matrices, block, local); },
+        [&](const Block& block, auto& local) { run_backward(a, matrices, block, local, dv); },
         [&](auto& local) {
             if (!a.n_inputs) return;
             local.dV_W.add_to(a.dV, 0, a.gate_width(), a.depth());
             local.dV_W.add_to(a.dW_a, a.gate_width(), a.gate_width() + a.n, a.n);
             local.dU_a.add_to(a.dU_a);
         });
+    fill_zero(a.dv, a.n);
+    for (int64_t b = 0; b < a.batch; ++b)
+        for (int64_t j = 0; j < a.n; ++j) a.dv[j] += T(2) * dv[b][j];
 }
 
 template <class T>

@@ -15,6 +15,7 @@ struct ForwardScratch {
     Rows<T> c, h, product;  // an LSTM's c; h_t; V [s, x]
     Rows<T> raw_query, key, query;  // W_a s; U_a h, then e^{2 U_a h}; e^{2 W_a s}
     Rows<T> context, v, magnitude;  // magnitude: the largest |query| or |key| so far, by lane
+    T largest = 0;  // of the sequences that have ended
 
     ForwardScratch(const AttentiveForward<T>& a, int64_t rows)
         : memory(a, rows), s(rows, a.depth()), c(rows, a.n), h(rows, a.n),
@@ -94,7 +95,7 @@ void finish(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, cons
             int64_t b, int64_t r) {
     local.memory.finish(r, b, U_a);
     const T* magnitude = local.magnitude[r];
-    a.largest_magnitude[b] = *std::max_element(magnitude, magnitude + lanes<T>);
+    local.largest = std::max(local.largest, *std::max_element(magnitude, magnitude + lanes<T>));
     if (a.cell == Cell::lstm) copy(local.c[r], a.c_T + b * a.n, a.n);
 }
 
@@ -134,9 +135,11 @@ void run_forward(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, cons
 template <class T, class Memory>
 void run(const AttentiveForward<T>& a, int64_t rows) {
     const ForwardMatrices<T> matrices(a);
+    *a.largest_magnitude = 0;
     for_each_block<ForwardScratch<T, Memory>>(
         a.threads, a.batch, rows, [&](int64_t size) { return ForwardScratch<T, Memory>(a, size); },
-        [&](const Block& block, auto& local) { run_forward(a, matrices, block, local); });
+        [&](const Block& block, auto& local) { run_forward(a, matrices, block, local); },
+        [&](auto& local) { *a.largest_magnitude = std::max(*a.largest_magnitude, local.largest); });
 }
 
 template <class T>
