@@ -31,7 +31,7 @@ template <class T>
 struct ForwardMatrices {
     Packed<T> V, W_a, U_a;
     explicit ForwardMatrices(const AttentiveForward<T>& a)
-        : V(a.V, a.depth(), a.gate_width(), 1, a.depth()), W_a(a.W_a, a.n, a.n, 1, a.n),
+        : V(a.cell_weights().transposed()), W_a(a.W_a, a.n, a.n, 1, a.n),
           U_a(a.U_a, a.n, a.n, 1, a.n) {}
 };
 
@@ -39,7 +39,7 @@ struct ForwardMatrices {
 template <class T, class Memory>
 void update_cell(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local,
                  const Position& p) {
-    const T* xp = Inputs<T>{a.xp, a.n_inputs, a.gate_width()}.projected(p.row);
+    const T* xp = a.inputs().projected(p.row);
     T *product = local.product[p.r], *h = local.h[p.r], *out = a.h + p.row * a.n;
     if (a.cell == Cell::lstm) {
         const auto saved = a.activations_of(p.row);
@@ -97,13 +97,14 @@ void finish(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, cons
     const T* magnitude = local.magnitude[r];
     local.largest = std::max(local.largest, *std::max_element(magnitude, magnitude + lanes<T>));
     if (a.cell == Cell::lstm) copy(local.c[r], a.c_T + b * a.n, a.n);
+    if (a.h_T) copy(local.h[r], a.h_T + b * a.n, a.n);
 }
 
 template <class T, class Memory>
 void run_forward(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, const Block& block,
                  ForwardScratch<T, Memory>& local) {
     const Lengths lengths{a.steps, a.batch, a.lengths};
-    const Inputs<T> inputs{a.xp, a.n_inputs, a.gate_width()};
+    const Inputs<T> inputs = a.inputs();
     const int rows = block.rows();
     for (int r = 0; r < rows; ++r) begin(a, local, block.first + r, r);
 
@@ -135,11 +136,12 @@ void run_forward(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, cons
 template <class T, class Memory>
 void run(const AttentiveForward<T>& a, int64_t rows) {
     const ForwardMatrices<T> matrices(a);
-    *a.largest_magnitude = 0;
+    T largest = 0;
     for_each_block<ForwardScratch<T, Memory>>(
         a.threads, a.batch, rows, [&](int64_t size) { return ForwardScratch<T, Memory>(a, size); },
         [&](const Block& block, auto& local) { run_forward(a, matrices, block, local); },
-        [&](auto& local) { *a.largest_magnitude = std::max(*a.largest_magnitude, local.largest); });
+        [&](auto& local) { largest = std::max(largest, local.largest); });
+    *a.largest_magnitude = largest;
 }
 
 template <class T>

@@ -54,6 +54,7 @@ void Packed<T>::times(const T* a, int64_t a_stride, int rows, T* c, int64_t c_st
 
 template <class T>
 void WeightGradient<T>::flush() {
+    if (!pending) return;
     const int64_t vectors = rounded_up(width, lanes<T>) / lanes<T>;
     const TileStrides stride{inputs.stride, 1, grads.stride, sum.stride};
     for (int64_t first = 0; first < vectors; first += panel_vectors(vectors, first))
