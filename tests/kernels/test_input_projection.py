@@ -108,6 +108,18 @@ def test_the_last_state_of_a_projection_in_the_kernel_is_a_copy(name) -> None:
     assert torch.equal(h, before)
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, ms.LSTM, ms.RelRNN])
+@pytest.mark.parametrize("written", ["x", "weight_ih_l0", "weight_hh_l0"])
+def test_what_the_backward_pass_reads_may_not_be_written_to(kind, written) -> None:
+    """An error as in torch, not a wrong gradient."""
+    layer, x = kind(3, 5), torch.randn(4, 2, 3)
+    y = layer(x)[0]
+    with torch.no_grad():
+        (x if written == "x" else getattr(layer, written)).mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_weight_gradients_over_more_rows_than_are_gathered(name, monkeypatch) -> None:
     """150 steps of 5 rows: more than the rows that are gathered before they are summed, and not a multiple of them."""

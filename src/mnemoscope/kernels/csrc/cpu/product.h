@@ -47,8 +47,10 @@ struct Rows {
 // A tile of the product is held in registers: `tile_rows` rows by `tile_vectors` vectors.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int tile_rows = 8, tile_vectors = 3;
-#else
+#elif defined(__AVX2__)
 constexpr int tile_rows = 4, tile_vectors = 3;
+#else  // a product and its addition are two instructions, with a register between them
+constexpr int tile_rows = 2, tile_vectors = 3;
 #endif
 
 // The number of vectors in the panel that starts at vector `first` of `vectors`.
