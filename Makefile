@@ -90,7 +90,7 @@ sanitize: $(STAMP) build/sanitized-native.so build/sanitized-x86-64.so
 		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2 \
 		MNEMOSCOPE_CPU_KERNELS=$(CURDIR)/build/sanitized-$$build.so \
 		$(BIN)/pytest -q tests/kernels/test_fused_layers.py tests/kernels/test_long_sequences.py \
-			tests/kernels/test_input_projection.py tests/kernels/test_exponent_range.py \
+			tests/kernels/test_input_projection.py tests/kernels/test_few_rows.py tests/kernels/test_exponent_range.py \
 			tests/kernels/test_final_memory.py tests/kernels/test_gru.py \
 			tests/kernels/test_hostile_numbers.py tests/layers/test_misfitting_states.py || exit 1; \
 	done

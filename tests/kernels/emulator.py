@@ -163,6 +163,7 @@ def replace_cpu_kernels(monkeypatch: Any) -> list[str]:
     monkeypatch.setitem(op.saved_without_V, "cpu", op.saved_without_V["cuda"])
     monkeypatch.setitem(_autograd.weight_gradient_backends, "cpu", weight_gradients.weight_gradients)
     for operator in OPERATORS.values():
+        monkeypatch.setattr(operator, "with_projection", {})
         if "cuda" in operator.backends:
             monkeypatch.setitem(operator.backends, "cpu", operator.backends["cuda"])
     return ran

@@ -95,10 +95,10 @@ def test_an_unknown_or_missing_field_raises_at_once() -> None:
     with pytest.raises(TypeError, match="rac_forward has no field dv_row"):
         Loop(op.rac_forward, scratch=["dv_row"])
     one = torch.ones(1, 1)
-    with pytest.raises(TypeError, match="rac_forward: missing or unknown fields dv_rows"):
-        Loop(op.rac_forward)(one[None], one, one, None, None, dv_rows=one)
-    with pytest.raises(TypeError, match="attentive_backward: missing or unknown fields dv_rows"):
-        Loop(op.attentive_backward, scratch=["dv_rows"])()
+    with pytest.raises(TypeError, match="rac_forward: missing or unknown fields du_rows"):
+        Loop(op.rac_forward)(one[None], one, one, None, None, du_rows=one)
+    with pytest.raises(TypeError, match="attentive_forward: missing or unknown fields largest_magnitude"):
+        Loop(op.attentive_forward, scratch=["largest_magnitude"])()
 
 
 def test_a_tensor_of_another_type_or_with_strides_raises_at_once() -> None:

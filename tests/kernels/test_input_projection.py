@@ -9,6 +9,7 @@ from torch import nn
 import mnemoscope as ms
 from mnemoscope import kernels
 from mnemoscope.kernels._cpu.library import available
+from mnemoscope.kernels._operator import OPERATORS
 from mnemoscope.torch_internals import dispatches_plainly
 
 pytestmark = pytest.mark.skipif(not available(torch.float32), reason="no compiled CPU kernels here")
@@ -44,6 +45,82 @@ def test_projection_in_the_kernel_gives_the_same_results(name, options, lengths,
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without"])
+@pytest.mark.parametrize("batch_first", [False, True], ids=["time first", "batch first"])
+@pytest.mark.parametrize("wanted", [True, False], ids=["by x", "not by x"])
+def test_weights_apart_are_weights_in_one_matrix(name, bias, batch_first, wanted, monkeypatch) -> None:
+    """To the bit: the loop packs the same numbers. 40 inputs reach from one panel of columns into the next."""
+    torch.manual_seed(0)
+    layer = getattr(ms, name)(40, 41, bias=bias, batch_first=batch_first)
+    x = torch.randn(9, 5, 40)
+    packed = []
+    pack_projection = kernels.pack_projection
+    monkeypatch.setattr(kernels, "pack_projection", lambda *args: packed.append(args) or pack_projection(*args))
+    apart = gradients(layer, x, None, wanted)
+    assert not packed
+    monkeypatch.setattr(kernels, "loop_may_project", lambda *_: False)
+    in_one = gradients(layer, x, None, wanted)
+    assert packed
+    assert all(torch.equal(a, b) for a, b in zip(apart, in_one, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("frozen", [["weight_ih_l0", "bias_ih_l0"], ["bias_hh_l0"], ["weight_hh_l0"]], ids=str)
+def test_frozen_weights_of_a_projection_in_the_kernel(name, frozen) -> None:
+    torch.manual_seed(0)
+    layer, x = getattr(ms, name)(3, 5, dtype=torch.float64), torch.randn(6, 2, 3, dtype=torch.float64)
+    layer(x)[0].square().sum().backward()
+    expected = {key: weight.grad for key, weight in layer.named_parameters()}
+    layer.zero_grad()
+    for key in frozen:
+        getattr(layer, key).requires_grad_(False)
+    layer(x)[0].square().sum().backward()
+    for key, weight in layer.named_parameters():
+        if key in frozen:
+            assert weight.grad is None
+        else:
+            torch.testing.assert_close(weight.grad, expected[key], rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["RelRNN", "MemLSTM"])
+@pytest.mark.parametrize("bias", [True, False], ids=["with a bias", "without"])
+def test_a_projection_in_the_kernel_of_a_run_whose_exponentials_overflow(name, bias, monkeypatch) -> None:
+    torch.manual_seed(0)
+    layer = getattr(ms, name)(3, 7, bias=bias, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight_query_l0.mul_(1e4)
+        layer.weight_key_l0.copy_(-layer.weight_query_l0)
+    x = torch.randn(6, 2, 3, dtype=torch.float64)
+    apart = gradients(layer, x, None, True)
+    monkeypatch.setattr(kernels, "loop_may_project", lambda *_: False)
+    assert agree(apart, gradients(layer, x, None, True), 1e-12)
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "RelRNN"])
+def test_the_last_state_of_a_projection_in_the_kernel_is_a_copy(name) -> None:
+    layer, x = getattr(ms, name)(3, 5), torch.randn(4, 2, 3)
+    with torch.no_grad():
+        output, state = layer(x)
+        h = state[0] if isinstance(state, tuple) else state
+        before = h.clone()
+        assert torch.equal(h[0], output[-1])
+        output.zero_()
+    assert torch.equal(h, before)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, ms.LSTM, ms.RelRNN])
+@pytest.mark.parametrize("written", ["x", "weight_ih_l0", "weight_hh_l0"])
+def test_what_the_backward_pass_reads_may_not_be_written_to(kind, written) -> None:
+    """An error as in torch, not a wrong gradient."""
+    layer, x = kind(3, 5), torch.randn(4, 2, 3)
+    y = layer(x)[0]
+    with torch.no_grad():
+        (x if written == "x" else getattr(layer, written)).mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_weight_gradients_over_more_rows_than_are_gathered(name, monkeypatch) -> None:
     """150 steps of 5 rows: more than the rows that are gathered before they are summed, and not a multiple of them."""
     torch.manual_seed(0)
@@ -68,6 +145,9 @@ def by_operator(monkeypatch):
     """Operators project their inputs, as on a GPU."""
     monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)
     monkeypatch.setattr(kernels, "operator_may_project", lambda *_: dispatches_plainly())
+    for operator in OPERATORS.values():  # without the CPU's own way of it
+        monkeypatch.setattr(operator, "_projecting_backends", set())
+        monkeypatch.setattr(operator, "with_projection", {})
 
 
 @pytest.mark.parametrize("name", [*NAMES, "GRU"])

@@ -54,7 +54,12 @@ from mnemoscope.kernels._fused import (
     rnn,
     sab,
 )
-from mnemoscope.kernels._input_projection import operator_may_project, pack_projection, should_fuse_projection
+from mnemoscope.kernels._input_projection import (
+    loop_may_project,
+    operator_may_project,
+    pack_projection,
+    should_fuse_projection,
+)
 from mnemoscope.kernels._naive import active_rows, masked
 from mnemoscope.kernels._operator import Projection, operator, register_cuda_cell
 from mnemoscope.kernels._operators import (
@@ -105,6 +110,7 @@ __all__ = [
     "is_traced_or_transformed",
     "last_valid_state",
     "linear",
+    "loop_may_project",
     "lstm",
     "masked",
     "needs_grad",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mnemoscope.kernels._operator import NAMESPACE, Operator, Projection, without_autocast
+from mnemoscope.kernels._operator import NAMESPACE, Operator, Projection, ProjectionGradients, without_autocast
 from mnemoscope.torch_internals import (
     any_requires_grad,
     apply_function,
@@ -59,7 +59,9 @@ class SavedRun:
         device: the backend that `call` goes to without torch's dispatcher; None if the dispatcher must choose it.
         kept: what that backend kept in the forward pass (`ProjectedRun`).
         projection: that of the inputs, if the operator made it and the gradients of all its weights are asked for.
+        needs_dx: whether the gradient of its inputs is asked for.
         made: the gradients of weights that were made together, if they were.
+        projected: the gradients of the projection, if a loop made them.
     """
 
     def __init__(
@@ -70,12 +72,15 @@ class SavedRun:
         device: str | None = None,
         kept: Tensor | None = None,
         projection: Projection | None = None,
+        needs_dx: bool = False,
     ) -> None:
         self.derivative = derivative
         self.device = device
         self.kept = kept
         self.projection = projection
+        self.needs_dx = needs_dx
         self.made: WeightGradients | None = None
+        self.projected: ProjectionGradients | None = None
         self._needs_input_grad = needs_input_grad
         self._flat = derivative.pick_arguments(saved)
         new = tuple.__new__  # a NamedTuple's own constructor takes three times as long
@@ -88,6 +93,18 @@ class SavedRun:
         if backend is None:
             return operator(*arguments)
         return backend(*arguments) if self.kept is None else backend(*arguments, kept=self.kept)
+
+    def call_with_projection(self, operator: Operator, arguments: Callable[[Tensor], Sequence[Any]]) -> Any | None:
+        """Return the results of a backward operator whose loop also makes `projected`; None if there is none.
+
+        `arguments` gives those of the operator but the last, `needs_dx`, from x (T, B, E), contiguous.
+        """
+        loop = None if self.device is None else operator.with_projection.get(self.device)
+        if loop is None or self.projection is None:
+            return None
+        x = self.projection.x.contiguous()
+        found, self.projected = loop(self.projection, *arguments(x), self.needs_dx)
+        return found
 
     def all_at_once(
         self,
@@ -281,8 +298,10 @@ class Derivative:
             needs = ctx.needs_input_grad
             saved = (*ctx.constants, xp, *tensors[behind:])
             wanted = None if device is None else _if_all_wanted(projection, needs)
-            run = SavedRun(self, saved, (True, *needs[fields:]), device, tensors[fields], wanted)
+            run = SavedRun(self, saved, (True, *needs[fields:]), device, tensors[fields], wanted, needs[0])
             dxp, *rest = self.backward(run, dh, *others)
+            if run.projected is not None:
+                return (*run.projected, *rest)
             return (*_projection_gradients(projection, dxp, needs, run.made), *rest)
 
         return self._make_function(forward, backward)

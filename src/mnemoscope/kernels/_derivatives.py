@@ -52,6 +52,10 @@ def _rnn(run: SavedRun, dh: Tensor | None) -> Gradients:
         needs_dx = run.needs("xp")
         by_inputs = op.rnn_backward_with_inputs(dh, xp, V, h0, h, lengths, phi, needs_dx)
         return run.gradients(xp=by_inputs.dx if needs_dx else None, V=by_inputs.dV, h0=by_inputs.dh0)
+    if phi != "modrelu":  # whose bias has a gradient of its own, made from dxp
+        by_loop = run.call_with_projection(op.rnn_backward_with_inputs, lambda x: (dh, x, V, h0, h, lengths, phi))
+        if by_loop is not None:
+            return run.gradients(V=by_loop.dV, h0=by_loop.dh0)
     found = run.call(op.rnn_backward, dh, V, h, lengths, phi)
     return run.gradients(
         xp=found.dxp,
@@ -72,6 +76,11 @@ def _lstm(run: SavedRun, dh: Tensor | None, dc_T: Tensor | None) -> Gradients:
         by_inputs = op.lstm_backward_with_inputs(dh, dc_T, xp, V, h0, c0, h, cells, gates, lengths, needs_dx)
         dx = by_inputs.dx if needs_dx else None
         return run.gradients(xp=dx, V=by_inputs.dV, h0=by_inputs.dh0, c0=by_inputs.dc0)
+    by_loop = run.call_with_projection(
+        op.lstm_backward_with_inputs, lambda x: (dh, dc_T, x, V, h0, c0, h, cells, gates, lengths)
+    )
+    if by_loop is not None:
+        return run.gradients(V=by_loop.dV, h0=by_loop.dh0, c0=by_loop.dc0)
     found = run.call(op.lstm_backward, dh, dc_T, V, c0, cells, gates, lengths)
     dV = run.weight_gradient(found.dxp, h0, h) if run.needs("V") else None
     return run.gradients(xp=found.dxp, V=dV, h0=found.dh0, c0=found.dc0)
@@ -193,6 +202,16 @@ def _attentive(
         gradients = _by_argument(found, state)
         gradients.update(xp=found.dx if needs_dx else None, V=found.dV, W_a=found.dW_a, U_a=found.dU_a)
         return gradients
+
+    # So does it where it read the projection's own weights; modReLU's bias has a gradient that is made from dxp.
+    if backward is op.attentive_backward and options.phi != "modrelu":
+        by_loop = run.call_with_projection(
+            op.attentive_backward_with_inputs, lambda x: (grads, x, weights, state, memory, options, saved, lengths)
+        )
+        if by_loop is not None:
+            gradients = _by_argument(by_loop, state)
+            gradients.update(V=by_loop.dV, W_a=by_loop.dW_a, U_a=by_loop.dU_a)
+            return gradients
 
     # Else those of the weights are made here.
     found = run.call(backward, grads, weights, state, memory, options, saved, lengths)

@@ -202,14 +202,17 @@ class Attended(NamedTuple):
 
 
 def _empty_start(
-    dtype: torch.dtype, xp: Tensor, n: int, options: op.AttentionOptions, absent: bool, plainly: bool
+    dtype: torch.dtype, xp: Tensor, n: int, options: op.AttentionOptions, compiled: bool, plainly: bool
 ) -> tuple[op.AttentionState, op.CarriedMemory]:
-    """Return a state of zeros and an empty memory; if `absent`, by tensors without elements."""
-    s0 = _absent(xp, dtype, plainly) if absent else xp.new_zeros(xp.shape[1], n, dtype=dtype)
+    """Return a state of zeros and an empty memory, by tensors without elements where the loop takes them for that."""
+    absent_memory = compiled and options.buffer >= 0
+    absent_state = absent_memory and _starts_from_zero(xp)
+    s0 = _absent(xp, dtype, plainly) if absent_state else xp.new_zeros(xp.shape[1], n, dtype=dtype)
     state = op.AttentionState(s0, s0 if options.cell == "lstm" else None)
-    if absent:
+    if absent_memory:
+        none = s0 if absent_state else _absent(xp, dtype, plainly)
         steps = _absent(xp, torch.int64, plainly)
-        return state, op.CarriedMemory(values0=s0, keys0=s0, origin0=steps, relevance0=s0, clock0=steps)
+        return state, op.CarriedMemory(values0=none, keys0=none, origin0=steps, relevance0=none, clock0=steps)
     slots = 0 if options.buffer < 0 else options.buffer + options.relevant
     return state, op.empty_memory(s0, xp.shape[1], slots)
 
@@ -233,8 +236,7 @@ def attentive(
     xp, (x, *rest) = _inputs(dtype, xp)
     weights = op.AttentionWeights(*contiguous(dtype, *weights))
     if carried is None:
-        absent = compiled and options.buffer >= 0 and _starts_from_zero(x)
-        state, memory = _empty_start(dtype, x, weights.v.shape[0], options, absent, isinstance(xp, Projection))
+        state, memory = _empty_start(dtype, x, weights.v.shape[0], options, compiled, isinstance(xp, Projection))
     else:
         state = op.AttentionState(*contiguous(dtype, *carried[0]))
         memory = _contiguous_memory(dtype, carried[1])

@@ -26,6 +26,16 @@ def should_fuse_projection(x: Tensor, V: Tensor, lengths: Tensor | None) -> bool
     return x.shape[2] <= n and size <= _MOST_BYTES
 
 
+def loop_may_project(x: Tensor, V: Tensor) -> bool:
+    """True if the kernel that projects x should be given a `Projection`, and not [x, 1] and [V, U, b].
+
+    Not under autocast, nor where torch's dispatcher must see the operator, whose arguments are the latter.
+    """
+    if x.dtype is not V.dtype or torch.is_autocast_enabled("cpu"):
+        return False
+    return not torch.compiler.is_compiling() and dispatches_plainly()
+
+
 def pack_projection(x: Tensor, U: Tensor, bias: Tensor | None, V: Tensor) -> tuple[Tensor, Tensor]:
     """Return [x, 1] (T, B, D + 1) and [V, U, b] (G, n + D + 1); without a bias the one and b are left out."""
     if bias is None:

@@ -92,6 +92,15 @@ class ProjectedRun(NamedTuple):
     kept: Tensor | None = None
 
 
+class ProjectionGradients(NamedTuple):
+    """The gradients of a `Projection`'s fields; None is not asked for."""
+
+    dx: Tensor | None
+    dU: Tensor | None
+    db_ih: Tensor | None
+    db_hh: Tensor | None
+
+
 class Operator(Generic[Parameters, Result]):
     """An operator `mnemoscope::<name>`, called with its parameters by position or by keyword.
 
@@ -105,6 +114,8 @@ class Operator(Generic[Parameters, Result]):
         results: the names of its results. One that is alone is called h.
         overload: what torch calls.
         backends: the function of each backend, by the device's type.
+        with_projection: of a backward operator, by the device's type, what makes its results and the gradients of the
+            projection in one loop, from that `Projection` and the operator's arguments.
         differentiable: from the arguments in the schema's order to the outputs, with a graph; None without a derivative
             (`_autograd.py`).
         projecting: the same from the fields of a `Projection` and the arguments behind xp, without the results that
@@ -137,6 +148,7 @@ class Operator(Generic[Parameters, Result]):
         self._pick_tensors = itemgetter(*tensors)  # every operator has several
         self._placed = next(index for index, hint in enumerate(self.arguments.values()) if hint is Tensor)
         self.backends: dict[str, Callable[..., Result]] = {}
+        self.with_projection: dict[str, Callable[..., tuple[Any, ProjectionGradients]]] = {}
         self._projecting_backends: set[Callable[..., Result]] = set()
         self.differentiable: Callable[..., Any] | None = None
         self.projecting: Callable[..., Any] | None = None
@@ -254,13 +266,13 @@ class Operator(Generic[Parameters, Result]):
 
     def implement(
         self, device: str, *, projects: bool = False
-    ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    ) -> Callable[[Callable[..., Result | ProjectedRun]], Callable[..., Any]]:
         """Register a backend's function, of this operator's parameters: `@lstm_forward.implement("cpu")`.
 
         One that `projects` also takes a `Projection` in place of xp. It may then return a `ProjectedRun`.
         """
 
-        def register(function: Callable[..., Result]) -> Callable[..., Result]:
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
             torch.library.impl(self.qualified_name, device, self.taking_flat_arguments(function))
             self.backends[device] = function
             if projects:

@@ -178,9 +178,15 @@ class Layer(Described, Unquantized, Recurrence):
     def kernel_inputs(
         self, w: Weights, x: Tensor, lengths: Tensor | None
     ) -> tuple[Tensor | kernels.Projection, Tensor]:
-        """Return what a kernel reads: U x + b and V, or [x, 1] and [V, U, b] if it computes the projection itself."""
+        """Return what a kernel reads: U x + b and V. If it computes the projection itself, that is U, b and x as they
+        are, and V; or [x, 1] and [V, U, b].
+        """
         if kernels.should_fuse_projection(x, w.weight_hh, lengths) and self.unchanged_from(Layer, "project"):
-            return kernels.pack_projection(x, w.weight_ih, w.bias_ih + w.bias_hh if self.bias else None, w.weight_hh)
+            b_ih, b_hh = (w.bias_ih, w.bias_hh) if self.bias else (None, None)
+            if kernels.loop_may_project(x, w.weight_hh):
+                return kernels.Projection(x, w.weight_ih, b_ih, b_hh), w.weight_hh
+            bias = None if b_ih is None or b_hh is None else b_ih + b_hh
+            return kernels.pack_projection(x, w.weight_ih, bias, w.weight_hh)
         return self.projection(w, x, lengths), w.weight_hh
 
     def projection(self, w: Weights, x: Tensor, lengths: Tensor | None) -> Tensor | kernels.Projection:

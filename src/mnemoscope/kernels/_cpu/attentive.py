@@ -9,37 +9,44 @@ from torch.nn import functional as F
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels import _portable
 from mnemoscope.kernels._cpu import exponent_range
+from mnemoscope.kernels._cpu.projecting import NO_GRADIENTS, loop_inputs, making_projection_gradients
 from mnemoscope.kernels._cpu.run import Loop
+from mnemoscope.kernels._cpu.structures import PROJECTION, PROJECTION_BACKWARD
 from mnemoscope.kernels._derivatives import attentive_weight_gradients
-from mnemoscope.kernels._final_memory import final_origin
+from mnemoscope.kernels._input_projection import pack_projection
 from mnemoscope.kernels._naive import split_projection
+from mnemoscope.kernels._operator import ProjectedRun, Projection, ProjectionGradients
 
-_forward = Loop(op.attentive_forward, scratch=["largest_magnitude"])
-_backward = Loop(op.attentive_backward, scratch=["dv_rows"])
-_backward_with_inputs = Loop(op.attentive_backward_with_inputs, scratch=["dv_rows"])
+_forward = Loop(op.attentive_forward, scratch=["largest_magnitude", *PROJECTION])
+_backward = Loop(op.attentive_backward, scratch=PROJECTION_BACKWARD)
+_backward_with_inputs = Loop(op.attentive_backward_with_inputs, scratch=PROJECTION_BACKWARD)
+_backward_with_projection = making_projection_gradients(_backward_with_inputs)
 
 
-@op.attentive_forward.implement("cpu")
+@op.attentive_forward.implement("cpu", projects=True)
 def attentive_forward(
-    xp: Tensor,
+    xp: Tensor | Projection,
     weights: op.AttentionWeights,
     state: op.AttentionState,
     memory: op.CarriedMemory,
     options: op.AttentionOptions,
     lengths: Tensor | None,
     save: bool,
-) -> op.AttentiveRun:
+) -> op.AttentiveRun | ProjectedRun:
     s0 = state.s0
-    largest_magnitude = xp.new_empty(len(s0))
+    x, beside = loop_inputs(xp, s0.shape[1], lengths)
+    largest_magnitude = x.new_empty(1)
     found: op.AttentiveRun = _forward(
-        xp, weights, state, memory, options, lengths, save, largest_magnitude=largest_magnitude
+        x, weights, state, memory, options, lengths, save, largest_magnitude=largest_magnitude, **beside
     )
-    if not exponent_range.overflowed(largest_magnitude, found.h, found.s, s0, memory.keys0, weights.W_a, weights.U_a):
-        if options.buffer < 0:
-            return found
-        return found._replace(origin_T=final_origin(found.slots_T, memory.origin0, memory.clock0))
+    if largest_magnitude.item() < exponent_range.LARGEST[x.dtype]:
+        return found if isinstance(xp, Tensor) else ProjectedRun(found, beside["h_T"])
+    memory = _with_all_slots(memory, s0, options)
+    if not exponent_range.overflowed(found.h, found.s, s0, memory.keys0, weights.W_a, weights.U_a):
+        return found
 
     # Once more in torch's operations, with the activations in the layout of the compiled loop.
+    xp = xp if isinstance(xp, Tensor) else xp.project()
     xp, V = split_projection(xp, weights.V, s0.shape[1])
     found = _portable.attentive_forward(xp, weights._replace(V=V), state, memory, options, lengths, save)
     activations = F.pad(found.activations, (2 * s0.shape[1], 0))
@@ -57,11 +64,7 @@ def attentive_backward(
     lengths: Tensor | None,
 ) -> op.AttentiveGradients:
     arguments = grads, weights, state, memory, options, saved, lengths
-    if saved.overflowed:
-        return _portable.attentive_backward(*arguments)
-    dv_rows = torch.empty_like(state.s0)
-    found: op.AttentiveGradients = _backward(*arguments, dv_rows=dv_rows)
-    return found._replace(dv=dv_rows.sum(0))
+    return _portable_backward(*arguments) if saved.overflowed else _backward(*arguments, **NO_GRADIENTS)
 
 
 @op.attentive_backward_with_inputs.implement("cpu")
@@ -79,9 +82,61 @@ def attentive_backward_with_inputs(
     arguments = grads, x, weights, state, memory, options, saved, lengths, needs_dx
     if saved.overflowed:
         return _portable_backward_with_inputs(*arguments)
-    dv_rows = torch.empty_like(state.s0)
-    found: op.AttentiveInputGradients = _backward_with_inputs(*arguments, dv_rows=dv_rows)
-    return found._replace(dv=dv_rows.sum(0))
+    return _backward_with_inputs(*arguments, **NO_GRADIENTS)
+
+
+def _with_projection(
+    projection: Projection,
+    grads: op.AttentiveOutputGradients,
+    x: Tensor,
+    weights: op.AttentionWeights,
+    state: op.AttentionState,
+    memory: op.CarriedMemory,
+    options: op.AttentionOptions,
+    saved: op.AttentiveSaved,
+    lengths: Tensor | None,
+    needs_dx: bool,
+) -> tuple[op.AttentiveInputGradients, ProjectionGradients]:
+    """`attentive_backward_with_inputs` from a projection that is not packed."""
+    arguments = grads, x, weights, state, memory, options, saved, lengths, needs_dx
+    if not saved.overflowed:
+        return _backward_with_projection(projection, *arguments)
+    _, U, b_ih, b_hh = projection
+    bias = None if b_ih is None or b_hh is None else b_ih + b_hh
+    packed_x, packed_V = pack_projection(x, U, bias, weights.V)
+    weights = weights._replace(V=packed_V)
+    found = _portable_backward_with_inputs(grads, packed_x, weights, state, memory, options, saved, lengths, needs_dx)
+    dV, dU, db = found.dV.split([state.s0.shape[1], U.shape[1], 0 if bias is None else 1], 1)
+    dx = found.dx[..., : U.shape[1]] if needs_dx else None
+    db_ih, db_hh = (None, None) if bias is None else (db[:, 0], db[:, 0].clone())
+    return found._replace(dV=dV), ProjectionGradients(dx, dU, db_ih, db_hh)
+
+
+op.attentive_backward_with_inputs.with_projection["cpu"] = _with_projection
+
+
+def _with_all_slots(memory: op.CarriedMemory, s0: Tensor, options: op.AttentionOptions) -> op.CarriedMemory:
+    """Return the memory as `_portable.py` reads it: one that is absent with all its slots, which are empty."""
+    if memory.values0.dim() > 1:
+        return memory
+    return op.empty_memory(s0, s0.shape[0], options.buffer + options.relevant)
+
+
+def _portable_backward(
+    grads: op.AttentiveOutputGradients,
+    weights: op.AttentionWeights,
+    state: op.AttentionState,
+    memory: op.CarriedMemory,
+    options: op.AttentionOptions,
+    saved: op.AttentiveSaved,
+    lengths: Tensor | None,
+) -> op.AttentiveGradients:
+    """`attentive_backward` by `_portable.py`."""
+    slots = _with_all_slots(memory, state.s0, options)
+    found = _portable.attentive_backward(grads, weights, state, slots, options, saved, lengths)
+    if slots is memory:
+        return found
+    return found._replace(dvalues0=torch.empty_like(memory.values0), dkeys0=torch.empty_like(memory.keys0))
 
 
 def _portable_backward_with_inputs(
@@ -98,7 +153,7 @@ def _portable_backward_with_inputs(
     """`attentive_backward_with_inputs` by `_portable.py`."""
     n = state.s0.shape[1]
     V, U = weights.V[:, :n].contiguous(), weights.V[:, n:]
-    found = _portable.attentive_backward(grads, weights._replace(V=V), state, memory, options, saved, lengths)
+    found = _portable_backward(grads, weights._replace(V=V), state, memory, options, saved, lengths)
     dV, dW_a, dU_a = attentive_weight_gradients(found.dxp, found.dq, found.dk, state.s0, saved.s, saved.h)
     dU = found.dxp.flatten(0, 1).T @ x.flatten(0, 1)
     return op.AttentiveInputGradients(

@@ -21,7 +21,7 @@ class Loop:
 
     Args:
         operator: the operator.
-        scratch: tensors that the loop needs beside its arguments and results. A call gives them by name.
+        scratch: tensors that the loop takes beside its arguments and results. A call gives them by name.
     """
 
     def __init__(self, operator: Operator, scratch: Sequence[str] = ()) -> None:
@@ -37,9 +37,10 @@ class Loop:
         sources = [available.index(f) if f in available else 0 for f in STRUCTURES[self.name].order]
         self._in_order = itemgetter(*sources)
         self._states = next(available.index(name) for name in _STATES if name in available)
-        self._V, self._values0, self._activations = (
-            available.index(name) if name in available else None for name in ("V", "values0", "activations")
+        self._V, self._values0, self._activations, self._U = (
+            available.index(name) if name in available else None for name in ("V", "values0", "activations", "U")
         )
+        self._bias = next((available.index(name) for name in ("b_ih", "db_ih") if name in available), 0)
 
     def __call__(self, *arguments: Any, **scratch: Any) -> Any:
         if scratch.keys() != self._scratch:
@@ -64,8 +65,11 @@ class Loop:
         _, _, n = values[1:4] = states.shape
         if self._V is not None:
             values[4] = values[self._V].shape[1] - n
+        if self._U is not None and values[self._U] is not None:
+            values[4] = values[self._U].shape[1] + (values[self._bias] is not None)
         if self._values0 is not None:
-            values[5] = values[self._values0].shape[1]
+            carried = values[self._values0]
+            values[5] = carried.shape[1] if carried.dim() > 1 else 0  # (0,): nothing is carried in
         if self._activations is not None:
             values[6] = values[self._activations].shape[2]
         return call(self.name, states.dtype, self._in_order(values))

@@ -117,25 +117,38 @@ def _step_structure() -> type[Arguments]:
     return _arguments("attentive_step", types)
 
 
+# What the loops that can project their inputs take for it, beside x and V, and the last state; and its gradients.
+PROJECTION = ("U", "b_ih", "b_hh", "h_T")
+PROJECTION_BACKWARD = ("U", "dU", "db_ih", "db_hh")
+
+
+def _projecting(forward: Operator) -> type[Arguments]:
+    return _structure(forward, sizes=["n_inputs"], scratch=PROJECTION)
+
+
+def _projecting_backward(*operators: Operator) -> type[Arguments]:
+    return _structure(*operators, sizes=["n_inputs"], omit=["needs_dx"], scratch=PROJECTION_BACKWARD)
+
+
 STRUCTURES: dict[str, type[Arguments]] = {
-    "rnn_forward": _structure(op.rnn_forward, sizes=["n_inputs"]),
-    "rnn_backward": _structure(op.rnn_backward_with_inputs, op.rnn_backward, sizes=["n_inputs"], omit=["needs_dx"]),
-    "lstm_forward": _structure(op.lstm_forward, sizes=["n_inputs"]),
-    "lstm_backward": _structure(op.lstm_backward_with_inputs, op.lstm_backward, sizes=["n_inputs"], omit=["needs_dx"]),
+    "rnn_forward": _projecting(op.rnn_forward),
+    "rnn_backward": _projecting_backward(op.rnn_backward_with_inputs, op.rnn_backward),
+    "lstm_forward": _projecting(op.lstm_forward),
+    "lstm_backward": _projecting_backward(op.lstm_backward_with_inputs, op.lstm_backward),
     "sab_forward": _structure(op.sab_forward, sizes=["carried"]),
     "sab_backward": _structure(op.sab_backward, sizes=["carried"]),
     "attentive_forward": _structure(
         op.attentive_forward,
         sizes=["n_inputs", "carried", "activation_width"],
-        omit=["origin_T", "overflowed"],
-        scratch=["largest_magnitude"],
+        omit=["overflowed"],
+        scratch=["largest_magnitude", *PROJECTION],
     ),
     "attentive_backward": _structure(
         op.attentive_backward_with_inputs,
         op.attentive_backward,
         sizes=["n_inputs", "carried", "activation_width"],
-        omit=["overflowed", "needs_dx", "dv"],
-        scratch=["dv_rows"],
+        omit=["overflowed", "needs_dx"],
+        scratch=PROJECTION_BACKWARD,
     ),
 }
 

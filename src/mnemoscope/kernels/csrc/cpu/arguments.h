@@ -9,7 +9,9 @@
 //
 // Where a structure has n_inputs: n_inputs = E > 0 means that the loop computes the projection
 // itself. Then xp is [x, 1] (T, B, E) and V is [V, U, b] (Gn, n + E); the backward reads x and
-// writes dV and dx, which may be null. With n_inputs = 0 the backward writes dxp.
+// writes dV and dx, which may be null. With n_inputs = 0 the backward writes dxp. If U is not null,
+// x, V, U and the biases are apart instead, and so are their gradients; E counts the 1 of the bias
+// all the same (PROJECTION). h_T (B, n) is the last state; the loop writes it unless it is null.
 #pragma once
 
 #include <cstddef>
@@ -75,7 +77,19 @@ std::string description(const char* structure, const char* field, std::size_t of
     FIELD(std::int64_t, batch) \
     FIELD(std::int64_t, n)
 
-// The memory that is carried in: `carried` slots a row.
+#define PROJECTION(FIELD) \
+    FIELD(const T*, U)    \
+    FIELD(const T*, b_ih) \
+    FIELD(const T*, b_hh) \
+    FIELD(T*, h_T)
+#define PROJECTION_BACKWARD(FIELD) \
+    FIELD(const T*, U)             \
+    FIELD(T*, dU)                  \
+    FIELD(T*, db_ih)               \
+    FIELD(T*, db_hh)
+
+// The memory that is carried in: `carried` slots a row. Of screened attention all of it may be
+// null: every slot is then empty.
 #define CARRIED_MEMORY(FIELD)           \
     FIELD(const T*, values0)            \
     FIELD(const T*, keys0)              \
@@ -109,7 +123,7 @@ std::string description(const char* structure, const char* field, std::size_t of
     FIELD(double, decay)          \
     FIELD(std::int64_t, refresh)
 
-// largest_magnitude (B,) is the largest |query| or |key| of each row (exponent_range.py).
+// largest_magnitude is the largest |query| or |key| of the run (exponent_range.py).
 #define ATTENTIVE_FORWARD(FIELD)        \
     ATTENTION_SIZES(FIELD)              \
     FIELD(const T*, xp)                 \
@@ -125,15 +139,16 @@ std::string description(const char* structure, const char* field, std::size_t of
     FIELD(T*, values_T)                 \
     FIELD(T*, keys_T)                   \
     FIELD(std::int64_t*, slots_T)       \
+    FIELD(std::int64_t*, origin_T)      \
     FIELD(T*, relevance_T)              \
     FIELD(T*, activations)              \
     FIELD(std::int32_t*, slots)         \
     FIELD(T*, attention)                \
     FIELD(T*, largest_magnitude)        \
+    PROJECTION(FIELD)                   \
     FIELD(ThreadPool, threads)
 
-// dv_rows (B, n) is dv of each sequence, summed outside. dq and dk are null where dV, dW_a and dU_a
-// are made here.
+// dq and dk are null where dV, dW_a and dU_a are made here.
 #define ATTENTIVE_BACKWARD(FIELD)       \
     ATTENTION_SIZES(FIELD)              \
     FIELD(const T*, dh)                 \
@@ -154,6 +169,7 @@ std::string description(const char* structure, const char* field, std::size_t of
     FIELD(T*, dV)                       \
     FIELD(T*, dW_a)                     \
     FIELD(T*, dU_a)                     \
+    FIELD(T*, dv)                       \
     FIELD(T*, ds0)                      \
     FIELD(T*, dc0)                      \
     FIELD(T*, dvalues0)                 \
@@ -161,7 +177,7 @@ std::string description(const char* structure, const char* field, std::size_t of
     FIELD(T*, dxp)                      \
     FIELD(T*, dq)                       \
     FIELD(T*, dk)                       \
-    FIELD(T*, dv_rows)                  \
+    PROJECTION_BACKWARD(FIELD)          \
     FIELD(ThreadPool, threads)
 
 // What is saved of one step of one row: e^{2q} and e^{2k} of its query and key, then an LSTM's
@@ -183,6 +199,8 @@ struct AttentiveForward {
     std::int64_t capacity() const { return buffer + relevant; }
     std::int64_t gate_width() const { return cell == Cell::lstm ? 4 * n : n; }
     std::int64_t depth() const { return n + n_inputs; }
+    Inputs<T> inputs() const { return {xp, n_inputs, gate_width(), U && b_ih}; }
+    CellWeights<T> cell_weights() const { return {V, gate_width(), n, n_inputs, U, b_ih, b_hh}; }
     Activations<T> activations_of(std::int64_t at) const {
         return {activations + at * activation_width, n};
     }
@@ -195,6 +213,10 @@ struct AttentiveBackward {
     std::int64_t capacity() const { return buffer + relevant; }
     std::int64_t gate_width() const { return cell == Cell::lstm ? 4 * n : n; }
     std::int64_t depth() const { return n + n_inputs; }
+    Inputs<T> inputs() const { return {x, n_inputs, gate_width(), U && db_ih}; }
+    // The width of [ds, dx], or of ds alone.
+    std::int64_t gradient_width() const { return dx ? n + inputs().given() : n; }
+    CellGradients<T> cell_gradients() const { return {dV, n, n_inputs, dU, db_ih, db_hh}; }
     Activations<const T> activations_of(std::int64_t at) const {
         return {activations + at * activation_width, n};
     }

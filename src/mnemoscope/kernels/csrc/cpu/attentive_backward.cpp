@@ -16,7 +16,7 @@ struct BackwardScratch {
     WeightGradient<T> dU_a;  // its gradient rows are dk
 
     BackwardScratch(const AttentiveBackward<T>& a, int64_t rows)
-        : memory(a, rows), ds(rows, a.dx ? a.depth() : a.n), dc(rows, a.n), dh(rows, a.n),
+        : memory(a, rows), ds(rows, a.gradient_width()), dc(rows, a.n), dh(rows, a.n),
           dk_U(rows, a.n), query(1, a.n), factor(1, a.n), dv(rows, a.n),
           dV_W(a.gate_width() + a.n, a.n_inputs ? a.depth() : 0, rows),
           dU_a(a.n, a.n_inputs ? a.n : 0, rows) {
@@ -28,11 +28,11 @@ template <class T>
 struct BackwardMatrices {
     Packed<T> V_W, U_a;  // V_W = [V; W_a]; W_a has zeros in the columns of the inputs
     explicit BackwardMatrices(const AttentiveBackward<T>& a)
-        : V_W(a.gate_width() + a.n, width(a)), U_a(a.U_a, a.n, a.n, a.n, 1) {
-        V_W.fill(0, a.gate_width(), width(a), a.V, a.depth(), 1);
-        V_W.fill(a.gate_width(), a.n, a.n, a.W_a, a.n, 1);
+        : V_W(a.gate_width() + a.n, a.gradient_width()), U_a(a.U_a, a.n, a.n, a.n, 1) {
+        const CellWeights<T> cell{a.V, a.gate_width(), a.n, a.n_inputs, a.U, nullptr, nullptr};
+        cell.fill(V_W, a.gradient_width());
+        V_W.fill(a.gate_width(), 0, a.n, a.n, a.W_a, a.n, 1);
     }
-    static int64_t width(const AttentiveBackward<T>& a) { return a.dx ? a.depth() : a.n; }
 };
 
 // Through s_t = h_t + c_t and the attention that made c_t.
@@ -91,9 +91,12 @@ template <class T, class Memory>
 void collect_inputs(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local,
                     const Position& p) {
     const T* s_before = p.t ? a.s + p.previous * a.n : a.s0 + p.b * a.n;
-    local.dV_W.set_input_row(p.r, s_before, a.n, a.x + p.row * a.n_inputs);
-    local.dU_a.set_input_row(p.r, a.h + p.row * a.n, a.n);
-    if (a.dx) copy(local.ds[p.r] + a.n, a.dx + p.row * a.n_inputs, a.n_inputs);
+    const Inputs<T> inputs = a.inputs();
+    T* input_row = local.dV_W.input_row(p.r);
+    copy(s_before, input_row, a.n);
+    inputs.append_to(input_row, a.n, p.row);
+    copy(a.h + p.row * a.n, local.dU_a.input_row(p.r), a.n);
+    if (a.dx) copy(local.ds[p.r] + a.n, a.dx + p.row * inputs.given(), inputs.given());
 }
 
 // Asks for what step p reads: the processor foresees no walk backwards in time.
@@ -114,7 +117,8 @@ void skip(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, cons
     fill_zero(local.dV_W.grad_row(p.r), a.gate_width() + a.n);
     local.dV_W.zero_input_row(p.r);
     local.dU_a.zero_input_row(p.r);
-    if (a.dx) fill_zero(a.dx + p.row * a.n_inputs, a.n_inputs);
+    const int64_t given = a.inputs().given();
+    if (a.dx) fill_zero(a.dx + p.row * given, given);
     if (a.n_inputs) return;
     fill_zero(a.dxp + p.row * a.gate_width(), a.gate_width());
     fill_zero(a.dq + p.row * a.n, a.n);
@@ -130,17 +134,17 @@ void begin(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, int
 }
 
 template <class T, class Memory>
-void finish(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, int64_t b,
-            int64_t r) {
+void finish(const AttentiveBackward<T>& a, BackwardScratch<T, Memory>& local, const Rows<T>& dv,
+            int64_t b, int64_t r) {
     local.memory.finish(r, b);
     copy(local.ds[r], a.ds0 + b * a.n, a.n);
     if (a.cell == Cell::lstm) copy(local.dc[r], a.dc0 + b * a.n, a.n);
-    for (int64_t j = 0; j < a.n; ++j) a.dv_rows[b * a.n + j] = T(2) * local.dv[r][j];
+    copy(local.dv[r], dv[b], a.n);
 }
 
 template <class T, class Memory>
 void run_backward(const AttentiveBackward<T>& a, const BackwardMatrices<T>& m, const Block& block,
-                  BackwardScratch<T, Memory>& local) {
+                  BackwardScratch<T, Memory>& local, const Rows<T>& dv) {
     const Lengths lengths{a.steps, a.batch, a.lengths};
     const int rows = block.rows();
     for (int r = 0; r < rows; ++r) begin(a, local, block.first + r, r);
@@ -174,21 +178,25 @@ void run_backward(const AttentiveBackward<T>& a, const BackwardMatrices<T>& m, c
         local.dU_a.advance(rows);
     }
 
-    for (int r = 0; r < rows; ++r) finish(a, local, block.first + r, r);
+    for (int r = 0; r < rows; ++r) finish(a, local, dv, block.first + r, r);
 }
 
 template <class T, class Memory>
 void run(const AttentiveBackward<T>& a, int64_t rows) {
     const BackwardMatrices<T> matrices(a);
+    const Rows<T> dv(a.batch, a.n);  // of each sequence: their sum does not depend on the threads
     for_each_block<BackwardScratch<T, Memory>>(
         a.threads, a.batch, rows, [&](int64_t size) { return BackwardScratch<T, Memory>(a, size); },
-        [&](const Block& block, auto& local) { run_backward(a, matrices, block, local); },
+        [&](const Block& block, auto& local) { run_backward(a, matrices, block, local, dv); },
         [&](auto& local) {
             if (!a.n_inputs) return;
-            local.dV_W.add_to(a.dV, 0, a.gate_width(), a.depth());
-            local.dV_W.add_to(a.dW_a, a.gate_width(), a.gate_width() + a.n, a.n);
+            a.cell_gradients().take(local.dV_W, a.gate_width());
+            local.dV_W.add_to(a.dW_a, a.gate_width(), a.gate_width() + a.n, 0, a.n);
             local.dU_a.add_to(a.dU_a);
         });
+    fill_zero(a.dv, a.n);
+    for (int64_t b = 0; b < a.batch; ++b)
+        for (int64_t j = 0; j < a.n; ++j) a.dv[j] += T(2) * dv[b][j];
 }
 
 template <class T>

@@ -15,6 +15,7 @@ struct ForwardScratch {
     Rows<T> c, h, product;  // an LSTM's c; h_t; V [s, x]
     Rows<T> raw_query, key, query;  // W_a s; U_a h, then e^{2 U_a h}; e^{2 W_a s}
     Rows<T> context, v, magnitude;  // magnitude: the largest |query| or |key| so far, by lane
+    T largest = 0;  // of the sequences that have ended
 
     ForwardScratch(const AttentiveForward<T>& a, int64_t rows)
         : memory(a, rows), s(rows, a.depth()), c(rows, a.n), h(rows, a.n),
@@ -30,7 +31,7 @@ template <class T>
 struct ForwardMatrices {
     Packed<T> V, W_a, U_a;
     explicit ForwardMatrices(const AttentiveForward<T>& a)
-        : V(a.V, a.depth(), a.gate_width(), 1, a.depth()), W_a(a.W_a, a.n, a.n, 1, a.n),
+        : V(a.cell_weights().transposed()), W_a(a.W_a, a.n, a.n, 1, a.n),
           U_a(a.U_a, a.n, a.n, 1, a.n) {}
 };
 
@@ -38,7 +39,7 @@ struct ForwardMatrices {
 template <class T, class Memory>
 void update_cell(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local,
                  const Position& p) {
-    const T* xp = Inputs<T>{a.xp, a.n_inputs, a.gate_width()}.projected(p.row);
+    const T* xp = a.inputs().projected(p.row);
     T *product = local.product[p.r], *h = local.h[p.r], *out = a.h + p.row * a.n;
     if (a.cell == Cell::lstm) {
         const auto saved = a.activations_of(p.row);
@@ -94,15 +95,16 @@ void finish(const AttentiveForward<T>& a, ForwardScratch<T, Memory>& local, cons
             int64_t b, int64_t r) {
     local.memory.finish(r, b, U_a);
     const T* magnitude = local.magnitude[r];
-    a.largest_magnitude[b] = *std::max_element(magnitude, magnitude + lanes<T>);
+    local.largest = std::max(local.largest, *std::max_element(magnitude, magnitude + lanes<T>));
     if (a.cell == Cell::lstm) copy(local.c[r], a.c_T + b * a.n, a.n);
+    if (a.h_T) copy(local.h[r], a.h_T + b * a.n, a.n);
 }
 
 template <class T, class Memory>
 void run_forward(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, const Block& block,
                  ForwardScratch<T, Memory>& local) {
     const Lengths lengths{a.steps, a.batch, a.lengths};
-    const Inputs<T> inputs{a.xp, a.n_inputs, a.gate_width()};
+    const Inputs<T> inputs = a.inputs();
     const int rows = block.rows();
     for (int r = 0; r < rows; ++r) begin(a, local, block.first + r, r);
 
@@ -134,9 +136,12 @@ void run_forward(const AttentiveForward<T>& a, const ForwardMatrices<T>& m, cons
 template <class T, class Memory>
 void run(const AttentiveForward<T>& a, int64_t rows) {
     const ForwardMatrices<T> matrices(a);
+    T largest = 0;
     for_each_block<ForwardScratch<T, Memory>>(
         a.threads, a.batch, rows, [&](int64_t size) { return ForwardScratch<T, Memory>(a, size); },
-        [&](const Block& block, auto& local) { run_forward(a, matrices, block, local); });
+        [&](const Block& block, auto& local) { run_forward(a, matrices, block, local); },
+        [&](auto& local) { largest = std::max(largest, local.largest); });
+    *a.largest_magnitude = largest;
 }
 
 template <class T>

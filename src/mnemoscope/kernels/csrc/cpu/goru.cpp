@@ -51,7 +51,7 @@ struct GoruUnit {
 template <class T>
 int run(const GoruForward<T>& a) {
     return guarded(a.threads, [&] {
-        const ForwardLoop<T> loop(a, a.W, 3 * a.n, 0);
+        const ForwardLoop<T> loop(a, a.W, 3 * a.n);
         loop.template run<GatedForwardCell<T, GoruForward<T>, GoruUnit<T>>>(a);
     });
 }

@@ -53,7 +53,7 @@ struct GruUnit {
 template <class T>
 int run(const GruForward<T>& a) {
     return guarded(a.threads, [&] {
-        const ForwardLoop<T> loop(a, a.V, 3 * a.n, 0);
+        const ForwardLoop<T> loop(a, a.V, 3 * a.n);
         loop.template run<GatedForwardCell<T, GruForward<T>, GruUnit<T>>>(a);
     });
 }

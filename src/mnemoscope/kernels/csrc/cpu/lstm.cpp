@@ -17,6 +17,7 @@ namespace mnemoscope {
     FIELD(T*, c_T)                      \
     FIELD(T*, cells)                    \
     FIELD(T*, gates)                    \
+    PROJECTION(FIELD)                   \
     FIELD(ThreadPool, threads)
 
 #define LSTM_BACKWARD(FIELD)            \
@@ -37,6 +38,7 @@ namespace mnemoscope {
     FIELD(T*, dh0)                      \
     FIELD(T*, dc0)                      \
     FIELD(T*, dxp)                      \
+    PROJECTION_BACKWARD(FIELD)          \
     FIELD(ThreadPool, threads)
 
 MNEMOSCOPE_STRUCTURE(LstmForward, LSTM_FORWARD)

@@ -1,9 +1,9 @@
 // The memory of relevancy screening (Kerg et al. 2020): a short-term buffer S and a relevant set R.
 //
-// Layout: a row has capacity = nu + rho slots. Slots 0 .. nu-1 are S, the last nu states as a ring;
-// slots nu .. nu+rho-1 are R. Slot j of row r of a block is at r * capacity + j. Values and keys
-// stay in place when a state moves to another slot: `storage` maps a slot to its row of values and
-// keys. Keys hold e^{2k} (attention.h).
+// Layout: a row has capacity = nu + rho slots, carried ones as many. Slots 0 .. nu-1 are S, the
+// last nu states as a ring; slots nu .. nu+rho-1 are R. Slot j of row r of a block is at r *
+// capacity + j. Values and keys stay in place when a state moves to another slot: `storage` maps a
+// slot to its row of values and keys. Keys hold e^{2k} (attention.h).
 #pragma once
 
 #include <utility>
@@ -74,6 +74,23 @@ class ScreenedForward {
         return least >= 0 && candidate > relevance[least] ? least : -1;
     }
 
+    // Without a carried memory, row r is empty.
+    void begin_empty(int64_t r) {
+        next[r] = 0;
+        for (int64_t k = slots.at(r, 0); k < slots.at(r, capacity); ++k) {
+            slots.state[k] = -1;
+            relevance[k] = T(0);
+            fill_zero(slots.values[slots.storage[k]], a.n);
+        }
+    }
+
+    // The step at which a state was made, -1 for an empty slot.
+    int64_t origin(int64_t b, int64_t index) const {
+        if (index < 0) return -1;
+        if (index < capacity) return a.origin0[b * capacity + index];
+        return (a.clock0 ? a.clock0[b] : 0) + index - capacity;
+    }
+
     // Slots and attention weights of one step, for the backward pass.
     void save(int64_t r, int64_t row, int64_t count, const T* weights) {
         T* attention = a.attention + row * capacity;
@@ -96,6 +113,7 @@ public:
 
     // The carried memory of sequence b enters row r.
     void begin(int64_t r, int64_t b, T* magnitude) {
+        if (!a.origin0) return begin_empty(r);
         next[r] = a.buffer ? floor_mod(a.clock0[b], a.buffer) : 0;
         for (int64_t j = 0; j < capacity; ++j) {
             const int64_t from = b * capacity + j, to = slots.at(r, j), at = slots.storage[to];
@@ -112,7 +130,7 @@ public:
         if (a.decay < 1)
             for (int64_t j = a.buffer; j < capacity; ++j)
                 relevance[slots.at(r, j)] *= static_cast<T>(a.decay);
-        const int64_t index = a.carried + t;
+        const int64_t index = capacity + t;
         if (a.buffer == 0) {
             const int64_t to = admit(r, T(0));
             if (to >= 0) put(to, index, value, key);
@@ -158,10 +176,15 @@ public:
             const int64_t index = slots.state[start + j], at = slots.storage[start + j];
             const int64_t to = b * capacity + j;
             a.slots_T[to] = index;
+            a.origin_T[to] = origin(b, index);
             copy(slots.values[at], a.values_T + to * a.n, a.n);
-            const int64_t carried = b * capacity + (index < 0 ? j : index);
-            const T* key = index < a.carried ? a.keys0 + carried * a.n : final_keys[at - start];
-            copy(key, a.keys_T + to * a.n, a.n);
+            if (index >= capacity)
+                copy(final_keys[at - start], a.keys_T + to * a.n, a.n);
+            else if (a.keys0)
+                copy(a.keys0 + (b * capacity + (index < 0 ? j : index)) * a.n, a.keys_T + to * a.n,
+                     a.n);
+            else
+                fill_zero(a.keys_T + to * a.n, a.n);
         }
         copy(relevance.get() + slots.at(r, 0), a.relevance_T + b * capacity, capacity);
     }
@@ -182,9 +205,10 @@ class ScreenedBackward {
     // The state in slot j of sequence b after step t; t = -1: in the carried memory. A saved
     // tensor may come back changed (torch's hooks): an index of no state is an empty slot.
     int64_t saved_state(int64_t t, int64_t b, int64_t j) const {
-        if (t < 0) return a.origin0[b * capacity + j] < 0 ? -1 : j;
+        if (t < 0) return a.origin0 && a.origin0[b * capacity + j] >= 0 ? j : -1;
         const int64_t index = a.slots[(t * a.batch + b) * capacity + j];
-        return index >= 0 && index < a.carried + a.steps ? index : -1;
+        const int64_t first = a.origin0 ? 0 : capacity;
+        return index >= first && index < capacity + a.steps ? index : -1;
     }
     void flush(int64_t r) {
         for (int64_t k = 0; k < capacity; ++k)
@@ -199,12 +223,12 @@ class ScreenedBackward {
         fill_zero(d_keys[at], a.n);
         deferred.drop(r, within_row(r, at));
         if (index < 0) return;
-        if (index < a.carried) {
-            const int64_t from = b * a.carried + index;
+        if (index < capacity) {
+            const int64_t from = b * capacity + index;
             copy(a.values0 + from * a.n, slots.values[at], a.n);
             double_exponentials(a.keys0 + from * a.n, slots.keys[at], a.n);
         } else {
-            const int64_t from = (index - a.carried) * a.batch + b;
+            const int64_t from = (index - capacity) * a.batch + b;
             copy(a.h + from * a.n, slots.values[at], a.n);
             copy(a.activations_of(from).key(), slots.keys[at], a.n);
         }
@@ -268,7 +292,7 @@ public:
     void take_gradient(int64_t r, int64_t t, T* dh, T* dk) {
         if (deferred.full(r)) flush(r);
         int64_t j = 0;
-        while (j < capacity && slots.state[slots.at(r, j)] != a.carried + t) ++j;
+        while (j < capacity && slots.state[slots.at(r, j)] != capacity + t) ++j;
         if (j == capacity) return fill_zero(dk, a.n);
         const int64_t at = slots.storage[slots.at(r, j)];
         deferred.flush(r, within_row(r, at), d_values[at], width);
@@ -301,6 +325,7 @@ public:
 
     // Gradients of the carried memory.
     void finish(int64_t r, int64_t b) {
+        if (!a.dvalues0) return;
         flush(r);
         for (int64_t j = 0; j < capacity; ++j) {
             const int64_t to = (b * capacity + j) * a.n, at = slots.storage[slots.at(r, j)];

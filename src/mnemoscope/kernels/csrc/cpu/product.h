@@ -47,8 +47,10 @@ struct Rows {
 // A tile of the product is held in registers: `tile_rows` rows by `tile_vectors` vectors.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int tile_rows = 8, tile_vectors = 3;
-#else
+#elif defined(__AVX2__)
 constexpr int tile_rows = 4, tile_vectors = 3;
+#else  // a product and its addition are two instructions, with a register between them
+constexpr int tile_rows = 2, tile_vectors = 3;
 #endif
 
 // The number of vectors in the panel that starts at vector `first` of `vectors`.
@@ -72,18 +74,20 @@ public:
     // Element (k, j) is source[k * row_stride + j * column_stride].
     Packed(const T* source, int64_t depth, int64_t width, int64_t row_stride, int64_t column_stride)
         : Packed(depth, width) {
-        fill(0, depth, width, source, row_stride, column_stride);
+        fill(0, 0, depth, width, source, row_stride, column_stride);
     }
 
-    // Writes the first `width` columns of `count` rows, from row `top` on.
-    void fill(int64_t top, int64_t count, int64_t width, const T* source, int64_t row_stride,
-              int64_t column_stride) {
-        for (int64_t first = 0; first * lanes<T> < width; first += panel_vectors(vectors, first)) {
+    // Writes `width` columns from `left` on of `count` rows from `top` on.
+    void fill(int64_t top, int64_t left, int64_t count, int64_t width, const T* source,
+              int64_t row_stride, int64_t column_stride) {
+        for (int64_t first = 0; first < vectors; first += panel_vectors(vectors, first)) {
             const int64_t columns = panel_vectors(vectors, first) * lanes<T>;
-            const int64_t start = first * lanes<T>;
-            const int64_t filled = std::min(columns, width - start);
-            const T* from = source + start * column_stride;
-            T* panel = panels.get() + start * depth + top * columns;
+            const int64_t start = std::max(first * lanes<T>, left);
+            const int64_t filled = std::min(first * lanes<T> + columns, left + width) - start;
+            if (filled <= 0) continue;
+            const T* from = source + (start - left) * column_stride;
+            T* panel = panels.get() + first * lanes<T> * depth + top * columns;
+            panel += start - first * lanes<T>;
             if (column_stride == 1) {
                 for (int64_t k = 0; k < count; ++k)
                     std::copy_n(from + k * row_stride, filled, panel + k * columns);
@@ -132,12 +136,7 @@ public:
     // The rows being added; r counts from the last call of `advance`.
     T* grad_row(int64_t r) const { return grads[pending + r]; }
     int64_t grad_stride() const { return grads.stride; }
-    // The input row is `count` numbers of `first`, then the rest of its width from `second`.
-    void set_input_row(int64_t r, const T* first, int64_t count, const T* second = nullptr) {
-        T* row = inputs[pending + r];
-        copy(first, row, count);
-        if (second) copy(second, row + count, width - count);
-    }
+    T* input_row(int64_t r) const { return inputs[pending + r]; }
     // Inactive row: its gradient is zero.
     void zero_input_row(int64_t r) {
         if (width) fill_zero(inputs[pending + r], width);
@@ -148,14 +147,65 @@ public:
         if (pending + rows > capacity) flush();
     }
 
-    // Adds the first `columns` columns of the sum's rows top .. end - 1 to a matrix.
-    void add_to(T* to, int64_t top, int64_t end, int64_t columns) {
+    // Adds `columns` columns from `left` on of the sum's rows top .. end - 1 to a matrix.
+    void add_to(T* to, int64_t top, int64_t end, int64_t left, int64_t columns) {
         flush();
         for (int64_t j = top; j < end; ++j)
-            for (int64_t k = 0; k < columns; ++k) to[(j - top) * columns + k] += sum[j][k];
+            for (int64_t k = 0; k < columns; ++k) to[(j - top) * columns + k] += sum[j][left + k];
     }
     void add_to(T* to) {
-        if (width) add_to(to, 0, height, width);
+        if (width) add_to(to, 0, height, 0, width);
+    }
+};
+
+// The weights of a cell that projects its inputs, [V, U, b] (gates, n + n_inputs): V alone is all
+// of them, or U and the biases are apart.
+template <class T>
+struct CellWeights {
+    const T* V;
+    int64_t gates, n, n_inputs;
+    const T *U, *b_ih, *b_hh;
+
+    // Packed for the forward pass, (n + n_inputs, gates).
+    Packed<T> transposed() const {
+        const int64_t depth = n + n_inputs;
+        if (!U) return Packed<T>(V, depth, gates, 1, depth);
+        Packed<T> packed(depth, gates);
+        const int64_t given = n_inputs - (b_ih ? 1 : 0);
+        packed.fill(0, 0, n, gates, V, 1, n);
+        packed.fill(n, 0, given, gates, U, 1, given);
+        if (!b_ih) return packed;
+        const Buffer<T> bias(gates);
+        for (int64_t j = 0; j < gates; ++j) bias[j] = b_ih[j] + b_hh[j];
+        packed.fill(depth - 1, 0, 1, gates, bias.get(), gates, 1);
+        return packed;
+    }
+
+    // For the backward pass, into the first rows of a matrix of `width` columns: those of V, and of
+    // the inputs unless width = n.
+    void fill(Packed<T>& packed, int64_t width) const {
+        if (!U) return packed.fill(0, 0, gates, width, V, n + n_inputs, 1);
+        packed.fill(0, 0, gates, n, V, n, 1);
+        packed.fill(0, n, gates, width - n, U, width - n, 1);
+    }
+};
+
+// Where the gradients of these weights go.
+template <class T>
+struct CellGradients {
+    T* dV;
+    int64_t n, n_inputs;
+    T *dU, *db_ih, *db_hh;
+
+    // From the first `gates` rows of a sum. dV is zero before.
+    void take(WeightGradient<T>& sum, int64_t gates) const {
+        if (!dU) return sum.add_to(dV, 0, gates, 0, n + n_inputs);
+        const int64_t given = n_inputs - (db_ih ? 1 : 0);
+        sum.add_to(dV, 0, gates, 0, n);
+        sum.add_to(dU, 0, gates, n, given);
+        if (!db_ih) return;
+        sum.add_to(db_ih, 0, gates, n + given, 1);
+        sum.add_to(db_hh, 0, gates, n + given, 1);
     }
 };
 

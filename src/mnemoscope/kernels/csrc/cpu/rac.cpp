@@ -72,7 +72,7 @@ struct RacBackwardCell {
 template <class T>
 int run(const RacForward<T>& a) {
     return guarded(a.threads, [&] {
-        const ForwardLoop<T> loop(a, a.V, a.n, 0);
+        const ForwardLoop<T> loop(a, a.V, a.n);
         loop.template run<RacForwardCell<T>>(a);
     });
 }

@@ -29,14 +29,24 @@ struct ForwardLoop {
     Lengths lengths;
     int64_t n, gates;  // gates: rows of V
     Inputs<T> inputs;
-    const T *V, *h0;
+    CellWeights<T> V;
+    const T* h0;
     ThreadPool pool;
+    T* h_T = nullptr;
 
-    // Arguments of a cell whose product has `gates` numbers a row; a.V is (gates, n + n_inputs).
+    // Arguments of a cell whose product has `gates` numbers a row; V is (gates, n).
+    template <class Arguments>
+    ForwardLoop(const Arguments& a, const T* V, int64_t gates)
+        : lengths{a.steps, a.batch, a.lengths}, n(a.n), gates(gates), inputs{a.xp, 0, gates},
+          V{V, gates, a.n, 0, nullptr, nullptr, nullptr}, h0(a.h0), pool(a.threads) {}
+    // The same of a cell that may project its inputs.
     template <class Arguments>
     ForwardLoop(const Arguments& a, const T* V, int64_t gates, int64_t n_inputs)
-        : lengths{a.steps, a.batch, a.lengths}, n(a.n), gates(gates), inputs{a.xp, n_inputs, gates},
-          V(V), h0(a.h0), pool(a.threads) {}
+        : ForwardLoop(a, V, gates) {
+        inputs = {a.xp, n_inputs, gates, a.U && a.b_ih};
+        this->V = {V, gates, a.n, n_inputs, a.U, a.b_ih, a.b_hh};
+        h_T = a.h_T;
+    }
 
     template <class Cell, class Arguments>
     void run(const Arguments& a) const {
@@ -45,7 +55,7 @@ struct ForwardLoop {
             Cell cell;
         };
         const int64_t depth = n + inputs.n_inputs;
-        const Packed<T> weights(V, depth, gates, 1, depth);
+        const Packed<T> weights = V.transposed();
         for_each_block<Scratch>(
             pool, lengths.batch, most_rows<T>(depth * gates),
             [&](int64_t rows) { return Scratch{{rows, depth}, {rows, gates}, Cell(a, rows)}; },
@@ -78,15 +88,20 @@ private:
 
         for (int64_t t = longest; t < lengths.steps; ++t)
             for (int r = 0; r < rows; ++r) local.cell.skip(lengths.position(t, block, r));
-        for (int r = 0; r < rows; ++r) local.cell.finish(block.first + r, r);
+        for (int r = 0; r < rows; ++r) {
+            local.cell.finish(block.first + r, r);
+            if (h_T) copy(local.state[r], h_T + (block.first + r) * n, n);
+        }
     }
 };
 
 // The gradients of weights and inputs where the projection is fused.
 template <class T>
 struct FusedGradients {
-    const T *x, *h0, *h;
-    T *dx, *dV;  // dx may be null
+    Inputs<T> inputs;
+    const T *h0, *h, *U;
+    T* dx;  // may be null
+    CellGradients<T> weights;
 };
 
 template <class T>
@@ -108,7 +123,9 @@ struct BackwardLoop {
     BackwardLoop(const Arguments& a, const T* V, int64_t gates, int64_t n_inputs)
         : BackwardLoop(a, V, gates) {
         this->n_inputs = n_inputs;
-        if (n_inputs) fused = {a.x, a.h0, a.h, a.dx, a.dV};
+        if (!n_inputs) return;
+        fused = {{a.x, n_inputs, gates, a.U && a.db_ih},       a.h0, a.h, a.U, a.dx,
+                 {a.dV, a.n, n_inputs, a.dU, a.db_ih, a.db_hh}};
     }
 
     template <class Cell, class Arguments>
@@ -118,15 +135,18 @@ struct BackwardLoop {
             WeightGradient<T> dV;
             Cell cell;
         };
-        const int64_t depth = n + n_inputs, width = fused.dx ? depth : n;
-        const Packed<T> weights(V, gates, width, depth, 1);
+        const int64_t depth = n + n_inputs, width = fused.dx ? n + fused.inputs.given() : n;
+        Packed<T> weights(gates, width);
+        CellWeights<T>{V, gates, n, n_inputs, fused.U, nullptr, nullptr}.fill(weights, width);
         for_each_block<Scratch>(
             pool, lengths.batch, most_rows<T>(depth * gates),
             [&](int64_t rows) {
                 return Scratch{{rows, width}, {gates, n_inputs ? depth : 0, rows}, Cell(a, rows)};
             },
             [&](const Block& block, Scratch& local) { run_block(weights, block, local); },
-            [&](Scratch& local) { local.dV.add_to(fused.dV); });
+            [&](Scratch& local) {
+                if (n_inputs) fused.weights.take(local.dV, gates);
+            });
     }
 
 private:
@@ -158,7 +178,8 @@ private:
             local.dV.advance(rows);
             for (int r = 0; fused.dx && r < rows; ++r) {
                 const int64_t row = lengths.position(t, block, r).row;
-                copy(local.product[r] + n, fused.dx + row * n_inputs, n_inputs);
+                copy(local.product[r] + n, fused.dx + row * fused.inputs.given(),
+                     fused.inputs.given());
             }
         }
 
@@ -171,13 +192,15 @@ private:
         local.cell.step(p, local.product[p.r], local.dV.grad_row(p.r), out);
         if (!n_inputs) return;
         const T* h_before = p.t ? fused.h + p.previous * n : fused.h0 + p.b * n;
-        local.dV.set_input_row(p.r, h_before, n, fused.x + p.row * n_inputs);
+        copy(h_before, local.dV.input_row(p.r), n);
+        fused.inputs.append_to(local.dV.input_row(p.r), n, p.row);
     }
 
     template <class Scratch>
     void skip(const Position& p, Scratch& local) const {
         if (!n_inputs) fill_zero(dxp + p.row * gates, gates);
-        if (fused.dx) fill_zero(fused.dx + p.row * n_inputs, n_inputs);
+        const int64_t given = fused.inputs.given();
+        if (fused.dx) fill_zero(fused.dx + p.row * given, given);
         local.cell.skip(p);
     }
 };

@@ -14,6 +14,7 @@ namespace mnemoscope {
     FIELD(Phi, phi)                     \
     FIELD(const std::int64_t*, lengths) \
     FIELD(T*, h)                        \
+    PROJECTION(FIELD)                   \
     FIELD(ThreadPool, threads)
 
 #define RNN_BACKWARD(FIELD)             \
@@ -30,6 +31,7 @@ namespace mnemoscope {
     FIELD(T*, dV)                       \
     FIELD(T*, dh0)                      \
     FIELD(T*, dxp)                      \
+    PROJECTION_BACKWARD(FIELD)          \
     FIELD(ThreadPool, threads)
 
 MNEMOSCOPE_STRUCTURE(RnnForward, RNN_FORWARD)

@@ -376,7 +376,7 @@ private:
 template <class T>
 int run(const SabForward<T>& a) {
     return guarded(a.threads, [&] {
-        const ForwardLoop<T> loop(a, a.V, 4 * a.n, 0);
+        const ForwardLoop<T> loop(a, a.V, 4 * a.n);
         loop.template run<SabForwardCell<T>>(a);
     });
 }

@@ -56,16 +56,19 @@ struct Lengths {
 
 // What a step reads beside its state. With n_inputs = 0 that is xp (T, B, gates), which is added to
 // the product V h. Otherwise it is x (T, B, n_inputs), the inputs themselves: the state's row is
-// then [h, x], and the product is V [h, x].
+// then [h, x], and the product is V [h, x]. With `adds_one`, the last of the n_inputs is a 1, for
+// the bias, that is not in x.
 template <class T>
 struct Inputs {
     const T* x;
     int64_t n_inputs, gates;
+    bool adds_one = false;
 
+    int64_t given() const { return n_inputs - adds_one; }  // the width of x
     const T* projected(int64_t row) const { return n_inputs ? nullptr : x + row * gates; }
-    const T* raw(int64_t row) const { return n_inputs ? x + row * n_inputs : nullptr; }
     void append_to(T* state, int64_t n, int64_t row) const {
-        copy(x + row * n_inputs, state + n, n_inputs);
+        copy(x + row * given(), state + n, given());
+        if (adds_one) state[n + given()] = T(1);
     }
 };
 
