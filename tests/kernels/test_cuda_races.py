@@ -51,15 +51,18 @@ def of_family(name):
     return {f"{name}_forward", f"{name}_backward"}
 
 
+slow = pytest.mark.slow  # a kernel takes seconds to compile and more to watch: `make test` does one of each family
+
+
 # Sequences of one step, and of odd and even numbers of them.
-@pytest.mark.parametrize("layer", [ms.RNN, ms.GRU])
+@pytest.mark.parametrize("layer", [pytest.param(ms.RNN, marks=slow), ms.GRU])
 def test_cells(watched, device, layer):
     device((4,), 4)
     run(layer(3, 70), 4, 3, [1, 3, 4])
     assert set(watched) == of_family("cells")
 
 
-@pytest.mark.parametrize("clusters", [(1,), (2,)])
+@pytest.mark.parametrize("clusters", [pytest.param((1,), marks=slow), (2,)])
 def test_screening(watched, device, clusters):
     device(clusters, 64)
     layer = calm(ms.RelRNN(3, 20 if clusters == (1,) else 70, buffer=1, relevant=1))
@@ -67,7 +70,7 @@ def test_screening(watched, device, clusters):
     assert set(watched) == of_family("screened")
 
 
-@pytest.mark.parametrize("clusters", [(1,), (2,)])
+@pytest.mark.parametrize("clusters", [pytest.param((1,), marks=slow), (2,)])
 def test_sequences_that_share_a_cluster(watched, device, clusters):
     device(clusters, 1)
     layer = calm(ms.RelRNN(3, 20 if clusters == (1,) else 70, buffer=1, relevant=1))
@@ -105,7 +108,7 @@ def test_attention_over_the_whole_past(watched, device):
     assert set(watched) == of_family("full_attention")
 
 
-@pytest.mark.slow
+@slow
 def test_columns_of_two_chunks(device):
     device((2,), 64)
     assert full_attention.choose_clusters(False, 257, 1, torch.device("cpu")).column_chunk == 16
@@ -128,14 +131,20 @@ RACE, EARLY = "a race", "a block may end"
     ("file", "old", "new", "found"),
     [
         pytest.param("cells_forward.cu", "shared_h + ((t + 1) & 1)", "shared_h + (t & 1)", RACE, id="one buffer"),
-        pytest.param("cells_backward.cu", "shared_dy + (t & 1)", "shared_dy + 0", RACE, id="one buffer, backward"),
+        pytest.param(
+            "cells_backward.cu", "shared_dy + (t & 1)", "shared_dy + 0", RACE, id="one buffer, backward", marks=slow
+        ),
         pytest.param("tile.cuh", "now = next;", "", RACE, id="one barrier"),
-        pytest.param("exchange.cuh", "odd ^= 1;", "", RACE, id="the parity of the first round"),
-        pytest.param("tile.cuh", "UNIT_BYTES = 4 * PADDED_N", "UNIT_BYTES = 2 * PADDED_N", RACE, id="too few bytes"),
-        pytest.param("tile.cuh", "UNIT_BYTES = 4 * PADDED_N", "UNIT_BYTES = 8 * PADDED_N", "deadlock", id="too many"),
+        pytest.param("exchange.cuh", "odd ^= 1;", "", RACE, id="the parity of the first round", marks=slow),
+        pytest.param(
+            "tile.cuh", "UNIT_BYTES = 4 * PADDED_N", "UNIT_BYTES = 2 * PADDED_N", RACE, id="too few bytes", marks=slow
+        ),
+        pytest.param(
+            "tile.cuh", "UNIT_BYTES = 4 * PADDED_N", "UNIT_BYTES = 8 * PADDED_N", "deadlock", id="too many", marks=slow
+        ),
         pytest.param("exchange.cuh", "if (renews) expect_bytes(barrier, bytes);", "", "deadlock", id="no next round"),
-        pytest.param("cells_forward.cu", "sync_cluster();", "", "a send before its barrier", id="no begin"),
-        pytest.param("cells_forward.cu", "        receive(", "if (t < 2) receive(", EARLY, id="no end"),
+        pytest.param("cells_forward.cu", "sync_cluster();", "", "a send before its barrier", id="no begin", marks=slow),
+        pytest.param("cells_forward.cu", "        receive(", "if (t < 2) receive(", EARLY, id="no end", marks=slow),
     ],
 )
 def test_what_breaks_the_exchange_is_found(tmp_path, monkeypatch, device, file, old, new, found):
@@ -145,6 +154,7 @@ def test_what_breaks_the_exchange_is_found(tmp_path, monkeypatch, device, file, 
         run(ms.RNN(3, 70), 3, 4)
 
 
+@slow
 @pytest.mark.parametrize(
     ("file", "old", "tensor_cores"),
     [
