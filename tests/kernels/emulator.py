@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mnemoscope import kernels
-from mnemoscope.kernels import _autograd, _cuda, _dispatch, _fused
+from mnemoscope.kernels import _cuda, _dispatch, _fused, _weight_gradients
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import compiler, layout, weight_gradients
 from mnemoscope.kernels._operator import OPERATORS
@@ -161,7 +161,7 @@ def replace_cpu_kernels(monkeypatch: Any) -> list[str]:
     monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)  # CPU tensors, but not the CPU kernels
     monkeypatch.setattr(kernels, "operator_may_project", _operator_may_project)
     monkeypatch.setitem(op.saved_without_V, "cpu", op.saved_without_V["cuda"])
-    monkeypatch.setitem(_autograd.weight_gradient_backends, "cpu", weight_gradients.weight_gradients)
+    monkeypatch.setitem(_weight_gradients.weight_gradient_backends, "cpu", weight_gradients.weight_gradients)
     for operator in OPERATORS.values():
         monkeypatch.setattr(operator, "with_projection", {})
         if "cuda" in operator.backends:

@@ -27,7 +27,7 @@ Backends: `_cpu` calls the C++ loops of `csrc/cpu` through a plain C boundary wi
 kernels of `csrc/cuda` when first used; `_portable.py` runs attention in torch's own operations where neither applies.
 """
 
-from mnemoscope.kernels._autograd import Gradients, SavedRun, register_derivative, weight_gradient
+from mnemoscope.kernels._autograd import Gradients, SavedRun, register_derivative
 from mnemoscope.kernels._cell_step import cell_step
 from mnemoscope.kernels._cpu.library import build_id
 from mnemoscope.kernels._cpu.step import attentive_step
@@ -74,6 +74,7 @@ from mnemoscope.kernels._operators import (
 from mnemoscope.kernels._scan import linear
 from mnemoscope.kernels._state_gradients import RecordedRun, is_recording, record, recording
 from mnemoscope.kernels._steps import steps_in_range
+from mnemoscope.kernels._weight_gradients import weight_gradient
 
 __all__ = [
     "NARROW",

@@ -10,12 +10,18 @@ from collections import namedtuple
 from collections.abc import Callable, Sequence
 from itertools import compress
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mnemoscope.kernels._operator import NAMESPACE, Operator, Projection, ProjectionGradients, without_autocast
+from mnemoscope.kernels._weight_gradients import (
+    WeightGradients,
+    projection_gradients,
+    weight_gradient,
+    weight_gradient_backends,
+)
 from mnemoscope.torch_internals import (
     any_requires_grad,
     apply_function,
@@ -28,25 +34,6 @@ from mnemoscope.torch_internals import (
 Gradients = tuple[Tensor | None, ...]
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # what it registers lasts as long as it does
-
-
-class WeightGradients(NamedTuple):
-    """dV (H, n) of the state's weights, dU (G, E) of the inputs', and those of the biases that there are.
-
-    db_ih (G) is that of b_ih. db_hh (H) is the sum of what dV is made of; b_hh may be of its first rows alone. dU_a
-    (n, n) is that of attention's keys, dv (n) that of its scores.
-    """
-
-    dV: Tensor
-    dU: Tensor
-    db_ih: Tensor | None
-    db_hh: Tensor | None
-    dU_a: Tensor | None
-    dv: Tensor | None
-
-
-weight_gradient_backends: dict[str, Callable[..., WeightGradients | None]] = {}
-"""By the type of a device: what makes the gradients of all weights of a projecting run (`SavedRun.all_at_once`)."""
 
 
 class SavedRun:
@@ -302,7 +289,7 @@ class Derivative:
             dxp, *rest = self.backward(run, dh, *others)
             if run.projected is not None:
                 return (*run.projected, *rest)
-            return (*_projection_gradients(projection, dxp, needs, run.made), *rest)
+            return (*projection_gradients(projection, dxp, needs, run.made), *rest)
 
         return self._make_function(forward, backward)
 
@@ -334,11 +321,6 @@ def _calls_plainly(saved: Sequence[Tensor | None], grads: Sequence[Tensor | None
     return are_plain(grads, on_cuda) and dispatches_plainly()
 
 
-def rows(t: Tensor) -> Tensor:
-    """Return all rows below each other; torch cannot batch a flatten (`is_grads_batched`)."""
-    return t.reshape(-1, t.shape[-1])
-
-
 def _add_to_last_step(dh: Tensor | None, dh_T: Tensor, steps: int) -> Tensor:
     """Return the gradient of h (T, B, n) with that of h_T (B, n) = h[-1]; None is zero."""
     if dh is None:
@@ -351,58 +333,3 @@ def _if_all_wanted(projection: Projection, needs: Sequence[bool]) -> Projection 
     _, _, b_ih, b_hh = projection
     wanted = needs[1] and (b_ih is None or needs[2]) and (b_hh is None or needs[3])
     return projection if wanted else None
-
-
-def _projection_gradients(
-    projection: Projection, dxp: Tensor | None, needs: Sequence[bool], made: WeightGradients | None
-) -> Gradients:
-    """Return the gradients of a projection's fields from that of xp; `needs` says which are asked for.
-
-    `made` are those of the weights that were made with V's.
-    """
-    if dxp is None:
-        return (None, None, None, None)
-    x, U, _, b_hh = projection
-    needs_dx, needs_dU, needs_b_ih, needs_b_hh = needs[:4]
-    dx = dxp @ U if needs_dx else None
-    if made is not None:
-        db_hh = made.db_hh
-        if b_hh is not None and db_hh is not None and db_hh.shape[0] > b_hh.shape[0]:
-            db_hh = db_hh[: b_hh.shape[0]]
-        return dx, made.dU, made.db_ih, db_hh
-    flat = rows(dxp)
-    dU = torch.mm(flat.t(), rows(x)) if needs_dU else None
-    if not needs_b_ih and not needs_b_hh:
-        return dx, dU, None, None
-    if needs_b_ih and needs_b_hh and b_hh is not None and b_hh.shape[0] == flat.shape[1]:
-        # Two tensors by one operation: of one for both, autograd would make a copy.
-        db, db_hh = flat.expand(2, *flat.shape).sum(1).unbind(0)
-        return dx, dU, db, db_hh
-    db = flat.sum(0)
-    db_hh = db if b_hh is None else db[: b_hh.shape[0]]
-    return dx, dU, db if needs_b_ih else None, db_hh if needs_b_hh else None
-
-
-def weight_gradient(dz: Tensor, first: Tensor, states: Tensor) -> Tensor:
-    """Return sum_t dz_t^T state_{t-1}; dz (T, B, G), first (B, n) or without elements, states (T, B, n).
-
-    The shifted states are not copied. On the CPU the product is made as its transpose, which BLAS does faster for tall
-    matrices; elsewhere torch would copy that into the weight's own layout.
-    """
-    has_first = first.numel() > 0
-    steps, batch, _ = dz.shape
-    if steps == 1 and not has_first:
-        return dz.new_zeros(dz.shape[2], states.shape[2])
-    if steps == 1:
-        return _product(dz[0], first)
-    later, earlier = rows(dz)[batch:], rows(states)[:-batch]
-    if not has_first:
-        return _product(later, earlier)
-    if dz.is_cpu:
-        return torch.addmm(first.T @ dz[0], earlier.T, later).T
-    return torch.addmm(dz[0].T @ first, later.T, earlier)
-
-
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Return left^T right for tall matrices."""
-    return torch.mm(right.t(), left).t() if left.is_cpu else torch.mm(left.t(), right)

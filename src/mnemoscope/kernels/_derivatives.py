@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 from mnemoscope.kernels import _naive
 from mnemoscope.kernels import _operators as op
-from mnemoscope.kernels._autograd import Gradients, SavedRun, register_derivative, rows, weight_gradient
+from mnemoscope.kernels._autograd import Gradients, SavedRun, register_derivative
 from mnemoscope.kernels._final_memory import final_memory_backward
 from mnemoscope.kernels._operator import Operator
+from mnemoscope.kernels._weight_gradients import rows, weight_gradient
 
 
 def _contiguous(grad: Tensor | None) -> Tensor | None:

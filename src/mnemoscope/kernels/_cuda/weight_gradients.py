@@ -7,9 +7,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from mnemoscope.kernels._autograd import WeightGradients, weight_gradient_backends
 from mnemoscope.kernels._cuda import compiler, layout
 from mnemoscope.kernels._operator import Projection
+from mnemoscope.kernels._weight_gradients import WeightGradients, weight_gradient_backends
 
 _TILE, _DEPTH, _THREADS = 64, 16, 256
 _MOST_BLOCKS = 8  # of a cluster, which share the rows of a run
