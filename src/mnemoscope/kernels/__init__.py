@@ -10,11 +10,11 @@ Operators (`_operators`): each family (rnn, lstm, rac, goru, gru, attentive, sab
 names its arguments and whose body allocates its results; its schema, the shapes that tracers see and the C
 structure of its compiled loop are derived from that (`_operator.py`).
 
-Autograd (`_autograd.py`, `_derivatives.py`): how torch differentiates an operator. The backward loop returns the
-gradients of what was added before each nonlinearity; one matrix product per weight does the rest, on every device. A
-gradient that must itself be differentiable is taken through the plain loops of `_naive.py`. `_final_memory.py` is the
-memory that attention leaves behind, and `_state_gradients.py` records what is needed for the total gradient of every
-state.
+Autograd (`_autograd.py`, `_derivatives.py`, `_weight_gradients.py`): how torch differentiates an operator. The
+backward loop returns the gradients of what was added before each nonlinearity; one matrix product per weight does the
+rest, on every device. A gradient that must itself be differentiable is taken through the plain loops of `_naive.py`.
+`_final_memory.py` is the memory that attention leaves behind, and `_state_gradients.py` records what is needed for
+the total gradient of every state.
 
 Fused calls (`_fused.py`, `_scan.py`, `_input_projection.py`): what layers call. They bring tensors to one dtype and
 contiguous, call the operator and record the run if asked to.
