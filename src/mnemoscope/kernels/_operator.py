@@ -51,7 +51,7 @@ class Projection(NamedTuple):
     """U x + b_ih + b_hh of a whole sequence, made by the operator that reads it: autograd sees one function of both.
 
     x (T, B, E), U (Gn, E), b_ih (Gn) or None, b_hh (Gn) or of the first gates alone, or None; in the dtype in which the
-    operator runs. It is only made where `dispatches_plainly` (`operator_may_project`).
+    operator runs. It is only made where a layer `calls_plainly` (`_input_projection.py`).
     """
 
     x: Tensor
