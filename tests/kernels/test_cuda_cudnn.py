@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -62,6 +64,17 @@ def test_weights_are_packed_by_cudnn_until_their_order_is_known(monkeypatch, gap
     assert len(calls) == packed_by_cudnn
     _cudnn._pack_weights("lstm", weights[:2])  # of another kind
     assert len(calls) == packed_by_cudnn + 1
+
+
+def test_autocast_leaves_float64_alone(monkeypatch):
+    """As nn.LSTM's, and as our own kernels': the size of a batch does not decide the precision. Without a GPU."""
+    monkeypatch.setattr(_cudnn, "_has_cudnn", lambda: True)
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        x = SimpleNamespace(is_cuda=True, shape=(3, 2, 4), dtype=dtype)
+        found[dtype] = _cudnn.cudnn_dtype(x, None)
+    assert found == {torch.float32: torch.get_autocast_dtype("cuda"), torch.float64: torch.float64}
 
 
 TORCH_FUNCTIONS = {0: torch.rnn_relu, 1: torch.rnn_tanh, 2: torch.lstm, 3: torch.gru}

@@ -96,6 +96,24 @@ def test_a_projection_in_the_kernel_of_a_run_whose_exponentials_overflow(name, b
     assert agree(apart, gradients(layer, x, None, True), 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("features", "of_b_ih", "of_b_hh"), [(3, 20, None), (3, 20, 10), (0, None, None), (0, 20, 20)], ids=str
+)
+def test_projections_that_a_loop_does_not_read_where_they_are(features, of_b_ih, of_b_hh) -> None:
+    """With one bias, or the second of some gates only, or nothing to project: a loop would read past their ends."""
+    torch.manual_seed(0)
+    x, U, V = (torch.randn(*shape, dtype=torch.float64) for shape in ((4, 2, features), (20, features), (20, 5)))
+    biases = [None if size is None else torch.randn(size, dtype=torch.float64) for size in (of_b_ih, of_b_hh)]
+    leaves = [leaf.requires_grad_() for leaf in (x, U, V, *biases) if leaf is not None]
+    projection = kernels.Projection(x, U, *biases)
+    found = []
+    for xp in (projection, projection.project()):
+        h, h_T, c_T = kernels.lstm(torch.float64, xp, V, None, None, None)
+        grads = torch.autograd.grad(h.square().sum() + h_T.sum() + c_T.sum(), leaves)
+        found.append([h.detach(), h_T.detach(), *grads])
+    assert agree(*found, 1e-12)
+
+
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "RelRNN"])
 def test_the_last_state_of_a_projection_in_the_kernel_is_a_copy(name) -> None:
     layer, x = getattr(ms, name)(3, 5), torch.randn(4, 2, 3)

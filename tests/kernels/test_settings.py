@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
+import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from mnemoscope import kernels, layers
 from mnemoscope.kernels._settings import settings
@@ -71,6 +74,28 @@ def test_a_checkpoint_is_recomputed_in_another_thread_as_it_was_run() -> None:
     in_another_thread(loss.backward)
     assert set(seen) == {"eager"}
     assert x.grad is not None
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "RelRNN", "RelLSTM"])
+@pytest.mark.parametrize("seen", ["forward", "backward"])
+@pytest.mark.parametrize("mode", ["profile", "flops"])
+def test_a_checkpoint_is_recomputed_as_it_was_run_where_one_pass_alone_is_watched(
+    name: str, seen: str, mode: str
+) -> None:
+    """A profile or a mode of torch sees every operator; without one, kernels are called with other arguments."""
+    torch.manual_seed(0)
+    layer = getattr(layers, name)(2, 3, checkpoint=True)
+    x = torch.randn(9, 2, 2, requires_grad=True)
+    (truth,) = torch.autograd.grad(layer(x)[0].square().sum(), x)
+
+    def watched() -> Any:
+        return FlopCounterMode(display=False) if mode == "flops" else torch.autograd.profiler.profile()
+
+    with watched() if seen == "forward" else nullcontext():
+        loss = layer(x)[0].square().sum()
+    with watched() if seen == "backward" else nullcontext():
+        loss.backward()
+    torch.testing.assert_close(x.grad, truth)
 
 
 def test_torch_compile_sees_a_changed_backend() -> None:

@@ -82,7 +82,7 @@ class SavedRun:
         return backend(*arguments) if self.kept is None else backend(*arguments, kept=self.kept)
 
     def call_with_projection(self, operator: Operator, arguments: Callable[[Tensor], Sequence[Any]]) -> Any | None:
-        """Return the results of a backward operator whose loop also makes `projected`; None if there is none.
+        """Return the results of a backward operator whose loop also makes `projected`; None if no loop does.
 
         `arguments` gives those of the operator but the last, `needs_dx`, from x (T, B, E), contiguous.
         """
@@ -90,7 +90,10 @@ class SavedRun:
         if loop is None or self.projection is None:
             return None
         x = self.projection.x.contiguous()
-        found, self.projected = loop(self.projection, *arguments(x), self.needs_dx)
+        made = loop(self.projection, *arguments(x), self.needs_dx)
+        if made is None:
+            return None
+        found, self.projected = made
         return found
 
     def all_at_once(

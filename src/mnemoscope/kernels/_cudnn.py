@@ -80,7 +80,9 @@ def cudnn_dtype(x: Tensor, lengths: Tensor | None) -> torch.dtype | None:
         return None
     if x.shape[0] == 0 or x.shape[1] == 0:
         return None
-    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    dtype = x.dtype
+    if torch.is_autocast_enabled("cuda") and dtype is not torch.float64:  # which autocast leaves alone
+        dtype = torch.get_autocast_dtype("cuda")
     return dtype if dtype in _DTYPES else None
 
 

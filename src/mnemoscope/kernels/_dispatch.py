@@ -18,6 +18,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.kernels._settings import settings
 from mnemoscope.torch_internals import (
     constant_when_compiled,
+    dispatches_plainly,
     in_dispatch_mode,
     in_forward_ad,
     in_functorch,
@@ -48,21 +49,32 @@ class CapturedDispatch:
     """A context manager that restores the dispatch settings of the moment at which it was made.
 
     Activation checkpointing runs the forward pass again in the backward pass, which may happen in another thread. It
-    must take the backend and the recording of the first run. It is entered once for each backward pass: a graph that is
-    retained has several.
+    must take the backend and the recording of the first run, and save the same tensors: a profile or a mode of torch
+    may watch one of the two runs alone. It is entered once for each backward pass: a retained graph has several.
     """
 
     def __init__(self) -> None:
-        self._captured = settings.backend, settings.recorded is not None
+        self._captured = settings.backend, settings.recorded is not None, calls_plainly()
 
     def __enter__(self) -> None:
-        backend, recording = self._captured
-        self._before = settings.backend, settings.recorded
+        backend, recording, plainly = self._captured
+        self._before = settings.backend, settings.recorded, settings.plainly
         settings.backend = backend
         settings.recorded = [] if recording else None
+        settings.plainly = plainly
 
     def __exit__(self, *_: object) -> None:
-        settings.backend, settings.recorded = self._before
+        settings.backend, settings.recorded, settings.plainly = self._before
+
+
+def calls_plainly() -> bool:
+    """True if a layer may choose what is called without torch's dispatcher, and saves other tensors for it.
+
+    In a checkpoint that is run again, this is the answer of its first run.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return dispatches_plainly() if settings.plainly is None else settings.plainly
 
 
 @constant_when_compiled

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope.kernels import _state_gradients
-from mnemoscope.torch_internals import dispatches_plainly
+from mnemoscope.kernels._dispatch import calls_plainly
 
 # [V, U, b], its gradient and a few gathered rows must stay in a core's own cache.
 _MOST_BYTES = 1 << 20
@@ -33,7 +33,7 @@ def loop_may_project(x: Tensor, V: Tensor) -> bool:
     """
     if x.dtype is not V.dtype or torch.is_autocast_enabled("cpu"):
         return False
-    return not torch.compiler.is_compiling() and dispatches_plainly()
+    return calls_plainly()
 
 
 def pack_projection(x: Tensor, U: Tensor, bias: Tensor | None, V: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,4 +51,4 @@ def operator_may_project(x: Tensor, lengths: Tensor | None) -> bool:
     """
     if not x.is_cuda or _state_gradients.is_recording(lengths) or torch.is_autocast_enabled("cuda"):
         return False
-    return not torch.compiler.is_compiling() and dispatches_plainly()
+    return calls_plainly()

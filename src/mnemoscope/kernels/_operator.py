@@ -51,7 +51,7 @@ class Projection(NamedTuple):
     """U x + b_ih + b_hh of a whole sequence, made by the operator that reads it: autograd sees one function of both.
 
     x (T, B, E), U (Gn, E), b_ih (Gn) or None, b_hh (Gn) or of the first gates alone, or None; in the dtype in which the
-    operator runs. It is only made where `dispatches_plainly` (`operator_may_project`).
+    operator runs. It is only made where a layer `calls_plainly` (`_input_projection.py`).
     """
 
     x: Tensor
@@ -115,7 +115,7 @@ class Operator(Generic[Parameters, Result]):
         overload: what torch calls.
         backends: the function of each backend, by the device's type.
         with_projection: of a backward operator, by the device's type, what makes its results and the gradients of the
-            projection in one loop, from that `Projection` and the operator's arguments.
+            projection in one loop, from that `Projection` and the operator's arguments; None if it cannot.
         differentiable: from the arguments in the schema's order to the outputs, with a graph; None without a derivative
             (`_autograd.py`).
         projecting: the same from the fields of a `Projection` and the arguments behind xp, without the results that
@@ -148,7 +148,7 @@ class Operator(Generic[Parameters, Result]):
         self._pick_tensors = itemgetter(*tensors)  # every operator has several
         self._placed = next(index for index, hint in enumerate(self.arguments.values()) if hint is Tensor)
         self.backends: dict[str, Callable[..., Result]] = {}
-        self.with_projection: dict[str, Callable[..., tuple[Any, ProjectionGradients]]] = {}
+        self.with_projection: dict[str, Callable[..., tuple[Any, ProjectionGradients] | None]] = {}
         self._projecting_backends: set[Callable[..., Result]] = set()
         self.differentiable: Callable[..., Any] | None = None
         self.projecting: Callable[..., Any] | None = None

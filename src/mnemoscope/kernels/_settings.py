@@ -1,4 +1,4 @@
-"""What a `with` block of the user sets, for one thread: the backend, and whether runs are recorded."""
+"""What holds inside a `with` block, for one thread: the backend, and whether runs are recorded."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ class Settings(threading.local):
     Attributes:
         backend: "auto", "portable" or "eager".
         recorded: the runs recorded so far; None while nothing is recorded.
+        plainly: while a checkpoint is run again, whether its first run could do without torch's dispatcher
+            (`_dispatch.calls_plainly`); else None.
     """
 
     def __init__(self) -> None:
         self.backend = "auto"
         self.recorded: list[RecordedRun] | None = None
+        self.plainly: bool | None = None
 
 
 settings = Settings()

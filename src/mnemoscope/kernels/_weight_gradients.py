@@ -56,8 +56,9 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def rows(t: Tensor) -> Tensor:
-    """Return all rows below each other; torch cannot batch a flatten (`is_grads_batched`)."""
-    return t.reshape(-1, t.shape[-1])
+    """Return all rows of a tensor of three axes below each other; torch cannot batch a flatten (`is_grads_batched`)."""
+    first, second, width = t.shape
+    return t.reshape(first * second, width)
 
 
 def projection_gradients(

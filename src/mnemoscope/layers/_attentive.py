@@ -18,7 +18,6 @@ from mnemoscope.layers._state import in_cuda_graph
 from mnemoscope.layers._streaming import step_by_kernel
 from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import AdditiveParameters, Attention, State
-from mnemoscope.torch_internals import dispatches_plainly
 
 Mix = Literal["sum", "mean"]
 Output = Literal["h", "s"]
@@ -159,13 +158,11 @@ class AdditiveAttention(MemoryLayer):
         """True if s and the memory may be made of a run's results later: of all s, which only a graph keeps so far.
 
         Not where s is the output, which its user may write to; nor in a CUDA graph, which has to make them. `plainly`
-        says that the call `dispatches_plainly`; else it is asked.
+        says that the layer `calls_plainly`; else it is asked.
         """
         if self.output != "h" or not done.s.requires_grad or done.values.dtype is not dtype:
             return False
-        if not plainly and (torch.compiler.is_compiling() or not dispatches_plainly()):
-            return False
-        return not in_cuda_graph(done.s)
+        return (plainly or kernels.calls_plainly()) and not in_cuda_graph(done.s)
 
     def step_by_kernel(self, x: Tensor, state: State, inplace: bool) -> tuple[Tensor, State] | None:
         return step_by_kernel(self, x, state, inplace)

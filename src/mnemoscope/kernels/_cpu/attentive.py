@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -13,7 +15,6 @@ from mnemoscope.kernels._cpu.projecting import NO_GRADIENTS, loop_inputs, making
 from mnemoscope.kernels._cpu.run import Loop
 from mnemoscope.kernels._cpu.structures import PROJECTION, PROJECTION_BACKWARD
 from mnemoscope.kernels._derivatives import attentive_weight_gradients
-from mnemoscope.kernels._input_projection import pack_projection
 from mnemoscope.kernels._naive import split_projection
 from mnemoscope.kernels._operator import ProjectedRun, Projection, ProjectionGradients
 
@@ -21,6 +22,7 @@ _forward = Loop(op.attentive_forward, scratch=["largest_magnitude", *PROJECTION]
 _backward = Loop(op.attentive_backward, scratch=PROJECTION_BACKWARD)
 _backward_with_inputs = Loop(op.attentive_backward_with_inputs, scratch=PROJECTION_BACKWARD)
 _backward_with_projection = making_projection_gradients(_backward_with_inputs)
+_SAVED = op.attentive_backward_with_inputs.parameters.index("saved")
 
 
 @op.attentive_forward.implement("cpu", projects=True)
@@ -39,11 +41,12 @@ def attentive_forward(
     found: op.AttentiveRun = _forward(
         x, weights, state, memory, options, lengths, save, largest_magnitude=largest_magnitude, **beside
     )
+    done = found if isinstance(xp, Tensor) else ProjectedRun(found, beside["h_T"])
     if largest_magnitude.item() < exponent_range.LARGEST[x.dtype]:
-        return found if isinstance(xp, Tensor) else ProjectedRun(found, beside["h_T"])
+        return done
     memory = _with_all_slots(memory, s0, options)
     if not exponent_range.overflowed(found.h, found.s, s0, memory.keys0, weights.W_a, weights.U_a):
-        return found
+        return done
 
     # Once more in torch's operations, with the activations in the layout of the compiled loop.
     xp = xp if isinstance(xp, Tensor) else xp.project()
@@ -86,30 +89,14 @@ def attentive_backward_with_inputs(
 
 
 def _with_projection(
-    projection: Projection,
-    grads: op.AttentiveOutputGradients,
-    x: Tensor,
-    weights: op.AttentionWeights,
-    state: op.AttentionState,
-    memory: op.CarriedMemory,
-    options: op.AttentionOptions,
-    saved: op.AttentiveSaved,
-    lengths: Tensor | None,
-    needs_dx: bool,
-) -> tuple[op.AttentiveInputGradients, ProjectionGradients]:
-    """`attentive_backward_with_inputs` from a projection that is not packed."""
-    arguments = grads, x, weights, state, memory, options, saved, lengths, needs_dx
-    if not saved.overflowed:
-        return _backward_with_projection(projection, *arguments)
-    _, U, b_ih, b_hh = projection
-    bias = None if b_ih is None or b_hh is None else b_ih + b_hh
-    packed_x, packed_V = pack_projection(x, U, bias, weights.V)
-    weights = weights._replace(V=packed_V)
-    found = _portable_backward_with_inputs(grads, packed_x, weights, state, memory, options, saved, lengths, needs_dx)
-    dV, dU, db = found.dV.split([state.s0.shape[1], U.shape[1], 0 if bias is None else 1], 1)
-    dx = found.dx[..., : U.shape[1]] if needs_dx else None
-    db_ih, db_hh = (None, None) if bias is None else (db[:, 0], db[:, 0].clone())
-    return found._replace(dV=dV), ProjectionGradients(dx, dU, db_ih, db_hh)
+    projection: Projection, *arguments: Any
+) -> tuple[op.AttentiveInputGradients, ProjectionGradients] | None:
+    """`attentive_backward_with_inputs` from a projection that is not packed.
+
+    None for a run that overflowed, whose gradients `attentive_backward` makes.
+    """
+    saved: op.AttentiveSaved = arguments[_SAVED]
+    return None if saved.overflowed else _backward_with_projection(projection, *arguments)
 
 
 op.attentive_backward_with_inputs.with_projection["cpu"] = _with_projection

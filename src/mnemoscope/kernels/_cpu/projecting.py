@@ -23,6 +23,8 @@ def loop_inputs(xp: Tensor | Projection, n: int, lengths: Tensor | None) -> tupl
     """
     if isinstance(xp, Tensor):
         return xp, NO_PROJECTION
+    if not _loops_read(xp):
+        return xp.project(), NO_PROJECTION
     x = xp.x.contiguous()
     beside = {
         "U": xp.U.contiguous(),
@@ -31,6 +33,19 @@ def loop_inputs(xp: Tensor | Projection, n: int, lengths: Tensor | None) -> tupl
         "h_T": x.new_empty(x.shape[1], n) if lengths is None else None,
     }
     return x, beside
+
+
+def _loops_read(projection: Projection) -> bool:
+    """True if loops can read a projection where it is: with both biases, of all gates, or with none.
+
+    And with features: a U without elements is a null pointer, by which loops know that there is no projection.
+    """
+    _, U, b_ih, b_hh = projection
+    if not U.shape[1]:
+        return False
+    if b_ih is None or b_hh is None:
+        return b_ih is b_hh
+    return b_ih.shape[0] == b_hh.shape[0]
 
 
 def implement_forward(operator: Operator) -> None:
@@ -53,10 +68,12 @@ def implement_backward(operator: Operator) -> None:
         operator.with_projection["cpu"] = making_projection_gradients(loop)
 
 
-def making_projection_gradients(loop: Loop) -> Callable[..., tuple[Any, ProjectionGradients]]:
-    """Return a function of a projection and a backward operator's arguments: its results, and those gradients."""
+def making_projection_gradients(loop: Loop) -> Callable[..., tuple[Any, ProjectionGradients] | None]:
+    """Return a function of a projection and a backward operator's arguments (`Operator.with_projection`)."""
 
-    def run(projection: Projection, *arguments: Any) -> tuple[Any, ProjectionGradients]:
+    def run(projection: Projection, *arguments: Any) -> tuple[Any, ProjectionGradients] | None:
+        if not _loops_read(projection):
+            return None
         U = projection.U.contiguous()
         dU = torch.zeros_like(U)
         db_ih = db_hh = None
