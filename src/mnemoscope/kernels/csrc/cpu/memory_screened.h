@@ -88,7 +88,9 @@ class ScreenedForward {
     int64_t origin(int64_t b, int64_t index) const {
         if (index < 0) return -1;
         if (index < capacity) return a.origin0[b * capacity + index];
-        return (a.clock0 ? a.clock0[b] : 0) + index - capacity;
+        // Wraps around as torch's sums do: a state from elsewhere may hold any clock.
+        const std::uint64_t clock = a.clock0 ? a.clock0[b] : 0;
+        return static_cast<int64_t>(clock + static_cast<std::uint64_t>(index - capacity));
     }
 
     // Slots and attention weights of one step, for the backward pass.
