@@ -4,7 +4,7 @@
 // sequences share a cluster. SLOT_LANES lanes share a column: slot i belongs to lane
 // i % SLOT_LANES of it.
 //
-// Whoever includes this has defined SLOT_LANES, and SLOT_STRIDE: the numbers from slot to slot, at
+// A file that includes this defines SLOT_LANES, and SLOT_STRIDE: the numbers from slot to slot, at
 // least one per column of the block. Sizes are those of screening.cuh.
 #pragma once
 #include "screening.cuh"
