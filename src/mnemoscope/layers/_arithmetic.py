@@ -51,19 +51,8 @@ class RAC(Gated):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
-            checkpoint=checkpoint,
-            device=device,
-            dtype=dtype,
-        )
+        arguments = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
+        super().__init__(*arguments, checkpoint=checkpoint, device=device, dtype=dtype)
         self.feature = feature
 
     def init_parameter(self, name: str, tensor: Tensor) -> None:

@@ -223,16 +223,10 @@ class MemRNN(AdditiveAttention, RNN):
         dtype: torch.dtype | None = None,
     ) -> None:
         self._set_attention(mix, output)
+        arguments = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
         RNN.__init__(
             self,
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
+            *arguments,
             nonlinearity=nonlinearity,
             recurrent_init=recurrent_init,
             checkpoint=checkpoint,
@@ -273,17 +267,5 @@ class MemLSTM(AdditiveAttention, LSTM):
         dtype: torch.dtype | None = None,
     ) -> None:
         self._set_attention(mix, output)
-        LSTM.__init__(
-            self,
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
-            checkpoint=checkpoint,
-            device=device,
-            dtype=dtype,
-        )
+        arguments = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
+        LSTM.__init__(self, *arguments, checkpoint=checkpoint, device=device, dtype=dtype)

@@ -70,20 +70,8 @@ class SAB(MemoryLayer, LSTM):
         self.truncation = truncation
         self.concatenated = output == "both"
         self.detach_scores = detach_scores
-        LSTM.__init__(
-            self,
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
-            checkpoint=checkpoint,
-            device=device,
-            dtype=dtype,
-        )
+        arguments = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
+        LSTM.__init__(self, *arguments, checkpoint=checkpoint, device=device, dtype=dtype)
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
         return {**super().shapes(input_size), "weight_score": (2 * self.state_sizes[0],)}

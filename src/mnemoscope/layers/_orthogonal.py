@@ -55,15 +55,9 @@ class OrthRNN(RNN):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        arguments = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
         super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
+            *arguments,
             nonlinearity=nonlinearity,
             preactivation=preactivation,
             recurrent_init=recurrent_init,
@@ -115,15 +109,9 @@ class ExpRNN(OrthRNN):
                 "which trivialization='dynamic' can start from"
             )
         self.trivialization = trivialization
+        arguments = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
         super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
+            *arguments,
             nonlinearity=nonlinearity,
             preactivation=preactivation,
             recurrent_init=recurrent_init,
@@ -200,19 +188,8 @@ class GORU(Layer):
         check_choice(self, "layout", layout, get_args(Layout))
         self.layout = layout
         self.rotations = rotations
-        super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
-            checkpoint=checkpoint,
-            device=device,
-            dtype=dtype,
-        )
+        arguments = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
+        super().__init__(*arguments, checkpoint=checkpoint, device=device, dtype=dtype)
         self.rotations = len(self.weights(0).angles)
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:

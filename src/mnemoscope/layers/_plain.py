@@ -121,19 +121,8 @@ class RNN(Gated, TorchInterface):
         check_bool(self, "preactivation", preactivation)
         self.recurrent_init = recurrent_init
         self.modrelu = nonlinearity == "modrelu"  # which has a parameter of its own
-        super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
-            checkpoint=checkpoint,
-            device=device,
-            dtype=dtype,
-        )
+        arguments = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
+        super().__init__(*arguments, checkpoint=checkpoint, device=device, dtype=dtype)
         self.preactivation = preactivation
         self.nonlinearity = nonlinearity  # may be a module, which nn.Module must be ready for
         self._phi = None if self.modrelu else nonlinearity_function(nonlinearity)
@@ -232,15 +221,9 @@ class LinearSystem(RNN):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        arguments = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
         super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
+            *arguments,
             nonlinearity="identity",
             recurrent_init=recurrent_init,
             checkpoint=checkpoint,

@@ -149,16 +149,10 @@ class RelRNN(Screened, RNN):
     ) -> None:
         self._set_attention(mix, output)
         self._set_screening(buffer, relevant, decay, refresh)
+        arguments = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
         RNN.__init__(
             self,
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
+            *arguments,
             nonlinearity=nonlinearity,
             recurrent_init=recurrent_init,
             checkpoint=checkpoint,
@@ -211,17 +205,5 @@ class RelLSTM(Screened, LSTM):
     ) -> None:
         self._set_attention(mix, output)
         self._set_screening(buffer, relevant, decay, refresh)
-        LSTM.__init__(
-            self,
-            input_size,
-            hidden_size,
-            num_layers,
-            bias,
-            batch_first,
-            dropout,
-            bidirectional,
-            proj_size,
-            checkpoint=checkpoint,
-            device=device,
-            dtype=dtype,
-        )
+        arguments = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
+        LSTM.__init__(self, *arguments, checkpoint=checkpoint, device=device, dtype=dtype)
