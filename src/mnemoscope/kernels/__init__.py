@@ -2,9 +2,6 @@
 
 A layer's equations live in its `step`, which any kernel must reproduce. Running a sequence through it takes five parts:
 
-A family that one layer alone uses stands beside that layer, by the names that are exported here for it: `operator`,
-`register_derivative`, `register_cuda_cell` and what they need (CONTRIBUTING.md has a whole one).
-
 Operators (`_operators`): each family (rnn, lstm, rac, goru, gru, attentive, sab) is a pair of torch operators,
 `*_forward` and `*_backward`, over whole sequences. An operator is declared once, by a function whose signature
 names its arguments and whose body allocates its results; its schema, the shapes that tracers see and the C
@@ -25,6 +22,9 @@ or None if the eager loop must run: no kernel of that kind, a transform of torch
 
 Backends: `_cpu` calls the C++ loops of `csrc/cpu` through a plain C boundary with named fields; `_cuda` compiles the
 kernels of `csrc/cuda` when first used; `_portable.py` runs attention in torch's own operations where neither applies.
+
+A family that one layer alone uses stands beside that layer, by the names that are exported here for it: `operator`,
+`register_derivative`, `register_cuda_cell` and what they need (CONTRIBUTING.md has a whole one).
 """
 
 from mnemoscope.kernels._autograd import Gradients, SavedRun, register_derivative
@@ -69,7 +69,6 @@ from mnemoscope.kernels._operators import (
     AttentionWeights,
     CarriedMemory,
     SabOptions,
-    StepInputs,
     StepResults,
 )
 from mnemoscope.kernels._scan import linear
@@ -91,7 +90,6 @@ __all__ = [
     "RecordedRun",
     "SabOptions",
     "SavedRun",
-    "StepInputs",
     "StepResults",
     "active_rows",
     "attentive",

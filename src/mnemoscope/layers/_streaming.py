@@ -169,7 +169,7 @@ def _run_stack(
         b = w.bias_modrelu if options.phi == "modrelu" else None
         attention = [w.weight_hh, w.weight_query, w.weight_key, w.weight_score, b]
         kernels.attentive_step(
-            kernels.StepInputs(*map(_contiguous, inputs)),
+            kernels.Projection(*map(_contiguous, inputs)),
             kernels.AttentionWeights(*map(_contiguous, attention)),
             state,
             carried,

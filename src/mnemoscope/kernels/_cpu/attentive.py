@@ -66,8 +66,15 @@ def attentive_backward(
     saved: op.AttentiveSaved,
     lengths: Tensor | None,
 ) -> op.AttentiveGradients:
-    arguments = grads, weights, state, memory, options, saved, lengths
-    return _portable_backward(*arguments) if saved.overflowed else _backward(*arguments, **NO_GRADIENTS)
+    if not saved.overflowed:
+        return _backward(grads, weights, state, memory, options, saved, lengths, **NO_GRADIENTS)
+
+    # A run that overflowed was made in torch's operations, and so is its backward pass.
+    slots = _with_all_slots(memory, state.s0, options)
+    found = _portable.attentive_backward(grads, weights, state, slots, options, saved, lengths)
+    if slots is memory:
+        return found
+    return found._replace(dvalues0=torch.empty_like(memory.values0), dkeys0=torch.empty_like(memory.keys0))
 
 
 @op.attentive_backward_with_inputs.implement("cpu")
@@ -82,10 +89,28 @@ def attentive_backward_with_inputs(
     lengths: Tensor | None,
     needs_dx: bool,
 ) -> op.AttentiveInputGradients:
-    arguments = grads, x, weights, state, memory, options, saved, lengths, needs_dx
-    if saved.overflowed:
-        return _portable_backward_with_inputs(*arguments)
-    return _backward_with_inputs(*arguments, **NO_GRADIENTS)
+    if not saved.overflowed:
+        return _backward_with_inputs(
+            grads, x, weights, state, memory, options, saved, lengths, needs_dx, **NO_GRADIENTS
+        )
+
+    # The same in torch's operations, and here also the gradients of the weights.
+    n = state.s0.shape[1]
+    V, U = weights.V[:, :n].contiguous(), weights.V[:, n:]
+    found = attentive_backward(grads, weights._replace(V=V), state, memory, options, saved, lengths)
+    dV, dW_a, dU_a = attentive_weight_gradients(found.dxp, found.dq, found.dk, state.s0, saved.s, saved.h)
+    dU = found.dxp.flatten(0, 1).T @ x.flatten(0, 1)
+    return op.AttentiveInputGradients(
+        dx=found.dxp @ U if needs_dx else x.new_empty(0, *x.shape[1:]),
+        dV=torch.cat([dV, dU], 1),
+        dW_a=dW_a.contiguous(),
+        dU_a=dU_a,
+        dv=found.dv,
+        ds0=found.ds0,
+        dc0=found.dc0,
+        dvalues0=found.dvalues0,
+        dkeys0=found.dkeys0,
+    )
 
 
 def _with_projection(
@@ -107,50 +132,3 @@ def _with_all_slots(memory: op.CarriedMemory, s0: Tensor, options: op.AttentionO
     if memory.values0.dim() > 1:
         return memory
     return op.empty_memory(s0, s0.shape[0], options.buffer + options.relevant)
-
-
-def _portable_backward(
-    grads: op.AttentiveOutputGradients,
-    weights: op.AttentionWeights,
-    state: op.AttentionState,
-    memory: op.CarriedMemory,
-    options: op.AttentionOptions,
-    saved: op.AttentiveSaved,
-    lengths: Tensor | None,
-) -> op.AttentiveGradients:
-    """`attentive_backward` by `_portable.py`."""
-    slots = _with_all_slots(memory, state.s0, options)
-    found = _portable.attentive_backward(grads, weights, state, slots, options, saved, lengths)
-    if slots is memory:
-        return found
-    return found._replace(dvalues0=torch.empty_like(memory.values0), dkeys0=torch.empty_like(memory.keys0))
-
-
-def _portable_backward_with_inputs(
-    grads: op.AttentiveOutputGradients,
-    x: Tensor,
-    weights: op.AttentionWeights,
-    state: op.AttentionState,
-    memory: op.CarriedMemory,
-    options: op.AttentionOptions,
-    saved: op.AttentiveSaved,
-    lengths: Tensor | None,
-    needs_dx: bool,
-) -> op.AttentiveInputGradients:
-    """`attentive_backward_with_inputs` by `_portable.py`."""
-    n = state.s0.shape[1]
-    V, U = weights.V[:, :n].contiguous(), weights.V[:, n:]
-    found = _portable_backward(grads, weights._replace(V=V), state, memory, options, saved, lengths)
-    dV, dW_a, dU_a = attentive_weight_gradients(found.dxp, found.dq, found.dk, state.s0, saved.s, saved.h)
-    dU = found.dxp.flatten(0, 1).T @ x.flatten(0, 1)
-    return op.AttentiveInputGradients(
-        dx=found.dxp @ U if needs_dx else x.new_empty(0, *x.shape[1:]),
-        dV=torch.cat([dV, dU], 1),
-        dW_a=dW_a.contiguous(),
-        dU_a=dU_a,
-        dv=found.dv,
-        ds0=found.ds0,
-        dc0=found.dc0,
-        dvalues0=found.dvalues0,
-        dkeys0=found.dkeys0,
-    )

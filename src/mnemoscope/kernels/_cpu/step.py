@@ -9,10 +9,11 @@ import torch
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cpu import library
 from mnemoscope.kernels._cpu.structures import ENUMERATIONS, STRUCTURES
+from mnemoscope.kernels._operator import Projection
 
 
 def attentive_step(
-    inputs: op.StepInputs,
+    inputs: Projection,
     weights: op.AttentionWeights,
     state: op.AttentionState,
     memory: op.CarriedMemory,
@@ -23,9 +24,9 @@ def attentive_step(
 ) -> None:
     """Write the results of one step of one layer of a stack.
 
-    Tensors are contiguous and of the dtype of x, clocks and origins int64: a caller has checked it. Those of states,
-    memories and results are a whole stack's, (layers, ...), of which this is layer number `layer`. The memory
-    holds `held` slots a row.
+    Of the inputs, x is (B, E). Tensors are contiguous and of the dtype of x, clocks and origins int64: a caller has
+    checked it. Those of states, memories and results are a whole stack's, (layers, ...), of which this is layer number
+    `layer`. The memory holds `held` slots a row.
     """
     x = inputs.x
     batch, n_inputs = x.shape

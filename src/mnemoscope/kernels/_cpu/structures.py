@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels import _operators as op
-from mnemoscope.kernels._operator import Operator, for_every_operator
+from mnemoscope.kernels._operator import Operator, Projection, for_every_operator
 
 # Values of arguments that are strings: the enumerations of the same names in C++.
 ENUMERATIONS: dict[str, dict[str, int]] = {
@@ -111,7 +111,7 @@ def _arguments(name: str, types: dict[str, type]) -> type[Arguments]:
 def _step_structure() -> type[Arguments]:
     """Return the structure of one attentive step, which is no operator: nothing differentiates or traces it."""
     types: dict[str, type] = dict.fromkeys(("steps", "batch", "n", "n_inputs", "carried", "room"), ctypes.c_int64)
-    for group in (op.StepInputs, op.AttentionWeights, op.AttentionState, op.CarriedMemory, op.AttentionOptions):
+    for group in (Projection, op.AttentionWeights, op.AttentionState, op.CarriedMemory, op.AttentionOptions):
         types |= {name: _type(hint) for name, hint in get_type_hints(group).items()}
     types |= dict.fromkeys(op.StepResults._fields, ctypes.c_void_p)
     return _arguments("attentive_step", types)

@@ -51,15 +51,6 @@ class AttentionOptions(NamedTuple):
     refresh: bool
 
 
-class StepInputs(NamedTuple):
-    """What one step reads beside its state: x (B, D), U (Gn, D), b_ih and b_hh (Gn), None without a bias."""
-
-    x: Tensor
-    U: Tensor
-    b_ih: Tensor | None
-    b_hh: Tensor | None
-
-
 class StepResults(NamedTuple):
     """What one step writes: h, s and an LSTM's c (B, n), and the memory after it.
 
@@ -250,7 +241,8 @@ def portable_forward(
     return allocate_run(xp, weights.v.shape[0], memory, options, save)
 
 
-def _attentive_gradients(
+@operator
+def attentive_backward(
     grads: AttentiveOutputGradients,
     weights: AttentionWeights,
     state: AttentionState,
@@ -274,19 +266,6 @@ def _attentive_gradients(
 
 
 @operator
-def attentive_backward(
-    grads: AttentiveOutputGradients,
-    weights: AttentionWeights,
-    state: AttentionState,
-    memory: CarriedMemory,
-    options: AttentionOptions,
-    saved: AttentiveSaved,
-    lengths: Tensor | None,
-) -> AttentiveGradients:
-    return _attentive_gradients(grads, weights, state, memory, options, saved, lengths)
-
-
-@operator
 def portable_backward(
     grads: AttentiveOutputGradients,
     weights: AttentionWeights,
@@ -297,7 +276,7 @@ def portable_backward(
     lengths: Tensor | None,
 ) -> AttentiveGradients:
     """`attentive_backward` in torch's operations, for any device (`_portable.py`)."""
-    return _attentive_gradients(grads, weights, state, memory, options, saved, lengths)
+    return attentive_backward.allocate(grads, weights, state, memory, options, saved, lengths)
 
 
 @operator
