@@ -200,9 +200,7 @@ def _attentive(
     if _makes_projection(weights.V, weights.v.shape[0]):
         needs_dx = run.needs("xp")
         found = op.attentive_backward_with_inputs(grads, xp, weights, state, memory, options, saved, lengths, needs_dx)
-        gradients = _by_argument(found, state)
-        gradients.update(xp=found.dx if needs_dx else None, V=found.dV, W_a=found.dW_a, U_a=found.dU_a)
-        return gradients
+        return {"xp": found.dx if needs_dx else None, **_of_state(found, state), **_of_weights(found)}
 
     # So does it where it read the projection's own weights; modReLU's bias has a gradient that is made from dxp.
     if backward is op.attentive_backward and options.phi != "modrelu":
@@ -210,14 +208,11 @@ def _attentive(
             op.attentive_backward_with_inputs, lambda x: (grads, x, weights, state, memory, options, saved, lengths)
         )
         if by_loop is not None:
-            gradients = _by_argument(by_loop, state)
-            gradients.update(V=by_loop.dV, W_a=by_loop.dW_a, U_a=by_loop.dU_a)
-            return gradients
+            return {**_of_state(by_loop, state), **_of_weights(by_loop)}
 
     # Else those of the weights are made here.
     found = run.call(backward, grads, weights, state, memory, options, saved, lengths)
-    gradients = _by_argument(found, state)
-    gradients["xp"] = found.dxp
+    gradients = {"xp": found.dxp, "v": found.dv, **_of_state(found, state)}
     if any(run.needs(name) for name in ("V", "W_a", "U_a")):
         G = found.dxp.shape[2]
         dv_rows = found.dv if found.dv.dim() == 2 else None
@@ -237,17 +232,16 @@ def _attentive(
     return gradients
 
 
-def _by_argument(
+def _of_state(
     found: op.AttentiveGradients | op.AttentiveInputGradients, state: op.AttentionState
 ) -> dict[str, Tensor | None]:
-    """Return the gradients that both backward operators make, by the name of their argument."""
-    return {
-        "v": found.dv,
-        "s0": found.ds0,
-        "c0": None if state.c0 is None else found.dc0,
-        "values0": found.dvalues0,
-        "keys0": found.dkeys0,
-    }
+    """Return the gradients of the state and the memory before the first step, by name."""
+    dc0 = None if state.c0 is None else found.dc0
+    return {"s0": found.ds0, "c0": dc0, "values0": found.dvalues0, "keys0": found.dkeys0}
+
+
+def _of_weights(found: op.AttentiveInputGradients) -> dict[str, Tensor | None]:
+    return {"V": found.dV, "W_a": found.dW_a, "U_a": found.dU_a, "v": found.dv}
 
 
 def _sab(run: SavedRun, dh: Tensor | None, dattended: Tensor | None, dc_T: Tensor | None) -> Gradients:
