@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -41,6 +42,12 @@ def empty_memory(like: Tensor, batch: int, slots: int) -> Memory:
     )
 
 
+def map_slots(fn: Callable[[Tensor], Tensor], memory: Memory) -> Memory:
+    """Apply `fn` to each tensor that has slots, (..., slots) or (..., slots, hidden); the clock stays."""
+    values, keys, origin, relevance, clock = memory
+    return Memory(fn(values), fn(keys), fn(origin), fn(relevance), clock)
+
+
 def add_empty_slots(memory: Memory, count: int) -> Memory:
     """Return the memory with `count` more slots, which are empty."""
     return Memory(
@@ -60,13 +67,8 @@ def drop_empty_slots(memory: Memory) -> Memory:
     if held.all():
         return memory
     slots = held.nonzero().squeeze(1)
-    return Memory(
-        values=memory.values.index_select(-2, slots),
-        keys=memory.keys.index_select(-2, slots),
-        origin=memory.origin.index_select(-1, slots),
-        relevance=memory.relevance.index_select(-1, slots),
-        clock=memory.clock,
-    )
+    axis = memory.origin.dim() - 1
+    return map_slots(lambda t: t.index_select(axis, slots), memory)
 
 
 def reset_memory(memory: Memory, mask: Tensor, layout: str, initial: Memory | None = None) -> Memory:
@@ -158,8 +160,7 @@ def rearrange_slots(memory: Memory, source: Tensor) -> Memory:
     def gathered(t: Tensor) -> Tensor:  # moves whole states; torch.gather would look up every number by itself
         return t.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, *t.shape[2:])
 
-    values, keys, origin, relevance, clock = memory
-    return Memory(gathered(values), gathered(keys), gathered(origin), gathered(relevance), clock)
+    return map_slots(gathered, memory)
 
 
 def memory_after_kernel(before: Memory | None, done: Attended, lengths: Tensor | None, dtype: torch.dtype) -> Memory:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.layers._carried import AttentiveState
-from mnemoscope.layers._memory import Memory, empty_memory
+from mnemoscope.layers._memory import Memory, empty_memory, map_slots
 from mnemoscope.recurrence import State, leaves, rebuild
 from mnemoscope.torch_internals import scan, traced_loop
 
@@ -58,25 +58,12 @@ def _with_room(state: AttentiveState, steps: int) -> AttentiveState:
     """Return the state with an empty slot for each step in front of its memory."""
     held: Memory = state.memory
     room = empty_memory(held.values, held.values.shape[0], steps)
-    memory = Memory(
-        values=torch.cat([room.values, held.values], 1),
-        keys=torch.cat([room.keys, held.keys], 1),
-        origin=torch.cat([room.origin, held.origin], 1),
-        relevance=torch.cat([room.relevance, held.relevance], 1),
-        clock=held.clock,
-    )
-    return AttentiveState(state, state.s, memory, state.memory_layout)
+    slots = [torch.cat(pair, 1) for pair in zip(room[:-1], held[:-1], strict=True)]
+    return AttentiveState(state, state.s, Memory(*[*slots, held.clock]), state.memory_layout)
 
 
 def _without_oldest_slot(state: AttentiveState) -> AttentiveState:
-    held: Memory = state.memory
-    memory = Memory(
-        values=held.values[:, 1:],
-        keys=held.keys[:, 1:],
-        origin=held.origin[:, 1:],
-        relevance=held.relevance[:, 1:],
-        clock=held.clock,
-    )
+    memory = map_slots(lambda t: t[:, 1:], state.memory)
     return AttentiveState(state, state.s, memory, state.memory_layout)
 
 
