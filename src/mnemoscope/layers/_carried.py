@@ -88,15 +88,18 @@ class AttentiveState(tuple):
 
     @property
     def s(self) -> Any:
-        if self and isinstance(self[0], CarryingTensor):
-            return self[0].s
-        return self._s if self._done is None else self._look_back(self._done)[0]
+        return self.carried[0]
 
     @property
     def memory(self) -> Any:
+        return self.carried[1]
+
+    @property
+    def carried(self) -> tuple[Any, Any]:
+        """s and the memory."""
         if self and isinstance(self[0], CarryingTensor):
-            return self[0].memory
-        return self._memory if self._done is None else self._look_back(self._done)[1]
+            return self[0].carried
+        return (self._s, self._memory) if self._done is None else self._look_back(self._done)
 
     def _look_back(self, done: Attended) -> tuple[Tensor, Memory]:
         """Return s and the memory as the call would have made them."""
@@ -184,33 +187,35 @@ class CarryingTensor(Tensor):
 
     @property
     def s(self) -> Tensor:
-        return self._stacked("_s")
+        return self.carried[0]
 
     @s.setter
     def s(self, s: Tensor) -> None:
-        memory = self._stacked("_memory")
-        self._s, self._memory, self.unstacked = s, memory, None
+        self.carry(s, self.memory)
 
     @property
     def memory(self) -> Memory:
-        return self._stacked("_memory")
+        return self.carried[1]
 
     @memory.setter
     def memory(self, memory: Memory) -> None:
-        s = self._stacked("_s")
-        self._s, self._memory, self.unstacked = s, memory, None
+        self.carry(self.s, memory)
 
-    def _stacked(self, name: str) -> Any:
-        """Return s or the memory, once it is made of the layer's own state."""
+    @property
+    def carried(self) -> tuple[Any, Any]:
+        """s and the memory, made of the layer's own state when they are first asked for."""
         if self.unstacked is None:
-            return getattr(self, name)
+            return self._s, self._memory
         s, memory = self.unstacked.stack()
         # A graph that is compiled cannot write to its arguments, and what a transform or a mode makes ends with it.
         kept = self.unstacked.state._done is None  # not within a CUDA graph
-        if torch.compiler.is_compiling() or not dispatches_plainly() or not kept:
-            return s if name == "_s" else memory
+        if not torch.compiler.is_compiling() and dispatches_plainly() and kept:
+            self.carry(s, memory)
+        return s, memory
+
+    def carry(self, s: Tensor, memory: Memory) -> None:
+        """Carry these from now on."""
         self._s, self._memory, self.unstacked = s, memory, None
-        return getattr(self, name)
 
     @classmethod
     def __torch_function__(
@@ -243,7 +248,7 @@ class CarryingTensor(Tensor):
 
     def begin_anew(self, mask: Tensor) -> CarryingTensor:
         """Empty the memory of the rows where a mask (1, batch, 1) is zero, and return the same tensor."""
-        self.s, self.memory = self.begun_anew(mask)
+        self.carry(*self.begun_anew(mask))
         self.version = version(self.plain)
         return self
 
