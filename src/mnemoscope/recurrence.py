@@ -133,25 +133,27 @@ def _initial_part(tensor: Tensor, initial: State) -> Tensor:
 
 def row_mask(rows: Any, batch: int) -> Tensor:
     """Return a mask (batch,) of the sequences that a mask, indices, a slice or an index name."""
-    if not isinstance(rows, slice):
-        rows = torch.as_tensor(rows)
-        if rows.dtype is torch.bool and rows.shape == (batch,):
-            return rows
-    mask = torch.zeros(batch, dtype=torch.bool, device=rows.device if isinstance(rows, Tensor) else None)
-    if not isinstance(rows, slice):
-        if not rows.numel():
-            return mask
-        if rows.dtype not in (torch.int32, torch.int64) or rows.dim() > 1:
-            kind = str(rows.dtype).removeprefix("torch.")
-            raise MnemoscopeError(
-                f"rows must be a mask of bool, [{batch}], or indices of the batch; got {list(rows.shape)} of {kind}"
-            )
-        rows = rows.long()
+    if isinstance(rows, slice):
+        mask = torch.zeros(batch, dtype=torch.bool)
+        mask[rows] = True
+        return mask
+    rows = torch.as_tensor(rows)
+    if rows.dtype is torch.bool and rows.shape == (batch,):
+        return rows
+    mask = torch.zeros(batch, dtype=torch.bool, device=rows.device)
+    if not rows.numel():
+        return mask
+    if rows.dtype not in (torch.int32, torch.int64) or rows.dim() > 1:
+        kind = str(rows.dtype).removeprefix("torch.")
+        raise MnemoscopeError(
+            f"rows must be a mask of bool, [{batch}], or indices of the batch; got {list(rows.shape)} of {kind}"
+        )
+    rows = rows.long()
     try:
         mask[rows] = True
     except IndexError:
         raise MnemoscopeError(f"rows must be indices of a batch of {batch}; got {rows.tolist()}") from None
-    if isinstance(rows, Tensor) and _names_a_row_twice(rows, mask):
+    if _names_a_row_twice(rows, mask):
         raise MnemoscopeError(
             f"rows must be a mask of bool, [{batch}], or different indices of the batch; got {rows.tolist()}: "
             "if these zeros and ones are a mask, make it one of bool"

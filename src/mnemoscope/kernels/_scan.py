@@ -26,10 +26,8 @@ def linear(
     h0 = xp.new_zeros(xp.shape[1:]) if h0 is None else h0
     xp, V, h0 = (t.to(dtype) for t in (xp, V, h0))
     chunks = _number_of_chunks(xp) if lengths is None else 1
-    if chunks == 1:
-        return rnn(dtype, xp, V, h0, None, "identity", lengths)
-    power = torch.linalg.matrix_power(V, -(-xp.shape[0] // chunks))
-    if not bool(power.isfinite().all()):  # an explosive V: step by step goes further
+    power = None if chunks == 1 else torch.linalg.matrix_power(V, -(-xp.shape[0] // chunks))
+    if power is None or not bool(power.isfinite().all()):  # of an explosive V, step by step goes further
         return rnn(dtype, xp, V, h0, None, "identity", lengths)
     h = _by_chunks(xp, V.contiguous(), h0, power, chunks)
     if _state_gradients.is_recording():
