@@ -87,8 +87,8 @@ def convert(kind: Any, value: Any, where: str) -> Any:
     """Return `value` as the annotation `kind`, or refuse it in one line that begins with `where`."""
     if is_dataclass(kind):
         return from_dict(kind, value, where)  # type: ignore[arg-type]
-    fits, result = _try_convert(kind, value, where)
-    if not fits:
+    result = _try_convert(kind, value, where)
+    if result is MISSING:
         raise MnemoscopeError(f"{where} = {_short(value)} is not allowed; it must be {_describe(kind)}")
     return result
 
@@ -101,51 +101,55 @@ def _is_required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _try_convert(kind: Any, value: Any, where: str) -> tuple[bool, Any]:
-    """Return whether `value` fits the annotation `kind`, and the converted value."""
+def _try_convert(kind: Any, value: Any, where: str) -> Any:
+    """Return `value` as the annotation `kind`; MISSING if it does not fit."""
     origin = get_origin(kind)
     if kind is Any:
-        return True, value
+        return value
     if is_dataclass(kind):  # one of several that are allowed
-        return isinstance(value, dict), from_dict(kind, value, where) if isinstance(value, dict) else None  # type: ignore[arg-type]
+        return from_dict(kind, value, where) if isinstance(value, dict) else MISSING  # type: ignore[arg-type]
     if origin in (types.UnionType, Union):
         attempts = (_try_convert(option, value, where) for option in get_args(kind))
-        return next((attempt for attempt in attempts if attempt[0]), (False, None))
-    if origin is Literal:
-        return any(value == option and type(value) is type(option) for option in get_args(kind)), value
+        return next((result for result in attempts if result is not MISSING), MISSING)
     if origin is tuple:
         return _convert_tuple(get_args(kind), value, where)
     if origin is list:
-        fits, items = _convert_tuple((*get_args(kind), Ellipsis), value, where)
-        return fits, list(items) if fits else None
+        items = _convert_tuple((*get_args(kind), Ellipsis), value, where)
+        return items if items is MISSING else list(items)
     if origin is dict:
         return _convert_dict(get_args(kind)[1], value, where)
     if kind is float:
-        fits = type(value) in (int, float) and abs(value) <= sys.float_info.max
-        return fits, float(value) if fits else None
-    if kind is int:
-        return type(value) is int and abs(value) < 2**63, value  # bool does not pass as an int
+        return float(value) if type(value) in (int, float) and abs(value) <= sys.float_info.max else MISSING
     if kind is Path:
-        return isinstance(value, str) and "\0" not in value, Path(value) if isinstance(value, str) else None
+        return Path(value) if isinstance(value, str) and "\0" not in value else MISSING
+    return value if _is_plain_value(kind, value) else MISSING
+
+
+def _is_plain_value(kind: Any, value: Any) -> bool:
+    """True if a value that needs no conversion is of the annotation `kind`."""
+    if get_origin(kind) is Literal:
+        return any(value == option and type(value) is type(option) for option in get_args(kind))
+    if kind is int:
+        return type(value) is int and abs(value) < 2**63  # bool does not pass as an int
     if kind in (None, types.NoneType):
-        return value is None, None
-    return type(value) is kind, value
+        return value is None
+    return type(value) is kind
 
 
-def _convert_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> tuple[bool, Any]:
+def _convert_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     if not isinstance(value, list | tuple):
-        return False, None
+        return MISSING
     items = kinds[:1] * len(value) if kinds[1:] == (Ellipsis,) else kinds
     if len(items) != len(value):
-        return False, None
+        return MISSING
     pairs = enumerate(zip(items, value, strict=True))
-    return True, tuple(convert(kind, item, f"{where}[{i}]") for i, (kind, item) in pairs)
+    return tuple(convert(kind, item, f"{where}[{i}]") for i, (kind, item) in pairs)
 
 
-def _convert_dict(kind: Any, value: Any, where: str) -> tuple[bool, Any]:
+def _convert_dict(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
-        return False, None
-    return True, {name: convert(kind, item, f"{where}.{_short(name).strip(_QUOTES)}") for name, item in value.items()}
+        return MISSING
+    return {name: convert(kind, item, f"{where}.{_short(name).strip(_QUOTES)}") for name, item in value.items()}
 
 
 _NAMES = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a string", Path: "a path"}
