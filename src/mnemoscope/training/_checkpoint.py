@@ -84,10 +84,16 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return read_checkpoint(path)  # replaced by a better one between the two reads
     if hashlib.sha256(data).hexdigest() != body.tensors_sha256:
         raise MnemoscopeError(f"{tensors} is damaged: its content does not match its checksum")
+    return Checkpoint(body.update, load_tensors(data, tensors), body.numbers)
+
+
+def load_tensors(data: bytes, path: Path) -> dict[str, Tensor]:
+    """Return the tensors in the content of a safetensors file, by name in alphabetical order."""
     try:
-        return Checkpoint(body.update, safetensors.torch.load(data), body.numbers)
+        # The reader's own order changes from call to call, and sums over the tensors would change with it.
+        return dict(sorted(safetensors.torch.load(data).items()))
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
-        raise MnemoscopeError(f"{tensors} is not a safetensors file: {error}") from error
+        raise MnemoscopeError(f"{path} is not a safetensors file: {error}") from error
 
 
 def _read_body(path: Path) -> _Body:
@@ -109,12 +115,12 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(numbered, key=lambda path: int(path.stem), reverse=True)
 
 
-def prune(folder: Path, keep: int = KEEP_LAST) -> None:
-    """Delete all but the newest checkpoints.
+def prune(folder: Path) -> None:
+    """Delete all but the newest three checkpoints.
 
     A JSON file is deleted before its tensors, so that no checkpoint is ever left without them.
     """
-    for path in checkpoints(folder)[keep:]:
+    for path in checkpoints(folder)[KEEP_LAST:]:
         remove(path)
     for path in folder.glob("*.safetensors"):
         if path.stem.isdecimal() and not path.with_suffix(".json").exists():

@@ -19,6 +19,9 @@ Schedule = Literal["constant", "inverse", "inverse-sqrt", "step", "milestones", 
 Precision = Literal["32-true", "64-true", "tf32-true", "bf16-mixed", "bf16-true"]
 Device = Literal["auto", "cpu", "cuda"]
 
+SECTIONS = ("task", "network", "fit")
+"""Of a config.json."""
+
 
 @dataclass(frozen=True)
 class NetworkConfig:
@@ -245,11 +248,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.fit is None:
             object.__setattr__(self, "fit", default_config(self.task))
-        kind = config_type(self.task)
-        if not isinstance(self.fit, kind):
-            raise MnemoscopeError(
-                f"{self.task.name} is trained with a {kind.__name__}; got a {type(self.fit).__name__}"
-            )
+        check_config(self.fit, self.task)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of config.json."""
@@ -262,11 +261,16 @@ class RunConfig:
 
         The environment and the earlier budgets that a run's file also holds are not part of it.
         """
-        if not isinstance(data, dict) or set(data) - {"environment", "earlier_updates"} != {"task", "network", "fit"}:
-            raise MnemoscopeError(f"{where} is no run's configuration: it must have task, network and fit")
+        check_sections(data, where)
         task = task_from_dict(data["task"], f"{where}: task")
         network = NetworkConfig.from_dict(data["network"], f"{where}: network")
         return RunConfig(task, network, from_dict(config_type(task), data["fit"], f"{where}: fit"))
+
+
+def check_sections(data: Any, where: str) -> None:
+    """Refuse JSON data that is not the content of a config.json."""
+    if not isinstance(data, dict) or set(data) - {"environment", "earlier_updates"} != set(SECTIONS):
+        raise MnemoscopeError(f"{where} is no run's configuration: it must have task, network and fit")
 
 
 def config_type(task: Task | type[Task]) -> type[LoopConfig]:

@@ -61,6 +61,7 @@ class RunFolder:
         """Start a new run here. config.json comes first: a folder that has one is a run."""
         self.require_empty()
         write_atomic(self.config, description.to_json())
+        self.prepare()
 
     def extend(self, description: RunDescription) -> None:
         """Let the run go on beyond its end: it is unfinished again, then its configuration has the larger budget."""

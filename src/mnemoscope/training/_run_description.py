@@ -13,12 +13,10 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import read_json, to_json
 from mnemoscope.schema import added_later, from_dict, to_dict
 from mnemoscope.tasks import TASKS, Task
-from mnemoscope.training._config import LoopConfig, NetworkConfig, RunConfig
+from mnemoscope.training._config import SECTIONS, LoopConfig, NetworkConfig, RunConfig, check_sections
 from mnemoscope.training._environment import Environment
 from mnemoscope.training._layer_options import EARLIER_DEFAULTS
 from mnemoscope.training._model import SequenceModel
-
-SECTIONS = ("task", "network", "fit")
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,7 @@ class RunDescription:
 def read_description(path: Path) -> RunDescription:
     """Return the checked content of a config.json."""
     data = read_json(path)
-    if not isinstance(data, dict) or set(data) - {"environment", "earlier_updates"} != set(SECTIONS):
-        raise MnemoscopeError(f"{path} is no run's configuration: it must have task, network and fit")
+    check_sections(data, str(path))
     return from_dict(RunDescription, data, str(path))
 
 

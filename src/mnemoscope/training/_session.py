@@ -42,7 +42,7 @@ class Session:
         self.learner = learner
         self.ranks = learner.ranks
         self.folder = folder
-        self.writes = folder is not None and self.ranks.is_first
+        self.writes_to = folder if self.ranks.is_first else None
         self.description = description
         self.environment = environment
         self.callback = callback
@@ -50,7 +50,7 @@ class Session:
         self.config = learner.config
         self.total = learner.total
         self._snapshots = Moments(self.config.snapshot_every, self.config.snapshot_at, learner.in_updates)
-        self.metrics = MetricsLog(folder.metrics if folder is not None and self.writes else None)
+        self.metrics = MetricsLog(None if self.writes_to is None else self.writes_to.metrics)
         self.tensorboard: TensorBoardLog | None = None
         # (loss, gradient norm) of each update: first on the device, then collected until a record averages them.
         self.on_device: list[Tensor] = []
@@ -66,14 +66,10 @@ class Session:
 
     def begin(self) -> None:
         """Start a new run, with a checkpoint of its initial weights."""
-        if self.folder is not None:
-            self.ranks.on_first(self._begin_folder)
+        folder = self.folder
+        if folder is not None:
+            self.ranks.on_first(lambda: folder.begin(self.description))
         self._write_initial_files()
-
-    def _begin_folder(self) -> None:
-        assert self.folder is not None
-        self.folder.begin(self.description)
-        self.folder.prepare()
 
     def restore(self, allow_changed: Collection[AllowedChange] = ()) -> None:
         """Continue from the newest checkpoint that is not damaged, or from the beginning if there is none."""
@@ -110,8 +106,8 @@ class Session:
         """Update until the task is solved or the budget is spent."""
         self.first_update = self.learner.updates_done
         self.started_at = time.perf_counter()
-        if self.folder is not None and self.writes and self.config.tensorboard:
-            self.tensorboard = TensorBoardLog(self.folder.tensorboard, self.first_update)
+        if self.writes_to is not None and self.config.tensorboard:
+            self.tensorboard = TensorBoardLog(self.writes_to.tensorboard, self.first_update)
         try:
             self._report_progress(None)
             while not self.finished:
@@ -151,19 +147,23 @@ class Session:
     def _report_progress(self, loss: Tensor | None) -> None:
         """Call the callback. If it asks for the end of the run in any rank, all save and end after this update."""
         asked: Stop | None = None
+        wish = _GO_ON
         if self.callback is not None:
             try:
                 figures = self.learner.figures()
                 self.callback(Progress(self.learner.updates_done, self.total, loss, self.best_so_far.held_out, figures))
             except Stop as stop:
                 asked = stop
-        ends = self.ranks.largest(_END_KINDS.index(_kind(asked)))
-        if not ends:
+                wish = _ENOUGH if isinstance(stop, Enough) else _STOP
+        decided = self.ranks.largest(wish)
+        if decided == _GO_ON:
             return
         self.save()
-        if asked is not None and _kind(asked) is _END_KINDS[ends]:
+        if asked is not None and wish == decided:
             raise asked
-        raise Enough("another process ended the run") if ends == 2 else Stop("another process stopped the run")
+        if decided == _ENOUGH:
+            raise Enough("another process ended the run")
+        raise Stop("another process stopped the run")
 
     def _collect_losses(self) -> None:
         """Fetch the new losses and norms from the device; raise `Diverged` at the first that is NaN or too large."""
@@ -235,10 +235,10 @@ class Session:
             self._write_record({"update": update, "split": "train", **finite_or_none(training_data)})
 
     def _write_best(self) -> None:
-        if self.folder is not None and self.writes:
+        if self.writes_to is not None:
             weights = {f"model.{name}": tensor for name, tensor in self.learner.model.state_dict().items()}
             best = Checkpoint(self.learner.updates_done, weights, {self.task.metric: self.best_so_far.best})
-            write_best(self.folder.checkpoints, best)
+            write_best(self.writes_to.checkpoints, best)
 
     def _write_record(self, record: dict[str, Any]) -> None:
         self.metrics.add(record)
@@ -247,13 +247,14 @@ class Session:
 
     def record(self) -> None:
         """Write the parameters to trajectory/ and the weights to snapshots/, where the configuration asks for it."""
-        if self.folder is None or not self.writes:
+        folder = self.writes_to
+        if folder is None:
             return
         update = self.learner.updates_done
         if self._is_due(self.config.record_every):
-            record_parameters(self.folder.trajectory, update, self.learner.model)
+            record_parameters(folder.trajectory, update, self.learner.model)
         if update in self._snapshots:
-            write_snapshot(self.folder.snapshots, update, self.learner.model, self.config.snapshot_weights)
+            write_snapshot(folder.snapshots, update, self.learner.model, self.config.snapshot_weights)
 
     def save(self) -> None:
         """Write a checkpoint of everything; raise `Diverged` instead if a weight is NaN or infinite."""
@@ -274,8 +275,8 @@ class Session:
             "environment": asdict(self.environment),
             "changes": [asdict(change) for change in self.changes],
         }
-        if self.writes:
-            self.last_checkpoint = self.folder.save(Checkpoint(update, tensors, numbers))
+        if self.writes_to is not None:
+            self.last_checkpoint = self.writes_to.save(Checkpoint(update, tensors, numbers))
 
     def _accept(self, checkpoint: Checkpoint) -> None:
         """Refuse a checkpoint of another configuration, or one that does not match metrics.jsonl.
@@ -346,8 +347,8 @@ class Session:
             skipped=self._skipped_and_pending + sum(record.get("skipped", 0) for record in self.metrics.records),
             device=device_name(next(self.learner.model.parameters()).device.type),
         )
-        if self.folder is not None and self.writes:
-            write_atomic(self.folder.summary, to_json(asdict(summary), indent=2))
+        if self.writes_to is not None:
+            write_atomic(self.writes_to.summary, to_json(asdict(summary), indent=2))
         return summary
 
     def _outcome(self) -> Outcome:
@@ -356,7 +357,7 @@ class Session:
         return "solved" if self.best_so_far.solves(self.task) else "budget spent"
 
 
-_END_KINDS: tuple[type[Stop] | None, ...] = (None, Stop, Enough)
+_GO_ON, _STOP, _ENOUGH = range(3)  # what a callback asks for; of several ranks the largest counts
 
 
 def _mean_of_finite(values: Tensor) -> float | None:
@@ -365,9 +366,3 @@ def _mean_of_finite(values: Tensor) -> float | None:
     if is_finite.all():
         return float(values.mean())
     return float(values[is_finite].mean()) if is_finite.any() else None
-
-
-def _kind(stop: Stop | None) -> type[Stop] | None:
-    if stop is None:
-        return None
-    return Enough if isinstance(stop, Enough) else Stop

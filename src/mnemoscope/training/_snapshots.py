@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import safetensors.torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import make_folder, read_bytes, write_atomic
-from mnemoscope.training._checkpoint import cpu_copy
+from mnemoscope.training._checkpoint import cpu_copy, load_tensors
 
 
 class Moments:
@@ -73,9 +72,4 @@ def read_snapshot(folder: Path, update: int) -> dict[str, Tensor]:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors in a safetensors file, by name in alphabetical order."""
-    data = read_bytes(path)
-    try:
-        # The reader's own order changes from call to call, and sums over the tensors would change with it.
-        return dict(sorted(safetensors.torch.load(data).items()))
-    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
-        raise MnemoscopeError(f"{path} is not a safetensors file: {error}") from error
+    return load_tensors(read_bytes(path), path)
