@@ -185,10 +185,13 @@ def require_regular_file(path: Path) -> None:
         pass
 
 
-def safe_name(name: str, default: str = "model") -> str:
-    """Return `name` as one part of a path: no separators or control characters, no leading dot, not too long."""
+def safe_name(name: str) -> str:
+    """Return `name` as one part of a path: no separators or control characters, no leading dot, not too long.
+
+    "model" if nothing of it is left.
+    """
     safe = re.sub(r"[^\w.-]+", "-", name).strip("-.")
-    return safe.encode()[:MAX_NAME_BYTES].decode(errors="ignore") or default
+    return safe.encode()[:MAX_NAME_BYTES].decode(errors="ignore") or "model"
 
 
 def read_json(path: Path, *, follow: bool = False) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.sweeps._driver import DIVERGED
 from mnemoscope.sweeps._folder import Sweep
 from mnemoscope.sweeps._runs import field_value
 from mnemoscope.training import RunConfig
@@ -154,7 +155,7 @@ def _results(sweep: Sweep, configs: Iterable[RunConfig]) -> list[Result]:
     for name, config in zip(sweep.names, configs, strict=True):
         failed = ""
         if name in failures:
-            failed = "diverged" if failures[name].exit_code == 3 else "failed"
+            failed = "diverged" if failures[name].exit_code == DIVERGED else "failed"
         results.append(_result(sweep, name, config, failed))
     return results
 
