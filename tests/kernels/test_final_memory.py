@@ -45,10 +45,10 @@ def test_backward_is_autograds(seed, T, B, m, full):
     both = final_memory(*tensors, slots)
     outer = [torch.randn_like(t) for t in both]
     wanted = torch.autograd.grad(both, tensors, outer, True, materialize_grads=True, allow_unused=True)
-    for found, right in zip(final_memory_backward(*outer, *tensors, slots, None), wanted, strict=True):
+    for found, right in zip(final_memory_backward(*outer, *tensors[:3], slots, None), wanted, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
     by_keys = torch.autograd.grad(both[1], tensors, outer[1], materialize_grads=True, allow_unused=True)
-    for found, right in zip(final_memory_backward(None, outer[1], *tensors, slots, None), by_keys, strict=True):
+    for found, right in zip(final_memory_backward(None, outer[1], *tensors[:3], slots, None), by_keys, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
 
 

@@ -161,17 +161,10 @@ def _attentive_with(backward: Operator) -> Callable[..., Gradients]:
             return run.gradients(**_attentive(run, dh, ds, dc_T, backward))
 
         # Through the memory that the run leaves, to the states in it and to what was carried in.
-        weights, memory = run.arguments.weights, run.arguments.memory
-        slots_T = run.results.slots_T if run.arguments.options.buffer >= 0 else None
+        _, weights, _, memory, options, lengths, _ = run.arguments
+        slots_T = run.results.slots_T if options.buffer >= 0 else None
         by_memory = final_memory_backward(
-            dvalues_T,
-            dkeys_T,
-            run.results.h,
-            weights.U_a,
-            memory.values0,
-            memory.keys0,
-            slots_T,
-            run.arguments.lengths,
+            dvalues_T, dkeys_T, run.results.h, weights.U_a, memory.values0, slots_T, lengths
         )
         dh = by_memory.dh if dh is None else dh + by_memory.dh
         found = _attentive(run, dh, ds, dc_T, backward)

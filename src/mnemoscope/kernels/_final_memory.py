@@ -51,7 +51,6 @@ def final_memory_backward(
     h: Tensor,
     U_a: Tensor,
     values0: Tensor,
-    keys0: Tensor,
     slots: Tensor | None,
     lengths: Tensor | None,
 ) -> FinalMemoryGradients:

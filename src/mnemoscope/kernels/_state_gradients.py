@@ -153,9 +153,7 @@ def through_attention(
     @torch.no_grad()
     def total_gradient(dxp: Tensor, dh: Tensor, ds: Tensor, dvalues: Tensor, dkeys: Tensor) -> Tensor:
         ds = _add_from_next_step(ds, dxp, weights.V)
-        by_memory = final_memory_backward(
-            dvalues, dkeys, run.h, weights.U_a, memory.values0, memory.keys0, slots_T, None
-        )
+        by_memory = final_memory_backward(dvalues, dkeys, run.h, weights.U_a, memory.values0, slots_T, None)
         grads = op.AttentiveOutputGradients(dh=(dh + by_memory.dh).contiguous(), ds=ds, dc_T=None)
         initial = op.AttentionState(s0=state.s0, c0=None)
         return backward(grads, without_cell, initial, memory, identity_cell, saved, None).dxp

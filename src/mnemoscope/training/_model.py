@@ -38,7 +38,6 @@ class SequenceModel(Recurrence):
         self.num_layers = config.num_layers
         self.token_input = token_input
 
-        # Modules.
         features = config.embedding or input_size
         self.embedding = nn.Embedding(input_size, config.embedding) if config.embedding else None
         self.layer = make_layer(config, features)
@@ -47,8 +46,12 @@ class SequenceModel(Recurrence):
         self.readout = nn.Linear(config.head or hidden, output_size)
         self.direct = nn.Linear(features, output_size, bias=False) if config.skip else None
         self.drop = nn.Dropout(config.dropout)
+        self._initialize(config)
+        if config.truncated:
+            self.layer = _truncated(self.layer, config)
 
-        # Initial weights.
+    def _initialize(self, config: NetworkConfig) -> None:
+        """Draw the initial weights of all modules."""
         if config.init == "xavier":
             self._xavier_initialization()
         elif config.init == "uniform":
@@ -65,8 +68,6 @@ class SequenceModel(Recurrence):
         if config.tied and self.embedding is not None:
             self.readout.weight = self.embedding.weight
             nn.init.uniform_(self.readout.weight, -0.1, 0.1)  # an embedding's usual N(0, 1) would give huge logits
-        if config.truncated:
-            self.layer = _truncated(self.layer, config)
 
     @staticmethod
     def for_task(task: Task, config: NetworkConfig) -> SequenceModel:
