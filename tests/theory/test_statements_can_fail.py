@@ -90,6 +90,7 @@ CASES: list[tuple[str, str, tuple[float, ...]]] = [
     ("miller-hardt-proposition-5", "lstm_certificate", BOTH),
     ("miller-hardt-proposition-5", "euclidean_iterations", (0, 2)),
     ("levine-theorem-1-shallow", "shallow_rank", BOTH),
+    ("levine-section-4-2", "deep_rank_bound", BOTH),
     ("levine-footnote-3", "exponential_floor", BOTH),
     ("levine-footnote-3", "multiset_coefficient", BOTH),
     ("levine-input-copies", "input_degree", BOTH),
