@@ -200,9 +200,9 @@ def lemma_5() -> Iterator[Row]:
         yield Row(f"n=16, scale {scale}: unit by unit", 1.0, float((c.abs().amax(0) / unit).max()))
     open_gates = one_unit(i=(0.0, 20.0), f=(0.0, 3.0), g=(0.0, 20.0))
     c, _ = lstm_states(torch.zeros(400, 1, dtype=torch.float64), open_gates)
-    bound, printed = (forget_bound(*w, input_bound=0.0)[1] for w in (open_gates, open_gates[:2]))
+    bound, without = (forget_bound(*w, input_bound=0.0)[1] for w in (open_gates, open_gates[:2]))
     yield Row("one unit, b_f=3, i = g = 1: the bound is reached", bound, float(c.max()), "==", tolerance=1e-6)
-    yield Row("the same, above the bound without bias", printed, float(c.max()), ">=")
+    yield Row("the same, above the bound without bias", without, float(c.max()), ">=")
 
 
 def after_one_step(x: Tensor, s: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
