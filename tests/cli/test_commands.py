@@ -278,7 +278,8 @@ def test_list_names_models_tasks_scopes_and_systems(capsys) -> None:
 @pytest.fixture
 def statements(monkeypatch) -> None:
     def statement(name: str, status: Any, rows: list[Row]) -> Statement:
-        return Statement(name, "A paper 2020", "Lemma 1", status, f"{name} [claims]", lambda: iter(rows), "")
+        claim, remark = f"{name} [claims]", f"{name} [slips]"
+        return Statement(name, "A paper 2020", "Lemma 1", status, claim, lambda: iter(rows), remark=remark)
 
     good, bad = Row("n = 3", bound=2.0, measured=1.0), Row("n = 4", bound=1.0, measured=4.0)
     every = [statement("a-1", "holds", [good]), statement("a-2", "open", [bad]), statement("b", "holds", [good, bad])]
@@ -294,6 +295,9 @@ def test_theory_lists_and_checks(statements, capsys) -> None:
     checked = capsys.readouterr().out
     assert "0.5" in checked
     assert "does not hold" in checked
+    assert "Remark: a-1 [slips]" in checked
     assert main(["theory", "--all", "--json"]) == 1
-    rows = json.loads(capsys.readouterr().out)[2]["rows"]
+    about = json.loads(capsys.readouterr().out)[2]
+    assert about["remark"] == "b [slips]"
+    rows = about["rows"]
     assert [(row["ratio"], row["holds"]) for row in rows] == [(0.5, True), (4.0, False)]

@@ -155,6 +155,8 @@ THEORY_MUTANTS = [
     Mutant("kerg-inverse-rate", "theory/attention/_growth.py", "eigenvalue.real >= eigenvalue.real**2 + eigenvalue.imag**2", "eigenvalue.real >= eigenvalue.real**2", UNIFORM),
     Mutant("kerg-newton-sign", "theory/attention/_symmetric.py", "(-1) ** (l - 1) * S[l - 1]", "S[l - 1]", UNIFORM),
     Mutant("kerg-chi", "theory/attention/_uniform.py", "columns[0][0] += 1", "columns[0][0] += 0", UNIFORM),
+    Mutant("kerg-theta-recursion", "theory/attention/_uniform.py", "_below(columns[-1]) + _below(weight", "columns[-1] + _below(weight", UNIFORM),
+    Mutant("kerg-chi-by-theta", "theory/attention/_uniform.py", "/ (t + k - i) for i in range(s + 1))", "/ (t + k) for i in range(s + 1))", UNIFORM),
     Mutant("kerg-lemma-11", "theory/attention/_uniform.py", "for r in range(s + 1)) / (t + k - s)", "for r in range(s + 1)) / (t + k)", UNIFORM),
     Mutant("levine-multisets", "theory/separation/_bounds.py", "math.comb(kinds + size - 1, size) if kinds", "math.comb(kinds + size, size) if kinds", BOUNDS),
     Mutant("levine-shallow-rank", "theory/separation/_bounds.py", "return min(channels, inputs**half)", "return min(channels, inputs * half)", BOUNDS),

@@ -15,6 +15,7 @@ from mnemoscope.studies._pages import current_record
 from mnemoscope.studies._record import ScaleResult, SeedResult
 from mnemoscope.studies._reproduce import _charts
 from mnemoscope.studies.summary import _bullet, _verdict, summary, verdicts
+from mnemoscope.theory import load as load_statements
 
 ROOT = Path(__file__).parents[2]
 STUDIES = load()
@@ -54,6 +55,28 @@ IDS = {
 def test_the_catalogue_is_complete():
     ids = [f"{paper}/{name}" for paper, names in IDS.items() for name in names]
     assert [name for name in ids if name not in STUDIES] == []
+
+
+def test_a_study_and_theory_agree_on_what_is_false_as_printed():
+    statements = load_statements()
+    asked = [study for study in STUDIES.values() if set(study.published.rows) <= set(statements)]
+    assert len(asked) > 5
+    differ = [
+        (study.id, name)
+        for study in asked
+        for name, claim in zip(study.published.rows, study.claims, strict=False)
+        if (claim.form == "corrected") != (statements[name].status == "corrected")
+    ]
+    assert differ == []
+
+
+@pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if not study.ours])
+def test_only_what_a_paper_says_contradicts_it(name):
+    record = current_record(STUDIES[name], ROOT / "studies" / name)
+    for result in (record.quick, record.full):
+        if result is not None and result.verdict.word == "contradicted":
+            failing = [claim for claim in result.claims if claim.headline and claim.verdict.word == "contradicted"]
+            assert not failing or any(claim.form != "ours" for claim in failing)
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -180,3 +180,4 @@ def test_rows_that_explode_are_not_carried_out(tmp_path) -> None:
     assert cells["RelRNN", "carried out"] == 0
     assert cells["RelRNN, halved sum", "carried out"] == 1
     assert cells["RelRNN", "lr"] == study.published.values["RelRNN", "lr"]
+    assert [claim.headline for claim in study.claims if claim.row == "RelRNN"] == [False]  # the table names no mix

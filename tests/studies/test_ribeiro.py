@@ -235,6 +235,13 @@ def test_the_word_models_surprise_has_its_numbers_from_the_cells():
     assert surprise(Cells({}), Cells(cells | {(_fig6a.BETWEEN, _fig6a.APERIODIC): 0.0})) == ""
 
 
+@pytest.mark.parametrize(("share", "last", "holds"), [(0.0, 0.0, True), (0.2, 0.005, None), (0.2, 0.5, False)])
+def test_orbits_that_still_creep_decide_nothing(share, last, holds):
+    claim = STUDIES["ribeiro/fig6a"].claims[0]
+    cells = {(_fig6a.BETWEEN, _fig6a.APERIODIC): share, (_fig6a.BETWEEN, _fig6a.LAST): last}
+    assert claim.holds(Cells(cells)) is holds
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_jobs_are_planned_at_both_sizes(name):
     for scale in ("quick", "full"):

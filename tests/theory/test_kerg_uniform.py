@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.theory.attention import (
     chi_bounds,
+    chi_by_theta,
     deltas,
     elementary_sums,
     growth_constant,
@@ -26,6 +27,7 @@ from mnemoscope.theory.attention import (
     psis,
     reciprocals,
     theta_bounds,
+    theta_recursion,
     uniform_chi,
     uniform_gain,
     uniform_norm,
@@ -61,12 +63,15 @@ small = st.tuples(st.integers(1, 12), st.integers(1, 9))
 @settings(max_examples=60, deadline=None)
 def test_chi_and_theta_are_the_listed_sums(size):
     t, k = size
-    chi, theta = uniform_chi(t, k), uniform_theta(t, k)
-    assert chi.shape == theta.shape == (k + 1, k + 1)
+    chi, theta, again = uniform_chi(t, k), uniform_theta(t, k), theta_recursion(t, k, k)
+    assert chi.shape == theta.shape == again.shape == (k + 1, k + 1)
     for j in range(k + 1):
         for s in range(k + 1):
             assert chi[j, s].item() == pytest.approx(float(chi_listed(t, j, s)), rel=1e-13, abs=1e-15)
             assert theta[j, s].item() == pytest.approx(float(theta_listed(t, j, s)), rel=1e-13, abs=1e-15)
+            assert again[j, s].item() == pytest.approx(float(theta_listed(t, j, s)), rel=1e-13, abs=1e-15)
+            if j >= max(s, 1):
+                assert chi_by_theta(t, j, s) == pytest.approx(float(chi_listed(t, j, s)), rel=1e-13)
 
 
 @given(small, st.integers(0, 3))

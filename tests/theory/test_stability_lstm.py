@@ -116,7 +116,7 @@ def test_proof_factor_in_closed_form():
 def test_the_bound_without_bias_fails():
     weights = one_unit(i=(0.0, 20.0), f=(0.0, 3.0), g=(0.0, 20.0))
     c, _ = lstm_states(torch.zeros(400, 1).double(), weights)
-    assert forget_bound(*weights[:2], input_bound=0.0)[1] == 2.0  # the text's
+    assert forget_bound(*weights[:2], input_bound=0.0)[1] == 2.0  # without the bias
     assert float(c[-1]) == pytest.approx(1 + math.exp(3)) == pytest.approx(forget_bound(*weights, input_bound=0.0)[1])
 
 
@@ -142,7 +142,7 @@ def test_column_sums_do_not_certify():
 
 
 def test_iterates_in_the_euclidean_norm():
-    """sqrt(n) as printed lets one step of one unit pass; sqrt(2n) does not, and holds."""
+    """sqrt(n), as in the proof, lets one step of one unit pass; sqrt(2n) does not, and holds."""
     weights = one_unit(f=(0.0, 2.3), o=(0.0, 8.0))
     lam = lstm_certificate(*weights, input_bound=0.0).proposition_5
     assert lam < 1

@@ -75,22 +75,27 @@ class Statement:
     claim: str
     check: Callable[[], Iterator[Row]]
     correction: str = ""
+    remark: str = ""
 
 
 STATEMENTS: dict[str, Statement] = {}
 
 
 def statement(
-    name: str, *, paper: str, where: str, status: Status, claim: str, correction: str = ""
+    name: str, *, paper: str, where: str, status: Status, claim: str, correction: str = "", remark: str = ""
 ) -> Callable[[Callable[[], Iterator[Row]]], Callable[[], Iterator[Row]]]:
-    """Register the decorated check under `name`; a corrected statement says in `correction` what was wrong."""
+    """Register the decorated check under `name`; a corrected statement says in `correction` what was wrong.
+
+    A statement is corrected only if it is false as printed. What its O(.) hides, a constant that could be better or a
+    slip in its proof is a `remark`.
+    """
     if (status == "corrected") != bool(correction):
         raise ValueError(f"{name}: a correction is given exactly when the status is 'corrected'")
 
     def register(check: Callable[[], Iterator[Row]]) -> Callable[[], Iterator[Row]]:
         if name in STATEMENTS:
             raise ValueError(f"two statements are named {name!r}")
-        STATEMENTS[name] = Statement(name, paper, where, status, claim, check, correction)
+        STATEMENTS[name] = Statement(name, paper, where, status, claim, check, correction, remark)
         return check
 
     return register

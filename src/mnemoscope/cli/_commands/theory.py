@@ -96,6 +96,8 @@ def _table(statement: Statement, rows: list[Row]) -> Table:
     title = f"{statement.name} ({statement.paper}, {statement.where}; {statement.status})\n{statement.claim}"
     if statement.correction:
         title += f"\nCorrected: {statement.correction}"
+    if statement.remark:
+        title += f"\nRemark: {statement.remark}"
     table = Table(title=title)
     table.add_column("case")
     for heading in ("measured", "", "bound", "measured / bound"):
@@ -109,7 +111,7 @@ def _table(statement: Statement, rows: list[Row]) -> Table:
 
 
 def _about(statement: Statement) -> dict[str, Any]:
-    names = ("name", "paper", "where", "status", "claim", "correction")
+    names = ("name", "paper", "where", "status", "claim", "correction", "remark")
     return {name: getattr(statement, name) for name in names}
 
 

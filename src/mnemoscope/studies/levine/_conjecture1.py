@@ -74,12 +74,12 @@ study(
         claims=(
             *statement_claims(STATEMENTS),
             Claim(
-                "with R < M too, the rank reaches min(((min(M, R), ((T/2, L - 1)))), M^(T/2))",
+                "with R < M and an input of M values too, the rank reaches min(((min(M, R), ((T/2, L - 1)))), M^(T/2))",
                 check=lambda c: all(c[_name(*size), "rank"] >= c[_name(*size), "as printed"] for size in FEW),
                 form="printed",
             ),
             Claim(
-                "with R < M it reaches the ceiling R M^(T/2 - 1) or less",
+                "with R < M and an input of M values it reaches the ceiling R M^(T/2 - 1) or less",
                 check=lambda c: all(c[_name(*size), "rank"] == c[_name(*size), "ceiling"] for size in FEW),
                 form="corrected",
             ),
@@ -94,10 +94,14 @@ study(
         settings=settings(arithmetic=("exact, modulo primes", "ours")),
         modules=("flint", "opt_einsum"),
         words="The rank is conjectured to grow with every further layer.",
-        errata=("For R < M the cap is not M^(T/2): R = 2, M = 3, T = 4, L = 6 has rank 6 at most, and not 7.",),
+        errata=(
+            "For R < M and an input that takes M values only the cap is not M^(T/2): R = 2, M = 3, T = 4, L = 6 has "
+            "rank 6 at most, and not 7.",
+        ),
         would_change="A conjecture stated for inputs of unboundedly many values, for which it is true.",
-        surprise="Conjecture 1 fails where a network has fewer channels than its input has values: "
-        "R = 2, M = 3, T = 4, L = 6 has rank 6 whatever its weights, and not 7. For R >= M every case looked at holds.",
+        surprise="Conjecture 1 fails where the input takes M values only and a network has fewer channels: R = 2, "
+        "M = 3, T = 4, L = 6 has rank 6 whatever its weights, and not 7. For R >= M every case looked at holds, and "
+        "with enough values it is true.",
         has_seeds=False,
     )
 )

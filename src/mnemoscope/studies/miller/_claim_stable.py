@@ -145,7 +145,7 @@ study(
         words="At convergence there is little difference between the two models: 146.7 unconstrained, 143.5 stable.",
         errata=(
             "The text gives 146.7 for this RNN (n = 256, dropout 0.25) and for that of Figure 2 (n = 1500, dropout "
-            "0.65): one of the two is a copy.",
+            "0.65): the same number for two networks.",
         ),
         would_change="More seeds: the paper has one run of each, with settings chosen for the unconstrained one.",
         surprise=_surprise,

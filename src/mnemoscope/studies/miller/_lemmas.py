@@ -28,8 +28,8 @@ study(
             "the printed bound is 0. Proposition 2 has the same factor.",
             "Not false, but hidden in the O(.): the k of Lemma 1 has a factor 1/ln(1/lambda).",
             "Not false, but too large: tanh' is 0.77-Lipschitz; the text says 1 and 2.",
-            "Slips in proofs, which leave the statements as they are: Proposition 2's last step loses a power of N, "
-            "and Theorem 1's last display loses gamma.",
+            "Not false, but too large: Proposition 2's last step gives away a power of N.",
+            "A slip in the proof, which leaves the statement as it is: Theorem 1's last display loses gamma.",
         ),
     )
 )

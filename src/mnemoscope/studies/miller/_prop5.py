@@ -14,11 +14,11 @@ study(
             "miller-hardt-lemma-5": "the LSTM's cell state is bounded by 1/(1 - ||f||_inf)",
             "miller-hardt-lstm-lemmas": "Lemmas 1-4 apply to the LSTM itself in the infinity norm of (c, h)",
         },
-        corrected=("miller-hardt-proposition-5", "miller-hardt-lemma-5"),
         words="If the weights are small enough, r steps of an LSTM are a contraction.",
         errata=(
-            "False as printed, by a constant: r needs log sqrt(2n), not log sqrt(n): the state is (c, h).",
-            "False as printed: ||f||_inf must contain the bias of the forget gate.",
+            "A slip in the proof, which leaves r = O(log n) as it is: r needs log sqrt(2n), not log sqrt(n), as the "
+            "state is (c, h).",
+            "Not false: the paper's LSTM has no biases; with them ||f||_inf must contain that of the forget gate.",
             "Sums of columns, as in the published code, are not enough.",
         ),
     )

@@ -21,7 +21,6 @@ study(
             "ribeiro-chaotic-lstm": "the LSTM of Figure 1 is chaotic at s = 1",
         },
         corrected=(
-            "ribeiro-theorem-1b",
             "ribeiro-lemma-2",
             "ribeiro-sensitivities",
             "ribeiro-chaotic-lstm",
@@ -33,7 +32,7 @@ study(
             "Not false, but a condition that says less than it seems to: L_f is joint in state and parameters: a "
             "system that contracts its state can have L_f above 1.",
             "False as printed, by an index and a transposition: eq. 22 is off by one, and eq. 13 needs J_t^T.",
-            "False as printed: Lemma 2 and eq. 5 need a constant term for the cross-entropy.",
+            "False as printed: Lemma 2 needs a constant term for the cross-entropy. The orders of eqs 4 and 5 stand.",
             "Misprinted: two signs of the LSTM of Figure 1 are misprinted.",
         ),
     )

@@ -51,7 +51,14 @@ from mnemoscope.theory.attention._symmetric import (
     reciprocals,
 )
 from mnemoscope.theory.attention._traced import OtherAttention, attention_blocks
-from mnemoscope.theory.attention._uniform import chi_bounds, theta_bounds, uniform_chi, uniform_theta
+from mnemoscope.theory.attention._uniform import (
+    chi_bounds,
+    chi_by_theta,
+    theta_bounds,
+    theta_recursion,
+    uniform_chi,
+    uniform_theta,
+)
 
 __all__ = [
     "AttentionBlocks",
@@ -67,6 +74,7 @@ __all__ = [
     "chain_gain",
     "chi",
     "chi_bounds",
+    "chi_by_theta",
     "decompose",
     "deltas",
     "dependency_depth",
@@ -95,6 +103,7 @@ __all__ = [
     "split_factors",
     "state_gradients",
     "theta_bounds",
+    "theta_recursion",
     "total_derivatives",
     "transfers",
     "uniform_chi",

@@ -44,6 +44,32 @@ def uniform_theta(t: int, k: int, most: int | None = None) -> Tensor:
     return torch.cat([torch.ones_like(ends[:, :1]), ends], 1)[:, : most + 1]
 
 
+def theta_recursion(t: int, k: int, most: int) -> Tensor:
+    """The same by theta_{0:j}(s + 1) = theta_{0:j-1}(s) + sum_{s<=i<j} theta_{0:i}(s)/(t + i), s >= 1 (eq. 188).
+
+    theta_{0:j}(1) = 1 + omega_{0:j}(1), for j >= 1, starts it (eq. 186).
+    """
+    check_start(t, k)
+    weight = reciprocals(t, 0, k + 1)
+    one = torch.ones_like(weight)
+    columns = [one, _below(weight).cumsum(0) + (torch.arange(k + 1) > 0)]
+    for _ in range(most - 1):
+        columns.append(_below(columns[-1]) + _below(weight * columns[-1]).cumsum(0))
+    return torch.stack(columns[: most + 1], 1)
+
+
+def chi_by_theta(t: int, k: int, s: int) -> float:
+    """chi_{0:k}(s) = 1_{k=s} + sum_{i<=s} theta_{0:k-i}(s - i)/(t + k - i), for k >= s (Remark 16, eq. 220)."""
+    _check_hops(s, k, least=0)
+    theta = uniform_theta(t, k, s)
+    return float(k == s) + sum(float(theta[k - i, s - i]) / (t + k - i) for i in range(s + 1))
+
+
+def _below(values: Tensor) -> Tensor:
+    """Entry j - 1 in place of entry j, and 0 first."""
+    return torch.nn.functional.pad(values, (1, 0))[:-1]
+
+
 def theta_bounds(t: int, k: int, s: int) -> tuple[float, float]:
     """Lemma 10's lower and upper bound of theta_{0:k}(s), for k >= s >= 1 (eq. 195)."""
     _check_hops(s, k, least=1)
@@ -78,6 +104,39 @@ def _check_hops(s: int, k: int, least: int) -> None:
 def remainder(t: int, k: int, s: int) -> float:
     """(t + k) times what Lemma 12 leaves of chi_{0:k}(s): chi less Lemma 11's lower bound."""
     return (t + k) * (float(uniform_chi(t, k, s)[k, s]) - chi_bounds(t, k, s)[0])
+
+
+@statement(
+    "kerg-remark-14",
+    paper=PAPERS["attention"],
+    where="Remark 14, eqs 186-190",
+    status="holds",
+    claim="theta_{0:k}(s+1) = theta_{0:k-1}(s) + sum_{s<=j<k} theta_{0:j}(s)/(t+j); theta(2) and theta(3) by omega",
+)
+def remark_14() -> Iterator[Row]:
+    for t, k, s in ((1, 5, 5), (1, 1000, 3), (4, 50, 8), (20, 10_000, 4)):
+        theta = uniform_theta(t, k, s)
+        yield Row(f"t={t}, k={k}, s={s}: eq. 188", float(theta_recursion(t, k, s)[k, s]), float(theta[k, s]), "==")
+    for t, k in ((1, 3), (3, 200)):
+        two, three = uniform_theta(t, k, 3)[k, 2:].tolist()
+        low, high = (_omega(t, 1, k, 1), _omega(t, 0, k - 1, 1))
+        yield Row(f"t={t}, k={k}: theta(2), eq. 187", 1 + low + high + _omega(t, 0, k, 2), two, "==")
+        ones = _omega(t, 1, k - 1, 1) + _omega(t, 0, k - 2, 1) + _omega(t, 2, k, 1)
+        twos = _omega(t, 0, k - 1, 2) + _omega(t, 1, k, 2) + sum(_omega(t, 0, j - 1, 1) / (t + j) for j in range(2, k))
+        yield Row(f"t={t}, k={k}: theta(3), eqs 189-190", 1 + ones + twos + _omega(t, 0, k, 3), three, "==")
+
+
+@statement(
+    "kerg-remark-16",
+    paper=PAPERS["attention"],
+    where="Remarks 9 and 16, eqs 129-130, 218-220",
+    status="holds",
+    claim="chi_{0:k}(s) = 1_{k=s} + sum_{i<=s} theta_{0:k-i}(s-i)/(t+k-i)",
+)
+def remark_16() -> Iterator[Row]:
+    for t, k, s in ((1, 1, 0), (1, 5, 5), (2, 7, 3), (1, 1000, 3), (20, 10_000, 4)):
+        expected = float(uniform_chi(t, k, s)[k, s])
+        yield Row(f"t={t}, k={k}, s={s}", expected, chi_by_theta(t, k, s), "==")
 
 
 @statement(

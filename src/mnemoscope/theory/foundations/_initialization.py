@@ -31,7 +31,7 @@ def weight_scale(fan_in: int, unit: Unit = "relu", distribution: Distribution = 
     """The spread of centred weights for which V[a_i] = 1: sigma of N(0, sigma^2), or beta of U(-beta, beta).
 
     sqrt(1/fan_in) and sqrt(3/fan_in) for linear units; sqrt(2/fan_in) and sqrt(6/fan_in) for ReLUs, which is He's
-    initialization (the text calls it Glorot's, which has fan_in + fan_out).
+    initialization (the text is reminded of Glorot's, which has fan_in + fan_out).
     """
     if unit not in SECOND_MOMENT or distribution not in ("gaussian", "uniform"):
         raise MnemoscopeError(f"unit is linear or relu, distribution gaussian or uniform; got {unit}, {distribution}")
@@ -72,10 +72,10 @@ def variances_through_layers(
     "nabli-question-1",
     paper=PAPERS["foundations"],
     where="question 1, eqs 1-12",
-    status="corrected",
+    status="holds",
     claim="centred weights of variance 1/fan_in (linear) or 2/fan_in (ReLU) keep preactivations at mean 0, variance 1",
-    correction="The scheme with 2/fan_in is He's, not Glorot's. Uncorrelated a do not make ReLU(a) uncorrelated, as "
-    "the text says; that is harmless, because E[w] = 0 takes the covariances out of eq. 7.",
+    remark="The scheme with 2/fan_in is He's; the text is reminded of Glorot's. Uncorrelated a do not make "
+    "ReLU(a) uncorrelated, as the text says; that is harmless, because E[w] = 0 takes the covariances out of eq. 7.",
 )
 def question_1() -> Iterator[Row]:
     units: tuple[Unit, ...] = ("linear", "relu")

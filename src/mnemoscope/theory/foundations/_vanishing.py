@@ -40,7 +40,7 @@ def gradient_bound(W: Tensor, slope: float, steps: int) -> float:
 def may_explode(W: Tensor, slope: float) -> bool:
     """True if the largest singular value is above 1/slope: necessary for exploding gradients, not sufficient.
 
-    The text has delta/slope for a delta < 1; between the two gradients still vanish.
+    The text has delta/slope for a delta < 1, which is necessary too; between the two gradients still vanish.
     """
     return gradient_bound(W, slope, 1) > 1
 
@@ -63,8 +63,9 @@ def long_jacobian(W: Tensor, drive: Tensor, h: Tensor, phi: Phi = torch.sigmoid)
     status="corrected",
     claim="h_t = W phi(h_{t-1}) + U x_t + b and g_t = phi(W g_{t-1} + U x_t + b) are one recurrence, g = phi(h); "
     "gradients fall like delta^T where ||W|| <= delta/gamma",
-    correction="Lemma 5.1 holds for non-zero eigenvalues: a wide W adds zeros to W^T W. What explosion needs is a "
-    "largest singular value above 1/gamma, not delta/gamma, and even that is not enough: nilpotent weights have any.",
+    correction="Lemma 5.1 holds for non-zero eigenvalues: a wide W adds zeros to W^T W.",
+    remark="That explosion needs a largest singular value above delta/gamma is true, but weak: it needs one above "
+    "1/gamma, and even that is not enough: nilpotent weights have any.",
 )
 def question_5() -> Iterator[Row]:
     generator = torch.Generator().manual_seed(0)

@@ -78,9 +78,9 @@ def claim_3() -> Iterator[Row]:
     "levine-claim-4",
     paper=PAPERS["separation"],
     where="claim 4, A.4",
-    status="corrected",
+    status="holds",
     claim="layer 1 joins Start to End in exactly ((T/2, L - 1)) basic units",
-    correction="the proof's last summand is 1, not t_2: with t_2 it counts 15 for T = 6, L = 2, where the claim says 3",
+    remark="the proof's last summand is 1, not t_2: with t_2 it counts 15 for T = 6, L = 2, where the claim says 3",
 )
 def claim_4() -> Iterator[Row]:
     for depth, length in [*product((1, 2, 3, 4), (2, 4, 6)), (5, 4), (3, 10)]:

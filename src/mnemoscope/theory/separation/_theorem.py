@@ -90,6 +90,21 @@ def theorem_1_deep() -> Iterator[Row]:
 
 
 @statement(
+    "levine-section-4-2",
+    paper=PAPERS["separation"],
+    where="section 4.2",
+    status="holds",
+    claim="almost every circuit of depth L > 2, too, has Start-End separation rank at least ((min{M, R}, T/2))",
+)
+def deeper_than_two() -> Iterator[Row]:
+    for depth, channels, inputs, length in product((3, 4, 6), (1, 2, 3, 4), (2, 3), (2, 4, 6)):
+        bound = deep_rank_bound(channels, inputs, length)
+        found = generic_rank(depth, channels, inputs, length, primes=PRIMES[:1], free_start=True)
+        relation: Relation = "==" if length == 2 and channels >= inputs else ">="  # M, and the grid has no more rows
+        yield Row(f"L={depth} R={channels} M={inputs} T={length}", bound, found.rank, relation)
+
+
+@statement(
     "levine-separation-ceiling",
     paper=PAPERS["separation"],
     where="beside theorem 1 (the paper gives no upper bound for L >= 2)",

@@ -111,10 +111,10 @@ def _networks() -> Iterator[tuple[Row, Row]]:
     "ribeiro-theorem-1b",
     paper=PAPERS["smoothness"],
     where="Theorem 1, eqs 5, 21-24",
-    status="corrected",
+    status="holds",
     claim="grad V is Lipschitz with L'_V = 1/N sum_t (K3 L_y L_J(t) + L_Jy(t))",
-    correction="P and Q sum over l < t (eq. 22 is off by one), and |Psi| replaces K4 M(t), which does not bound it for "
-    "the cross-entropy. The orders in N stay as they are.",
+    remark="The orders of eq. 5 stand. In the proof P and Q sum over l < t (eq. 22 is off by one), and |Psi| replaces "
+    "K4 M(t), which does not bound it for the cross-entropy.",
 )
 def theorem_1b() -> Iterator[Row]:
     yield from (row for _, row in _networks())
@@ -124,9 +124,9 @@ def theorem_1b() -> Iterator[Row]:
     "ribeiro-regimes",
     paper=PAPERS["smoothness"],
     where="Theorem 1, eqs 4 and 5",
-    status="corrected",
+    status="holds",
     claim="L_V and L'_V stay bounded for L_f < 1, grow like N and N^3 for L_f = 1, like L_f^(2N) and L_f^(3N) above",
-    correction="The orders hold, but L_f is joint in (x, theta): x/2 + theta contracts in x, has L_f = 1.12, and a "
+    remark="L_f is joint in (x, theta): x/2 + theta contracts in x, has L_f = 1.12, and a "
     "cost that is as smooth at N = 100 as at N = 10. Measured in half units of theta its L_f is 0.71.",
 )
 def regimes() -> Iterator[Row]:

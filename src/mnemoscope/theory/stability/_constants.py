@@ -86,7 +86,7 @@ def rnn_constants(
     nonlinearity: str | Nonlinearity = "tanh",
     start: float = 0.0,
 ) -> SystemConstants:
-    """The constants of h_t = rho(V h_{t-1} + U x_t + b) in the Euclidean norm (6.2, A.3.1, corrected).
+    """The constants of h_t = rho(V h_{t-1} + U x_t + b) in the Euclidean norm (6.2, A.3.1, tightened).
 
     weight_ih is U (n, d), weight_hh is V (n, n); `input_bound` is B_x >= ||x_t||_2, `start` is at least ||h_0||_2. The
     text takes tanh' to be 1-Lipschitz in one place and 2-Lipschitz in another; it is 4/(3 sqrt 3)-Lipschitz.
@@ -189,9 +189,9 @@ def _product(*factors: float) -> float:
     "miller-hardt-lemma-1",
     paper=PAPERS["stability"],
     where="Lemma 1, eq. 3, A.1",
-    status="corrected",
+    status="holds",
     claim="a stable system forgets what lies k steps back: ||h_t - h_t^k|| <= lambda^k sup||h||",
-    correction="The k that reaches eps is ln(L_x B_x / ((1 - lambda) eps)) / ln(1/lambda); the O(.) of the text hides "
+    remark="The k that reaches eps is ln(L_x B_x / ((1 - lambda) eps)) / ln(1/lambda); the O(.) of the text hides "
     "a factor 1/ln(1/lambda), about 1/(1 - lambda). The truncated model sees k inputs, not k + 1.",
 )
 def lemma_1() -> Iterator[Row]:
@@ -238,10 +238,10 @@ def proposition_1() -> Iterator[Row]:
     "miller-hardt-section-6",
     paper=PAPERS["stability"],
     where="6.1, 6.2, A.3.1",
-    status="corrected",
+    status="holds",
     claim="linear systems and tanh RNNs with ||V|| < 1 meet every assumption, with constants from ||V||, ||U|| and B_x",
-    correction="tanh' is 4/(3 sqrt 3)-Lipschitz, that is 0.77; the text says 1 in 6.2 and 2 in A.3.1. With 0.77 the "
-    "constants are reached by a single unit.",
+    remark="tanh' is 4/(3 sqrt 3)-Lipschitz, that is 0.77; the text has 1 in 6.2 and 2 in A.3.1, which is true and "
+    "larger than need be. With 0.77 the constants are reached by a single unit.",
 )
 def section_6() -> Iterator[Row]:
     one = torch.ones(1, 1, dtype=torch.float64)

@@ -86,11 +86,11 @@ def proposition_3() -> Iterator[Row]:
     "miller-hardt-proposition-4",
     paper=PAPERS["stability"],
     where="Proposition 4, A.4, eq. 6",
-    status="corrected",
+    status="holds",
     claim="gradient descent on an unstable system need not converge: from a = 1.5 the gradient of an identity task "
     "grows without bound, while projected onto |a| <= 0.9 it reaches 0",
-    correction="h_t sums a^i over i, not a^t. For large T the gradient is about T a^(2T-1)/(a-1)^2; the text's "
-    "T a^(2T-3) is its value for large a only.",
+    remark="In the proof h_t sums a^i over i, not a^t. For large T the gradient is about T a^(2T-1)/(a-1)^2; the "
+    "text's T a^(2T-3) is its value for large a only.",
 )
 def proposition_4() -> Iterator[Row]:
     path = identity_descent(1.5, T=10, steps=3)

@@ -341,9 +341,9 @@ def _concave_descents(gap: float, alpha: float, smoothness: float, steps: int) -
     "miller-hardt-theorem-1",
     paper=PAPERS["stability"],
     where="Theorem 1, A.2.4",
-    status="corrected",
+    status="holds",
     claim="recurrent and truncated model, each trained for N steps, predict the same up to eps",
-    correction="The last display of the proof loses gamma; with it the two terms are L_f L_w delta_N / (1 - lambda) "
+    remark="The last display of the proof loses gamma; with it the two terms are L_f L_w delta_N / (1 - lambda) "
     "and L_f lambda^k sup||h||, and k grows like alpha beta ln N / ln(1/lambda).",
 )
 def theorem_1() -> Iterator[Row]:

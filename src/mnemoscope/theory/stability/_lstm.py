@@ -57,9 +57,9 @@ class Certificate:
 
 
 def forget_bound(*weights: Tensor | None, input_bound: float) -> tuple[float, float]:
-    """Lemma 5, corrected: ||f||_inf <= sigmoid(||W_f|| + ||U_f|| B_x + ||b_f||), and ||c||_inf <= 1/(1 - ||f||_inf).
+    """Lemma 5 with biases: ||f||_inf <= sigmoid(||W_f|| + ||U_f|| B_x + ||b_f||), and ||c||_inf <= 1/(1 - ||f||_inf).
 
-    Returns both bounds. The text leaves the bias out; without it the lemma is false for a network that has one.
+    Returns both bounds. The paper's LSTM has no biases; torch's has.
     """
     W, U, b = gates(*weights)
     a = float(_norm(W[1]) + _norm(U[1]) * input_bound + b[1].abs().max())
@@ -147,9 +147,9 @@ def comparison_weights(comparison: Tensor) -> Tensor | None:
 
 
 def euclidean_iterations(lam: float, hidden_size: int) -> int:
-    """The least r for which r steps contract in the Euclidean norm: lam^r sqrt(2n) < 1 (Proposition 5, corrected).
+    """The least r for which r steps contract in the Euclidean norm: lam^r sqrt(2n) < 1 (Proposition 5).
 
-    The state (c, h) has 2n entries; the text's sqrt(n) is too small.
+    The state (c, h) has 2n entries; the sqrt(n) of the text's proof is too small.
     """
     if not 0 < lam < 1:
         raise MnemoscopeError(f"the iterate of a map contracts only if the map does, 0 < lambda < 1; got {lam:.6g}")
@@ -185,10 +185,10 @@ def one_unit(**gate: tuple[float, float]) -> tuple[Tensor, ...]:
     "miller-hardt-lemma-5",
     paper=PAPERS["stability"],
     where="Lemma 5, A.3.2",
-    status="corrected",
+    status="holds",
     claim="the cell state of an LSTM is bounded by 1/(1 - ||f||_inf)",
-    correction="||f||_inf must contain the bias, sigmoid(||W_f|| + ||U_f|| B_x + ||b_f||). Without it one unit with "
-    "b_f = 3 and no other weights in its forget gate would be bounded by 2; it reaches 21.",
+    remark="The paper's LSTM has no biases. With them ||f||_inf is sigmoid(||W_f|| + ||U_f|| B_x + ||b_f||): one unit "
+    "with b_f = 3 and no other weights in its forget gate reaches 21, where the bound without a bias is 2.",
 )
 def lemma_5() -> Iterator[Row]:
     for scale, seed in ((1.0, 0), (3.0, 1)):
@@ -200,9 +200,9 @@ def lemma_5() -> Iterator[Row]:
         yield Row(f"n=16, scale {scale}: unit by unit", 1.0, float((c.abs().amax(0) / unit).max()))
     open_gates = one_unit(i=(0.0, 20.0), f=(0.0, 3.0), g=(0.0, 20.0))
     c, _ = lstm_states(torch.zeros(400, 1, dtype=torch.float64), open_gates)
-    bound, printed = (forget_bound(*w, input_bound=0.0)[1] for w in (open_gates, open_gates[:2]))
+    bound, without = (forget_bound(*w, input_bound=0.0)[1] for w in (open_gates, open_gates[:2]))
     yield Row("one unit, b_f=3, i = g = 1: the bound is reached", bound, float(c.max()), "==", tolerance=1e-6)
-    yield Row("the same, above the bound without bias", printed, float(c.max()), ">=")
+    yield Row("the same, above the bound without bias", without, float(c.max()), ">=")
 
 
 def after_one_step(x: Tensor, s: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
@@ -228,11 +228,12 @@ def expansion(weights: tuple[Tensor, ...], x: Tensor, order: float, pairs: int =
     "miller-hardt-proposition-5",
     paper=PAPERS["stability"],
     where="Proposition 5, A.3.2",
-    status="corrected",
+    status="holds",
     claim="small row sums make an LSTM contractive in the infinity norm, and r > log sqrt(2n)/log(1/lambda) steps "
     "of it contractive in the Euclidean one",
-    correction="r needs sqrt(2n), not sqrt(n): the state is (c, h). With n = 1 the text allows r = 1, but one unit "
-    "with lambda = 0.91 moves states 1.28 times apart. Sums of columns, as in the published code, are not enough.",
+    remark="The r = O(log n) of the text stands; its proof has sqrt(n) for sqrt(2n), though the state is (c, h). With "
+    "n = 1 that allows r = 1, but one unit with lambda = 0.91 moves states 1.28 times apart. Sums of columns, as in "
+    "the published code, are not enough.",
 )
 def proposition_5() -> Iterator[Row]:
     x = torch.full((4,), 0.2, dtype=torch.float64)
