@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.rl import Fleet, Gym, GymFleet, Policy, VectorFleet, play_episodes, play_randomly
+from mnemoscope.rl import Fleet, Gym, GymFleet, Policy, VectorFleet, film, play_episodes, play_randomly
 from mnemoscope.training import NetworkConfig
 
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed (extra `rl`)")
@@ -218,17 +218,22 @@ def test_numbers_that_are_not_finite_are_the_environments_fault(
         play_episodes(Policy(task.spec, NetworkConfig("GRU", 4)), task, 2)
 
 
-def test_an_evaluation_closes_its_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_are_closed_when_they_are_no_longer_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     from gymnasium.envs.classic_control import CartPoleEnv
 
     closed = []
     monkeypatch.setattr(CartPoleEnv, "close", lambda self: closed.append(self))
     task = Gym("CartPole-v1")
     policy = Policy(task.spec, NetworkConfig("LSTM", 4))
+    assert len(closed) == 1
     play_episodes(policy, task, 5)
-    assert len(closed) == 5
+    assert len(closed) == 6
     play_randomly(task, 3)
-    assert len(closed) == 8
+    assert len(closed) == 9
+    task.batch(0, 2)
+    assert len(closed) == 11
+    film(policy, task)
+    assert len(closed) == 12
 
 
 def test_a_policy_is_played_where_it_can_see_and_act() -> None:
