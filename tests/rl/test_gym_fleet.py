@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.rl import Fleet, Gym, GymFleet, Policy, VectorFleet, play_episodes, play_randomly
+from mnemoscope.rl import Fleet, Gym, GymFleet, Policy, VectorFleet, film, play_episodes, play_randomly
 from mnemoscope.training import NetworkConfig
 
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed (extra `rl`)")
@@ -72,6 +72,70 @@ def test_vectors_that_begin_in_the_step_after_show_zeros_there() -> None:
         assert not steps[t].observation.vector[row].any()
         assert not steps[t + 1].done[row]
         assert np.abs(steps[t + 1].observation.vector[row]).max() <= 0.05  # where CartPole begins
+
+
+class Countdown(gymnasium.vector.VectorEnv):
+    """Row i ends after i + 2 steps. It shows and pays what is left, from arrays that it writes over in every step."""
+
+    single_observation_space = gymnasium.spaces.Box(0, 9, (1,))
+    single_action_space = gymnasium.spaces.Discrete(2)
+    num_envs = 3
+
+    def __init__(self, mode: str) -> None:
+        self.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode(mode)}
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, 3)
+        self._left, self._reward = np.zeros((3, 1), np.float32), np.zeros(3, np.float32)
+        self._ended = np.zeros(3, bool)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        rows = np.ones(3, bool) if options is None else options["reset_mask"]
+        self._left[rows, 0] = np.arange(2, 5)[rows]
+        self._ended[rows] = False
+        return self._left, {}
+
+    def step(self, actions: np.ndarray) -> Any:
+        assert not self._ended.any()
+        self._left -= 1
+        self._reward[:] = self._left[:, 0]
+        self._ended[:] = self._left[:, 0] == 0
+        return self._left, self._reward, self._ended, np.zeros(3, bool), {}
+
+
+def test_vectors_of_ones_own_that_must_be_reset_by_hand() -> None:
+    """Rows that have ended are reset by a mask; and what was seen and paid stays as it was in later steps."""
+    fleet = VectorFleet(Countdown("Disabled"))
+    first = fleet.reset(seed=0)
+    steps = play(fleet, 6)
+    assert [step.reward[0] for step in steps] == [1, 0, 1, 0, 1, 0]
+    assert [step.reward[2] for step in steps] == [3, 2, 1, 0, 3, 2]
+    assert [step.observation.vector[0, 0] for step in steps] == [1, 2, 1, 2, 1, 2]
+    assert first.vector[:, 0].tolist() == [2, 3, 4]
+
+
+def test_processes_without_shared_memory_are_reset_once() -> None:
+    """gymnasium's own reset by a mask does not keep them from another one in the next step, which would not act."""
+
+    class Echo(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 9, (1,))
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            self.age = 0
+            return np.full(1, 5, np.float32), {}
+
+        def step(self, action: int) -> Any:
+            self.age += 1
+            return np.full(1, action, np.float32), 0.0, self.age == 2, False, {}
+
+    fleet = VectorFleet(gymnasium.vector.AsyncVectorEnv([Echo] * 2, shared_memory=False))
+    fleet.reset(seed=0)
+    steps = [fleet.step(np.full(2, t % 2)) for t in range(8)]
+    fleet.close()
+    seen = np.stack([step.observation.vector[:, 0] for step in steps]).T
+    ended = np.stack([step.done for step in steps]).T
+    # Two steps, a step in which nothing is seen and nothing done, the first of the next episode.
+    assert ended[0].tolist() == [False, True, False, False, True, False, False, True]
+    assert seen[0].tolist() == [0, 0, 5, 1, 0, 5, 0, 0]
 
 
 def test_vectors_are_restored_from_their_actions() -> None:
@@ -154,17 +218,22 @@ def test_numbers_that_are_not_finite_are_the_environments_fault(
         play_episodes(Policy(task.spec, NetworkConfig("GRU", 4)), task, 2)
 
 
-def test_an_evaluation_closes_its_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_are_closed_when_they_are_no_longer_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     from gymnasium.envs.classic_control import CartPoleEnv
 
     closed = []
     monkeypatch.setattr(CartPoleEnv, "close", lambda self: closed.append(self))
     task = Gym("CartPole-v1")
     policy = Policy(task.spec, NetworkConfig("LSTM", 4))
+    assert len(closed) == 1
     play_episodes(policy, task, 5)
-    assert len(closed) == 5
+    assert len(closed) == 6
     play_randomly(task, 3)
-    assert len(closed) == 8
+    assert len(closed) == 9
+    task.batch(0, 2)
+    assert len(closed) == 11
+    film(policy, task)
+    assert len(closed) == 12
 
 
 def test_a_policy_is_played_where_it_can_see_and_act() -> None:

@@ -173,6 +173,16 @@ def test_episodes_that_are_cut_off_show_their_last_view() -> None:
     assert not np.array_equal(last.final.mission, last.observation.mission)
 
 
+@pytest.mark.parametrize("observations", ["fleet", "own"])
+def test_a_mission_that_changes_amid_an_episode_is_seen_at_once(observations: str) -> None:
+    fleet = MiniGrid("MemoryS7", observations=observations).fleet(2)  # type: ignore[arg-type]
+    fleet.reset(seed=0)
+    fleet.envs[1].mission = "go to the door"
+    mission = fleet.step(np.zeros(2, dtype=np.int64)).observation.mission
+    shown = [words_of(row, fleet.spec.vocabulary) for row in mission]  # type: ignore[union-attr]
+    assert shown == [env.mission for env in fleet.envs]
+
+
 @pytest.mark.parametrize("name", ["Dynamic-Obstacles-5x5", "Dynamic-Obstacles-Random-6x6"])
 def test_environments_in_which_other_things_move_are_refused(name: str) -> None:
     fleet = MiniGrid(name).fleet(2)

@@ -46,6 +46,30 @@ def test_replay_gap_sees_a_memory_that_is_not_reset(monkeypatch):
     assert agent.figures()["replay_gap"] > 1e-4
 
 
+class Learned(Policy):
+    """An LSTM's policy that learns the h and c with which episodes begin."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.first = nn.Parameter(torch.randn(2, 1, 1, 8))
+
+    def initial_state(self, batch):
+        return tuple(self.first.expand(-1, -1, batch, -1))
+
+
+@pytest.mark.parametrize("memoryless", [False, True])
+@pytest.mark.parametrize("task", [Walks(), TMaze(3)], ids=["some begin", "all begin"])
+def test_replay_begins_with_the_policys_own_initial_state(task, memoryless):
+    torch.manual_seed(0)
+    policy = Learned(task.spec, NetworkConfig("LSTM", 8), memoryless=memoryless)
+    agent = PPOLearner(policy, task, dataclasses.replace(task.ppo, memoryless=memoryless))
+    before = policy.first.clone()
+    for _ in range(2):
+        agent.update()
+        assert agent.figures()["replay_gap"] <= 1e-5
+    assert not torch.equal(policy.first, before)  # it is learnt
+
+
 def test_advantages_are_normalized_unless_told_otherwise():
     """At the first minibatch all ratios are 1: without entropy and values the loss is minus the mean advantage."""
     losses = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -54,14 +55,14 @@ def film(policy: Policy, task: Environment, *, seed: int = 0) -> Finding:
     where it is known what must be remembered, `cue_last_seen`, the last step up to the decision that showed it, and
     `attention_to_cue`, what the decision gives to the steps that did.
     """
-    fleet = task.fleet(1)
-    observation = fleet.reset(task.fleet_seed("test", seed))
     generator = task.generator("film", seed)
-    success = fleet.spec.success
-    for _ in range(ATTEMPTS):
-        episode, observation = _play(policy, fleet, observation, generator)
-        if success is None or sum(episode.rewards) > success or len(episode.actions) == MAX_STEPS:
-            break
+    with closing(task.fleet(1)) as fleet:
+        observation = fleet.reset(task.fleet_seed("test", seed))
+        success = fleet.spec.success
+        for _ in range(ATTEMPTS):
+            episode, observation = _play(policy, fleet, observation, generator)
+            if success is None or sum(episode.rewards) > success or len(episode.actions) == MAX_STEPS:
+                break
     return _finding(episode, success)
 
 

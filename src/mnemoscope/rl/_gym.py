@@ -113,8 +113,13 @@ class VectorFleet(Fleet):
             f"{type(envs.unwrapped).__name__} of {envs.spec.id}" if envs.spec else type(envs.unwrapped).__name__
         )
         self.spec = _spec(self._kind, envs.single_observation_space, envs.single_action_space, None)
-        self._same_step = envs.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
-        self._takes_masks = isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self._same_step = mode is AutoresetMode.SAME_STEP
+        # Others begin the next episode when they are stepped, even after a reset by a mask. So does AsyncVectorEnv
+        # without shared memory (gymnasium 1.4), which would throw the episode away that the reset began.
+        inner = envs.unwrapped
+        keeps_reset = isinstance(inner, SyncVectorEnv) or (isinstance(inner, AsyncVectorEnv) and inner.shared_memory)
+        self._takes_masks = keeps_reset or mode is AutoresetMode.DISABLED
         self._first_action = int(getattr(envs.single_action_space, "start", 0))
         self._seed = 0
         self._actions = bytearray()
@@ -146,7 +151,7 @@ class VectorFleet(Fleet):
             else:
                 seen = Observation(vector=np.where(done[:, None], np.float32(0), seen.vector))  # type: ignore[arg-type]
         self._seen = seen
-        return Transition(seen, np.asarray(reward, dtype=np.float32), terminated, truncated, final)
+        return Transition(seen, np.array(reward, dtype=np.float32), terminated, truncated, final)
 
     def state(self) -> dict[str, Any]:
         actions = base64.b64encode(self._actions).decode()

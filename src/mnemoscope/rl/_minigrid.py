@@ -208,7 +208,7 @@ class MiniGridFleet(Fleet):
             self._episodes[row].actions.append(action)
             if ahead >= 0:
                 self._encode_cell(row, ahead)
-            self._follow_agent(row)
+            self._follow(row)
 
         # The last views of episodes that were cut off are made before the next ones begin.
         truncated &= ~terminated
@@ -259,9 +259,7 @@ class MiniGridFleet(Fleet):
         env = self._envs[row]
         self._grid(row)[:] = self._grid_of(env)
         self._carried[row] = self._number(env.carrying)
-        self._follow_agent(row)
-        if self._mission:
-            self._words[row] = self._mission_ids(env.mission)
+        self._follow(row)
 
     def _grid(self, row: int) -> np.ndarray:
         frame = self._frame
@@ -289,11 +287,13 @@ class MiniGridFleet(Fleet):
         self._grid(row)[place % env.width, place // env.width] = self._number(env.grid.grid[place])
         self._carried[row] = self._number(env.carrying)
 
-    def _follow_agent(self, row: int) -> None:
+    def _follow(self, row: int) -> None:
         env = self._envs[row]
         x, y = env.agent_pos
         self._positions[row] = x * self._column + y
         self._directions[row] = env.agent_dir
+        if self._mission:
+            self._words[row] = self._mission_ids(env.mission)
 
     def _observe(self) -> Observation:
         """What every agent sees now."""

@@ -53,8 +53,6 @@ def begin_anew(model: Recurrence, state: State, rows: Tensor) -> State:
     return model.initial_state(len(rows)) if bool(rows.all()) else reset(state, rows, model.initial_state(1))
 
 
-def first_states(model: Recurrence, state: State, pieces: Pieces) -> State | None:
-    """Return the state that each piece begins with, from those (rows) before the rollout; None if all are initial."""
-    if bool(pieces.fresh.all()):
-        return None
+def first_states(model: Recurrence, state: State, pieces: Pieces) -> State:
+    """Return the state that each piece begins with, from those (rows) before the rollout."""
     return begin_anew(model, select(state, pieces.row), pieces.fresh)

@@ -216,15 +216,18 @@ class Policy(SequenceModel):
     def forward(self, x: Tensor, state: State | None = None, *, starts: Tensor | None = None) -> tuple[Tensor, State]:
         if not self.memoryless:
             return super().forward(x, state, starts=starts)
-        outputs = self.replay(x.flatten(0, 1), torch.tensor([x.shape[1]] * len(x)), None)
-        return outputs.view(*x.shape[:2], -1), self.initial_state(x.shape[1])
+        state = self.initial_state(x.shape[1])
+        outputs = self.replay(x.flatten(0, 1), torch.tensor([x.shape[1]] * len(x)), state)
+        return outputs.view(*x.shape[:2], -1), state
 
-    def replay(self, x: Tensor, batch_sizes: Tensor, state: State | None) -> Tensor:
+    def replay(self, x: Tensor, batch_sizes: Tensor, state: State) -> Tensor:
         """Return the outputs (frames, actions + 1) of the observations x (frames, size) of a packed sequence."""
         features = self.embed(x)
-        rows = len(x) if self.memoryless else int(batch_sizes[0])
+        rows = int(batch_sizes[0])
+        if self.memoryless:  # every frame is a sequence of its own
+            rows, state = len(x), self.initial_state(len(x))
         if self.memoryless or int(batch_sizes[-1]) == rows:  # all of one length: no need to pack
-            h, _ = self.layer(features.view(-1, rows, features.shape[-1]), None if self.memoryless else state)
+            h, _ = self.layer(features.view(-1, rows, features.shape[-1]), state)
             return self.read(h.reshape(len(x), -1), features)
         h, _ = self.layer(PackedSequence(features, batch_sizes), state)
         return self.read(h.data, features)

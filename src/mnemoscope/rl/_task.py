@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -80,7 +81,8 @@ class Environment(Task):
     @cached_property
     def spec(self) -> Spec:
         """What observations and actions look like."""
-        return self.fleet(1).spec
+        with closing(self.fleet(1)) as fleet:
+            return fleet.spec
 
     @property
     def rollout(self) -> int:
@@ -110,13 +112,13 @@ class Environment(Task):
 
     def _batch(self, step: int, size: int, split: Split) -> Batch:
         random = self.generator(split, step)
-        fleet = self.fleet(size)
-        observation = fleet.reset(self.fleet_seed(split, step))
         actions = torch.randint(0, self.spec.actions, (self.length, size), generator=random, device="cpu")
         inputs = []
-        for action in actions:
-            inputs.append(to_tensor(observation))
-            observation = fleet.step(action.numpy()).observation
+        with closing(self.fleet(size)) as fleet:
+            observation = fleet.reset(self.fleet_seed(split, step))
+            for action in actions:
+                inputs.append(to_tensor(observation))
+                observation = fleet.step(action.numpy()).observation
         return Batch(torch.stack(inputs), actions)
 
     @torch.no_grad()
