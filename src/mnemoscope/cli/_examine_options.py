@@ -30,7 +30,7 @@ system's own, else they are random."""
 class Examine(Generic[TaskType]):
     """Options of `mnemoscope examine`."""
 
-    targets: tyro.conf.Positional[tuple[str, ...]]
+    targets: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="TARGET...")]
     """What to examine."""
     task: Annotated[
         TaskType,
