@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from mnemoscope.finding import Examination
 from mnemoscope.report._chart import Chart
@@ -42,7 +43,12 @@ def charts_of(examinations: Mapping[str, Examination], scope: str) -> list[Chart
         charts = CHARTS.get(scope, generic)(shown)
     except (KeyError, IndexError, ValueError, TypeError):
         charts = generic(shown)
-    return [chart for chart in charts if chart.marks]
+    several = len(examinations) > 1
+    return [
+        replace(chart, one_of_several=several and all(mark.name in examinations for mark in chart.marks))
+        for chart in charts
+        if chart.marks
+    ]
 
 
 def scopes_of(examinations: Mapping[str, Examination]) -> list[str]:
