@@ -37,7 +37,7 @@ COMMANDS: dict[str, Command] = {
     "compare": Command("compare", "compare runs: a table and their learning curves"),
     "examine": Command("examine", "show how far back models remember: a page of findings"),
     "report": Command("report", "write the page again, or an index over a folder of runs"),
-    "reproduce": Command("reproduce", "make the papers' tables, figures and claims again, with a verdict on each"),
+    "reproduce": Command("reproduce", "reproduce the papers' tables, figures and claims, with a verdict on each"),
     "theory": Command("theory", "check the papers' statements against numbers"),
     "list": Command("list", "list the models, tasks, scopes and known systems"),
 }
