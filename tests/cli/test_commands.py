@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -277,6 +278,15 @@ def test_compare_waits_for_another_that_writes_to_the_folder(run: Path, tmp_path
     with locked(tmp_path / "figures"):
         assert "is in use by another process; wait for it to end" in fails(compare, capsys)
     assert main([*compare, "--quiet"]) == 0
+
+
+def test_list_wraps_its_sentences_in_a_narrow_terminal(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["list", "tasks"]) == 0
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m|│", " ", capsys.readouterr().out).split())
+    assert "repeat the symbols." in text
+    assert "classify at the end which two" in text
 
 
 def test_list_names_models_tasks_scopes_and_systems(capsys) -> None:

@@ -162,6 +162,8 @@ def show(table: Table) -> None:
     console = _Console(highlight=False)
     if not console.is_terminal:
         console = _Console(width=FILE_WIDTH, highlight=False)
+    if table.width is not None:
+        table.width = min(table.width, console.width)  # a wider one would be cut, not wrapped
     console.print(table)
 
 
