@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import numbers
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -23,6 +25,13 @@ def type_and_line(error: BaseException) -> str:
     """Return an exception's type and the first line of its message, if it has one: "KeyError: 'x'"."""
     line, name = first_line(error), type(error).__name__
     return name if line == name else f"{name}: {line}"
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return "; did you mean NAME?" for the nearest of `names`, whatever its case; empty if none is near."""
+    known = {other.lower(): other for other in names}
+    close = difflib.get_close_matches(name.lower(), known, 1)
+    return f"; did you mean {known[close[0]]}?" if close else ""
 
 
 def is_number(value: Any) -> bool:

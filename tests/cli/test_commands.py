@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -49,7 +50,8 @@ def fails(arguments: list[str], capsys: Any, code: int = 2) -> str:
         (["trian"], "did you mean train?"),
         (["train"], "no task was given; mnemoscope train TASK takes one of copy, denoise"),
         (["train", "cpy"], "'cpy' is not a task"),
-        (["train", "copy", "--lr", "fast"], "--lr: could not convert string to float: 'fast'"),
+        (["train", "cpoy"], "start-end, tmaze, minigrid, gym; did you mean copy?"),
+        (["train", "copy", "--lr", "fast"], "mnemoscope: --lr = 'fast' is not a number\n"),
         (["train", "copy", "--lr", "nan"], "lr = nan is not allowed; it must be a finite number"),
         (["train", "copy", "--lr", "-1"], "lr = -1.0 is not allowed; it must be above 0"),
         (["train", "copy", "--optimizer", "lion"], "'lion'"),
@@ -59,6 +61,7 @@ def fails(arguments: list[str], capsys: Any, code: int = 2) -> str:
         (["train", "copy", "--fit.lr", "3"], "did you mean --lr?"),
         (["train", "copy", "--checkpoint"], "--checkpoint-activations"),
         (["train", "copy", "--model", "Lstm"], "model = 'Lstm' is not a layer; layers are LinearSystem, RNN"),
+        (["train", "copy", "--model", "relrnn"], "torch.GRU; did you mean RelRNN?"),
         (
             ["train", "copy", "--model", "GRU", "--buffer", "3"],
             "GRU has no option 'buffer'; its options are",
@@ -67,12 +70,13 @@ def fails(arguments: list[str], capsys: Any, code: int = 2) -> str:
         (["train", "--config", "nowhere.json"], "cannot read nowhere.json: No such file"),
         (["train", "--config"], "--config needs a value"),
         (["train", "copy", "--hidden-size", str(10**12)], "out of memory"),
-        (["resume", "nowhere"], "nowhere is not a run folder: it has no config.json"),
-        (["resume"], "Missing from mnemoscope resume: RUN The run's folder."),
+        (["resume", "nowhere"], "mnemoscope: there is no folder nowhere\n"),
+        (["resume", "."], ". is not a run folder: it has no config.json"),
+        (["resume"], "mnemoscope: no RUN was given to mnemoscope resume: The run's folder.\n"),
         (["evaluate"], "no run was given"),
-        (["evaluate", "nowhere"], "nowhere is not a run folder"),
+        (["evaluate", "nowhere"], "there is no folder nowhere"),
         (["compare"], "no run was given"),
-        (["compare", "nowhere"], "nowhere is not a run folder"),
+        (["compare", "nowhere"], "there is no folder nowhere"),
         (["theory", "no-such-lemma"], "'no-such-lemma' is not a statement"),
         (["theory", "kerg-theorm-1"], "'kerg-theorm-1' is not a statement; did you mean kerg-theorem-1"),
         (["list", "--all"], "mnemoscope: Unrecognized options: --all\n"),
@@ -95,12 +99,12 @@ class Lengths:
 
 
 TYRO_ERRORS = [
-    ([], "Missing from mnemoscope test: STR A name. (required)"),
+    ([], "no STR was given to mnemoscope test: A name."),
     (["a", "b"], "Unrecognized options: b"),
     (["a", "--lenght", "3"], "Unrecognized options: --lenght, 3; did you mean --length?"),
     (["a", "--length"], "Missing value for argument '--length'. Expected 1 values."),
-    (["a", "--length", "x"], "Error parsing --length: invalid literal for int() with base 10: 'x'"),
-    (["a", "--needs", "x"], "Error parsing --needs: could not convert string to float: 'x'"),
+    (["a", "--length", "x"], "--length = 'x' is not a whole number"),
+    (["a", "--needs", "x"], "--needs = 'x' is not a number"),
     (["a", "--kind", "x"], "invalid choice 'x' for argument '--kind'. Expected one of ('short', 'long')."),
 ]
 
@@ -136,6 +140,23 @@ def test_help_names_every_command_task_and_option(capsys) -> None:
     ]:
         assert option in text
         assert help in text
+
+
+@pytest.mark.parametrize(
+    ("command", "takes"),
+    [
+        ("examine", "TARGET..."),
+        ("report", "FOLDER..."),
+        ("compare", "RUN..."),
+        ("reproduce", "[STUDY...]"),
+        ("theory", "[STATEMENT...]"),
+    ],
+)
+def test_usage_says_what_a_command_takes(command: str, takes: str, capsys) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    usage = capsys.readouterr().out.splitlines()[0]
+    assert f" {takes}" in usage
 
 
 def test_a_shell_is_offered_no_functions(capsys) -> None:
@@ -257,6 +278,15 @@ def test_compare_waits_for_another_that_writes_to_the_folder(run: Path, tmp_path
     with locked(tmp_path / "figures"):
         assert "is in use by another process; wait for it to end" in fails(compare, capsys)
     assert main([*compare, "--quiet"]) == 0
+
+
+def test_list_wraps_its_sentences_in_a_narrow_terminal(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["list", "tasks"]) == 0
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m|│", " ", capsys.readouterr().out).split())
+    assert "repeat the symbols." in text
+    assert "classify at the end which two" in text
 
 
 def test_list_names_models_tasks_scopes_and_systems(capsys) -> None:

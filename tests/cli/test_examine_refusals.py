@@ -34,6 +34,7 @@ def here(tmp_path, monkeypatch):
     Path("raw.pt").write_bytes(pickle.dumps(Payload()))
     Path("cut.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{")
     torch.save(torch.zeros(3), "tensor.pt")
+    Path("text.npy").write_text("hi")
     np.save("narrow.npy", np.zeros((9, 2, 5), np.float32))
     np.save("objects.npy", np.array([{}], dtype=object))
     np.save("nan.npy", np.full((9, 2, 8), np.nan, np.float32))
@@ -72,7 +73,7 @@ REFUSED = {
     f"{STACKED} --checkpoint nofile.pt": "cannot read nofile.pt: No such file",
     f"{STACKED} --checkpoint one_layer.pt wider.pt": "2 for 1 targets",
     f"{STACKED} --inputs narrow.npy": "does not run on inputs [9, 2, 5] of float32",
-    f"{STACKED} --inputs objects.npy": "Object arrays cannot be loaded",
+    f"{STACKED} --inputs objects.npy": "objects.npy is not an .npy file of numbers\n",
     f"{STACKED} --inputs nan.npy": "NaN or infinite",
     f"{STACKED} --inputs flat.npy": "time and a batch dimension",
     f"{STACKED} --inputs x.csv": "must end in .npy, .pt or .safetensors",
@@ -85,12 +86,15 @@ REFUSED = {
     "GRU --batch 0": "batch = 0 is not allowed",
     "GRU --threads 0": "threads = 0 is not allowed",
     "GRU --budget 0": "budget = 0.0 is not allowed",
-    "GRU --scopes horizn": "'horizn' is not a scope",
     "GRU --fail-if horizon": "as in 'horizon<100'",
     "GRU --fail-if horizon<many": "as in 'horizon<100'",
     "GRU --fail-if horizn<3": "there is no figure 'horizn'; did you mean horizon?",
     "GRU --fail-if stability.lamda>1": "there is no figure 'stability.lamda'; did you mean stability.lambda?",
     "GRU --fail-if nosuch<1": "there is no figure 'nosuch'; docs/scopes.md and findings.json name them",
+    "GRU --out raw.pt": "out = 'raw.pt' is not allowed; raw.pt is a file",
+    "GRU --out raw.pt/deep/er": "raw.pt is a file",
+    "GRU --inputs text.npy": "text.npy is not an .npy file of numbers\n",
+    "GRU --scopes horizn": "did you mean horizon?",
     "GRU --out page.html": "it is a folder, and the page in it has its own name",
     "GRU --batch-first --time-first": "contradict each other",
     "GRU --figures gif": "gif",

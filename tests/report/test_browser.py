@@ -119,6 +119,20 @@ def test_phone_layout_has_no_horizontal_scrolling(page, report):
     assert max(sizes) <= 360
 
 
+def test_a_long_legend_leaves_room_for_the_axis_on_a_phone(page, tmp_path):
+    horizon = horizon_of()
+    horizon.series["state_gradient"] = horizon.series["input_gradient"]  # two lines of each model
+    page.look(width=360, height=740, touch=True)
+    models = {name: made(horizon=horizon) for name in ("one model", "another", "the third")}
+    page.open(write_page(models, tmp_path / "report.html"))
+    assert page.evaluate("document.querySelectorAll('.plot .legend .traces').length") == 6
+    cut = page.evaluate("""[...document.querySelectorAll('.plot')].flatMap(plot => {
+        const title = plot.querySelector('.ytitle')?.getBoundingClientRect(), box = plot.getBoundingClientRect();
+        return title && (title.top < box.top || title.bottom > box.bottom) ? [plot.dataset.chart] : [];
+    })""")
+    assert cut == []
+
+
 def test_keyboard_reaches_everything(page, report):
     page.open(report)
     page.tab()

@@ -154,3 +154,12 @@ def test_marker_labels_do_not_overlap():
     assert Chart("a", "A", *axes, (), (level,)).level_label(level) == (1, "right", "bottom")
     assert Chart("a", "A", *axes, (), (left,)).level_label(left) == (0, "left", "bottom")
     assert Chart("b", "B", *axes, (), (level, upright)).level_label(level) == (0, "left", "top")
+
+
+def test_a_line_of_one_model_is_named_where_the_page_has_others():
+    signal = Finding("signal", "S.", "estimated", series={"activation_variance": np.arange(1.0, 5.0)})
+    (alone,) = charts_of({"a": made(signal=signal)}, "signal")
+    (beside,) = charts_of({"a": made(signal=signal), "b": made(horizon=horizon_of(10))}, "signal")
+    assert [mark.name for mark in alone.marks] == [mark.name for mark in beside.marks] == ["a"]
+    assert not alone.has_legend
+    assert beside.has_legend

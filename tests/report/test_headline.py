@@ -187,6 +187,7 @@ def test_bptt_window_headline_at_equality(window, shown):
         (None, (0.0, 4.0, 2.0, 1.0), ("0.25", "times the largest, 3 steps back", "")),
         (2, (1.0, 100.0, 1.0), ("0.01", "times the largest, 2 steps back", "good")),
         (2, (1.0, 100.0, 0.99), ("0.0099", "times the largest, 2 steps back", "bad")),
+        (2, (9.0, 9.0, 1.41567), ("0.157", "times the largest, 2 steps back", "good")),
         (2, (1.0, 1.0, np.nan), ("not known", "times the largest, 2 steps back", "bad")),
     ],
 )
@@ -268,12 +269,12 @@ def test_verdict_of_one_model_is_its_own_and_of_several_compares_in_order():
     one = examined(30, horizon=horizon(10))
     assert verdict({"a": one}) == ["It remembers. It moves. Do nothing."]
     window = Finding("truncation", "T.", "estimated", figures={"bptt_window": 8.0, "steps": 64.0})
-    lyapunov = Finding("lyapunov", "L.", "estimated", figures={"largest": -0.5}, labels={"regime": "contractive"})
+    lyapunov = Finding("lyapunov", "L.", "estimated", figures={"largest": -0.35254}, labels={"regime": "contractive"})
     two = {"z": one, "a": examined(30, horizon=horizon(30), truncation=window, lyapunov=lyapunov)}
     assert verdict(two) == [
         "How far back gradients reach, where the task needs 30: z 10 steps, which is not enough; a 30 steps.",
-        "Dynamics: z – (not measured); a contractive (exponent -0.5 per step, estimated).",
-        "Backpropagation through time: z –; a 8 steps.",
+        "Dynamics: z – (not measured); a contractive (exponent -0.353 per step, estimated).",
+        "Safe BPTT length: z –; a 8 steps.",
     ]
 
 

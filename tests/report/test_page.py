@@ -153,7 +153,7 @@ def test_each_figure_is_marked_certified_or_estimated():
     truncation = Finding("truncation", "T.", "estimated", figures=figures, certified=("certified_window",))
     words = " ".join(Reader(render(made(truncation=truncation))).text.split())
     assert "window 9 estimated" in words
-    assert "certified window 40 certified" in words
+    assert "certified_window 40 certified" in words
 
 
 def test_needs_that_differ_are_shown_for_each_model():
@@ -249,7 +249,7 @@ def test_table_of_figures_keeps_their_order_and_rounds_them():
     first = Finding("own", "F.", "estimated", figures={"zeta": 0.123456, "alpha": 1234.6})
     second = Finding("own", "F.", "estimated", figures={"alpha": np.inf, "new_one": 2.0})
     text = Reader(render({"b": made(own=first), "a": made(own=second)})).text
-    assert "zeta 0.1235 estimated – alpha 1,235 estimated ∞ estimated new one – 2 estimated" in text
+    assert "zeta 0.1235 estimated – alpha 1,235 estimated ∞ estimated new_one – 2 estimated" in text
 
 
 @pytest.mark.parametrize(("models", "title"), [("ab", "a and b"), ("abc", "a and b and c"), ("abcd", "4 models")])
@@ -319,3 +319,17 @@ def test_the_index_has_a_row_and_a_curve_for_every_run(tmp_path):
 def test_the_index_of_runs_without_curves_says_so(tmp_path):
     page = Reader(write_index([_run("a", None, ())], tmp_path / "i.html", "t", {}).read_text())
     assert "None of these runs has been evaluated" in page.text
+
+
+def test_figures_have_the_names_that_fail_if_takes():
+    truncation = Finding("truncation", "T.", "estimated", figures={"bptt_window": 8.0, "steps": 64.0})
+    page = render({"a": made(truncation=truncation)})
+    assert "<code>bptt_window</code>" in page
+
+
+def test_a_scope_that_does_not_apply_to_one_model_says_only_why():
+    why = "it does not attend to its own past states"
+    missing = Finding("horizon", f"horizon does not apply: {why}.", "not applicable", why=why)
+    page = render({"a": made(horizon=horizon_of()), "b": made(horizon=missing)})
+    assert why in page
+    assert "does not apply:" not in page

@@ -7,7 +7,6 @@ stopped by Ctrl-C and by a termination signal.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import sys
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 from mnemoscope import startup
 from mnemoscope.cli._ascii import write_ascii_where_needed
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.files import visible
 
 __all__ = ["COMMANDS", "Command", "guarded", "main", "usage"]
@@ -38,7 +37,7 @@ COMMANDS: dict[str, Command] = {
     "compare": Command("compare", "compare runs: a table and their learning curves"),
     "examine": Command("examine", "show how far back models remember: a page of findings"),
     "report": Command("report", "write the page again, or an index over a folder of runs"),
-    "reproduce": Command("reproduce", "make the papers' tables, figures and claims again, with a verdict on each"),
+    "reproduce": Command("reproduce", "reproduce the papers' tables, figures and claims, with a verdict on each"),
     "theory": Command("theory", "check the papers' statements against numbers"),
     "list": Command("list", "list the models, tasks, scopes and known systems"),
 }
@@ -78,8 +77,7 @@ def usage() -> str:
 
 def _command(name: str) -> Callable[[list[str]], int]:
     if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = did_you_mean(name, COMMANDS)
         raise MnemoscopeError(f"{name!r} is not a command; commands are {', '.join(COMMANDS)}{hint}")
     module = import_module(f"{__name__}._commands.{COMMANDS[name].module}")
     startup.loaded()

@@ -102,11 +102,23 @@ def error_line(box: str) -> str:
     message, *hints = blocks
     # Of an option that may be None the error of its other type is told.
     message = re.sub(r"no type matching \{None\}\|.* Got errors: .*- <class '\w+'>: ", "", message)
+    message = _plainly(message)
     for hint in hints:
         options = re.findall(r"--[\w.-]+", hint)
         if "Perhaps you meant" in hint and options:
             message += f"; did you mean {options[0]}?"
     return message or "the options are not understood; --help shows them"
+
+
+def _plainly(message: str) -> str:
+    """Return an error of tyro's, which quotes Python's, in the words of our own errors."""
+    if match := re.fullmatch(r"Missing from (mnemoscope [\w ]+): (\S+) (.*?)( \(required\))?", message):
+        return f"no {match[2]} was given to {match[1]}: {match[3]}"
+    if match := re.fullmatch(r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)", message):
+        return f"{match[1]} = {match[2]} is not a whole number"
+    if match := re.fullmatch(r"Error parsing (\S+): could not convert string to float: (.*)", message):
+        return f"{match[1]} = {match[2]} is not a number"
+    return message
 
 
 def pop_option(arguments: Sequence[str], option: str) -> tuple[str | None, list[str]]:
@@ -150,6 +162,8 @@ def show(table: Table) -> None:
     console = _Console(highlight=False)
     if not console.is_terminal:
         console = _Console(width=FILE_WIDTH, highlight=False)
+    if table.width is not None:
+        table.width = min(table.width, console.width)  # a wider one would be cut, not wrapped
     console.print(table)
 
 

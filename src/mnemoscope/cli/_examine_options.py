@@ -14,7 +14,7 @@ from mnemoscope.cli._console import OutputOptions
 from mnemoscope.cli._examination_files import Format
 from mnemoscope.cli._sequences import Reading
 from mnemoscope.cli._targets import read_options
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.scopes import SCOPES
 from mnemoscope.training import CheckpointName
 
@@ -30,7 +30,7 @@ system's own, else they are random."""
 class Examine(Generic[TaskType]):
     """Options of `mnemoscope examine`."""
 
-    targets: tyro.conf.Positional[tuple[str, ...]]
+    targets: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="TARGET...")]
     """What to examine."""
     task: Annotated[
         TaskType,
@@ -96,7 +96,10 @@ class Examine(Generic[TaskType]):
     def __post_init__(self) -> None:
         for scope in self.scopes:
             if scope not in SCOPES:
-                raise MnemoscopeError(f"scopes = {scope!r} is not a scope; scopes are {', '.join(sorted(SCOPES))}")
+                hint = did_you_mean(scope, SCOPES)
+                raise MnemoscopeError(
+                    f"scopes = {scope!r} is not a scope; scopes are {', '.join(sorted(SCOPES))}{hint}"
+                )
         if not (math.isfinite(self.budget) and self.budget > 0):
             raise MnemoscopeError(f"budget = {self.budget} is not allowed; it must be a positive number of seconds")
         if self.targets_file is not None and (self.inputs is None or self.loss is None):

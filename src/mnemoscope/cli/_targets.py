@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from torch import nn
 from mnemoscope.cli._factories import DEFAULT_HIDDEN_SIZE, defined_names, make_model
 from mnemoscope.cli._systems import PREFIX, is_system, make_system
 from mnemoscope.cli._weights import load_weights
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.systems import KnownSystem
 from mnemoscope.tasks import Task
 from mnemoscope.training import CheckpointName, NetworkConfig, Run, make_layer, make_network, models
@@ -100,10 +99,9 @@ def _unknown_target(spec: str) -> MnemoscopeError:
         return MnemoscopeError(f"say what in {spec} makes the model, as {spec}:{example}{listed}")
     if "/" in spec or spec.startswith("."):
         return MnemoscopeError(f"there is no folder {spec}; a target is a run's folder, a model or module:factory")
-    close = difflib.get_close_matches(spec, models(), 1)
-    hint = f"did you mean {close[0]}?" if close else f"models are {', '.join(models())}"
+    hint = did_you_mean(spec, models()) or f"; models are {', '.join(models())}"
     return MnemoscopeError(
-        f"{spec!r} is neither a run's folder, nor a model, nor system:NAME, nor package.module:factory; {hint}"
+        f"{spec!r} is neither a run's folder, nor a model, nor system:NAME, nor package.module:factory{hint}"
     )
 
 

@@ -63,7 +63,8 @@ def read_inputs(path: Path, name: str = "inputs") -> Tensor:
         try:
             return torch.from_numpy(np.load(path, allow_pickle=False))
         except Exception as error:  # numpy evaluates the header, and a broken one raises almost anything
-            raise MnemoscopeError(f"cannot read {path} as an array: {first_line(error)}") from error
+            why = "" if "pickle" in str(error) else f": {first_line(error)}"  # numpy would advise to unpickle it
+            raise MnemoscopeError(f"{path} is not an .npy file of numbers{why}") from error
     if path.suffix not in (".pt", ".pth", ".safetensors"):
         raise MnemoscopeError(f"{name} = {str(path)!r} is not allowed; it must end in .npy, .pt or .safetensors")
     content = read_tensors(path)

@@ -227,7 +227,7 @@ class Chart:
     """Marks over two axes. `key` is unique on a page: links and files use it.
 
     With `equal_axes` a unit is as long across as it is down, so that a circle is round. Without `legend` something else
-    says which line is which.
+    says which line is which. Of several models on the page `one_of_several` says that only one has marks here.
     """
 
     key: str
@@ -238,11 +238,13 @@ class Chart:
     markers: tuple[Marker, ...] = field(default=())
     equal_axes: bool = False
     legend: bool = True
+    one_of_several: bool = False
 
     @property
     def has_legend(self) -> bool:
-        """True if the names of its marks are shown: there are several."""
-        return self.legend and len({mark.name for mark in self.marks}) > 1
+        """True if the names of its marks are shown: there are several, or the only one could be another model's."""
+        several = len({mark.name for mark in self.marks}) > 1
+        return self.legend and (several or self.one_of_several)
 
     @property
     def summary(self) -> str:

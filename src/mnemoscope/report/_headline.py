@@ -130,7 +130,7 @@ def verdict(examinations: Mapping[str, Examination]) -> list[str]:
     horizon, dynamics, window, _ = headlines(examinations)
     regimes = "; ".join(f"{value.model} {value.value} ({value.note})" for value in dynamics.values)
     windows = "; ".join(f"{value.model} {value.value}" for value in window.values)
-    compared = [_compare_horizons(horizon.values), f"Dynamics: {regimes}.", f"Backpropagation through time: {windows}."]
+    compared = [_compare_horizons(horizon.values), f"Dynamics: {regimes}.", f"Safe BPTT length: {windows}."]
     return [*filter(None, [mixed_layouts(examinations)]), *compared]
 
 
@@ -218,6 +218,11 @@ def _status(examination: Examination, scope: str, figure: str) -> str:
     return examination.findings[scope].status_of(figure)
 
 
+def _short(number: float) -> str:
+    """A measured number, to 3 significant digits: the spread below it leaves no more."""
+    return format_number(float(f"{number:.3g}"))
+
+
 def _steps(number: float) -> str:
     """A number of steps, as people write it."""
     return f"{format_number(number)} {'step' if number == 1 else 'steps'}"
@@ -271,16 +276,16 @@ def _regime(examination: Examination) -> HeadlineParts:
     exponent = _figure(examination, "lyapunov", "largest")
     if not math.isnan(factor) and examination.findings["stability"].status_of("lambda") == "certified":
         regime = _regime_label(examination, "stability")
-        return HeadlineParts(regime, f"λ = {format_number(factor)}", status="certified")
+        return HeadlineParts(regime, f"λ = {_short(factor)}", status="certified")
     if not math.isnan(exponent):
         label = _regime_label(examination, "lyapunov")
         regime = label.removesuffix(" beside its memory").removesuffix(BETWEEN)  # the former in the first findings
-        remark = f"exponent {format_number(exponent)} per step" + (f",{BETWEEN}" if regime != label else "")
+        remark = f"exponent {_short(exponent)} per step" + (f",{BETWEEN}" if regime != label else "")
         tone = "bad" if regime in ("chaotic", "diverging", "unstable fixed point") else ""
         return HeadlineParts(regime, remark, tone, _status(examination, "lyapunov", "largest"))
     if not math.isnan(factor):
         regime = _regime_label(examination, "stability")
-        return HeadlineParts(regime, f"λ ≈ {format_number(factor)}", status="estimated")
+        return HeadlineParts(regime, f"λ ≈ {_short(factor)}", status="estimated")
     return _missing(examination, "lyapunov")
 
 
@@ -289,7 +294,7 @@ def _regime_spread(examination: Examination) -> str:
     if math.isfinite(error):
         return f"± {2 * error:.1g} (two standard errors)"
     typical = _figure(examination, "stability", "typical_jacobian")
-    return f"the largest; {format_number(typical)} in the median" if math.isfinite(typical) else ""
+    return f"the largest; {_short(typical)} in the median" if math.isfinite(typical) else ""
 
 
 def _regime_label(examination: Examination, scope: str) -> str:
@@ -350,7 +355,7 @@ def _far_gradient(examination: Examination) -> HeadlineParts:
         elif needs < len(gradient):
             tone = "good"
     remark = f"times the largest, {_steps(lag)} back"
-    return HeadlineParts(format_number(relative), remark, tone, "estimated")
+    return HeadlineParts(_short(relative), remark, tone, "estimated")
 
 
 def _far_gradient_spread(examination: Examination) -> str:
@@ -360,7 +365,7 @@ def _far_gradient_spread(examination: Examination) -> str:
     if quartiles is None or quartiles.shape != (2, len(gradient)):
         return ""
     low, high = quartiles[:, _far_lag(examination, gradient)] / np.nanmax(gradient[1:])
-    return f"{format_number(low)} to {format_number(high)} in the middle half"
+    return f"{_short(low)} to {_short(high)} in the middle half"
 
 
 def _far_lag(examination: Examination, gradient: np.ndarray) -> int:

@@ -68,7 +68,7 @@ def write_pages(out: str | Path, only: Collection[str] | None = None) -> Path:
                 page = study_page(study, record, costs, charts, folder / study_id)
                 write_study_page(page, folder / study_id / PAGE)
             rows.append(_index_row(record, costs, has_page=(folder / study_id / PAGE).exists()))
-        return write_studies_index(rows, folder / PAGE, "Studies: the papers made again")
+        return write_studies_index(rows, folder / PAGE, "Studies: the papers reproduced")
 
 
 def current_record(study: Study | None, folder: Path) -> StudyRecord | None:

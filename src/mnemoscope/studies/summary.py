@@ -24,9 +24,9 @@ from mnemoscope.studies._verdict import StudyVerdict, Verdict, Word
 
 HARD_SPACE = "\N{NO-BREAK SPACE}"
 
-HEAD = """# Studies: the papers made again
+HEAD = """# Studies: the papers reproduced
 
-`mnemoscope reproduce` makes the tables, figures and claims of the five papers again, and judges them.
+`mnemoscope reproduce` reproduces the tables, figures and claims of the five papers, and gives a verdict on each.
 
 ```sh
 mnemoscope reproduce                       # the list, with the cost of each on this machine and its last verdict

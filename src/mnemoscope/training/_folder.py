@@ -47,6 +47,8 @@ class RunFolder:
 
     def require_run(self) -> None:
         """Refuse a folder that holds no run, or whose files are links to somewhere else."""
+        if not self.path.exists():
+            raise MnemoscopeError(f"there is no folder {self.path}")
         if not self.config.is_file():
             raise MnemoscopeError(f"{self.path} is not a run folder: it has no config.json")
         folders = (self.checkpoints, self.trajectory, self.snapshots, self.tensorboard)

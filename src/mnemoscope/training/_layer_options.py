@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from torch import nn
 
 from mnemoscope import layers
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.layers import Option
 from mnemoscope.schema import convert
 
@@ -38,7 +38,8 @@ def layer_options(model: str) -> dict[str, Option]:
     """
     kind: Any = models().get(model)
     if kind is None:
-        raise MnemoscopeError(f"model = {model!r} is not a layer; layers are {', '.join(models())}")
+        hint = did_you_mean(str(model), models())
+        raise MnemoscopeError(f"model = {model!r} is not a layer; layers are {', '.join(models())}{hint}")
     if kind in _TORCH_LAYERS.values():
         return {"nonlinearity": _TORCH_NONLINEARITY} if kind is nn.RNN else {}
     options = {}

@@ -26,7 +26,7 @@ FORMATS = (".png", ".svg", ".pdf")
 class Compare:
     """Compare runs: a table, and their learning curves on held-out data as a figure."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN...")]
     """The runs' folders."""
     figure: Path | None = None
     """Where the figure goes; its suffix is the format: .png, .svg or .pdf. By default learning-curves.png, or the

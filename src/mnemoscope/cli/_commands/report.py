@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import quote
 
 import tyro
@@ -27,7 +28,7 @@ INDEX = "index.html"
 class Report:
     """Write the page again from the findings in folders, without measuring; for a folder of runs, an index of them."""
 
-    folders: tyro.conf.Positional[tuple[Path, ...]]
+    folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FOLDER...")]
     """Folders that `mnemoscope examine` wrote, runs that were examined, one folder of runs, or one of studies."""
     out: Path | None = None
     """The folder that the page goes to; by default the first one."""

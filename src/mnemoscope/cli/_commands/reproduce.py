@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.table import Table
@@ -40,7 +40,7 @@ LISTED_REASONS = 8  # studies that were not run, of which each has a line
 class Reproduce:
     """Make the papers' tables, figures and claims again and judge them; without ids, list them with their cost."""
 
-    ids: tyro.conf.Positional[tuple[str, ...]] = ()
+    ids: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[STUDY...]")] = ()
     """Studies, as kerg/table5; the beginning of an id stands for all that begin with it."""
     all: tyro.conf.FlagCreatePairsOff[bool] = False
     """Take every study."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -20,7 +20,7 @@ from mnemoscope.theory import Row, Statement, load
 class Theory:
     """List the papers' statements; with names, or --all, check them: bound, measured value and their ratio."""
 
-    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[STATEMENT...]")] = ()
     """Statements to check; the start of a name stands for all that begin with it."""
     all: bool = False
     """Check every statement."""

@@ -11,7 +11,7 @@ import tyro
 from mnemoscope.cli._console import OutputOptions, first_sentence, parse, pop_option
 from mnemoscope.cli._follow import follow
 from mnemoscope.cli._names import unused_folder
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.files import read_json
 from mnemoscope.tasks import TASKS, Task
 from mnemoscope.training import (
@@ -84,7 +84,8 @@ def _task(name: str | None, base: RunConfig | None, command: str) -> Task:
         return base.task
     if name is None or name not in TASKS:
         problem = "no task was given" if name is None else f"{name!r} is not a task"
-        raise MnemoscopeError(f"{problem}; mnemoscope {command} TASK takes one of {', '.join(TASKS)}")
+        hint = did_you_mean(name or "", TASKS)
+        raise MnemoscopeError(f"{problem}; mnemoscope {command} TASK takes one of {', '.join(TASKS)}{hint}")
     return TASKS[name]()
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from mnemoscope.finding import Examination
-from mnemoscope.report._chart import Chart
+from mnemoscope.report._chart import Bars, Chart, Line, Points
 from mnemoscope.report._charts import attention, cost, dynamics, episode, learning, memory  # noqa: F401  (they fill CHARTS)
 from mnemoscope.report._charts.generic import generic
 from mnemoscope.report._charts.registry import CHARTS
@@ -42,7 +43,13 @@ def charts_of(examinations: Mapping[str, Examination], scope: str) -> list[Chart
         charts = CHARTS.get(scope, generic)(shown)
     except (KeyError, IndexError, ValueError, TypeError):
         charts = generic(shown)
-    return [chart for chart in charts if chart.marks]
+    several = len(examinations) > 1
+    return [replace(chart, one_of_several=several and _names_models(chart)) for chart in charts if chart.marks]
+
+
+def _names_models(chart: Chart) -> bool:
+    """True if a legend can name its marks; maps and planes have the model in their titles."""
+    return all(isinstance(mark, Line | Points | Bars) for mark in chart.marks)
 
 
 def scopes_of(examinations: Mapping[str, Examination]) -> list[str]:

@@ -41,7 +41,7 @@
   function layoutOf(chart, theme) {
     const axis = (given) => ({
       ...given, gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.line, tickfont: { color: theme.soft },
-      title: { ...given.title, standoff: 8, font: { color: theme.soft, size: 13 } },
+      title: { ...given.title, standoff: 8, font: { color: theme.soft, size: narrow() ? 11 : 13 } },
     });
     const markerLine = (shape) => ({ ...shape, line: { ...shape.line, color: theme.soft } });
     const markerLabel = (label) => ({ ...label, font: { ...label.font, color: theme.soft } });
@@ -77,6 +77,10 @@
     const theme = currentTheme();
     const traces = (chart.show3d ? chart.surface : chart.data).map((trace) => colored(trace, theme));
     const modeBarButtons = chart.show3d ? buttons3d : buttons2d;
+    // On a phone each name in the legend has a row of its own: the chart grows, so that its axes keep their room.
+    const names = chart.layout.showlegend ? traces.filter((trace) => trace.showlegend !== false).length : 0;
+    const rows = narrow() && !printing && names > 2 ? names : 0;
+    plot.style.height = rows ? `calc(23rem + ${20 * rows}px)` : "";
     return Plotly.react(plot, traces, layoutOf(chart, theme), { ...config, modeBarButtons })
       .then(() => { plot.dataset.drawn = "yes"; })
       .catch(() => { plot.dataset.failed = "yes"; });
