@@ -80,6 +80,9 @@ void dot_tile(const Factor<T> (&factors)[N], int64_t row, T* out) {
     for (int r = 0; r < R; ++r) out[row + r] = horizontal_sum<T>(sum[r]);
 }
 
+// Rows of a tile here, which is two vectors wide: as many as there are registers for their sums.
+constexpr int rows_in_tile = vector_bytes == 64 ? 8 : tile_rows;
+
 // out (height, stride) = the sum of all products.
 template <class T, std::size_t N>
 void product(const Factor<T> (&factors)[N], int64_t height, int64_t stride, T* out) {
@@ -99,7 +102,7 @@ void product(const Factor<T> (&factors)[N], int64_t height, int64_t stride, T* o
                 product_tile<T, R, 1>(factors, row, column, stride, out + row * stride);
         }
     };
-    tiles(std::integral_constant<int, tile_rows>{});
+    tiles(std::integral_constant<int, rows_in_tile>{});
     tiles(std::integral_constant<int, 1>{});
 }
 

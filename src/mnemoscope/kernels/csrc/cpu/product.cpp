@@ -39,10 +39,18 @@ void tile(int rows, int vectors, const T* panel, int64_t depth, const T* a, T* c
     if constexpr (R > 1)
         if (rows < R)
             return tile<T, R - 1, P, accumulate>(rows, vectors, panel, depth, a, c, stride);
+    if constexpr (tile_vectors > 3)
+        if (vectors == 4) tile<T, R, P, 4, accumulate>(panel, depth, a, c, stride);
     if (vectors == 3) tile<T, R, P, 3, accumulate>(panel, depth, a, c, stride);
     if (vectors == 2) tile<T, R, P, 2, accumulate>(panel, depth, a, c, stride);
     if (vectors == 1) tile<T, R, P, 1, accumulate>(panel, depth, a, c, stride);
 }
+
+// Panels that one row goes through at a time. A panel of three vectors has so few sums that each
+// addition waits for the one before it; two panels have twice as many. Four sums do not wait, and
+// one stream of weights comes faster from the second-level cache than two.
+constexpr int panels_of_one_row = tile_vectors < 4 ? 2 : 1;
+
 template <class T>
 void Packed<T>::times(const T* a, int64_t a_stride, int rows, T* c, int64_t c_stride) const {
     int64_t first = 0;
@@ -52,13 +60,12 @@ void Packed<T>::times(const T* a, int64_t a_stride, int rows, T* c, int64_t c_st
         T* to = c + first * lanes<T>;
         const TileStrides stride{v * lanes<T>, v * lanes<T> * depth, a_stride, 1, c_stride};
         first += v;
-        // Of one row, a panel has so few sums that each addition waits for the one before it. Two
-        // panels at a time have twice as many.
-        if (rows == 1 && first < vectors && panel_vectors(vectors, first) == v) {
-            tile<T, 1, 2, false>(1, v, panel, depth, a, to, stride);
-            first += v;
-            continue;
-        }
+        if constexpr (panels_of_one_row == 2)
+            if (rows == 1 && first < vectors && panel_vectors(vectors, first) == v) {
+                tile<T, 1, 2, false>(1, v, panel, depth, a, to, stride);
+                first += v;
+                continue;
+            }
         for (int r = 0; r < rows; r += tile_rows)
             tile<T, tile_rows, 1, false>(std::min(rows - r, tile_rows), v, panel, depth,
                                          a + r * a_stride, to + r * c_stride, stride);

@@ -2,7 +2,7 @@
 // and the gradient of such a matrix.
 //
 // Layout: Rows pads each row with zeros to whole vectors. Packed stores a matrix as panels of up to
-// three vectors of columns, each panel row after row, so that the product reads it front to back.
+// `tile_vectors` vectors of columns, each panel row after row: the product reads it front to back.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,9 @@ struct Rows {
 };
 
 // A tile of the product is held in registers: `tile_rows` rows by `tile_vectors` vectors.
-#if defined(__AVX512F__) || defined(__aarch64__)
+#if defined(__AVX512F__)
+constexpr int tile_rows = 4, tile_vectors = 4;
+#elif defined(__aarch64__)
 constexpr int tile_rows = 8, tile_vectors = 3;
 #elif defined(__AVX2__)
 constexpr int tile_rows = 4, tile_vectors = 3;
@@ -56,7 +58,7 @@ constexpr int tile_rows = 2, tile_vectors = 3;
 // The number of vectors in the panel that starts at vector `first` of `vectors`.
 inline int panel_vectors(int64_t vectors, int64_t first) {
     const int64_t left = vectors - first;
-    if (left == tile_vectors + 1) return tile_vectors - 1;  // 2 + 2 rather than 3 + 1
+    if (left == tile_vectors + 1) return tile_vectors - 1;  // 3 + 2 rather than 4 + 1
     return static_cast<int>(std::min<int64_t>(left, tile_vectors));
 }
 
