@@ -293,6 +293,7 @@ def test_a_factor_near_one_is_not_said_to_be_one(factor):
     assert said is not None
     assert found.figures["lambda"] <= float(said[1]) < 1
 
+
 def test_an_orthogonal_matrix_whose_norm_rounds_below_one_is_not_stable():
     """In exact fractions the matrix of seed 174 stretches a direction; LAPACK's norm of it is a last digit below 1."""
     inputs = noise(20, 2, 3)

@@ -41,7 +41,6 @@ from mnemoscope.theory.stability import (
     spectral_norm,
 )
 
-
 NORM_ROUNDING = 1e-12  # of the norm of a few thousand units in float64: an orthogonal matrix may seem to contract
 
 
