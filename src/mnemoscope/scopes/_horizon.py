@@ -20,7 +20,7 @@ from mnemoscope.scopes._measures.gradients import (
     of_loss,
     of_loss_by_lag,
 )
-from mnemoscope.scopes._measures.receptive_field import exact_figures
+from mnemoscope.scopes._measures.receptive_field import exact_figures, unread_at_end
 from mnemoscope.scopes._measures.rounding import rounding
 from mnemoscope.scopes._measures.windows import range_in_words, widened
 from mnemoscope.wording import counted
@@ -347,18 +347,26 @@ def _law_in_words(law: decay.Law) -> str:
 
 
 def _silence(figures: dict[str, float], subject: Subject, by_input: JacobianNorms) -> str:
-    """Say that outputs depend on nothing, as those of padding do; empty if all that were looked at depend on inputs."""
+    """Say that outputs depend on no input, or not on the last ones, as those of padding; empty if none does so."""
     if figures["horizon"] <= 0 and subject.kind == "recurrent":
         return (
             "the last outputs depend on nothing earlier, but outputs before them do: if the sequences end in padding, "
             "or with a token that resets the state, give them without it"
         )
-    silent = int(by_input.silent.sum())
-    if not silent:
+    unread = unread_at_end(by_input)
+    if len(set(unread)) > 1:
+        return (
+            f"{(unread > 0).sum()} of the {len(unread)} outputs do not read the last steps of their sequences: if "
+            "they are padding, it was counted as steps back; give sequences of one length"
+        )
+    silent = by_input.silent
+    if not silent.any():
         return ""
+    ends = by_input.ends.flatten()
+    fix = "give sequences of one length" if ends[silent].max() > ends[~silent].min() else "give longer sequences"
     return (
-        f"{silent} of the {by_input.silent.size} outputs looked at depend on no input, as those of padding, and were "
-        "left out: give sequences of one length"
+        f"{silent.sum()} of the {silent.size} outputs looked at depend on no input, as those of padding or of the "
+        f"first steps of a delay, and were left out: {fix}"
     )
 
 

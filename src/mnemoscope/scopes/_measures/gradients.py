@@ -32,6 +32,7 @@ class JacobianNorms:
         ends: (end steps per sequence, B), the output step of each sample.
         measured: by "gradients", or by "changes" of the inputs where there is no gradient.
         reads_later: True if an output before the last step depends on later inputs.
+        one_output: True if there is one output per sequence.
     """
 
     frobenius: np.ndarray
@@ -39,6 +40,7 @@ class JacobianNorms:
     ends: np.ndarray
     measured: str = "gradients"
     reads_later: bool = False
+    one_output: bool = False
 
     @property
     def silent(self) -> np.ndarray:
@@ -110,7 +112,7 @@ def by_inputs(subject: Subject, directions: int | None = None, ends: int = ENDS)
     norms = _norms(gradient.flatten(2), probes, y.shape[-1])
     if every_step:
         return replace(norms.without_silent(), reads_later=_reads_later(gradient, probes))
-    return norms if len(y) == 1 else _from_last_read(norms)
+    return replace(norms, one_output=True) if len(y) == 1 else _from_last_read(norms)
 
 
 def _reads_later(gradient: Tensor, probes: Probes) -> bool:

@@ -1,4 +1,4 @@
-"""What is exact of a horizon: how many inputs an output depends on, and that gradients do not explode."""
+"""What is exact of a horizon: which inputs an output depends on, and that gradients do not explode."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def exact_figures(subject: Subject, norms: JacobianNorms, figures: dict[str, flo
     if figures["explodes_at"] < np.inf and _reads_from_the_front(subject, norms, figures["growth"]):
         exact["explodes_at"] = np.inf
     return exact
+
+
+def unread_at_end(norms: JacobianNorms) -> np.ndarray:
+    """Return how many of the last inputs the one output of each sequence does not read; empty if it has several."""
+    felt = norms.frobenius > 0
+    return felt.argmax(0)[felt.any(0)] if norms.one_output else np.empty(0, int)
 
 
 @torch.no_grad()
