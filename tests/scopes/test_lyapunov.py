@@ -28,7 +28,7 @@ def test_exponents_of_a_linear_system_are_its_eigenvalues() -> None:
     found = lyapunov(layer, torch.randn(50, 2, 2, dtype=torch.float64), steps=400)
     np.testing.assert_allclose(found.series["exponents"], np.log([1.2, 0.8, 0.8, 0.5, 0.3, 0.1]), atol=1e-3)
     assert found.labels["regime"] == "diverging"
-    assert "grow without bound, about 1.2 times per step" in found.sentence
+    assert "grow without bound, and the distance of neighboring ones doubles every 4 steps" in found.sentence
 
 
 def test_orthogonal_network_is_at_the_edge() -> None:
@@ -36,6 +36,16 @@ def test_orthogonal_network_is_at_the_edge() -> None:
     layer = mnemoscope.ExpRNN(2, 8, nonlinearity="identity", dtype=torch.float64)
     found = lyapunov(layer, torch.randn(60, 2, 2, dtype=torch.float64))
     np.testing.assert_allclose(found.series["exponents"], 0, atol=1e-10)
+    assert found.labels["regime"] == "edge"
+
+
+def test_orthogonal_weights_of_float32_are_at_the_edge_in_float64() -> None:
+    """They stretch by 1e-8 a step: states that inputs drive away were said to diverge by it."""
+    torch.manual_seed(0)
+    layer = mnemoscope.LinearSystem(2, 4)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(torch.linalg.qr(torch.randn(4, 4)).Q)
+    found = lyapunov(layer.double(), torch.randn(60, 2, 2, dtype=torch.float64))
     assert found.labels["regime"] == "edge"
 
 

@@ -138,9 +138,10 @@ def _finding(subject: Subject, means: Tensor, orbit: Orbit, steps: int, discard:
 def _regime(largest: float, error: float, orbit: Orbit, dtype: torch.dtype) -> str:
     """Return contractive, edge, chaotic, diverging or unstable fixed point.
 
-    Within two standard errors of 0 it is the edge; unclear if the error itself is large.
+    Within two standard errors of 0 it is the edge; unclear if the error itself is large. So it is within the rounding
+    of float32, from which the weights of a model in float64 may come: an orthogonal matrix is one up to that.
     """
-    rounding = 100 * torch.finfo(dtype).eps
+    rounding = 100 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
     margin = rounding if math.isnan(error) else max(2 * error, rounding)
     if abs(largest) <= margin:
         return "unclear" if 2 * error > UNSURE else "edge"
@@ -179,8 +180,8 @@ def _sentence(regime: str, beside: str, largest: float, error: float, steps: int
         apart = f"Expanding{beside}: the distance of neighboring states {_pace(largest)} along {counted(steps, 'step')}"
         return f"{apart}, which are too few to call it chaos ({figure})."
     if regime == "diverging":
-        grown = math.exp(largest)
-        return f"Diverging{beside}: states grow without bound, about {grown:.3g} times per step ({figure})."
+        apart = f"the distance of neighboring ones {_pace(largest)}"
+        return f"Diverging{beside}: states grow without bound, and {apart} ({figure})."
     if regime == "unstable fixed point":
         still = f"On an unstable fixed point{beside}: the state does not move"
         return f"{still}, but a small disturbance {_pace(largest)} ({figure})."
