@@ -153,7 +153,9 @@ def receptive_field(profiles: np.ndarray, smallest: float) -> float:
 def typical(profiles: np.ndarray) -> np.ndarray:
     """Return the median over samples, the last axis: sizes differ by orders of magnitude, or are 0 or infinite.
 
-    Samples are NaN at lags that they do not have.
+    The mean if no earlier lag is felt by half of the samples, as where each reads the largest of its inputs. Samples
+    are NaN at lags that they do not have.
     """
     with np.errstate(over="ignore"):
-        return np.nanmedian(profiles, axis=-1)
+        median = np.nanmedian(profiles, axis=-1)
+        return median if np.any(median[1:] != 0) else np.nanmean(profiles, axis=-1)
