@@ -165,5 +165,7 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("recurrence-first-output", "scopes/_recurrence.py", "gradient = first if first.after > weakest else gradient", "gradient = gradient", "tests/scopes/test_recurrence_scope.py::test_sequences_that_were_turned_around_read_the_future"),
     Mutant("horizon-unread", "scopes/_measures/receptive_field.py", "from_end < torch.from_numpy(unread)", "from_end < 0 * torch.from_numpy(unread)", f"{ORDINARY}::test_gradients_that_few_sequences_have_are_gradients"),
     Mutant("step-compared", "adapters/_adapt.py", "Recurrence.forward(adapted.recurrence, few)[0]", "adapted.recurrence(few)[0]", "tests/adapters/test_step.py::test_a_recurrence_whose_forward_does_more_than_its_step_is_not_its_step"),
+    Mutant("lyapunov-ended", "scopes/_lyapunov.py", "alive = ~ended.all(1)", "alive = ended.all(1) | True", f"{LYAPUNOV}::test_a_sequence_whose_units_are_all_off_does_not_hide_the_others"),
+    Mutant("horizon-explosion-zeros", "scopes/_measures/decay.py", "np.nonzero((profile > 0) & (profile <= level))", "np.nonzero(profile <= level)", f"{HORIZON_BOUNDARIES}::test_explosion_is_growth_that_does_not_come_back"),
 ]
 # fmt: on

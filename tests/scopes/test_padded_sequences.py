@@ -61,7 +61,7 @@ def test_outputs_of_padding_are_left_out(packing):
     low, high = whole.spread["horizon"]
     assert low <= found.figures["horizon"] <= high
     assert found.figures["receptive_field"] == math.inf
-    assert any("as those of padding" in warning and "of one length" in warning for warning in found.warnings)
+    assert any("if they are padding, give sequences of one length" in warning for warning in found.warnings)
     assert not any("padding" in warning for warning in whole.warnings)
     assert np.isfinite(found.series["input_gradient"]).all()
     assert found.series["horizon_by_sequence"][0] == -1
@@ -94,7 +94,7 @@ def test_padding_that_counts_as_steps_back_is_said():
 def test_the_first_outputs_of_a_delay_are_not_called_padding_alone():
     found = horizon(lambda x: nn.functional.pad(x, (0, 0, 45, 0))[:, :STEPS], torch.randn(4, STEPS, 2))
     assert found.figures["horizon"] == 45
-    assert found.warnings[0].endswith("and were left out: give longer sequences")
+    assert "if they wait for a delay, longer sequences" in found.warnings[0]
 
 
 def test_sequences_that_are_padding_at_all_output_steps_are_said_to_be(packing):

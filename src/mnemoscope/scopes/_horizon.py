@@ -362,11 +362,10 @@ def _silence(figures: dict[str, float], subject: Subject, by_input: JacobianNorm
     silent = by_input.silent
     if not silent.any():
         return ""
-    ends = by_input.ends.flatten()
-    fix = "give sequences of one length" if ends[silent].max() > ends[~silent].min() else "give longer sequences"
     return (
-        f"{silent.sum()} of the {silent.size} outputs looked at depend on no input, as those of padding or of the "
-        f"first steps of a delay, and were left out: {fix}"
+        f"{silent.sum()} of the {silent.size} outputs looked at have no gradient by any input and were left out: if "
+        "they are padding, give sequences of one length; if units are saturated, smaller inputs; if they wait for a "
+        "delay, longer sequences"
     )
 
 
