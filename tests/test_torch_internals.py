@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,17 @@ def test_in_functorch_is_true_inside_vmap_alone() -> None:
     torch.func.vmap(function)(torch.ones(2))
     assert seen == [True]
     assert not internals.in_functorch()
+
+
+def test_forward_hooks_of_every_kind_are_seen() -> None:
+    hooks = ("register_forward_hook", "register_forward_pre_hook")
+    for register, with_kwargs in itertools.product(hooks, (False, True)):
+        module = torch.nn.Linear(1, 1)
+        assert not internals.has_forward_hooks(module)
+        handle = getattr(module, register)(lambda *_: None, with_kwargs=with_kwargs)
+        assert internals.has_forward_hooks(module)
+        handle.remove()
+        assert not internals.has_forward_hooks(module)
 
 
 def test_in_forward_ad_is_true_inside_a_dual_level_alone() -> None:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
@@ -35,6 +35,11 @@ def in_forward_ad() -> bool:
 def in_dispatch_mode() -> bool:
     """True inside a TorchDispatchMode, such as FakeTensorMode or make_fx."""
     return torch._C._len_torch_dispatch_stack() + torch._ops._len_torch_dispatch_stack_pre_dispatch() > 0
+
+
+def has_forward_hooks(module: nn.Module) -> bool:
+    """True if functions run before or after a module's ``forward``, which may change what it reads or gives."""
+    return bool(module._forward_pre_hooks or module._forward_hooks)
 
 
 def without_torch_function() -> AbstractContextManager[Any]:

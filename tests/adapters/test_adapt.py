@@ -86,6 +86,26 @@ def test_mnemoscope_layer_inside_a_model(kind):
     )
 
 
+def test_cell_inside_a_model_that_is_called_by_keywords_in_another_order():
+    class Loop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.GRUCell(3, 4)
+
+        def forward(self, x):
+            h = x.new_zeros(len(x), 4)
+            states = []
+            for x_t in x.unbind(1):
+                h = self.cell(hx=h, input=x_t)
+                states.append(h)
+            return torch.stack(states, 1)
+
+    x = torch.randn(2, 6, 3)
+    found = adapt(Loop(), x)
+    assert torch.equal(found.recurrence_inputs, x.transpose(0, 1))
+    assert found.starts_itself
+
+
 def test_two_recurrent_layers_inside_a_model():
     model = nn.ModuleDict({"encoder": nn.GRU(3, 3), "decoder": nn.GRU(3, 3)})
     model.forward = lambda x: model["decoder"](model["encoder"](x)[0])[0]

@@ -207,6 +207,44 @@ def test_a_forward_that_does_more_than_its_step_is_the_model():
     assert horizon(WithDataclass(), x, fraction=0.5).figures["horizon"] < 20
 
 
+class AddsUp(mnemoscope.RNN):
+    def forward(self, x, state=None, *, starts=None):
+        output, state = super().forward(x, state, starts=starts)
+        return output.cumsum(0), state
+
+
+class Decaying(mnemoscope.Recurrence):
+    input_size = hidden_size = 3
+
+    def initial_state(self, batch):
+        return torch.zeros(1, batch, 3)
+
+    def step(self, x, state):
+        state = 0.2 * state + x
+        return state[0], state
+
+    def forward(self, x, state=None, *, starts=None):
+        output, state = super().forward(x, state, starts=starts)
+        return output.cumsum(0), state
+
+
+@pytest.mark.parametrize("make", [lambda: AddsUp(3, 5), Decaying])
+def test_a_recurrence_whose_forward_does_more_than_its_step_is_not_its_step(make):
+    """Its forward was compared with itself, and its horizon was that of the step."""
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(30, 3, 3)
+    assert not adapt(model, x).recurrence_is_model
+    assert horizon(model, x).figures["horizon"] == 29
+
+
+def test_a_layer_whose_hook_changes_its_outputs_is_not_its_step():
+    torch.manual_seed(0)
+    layer, x = mnemoscope.RNN(3, 5), torch.randn(30, 3, 3)
+    assert adapt(layer, x).recurrence_is_model
+    layer.register_forward_hook(lambda module, arguments, result: (result[0].cumsum(0), result[1]))
+    assert not adapt(layer, x).recurrence_is_model
+
+
 def test_a_step_that_cannot_be_examined_leaves_the_forward():
     class Odd(WithDataclass):
         def initial_state(self, batch):

@@ -81,6 +81,49 @@ def test_subclass_with_other_outputs_has_no_step():
     assert found["truncation"].status == "estimated"
 
 
+def add_up(module, arguments, result):
+    return result[0].cumsum(0), result[1]
+
+
+def add_up_inputs(module, arguments):
+    return (arguments[0].cumsum(0),)
+
+
+def with_own_forward(layer):
+    forward = layer.forward
+    layer.forward = lambda x: (forward(x)[0].cumsum(0), None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: layer.register_forward_hook(add_up),
+        lambda layer: layer.register_forward_pre_hook(add_up_inputs),
+        with_own_forward,
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_layer_whose_hooks_change_its_outputs_has_no_step(change, inside):
+    """It was said to reach as far back as its weights do, and its certificate was about the weights alone."""
+    layer = nn.RNN(3, 5)
+    change(layer)
+    model = nn.Sequential(layer) if inside else layer
+    found = examine(model, torch.randn(30, 2, 3), scopes=["horizon", "stability"], output=0 if inside else None)
+    assert found["horizon"].figures["horizon"] == 29
+    assert "changes what nn.RNN gives" in found["stability"].why
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_weights_that_a_hook_computes_are_those_of_the_next_run():
+    """Of torch.nn.utils.weight_norm the weights of the last run were taken, though a checkpoint was loaded since."""
+    layer = nn.utils.weight_norm(nn.RNN(3, 5), "weight_hh_l0")
+    with torch.no_grad():
+        layer.weight_hh_l0_g.mul_(20)
+    found = examine(layer, torch.randn(12, 2, 3), scopes=["stability"])["stability"]
+    layer(torch.randn(1, 1, 3))
+    assert found.figures["bound"] == pytest.approx(float(torch.linalg.matrix_norm(layer.weight_hh_l0, ord=2)))
+
+
 class Bare(nn.GRU):
     """Torch's, without the state in its result, as nn.Sequential wants it."""
 

@@ -88,6 +88,7 @@ REFUSED = {
     "GRU --budget 0": "budget = 0.0 is not allowed",
     "GRU --fail-if horizon": "as in 'horizon<100'",
     "GRU --fail-if horizon<many": "as in 'horizon<100'",
+    "GRU --fail-if horizon<nan": "as in 'horizon<100'",
     "GRU --fail-if horizn<3": "there is no figure 'horizn'; did you mean horizon?",
     "GRU --fail-if stability.lamda>1": "there is no figure 'stability.lamda'; did you mean stability.lambda?",
     "GRU --fail-if nosuch<1": "there is no figure 'nosuch'; docs/scopes.md and findings.json name them",

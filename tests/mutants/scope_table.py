@@ -159,5 +159,13 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("certificate-projections", "scopes/_measures/certificates.py", "or recurrence.proj_size or", "or", f"{CERTIFICATES}::test_an_lstm_with_projections_is_measured_and_not_certified"),
     Mutant("lyapunov-unsure", "scopes/_lyapunov.py", "UNSURE = 0.05  #", "UNSURE = 5.0  #", f"{LYAPUNOV}::test_an_exponent_that_is_hardly_known_is_not_called_zero"),
     Mutant("certificate-in-the-frame", "scopes/_frame/examine.py", "bound = math.log(factor) + math.log", "bound = 1e9 + math.log(factor) + math.log", CERTIFICATES),
+    Mutant("certificate-rounding", "scopes/_measures/certificates.py", "self.lam < 1 - NORM_ROUNDING", "self.lam < 1", f"{CERTIFICATES}::test_an_orthogonal_matrix_whose_norm_rounds_below_one_is_not_stable"),
+    Mutant("horizon-mean", "scopes/_measures/decay.py", "return median if np.any(median[1:] != 0) else", "return median if True else", f"{ORDINARY}::test_gradients_that_few_sequences_have_are_gradients"),
+    Mutant("changes-rounding", "scopes/_measures/gradients.py", "smaller > typical / 3", "smaller > 3 * typical", f"{ORDINARY}::test_rounding_of_a_quantized_model_is_no_memory"),
+    Mutant("recurrence-first-output", "scopes/_recurrence.py", "gradient = first if first.after > weakest else gradient", "gradient = gradient", "tests/scopes/test_recurrence_scope.py::test_sequences_that_were_turned_around_read_the_future"),
+    Mutant("horizon-unread", "scopes/_measures/receptive_field.py", "from_end < torch.from_numpy(unread)", "from_end < 0 * torch.from_numpy(unread)", f"{ORDINARY}::test_gradients_that_few_sequences_have_are_gradients"),
+    Mutant("step-compared", "adapters/_adapt.py", "Recurrence.forward(adapted.recurrence, few)[0]", "adapted.recurrence(few)[0]", "tests/adapters/test_step.py::test_a_recurrence_whose_forward_does_more_than_its_step_is_not_its_step"),
+    Mutant("lyapunov-ended", "scopes/_lyapunov.py", "alive = ~ended.all(1)", "alive = ended.all(1) | True", f"{LYAPUNOV}::test_a_sequence_whose_units_are_all_off_does_not_hide_the_others"),
+    Mutant("horizon-explosion-zeros", "scopes/_measures/decay.py", "np.nonzero((profile > 0) & (profile <= level))", "np.nonzero(profile <= level)", f"{HORIZON_BOUNDARIES}::test_explosion_is_growth_that_does_not_come_back"),
 ]
 # fmt: on

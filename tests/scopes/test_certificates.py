@@ -292,3 +292,17 @@ def test_a_factor_near_one_is_not_said_to_be_one(factor):
     said = re.search(r"at most ([\d.]+) of", found.sentence)
     assert said is not None
     assert found.figures["lambda"] <= float(said[1]) < 1
+
+
+def test_an_orthogonal_matrix_whose_norm_rounds_below_one_is_not_stable():
+    """In exact fractions the matrix of seed 174 stretches a direction; LAPACK's norm of it is a last digit below 1."""
+    inputs = noise(20, 2, 3)
+    layer = RNN(3, 4).double()
+    for seed in range(200):
+        draw = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        with torch.no_grad():
+            layer.weight_hh_l0.copy_(torch.linalg.qr(draw).Q)
+        assert not certify(layer, inputs).stable
+    with torch.no_grad():
+        layer.weight_hh_l0.mul_(1 - 1e-15)
+    assert not truncation(layer, inputs).certified

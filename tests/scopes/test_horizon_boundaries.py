@@ -74,6 +74,8 @@ def test_horizon_of_no_past_gradient(profile, rounding, horizon):
         ([0.0, 0.0], math.inf),
         ([1.0] * 18 + [101.0] * 2, 18.0),
         ([1.0] * 19 + [101.0], math.inf),  # less than the last tenth
+        ([1.0] * 30 + [101.0] * 29 + [0.0], 30.0),  # all units are off at the first step
+        ([1.0, 9.0, 81.0, 729.0] + [0.0] * 36, math.inf),  # a receptive field that ends
     ],
 )
 def test_explosion_is_growth_that_does_not_come_back(profile, lag):

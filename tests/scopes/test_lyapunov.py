@@ -28,7 +28,7 @@ def test_exponents_of_a_linear_system_are_its_eigenvalues() -> None:
     found = lyapunov(layer, torch.randn(50, 2, 2, dtype=torch.float64), steps=400)
     np.testing.assert_allclose(found.series["exponents"], np.log([1.2, 0.8, 0.8, 0.5, 0.3, 0.1]), atol=1e-3)
     assert found.labels["regime"] == "diverging"
-    assert "grow without bound, about 1.2 times per step" in found.sentence
+    assert "grow without bound, and the distance of neighboring ones doubles every 4 steps" in found.sentence
 
 
 def test_orthogonal_network_is_at_the_edge() -> None:
@@ -36,6 +36,16 @@ def test_orthogonal_network_is_at_the_edge() -> None:
     layer = mnemoscope.ExpRNN(2, 8, nonlinearity="identity", dtype=torch.float64)
     found = lyapunov(layer, torch.randn(60, 2, 2, dtype=torch.float64))
     np.testing.assert_allclose(found.series["exponents"], 0, atol=1e-10)
+    assert found.labels["regime"] == "edge"
+
+
+def test_orthogonal_weights_of_float32_are_at_the_edge_in_float64() -> None:
+    """They stretch by 1e-8 a step: states that inputs drive away were said to diverge by it."""
+    torch.manual_seed(0)
+    layer = mnemoscope.LinearSystem(2, 4)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(torch.linalg.qr(torch.randn(4, 4)).Q)
+    found = lyapunov(layer.double(), torch.randn(60, 2, 2, dtype=torch.float64))
     assert found.labels["regime"] == "edge"
 
 
@@ -257,3 +267,31 @@ def test_half_precision_does_not_hide_an_exponent_that_is_measured_in_float32(dt
 class FirstOf(nn.Module):
     def forward(self, result):
         return result[0]
+
+
+def test_a_sequence_whose_units_are_all_off_does_not_hide_the_others() -> None:
+    """ReLU: the first sequence turns all units off at each step; in the others differences grow by 3 at every step."""
+    layer = nn.RNN(1, 2, nonlinearity="relu", bias=False)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(3 * torch.eye(2))
+        layer.weight_ih_l0.fill_(1.0)
+    x = torch.ones(40, 3, 1)
+    x[:, 0] = -1.0
+    found = lyapunov(layer, x)
+    assert found.figures["largest"] == pytest.approx(math.log(3))
+    assert found.labels["regime"] == "diverging"
+    assert found.sentence.endswith("Left out: 1 of 3 sequences, where a step makes all states equal.")
+    assert lyapunov(layer, x[:, :1]).figures["largest"] == -math.inf
+
+
+def test_directions_that_end_do_not_hide_others_in_other_sequences() -> None:
+    """Two ReLU units that keep their value: the first is off once in each sequence, in one after the second was."""
+    layer = nn.RNN(2, 2, nonlinearity="relu", bias=False)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(torch.eye(2))
+        layer.weight_ih_l0.copy_(torch.eye(2))
+    x = torch.rand(40, 2, 2)
+    x[0, 0, 1] = x[20, :, 0] = -100.0
+    found = lyapunov(layer, x)
+    assert found.figures["largest"] == pytest.approx(0, abs=0.05)  # the first directions turn once
+    assert found.series["exponents"][1] == -math.inf

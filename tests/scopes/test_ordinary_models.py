@@ -1,5 +1,6 @@
 """What is said of models as people write them; each of these was once said wrongly."""
 
+import math
 import warnings
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch.nn import functional as F
 
 from mnemoscope import MnemoscopeError, examine
 from mnemoscope.report import headlines
-from mnemoscope.scopes import Watch, horizon, recurrence
+from mnemoscope.scopes import Watch, horizon, recurrence, truncation
 
 MEMORY = ["recurrence", "horizon"]
 
@@ -194,6 +195,31 @@ def test_a_quantized_model_is_measured_by_changes(parts):
     assert found["horizon"].labels["measured"] == "changes"
     assert 1 <= found["horizon"].figures["horizon"] < 15
     assert "quantized" in found.verdict
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_rounding_of_a_quantized_model_is_no_memory():
+    """Steps that were forgotten seemed to come back, 20 and more steps back, in half of these models."""
+    for seed in range(12):
+        torch.manual_seed(seed)
+        model, x = nn.Sequential(nn.LSTM(3, 16, batch_first=True)), torch.randn(4 + 4 * (seed % 2), 30, 3)
+        quantized = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM})
+        found = horizon(quantized, x, behavior=False).figures
+        assert found["returns_at"] == math.inf
+        assert 1 <= found["horizon"] <= horizon(model, x, behavior=False).figures["horizon"] + 1
+    assert truncation(quantized, x).labels["ends"] == "last"  # its scales are those of the batch, not of the future
+
+
+def test_gradients_that_few_sequences_have_are_gradients():
+    """The largest input so far: at no lag have half of the sequences a gradient. None was said to reach any input."""
+    torch.manual_seed(0)
+    x = torch.randn(8, 40, 1)
+    found = horizon(lambda x: x.cummax(1).values, x)
+    lags = 39 - x[:, :, 0].argmax(1)  # of the last output
+    assert found.figures["horizon"] >= int(lags.median())
+    assert "Gradients reach" in found.sentence
+    pooled = horizon(lambda x: x.amax(1), x)
+    assert not any("padding" in warning for warning in pooled.warnings)  # without a gradient, but compared
 
 
 def test_changes_agree_with_gradients_where_there_are_both():

@@ -61,7 +61,7 @@ def test_outputs_of_padding_are_left_out(packing):
     low, high = whole.spread["horizon"]
     assert low <= found.figures["horizon"] <= high
     assert found.figures["receptive_field"] == math.inf
-    assert any("as those of padding, and were left out" in warning for warning in found.warnings)
+    assert any("if they are padding, give sequences of one length" in warning for warning in found.warnings)
     assert not any("padding" in warning for warning in whole.warnings)
     assert np.isfinite(found.series["input_gradient"]).all()
     assert found.series["horizon_by_sequence"][0] == -1
@@ -70,6 +70,31 @@ def test_outputs_of_padding_are_left_out(packing):
 def test_lags_are_those_of_the_longest_sequence(packing):
     found = horizon(packing, padded_ids(20, 25, 30, 35, 40, 45, 50, 55))
     assert found.figures["lags"] == 53  # of the output steps 59, 53, 47 and 41, the last that is no padding is 53
+
+
+class LastState(Packing):
+    """One output per sequence, from the state after its last id."""
+
+    def forward(self, ids):
+        packed = pack_padded_sequence(self.table(ids), (ids != 0).sum(1), batch_first=True, enforce_sorted=False)
+        return self.rnn(packed)[1][-1]
+
+
+def test_padding_that_counts_as_steps_back_is_said():
+    """One output per sequence belongs to no step: its lags are counted from the last input, padding or not."""
+    torch.manual_seed(0)
+    found = examine(LastState(), padded_ids(20, 30, 40, 60), scopes=["recurrence", "horizon"])
+    assert "What to do: 3 of the 4 outputs do not read the last steps of their sequences" in found.verdict
+    assert not horizon(LastState(), padded_ids(60, 60, 60, 60)).warnings
+    first = horizon(lambda x: x[:, 0], torch.randn(4, STEPS, 2))  # where all read the same steps
+    assert first.figures["horizon"] == STEPS - 1
+    assert not first.warnings
+
+
+def test_the_first_outputs_of_a_delay_are_not_called_padding_alone():
+    found = horizon(lambda x: nn.functional.pad(x, (0, 0, 45, 0))[:, :STEPS], torch.randn(4, STEPS, 2))
+    assert found.figures["horizon"] == 45
+    assert "if they wait for a delay, longer sequences" in found.warnings[0]
 
 
 def test_sequences_that_are_padding_at_all_output_steps_are_said_to_be(packing):

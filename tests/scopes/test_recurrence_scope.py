@@ -152,7 +152,7 @@ def test_a_watch_refuses_what_mixes_sequences():
 
 
 def test_series_by_step():
-    found = recurrence(lambda x: x + torch.roll(x, 3, 1), torch.randn(2, 12, 4))  # y_t = x_t + x_{t-3}, cyclic
+    found = recurrence(lambda x: x + nn.functional.pad(x, (0, 0, 3, 0))[:, :-3], torch.randn(2, 12, 4))  # x_t + x_{t-3}
     step, changed = int(found.figures["step"]), int(found.figures["changed_step"])
     assert [t for t, size in enumerate(found.series["gradient_by_step"]) if size > 0] == [step - 3, step]
     assert [t for t, size in enumerate(found.series["change_by_step"]) if size > 0] == [changed, changed + 3]
@@ -250,3 +250,11 @@ def test_a_state_that_is_detached_within_blocks_is_seen():
             return x + super().forward(x).detach()
 
     assert recurrence(Detaching(32), torch.randn(3, 64, 4)).labels["kind"] == "detached"
+
+
+@pytest.mark.parametrize("steps", [2, 9, 30])
+def test_sequences_that_were_turned_around_read_the_future(steps):
+    """In the middle they seem to be one step late: an earlier input is read, and no later one."""
+    found = recurrence(lambda x: x.flip(1), torch.randn(4, steps, 3))
+    assert found.labels["kind"] == "reads the future"
+    assert found.figures["gradient_by_later"] == 1

@@ -157,3 +157,9 @@ def test_what_theorem_1_promises_depends_on_more_than_was_seen() -> None:
     assert "if" not in _sentence(
         {"L_x": 2.0, "growth": 1.5}, "exponential", "exponential"
     )  # a larger one allows it too
+
+
+@pytest.mark.parametrize(("L_x", "allowed", "said"), [(1.0012, "exponential", "1.001"), (0.9988, "constant", "0.999")])
+def test_a_constant_that_decides_is_told_from_one(L_x: float, allowed: str, said: str) -> None:
+    figures = {"L_x": L_x, "growth": 1.0}
+    assert f" {said} " in _sentence(figures, allowed, "polynomial")

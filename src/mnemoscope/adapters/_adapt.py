@@ -21,6 +21,7 @@ from mnemoscope.adapters._step import ForwardStep, IdStep
 from mnemoscope.errors import MnemoscopeError, type_and_line
 from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Recurrence
+from mnemoscope.torch_internals import has_forward_hooks
 
 
 def adapt(
@@ -60,7 +61,7 @@ def adapt(
             return _step_in_float32(adapted)
     is_recurrent = isinstance(model, Recurrence | nn.RNNBase | nn.RNNCellBase) or has_step(model)
     if is_recurrent and not is_forward:
-        if has_step(model) and _has_forward(model) and not isinstance(model, Layer):
+        if has_step(model) and _has_forward(model) and not _is_plain(model):
             return _step_in_float32(_adapt_step_and_forward(model, inputs, layout))
         return _step_in_float32(_adapt_recurrent(model, _batched(model, inputs, layout), layout))
     if not callable(model):
@@ -179,13 +180,19 @@ def _adapt_step_and_forward(model: Any, inputs: Tensor, layout: Layout | None) -
     return replace(found[0], recurrence_is_model=False, starts_itself=False)
 
 
+def _is_plain(model: Any) -> bool:
+    """True for one of our layers whose ``forward`` is known to be its unrolled step."""
+    own_forward = getattr(type(model), "forward", None) is not Layer.forward or "forward" in vars(model)
+    return isinstance(model, Layer) and not own_forward and not has_forward_hooks(model)
+
+
 @torch.no_grad()
 def _is_unrolled(adapted: Adapted) -> bool:
     """True if the whole model gives what its unrolled step gives, over a few steps, on which rounding cannot grow."""
     assert adapted.recurrence is not None
     few = adapted.features[:8]
     try:
-        whole, unrolled = adapted.run(few), adapted.recurrence(few)[0]
+        whole, unrolled = adapted.run(few), Recurrence.forward(adapted.recurrence, few)[0]
     except torch.OutOfMemoryError:
         raise
     except Exception:

@@ -129,10 +129,15 @@ def _record(record: LayerCalls, disturbed: bool) -> Any:
     def hook(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> Any:
         if disturbed and not record.calls:
             result = pytree.tree_map(_disturb, result)
-        record.calls.append(Call((*arguments, *keywords.values()), result))
+        record.calls.append(Call((*arguments, *_in_order(keywords)), result))
         return result
 
     return record.layer.register_forward_hook(hook, with_kwargs=True)
+
+
+def _in_order(keywords: dict[str, Any]) -> list[Any]:
+    """Return keywords in the order of the arguments that they stand for: layers take `input`, then `hx`."""
+    return [keywords[name] for name in sorted(keywords, key=lambda name: name != "input")]
 
 
 def _disturb(value: Any) -> Any:

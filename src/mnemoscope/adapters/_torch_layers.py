@@ -17,6 +17,7 @@ from mnemoscope.adapters._layout import recurrent_layout
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import GRU, LSTM, RNN, Layer
 from mnemoscope.recurrence import Recurrence, State
+from mnemoscope.torch_internals import has_forward_hooks
 
 
 class TorchCell(Recurrence):
@@ -44,8 +45,8 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
     """Return nn.RNN, nn.LSTM or nn.GRU as our layer with the same equations; it holds the same Parameter objects.
 
     A stack stays a stack. Of a bidirectional layer only one direction is a recurrence: the forward one of a single
-    layer, or with ``reverse=True`` the other, which reads the sequence from its end. A subclass whose own ``forward``
-    gives other outputs than torch's is refused: its equations are not known.
+    layer, or with ``reverse=True`` the other, which reads the sequence from its end. One whose own ``forward``, or
+    whose hooks, give other outputs than torch's is refused: its equations are not known.
     """
     if module.bidirectional and module.num_layers > 1:
         raise MnemoscopeError(
@@ -55,37 +56,55 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
     if reverse and not module.bidirectional:
         raise MnemoscopeError(f"only a bidirectional {type(module).__name__} has a reverse direction; this one has not")
 
+    # Run before its weights are read: a hook may compute them, as torch.nn.utils.weight_norm does.
+    is_plain = _is_plain(module)
+    x = torch.randn(5, 2, module.input_size, generator=torch.Generator().manual_seed(0))
+    x = x.to(next(module.parameters()))
+    outputs = None if is_plain else _outputs(module, x)
+
     layer = _without_weights(module)
     suffix = "_reverse" if reverse else ""
     for name, _ in list(layer.named_parameters()):
         _set_parameter(layer, name, getattr(module, name + suffix))
-
-    base = next(base for base in (nn.LSTM, nn.GRU, nn.RNN) if isinstance(module, base))
-    if type(module).forward is not base.forward and not _same_outputs(module, layer):
+    if not is_plain and not _gives(layer, x, outputs):
         raise MnemoscopeError(
-            f"{type(module).__name__} changes what nn.{base.__name__} gives, so that its equations are not known: give "
-            "it initial_state(batch) and step(x, state) to see its states"
+            f"this {type(module).__name__} changes what nn.{_base(module).__name__} gives, so that its equations are "
+            "not known: give it initial_state(batch) and step(x, state) to see its states"
         )
     return layer.train(module.training)
 
 
+def _base(module: nn.RNNBase) -> type[nn.RNNBase]:
+    return next(base for base in (nn.LSTM, nn.GRU, nn.RNN) if isinstance(module, base))
+
+
+def _is_plain(module: nn.RNNBase) -> bool:
+    """True if nothing but torch's own ``forward`` decides what a layer gives."""
+    own_forward = type(module).forward is not _base(module).forward or "forward" in vars(module)
+    return not own_forward and not has_forward_hooks(module)
+
+
 @torch.no_grad()
-def _same_outputs(module: nn.RNNBase, layer: Layer) -> bool:
-    """Return True if a subclass of torch's layer gives what torch's equations give on a short random sequence."""
-    noise = torch.randn(5, 2, module.input_size, generator=torch.Generator().manual_seed(0))
-    x = noise.to(next(module.parameters()))
+def _outputs(module: nn.RNNBase, x: Tensor) -> Tensor | None:
+    """Return what a layer gives for x (T, B, d), time first; None if its forward takes other arguments."""
     training = module.training
     layout = recurrent_layout(module.batch_first)
     try:
-        output = main_tensor(module.eval()(layout.from_time_first(x)))
-    except Exception:  # its forward takes other arguments
-        return False
+        return layout.time_first(main_tensor(module.eval()(layout.from_time_first(x))))
+    except Exception:
+        return None
     finally:
         module.train(training)
-    output = layout.time_first(output)
+
+
+@torch.no_grad()
+def _gives(layer: Layer, x: Tensor, outputs: Tensor | None) -> bool:
+    """Return True if torch's equations give these outputs for x."""
     expected = layer.eval()(x)[0]
+    if outputs is None or outputs.shape != expected.shape:
+        return False
     tolerance = torch.finfo(x.dtype).eps ** 0.5
-    return output.shape == expected.shape and torch.allclose(output, expected, rtol=tolerance, atol=tolerance)
+    return torch.allclose(outputs, expected, rtol=tolerance, atol=tolerance)
 
 
 def _without_weights(module: nn.RNNBase) -> Layer:
@@ -111,7 +130,7 @@ def _set_parameter(layer: nn.Module, name: str, value: Tensor) -> None:
 def readable_layers(model: Any) -> list[tuple[nn.RNNBase, Layer]]:
     """Return torch's recurrent layers in a module, or in the attributes of any other object, each with our equations.
 
-    Bidirectional ones, and subclasses with equations of their own, are left out.
+    Bidirectional ones, subclasses, and those with a ``forward`` or hooks of their own are left out.
     """
     owners = [model, getattr(model, "stepper", None)]
     parts = [part for owner in owners for part in (owner, *getattr(owner, "__dict__", {}).values())]
@@ -120,7 +139,7 @@ def readable_layers(model: Any) -> list[tuple[nn.RNNBase, Layer]]:
         for module in part.modules() if isinstance(part, nn.Module) else ():
             if not isinstance(module, nn.RNNBase) or type(module) not in (nn.LSTM, nn.GRU, nn.RNN):
                 continue
-            if not module.bidirectional:
+            if not module.bidirectional and _is_plain(module):
                 layer = from_torch(module)
                 layer.batch_first = module.batch_first
                 found[id(module)] = module, layer

@@ -118,7 +118,7 @@ def _documented(scope: str) -> set[str]:
 def _read_condition(text: str) -> Condition:
     match = re.fullmatch(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|!=|<|>)\s*([^\s:]+)(:certified)?\s*", text)
     try:
-        if match is None:
+        if match is None or math.isnan(float(match[3])):  # nothing is below or above NaN: it would never fail
             raise ValueError
         return Condition(text.strip(), match[1], match[2], float(match[3]), certified=match[4] is not None)
     except ValueError:

@@ -20,7 +20,7 @@ from mnemoscope.scopes._measures.gradients import (
     of_loss,
     of_loss_by_lag,
 )
-from mnemoscope.scopes._measures.receptive_field import exact_figures
+from mnemoscope.scopes._measures.receptive_field import exact_figures, unread_at_end
 from mnemoscope.scopes._measures.rounding import rounding
 from mnemoscope.scopes._measures.windows import range_in_words, widened
 from mnemoscope.wording import counted
@@ -69,15 +69,15 @@ def horizon(
     random orthonormal directions per sequence, which estimates the Frobenius norm of the Jacobian. With as many
     directions as outputs the norms are exact, and the spectral ones are given too.
 
-    Series by lag 0 .. T-1, medians over sequences and end steps (spread: quartiles (2, T)): `input_gradient`;
-    `state_gradient`, if there is a step: by h of all layers of one of our layers, by the whole state of any other
-    recurrence; `input_gradient_spectral` and `state_gradient_spectral`, if exact. By steps after a prefix in which two
-    sequences differ: `difference_after_prefix`, relative to the last step of that prefix. By step, if targets and loss
-    are given: `loss_gradient`, ||d loss / d input_t||, and `loss_gradient_by_state`, ||d loss / d h_t||, both over the
-    whole batch at once. By lag, if `loss_positions` is given: `mean_loss_gradient` and `mean_loss_gradient_by_state`,
-    the mean over output steps t and sequences of the norms of d loss_t / d input_{t-k} and d loss_t / d h_{t-k}, where
-    loss_t is what one output step of one sequence adds to the loss (Miller & Hardt 2018, fig. 2; spread: quartiles).
-    `horizon_by_sequence` (B,).
+    Series by lag 0 .. T-1, medians over sequences and end steps, or means where the medians of all lags but 0 are zero
+    (spread: quartiles (2, T)): `input_gradient`; `state_gradient`, if there is a step: by h of all layers of one of our
+    layers, by the whole state of any other recurrence; `input_gradient_spectral` and `state_gradient_spectral`, if
+    exact. By steps after a prefix in which two sequences differ: `difference_after_prefix`, relative to the last step
+    of that prefix. By step, if targets and loss are given: `loss_gradient`, ||d loss / d input_t||, and
+    `loss_gradient_by_state`, ||d loss / d h_t||, both over the whole batch at once. By lag, if `loss_positions` is
+    given: `mean_loss_gradient` and `mean_loss_gradient_by_state`, the mean over output steps t and sequences of the
+    norms of d loss_t / d input_{t-k} and d loss_t / d h_{t-k}, where loss_t is what one output step of one sequence
+    adds to the loss (Miller & Hardt 2018, fig. 2; spread: quartiles). `horizon_by_sequence` (B,).
 
     Figures: `horizon`, the last lag with at least `fraction` of the largest size at lags >= 1 (spread: 5 % and 95 %
     quantiles over sequences and end steps); `first_below`, the first lag with less after one that has it (spread as
@@ -347,18 +347,25 @@ def _law_in_words(law: decay.Law) -> str:
 
 
 def _silence(figures: dict[str, float], subject: Subject, by_input: JacobianNorms) -> str:
-    """Say that outputs depend on nothing, as those of padding do; empty if all that were looked at depend on inputs."""
+    """Say that outputs depend on no input, or not on the last ones, as those of padding; empty if none does so."""
     if figures["horizon"] <= 0 and subject.kind == "recurrent":
         return (
             "the last outputs depend on nothing earlier, but outputs before them do: if the sequences end in padding, "
             "or with a token that resets the state, give them without it"
         )
-    silent = int(by_input.silent.sum())
-    if not silent:
+    unread = unread_at_end(subject, by_input)
+    if len(unread):
+        return (
+            f"{(unread > 0).sum()} of the {len(unread)} outputs do not read the last steps of their sequences: if "
+            "they are padding, it was counted as steps back; give sequences of one length"
+        )
+    silent = by_input.silent
+    if not silent.any():
         return ""
     return (
-        f"{silent} of the {by_input.silent.size} outputs looked at depend on no input, as those of padding, and were "
-        "left out: give sequences of one length"
+        f"{silent.sum()} of the {silent.size} outputs looked at have no gradient by any input and were left out: if "
+        "they are padding, give sequences of one length; if units are saturated, smaller inputs; if they wait for a "
+        "delay, longer sequences"
     )
 
 

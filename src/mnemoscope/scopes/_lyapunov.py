@@ -50,6 +50,8 @@ def lyapunov(
     Orthonormal directions are multiplied by each step's Jacobian, by Jacobian-vector products and never by the
     Jacobian itself, and orthonormalized again. The mean logarithms of the diagonal of R are the exponents.
 
+    Sequences in which a step makes all states equal, as where all units are off, are left out if there are others.
+
     Series: `exponents` (k,), largest first (spread: their standard error over blocks and sequences; identical
     sequences count once, blocks that resemble the one before count for less, and a mean that has not settled has the
     error of its drift);
@@ -90,6 +92,15 @@ def lyapunov(
 
 
 def _finding(subject: Subject, means: Tensor, orbit: Orbit, steps: int, discard: int, size: int) -> Finding:
+    # Directions that a step has made zero come last in their own sequence. One without any other has the exponent
+    # -infinity: it is left out if there are others.
+    ended = means.isneginf().any(0)  # (B, k)
+    means = means.gather(2, torch.argsort(ended.int(), dim=1, stable=True).expand_as(means))
+    alive = ~ended.all(1)
+    if bool(alive.any()):
+        means = means[:, alive]
+        orbit = Orbit(orbit.sizes[:, alive], orbit.moves[:, alive])
+
     # The spectrum: means over the run, weighted by the lengths of the blocks, and over sequences.
     ends = block_ends(steps - discard, len(means))
     lengths = np.diff(ends, prepend=0)
@@ -117,7 +128,7 @@ def _finding(subject: Subject, means: Tensor, orbit: Orbit, steps: int, discard:
         assumptions.append("remembered states are constant: the exponents are those of the recurrence between them")
     return Finding(
         "lyapunov",
-        _sentence(regime, beside, largest, largest_error, steps - discard),
+        _sentence(regime, beside, largest, largest_error, steps - discard) + _left_out(alive),
         "estimated",
         figures={
             "largest": largest,
@@ -138,9 +149,10 @@ def _finding(subject: Subject, means: Tensor, orbit: Orbit, steps: int, discard:
 def _regime(largest: float, error: float, orbit: Orbit, dtype: torch.dtype) -> str:
     """Return contractive, edge, chaotic, diverging or unstable fixed point.
 
-    Within two standard errors of 0 it is the edge; unclear if the error itself is large.
+    Within two standard errors of 0 it is the edge; unclear if the error itself is large. So it is within the rounding
+    of float32, from which the weights of a model in float64 may come: an orthogonal matrix is one up to that.
     """
-    rounding = 100 * torch.finfo(dtype).eps
+    rounding = 100 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
     margin = rounding if math.isnan(error) else max(2 * error, rounding)
     if abs(largest) <= margin:
         return "unclear" if 2 * error > UNSURE else "edge"
@@ -179,14 +191,21 @@ def _sentence(regime: str, beside: str, largest: float, error: float, steps: int
         apart = f"Expanding{beside}: the distance of neighboring states {_pace(largest)} along {counted(steps, 'step')}"
         return f"{apart}, which are too few to call it chaos ({figure})."
     if regime == "diverging":
-        grown = math.exp(largest)
-        return f"Diverging{beside}: states grow without bound, about {grown:.3g} times per step ({figure})."
+        apart = f"the distance of neighboring ones {_pace(largest)}"
+        return f"Diverging{beside}: states grow without bound, and {apart} ({figure})."
     if regime == "unstable fixed point":
         still = f"On an unstable fixed point{beside}: the state does not move"
         return f"{still}, but a small disturbance {_pace(largest)} ({figure})."
     if regime == "unclear":
         return f"Too short to tell if neighboring states converge or diverge{beside}: both are possible ({figure})."
     return f"At the edge{beside}: neighboring states neither converge nor diverge ({figure})."
+
+
+def _left_out(alive: Tensor) -> str:
+    """Say in how many sequences states become equal, if that was left out; `alive` (B,) are the others."""
+    if not bool(alive.any()) or bool(alive.all()):
+        return ""
+    return f" Left out: {int((~alive).sum())} of {len(alive)} sequences, where a step makes all states equal."
 
 
 def _pace(exponent: float) -> str:

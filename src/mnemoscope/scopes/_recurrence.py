@@ -11,7 +11,7 @@ from mnemoscope.errors import MnemoscopeError, is_number
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import CANNOT_REPEAT, Subject
-from mnemoscope.scopes._measures.rounding import negligible, rounding
+from mnemoscope.scopes._measures.rounding import is_quantized, least_response, rounding
 from mnemoscope.wording import counted
 
 UNREPEATED = {
@@ -116,8 +116,9 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
     read the future or to mix sequences. If it does not repeat its outputs, that is its kind; it is then reset before
     each run, or given the same random numbers, if that is possible. Two tests follow: one output is differentiated by
     all inputs, and one input is changed and all outputs compared. If only the second finds a dependence, the state is
-    carried on but detached from the graph. Where the middle of the sequence shows no memory, other steps are probed:
-    a model may forget there, as one that attends within blocks, or remember over more than half of the sequence.
+    carried on but detached from the graph. The first output shows if later inputs are read where that in the middle
+    does not. Where the middle of the sequence shows no memory, other steps are probed: a model may forget there, as one
+    that attends within blocks, or remember over more than half of the sequence.
 
     Series, each relative to its largest: `gradient_by_step` (T,), that of the output at `figures["step"]` by the
     input at each step of its sequence; `change_by_step` (T, or 1), how much each output changes with the input at
@@ -135,13 +136,17 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
     subject.check_steps(2)
     if tolerance is not None and not (is_number(tolerance) and 0 <= tolerance < 1):
         raise MnemoscopeError(f"tolerance must be at least 0 and less than 1; got {tolerance!r}")
-    limit = _limit(subject) if tolerance is None else tolerance
+    limit = least_response(subject.model, subject.dtype) if tolerance is None else tolerance
     unrepeated = subject.repetition.kind
     if subject.missing("outputs"):
         return _cannot_repeat(subject)
     subject.check_finite_outputs()
-    gradient, change = _respond_to_gradient(subject, limit), _respond_to_change(subject, (subject.steps - 1) // 2)
     weakest = _weakest_gradient(subject) if tolerance is None else tolerance
+    gradient, change = _respond_to_gradient(subject, limit), _respond_to_change(subject, (subject.steps - 1) // 2)
+    if len(change.strength) == subject.steps and gradient.after <= weakest:
+        # In the middle, sequences that were turned around seem to be one step late.
+        first = Response(_gradient_of(subject, 0), 0, gradient.sequence)
+        gradient = first if first.after > weakest else gradient
     kind = _kind(subject, gradient, change, limit, weakest)
     if kind in ("memoryless", "detached", "without gradient"):
         gradient, change = _look_elsewhere(subject, gradient, change)
@@ -236,7 +241,7 @@ def _kind(subject: Subject, gradient: Response, change: Response, limit: float, 
     # Sequences that the probed output reads, and sequences whose outputs the changed input reaches.
     reads = gradient.others > limit
     reached = change.others > limit
-    if bool(reads.any() or reached.any()) and not _is_quantized(subject.model):
+    if bool(reads.any() or reached.any()) and not is_quantized(subject.model):
         reads_later = reads[gradient.sequence :].any()
         reaches_earlier = reached[: change.sequence].any()
         in_order = not bool(reads_later or reaches_earlier)  # each sequence reads only the ones before it
@@ -254,24 +259,13 @@ def _kind(subject: Subject, gradient: Response, change: Response, limit: float, 
     return "detached" if carried else "memoryless"
 
 
-def _limit(subject: Subject) -> float:
-    """Return the relative size under which a response counts as zero."""
-    return 0.25 if _is_quantized(subject.model) else negligible(subject.dtype)
-
-
 def _weakest_gradient(subject: Subject) -> float:
     """Return the relative size under which a gradient by earlier or later inputs counts as zero.
 
     Where an output does not read them it is zero to the last bit, unless it is computed in a roundabout way, as by a
     Fourier transform. A block that starts out as the identity may weigh the past by 1e-5 of the present.
     """
-    return 0.25 if _is_quantized(subject.model) else 32 * rounding(subject.dtype)
-
-
-def _is_quantized(model: object) -> bool:
-    """True if a module computes in whole numbers; the common scale of a batch then ties sequences together a little."""
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    return any(".quantized." in f"{type(module).__module__}." for module in modules)
+    return 0.25 if is_quantized(subject.model) else 32 * rounding(subject.dtype)
 
 
 def _respond_to_gradient(subject: Subject, limit: float) -> Response:
@@ -348,7 +342,7 @@ def _respond_to_change(subject: Subject, step: int) -> Response:
     sequence = subject.batch // 2
     size = float(x.double().std()) if x.numel() > 1 and bool(x.double().std() > 0) else 1.0
     changed = x.clone()
-    if subject.batch > 1 and _is_quantized(subject.model):  # the range of the inputs, and so their scale, must stay
+    if subject.batch > 1 and is_quantized(subject.model):  # the range of the inputs, and so their scale, must stay
         changed[step, sequence] = x[step, sequence - 1]
     else:
         changed[step, sequence] += size * torch.randn(x.shape[2:], generator=subject.generator()).to(x)

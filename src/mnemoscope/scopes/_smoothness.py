@@ -236,6 +236,8 @@ def _sentence(figures: dict[str, float], allowed: str, seen: str) -> str:
     }[seen]
     # L_f is the largest that was seen: from above 1 more is allowed, from below less only if it is the largest of all.
     L_x = f"{figures['L_x']:.3g}"
+    if allowed != "polynomial":  # as many digits as tell it from 1
+        L_x = next(text for digits in range(3, 18) if float(text := f"{figures['L_x']:.{digits}g}") != 1)
     if_largest = f"if L_f in the state is nowhere above the {L_x} that was seen"
     stops = "as much" if seen == "constant" else "that it stops growing"
     theorem = {

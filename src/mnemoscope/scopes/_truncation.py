@@ -16,7 +16,7 @@ from mnemoscope.scopes._frame.scope import not_applicable, scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.chunks import GROUPS, Chunks, by_weights, norm, relative_error
 from mnemoscope.scopes._measures.decay import fit_line
-from mnemoscope.scopes._measures.rounding import negligible
+from mnemoscope.scopes._measures.rounding import least_response
 from mnemoscope.scopes._measures.truncation_bounds import truncation_bounds
 from mnemoscope.scopes._measures.windows import range_in_words, shortest, shortest_near, widened
 from mnemoscope.wording import counted
@@ -224,7 +224,7 @@ def _reads_later(subject: Subject, y: Tensor) -> bool:
     other = subject.features.clone()
     other[half:] = other[half:].flip(0) + 1
     change = (subject.run(other)[:half] - y[:half]).abs().max()
-    return bool(change > negligible(y.dtype) * y.abs().max())
+    return bool(change > least_response(subject.model, y.dtype) * y.abs().max())
 
 
 def _weights(subject: Subject) -> list[Tensor]:

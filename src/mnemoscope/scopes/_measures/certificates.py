@@ -41,6 +41,8 @@ from mnemoscope.theory.stability import (
     spectral_norm,
 )
 
+NORM_ROUNDING = 1e-12  # of the norm of a few thousand units in float64: an orthogonal matrix may seem to contract
+
 
 @dataclass(frozen=True)
 class StateNorm:
@@ -100,7 +102,7 @@ class Certificate:
     for any two states and inputs.
 
     Attributes:
-        lam: the factor in `norm`; the model is stable if it is below 1.
+        lam: the factor in `norm`; see `stable`.
         norm: in which `lam` holds, the plain one if `lam` is below 1 there, or if it is below 1 in none.
         plain: the norm without weights.
         bound: the factor in `plain`; at least `lam`.
@@ -119,7 +121,8 @@ class Certificate:
 
     @property
     def stable(self) -> bool:
-        return self.lam < 1
+        """True if `lam` is below 1 by more than it may be off itself."""
+        return self.lam < 1 - NORM_ROUNDING
 
 
 _EQUATIONS = ("forward", "observe", "observe_cell", "project", "step", "weights")

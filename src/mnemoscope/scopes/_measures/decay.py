@@ -121,16 +121,17 @@ def explodes_at(profile: np.ndarray, times: float) -> float:
     """Return the lag from which on a profile stays above `times` its start; infinity if it does not.
 
     Its start is its value at lag 0, or the first above 0. A rise that comes back is transient growth, not an explosion:
-    the whole last tenth of the lags must lie above. NaN counts as above.
+    most of the last tenth of the lags must lie above. NaN counts as above. A zero, as of a step at which all units are
+    off, is no return.
     """
     positive = np.nonzero(profile > 0)[0]
     if not len(positive):
         return math.inf
-    first = int(positive[0])
-    returned = np.nonzero(profile <= times * profile[first])[0]
-    begin = int(returned[-1]) + 1
-    tail = max(1, len(profile) // 10)
-    return float(begin) if begin <= len(profile) - tail else math.inf
+    level = times * profile[int(positive[0])]
+    begin = int(np.nonzero((profile > 0) & (profile <= level))[0][-1]) + 1
+    tail = profile[-max(1, len(profile) // 10) :]
+    explodes = begin <= len(profile) - len(tail) and np.mean(~(tail <= level)) > 0.5
+    return float(begin) if explodes else math.inf
 
 
 def receptive_field(profiles: np.ndarray, smallest: float) -> float:
@@ -153,7 +154,9 @@ def receptive_field(profiles: np.ndarray, smallest: float) -> float:
 def typical(profiles: np.ndarray) -> np.ndarray:
     """Return the median over samples, the last axis: sizes differ by orders of magnitude, or are 0 or infinite.
 
-    Samples are NaN at lags that they do not have.
+    The mean if no earlier lag is felt by half of the samples, as where each reads the largest of its inputs. Samples
+    are NaN at lags that they do not have.
     """
     with np.errstate(over="ignore"):
-        return np.nanmedian(profiles, axis=-1)
+        median = np.nanmedian(profiles, axis=-1)
+        return median if np.any(median[1:] != 0) else np.nanmean(profiles, axis=-1)

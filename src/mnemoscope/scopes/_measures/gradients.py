@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from mnemoscope import kernels
 from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Recurrence, leaves, map_state
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._measures.rounding import rounding
+from mnemoscope.scopes._measures.rounding import is_quantized, rounding
 
 ENDS = 4  # output steps that are differentiated
 ROWS = 64  # copies of sequences that run at once, if the batch is smaller: more of them, more directions
@@ -32,6 +33,7 @@ class JacobianNorms:
         ends: (end steps per sequence, B), the output step of each sample.
         measured: by "gradients", or by "changes" of the inputs where there is no gradient.
         reads_later: True if an output before the last step depends on later inputs.
+        one_output: True if there is one output per sequence.
     """
 
     frobenius: np.ndarray
@@ -39,6 +41,7 @@ class JacobianNorms:
     ends: np.ndarray
     measured: str = "gradients"
     reads_later: bool = False
+    one_output: bool = False
 
     @property
     def silent(self) -> np.ndarray:
@@ -110,7 +113,7 @@ def by_inputs(subject: Subject, directions: int | None = None, ends: int = ENDS)
     norms = _norms(gradient.flatten(2), probes, y.shape[-1])
     if every_step:
         return replace(norms.without_silent(), reads_later=_reads_later(gradient, probes))
-    return norms if len(y) == 1 else _from_last_read(norms)
+    return replace(norms, one_output=True) if len(y) == 1 else _from_last_read(norms)
 
 
 def _reads_later(gradient: Tensor, probes: Probes) -> bool:
@@ -126,8 +129,8 @@ def by_changes(subject: Subject) -> JacobianNorms:
     """Return how much the last output changes with each earlier input, by changing one input after the other.
 
     An input becomes that of another sequence, in every second sequence at a time: the range of all inputs, on which the
-    rounding of a quantized model depends, stays as it was. What the other sequences change by is rounding: responses
-    under three times that count as zero. Norms are root mean squares over the sequences.
+    rounding of a quantized model depends, stays as it was. There a response that a tenth of the change does not make
+    smaller is rounding: what is under twice the largest such counts as 0. Norms are root mean squares over sequences.
     """
     x = subject.features
     steps, batch = x.shape[:2]
@@ -137,18 +140,17 @@ def by_changes(subject: Subject) -> JacobianNorms:
     sizes = (other - x).double().flatten(2).norm(dim=-1).clamp(min=1e-30).cpu()  # (T, B)
     y = subject.run(x)[-1].double().cpu()
     halves = [torch.arange(start, batch, 2) for start in range(min(batch, 2))]
-    responses = torch.zeros(steps, batch, dtype=torch.float64)
-    noise = torch.zeros(steps, batch, dtype=torch.float64)
-    for step in range(steps):
-        for rows in halves:
+    responses, to_a_tenth = torch.zeros(2, steps, batch, dtype=torch.float64)
+    shares = ((1.0, responses), (0.1, to_a_tenth)) if is_quantized(subject.model) else ((1.0, responses),)
+    for step, rows in itertools.product(range(steps), halves):
+        for share, found in shares:
             changed = x.clone()
-            changed[step, rows] = other[step, rows]
-            change = (subject.run(changed)[-1].double().cpu() - y).norm(dim=-1) / sizes[step]
-            responses[step, rows] = change[rows]
-            noise[step] += change.index_fill(0, rows, 0)
+            changed[step, rows] = torch.lerp(x[step, rows], other[step, rows], share)
+            found[step, rows] = ((subject.run(changed)[-1].double().cpu() - y).norm(dim=-1) / sizes[step])[rows]
         subject.report(0.6 * (step + 1) / steps)
-    typical = responses.square().mean(1).sqrt()
-    typical[typical <= 3 * noise.square().mean().sqrt()] = 0
+    typical, smaller = (found.square().mean(1).sqrt() for found in (responses, to_a_tenth))
+    rounded = torch.where(smaller > typical / 3, torch.maximum(smaller, typical), 0)
+    typical[typical <= 2 * rounded.max()] = 0
     ends = torch.full((1, batch), steps - 1)
     norms = typical[:, None, None].expand(-1, 1, batch)
     return JacobianNorms(_by_lag(norms, ends), None, ends.numpy(), measured="changes")

@@ -1,4 +1,4 @@
-"""What is exact of a horizon: how many inputs an output depends on, and that gradients do not explode."""
+"""What is exact of a horizon: which inputs an output depends on, and that gradients do not explode."""
 
 from __future__ import annotations
 
@@ -24,6 +24,27 @@ def exact_figures(subject: Subject, norms: JacobianNorms, figures: dict[str, flo
     if figures["explodes_at"] < np.inf and _reads_from_the_front(subject, norms, figures["growth"]):
         exact["explodes_at"] = np.inf
     return exact
+
+
+@torch.no_grad()
+def unread_at_end(subject: Subject, norms: JacobianNorms) -> np.ndarray:
+    """Return how many of the last inputs the one output of each sequence does not read, if that differs; else nothing.
+
+    That there is no gradient is not enough, as for the largest of all inputs: others in their place change nothing.
+    """
+    felt = norms.frobenius > 0
+    unread = felt.argmax(0)
+    if not norms.one_output or len(set(unread)) == 1:
+        return np.empty(0, int)
+    x = subject.features
+    from_end = torch.arange(len(x) - 1, -1, -1)[:, None]
+    mask = (from_end < torch.from_numpy(unread)).to(x.device).view(*x.shape[:2], *[1] * (x.dim() - 2))
+    y = subject.run(x)
+    for move in (3 * x.abs().max(), -3 * x.abs().max()):
+        change = (subject.run(torch.where(mask, x + move, x)) - y).abs().max()
+        if bool(change > negligible(y.dtype) * y.abs().max()):
+            return np.empty(0, int)
+    return unread
 
 
 @torch.no_grad()

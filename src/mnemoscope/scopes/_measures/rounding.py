@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 
 def rounding(dtype: torch.dtype) -> float:
@@ -17,3 +18,14 @@ def rounding(dtype: torch.dtype) -> float:
 def negligible(dtype: torch.dtype) -> float:
     """Return the size, relative to the largest, under which a response counts as zero: a thousand rounding errors."""
     return 1e3 * rounding(dtype)
+
+
+def is_quantized(model: object) -> bool:
+    """True if a module computes in whole numbers; the common scale of a batch then ties sequences together a little."""
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    return any(".quantized." in f"{type(module).__module__}." for module in modules)
+
+
+def least_response(model: object, dtype: torch.dtype) -> float:
+    """Return the size, relative to the largest, under which a response of a model counts as zero."""
+    return 0.25 if is_quantized(model) else negligible(dtype)

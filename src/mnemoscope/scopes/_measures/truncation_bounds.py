@@ -95,7 +95,7 @@ def truncation_bounds(subject: Subject) -> TruncationBounds | None:
     if not torch.equal(subject.features, subject.recurrence_inputs):  # it runs over the batch: windows are not its own
         return None
     certificate = certify(subject.layer, subject.recurrence_inputs)
-    system = None if certificate is None else certificate.constants
+    system = None if certificate is None or not certificate.stable else certificate.constants
     affine = _affine_readout(subject)
     if certificate is None or system is None or not system.stable or affine is None:
         return None
