@@ -245,6 +245,17 @@ def test_a_layer_whose_hook_changes_its_outputs_is_not_its_step():
     assert not adapt(layer, x).recurrence_is_model
 
 
+def test_a_step_and_a_forward_that_both_give_nan_are_one():
+    """NaN was the tolerance within which both should agree, which torch refuses."""
+
+    class Overflowing(WithDataclass):
+        def step(self, x, state):
+            y, state = super().step(x, state)
+            return y * torch.inf - y * torch.inf, state
+
+    assert adapt(Overflowing(), torch.randn(6, 2, 3)).recurrence_is_model
+
+
 def test_a_step_that_cannot_be_examined_leaves_the_forward():
     class Odd(WithDataclass):
         def initial_state(self, batch):
