@@ -144,12 +144,28 @@ def test_charts_of_what_is_done(tmp_path) -> None:
         folder.mkdir()
         (folder / "summary.json").write_text(json.dumps({"figures": {"return": 0.2, "success": 0.3}, "seconds": 1}))
         done[env, "random"] = Result(folder)
-    assert set(table4.cells("quick", done)) == {(row, "random") for row in (*table4.ROWS, *table4.IQM)}
+    assert set(table4.cells("quick", done)) == {(row, "random") for row in table4.ROWS}
     assert memory.cells("quick", done)["MemoryS13", "random"] == 0.3
-    assert table4.charts("quick", [done]) == []  # there is nothing to compare an agent with
-    for env in table4.ROWS:
-        done[env, "RelLSTM"] = done[env, "random"]
-    assert [chart.key for chart in table4.charts("quick", [done])] == ["iqm-trained", "iqm-larger"]
+    assert table4.charts("quick", [done]) == []  # a random agent learns nothing
+
+
+def test_interquartile_means_follow_from_the_returns() -> None:
+    returns = {(env, "random"): 0.2 for env in table4.ROWS}
+    assert table4.bars([Cells(returns)]) == []  # there is nothing to compare a random agent with
+    agent = {(env, "RelLSTM"): level for level, env in enumerate(table4.TWINS)}
+    found = table4.interquartile_means(Cells(returns | agent))
+    assert found == {(row, "random"): pytest.approx(0.2) for row in table4.IQM} | {("IQM, trained", "RelLSTM"): 2.5}
+    one, other = Cells(returns | agent), Cells(returns)
+    (chart,) = (chart for chart in table4.bars([one, one]) if chart.key == "iqm-trained")
+    assert chart.marks[0].labels == ("random", "RelLSTM")
+    assert table4.bars([one, other]) == []  # an agent of one seed beside agents of two
+
+
+def test_a_line_is_over_the_seeds_whose_runs_are_there(monkeypatch) -> None:
+    monkeypatch.setattr(agents, "learning", lambda name, runs, metric, style: (name, len(runs)))
+    monkeypatch.setattr(agents, "Chart", lambda key, title, x, y, marks: marks)
+    done = [Done(0, [(("run", "a", "GRU"), None)]), Done(1, [(("run", "a", model), None) for model in ("GRU", "LSTM")])]
+    assert set(agents.learning_panels("a", done, "return", None)[0]) == {("GRU", 2), ("LSTM", 1)}
 
 
 def test_where_memory_is_needed() -> None:

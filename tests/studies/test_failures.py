@@ -14,8 +14,8 @@ from mnemoscope.studies import SCALES, Cells, Claim, Done, Note, Result, load
 from mnemoscope.studies._cells import UnknownCell, medians
 from mnemoscope.studies._jobs import MEASUREMENT, run_measurement
 from mnemoscope.studies._merge import merge_costs
-from mnemoscope.studies._record import Cost
-from mnemoscope.studies._reproduce import _cell, _charts
+from mnemoscope.studies._record import Cost, kept_cells
+from mnemoscope.studies._reproduce import _charts
 from mnemoscope.studies._verdict import judge_claim
 from mnemoscope.training import RunConfig
 
@@ -99,7 +99,7 @@ def test_cells_and_charts_of_runs_that_diverged_at_once(name, scale, tmp_path):
             diverged_run(job, folder)
         if folder.exists():
             done[key] = Result(folder)
-    cells = {key: _cell(value) for key, value in study.cells(scale, done).items()}
+    cells = {(row, column): value for row, column, value in kept_cells(study.cells(scale, done))}
     assert cells
     assert not [key for key, value in cells.items() if value is None and key[1] not in MAY_BE_UNKNOWN]
     _charts(study, scale, [done], len(done) == len(study.jobs(scale, 0)))

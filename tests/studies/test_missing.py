@@ -13,7 +13,7 @@ from mnemoscope.report import Axis, Bars, Chart, Line, Panels
 from mnemoscope.studies import Note, ScaleResult, SeedResult, read_record
 from mnemoscope.studies._merge import merge_charts, merge_seeds
 from mnemoscope.studies._not_run import CHANGED, _in_words, command, not_run
-from mnemoscope.studies._record import read_costs
+from mnemoscope.studies._record import read_charts, read_costs
 
 VALUES = {("a", "x"): 2.0, ("b", "x"): 3.0, ("c", "x"): 4.0}
 
@@ -48,6 +48,26 @@ def test_only_what_is_missing_is_run_and_nothing_recorded_is_lost(tmp_path):
     run(study, out, missing=True)
     assert not (out / "runs").exists() or jobs_in(out) == []
     assert content(out, study.id) == before
+
+
+def test_what_follows_from_cells_is_made_of_those_of_all_calls(tmp_path):
+    def total(cells):
+        return {("sum", "x"): sum(cells[key] for key in VALUES)} if set(VALUES) <= set(cells) else {}
+
+    def bars(seeds):
+        done = [cells for cells in seeds if ("sum", "x") in cells]
+        heights = np.array([cells["sum", "x"] for cells in done])
+        return [Chart("sums", "Sums", Axis("seed"), Axis("sum"), (Bars("sum", tuple("ab"[: len(done)]), heights),))]
+
+    values = {0: VALUES, 1: {key: 10 * value for key, value in VALUES.items()}}
+    study = study_jobs.numbers(values, derived_cells=total, derived_charts=bars)
+    out = stopped(study, tmp_path / "out", 5, seeds=2)
+    (chart,) = read_charts(out / study.id)["quick"]
+    assert chart.marks[0].labels == ("a",)
+    run(study, out, missing=True)
+    assert [one.values["sum", "x"] for one in read_record(out / study.id).quick.seeds] == [9.0, 90.0]
+    (chart,) = read_charts(out / study.id)["quick"]
+    assert chart.marks[0].labels == ("a", "b")
 
 
 def test_without_the_option_everything_is_run_and_what_was_recorded_stays_until_then(tmp_path):

@@ -57,7 +57,9 @@ an author needs is here::
   ``result.reached(1 / 8)`` and ``result.figure("gap")`` are then ``Note("diverged", 1 / 8)`` and ``Note("diverged")``,
   which count as a guess and as a broken claim, in medians too. Failures must not vanish: never leave such a cell out.
 - `cells` is called with one seed's results, perhaps not all: a missing key makes the seed's cells empty, so that
-  ``for key, result in done.items()`` shows more of an unfinished study.
+  ``for key, result in done.items()`` shows more of an unfinished study. What follows from cells alone, as a mean over
+  rows or its chart, is made by `derived_cells` and `derived_charts` from all that are recorded: the runs of some may be
+  gone.
 - `Claim`: bounds on cells (``row="*"`` are all rows that were published or that we have), or ``check=`` a function of
   the `Cells`; one that asks for an unknown cell is open, never broken. `scale`: which size it speaks of. `over`: "each"
   seed (partly: 2 of 3), the "median" over seeds, or "all" seeds' cells as a list. ``form="printed"`` and

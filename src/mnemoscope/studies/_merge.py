@@ -10,8 +10,10 @@ from typing import TypeVar
 import numpy as np
 
 from mnemoscope.report import Bars, Chart, Mark, Panels
+from mnemoscope.studies._cells import Cells
 from mnemoscope.studies._jobs import Result
-from mnemoscope.studies._record import Cost, SeedResult, job_of
+from mnemoscope.studies._record import Cost, SeedResult, job_of, kept_cells
+from mnemoscope.studies._study import Study
 
 Drawn = TypeVar("Drawn", Chart, Panels)
 
@@ -26,7 +28,7 @@ def merge_seeds(old: SeedResult | None, new: SeedResult) -> SeedResult:
         return new
     if old.is_complete:
         return old
-    cells = {(row, column): value for row, column, value in (*old.cells, *new.cells)}
+    cells = old.values | new.values
     of_old = [message for message in old.diverged if job_of(message) not in new.ended]
     return SeedResult(
         new.seed,
@@ -36,6 +38,13 @@ def merge_seeds(old: SeedResult | None, new: SeedResult) -> SeedResult:
         diverged=tuple(sorted((*of_old, *new.diverged), key=lambda message: new.jobs.index(job_of(message)))),
         failed=tuple(message for message in new.failed if job_of(message) not in old.ended),
     )
+
+
+def with_derived_cells(study: Study, seed: SeedResult) -> SeedResult:
+    """Return a seed with the cells that follow from its others, of which several calls may have made a part each."""
+    derived = kept_cells(study.derived_cells(Cells(seed.values)))
+    values = seed.values | {(row, column): value for row, column, value in derived}
+    return replace(seed, cells=tuple((*key, value) for key, value in values.items()))
 
 
 def merge_charts(old: Sequence[Chart | Panels], new: Sequence[Chart | Panels]) -> list[Chart | Panels]:

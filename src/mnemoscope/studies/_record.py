@@ -10,6 +10,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,6 +63,11 @@ class SeedResult:
         """The jobs that have a result; a run that diverged is one, too."""
         return frozenset(self.jobs) - frozenset(self.missing) - {job_of(message) for message in self.failed}
 
+    @property
+    def values(self) -> dict[tuple[str, str], CellValue]:
+        """Our cells by (row, column)."""
+        return {(row, column): value for row, column, value in self.cells}
+
     def now_of(self, jobs: Iterable[Job]) -> SeedResult | None:
         """Return it as a result of the jobs that its study has now: those that came since are missing.
 
@@ -73,6 +79,21 @@ class SeedResult:
         failed = {job_of(message) for message in self.failed}
         missing = tuple(name for name in names if name not in self.ended and name not in failed)
         return replace(self, jobs=names, missing=missing)
+
+
+def kept_cells(cells: Mapping[tuple[Any, Any], Any]) -> tuple[tuple[str, str, CellValue], ...]:
+    """Return a study's cells as a `SeedResult` has them."""
+    return tuple((str(row), str(column), _cell(value)) for (row, column), value in cells.items())
+
+
+def _cell(value: Any) -> CellValue:
+    """A cell for JSON, which has neither NaN, that is None, nor infinity, that is a word."""
+    if value is None or isinstance(value, Note):
+        return value
+    number = float(value)
+    if math.isinf(number):
+        return Note("infinite", "infinity") if number > 0 else Note("minus infinity")
+    return None if math.isnan(number) else number
 
 
 def job_of(message: str) -> str:
@@ -113,9 +134,7 @@ class ScaleResult:
 
     def cells(self, expected: Sequence[tuple[str, str]] = ()) -> dict[int, Cells]:
         """Return our numbers by seed."""
-        return {
-            one.seed: Cells({(row, column): value for row, column, value in one.cells}, expected) for one in self.seeds
-        }
+        return {one.seed: Cells(one.values, expected) for one in self.seeds}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import math
 import platform
 import re
 import time
@@ -21,10 +20,10 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import locked, to_json, write_atomic
 from mnemoscope.report import Chart, Panels
 from mnemoscope.schema import from_dict
-from mnemoscope.studies._cells import CellValue, Note
+from mnemoscope.studies._cells import Cells
 from mnemoscope.studies._deadline import Deadline, TimeUp
 from mnemoscope.studies._jobs import Done, NotMeasured, Result
-from mnemoscope.studies._merge import merge_charts, merge_costs, merge_seeds
+from mnemoscope.studies._merge import merge_charts, merge_costs, merge_seeds, with_derived_cells
 from mnemoscope.studies._plan import RUNS, Plan, has_ended, keep_within, make_plan
 from mnemoscope.studies._record import (
     Cost,
@@ -33,6 +32,7 @@ from mnemoscope.studies._record import (
     StudyRecord,
     describe,
     judged,
+    kept_cells,
     read_charts,
     read_costs,
     read_record,
@@ -252,7 +252,7 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
 
     # Seeds that were not asked for this time stay.
     by_seed = {**kept, **merged}
-    seeds = tuple(by_seed[seed] for seed in sorted(by_seed))
+    seeds = tuple(with_derived_cells(study, by_seed[seed]) for seed in sorted(by_seed))
     ended = [found for seed, found in done.items() if not new[seed].missing]
     at_hand = [found for found in done.values() if found]
     charts = read_charts(folder)
@@ -263,6 +263,10 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
         fresh = _charts(study, scale, ended or at_hand, complete)
         if fresh or ended:  # charts of what there is so far, where a study can draw them
             charts[scale], drawn = fresh, len(ended)
+    derived = study.derived_charts([Cells(one.values) for one in seeds])
+    if derived:
+        of_cells = {chart.key for chart in derived}
+        charts[scale] = [*(chart for chart in charts.get(scale, []) if chart.key not in of_cells), *derived]
     result = judged(study, scale, ScaleResult(seeds, versions=_versions(), chart_seeds=drawn))
 
     costs = read_costs(folder)
@@ -295,29 +299,18 @@ def _seed_result(
     """What a seed gave, as it is kept."""
     absent = {key: job.name for key, job in jobs.items() if key not in done}
     found: Mapping[Any, Any] = _tolerant(lambda: study.cells(scale, done), {}, not absent)
-    cells = tuple((str(row), str(column), _cell(value)) for (row, column), value in found.items())
     failed = tuple(
         f"{name}: {_without_folders(failures[name].message)}" for name in absent.values() if name in failures
     )
     missing = tuple(name for name in absent.values() if name not in failures)
     given_up = {jobs[key].name: result.diverged for key, result in done.items() if result.diverged}
     diverged = tuple(f"{name}: {_without_folders(message)}" for name, message in given_up.items())
-    return SeedResult(done.seed, tuple(job.name for job in jobs.values()), cells, missing, diverged, failed)
+    return SeedResult(done.seed, tuple(job.name for job in jobs.values()), kept_cells(found), missing, diverged, failed)
 
 
 def _without_folders(message: str) -> str:
     """A message without the folders above that of a job: the same wherever the studies are."""
     return re.sub(rf"\S*/(?=[\w.-]+-[0-9a-f]{{{NAME_DIGITS}}}/)", "", message)
-
-
-def _cell(value: Any) -> CellValue:
-    """A cell for JSON, which has neither NaN, that is None, nor infinity, that is a word."""
-    if value is None or isinstance(value, Note):
-        return value
-    number = float(value)
-    if math.isinf(number):
-        return Note("infinite", "infinity") if number > 0 else Note("minus infinity")
-    return None if math.isnan(number) else number
 
 
 def _tolerant(make: Callable[[], T], default: T, is_complete: bool) -> T:

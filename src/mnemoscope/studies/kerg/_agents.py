@@ -132,14 +132,14 @@ def learning(name: str, results: Sequence[Result], metric: str, style: int) -> L
 
 
 def learning_panels(envs: Iterable[str], done: Sequence[Done], metric: str, y: Axis) -> tuple[Chart, ...]:
-    """A chart of the held-out metric for each environment in which agents were trained: jobs ("run", env, model)."""
+    """A chart of the held-out metric for each environment in which agents were trained: jobs ("run", env, model).
+
+    A line is over the seeds whose runs are there.
+    """
     panels = []
     for env in envs:
-        lines = [
-            learning(model, [one["run", env, model] for one in done], metric, style)
-            for style, model in enumerate(LEARNT)
-            if all(("run", env, model) in one for one in done)
-        ]
+        runs = {model: [one["run", env, model] for one in done if ("run", env, model) in one] for model in LEARNT}
+        lines = [learning(model, runs[model], metric, style) for style, model in enumerate(LEARNT) if runs[model]]
         if lines:
             panels.append(Chart(f"learning-{env}", env, THOUSANDS, y, tuple(lines)))
     return tuple(panels)

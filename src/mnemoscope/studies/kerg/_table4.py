@@ -57,7 +57,8 @@ FRAMES = 1_000_000
 QUICK_ENV = "DoorKey-5x5"
 QUICK_MODELS = ("memoryless", "RelLSTM")
 QUICK_FRAMES = 110_000
-IQM = ("IQM, trained", "IQM, larger")
+KINDS = {"trained": list(TWINS), "larger": list(TWINS.values())}
+IQM = [f"IQM, {kind}" for kind in KINDS]
 
 
 def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
@@ -81,38 +82,45 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
 
 
 def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
-    """Mean returns, and their interquartile means over the six environments of each kind."""
-    found: dict[tuple[str, str], CellValue] = {
-        key: result.figure("return") for key, result in done.items() if key[0] != "run"
-    }
-    for row, envs in zip(IQM, (TWINS, TWINS.values()), strict=True):
-        for model in COLUMNS:
-            cells = [found[env, model] for env in envs if (env, model) in found]
-            if len(cells) < len(TWINS):
-                continue
-            failed = [cell for cell in cells if isinstance(cell, Note)]
-            found[row, model] = failed[0] if failed else float(interquartile_mean(np.array(cells, dtype=float)))
+    """Mean returns."""
+    return {key: result.figure("return") for key, result in done.items() if key[0] != "run"}
+
+
+def interquartile_means(cells: Cells) -> dict[tuple[str, str], CellValue]:
+    """The interquartile means of an agent's returns over the six environments of each kind."""
+    found: dict[tuple[str, str], CellValue] = {}
+    for row, envs in zip(IQM, KINDS.values(), strict=True):
+        for model in _complete(envs, [cells]):
+            returns = [cells.value((env, model)) for env in envs]
+            failed = [cell for cell in returns if isinstance(cell, Note)]
+            found[row, model] = failed[0] if failed else float(interquartile_mean(np.array(returns, dtype=float)))
     return found
 
 
-def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
-    drawn: list[Chart | Panels] = []
-    panels = learning_panels(TWINS, done, "return", Axis("return", share=True))
-    if panels:
-        drawn.append(Panels("learning", "Return in held-out episodes", panels))
-    for key, envs in (("trained", list(TWINS)), ("larger", list(TWINS.values()))):
-        complete = [model for model in COLUMNS if all((env, model) in one for env in envs for one in done)]
+def bars(seeds: Sequence[Cells]) -> list[Chart]:
+    """The interquartile means over environments and seeds of each agent, of those that have all of them."""
+    drawn = []
+    for key, envs in KINDS.items():
         values = {
-            model: [np.array([one[env, model]["return"] for one in done], dtype=float) for env in envs]
-            for model in complete
+            model: [np.array([one[env, model] for one in seeds], dtype=float) for env in envs]
+            for model in _complete(envs, seeds)
         }
-        title = (
-            f"Return in the environments {'trained in' if key == 'trained' else 'that are larger'}, with 95 % intervals"
-        )
-        if set(complete) - {"random"}:  # an agent's bar is added to those that are recorded
+        if set(values) - {"random"}:
+            where = "trained in" if key == "trained" else "that are larger"
+            title = f"Return in the environments {where}, with 95 % intervals"
             y = Axis("interquartile mean", share=True)
-            drawn.append(Chart(f"iqm-{key}", title, Axis("agent"), y, (iqm_bars(complete, values),)))
+            drawn.append(Chart(f"iqm-{key}", title, Axis("agent"), y, (iqm_bars(COLUMNS, values),)))
     return drawn
+
+
+def _complete(envs: Sequence[str], seeds: Sequence[Cells]) -> list[str]:
+    """The agents that have a return in every environment, in every seed."""
+    return [model for model in COLUMNS if all((env, model) in one for env in envs for one in seeds)]
+
+
+def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
+    panels = learning_panels(TWINS, done, "return", Axis("return", share=True))
+    return [Panels("learning", "Return in held-out episodes", panels)] if panels else []
 
 
 def _mean(seeds: Sequence[Cells], env: str, model: str) -> float:
@@ -251,5 +259,7 @@ study(
         would_change="Memoryless rows of the authors, seeds, and their agents with the memory kept.",
         surprise=_surprise,
         modules=("gymnasium", "minigrid"),
+        derived_cells=interquartile_means,
+        derived_charts=bars,
     )
 )
