@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
+SMALLEST_ERROR = 1e-4  # that is written in plain decimals
+
 
 def counted(number: float, noun: str) -> str:
     """Return a whole number and its noun: "1 step", "2 steps"."""
     return f"{number:.0f} {noun}" if number == 1 else f"{number:.0f} {noun}s"
+
+
+def with_error(value: float, error: float) -> str:
+    """Return "-0.43 ± 0.03": the error to one digit and the value to the same place; the value alone if it has none."""
+    if not math.isfinite(error):
+        return f"{value:.3g}"
+    if error < SMALLEST_ERROR:  # its place would be a row of zeros
+        return f"{value:.3g} ± {error:.1g}"
+    error = float(f"{error:.1g}")
+    place = -math.floor(math.log10(error))
+    rounded = round(value, place) + 0.0  # + 0.0: no -0
+    return f"{rounded:.{max(place, 0)}f} ± {error:.{max(place, 0)}f}"

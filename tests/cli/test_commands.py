@@ -96,6 +96,8 @@ class Lengths:
     length: int = 1
     kind: Literal["short", "long"] = "short"
     needs: float | None = None
+    dtype: Literal["float32", "float64"] | None = None
+    steps: tuple[int, ...] = ()
 
 
 TYRO_ERRORS = [
@@ -106,7 +108,15 @@ TYRO_ERRORS = [
     (["a", "--length", "x"], "--length = 'x' is not a whole number"),
     (["a", "--needs", "x"], "--needs = 'x' is not a number"),
     (["a", "--kind", "x"], "invalid choice 'x' for argument '--kind'. Expected one of ('short', 'long')."),
+    (["a", "--steps", "1", "x"], "--steps = 'x' is not a whole number"),
 ]
+
+
+def test_options_that_may_be_none_and_that_take_several_values() -> None:
+    assert parse(Lengths, ["a"], "test") == Lengths("a")
+    given = parse(Lengths, ["a", "--needs", "2", "--dtype", "float64", "--steps", "1", "2"], "test")
+    assert given == Lengths("a", needs=2.0, dtype="float64", steps=(1, 2))
+    assert parse(Lengths, ["a", "--needs", "None", "--dtype", "None", "--steps"], "test", default=given) == Lengths("a")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])

@@ -1,5 +1,6 @@
 """What someone meets who types a command for the first time, in whatever terminal."""
 
+import contextlib
 import io
 import os
 import re
@@ -99,6 +100,29 @@ def test_the_help_of_train_begins_with_the_layer(capsys):
 def test_no_option_stands_without_a_text(capsys):
     text = " ".join(help_of(capsys, "examine").replace("│", " ").split())
     assert "--task NAME The task that makes the sequences" in text
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("command", [["train"], ["train", "copy"], ["examine"], ["reproduce"], ["sweep"], []])
+def test_help_fits_the_terminal(command, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with contextlib.suppress(SystemExit):
+        main([*command, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+
+
+@pytest.mark.parametrize("command", [["train", "copy"], ["examine"], ["reproduce"]])
+def test_help_shows_no_default_where_there_is_none(command, capsys):
+    text = help_of(capsys, *command)
+    for noise in ("None", "(default: )", " ...]"):
+        assert noise not in text
+
+
+def test_help_does_not_keep_the_line_breaks_of_a_docstring(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = help_of(capsys, "train", "copy")
+    assert "learn faster. torch: as torch draws them." in text
 
 
 def test_out_and_output_cannot_be_mistaken(capsys, tmp_path):

@@ -119,6 +119,28 @@ def test_phone_layout_has_no_horizontal_scrolling(page, report):
     assert max(sizes) <= 360
 
 
+def test_tables_on_a_phone_do_not_wrap_word_by_word(page, tmp_path):
+    figures = dict.fromkeys(("runs", "ended", "diverged", "failed", "mean", "median", "updates_to_solved"), 0.12345)
+    groups = [SweepGroup({"network.model": model, "fit.lr": 0.001}, figures) for model in ("LSTM", "RelRNN")]
+    page.look(width=390, height=844, touch=True)
+    page.open(write_sweep(groups, tmp_path / "table.html", "Sweep", "accuracy"))
+    lines = """[...document.querySelectorAll('thead th, tbody th')].map(cell => {
+        const range = document.createRange();
+        range.selectNodeContents(cell.querySelector('button') ?? cell);
+        return new Set([...range.getClientRects()].map(box => box.top)).size;
+    })"""
+    assert set(page.evaluate(lines)) == {1}
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_headings_are_aligned_like_the_numbers_below(page, tmp_path):
+    figures = {"outcome": "solved", "mean": 0.5, "median": None}
+    groups = [SweepGroup({"fit.lr": rate}, figures) for rate in (0.1, 0.2)]
+    page.open(write_sweep(groups, tmp_path / "table.html", "Sweep", "accuracy"))
+    alignment = "[...document.querySelectorAll('thead th')].map(th => getComputedStyle(th).textAlign)"
+    assert page.evaluate(alignment) == ["left", "left", "right", "right"]
+
+
 def test_a_long_legend_leaves_room_for_the_axis_on_a_phone(page, tmp_path):
     horizon = horizon_of()
     horizon.series["state_gradient"] = horizon.series["input_gradient"]  # two lines of each model

@@ -277,6 +277,7 @@ def test_markers_are_upright_at_x_and_level_at_y():
     first, second = layout["annotations"]
     assert (first["x"], first["y"], first["yanchor"], first["text"]) == (3, 1, "bottom", "upright")  # above all lines
     assert (second["y"], second["x"], second["xanchor"], second["yanchor"]) == (-2, 0, "left", "top")
+    assert second["yshift"] < 0  # a gap below the line
     _, vertical, horizontal = axes_of(chart(line, y=LOG, markers=markers)).lines
     assert list(vertical.get_xdata()) == [3, 3]
     assert list(horizontal.get_ydata()) == [0.01, 0.01]

@@ -145,10 +145,15 @@ def test_horizon_headline_of_an_exploding_gradient():
         (
             "estimated",
             0.0,
-            "edge between remembered states",
-            ("edge", "exponent 0 per step, between remembered states", ""),
+            "marginally stable between remembered states",
+            ("marginally stable", "exponent 0 per step, between remembered states", ""),
         ),
-        ("estimated", 0.0, "edge beside its memory", ("edge", "exponent 0 per step, between remembered states", "")),
+        (
+            "estimated",
+            0.0,
+            "marginally stable beside its memory",
+            ("marginally stable", "exponent 0 per step, between remembered states", ""),
+        ),
         ("estimated", np.nan, "", ("expansive", "λ ≈ 2", "")),
     ],
 )

@@ -83,12 +83,12 @@ def test_stability_regimes(largest, typical, mean_stretch, ratios, regime):
     [
         (0.5, 0.25, "unclear"),
         (-0.5, 0.25, "unclear"),
-        (0.05, 0.025, "edge"),
-        (-0.05, 0.025, "edge"),
+        (0.05, 0.025, "marginally stable"),
+        (-0.05, 0.025, "marginally stable"),
         (0.5001, 0.25, "chaotic"),
         (-0.5001, 0.25, "contractive"),
         (-0.0101, 1e-17, "contractive"),
-        (1e-15, 0.0, "edge"),
+        (1e-15, 0.0, "marginally stable"),
         (-0.01, math.nan, "contractive"),
     ],
 )

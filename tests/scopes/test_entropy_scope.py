@@ -121,3 +121,8 @@ def test_a_step_that_now_stretches_and_now_compresses_is_not_said_to_keep_the_vo
     found = entropy(Breathing(), inputs - inputs.mean())
     assert abs(found.figures["change"]) < 2 * found.figures["standard_error"]
     assert "too few to tell" in found.sentence
+
+
+def test_the_change_has_the_digits_of_its_error():
+    figures = {"singular": 0.0, "change": -264.3, "standard_error": 6.0, "per_dimension": -0.5}
+    assert "changes by -260 ± 10, as if each of 529 dimensions" in _sentence(figures, 529)

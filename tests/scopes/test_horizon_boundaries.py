@@ -164,8 +164,8 @@ def test_horizon_sentence_of_a_curve_with_a_gap():
     spread = {"horizon": np.array([20, 20]), "first_below": np.array([5, 8])}
     sentence = _horizon._sentence(figures, NO_LAW, spread, SimpleNamespace(needs=12), 0.01, BY_GRADIENTS)
     assert sentence == (
-        "Gradients reach 5 steps back (4 to 7 over sequences and output steps), are then under 1 % of their largest, "
-        "and are there again 18 to 20 steps back, where the sequences begin; the task needs 12, where they are at "
+        "Gradients reach 5 steps back (4 to 7 over sequences and output steps), then fall under 1 % of their largest, "
+        "and rise above it again 18 to 20 steps back, where the sequences begin; the task needs 12, where they are at "
         "0.12 % of their largest."
     )
     beyond = _horizon._sentence(figures, NO_LAW, spread, SimpleNamespace(needs=21), 0.01, BY_GRADIENTS)
@@ -174,7 +174,7 @@ def test_horizon_sentence_of_a_curve_with_a_gap():
     spread = {"horizon": np.array([18, 18]), "first_below": np.array([6, 6])}
     sentence = _horizon._sentence(figures, NO_LAW, spread, SimpleNamespace(needs=None), 0.01, BY_GRADIENTS)
     assert sentence.endswith(
-        "reach 5 steps back, are then under 1 % of their largest, and are there again 18 steps back."
+        "reach 5 steps back, then fall under 1 % of their largest, and rise above it again 18 steps back."
     )
 
 

@@ -129,7 +129,10 @@ def test_a_gap_in_the_memory_is_told():
     assert found.figures["first_below"] == 10  # 0.6^9 > 1 % > 0.6^10
     assert found.figures["returns_at"] == 57
     assert found.figures["at_need"] < 1e-6
-    assert "there again 57 to 59 steps back, where the sequences begin; the task needs 30, where they" in found.sentence
+    assert (
+        "rise above it again 57 to 59 steps back, where the sequences begin; the task needs 30, where they"
+        in found.sentence
+    )
     assert found.warnings[0].startswith("the gradient is gone 30 steps back, where the task needs it")
     assert not horizon(KeepsFirst(), x, needs=58, batch_first=False).warnings
     shown = headlines({"m": Examination({"horizon": found}, "", {"needs": "30"})})[0].values[0]

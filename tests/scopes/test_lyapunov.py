@@ -36,7 +36,7 @@ def test_orthogonal_network_is_at_the_edge() -> None:
     layer = mnemoscope.ExpRNN(2, 8, nonlinearity="identity", dtype=torch.float64)
     found = lyapunov(layer, torch.randn(60, 2, 2, dtype=torch.float64))
     np.testing.assert_allclose(found.series["exponents"], 0, atol=1e-10)
-    assert found.labels["regime"] == "edge"
+    assert found.labels["regime"] == "marginally stable"
 
 
 def test_orthogonal_weights_of_float32_are_at_the_edge_in_float64() -> None:
@@ -46,7 +46,7 @@ def test_orthogonal_weights_of_float32_are_at_the_edge_in_float64() -> None:
     with torch.no_grad():
         layer.weight_hh_l0.copy_(torch.linalg.qr(torch.randn(4, 4)).Q)
     found = lyapunov(layer.double(), torch.randn(60, 2, 2, dtype=torch.float64))
-    assert found.labels["regime"] == "edge"
+    assert found.labels["regime"] == "marginally stable"
 
 
 @pytest.mark.parametrize(("s", "low", "high"), [(1.0, 0.05, 0.5), (0.5, -0.62, -0.49)])
@@ -248,10 +248,12 @@ def test_a_fast_decay_is_told_by_the_step(factor, said):
 
 def test_an_exponent_that_is_hardly_known_is_not_called_zero():
     assert _regime(-0.369, 0.2, None, torch.float64) == "unclear"
-    assert _regime(-0.001, 0.002, None, torch.float64) == "edge"
-    assert _regime(0.0, math.nan, None, torch.float64) == "edge"
+    assert _regime(-0.001, 0.002, None, torch.float64) == "marginally stable"
+    assert _regime(0.0, math.nan, None, torch.float64) == "marginally stable"
     assert _sentence("unclear", "", -0.369, 0.2, 100).startswith("Too short to tell if neighboring states converge")
-    assert _sentence("edge", "", -0.001, 0.002, 100).startswith("At the edge")
+    assert _sentence("marginally stable", "", -0.001, 0.002, 100) == (
+        "Marginally stable: neighboring states neither converge nor diverge (largest exponent -0.001 ± 0.004)."
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

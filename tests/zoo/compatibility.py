@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 HEAD = """# Compatibility
 
-Models and libraries that nobody here wrote, with which Mnemoscope is tried. This page is written by
+Third-party models and libraries with which Mnemoscope is tested. This page is written by
 `python tests/zoo/compatibility.py`; the versions are those of constraints.txt and tests/clients/constraints.txt.
 
 ## Models

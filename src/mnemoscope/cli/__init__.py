@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from mnemoscope import startup
 from mnemoscope.cli._ascii import write_ascii_where_needed
+from mnemoscope.cli._help import definitions, paragraphs
 from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.files import visible
 
@@ -67,11 +68,13 @@ def _run(words: list[str]) -> int:
 
 def usage() -> str:
     """Return the help of `mnemoscope` itself: its commands."""
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
-    head = "usage: mnemoscope COMMAND [OPTIONS]\n\nShows how far back a recurrent network remembers.\n"
-    return "\n".join(
-        [head, *lines, "", "mnemoscope COMMAND --help, or help COMMAND, shows a command's options; -V the version."]
+    return "\n\n".join(
+        [
+            "usage: mnemoscope COMMAND [OPTIONS]",
+            paragraphs("Shows how far back a recurrent network remembers."),
+            definitions((name, command.help) for name, command in COMMANDS.items()),
+            paragraphs("mnemoscope COMMAND --help, or help COMMAND, shows a command's options; -V the version."),
+        ]
     )
 
 

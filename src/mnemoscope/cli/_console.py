@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mnemoscope.cli._help import paragraphs
+from mnemoscope.cli._option_rules import rules
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import visible
 
@@ -39,10 +41,11 @@ class OutputOptions:
 def parse(kind: type[T], arguments: Sequence[str], command: str, *, about: str = "", default: T | None = None) -> T:
     """Return the options in `arguments` as a `kind`. A wrong option is a MnemoscopeError of one line."""
     printed = io.StringIO()
-    extra: dict[str, Any] = {} if default is None else {"default": default}
+    extra: dict[str, Any] = {"registry": rules()} | ({} if default is None else {"default": default})
+    about = paragraphs(about or inspect.getdoc(kind) or "")
     try:
         with contextlib.redirect_stderr(printed):
-            options = tyro.cli(kind, args=arguments, prog=f"mnemoscope {command}", description=about or None, **extra)
+            options = tyro.cli(kind, args=arguments, prog=f"mnemoscope {command}", description=about, **extra)
             _check_whole_numbers(options)
             return options
     except SystemExit as end:
@@ -100,8 +103,6 @@ def error_line(box: str) -> str:
     if not framed and len(blocks) > 1:
         blocks = blocks[1:]
     message, *hints = blocks
-    # Of an option that may be None the error of its other type is told.
-    message = re.sub(r"no type matching \{None\}\|.* Got errors: .*- <class '\w+'>: ", "", message)
     message = _plainly(message)
     for hint in hints:
         options = re.findall(r"--[\w.-]+", hint)

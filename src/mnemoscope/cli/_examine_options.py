@@ -22,6 +22,7 @@ TaskType = TypeVar("TaskType")
 
 ABOUT = """Examine models through every scope and write the page. A target is a run's folder, a built-in model's name,
 system:NAME for a system with known answers, package.module:factory or path/to/file.py:factory; several are compared.
+
 --task NAME, with its options as --task.T 200, makes the sequences; by default they come from a run's own task or are a
 system's own, else they are random."""
 

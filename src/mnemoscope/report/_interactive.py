@@ -39,6 +39,7 @@ from mnemoscope.report._palette import COLOR_SCALE, PLOTLY_DASHES, PLOTLY_SYMBOL
 Json = dict[str, Any]
 MANY_POINTS = 1000  # a larger cloud is drawn by the graphics card, with smaller dots
 LABEL_HEIGHT = 16  # pixels of the row of a label
+LABEL_GAP = 3  # pixels between a label and its level line
 CLOUD_CELLS = 500  # across a chart: points in the same cell look like one
 
 
@@ -162,7 +163,8 @@ def _marker_label(marker: Marker, chart: Chart) -> Json:
         above = {"y": 1, "yref": "paper", "yanchor": "bottom", "yshift": LABEL_HEIGHT * row}
         return label | above | {"x": at, "xanchor": _anchor_within(chart, marker.at)}
     end, horizontal, vertical = chart.level_label(marker)
-    return label | {"y": at, "x": end, "xref": "paper", "xanchor": horizontal, "yanchor": vertical}
+    gap = -LABEL_GAP if vertical == "top" else LABEL_GAP
+    return label | {"y": at, "x": end, "xref": "paper", "xanchor": horizontal, "yanchor": vertical, "yshift": gap}
 
 
 def _anchor_within(chart: Chart, at: float) -> str:

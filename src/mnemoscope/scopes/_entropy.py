@@ -16,6 +16,7 @@ from mnemoscope.scopes._measures.growth import standard_error
 from mnemoscope.scopes._measures.state_samples import sample_states
 from mnemoscope.scopes._measures.state_vectors import flatten, jacobians, spectral_norms
 from mnemoscope.theory.smoothness import entropy_bound, entropy_change, hadamard_bound
+from mnemoscope.wording import with_error
 
 UNSURE = 0.05  # two standard errors, above which a change of about zero is not known well enough
 READABLE = 7.0  # a larger change of the logarithm is said as such: nobody can picture 1e-154
@@ -109,19 +110,19 @@ def _sentence(figures: dict[str, float], size: int) -> str:
     if abs(change) <= margin > max(UNSURE, 1e-3 * size):
         return (
             "These states are too few to tell if a step presses neighboring states together or pulls them apart: on "
-            f"average the logarithm of the volume of a small cloud of them changes by {change:.2g} ± {2 * error:.1g}."
+            f"average the logarithm of the volume of a small cloud of them changes by {with_error(change, 2 * error)}."
         )
     if abs(change) <= margin:
         return "A step keeps the volume of a small cloud of states: on average it neither compresses nor expands it."
     what = "presses neighboring states together" if change < 0 else "pulls neighboring states apart"
-    spread = f" ± {2 * error:.1g}" if math.isfinite(error) else ""
+    logarithm = with_error(change, 2 * error)
     factor = math.exp(figures["per_dimension"])
     cloud = f"A step {what}: on average"
     if abs(change) > READABLE:
         each = f", as if each of {size} dimensions were multiplied by {factor:.3g}" if size > 1 else ""
-        return f"{cloud} the logarithm of the volume of a small cloud of them changes by {change:.3g}{spread}{each}."
+        return f"{cloud} the logarithm of the volume of a small cloud of them changes by {logarithm}{each}."
     each = f", each of {size} dimensions by {factor:.3g}" if size > 1 else ""
     return (
         f"{cloud} the volume of a small cloud of them is multiplied by {math.exp(change):.3g}{each} "
-        f"(logarithm of the volume {change:.3g}{spread})."
+        f"(logarithm of the volume {logarithm})."
     )

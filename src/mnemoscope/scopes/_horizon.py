@@ -328,8 +328,8 @@ def _reach_in_words(figures: dict[str, float], spread: dict[str, np.ndarray], fr
         lags_again = f"{again} to {horizon}" if again < horizon else f"{again}"
         where = ", where the sequences begin" if horizon == lags else over
         return (
-            f"{subjects} reach {counted(first, 'step')} back{until}, are then under {small}, and are there again "
-            f"{lags_again} steps back{where}"
+            f"{subjects} reach {counted(first, 'step')} back{until}, then fall under {small}, and rise above it "
+            f"again {lags_again} steps back{where}"
         )
     if horizon == lags:
         looked_at = "the one step that was" if lags == 1 else f"all {lags} steps that were"

@@ -14,7 +14,7 @@ from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.growth import Orbit, block_ends, block_means, standard_error
 from mnemoscope.scopes._measures.state_vectors import carries_memory, flatten
-from mnemoscope.wording import counted
+from mnemoscope.wording import counted, with_error
 
 SMALL = 32  # numbers in a state whose whole spectrum is cheap
 ENOUGH_FOR_CHAOS = 20  # steps along which states move apart; over fewer they may still come together again
@@ -23,7 +23,7 @@ UNSURE = 0.05  # two standard errors, above which an exponent of about zero is n
 HELP = """
 An exponent is the mean logarithm of the factor by which a small difference grows per step, in one
 direction. All negative: states converge and the past is forgotten. The largest zero within its
-error: the edge, where memory is longest. Positive: gradients explode. If states stay bounded and do
+error: marginally stable, where memory is longest. Positive: gradients explode. If states stay bounded and do
 not come to rest this is chaos; else the state diverges, or sits on an unstable fixed point.
 
 The second chart should be level at its right end; if it is not, give longer sequences.
@@ -58,9 +58,9 @@ def lyapunov(
     `running` (blocks, k), the estimates as the run went on, after `running_steps` steps.
     Figures: `largest`, its `standard_error`, `kaplan_yorke`, the attractor's dimension (NaN if too few exponents were
     asked for), `horizon_of_prediction`, steps after which the digits of the dtype are used up, and `steps`.
-    Labels: `regime`, contractive, edge, chaotic, diverging or unstable fixed point (the run itself grows without bound,
-    or does not move), expanding (the run is too short to call it chaotic), unclear (too short to tell any of these);
-    for a layer with a memory, that of the recurrence beside it.
+    Labels: `regime`, contractive, marginally stable, chaotic, diverging or unstable fixed point (the run itself grows
+    without bound, or does not move), expanding (the run is too short to call it chaotic), unclear (too short to tell
+    any of these); for a layer with a memory, that of the recurrence beside it.
 
     Args:
         exponents: how many, from the largest; by default the whole spectrum of a small state, 16 of a large one.
@@ -147,15 +147,15 @@ def _finding(subject: Subject, means: Tensor, orbit: Orbit, steps: int, discard:
 
 
 def _regime(largest: float, error: float, orbit: Orbit, dtype: torch.dtype) -> str:
-    """Return contractive, edge, chaotic, diverging or unstable fixed point.
+    """Return contractive, marginally stable, chaotic, diverging or unstable fixed point.
 
-    Within two standard errors of 0 it is the edge; unclear if the error itself is large. So it is within the rounding
-    of float32, from which the weights of a model in float64 may come: an orthogonal matrix is one up to that.
+    Within two standard errors of 0 it is marginally stable; unclear if the error itself is large. So it is within the
+    rounding of float32, from which the weights of a model in float64 may come: an orthogonal matrix is one up to that.
     """
     rounding = 100 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
     margin = rounding if math.isnan(error) else max(2 * error, rounding)
     if abs(largest) <= margin:
-        return "unclear" if 2 * error > UNSURE else "edge"
+        return "unclear" if 2 * error > UNSURE else "marginally stable"
     if largest < 0:
         return "contractive"
     if orbit.is_at_rest(dtype):
@@ -178,9 +178,7 @@ def kaplan_yorke(exponents: np.ndarray, size: int) -> float:
 
 
 def _sentence(regime: str, beside: str, largest: float, error: float, steps: int) -> str:
-    figure = f"largest exponent {_signed(largest)}"
-    if not math.isnan(error):
-        figure += f" ± {2 * error:.1g}"
+    figure = f"largest exponent {'-infinity' if largest == -math.inf else with_error(largest, 2 * error)}"
     if largest == -math.inf:
         return f"Contractive{beside}: neighboring states become equal to the last digit along the run ({figure})."
     if regime == "contractive":
@@ -198,7 +196,7 @@ def _sentence(regime: str, beside: str, largest: float, error: float, steps: int
         return f"{still}, but a small disturbance {_pace(largest)} ({figure})."
     if regime == "unclear":
         return f"Too short to tell if neighboring states converge or diverge{beside}: both are possible ({figure})."
-    return f"At the edge{beside}: neighboring states neither converge nor diverge ({figure})."
+    return f"Marginally stable{beside}: neighboring states neither converge nor diverge ({figure})."
 
 
 def _left_out(alive: Tensor) -> str:
@@ -214,10 +212,6 @@ def _pace(exponent: float) -> str:
     if steps < 2:
         return f"is multiplied by {math.exp(exponent):.2g} at every step"
     return f"{'halves' if exponent < 0 else 'doubles'} every {counted(steps, 'step')}"
-
-
-def _signed(value: float) -> str:
-    return "-infinity" if value == -math.inf else f"{value:.3g}"
 
 
 def _warnings(subject: Subject, regime: str, predictable: float) -> tuple[str, ...]:

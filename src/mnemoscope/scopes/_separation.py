@@ -125,7 +125,7 @@ def _measured(spectrum: Spectrum, length: int) -> Finding:
         "estimated",
         figures=figures,
         series=_singular_values(spectrum),
-        method="outputs on {} Starts by {} Ends, singular values after equilibration".format(*spectrum.shape),
+        method="outputs for {} first by {} second halves, singular values after equilibration".format(*spectrum.shape),
     )
 
 

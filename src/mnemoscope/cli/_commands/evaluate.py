@@ -11,6 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from mnemoscope.cli._console import OutputOptions, format_value, parse, pop_option, show, show_json, terminal
+from mnemoscope.cli._help import paragraphs
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import TASKS, Split, Task
 from mnemoscope.training import CheckpointName, Run, SequenceModel, evaluate
@@ -68,7 +69,8 @@ def main(arguments: list[str]) -> int:
 def _without_run(arguments: list[str]) -> int:
     if not {"-h", "--help"} & set(arguments):
         raise MnemoscopeError("no run was given; mnemoscope evaluate RUN takes the folder of a run")
-    print(f"usage: mnemoscope evaluate RUN [OPTIONS]\n\n{ABOUT}\nmnemoscope evaluate RUN --help shows the options.")
+    about = paragraphs(f"{ABOUT}\n\nmnemoscope evaluate RUN --help shows the options.")
+    print(f"usage: mnemoscope evaluate RUN [OPTIONS]\n\n{about}")
     return 0
 
 

@@ -38,7 +38,7 @@ LISTED_REASONS = 8  # studies that were not run, of which each has a line
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Make the papers' tables, figures and claims again and judge them; without ids, list them with their cost."""
+    """Reproduce the papers' tables, figures and claims, with a verdict on each; without ids, list them with costs."""
 
     ids: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[STUDY...]")] = ()
     """Studies, as kerg/table5; the beginning of an id stands for all that begin with it."""
@@ -47,15 +47,15 @@ class Reproduce:
     full: tyro.conf.FlagCreatePairsOff[bool] = False
     """The paper's size, which takes hours; by default the quick version, at most two minutes each."""
     seeds: str | None = None
-    """How many seeds, from 0, or which: 3, or 1,2, or 3:6 (3, 4 and 5). They add to those that are there. By default 1;
-    with --missing those that there are."""
+    """How many seeds, from 0, or which: 3, or 1,2, or 3:6 (3, 4 and 5). Seeds already run are kept. By default 1;
+    with --missing the seeds on record."""
     missing: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Run only what the records in the folder have no result of: to go on in a clone, which has no folders of runs."""
+    """Run only what has no recorded result in the folder, as in a clone, which has the records but not the runs."""
     budget: float | None = None
     """Minutes: only the cheapest studies that fit are run."""
     stop_after: float | None = None
     """Minutes after which running jobs save their work and the command ends, with exit code 75 if anything is left. The
-    same command goes on, here or wherever the folder was taken: for machines that are lent for a while."""
+    same command continues, on any machine that has the folder."""
     out: Path = Path("studies")
     """Where pages, results and runs go; what has ended there is not run again."""
     where: tyro.conf.OmitArgPrefixes[EngineOptions] = field(default_factory=EngineOptions)

@@ -14,6 +14,7 @@ import tyro
 from mnemoscope.cli import _sweep_table
 from mnemoscope.cli._commands.train import parse_run
 from mnemoscope.cli._console import OutputOptions, parse, pop_option, show_json, terminal
+from mnemoscope.cli._help import definitions, paragraphs
 from mnemoscope.cli._names import unused_folder
 from mnemoscope.cli._sweep_progress import SweepView
 from mnemoscope.errors import MnemoscopeError
@@ -33,27 +34,33 @@ from mnemoscope.tasks import TASKS
 
 EngineName = Literal["local", "ray", "slurm"]
 
-USAGE = f"""usage: mnemoscope sweep TASK --grid FIELD=VALUES... [OPTIONS] [OPTIONS of mnemoscope train]
-       mnemoscope sweep --config RUN/config.json --grid FIELD=VALUES... [OPTIONS]
-       mnemoscope sweep resume FOLDER [--jobs N] [--engine ENGINE] [--retry-failed]
-       mnemoscope sweep table FOLDER [--by FIELD...]
+USAGE = """usage: mnemoscope sweep TASK --grid FIELD=VALUES... [OPTIONS] [TRAIN OPTIONS]
+       mnemoscope sweep --config FILE --grid FIELD=VALUES... [OPTIONS]
+       mnemoscope sweep resume FOLDER [OPTIONS]
+       mnemoscope sweep table FOLDER [OPTIONS]"""
 
-Trains a run for every combination of the grid's values, each in a folder of its own. Started again, it goes on and
-skips what has ended, well or not; with a larger grid it trains what is new.
+ABOUT = """Trains a run for every combination of the grid's values, each in a folder of its own. Started again, it goes
+on and skips what has ended, well or not; with a larger grid it trains what is new. --config RUN/config.json repeats a
+run."""
 
-  --grid FIELD=VALUES...  fields of task, network and fit: network.buffer=2,5 fit.seed=0:5 (the latter is 0 to 4)
-  --out FOLDER            the sweep's folder; by default a new one under sweeps/
-  --jobs N                runs at a time; by default one for each CPU, or for as many CPUs as a run has --threads
-  --engine ENGINE         where: {", ".join(get_args(EngineName))}
-  --address ADDRESS       ray: a running cluster, as auto; by default Ray is started on this machine
-  --gpus N                ray, slurm: GPUs of a run
-  --slurm NAME=VALUE...   slurm: submitit's parameters, as slurm_partition=gpu timeout_min=60
-  --halving UPDATES       rungs, as 100,300,900: only the best runs go on from each; the last is the budget
-  --keep SHARE            of the runs at a rung that go on; 1/2 by default
-  --retry-failed          try again the runs in FOLDER that failed or diverged, from their last checkpoints
-  --quiet, --json         print nothing but errors; print the result as JSON
+OPTIONS = {
+    "--grid FIELD=VALUES...": "fields of task, network and fit: network.buffer=2,5 fit.seed=0:5 (the latter is 0 to 4)",
+    "--out FOLDER": "the sweep's folder; by default a new one under sweeps/",
+    "--jobs N": "runs at a time; by default one for each CPU, or for as many CPUs as a run has --threads",
+    "--engine ENGINE": f"where: {', '.join(get_args(EngineName))}",
+    "--address ADDRESS": "ray: a running cluster, as auto; by default Ray is started on this machine",
+    "--gpus N": "ray, slurm: GPUs of a run",
+    "--slurm NAME=VALUE...": "slurm: submitit's parameters, as slurm_partition=gpu timeout_min=60",
+    "--halving UPDATES": "rungs, as 100,300,900: only the best runs go on from each; the last is the budget",
+    "--keep SHARE": "of the runs at a rung that go on; 1/2 by default",
+    "--retry-failed": "try again the runs in FOLDER that failed or diverged, from their last checkpoints",
+    "--quiet, --json": "print nothing but errors; print the result as JSON",
+}
 
-Tasks are {", ".join(TASKS)}. mnemoscope train TASK --help shows the other options."""
+SEE_ALSO = f"""Tasks are {", ".join(TASKS)}.
+
+mnemoscope train TASK --help shows the train options; mnemoscope sweep resume --help and mnemoscope sweep table --help
+show theirs."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["table"]:
         return _sweep_table.main(arguments[1:])
     if {"-h", "--help"} & set(arguments):
-        print(USAGE)
+        print(USAGE, paragraphs(ABOUT), definitions(OPTIONS.items()), paragraphs(SEE_ALSO), sep="\n\n")
         return 0
     grid_words, rest = _pop_words(arguments, "--grid")
     where, rest = _pop_engine(rest)

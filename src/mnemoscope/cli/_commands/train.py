@@ -10,6 +10,7 @@ import tyro
 
 from mnemoscope.cli._console import OutputOptions, first_sentence, parse, pop_option
 from mnemoscope.cli._follow import follow
+from mnemoscope.cli._help import definitions, paragraphs
 from mnemoscope.cli._names import unused_folder
 from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.files import read_json
@@ -153,7 +154,10 @@ def _refuse_options_of_other_layers(model: str, arguments: list[str]) -> None:
 
 
 def _usage() -> str:
-    width = max(map(len, TASKS))
-    lines = [f"  {name:<{width}}  {first_sentence(task)}" for name, task in TASKS.items()]
-    head = "usage: mnemoscope train TASK [OPTIONS]\n       mnemoscope train --config RUN/config.json [OPTIONS]\n"
-    return "\n".join([head, *lines, "", "mnemoscope train TASK --help shows the options."])
+    return "\n\n".join(
+        [
+            "usage: mnemoscope train TASK [OPTIONS]\n       mnemoscope train --config RUN/config.json [OPTIONS]",
+            definitions((name, first_sentence(task)) for name, task in TASKS.items()),
+            paragraphs("mnemoscope train TASK --help shows the options."),
+        ]
+    )
