@@ -162,6 +162,7 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("certificate-rounding", "scopes/_measures/certificates.py", "self.lam < 1 - NORM_ROUNDING", "self.lam < 1", f"{CERTIFICATES}::test_an_orthogonal_matrix_whose_norm_rounds_below_one_is_not_stable"),
     Mutant("horizon-mean", "scopes/_measures/decay.py", "return median if np.any(median[1:] != 0) else", "return median if True else", f"{ORDINARY}::test_gradients_that_few_sequences_have_are_gradients"),
     Mutant("changes-rounding", "scopes/_measures/gradients.py", "smaller > typical / 3", "smaller > 3 * typical", f"{ORDINARY}::test_rounding_of_a_quantized_model_is_no_memory"),
+    Mutant("changes-of-nothing", "scopes/_measures/gradients.py", "change.where(is_other[step], 0)[rows]", "change[rows]", f"{ORDINARY}::test_a_quantized_model_reads_symbols_that_sequences_share"),
     Mutant("recurrence-first-output", "scopes/_recurrence.py", "return first if first.after > weakest else middle", "return middle", "tests/scopes/test_recurrence_scope.py::test_sequences_that_were_turned_around_read_the_future"),
     Mutant("recurrence-first-rounding", "scopes/_recurrence.py", "_relative(torch.stack([_gradient_sizes(subject, 0), sizes]))[0]", "_gradient_of(subject, 0)", "tests/scopes/test_recurrence_scope.py::test_rounding_of_a_fourier_transform_is_no_future"),
     Mutant("horizon-unread", "scopes/_measures/receptive_field.py", "from_end < torch.from_numpy(unread)", "from_end < 0 * torch.from_numpy(unread)", f"{ORDINARY}::test_gradients_that_few_sequences_have_are_gradients"),
