@@ -55,8 +55,9 @@ def test_vmap_equals_the_loop(make, monkeypatch) -> None:
     torch.manual_seed(0)
     model, planes, calls = make(2, 4, dtype=torch.float64), [], []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
-    # Two equal runs, one for the loss; 25 points, the middle one, two lines. After vmap the middle is run by itself.
-    for few, runs in ((0, 3 + 4 + 1), (10**12, 3 + 25 + 1 + 82)):
+    # Does the layer with a hook give what its step gives? Two equal runs, one for the loss; 25 points, the middle one,
+    # two lines. After vmap the middle is run by itself.
+    for few, runs in ((0, 4 + 4 + 1), (10**12, 4 + 25 + 1 + 82)):
         monkeypatch.setattr("mnemoscope.scopes._measures.parameter_batches.FEW", few)
         calls.clear()
         planes.append(landscape(model, **setting(), points=5).series["cost"])
