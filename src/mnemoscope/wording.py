@@ -1,4 +1,4 @@
-"""Numbers with their nouns, for sentences that users read."""
+"""Numbers as sentences for users have them: with their nouns, or told from 1."""
 
 from __future__ import annotations
 
@@ -22,3 +22,9 @@ def with_error(value: float, error: float) -> str:
     place = -math.floor(math.log10(error))
     rounded = round(value, place) + 0.0  # + 0.0: no -0
     return f"{rounded:.{max(place, 0)}f} ± {error:.{max(place, 0)}f}"
+
+
+def told_from_one(number: float) -> str:
+    """Return a number with 3 significant digits, or with as many more as tell it from 1."""
+    texts = [f"{number:.{digits}g}" for digits in range(3, 18)]
+    return next((text for text in texts if float(text) != 1), "1")

@@ -237,6 +237,36 @@ def test_a_recurrence_whose_forward_does_more_than_its_step_is_not_its_step(make
     assert horizon(model, x).figures["horizon"] == 29
 
 
+class Overflowing(Decaying):
+    """Infinite from the third step on, or NaN."""
+
+    def __init__(self, nan):
+        super().__init__()
+        self.nan = nan
+
+    def step(self, x, state):
+        state = 1e30 * state + x
+        return state[0] - state[0].roll(1, -1) if self.nan else state[0], state
+
+    def forward(self, x, state=None, *, starts=None):
+        output, state = mnemoscope.Recurrence.forward(self, x, state, starts=starts)
+        return 2 * output, state
+
+
+@pytest.mark.parametrize("nan", [False, True])
+def test_outputs_that_overflow_are_compared_where_they_are_finite(nan):
+    """An infinite tolerance let any forward pass for the step, and one of NaN was an error of torch's."""
+    assert not adapt(Overflowing(nan), torch.randn(12, 3, 3)).recurrence_is_model
+
+
+def test_an_arithmetic_circuit_that_overflows_is_its_step():
+    layer = mnemoscope.RAC(3, 8, 3)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.mul_(1e9)
+    assert adapt(layer, torch.randn(12, 3, 3)).recurrence_is_model
+
+
 def test_a_layer_whose_hook_changes_its_outputs_is_not_its_step():
     torch.manual_seed(0)
     layer, x = mnemoscope.RNN(3, 5), torch.randn(30, 3, 3)

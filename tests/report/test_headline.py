@@ -166,6 +166,15 @@ def test_dynamics_headline_takes_what_is_proved_then_the_exponent_then_the_norm(
 
 
 @pytest.mark.parametrize(
+    ("factor", "shown"), [(0.9996, "0.9996"), (0.999993, "0.99999"), (0.99412, "0.994"), (1.0, "1")]
+)
+def test_a_stable_factor_is_not_shown_as_one(factor, shown):
+    known = {"figures": {"lambda": factor}, "certified": ("lambda",), "labels": {"regime": "stable"}}
+    stability = Finding("stability", "S.", "certified", **known)
+    assert headline(1, examined(stability=stability)) == ("stable", f"λ = {shown}", "")
+
+
+@pytest.mark.parametrize(
     ("window", "shown"),
     [
         (63.0, ("63 steps", "keep the gradient within 1 %", "")),

@@ -210,6 +210,16 @@ def test_rounding_of_a_quantized_model_is_no_memory():
     assert truncation(quantized, x).labels["ends"] == "last"  # its scales are those of the batch, not of the future
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_quantized_model_reads_symbols_that_sequences_share():
+    """Where two sequences have one symbol nothing is changed, and rounding was divided by a change of nothing."""
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model, x = nn.Sequential(nn.LSTM(4, 16, batch_first=True)), F.one_hot(torch.randint(4, (6, 30)), 4).float()
+        quantized = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM})
+        assert 5 <= horizon(quantized, x, behavior=False).figures["horizon"] <= 20  # unquantized 9 to 11
+
+
 def test_gradients_that_few_sequences_have_are_gradients():
     """The largest input so far: at no lag have half of the sequences a gradient. None was said to reach any input."""
     torch.manual_seed(0)

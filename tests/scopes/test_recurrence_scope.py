@@ -258,3 +258,15 @@ def test_sequences_that_were_turned_around_read_the_future(steps):
     found = recurrence(lambda x: x.flip(1), torch.randn(4, steps, 3))
     assert found.labels["kind"] == "reads the future"
     assert found.figures["gradient_by_later"] == 1
+
+
+@pytest.mark.parametrize("steps", [16, 64, 1000])
+def test_rounding_of_a_fourier_transform_is_no_future(steps):
+    """Its first output reads no input but by rounding, which is as large for later inputs as for its own."""
+
+    def convolve(x):
+        lags = torch.arange(float(steps))
+        spectrum = torch.fft.rfft(lags * 0.9**lags, 2 * steps)[:, None] * torch.fft.rfft(x, 2 * steps, dim=1)
+        return torch.fft.irfft(spectrum, 2 * steps, dim=1)[:, :steps]
+
+    assert recurrence(convolve, torch.randn(4, steps, 3)).labels["kind"] == "recurrent"

@@ -19,7 +19,7 @@ from mnemoscope.adapters._layout import Layout, as_sequence, recurrent_layout
 from mnemoscope.adapters._recurrent import as_recurrence, has_readout, has_step, look_up
 from mnemoscope.adapters._step import ForwardStep, IdStep
 from mnemoscope.errors import MnemoscopeError, type_and_line
-from mnemoscope.layers import Layer
+from mnemoscope.layers import RAC, Layer
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.torch_internals import has_forward_hooks
 
@@ -182,10 +182,10 @@ def _adapt_step_and_forward(model: Any, inputs: Tensor, layout: Layout | None) -
 
 def _is_plain(model: Any) -> bool:
     """True for one of our layers whose ``forward`` is known to be its unrolled step."""
-    if not isinstance(model, Layer) or has_forward_hooks(model):
+    if not isinstance(model, Layer):
         return False
-    ours = Layer.__module__.rpartition(".")[0]
-    return "forward" not in vars(model) and type(model).forward.__module__.startswith(ours)
+    own_forward = type(model).forward not in (Layer.forward, RAC.forward) or "forward" in vars(model)
+    return not own_forward and not has_forward_hooks(model)
 
 
 @torch.no_grad()
@@ -203,8 +203,8 @@ def _is_unrolled(adapted: Adapted) -> bool:
 
 
 def _agree(one: Tensor, other: Tensor) -> bool:
-    largest = float(other.nan_to_num(0, 0, 0).abs().max())  # outputs may overflow
-    near = min(1e4 * torch.finfo(other.dtype).eps, 0.05) * largest
+    largest = other.nan_to_num(0, 0, 0).abs().max()
+    near = min(1e4 * torch.finfo(other.dtype).eps, 0.05) * float(largest)
     return one.shape == other.shape and torch.allclose(one.to(other), other, rtol=0, atol=near, equal_nan=True)
 
 

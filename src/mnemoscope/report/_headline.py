@@ -13,6 +13,7 @@ import numpy as np
 from mnemoscope.finding import Examination
 from mnemoscope.report._chart import format_number
 from mnemoscope.report._view import needs_of
+from mnemoscope.wording import told_from_one
 
 OVER_BATCH = "runs over the batch"
 
@@ -223,6 +224,11 @@ def _short(number: float) -> str:
     return format_number(float(f"{number:.3g}"))
 
 
+def _factor(number: float) -> str:
+    """The same of a factor per step: whether it is below 1 can be seen."""
+    return told_from_one(number) if f"{number:.3g}" == "1" else _short(number)
+
+
 def _steps(number: float) -> str:
     """A number of steps, as people write it."""
     return f"{format_number(number)} {'step' if number == 1 else 'steps'}"
@@ -276,7 +282,7 @@ def _regime(examination: Examination) -> HeadlineParts:
     exponent = _figure(examination, "lyapunov", "largest")
     if not math.isnan(factor) and examination.findings["stability"].status_of("lambda") == "certified":
         regime = _regime_label(examination, "stability")
-        return HeadlineParts(regime, f"λ = {_short(factor)}", status="certified")
+        return HeadlineParts(regime, f"λ = {_factor(factor)}", status="certified")
     if not math.isnan(exponent):
         label = _regime_label(examination, "lyapunov")
         regime = label.removesuffix(" beside its memory").removesuffix(BETWEEN)  # the former in the first findings
@@ -285,7 +291,7 @@ def _regime(examination: Examination) -> HeadlineParts:
         return HeadlineParts(regime, remark, tone, _status(examination, "lyapunov", "largest"))
     if not math.isnan(factor):
         regime = _regime_label(examination, "stability")
-        return HeadlineParts(regime, f"λ ≈ {_short(factor)}", status="estimated")
+        return HeadlineParts(regime, f"λ ≈ {_factor(factor)}", status="estimated")
     return _missing(examination, "lyapunov")
 
 

@@ -142,11 +142,8 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
         return _cannot_repeat(subject)
     subject.check_finite_outputs()
     weakest = _weakest_gradient(subject) if tolerance is None else tolerance
-    gradient, change = _respond_to_gradient(subject, limit), _respond_to_change(subject, (subject.steps - 1) // 2)
-    if len(change.strength) == subject.steps and gradient.after <= weakest:
-        # In the middle, sequences that were turned around seem to be one step late.
-        first = Response(_gradient_of(subject, 0), 0, gradient.sequence)
-        gradient = first if first.after > weakest else gradient
+    gradient = _respond_to_gradient(subject, limit, weakest)
+    change = _respond_to_change(subject, (subject.steps - 1) // 2)
     kind = _kind(subject, gradient, change, limit, weakest)
     if kind in ("memoryless", "detached", "without gradient"):
         gradient, change = _look_elsewhere(subject, gradient, change)
@@ -268,23 +265,30 @@ def _weakest_gradient(subject: Subject) -> float:
     return 0.25 if is_quantized(subject.model) else 32 * rounding(subject.dtype)
 
 
-def _respond_to_gradient(subject: Subject, limit: float) -> Response:
+def _respond_to_gradient(subject: Subject, limit: float, weakest: float) -> Response:
     """Differentiate the output at a middle step (or the only one) of one sequence by every input.
 
     Its step is that of the input in the same place; with another number of outputs than of inputs, that of the last
-    input which it reads.
+    input which it reads. In place of the middle output the first one, if that alone reads later inputs.
     """
     sequence = subject.batch // 2
     with torch.no_grad():
         outputs = len(subject.run(subject.features))
     place = subject.steps // 2 if outputs == subject.steps else outputs // 2
-    strength = _gradient_of(subject, place)
-    step = place
+    sizes = _gradient_sizes(subject, place)
+    strength = _relative(sizes)
     if outputs == 1:
-        step = subject.steps - 1
-    elif outputs != subject.steps:
-        step = max(_last_read(strength[:, sequence], limit), 0)
-    return Response(strength, step, sequence)
+        return Response(strength, subject.steps - 1, sequence)
+    if outputs != subject.steps:
+        return Response(strength, max(_last_read(strength[:, sequence], limit), 0), sequence)
+    middle = Response(strength, place, sequence)
+    if middle.after > weakest:
+        return middle
+
+    # In the middle, sequences that were turned around seem to be one step late. The first output may read nothing but
+    # by rounding, as of a Fourier transform: it is measured against the gradient of the middle one.
+    first = Response(_relative(torch.stack([_gradient_sizes(subject, 0), sizes]))[0], 0, sequence)
+    return first if first.after > weakest else middle
 
 
 def _look_elsewhere(subject: Subject, gradient: Response, change: Response) -> tuple[Response, Response]:
@@ -310,14 +314,19 @@ def _steps_at(last: int, fractions: tuple[float, ...]) -> list[int]:
 
 def _gradient_of(subject: Subject, place: int) -> Tensor:
     """Return the size of the gradient of one output by every input (T, B), relative to the largest."""
+    return _relative(_gradient_sizes(subject, place))
+
+
+def _gradient_sizes(subject: Subject, place: int) -> Tensor:
+    """Return the size of the gradient of one output by every input (T, B)."""
     x = subject.features.clone().requires_grad_()
     y = subject.run(x)  # (S, B, m)
     weights = torch.randn(y.shape[-1], generator=subject.generator()).to(y)
     output = (y[place, subject.batch // 2] * weights).sum()
     if not output.requires_grad:
-        return x.new_zeros(x.shape[:2])
+        return torch.zeros(x.shape[:2], dtype=torch.float64, device=x.device)
     (gradient,) = torch.autograd.grad(output, x, allow_unused=True, materialize_grads=True)
-    return _relative(gradient.flatten(2).double().norm(dim=-1))
+    return gradient.flatten(2).double().norm(dim=-1)
 
 
 def _last_read(strength: Tensor, limit: float) -> int:

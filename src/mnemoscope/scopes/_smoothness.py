@@ -23,6 +23,7 @@ from mnemoscope.scopes._measures.singular_values import largest_singular_value
 from mnemoscope.scopes._measures.state_samples import sample_states
 from mnemoscope.scopes._measures.state_vectors import flatten, spectral_norms, unflatten
 from mnemoscope.theory.smoothness import amplification, regime
+from mnemoscope.wording import told_from_one
 
 SEQUENCES = 4  # whose cost is differentiated twice
 GROWN = 0.25  # the exponent of N below which a slope counts as constant
@@ -235,9 +236,7 @@ def _sentence(figures: dict[str, float], allowed: str, seen: str) -> str:
         "unknown": "could not be measured",
     }[seen]
     # L_f is the largest that was seen: from above 1 more is allowed, from below less only if it is the largest of all.
-    L_x = f"{figures['L_x']:.3g}"
-    if allowed != "polynomial":  # as many digits as tell it from 1
-        L_x = next(text for digits in range(3, 18) if float(text := f"{figures['L_x']:.{digits}g}") != 1)
+    L_x = f"{figures['L_x']:.3g}" if allowed == "polynomial" else told_from_one(figures["L_x"])
     if_largest = f"if L_f in the state is nowhere above the {L_x} that was seen"
     stops = "as much" if seen == "constant" else "that it stops growing"
     theorem = {

@@ -130,14 +130,16 @@ def by_changes(subject: Subject) -> JacobianNorms:
 
     An input becomes that of another sequence, in every second sequence at a time: the range of all inputs, on which the
     rounding of a quantized model depends, stays as it was. There a response that a tenth of the change does not make
-    smaller is rounding: what is under twice the largest such counts as 0. Norms are root mean squares over sequences.
+    smaller is rounding: what is under twice the largest such counts as 0. Norms are root mean squares over sequences
+    whose input was another one.
     """
     x = subject.features
     steps, batch = x.shape[:2]
     other = x.roll(1, 1)
     if batch == 1:
         other = x + x.std() * torch.randn(x.shape, generator=subject.generator()).to(x)
-    sizes = (other - x).double().flatten(2).norm(dim=-1).clamp(min=1e-30).cpu()  # (T, B)
+    sizes = (other - x).double().flatten(2).norm(dim=-1).cpu()  # (T, B)
+    is_other = sizes > 0
     y = subject.run(x)[-1].double().cpu()
     halves = [torch.arange(start, batch, 2) for start in range(min(batch, 2))]
     responses, to_a_tenth = torch.zeros(2, steps, batch, dtype=torch.float64)
@@ -146,9 +148,11 @@ def by_changes(subject: Subject) -> JacobianNorms:
         for share, found in shares:
             changed = x.clone()
             changed[step, rows] = torch.lerp(x[step, rows], other[step, rows], share)
-            found[step, rows] = ((subject.run(changed)[-1].double().cpu() - y).norm(dim=-1) / sizes[step])[rows]
+            change = (subject.run(changed)[-1].double().cpu() - y).norm(dim=-1) / sizes[step]
+            found[step, rows] = change.where(is_other[step], 0)[rows]
         subject.report(0.6 * (step + 1) / steps)
-    typical, smaller = (found.square().mean(1).sqrt() for found in (responses, to_a_tenth))
+    count = is_other.sum(1).clamp(min=1)
+    typical, smaller = ((found.square().sum(1) / count).sqrt() for found in (responses, to_a_tenth))
     rounded = torch.where(smaller > typical / 3, torch.maximum(smaller, typical), 0)
     typical[typical <= 2 * rounded.max()] = 0
     ends = torch.full((1, batch), steps - 1)
