@@ -13,7 +13,8 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.layers import VARIANCE_GAIN
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._measures.gradients import fill_last_step, run_with_states
+from mnemoscope.scopes._measures.gradients import fill_last_step
+from mnemoscope.scopes._measures.run_states import run_with_states
 from mnemoscope.scopes._measures.state_vectors import state_not_finite
 
 HELP = """
