@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -160,14 +161,30 @@ class Examination:
 
     def __str__(self) -> str:
         lines = [self.verdict]
-        grouped: dict[str, list[str]] = {}  # scopes that do not apply, by their common reason
+        lines += [f"- {finding}" for finding in self if finding.status != "not applicable"]
+        lines += [f"- {', '.join(scopes)} (not applicable): {why}." for why, scopes in self._not_applicable().items()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The same as a table: what a notebook shows."""
+        rows: list[tuple[str, str, str]] = [
+            (finding.scope, finding.status, finding.sentence) for finding in self if finding.status != "not applicable"
+        ]
+        rows += [(", ".join(scopes), "not applicable", f"{why}.") for why, scopes in self._not_applicable().items()]
+        left = ' style="text-align: left"'  # notebooks align cells to the right
+        table = "".join(
+            f"<tr><th{left}>{html.escape(scope)}</th><td{left}>{status}</td><td{left}>{html.escape(words)}</td></tr>"
+            for scope, status, words in rows
+        )
+        return f"<p>{html.escape(self.verdict)}</p><table>{table}</table>"
+
+    def _not_applicable(self) -> dict[str, list[str]]:
+        """The scopes that do not apply, by their common reason."""
+        grouped: dict[str, list[str]] = {}
         for finding in self:
             if finding.status == "not applicable":
                 grouped.setdefault(finding.why, []).append(finding.scope)
-            else:
-                lines.append(f"- {finding}")
-        lines += [f"- {', '.join(scopes)} (not applicable): {why}." for why, scopes in grouped.items()]
-        return "\n".join(lines)
+        return grouped
 
     def save(self, folder: str | Path) -> Path:
         """Write ``findings.json`` and its arrays into a folder; replaces an older examination there."""

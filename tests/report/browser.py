@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
-HANG = 240  # seconds; what is slow is no failure
+HANG = 20  # seconds; what is slow is no failure
 HOW = "no Chromium: apt-get install chromium, or set CHROMIUM to the path of one"
 FLAGS = (
     "--headless",
@@ -122,9 +122,12 @@ class Page:
     def tab(self) -> None:
         self.press("Tab", code="Tab", windowsVirtualKeyCode=9)
 
+    def picture(self, *, whole: bool = False) -> bytes:
+        """What is shown, as a PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"])
+
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(data))
+        path.write_bytes(self.picture(whole=whole))
 
     def printed(self) -> bytes:
         """The page as a PDF."""

@@ -17,9 +17,10 @@ from mnemoscope.report._chart import (
 )
 from mnemoscope.report._chart_file import charts_from_json, charts_to_json
 from mnemoscope.report._charts import charts_of
-from mnemoscope.report._figures import write_figures, write_numbered_figures, write_panels
+from mnemoscope.report._figures import draw_figure, write_figures, write_numbered_figures, write_panels
 from mnemoscope.report._headline import Headline, HeadlineValue, headlines, mixed_layouts
 from mnemoscope.report._index import Cell, write_index
+from mnemoscope.report._notebook import InlinePage
 from mnemoscope.report._page import all_charts, render, write_page
 from mnemoscope.report._runs import RunRow, learning_charts, learning_finding
 from mnemoscope.report._studies import (
@@ -46,6 +47,7 @@ __all__ = [
     "HeadlineValue",
     "HeatMap",
     "IndexRow",
+    "InlinePage",
     "Labels",
     "Line",
     "Mark",
@@ -65,6 +67,7 @@ __all__ = [
     "charts_from_json",
     "charts_of",
     "charts_to_json",
+    "draw_figure",
     "headlines",
     "learning_charts",
     "learning_finding",

@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from mnemoscope.report._chart import (
 )
 from mnemoscope.report._palette import COLOR_SCALE, LIGHT, MATPLOTLIB_DASHES, MATPLOTLIB_SYMBOLS, cycle
 from mnemoscope.report._panels import panel_charts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure  # loaded when something is drawn
 
 PANEL = (7, 4.2)  # inches
 SMALL_PANEL = (3.6, 2.7)  # in a grid of them
@@ -85,8 +88,8 @@ def _save(figure: Any, path: Path) -> None:
     write_atomic(path, content.getvalue())
 
 
-def draw_figure(charts: Sequence[Chart]) -> Any:
-    """Return a matplotlib figure with a panel per chart."""
+def draw_figure(charts: Sequence[Chart]) -> Figure:
+    """Return a matplotlib figure with the charts side by side."""
     from matplotlib.figure import Figure
 
     width, height = PANEL
@@ -96,7 +99,7 @@ def draw_figure(charts: Sequence[Chart]) -> Any:
     return figure
 
 
-def draw_grid(panels: Panels) -> Any:
+def draw_grid(panels: Panels) -> Figure:
     """Return a matplotlib figure with the charts of panels in their grid."""
     from matplotlib.figure import Figure
 
