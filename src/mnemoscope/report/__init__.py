@@ -22,6 +22,7 @@ from mnemoscope.report._headline import Headline, HeadlineValue, headlines, mixe
 from mnemoscope.report._index import Cell, write_index
 from mnemoscope.report._page import all_charts, render, write_page
 from mnemoscope.report._runs import RunRow, learning_charts, learning_finding
+from mnemoscope.report._seed_line import Curve, SeedLine, with_seed_counts
 from mnemoscope.report._studies import (
     Agreement,
     ClaimLine,
@@ -42,6 +43,7 @@ __all__ = [
     "Cell",
     "Chart",
     "ClaimLine",
+    "Curve",
     "Headline",
     "HeadlineValue",
     "HeatMap",
@@ -55,6 +57,7 @@ __all__ = [
     "Plane",
     "Points",
     "RunRow",
+    "SeedLine",
     "StudyPage",
     "StudyResult",
     "Style",
@@ -72,6 +75,7 @@ __all__ = [
     "render",
     "short_name",
     "sweep_charts",
+    "with_seed_counts",
     "write_figures",
     "write_index",
     "write_numbered_figures",

@@ -176,8 +176,8 @@ class Study:
     """Whether it is a drawing, of which nothing can be reproduced; what is claimed of it does not count."""
     derived_cells: Callable[[Cells], CellValues] = lambda cells: {}
     """Cells that follow from the others of a seed, as a mean over rows: made from all that are recorded."""
-    derived_charts: Callable[[Sequence[Cells]], Sequence[Chart]] = lambda seeds: ()
-    """Figures that follow from the cells of all seeds: made from all that are recorded."""
+    derived_charts: Callable[[Mapping[int, Cells]], Sequence[Chart | Panels]] = lambda cells: ()
+    """Figures that follow from the cells, by seed: made from all that are recorded."""
 
     @property
     def paper(self) -> str:
