@@ -22,8 +22,6 @@ from mnemoscope.report._chart import (
     Picture,
     Plane,
     Points,
-    log_ticks,
-    tick_label,
 )
 from mnemoscope.report._color_range import without_outliers
 from mnemoscope.report._downsampling import (
@@ -34,6 +32,7 @@ from mnemoscope.report._downsampling import (
     even_indices,
     random_indices,
 )
+from mnemoscope.report._log_axis import log_ticks, tick_label
 from mnemoscope.report._palette import COLOR_SCALE, PLOTLY_DASHES, PLOTLY_SYMBOLS, cycle
 
 Json = dict[str, Any]
