@@ -43,7 +43,8 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 def tick_label(value: float, power_of_ten: str) -> str:
     """Return the label of a tick; `power_of_ten` is the pattern for large and small powers, as "10^{}"."""
-    power = round(math.log10(value))
-    if -3 <= math.log10(value) < 4 or not math.isclose(value, 10.0**power):
+    if 1e-3 <= value < 1e4:
         return f"{value:g}"
-    return power_of_ten.format(power)
+    digits, power = f"{value:.0e}".split("e")  # a tick is a digit times a power of ten
+    label = power_of_ten.format(int(power))
+    return label if digits == "1" else f"{digits} × {label}"
