@@ -128,7 +128,7 @@ REPORT_MUTANTS = [
     Mutant("slopes-relative", "report/_charts/cost.py", "line.y / first", "line.y", CHARTS),
     Mutant("exponents-from-one", "report/_charts/dynamics.py", 'lines_of(shown, "exponents", start=1)', 'lines_of(shown, "exponents")', CHARTS),
     Mutant("quantiles-of-ratios", "report/_charts/dynamics.py", 'np.sort(view.finding.series["ratio"].astype(float))', 'view.finding.series["ratio"].astype(float)', CHARTS),
-    Mutant("log-decades", "report/_chart.py", "LOG_DECADES = 16", "LOG_DECADES = 15", f"{CHARTS} {RENDERING}"),
+    Mutant("log-decades", "report/_log_axis.py", "LOG_DECADES = 16", "LOG_DECADES = 15", f"{CHARTS} {RENDERING}"),
     Mutant("block-means", "report/_downsampling.py", "return sums / np.outer(heights, widths), rows, columns", "return sums / np.outer(widths, heights).T * 2, rows, columns", DRAWING),
     Mutant("heat-map-row-0", "report/_interactive.py", 'described["autorange"] = "reversed"', 'described["autorange"] = True', DRAWING),
     Mutant("digits-of-a-value", "wording.py", "round(value, place)", "round(value, place + 1)", "tests/test_wording.py"),

@@ -243,6 +243,12 @@ def test_range_of_a_log_axis_holds_the_markers_that_are_near(at, low, high):
     assert log["range"] == pytest.approx([low - padding, high + padding])
 
 
+def test_ticks_between_powers_of_ten_are_written_as_these():
+    line = Line("l", np.array([1.0, 2.0]), np.array([4e-5, 3e-3]))
+    ticks = ["5 × 10<sup>-5</sup>", "10<sup>-4</sup>", "2 × 10<sup>-4</sup>", "5 × 10<sup>-4</sup>", "0.001", "0.002"]
+    assert plotly_chart(chart(line, y=LOG))["logs"]["y"]["ticktext"] == ticks
+
+
 @pytest.mark.parametrize(
     ("top", "ticks"),
     [

@@ -10,7 +10,7 @@ from specimens import bare, horizon_of, landscape_of, made, orbits_of
 
 from mnemoscope.finding import Finding
 from mnemoscope.report import all_charts, write_figures
-from mnemoscope.report._chart import Axis, Chart, Points
+from mnemoscope.report._chart import Axis, Chart, HeatMap, Points
 from mnemoscope.report._charts import charts_of
 from mnemoscope.report._downsampling import block_means, even_indices, random_indices
 from mnemoscope.report._interactive import pack_array, plotly_chart
@@ -146,3 +146,12 @@ def test_color_blind_readers_can_tell_the_first_four_models_apart(palette, eye):
     seen = [np.clip(np.array(BLIND[eye]) @ _linear(color), 0, 1) ** (1 / 2.2) for color in palette[:4]]
     distances = [np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]]
     assert min(distances) > 0.15
+
+
+def test_a_map_has_a_row_and_a_column_for_each_of_equal_labels():
+    steps = np.arange(4.0)
+    attention = HeatMap("attention", steps, steps, np.eye(4), tuple("eats"), tuple("to&t"))
+    (grid,) = plotly_chart(Chart("c", "C", Axis("x"), Axis("y"), (attention,)))["data"]
+    assert grid["x"] == ["e", "a", "t", "s"]
+    assert [label.replace("\u200b", "") for label in grid["y"]] == ["t", "o", "&amp;", "t"]
+    assert len(set(grid["y"])) == 4

@@ -150,7 +150,14 @@ def page_of(*charts):
     )
     words = dict(paper="P", where="Table 1", shows=EVIL, ours=False, words=EVIL, errata=[EVIL], would_change=EVIL)
     settings = [("lr", EVIL, "paper", "note")]
-    more = dict(surprise=EVIL, settings=settings, quick_settings=settings, corner="T", published_note="one run")
+    more = dict(
+        surprise=EVIL,
+        settings=settings,
+        quick_settings=settings,
+        corner="T",
+        published_note="one run",
+        has_published=True,
+    )
     return StudyPage(id="p/table1", results=[result], files=["study.json"], **words, **more)
 
 
@@ -169,6 +176,23 @@ def test_the_index_counts_the_verdicts_of_each_size(tmp_path):
     text = write_studies_index(rows, tmp_path / "index.html", "Studies").read_text()
     assert "3 studies. Quick: 1 reproduced, 1 contradicted, 1 open. Full: 1 open.</p>" in text
     assert "0 studies.</p>" in write_studies_index([], tmp_path / "index.html", "Studies").read_text()
+
+
+def test_a_page_says_when_nothing_was_published(tmp_path):
+    text = write_study_page(page_of(), tmp_path / "index.html").read_text()
+    assert "<h3>Published and ours</h3>" in text
+    assert '<span class="published">OOM</span>' in text
+    text = write_study_page(replace(page_of(), has_published=False), tmp_path / "index.html").read_text()
+    assert "<h3>Our values</h3>" in text
+    assert "There are no published values (one run)." in text
+    assert 'class="published"' not in text
+
+
+def test_a_page_says_what_a_line_over_several_seeds_is(tmp_path):
+    words = "A line over several seeds is their median"
+    assert words in write_study_page(page_of(curves("one", 1.0)), tmp_path / "index.html").read_text()
+    single = Chart("one", "One", Axis("x"), Axis("y"), (Line("a", x, x),))
+    assert words not in write_study_page(page_of(single), tmp_path / "index.html").read_text()
 
 
 needs_browser = pytest.mark.skipif(chromium() is None, reason=HOW)

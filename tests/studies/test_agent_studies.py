@@ -151,14 +151,14 @@ def test_charts_of_what_is_done(tmp_path) -> None:
 
 def test_interquartile_means_follow_from_the_returns() -> None:
     returns = {(env, "random"): 0.2 for env in table4.ROWS}
-    assert table4.bars([Cells(returns)]) == []  # there is nothing to compare a random agent with
+    assert table4.bars({0: Cells(returns)}) == []  # there is nothing to compare a random agent with
     agent = {(env, "RelLSTM"): level for level, env in enumerate(table4.TWINS)}
     found = table4.interquartile_means(Cells(returns | agent))
     assert found == {(row, "random"): pytest.approx(0.2) for row in table4.IQM} | {("IQM, trained", "RelLSTM"): 2.5}
     one, other = Cells(returns | agent), Cells(returns)
-    (chart,) = (chart for chart in table4.bars([one, one]) if chart.key == "iqm-trained")
+    (chart,) = (chart for chart in table4.bars({0: one, 1: one}) if chart.key == "iqm-trained")
     assert chart.marks[0].labels == ("random", "RelLSTM")
-    assert table4.bars([one, other]) == []  # an agent of one seed beside agents of two
+    assert table4.bars({0: one, 1: other}) == []  # an agent of one seed beside agents of two
 
 
 def test_a_line_is_over_the_seeds_whose_runs_are_there(monkeypatch) -> None:

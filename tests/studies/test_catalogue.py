@@ -104,7 +104,7 @@ def test_charts_can_be_asked_for_before_all_jobs_have_ended(name):
 
 
 def test_charts_without_a_mark_are_not_drawn():
-    study = STUDIES["kerg/table5"]
+    study = STUDIES["kerg/transfer-copy"]
     (empty,) = [chart for chart in study.charts("full", [Done(0)]) if isinstance(chart, Chart)]
     assert not empty.marks
     assert _charts(study, "full", [Done(0)], False) == []

@@ -9,8 +9,8 @@ import pytest
 import study_jobs
 from test_reproduce import Killer, content, run
 
-from mnemoscope.report import Axis, Bars, Chart, Line, Panels
-from mnemoscope.studies import Note, ScaleResult, SeedResult, read_record
+from mnemoscope.report import Axis, Bars, Chart, Line, Panels, SeedLine, Style
+from mnemoscope.studies import Note, ScaleResult, SeedResult, band, read_record
 from mnemoscope.studies._merge import merge_charts, merge_seeds
 from mnemoscope.studies._not_run import CHANGED, _in_words, command, not_run
 from mnemoscope.studies._record import read_charts, read_costs
@@ -54,8 +54,8 @@ def test_what_follows_from_cells_is_made_of_those_of_all_calls(tmp_path):
     def total(cells):
         return {("sum", "x"): sum(cells[key] for key in VALUES)} if set(VALUES) <= set(cells) else {}
 
-    def bars(seeds):
-        done = [cells for cells in seeds if ("sum", "x") in cells]
+    def bars(cells):
+        done = [one for one in cells.values() if ("sum", "x") in one]
         heights = np.array([cells["sum", "x"] for cells in done])
         return [Chart("sums", "Sums", Axis("seed"), Axis("sum"), (Bars("sum", tuple("ab"[: len(done)]), heights),))]
 
@@ -68,6 +68,22 @@ def test_what_follows_from_cells_is_made_of_those_of_all_calls(tmp_path):
     assert [one.values["sum", "x"] for one in read_record(out / study.id).quick.seeds] == [9.0, 90.0]
     (chart,) = read_charts(out / study.id)["quick"]
     assert chart.marks[0].labels == ("a", "b")
+
+
+def test_a_line_is_over_the_seeds_of_all_calls(tmp_path):
+    def charts(scale, done):
+        curves = {one.seed: (np.arange(2.0), [one["a", "x"]["value"]] * 2) for one in done}
+        return [Chart("values", "Values", Axis("step"), Axis("value"), (band("a", curves),))]
+
+    study = study_jobs.numbers({seed: {("a", "x"): float(seed)} for seed in range(5)}, charts=charts)
+    out = run(study, tmp_path / "out", seeds=3)
+    shutil.rmtree(out / "runs")
+    for seeds, drawn, middle in (([0], [0, 1, 2], 1.0), ([4], [0, 1, 2, 4], 1.5), ([3, 4], [0, 1, 2, 3, 4], 2.0)):
+        run(study, out, seeds=seeds)
+        (chart,) = read_charts(out / study.id)["quick"]
+        assert list(chart.marks[0].curves) == drawn
+        assert chart.marks[0].y.tolist() == [middle, middle]
+        assert (chart.marks[0].low[0], chart.marks[0].high[0]) == (0.0, drawn[-1])
 
 
 def test_without_the_option_everything_is_run_and_what_was_recorded_stays_until_then(tmp_path):
@@ -145,33 +161,62 @@ def line(name, *values):
     return Line(name, np.arange(float(len(values))), np.array(values))
 
 
+def seeds(name, *numbers, start=0.0):
+    """A line over seeds; the curve of each is its number, and a tenth more a step later."""
+    curves = {seed: (np.arange(2.0), start + seed + np.array([0.0, 0.1])) for seed in numbers}
+    return SeedLine(name, curves, Style())
+
+
 def chart(key, title, *marks):
     return Chart(key, title, Axis("x"), Axis("y"), marks)
 
 
-def test_charts_are_joined_line_by_line_and_bar_by_bar():
+def values(chart):
+    return {mark.name: mark.y.tolist() for mark in chart.marks}
+
+
+def test_charts_are_joined_mark_by_mark():
     old = [
         Panels("p", "Loss, T = 100", (chart("p-a", "a", line("one", 1.0)), chart("p-b", "b", line("one", 2.0)))),
-        chart("bars", "Means", Bars("IQM", ("u", "v"), np.array([1.0, 2.0]), low=np.zeros(2), high=np.ones(2))),
         chart("old", "Old", line("one", 5.0)),
     ]
     new = [
         Panels("p", "Loss, T = 300", (chart("p-b", "b", line("two", 3.0)), chart("p-c", "c", line("one", 4.0)))),
-        chart("bars", "Means", Bars("IQM", ("v", "w"), np.array([20.0, 30.0]), low=np.ones(2), high=np.ones(2))),
         chart("new", "New", line("one", 6.0)),
     ]
-    panels, bars, *others = merge_charts(old, new)
+    panels, *others = merge_charts(old, new, 1, 1)
     assert panels.title == "Loss"
-    drawn = {one.key: {mark.name: mark.y.tolist() for mark in one.marks} for one in panels.charts}
+    drawn = {one.key: values(one) for one in panels.charts}
     assert drawn == {"p-a": {"one": [1.0]}, "p-b": {"one": [2.0], "two": [3.0]}, "p-c": {"one": [4.0]}}
-    (mark,) = bars.marks
-    assert (mark.labels, mark.values.tolist(), mark.low.tolist()) == (
-        ("u", "v", "w"),
-        [1.0, 20.0, 30.0],
-        [0.0, 1.0, 1.0],
-    )
     assert [one.key for one in others] == ["old", "new"]
-    assert merge_charts([], new) == new
+    assert merge_charts([], new, 0, 1) == new
+
+
+def test_a_line_over_seeds_is_made_again_from_all_of_them():
+    (joined,) = merge_charts(
+        [chart("c", "C", seeds("a", 0, 1, 2))], [chart("c", "C", seeds("a", 2, 3, start=10))], 3, 2
+    )
+    (mark,) = joined.marks
+    assert list(mark.curves) == [0, 1, 2, 3]
+    assert (mark.y.tolist(), mark.low.tolist(), mark.high.tolist()) == ([6.5, 6.6], [0.0, 0.1], [13.0, 13.1])
+
+
+def test_a_mark_whose_seeds_are_not_known_gives_way_to_one_of_as_many_only():
+    old, whole = [chart("c", "C", line("a", 1.0))], [chart("c", "C", seeds("a", 0, 1, 2))]
+    (kept,) = merge_charts(old, [chart("c", "C", line("a", 2.0))], 3, 2)
+    assert values(kept) == {"a": [1.0]}
+    (replaced,) = merge_charts(old, [chart("c", "C", line("a", 2.0))], 3, 3)
+    assert values(replaced) == {"a": [2.0]}
+
+    # Beside a line over seeds it stays until that one is of as many seeds as were recorded.
+    (both,) = merge_charts(old, [chart("c", "C", seeds("a", 1))], 3, 1)
+    assert values(both) == {"a": [1.0, 1.1], "a, earlier runs": [1.0]}
+    (more,) = merge_charts([both], [chart("c", "C", seeds("a", 2))], 3, 1)
+    assert {mark.name: len(getattr(mark, "curves", ())) for mark in more.marks} == {"a": 2, "a, earlier runs": 0}
+    (all_three,) = merge_charts([more], [chart("c", "C", seeds("a", 0))], 3, 1)
+    assert values(all_three) == {"a": [1.0, 1.1]}
+    (at_once,) = merge_charts(old, whole, 3, 3)
+    assert values(at_once) == values(whole[0])
 
 
 def test_what_was_not_run_is_said_with_the_command():

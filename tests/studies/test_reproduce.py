@@ -15,6 +15,8 @@ from mnemoscope.studies import (
     Claim,
     Note,
     Result,
+    ScaleResult,
+    SeedResult,
     Study,
     Verdict,
     load,
@@ -27,6 +29,7 @@ from mnemoscope.studies import _study as registry
 from mnemoscope.studies._cost import training_seconds
 from mnemoscope.studies._deadline import Deadline, TimeUp
 from mnemoscope.studies._pages import comparison, two_values
+from mnemoscope.studies._record import describe
 from mnemoscope.sweeps import LocalEngine
 from mnemoscope.training import RunConfig
 
@@ -297,6 +300,14 @@ def test_a_run_of_another_configuration_is_refused(finished, tmp_path):
     other.rename(one)
     with pytest.raises(MnemoscopeError, match="holds something else than its name says"):
         run(study_jobs.trained(), out)
+
+
+def test_a_cell_that_there_cannot_be_is_left_blank():
+    published = table((1, 2), ("x", "y"), without=[(2, "y")])
+    record = describe(study_jobs.numbers({0: {}}, published=published))
+    rows = dict(two_values(record, ScaleResult((SeedResult(0, (), (("1", "x", 3.0),)),)))[1])
+    assert [(cell.ours, cell.agreement) for cell in rows["1"]] == [("3", ""), ("–", "unknown")]
+    assert [(cell.ours, cell.agreement) for cell in rows["2"]] == [("–", "unknown"), ("", "")]
 
 
 def test_unknown_ids_are_told_with_the_nearest(tmp_path):

@@ -23,6 +23,7 @@ from mnemoscope.report._index import Cell, write_index
 from mnemoscope.report._notebook import InlinePage
 from mnemoscope.report._page import all_charts, render, write_page
 from mnemoscope.report._runs import RunRow, learning_charts, learning_finding
+from mnemoscope.report._seed_line import Curve, SeedLine, with_seed_counts
 from mnemoscope.report._studies import (
     Agreement,
     ClaimLine,
@@ -43,6 +44,7 @@ __all__ = [
     "Cell",
     "Chart",
     "ClaimLine",
+    "Curve",
     "Headline",
     "HeadlineValue",
     "HeatMap",
@@ -57,6 +59,7 @@ __all__ = [
     "Plane",
     "Points",
     "RunRow",
+    "SeedLine",
     "StudyPage",
     "StudyResult",
     "Style",
@@ -75,6 +78,7 @@ __all__ = [
     "render",
     "short_name",
     "sweep_charts",
+    "with_seed_counts",
     "write_figures",
     "write_index",
     "write_numbered_figures",

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mnemoscope.report._log_axis import log_range
+
 SHARE_RANGE = (-0.02, 1.02)  # of an axis of shares: a line at 0 or 1 stays visible
-LOG_DECADES = 16  # orders of magnitude that a logarithmic axis shows at most
-MAX_TICKS = 8  # powers of ten on a logarithmic axis
 LARGEST_DRAWN = 1e300  # of a value: beyond it the arithmetic of axes overflows
 MAX_SYMBOLS = 40  # a longer line is drawn without a symbol at each point
 WORDS_FOR_BARS = 12  # bars that a summary spells out
@@ -257,7 +257,7 @@ class Chart:
     def log_ends(self, name: str) -> tuple[float, float] | None:
         """Return the ends of the axis "x" or "y" while it is logarithmic; None if nothing on it is positive."""
         extent = getattr(self, name).extent
-        drawn = [getattr(mark, name) for mark in self.marks if isinstance(mark, Line | Points)]
+        drawn = values_along(self.marks, name)
         if extent is not None and extent.positive is not None:
             drawn.append(np.array([extent.positive, extent.high]))
         return log_range(drawn)
@@ -310,47 +310,20 @@ class Panels:
         return " ".join([f"{self.title}.", *(chart.summary for chart in self.charts)])
 
 
+def values_along(marks: Iterable[Mark], name: str) -> list[np.ndarray]:
+    """Return what lines, with their bands, and points have on the axis "x" or "y"."""
+    found = []
+    for mark in marks:
+        if isinstance(mark, Line | Points):
+            found.append(getattr(mark, name))
+        if isinstance(mark, Line) and name == "y":
+            found += [edge for edge in (mark.low, mark.high) if edge is not None]
+    return found
+
+
 def finite_markers(markers: Iterable[Marker]) -> tuple[Marker, ...]:
     """Return the markers without those at a NaN or infinite position."""
     return tuple(marker for marker in markers if math.isfinite(marker.at))
-
-
-def log_range(arrays: Iterable[np.ndarray]) -> tuple[float, float] | None:
-    """Return the ends of a logarithmic axis: all positive values, but at most sixteen orders of magnitude of them.
-
-    None if no value is positive.
-    """
-    positive = [values[np.isfinite(values) & (values > 0)] for values in arrays]
-    values = np.concatenate(positive) if positive else np.empty(0)
-    if not len(values):
-        return None
-    top = float(values.max())
-    return max(float(values.min()), top * 10.0**-LOG_DECADES, 1e-300), top
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Return the ticks of a logarithmic axis from 10**low to 10**high.
-
-    Powers of ten, at most eight of them; 1, 2 and 5 times them, or 1 to 9 times, where the axis is short.
-    """
-    every = max(1, math.ceil((high - low) / MAX_TICKS))
-    multiples: tuple[int, ...] = (1,)
-    if high - low <= 0.6:
-        multiples = tuple(range(1, 10))
-    elif high - low <= 2.5:
-        multiples = (1, 2, 5)
-    least, most = max(math.floor(low), -300), min(math.ceil(high), 300)  # floats hold little beyond
-    powers = [power for power in range(least, most + 1) if power % every == 0]
-    values = [multiple * 10.0**power for power in powers for multiple in multiples]
-    return [value for value in values if low <= math.log10(value) <= high]
-
-
-def tick_label(value: float, power_of_ten: str) -> str:
-    """Return the label of a tick; `power_of_ten` is the pattern for large and small powers, as "10^{}"."""
-    power = round(math.log10(value))
-    if -3 <= math.log10(value) < 4 or not math.isclose(value, 10.0**power):
-        return f"{value:g}"
-    return power_of_ten.format(power)
 
 
 def format_number(value: float) -> str:

@@ -28,14 +28,17 @@ from mnemoscope.report._chart import (
     Style,
 )
 from mnemoscope.report._downsampling import block_means, even_indices, random_indices
+from mnemoscope.report._seed_line import Curve, SeedLine
 
 DIGITS = 5  # significant, of a stored value: more than a picture shows
 MAX_POINTS = 1500  # of a stored line
+MAX_SEED_POINTS = 400  # of the stored curve of a seed
 MAX_CLOUD = 4000  # of a stored cloud
 MAX_PIXEL_BYTES = 1 << 24  # of a stored picture
 MAX_CELLS = 100  # rows or columns of a stored heat map or plane
 
-_KINDS: dict[str, type[Mark]] = {kind.__name__: kind for kind in (Line, Points, Bars, HeatMap, Plane, Picture, Labels)}
+_STORED = (Line, SeedLine, Points, Bars, HeatMap, Plane, Picture, Labels)
+_KINDS: dict[str, type[Mark]] = {kind.__name__: kind for kind in _STORED}
 
 
 def charts_to_json(charts: Sequence[Chart | Panels]) -> list[dict[str, Any]]:
@@ -84,6 +87,8 @@ def _chart_from_json(content: Mapping[str, Any]) -> Chart:
 def _thinned(mark: Mark) -> Mark:
     """The mark with no more points than are worth keeping."""
     match mark:
+        case SeedLine():
+            return SeedLine(mark.name, {seed: _thinned_curve(*one) for seed, one in mark.curves.items()}, mark.style)
         case Line():
             kept = even_indices(len(mark.x), MAX_POINTS)
             low, high = (None if edge is None else edge[kept] for edge in (mark.low, mark.high))
@@ -103,7 +108,15 @@ def _thinned(mark: Mark) -> Mark:
             return mark
 
 
+def _thinned_curve(x: np.ndarray, y: np.ndarray) -> Curve:
+    kept = even_indices(len(x), MAX_SEED_POINTS)
+    return x[kept], y[kept]
+
+
 def _mark_to_json(mark: Mark) -> dict[str, Any]:
+    if isinstance(mark, SeedLine):
+        curves = {str(seed): [_numbers(x), _numbers(y)] for seed, (x, y) in mark.curves.items()}
+        return {"name": mark.name, "curves": curves, "style": [mark.style.color, mark.style.dash]}
     content: dict[str, Any] = {}
     for known in fields(mark):
         value = getattr(mark, known.name)
@@ -132,6 +145,8 @@ def _rounded(value: float) -> float | int:
 
 def _mark_from_json(content: Mapping[str, Any]) -> Mark:
     kind = _KINDS[content["kind"]]
+    if kind is SeedLine:
+        return _seed_line_from_json(content)
     values: dict[str, Any] = {}
     for known in fields(kind):
         if known.name not in content:
@@ -151,6 +166,16 @@ def _mark_from_json(content: Mapping[str, Any]) -> Mark:
             value = np.array(value, dtype=float)  # None becomes NaN
         values[known.name] = value
     return kind(**values)
+
+
+def _seed_line_from_json(content: Mapping[str, Any]) -> SeedLine:
+    curves = {}
+    for seed, (x, y) in content["curves"].items():
+        curve = np.array(x, dtype=float), np.array(y, dtype=float)  # None becomes NaN
+        if curve[0].ndim != 1 or curve[0].shape != curve[1].shape:
+            raise ValueError(f"seed {seed}: x and y must be lists of as many numbers")
+        curves[int(seed)] = curve
+    return SeedLine(str(content["name"]), curves, Style(*(int(number) for number in content["style"])))
 
 
 def _pixels(content: Mapping[str, Any]) -> np.ndarray:

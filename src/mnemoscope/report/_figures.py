@@ -25,9 +25,8 @@ from mnemoscope.report._chart import (
     Picture,
     Plane,
     Points,
-    log_ticks,
-    tick_label,
 )
+from mnemoscope.report._log_axis import log_ticks, tick_label
 from mnemoscope.report._palette import COLOR_SCALE, LIGHT, MATPLOTLIB_DASHES, MATPLOTLIB_SYMBOLS, cycle
 from mnemoscope.report._panels import panel_charts
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,6 @@ from mnemoscope.report._chart import (
     Picture,
     Plane,
     Points,
-    log_ticks,
-    tick_label,
 )
 from mnemoscope.report._color_range import without_outliers
 from mnemoscope.report._downsampling import (
@@ -34,12 +34,14 @@ from mnemoscope.report._downsampling import (
     even_indices,
     random_indices,
 )
+from mnemoscope.report._log_axis import log_ticks, tick_label
 from mnemoscope.report._palette import COLOR_SCALE, PLOTLY_DASHES, PLOTLY_SYMBOLS, cycle
 
 Json = dict[str, Any]
 MANY_POINTS = 1000  # a larger cloud is drawn by the graphics card, with smaller dots
 LABEL_HEIGHT = 16  # pixels of the row of a label
 LABEL_GAP = 3  # pixels between a label and its level line
+ZERO_WIDTH_SPACE = "\u200b"
 CLOUD_CELLS = 500  # across a chart: points in the same cell look like one
 
 
@@ -191,9 +193,9 @@ def _traces(mark: Mark, detail: float) -> list[Json]:
             z, rows, columns = block_means(mark.z, int(MAX_HEAT_CELLS * detail))
             grid = _grid(mark, "heatmap", z, mark.x[columns], mark.y[rows])
             if mark.x_labels:
-                grid["x"] = [_escape(mark.x_labels[column]) for column in columns]
+                grid["x"] = _categories([mark.x_labels[column] for column in columns])
             if mark.y_labels:
-                grid["y"] = [_escape(mark.y_labels[row]) for row in rows]
+                grid["y"] = _categories([mark.y_labels[row] for row in rows])
             return [grid]
         case Plane():
             return _contours(mark, detail)
@@ -281,6 +283,16 @@ def _grid(mark: HeatMap | Plane, kind: str, z: np.ndarray, x: np.ndarray, y: np.
         limits = ("cmin", "cmax") if kind == "surface" else ("zmin", "zmax")
         grid |= dict(zip(limits, color_range, strict=True))
     return grid
+
+
+def _categories(labels: Sequence[str]) -> list[str]:
+    """Labels as plotly's categories: equal ones, as letters of a text, have zero-width spaces, or they would be one."""
+    seen: Counter[str] = Counter()
+    found = []
+    for label in labels:
+        found.append(_escape(label) + ZERO_WIDTH_SPACE * seen[label])
+        seen[label] += 1
+    return found
 
 
 def _picture(mark: Picture) -> list[Json]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mnemoscope.report._chart import Axis, Chart, Extent, Line, Panels, Points
+from mnemoscope.report._chart import Axis, Chart, Extent, Line, Panels, Points, values_along
 
 
 def charts_in(charts: Sequence[Chart | Panels]) -> list[Chart]:
@@ -41,11 +41,7 @@ def _extent(charts: Sequence[Chart], name: str) -> Extent | None:
     marks = [mark for chart in charts for mark in chart.marks]
     if not marks or not all(isinstance(mark, Line | Points) for mark in marks):
         return None
-    arrays = [getattr(mark, name) for mark in marks]
-    if name == "y":
-        arrays += [
-            edge for mark in marks if isinstance(mark, Line) for edge in (mark.low, mark.high) if edge is not None
-        ]
+    arrays = values_along(marks, name)
     arrays += [np.array([marker.at]) for chart in charts for marker in chart.markers if marker.axis == name]
     values = np.concatenate([np.asarray(array, dtype=float) for array in arrays])
     values = values[np.isfinite(values)]

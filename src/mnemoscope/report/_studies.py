@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from mnemoscope.files import write_atomic
-from mnemoscope.report._chart import Chart, Panels
+from mnemoscope.report._chart import Chart, Line, Panels
 from mnemoscope.report._index import Cell
 from mnemoscope.report._interactive import plotly_chart
 from mnemoscope.report._page import fill_template, within_limit
@@ -74,6 +74,12 @@ class StudyResult:
     def has_table(self) -> bool:
         return bool(self.rows)
 
+    @property
+    def has_bands(self) -> bool:
+        """True if a line is made from several seeds."""
+        marks = [mark for chart in charts_in(self.charts) for mark in chart.marks]
+        return any(isinstance(mark, Line) and mark.low is not None for mark in marks)
+
 
 @dataclass(frozen=True)
 class StudyPage:
@@ -94,6 +100,8 @@ class StudyPage:
     corner: str
     """The title of the first column."""
     published_note: str
+    has_published: bool
+    """Whether any value was published."""
     results: Sequence[StudyResult] = ()
     not_run: Mapping[str, str] = field(default_factory=dict)
     """By size that has no result: the command that runs it."""

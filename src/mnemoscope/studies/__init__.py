@@ -29,7 +29,7 @@ an author needs is here::
     def charts(scale, done: list[Done]):
         """Our figures over all seeds; Chart, Line, HeatMap, Panels, ... are in mnemoscope.report."""
         return [Chart("loss", "Loss while learning", Axis("updates"), Axis("loss", log=True, switch=True),
-                      (band("k = 5", [one[5].curve("loss") for one in done]),))]
+                      (band("k = 5", {one.seed: one[5].curve("loss") for one in done}),))]
 
     study(Study("miller/fig3", "Figure 3", "distance between weights, by length of truncation", jobs, cells, charts,
         claims=(
@@ -58,8 +58,8 @@ an author needs is here::
   which count as a guess and as a broken claim, in medians too. Failures must not vanish: never leave such a cell out.
 - `cells` is called with one seed's results, perhaps not all: a missing key makes the seed's cells empty, so that
   ``for key, result in done.items()`` shows more of an unfinished study. What follows from cells alone, as a mean over
-  rows or its chart, is made by `derived_cells` and `derived_charts` from all that are recorded: the runs of some may be
-  gone.
+  rows or its chart (`cell_line`), is made by `derived_cells` and `derived_charts` from all that are recorded: the runs
+  of some may be gone. A `band` knows its seeds, says how many they are, and is joined with what is recorded of others.
 - `Claim`: bounds on cells (``row="*"`` are all rows that were published or that we have), or ``check=`` a function of
   the `Cells`; one that asks for an unknown cell is open, never broken. `scale`: which size it speaks of. `over`: "each"
   seed (partly: 2 of 3), the "median" over seeds, or "all" seeds' cells as a list. ``form="printed"`` and
@@ -76,7 +76,7 @@ runs them without the command line; `mnemoscope report studies` draws the pages 
 '''
 
 from mnemoscope.studies._cells import Cells, CellValue, Names, Note
-from mnemoscope.studies._charts import band, graph_chart
+from mnemoscope.studies._charts import band, cell_line, graph_chart
 from mnemoscope.studies._cost import machine_factor, training_seconds, words_for
 from mnemoscope.studies._jobs import Done, Result, measure, run_measurement, train
 from mnemoscope.studies._pages import cell_words, write_pages
@@ -133,6 +133,7 @@ __all__ = [
     "StudyVerdict",
     "Verdict",
     "band",
+    "cell_line",
     "cell_words",
     "check_statements",
     "choose",

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from mnemoscope.report import Axis, Chart, Labels, Line, Mark, Points, Style
+from mnemoscope.report import Axis, Chart, Curve, Labels, Line, Mark, Points, SeedLine, Style
+from mnemoscope.studies._cells import Cells
 
 HEAD = 0.09  # length of an arrow's head, where neighboring nodes are 1 apart
 
 
-def band(name: str, curves: Sequence[tuple[np.ndarray, np.ndarray]], style: int = 0) -> Line:
+def band(name: str, curves: Mapping[int, Curve], style: int = 0) -> SeedLine:
     """Return one line for the curves (x, y) of several seeds: their median, in a band from the lowest to the highest.
 
-    A curve keeps its last value where the others go on: a run that solved its task has stopped.
+    A curve keeps its last value where the others go on: a run that solved its task has stopped. A record keeps the
+    curves, so that those of other seeds can join them.
     """
-    known = [(np.asarray(x, dtype=float), np.asarray(y, dtype=float)) for x, y in curves if len(x)]
-    look = Style(style, style)
-    if not known:
-        return Line(name, np.empty(0), np.empty(0), style=look)
-    x = np.unique(np.concatenate([at for at, _ in known]))
-    values = np.full((len(known), len(x)), np.nan)
-    for row, (at, y) in zip(values, known, strict=True):
-        latest = np.searchsorted(at, x, side="right") - 1
-        row[latest >= 0] = y[latest[latest >= 0]]
-    if len(known) == 1:
-        return Line(name, x, values[0], style=look)
-    counted = np.isfinite(values).any(0)
-    x, values = x[counted], values[:, counted]
-    return Line(name, x, np.nanmedian(values, 0), np.nanmin(values, 0), np.nanmax(values, 0), look)
+    return SeedLine(name, curves, Style(style, style))
+
+
+def cell_line(name: str, cells: Mapping[int, Cells], at: Mapping[int, tuple[str, str]], style: int = 0) -> SeedLine:
+    """Return one line through cells of all seeds, for `derived_charts`: at x that of ``at[x]``, if it is known."""
+    curves = {}
+    for seed, one in cells.items():
+        known = {x: one[key] for x, key in at.items() if key in one}
+        curves[seed] = np.array(list(known), dtype=float), np.array(list(known.values()), dtype=float)
+    return SeedLine(name, curves, Style(style, style))
 
 
 def graph_chart(

@@ -260,8 +260,11 @@ class Result:
         """Return `best`; a note with what it counts as, a guess or infinity, of a run that diverged at once."""
         return Note(DIVERGED, counts_as) if self.diverged_at_once else self.best
 
-    def curve(self, metric: str, split: str = "valid") -> tuple[np.ndarray, np.ndarray]:
-        """Return the updates at which a metric was recorded, and its values: both (N,)."""
+    def curve(self, metric: str, split: str | None = "valid") -> tuple[np.ndarray, np.ndarray]:
+        """Return the updates at which a metric was recorded, and its values: both (N,).
+
+        With ``split=None`` it is that of the training batches, as it was logged.
+        """
         records = [record for record in self.run.metrics() if record.get("split") == split and metric in record]
         values = [math.nan if record[metric] is None else record[metric] for record in records]
         return np.array([record["update"] for record in records], dtype=float), np.array(values, dtype=float)

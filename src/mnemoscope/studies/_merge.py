@@ -5,17 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
-import numpy as np
-
-from mnemoscope.report import Bars, Chart, Mark, Panels
+from mnemoscope.report import Chart, Line, Mark, Panels, SeedLine, Style
 from mnemoscope.studies._cells import Cells
 from mnemoscope.studies._jobs import Result
 from mnemoscope.studies._record import Cost, SeedResult, job_of, kept_cells
 from mnemoscope.studies._study import Study
-
-Drawn = TypeVar("Drawn", Chart, Panels)
 
 
 def merge_seeds(old: SeedResult | None, new: SeedResult) -> SeedResult:
@@ -47,47 +42,56 @@ def with_derived_cells(study: Study, seed: SeedResult) -> SeedResult:
     return replace(seed, cells=tuple((*key, value) for key, value in values.items()))
 
 
-def merge_charts(old: Sequence[Chart | Panels], new: Sequence[Chart | Panels]) -> list[Chart | Panels]:
-    """Return the charts of both; of one that both have, the marks of both, the new ones in place of the old ones."""
+def merge_charts(
+    old: Sequence[Chart | Panels], new: Sequence[Chart | Panels], recorded: int, found: int
+) -> list[Chart | Panels]:
+    """Return the charts of both, and the marks of both in a chart that both have.
+
+    Lines over seeds are joined seed by seed, with the new curve of a seed that both have. Of another mark it is not
+    known how many seeds it is of: at most `recorded` if it is an old one, `found` if it is new.
+    """
     merged = {chart.key: chart for chart in old}
     for chart in new:
         known = merged.get(chart.key)
         if isinstance(known, Panels) and isinstance(chart, Panels):
             panels = {panel.key: panel for panel in known.charts}
             for panel in chart.charts:
-                panels[panel.key] = _join(panels[panel.key], panel) if panel.key in panels else panel
+                panels[panel.key] = _join(panels[panel.key], panel, recorded, found) if panel.key in panels else panel
             title = _common_title(known.title, chart.title)
             columns = max(known.columns, chart.columns)
             merged[chart.key] = replace(chart, title=title, charts=tuple(panels.values()), columns=columns)
         elif isinstance(known, Chart) and isinstance(chart, Chart):
-            merged[chart.key] = _join(known, chart)
+            merged[chart.key] = _join(known, chart, recorded, found)
         else:
             merged[chart.key] = chart
     return list(merged.values())
 
 
-def _join(old: Chart, new: Chart) -> Chart:
-    marks: dict[str, Mark] = {mark.name: mark for mark in old.marks}
-    for mark in new.marks:
-        known = marks.get(mark.name)
-        both_bars = isinstance(known, Bars) and isinstance(mark, Bars)
-        marks[mark.name] = _join_bars(known, mark) if both_bars else mark  # type: ignore[arg-type]
-    return replace(new, title=_common_title(old.title, new.title), marks=tuple(marks.values()))
+def _join(old: Chart, new: Chart, recorded: int, found: int) -> Chart:
+    marks = _joined_marks(old.marks, new.marks, recorded, found)
+    return replace(new, title=_common_title(old.title, new.title), marks=marks)
 
 
-def _join_bars(old: Bars, new: Bars) -> Bars:
-    """The bars of both, the new one of a label that both have."""
-    at = {label: (bars, index) for bars in (old, new) for index, label in enumerate(bars.labels)}
+def _joined_marks(old: Sequence[Mark], new: Sequence[Mark], recorded: int, found: int) -> tuple[Mark, ...]:
+    """The marks of both, by name.
 
-    def values(name: str) -> np.ndarray | None:
-        found = [getattr(bars, name) for bars, _ in at.values()]
-        if any(array is None for array in found):
-            return None
-        return np.array([array[index] for array, (_, index) in zip(found, at.values(), strict=True)], dtype=float)
-
-    heights = values("values")
-    assert heights is not None
-    return Bars(new.name, tuple(at), heights, new.style, values("low"), values("high"))
+    An old mark of unknown seeds gives way to a new one of as many seeds as it can have at most. Else it stays, and a
+    new line over seeds is drawn beside it.
+    """
+    marks = {mark.name: mark for mark in old}
+    for mark in new:
+        known, earlier = marks.get(mark.name), f"{mark.name}, earlier runs"
+        if isinstance(mark, SeedLine):
+            if isinstance(known, SeedLine):
+                mark = SeedLine(mark.name, {**known.curves, **mark.curves}, mark.style)
+            elif isinstance(known, Line):
+                marks[earlier] = replace(known, name=earlier, style=Style(known.style.color, known.style.dash + 1))
+            if len(mark.curves) >= recorded:
+                marks.pop(earlier, None)
+            marks[mark.name] = mark
+        elif known is None or found >= recorded:
+            marks[mark.name] = mark
+    return tuple(sorted(marks.values(), key=lambda mark: getattr(mark, "style", Style()).color))  # as in the study
 
 
 def _common_title(old: str, new: str) -> str:

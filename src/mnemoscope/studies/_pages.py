@@ -19,6 +19,7 @@ from mnemoscope.report import (
     StudyResult,
     TwoValues,
     VerdictWords,
+    with_seed_counts,
     write_numbered_figures,
     write_studies_index,
     write_study_page,
@@ -99,7 +100,7 @@ def _draw_figures(folder: Path, charts: Sequence[Chart | Panels]) -> None:
     made = (folder / CHARTS).stat().st_mtime_ns if charts else 0
     if all((folder / name).exists() and (folder / name).stat().st_mtime_ns >= made for name in wanted):
         return
-    write_numbered_figures(charts, folder, FORMATS)
+    write_numbered_figures([with_seed_counts(chart) for chart in charts], folder, FORMATS)
 
 
 def study_page(
@@ -130,6 +131,7 @@ def study_page(
         quick_settings=_settings(record.quick_settings),
         corner=record.row_title,
         published_note=record.published_note,
+        has_published=any(value is not None for value in record.published_cells.values()),
         results=results,
         not_run={scale: command(record.id, scale) for scale in SCALES if study and not record.result(scale)},
         files=[*files, *sorted(path.name for path in folder.glob("figure-*.*"))],
@@ -172,7 +174,7 @@ def _result(
         problems=problems,
         not_run=[str(one) for one in missing],
         command=command(record.id, scale, missing=bool(missing)),
-        charts=charts,
+        charts=[with_seed_counts(chart) for chart in charts],
     )
 
 

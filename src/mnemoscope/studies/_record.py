@@ -19,7 +19,7 @@ from typing import Any
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import make_folder, read_bytes, read_json, to_json, write_atomic
 from mnemoscope.report import Chart, Panels, charts_from_json, charts_to_json
-from mnemoscope.schema import from_dict, to_dict
+from mnemoscope.schema import added_later, from_dict, to_dict
 from mnemoscope.studies._cells import Cells, CellValue, Note, UnknownCell, medians
 from mnemoscope.studies._study import SCALES, PublishedCell, Scale, Setting, Study
 from mnemoscope.studies._verdict import (
@@ -111,8 +111,8 @@ class ScaleResult:
     corrected: Verdict | None = None
     """The verdict with the corrected claims in place of the printed ones, if some are corrected."""
     versions: dict[str, str] = field(default_factory=dict)
-    chart_seeds: int = 0
-    """Over how many seeds charts.json was drawn."""
+    chart_seeds: int = added_later(0)
+    """In older records over how many seeds their charts were drawn; now each line in charts.json has its seeds."""
 
     @property
     def is_complete(self) -> bool:

@@ -253,21 +253,17 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     # Seeds that were not asked for this time stay.
     by_seed = {**kept, **merged}
     seeds = tuple(with_derived_cells(study, by_seed[seed]) for seed in sorted(by_seed))
-    ended = [found for seed, found in done.items() if not new[seed].missing]
-    at_hand = [found for found in done.values() if found]
+    found = [done[seed] for seed, one in merged.items() if done[seed] and one is not kept.get(seed)]
+    ended = [one for one in found if new[one.seed].is_complete]
+    drawn = _charts(study, scale, found, found == ended) or _charts(study, scale, ended, True)
     charts = read_charts(folder)
-    drawn = old.chart_seeds if old else 0
-    if any(merged[seed] is not new[seed] for seed in merged):  # what only the record knows stays in the charts, too
-        charts[scale] = merge_charts(charts.get(scale, []), _charts(study, scale, at_hand, False))
-    elif len(ended) >= drawn or not kept:
-        fresh = _charts(study, scale, ended or at_hand, complete)
-        if fresh or ended:  # charts of what there is so far, where a study can draw them
-            charts[scale], drawn = fresh, len(ended)
-    derived = study.derived_charts([Cells(one.values) for one in seeds])
-    if derived:
-        of_cells = {chart.key for chart in derived}
-        charts[scale] = [*(chart for chart in charts.get(scale, []) if chart.key not in of_cells), *derived]
-    result = judged(study, scale, ScaleResult(seeds, versions=_versions(), chart_seeds=drawn))
+    if any(one is not new.get(seed) for seed, one in by_seed.items()):  # what only the record knows stays
+        drawn = merge_charts(charts.get(scale, []), drawn, len(kept), len(found))
+    elif not complete:
+        drawn = drawn or charts.get(scale, [])
+    derived = study.derived_charts({one.seed: Cells(one.values) for one in seeds})
+    charts[scale] = list({chart.key: chart for chart in (*drawn, *derived)}.values())
+    result = judged(study, scale, ScaleResult(seeds, versions=_versions()))
 
     costs = read_costs(folder)
     unchanged = before is not None and old == result and scale in costs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
@@ -68,15 +68,25 @@ class Published:
 
 
 def table(
-    rows: Sequence[Any], columns: Sequence[Any], values: Sequence[Sequence[PublishedCell]] | None = None, **words: Any
+    rows: Sequence[Any],
+    columns: Sequence[Any],
+    values: Sequence[Sequence[PublishedCell]] | None = None,
+    *,
+    without: Collection[tuple[Any, Any]] = (),
+    **words: Any,
 ) -> Published:
-    """Return a published table; `values` has one sequence per row. Without values the numbers are not known."""
+    """Return a published table; `values` has one sequence per row. Without values the numbers are not known.
+
+    `without` are the cells that there cannot be: they are left blank.
+    """
     row_names, column_names = tuple(map(str, rows)), tuple(map(str, columns))
     grid = values if values is not None else [[None] * len(column_names)] * len(row_names)
+    absent = {(str(row), str(column)) for row, column in without}
     cells = {
         (row, column): value
         for row, line in zip(row_names, grid, strict=True)
         for column, value in zip(column_names, line, strict=True)
+        if (row, column) not in absent
     }
     return Published(row_names, column_names, cells, **words)
 
@@ -176,8 +186,8 @@ class Study:
     """Whether it is a drawing, of which nothing can be reproduced; what is claimed of it does not count."""
     derived_cells: Callable[[Cells], CellValues] = lambda cells: {}
     """Cells that follow from the others of a seed, as a mean over rows: made from all that are recorded."""
-    derived_charts: Callable[[Sequence[Cells]], Sequence[Chart]] = lambda seeds: ()
-    """Figures that follow from the cells of all seeds: made from all that are recorded."""
+    derived_charts: Callable[[Mapping[int, Cells]], Sequence[Chart | Panels]] = lambda cells: ()
+    """Figures that follow from the cells, by seed: made from all that are recorded."""
 
     @property
     def paper(self) -> str:

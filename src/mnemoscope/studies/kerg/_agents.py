@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mnemoscope.report import Axis, Bars, Chart, Line
+from mnemoscope.report import Axis, Bars, Chart, SeedLine
 from mnemoscope.rl import Environment, MiniGrid, PPOConfig, TMaze, play_episodes, play_randomly
 from mnemoscope.studies import Cells, Claim, Done, Note, Result, band, train
 from mnemoscope.sweeps import Job, bootstrap_interval, interquartile_mean
@@ -122,12 +122,12 @@ def _frames_per_update(result: Result) -> int:
     return config.fit.envs * (config.fit.rollout or config.task.rollout)
 
 
-def learning(name: str, results: Sequence[Result], metric: str, style: int) -> Line:
+def learning(name: str, results: Mapping[int, Result], metric: str, style: int) -> SeedLine:
     """The held-out metric of several seeds against thousands of frames."""
-    curves = []
-    for result in results:
+    curves = {}
+    for seed, result in results.items():
         updates, values = result.curve(metric)
-        curves.append((updates * _frames_per_update(result) / 1000, values))
+        curves[seed] = updates * _frames_per_update(result) / 1000, values
     return band(name, curves, style)
 
 
@@ -138,7 +138,9 @@ def learning_panels(envs: Iterable[str], done: Sequence[Done], metric: str, y: A
     """
     panels = []
     for env in envs:
-        runs = {model: [one["run", env, model] for one in done if ("run", env, model) in one] for model in LEARNT}
+        runs = {
+            model: {one.seed: one["run", env, model] for one in done if ("run", env, model) in one} for model in LEARNT
+        }
         lines = [learning(model, runs[model], metric, style) for style, model in enumerate(LEARNT) if runs[model]]
         if lines:
             panels.append(Chart(f"learning-{env}", env, THOUSANDS, y, tuple(lines)))

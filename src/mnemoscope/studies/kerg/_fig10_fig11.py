@@ -122,7 +122,8 @@ def figure(number: int, task: TaskName) -> None:
             Axis("symbol; 0: blank, 9: marker"),
             (Points("symbol", steps, symbols),),
         )
-        return [map_and_sequence("attention", f"Attention over the last {NU} states alone", seen, sequence)]
+        title = f"Attention over the last {NU} states alone (seed {done[0].seed})"
+        return [map_and_sequence("attention", title, seen, sequence)]
 
     name = task.capitalize()
     study(

@@ -93,11 +93,11 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
     def panel(key: str, title: str, cases: Sequence[tuple[int, int]]) -> Chart:
         lines = []
         for number, (nu, rho) in enumerate(cases):
-            if any(("gradient", nu, rho) not in one for one in done):  # it has not been measured yet
-                continue
-            norms = [one["gradient", nu, rho]["log_norm"].astype(float) for one in done]
-            curves = [(np.arange(len(y), dtype=float), y) for y in norms]
-            lines.append(band(_name(nu, rho), curves, number))
+            at = ("gradient", nu, rho)
+            norms = {one.seed: one[at]["log_norm"].astype(float) for one in done if at in one}
+            if norms:
+                curves = {seed: (np.arange(len(y)), y) for seed, y in norms.items()}
+                lines.append(band(_name(nu, rho), curves, number))
         return Chart(key, title, Axis("steps before the last one"), Axis("log of the gradient's norm"), tuple(lines))
 
     cases = QUICK_CASES if scale == "quick" else CASES

@@ -65,13 +65,14 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
 
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
-    seen = done[0]["look"]
+    seed, seen = done[0].seed, done[0]["look"]
     weights = seen["map"][:SHOWN, :SHOWN].astype(float)
     text = tuple("␣" if character == " " else character for character in seen["text"][:SHOWN])
     steps = np.arange(len(weights), dtype=float)
     marks = HeatMap("attention", steps, steps, np.where(weights > 0, weights, np.nan), text, text)
+    title = f"Full attention over characters, the first {SHOWN} of a chunk (seed {seed})"
     x, y = Axis("character that was read"), Axis("character that is read")
-    return [Chart("attention", f"Full attention over characters, the first {SHOWN} of a chunk", x, y, (marks,))]
+    return [Chart("attention", title, x, y, (marks,))]
 
 
 study(

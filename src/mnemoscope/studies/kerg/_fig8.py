@@ -74,8 +74,8 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     lines = [
-        band(NAMES[model], [one[model].curve("accuracy") for one in done], number)
-        for number, model in enumerate(done[0])
+        band(NAMES[model], {one.seed: one[model].curve("accuracy") for one in done if model in one}, number)
+        for number, model in enumerate(dict.fromkeys(model for one in done for model in one))
     ]
     title = "Permuted MNIST: validation accuracy while learning"
     return [Chart("accuracy", title, Axis("updates"), Axis("accuracy", share=True), tuple(lines))]

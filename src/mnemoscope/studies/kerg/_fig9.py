@@ -40,7 +40,7 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
 
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
-    seen = done[0]["look"]
+    seed, seen = done[0].seed, done[0]["look"]
     image = seen["inputs"].reshape(28, 28).astype(float)
     pixels = np.arange(28, dtype=float)
     digit = Chart(
@@ -51,7 +51,7 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
         (HeatMap("brightness", pixels, pixels, image),),
         equal_axes=True,
     )
-    return [map_and_sequence("attention", "Full attention, seven pixels a step", seen, digit)]
+    return [map_and_sequence("attention", f"Full attention, seven pixels a step (seed {seed})", seen, digit)]
 
 
 study(

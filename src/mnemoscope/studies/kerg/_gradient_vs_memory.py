@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from mnemoscope.report import Axis, Chart, Line, Style
+from mnemoscope.report import Axis, Chart
 from mnemoscope.studies import (
     Cells,
     CellValue,
@@ -18,6 +17,7 @@ from mnemoscope.studies import (
     Result,
     Scale,
     Study,
+    band,
     measure,
     settings,
     study,
@@ -124,10 +124,9 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     lines = []
     for number, model in enumerate(MODELS):
-        found = done[0][model]
-        lines.append(
-            Line(model, np.array(found["megabytes"]), np.array(found["gradient"]), style=Style(number, number))
-        )
+        measured = {one.seed: one[model] for one in done}
+        curves = {seed: (found["megabytes"], found["gradient"]) for seed, found in measured.items()}
+        lines.append(band(model, curves, number))
     x, y = Axis("megabytes kept for the backward pass", log=True), Axis("mean log of the gradient's norm")
     return [Chart("trade", "Denoise: gradient against memory, a point for each length", x, y, tuple(lines))]
 

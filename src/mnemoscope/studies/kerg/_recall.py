@@ -216,9 +216,10 @@ def curve_panels(
     for name, model in names.items():
         lines = []
         for number, length in enumerate(T):
-            runs = [one[task, model, length] for one in done if (task, model, length) in one]
+            runs = {one.seed: one[task, model, length] for one in done if (task, model, length) in one}
             if runs:
-                lines.append(band(f"T = {length}", [run.curve("loss") for run in runs], number))
+                curves = {seed: run.curve("loss") for seed, run in runs.items()}
+                lines.append(band(f"T = {length}", curves, number))
         if lines:
             axes = Axis("updates"), Axis("cross-entropy", log=True)
             panels.append(Chart(f"{key}-{_slug(model)}", name, *axes, tuple(lines)))
@@ -232,7 +233,7 @@ def _slug(words: str) -> str:
 def accuracy_chart(key: str, title: str, done: Sequence[Done], runs: Mapping[str, Any]) -> Chart:
     """Return held-out accuracy against updates, a line for each run; `runs` has their keys by name."""
     lines = [
-        band(name, [one[at].curve("accuracy") for one in done], number)
+        band(name, {one.seed: one[at].curve("accuracy") for one in done}, number)
         for number, (name, at) in enumerate(runs.items())
     ]
     return Chart(

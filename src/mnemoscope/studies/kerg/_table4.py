@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -97,9 +97,9 @@ def interquartile_means(cells: Cells) -> dict[tuple[str, str], CellValue]:
     return found
 
 
-def bars(seeds: Sequence[Cells]) -> list[Chart]:
+def bars(cells: Mapping[int, Cells]) -> list[Chart]:
     """The interquartile means over environments and seeds of each agent, of those that have all of them."""
-    drawn = []
+    drawn, seeds = [], list(cells.values())
     for key, envs in KINDS.items():
         values = {
             model: [np.array([one[env, model] for one in seeds], dtype=float) for env in envs]

@@ -139,6 +139,8 @@ study(
         published=table(
             [*SMALL, *(row for env in ENVS for row in (env, f"{env}, frames"))],
             ("at a glance", *COLUMNS),
+            without=[(env, agent) for env in SMALL for agent in COLUMNS]
+            + [(f"{env}, frames", column) for env in ENVS for column in ("at a glance", "random")],
             row_title="environment",
             column_title="agent",
             note="not in the paper, which trains in MemoryS7",

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from mnemoscope.report import Axis, Chart, Line, Style
-from mnemoscope.studies import Claim, Done, Scale, Source, Study, settings, study, table, train
+from mnemoscope.report import Axis, Chart
+from mnemoscope.studies import Claim, Done, Scale, Source, Study, band, settings, study, table, train
 from mnemoscope.studies.kerg._published import PAPER_BATCH, TABLES, Printed, TableName
 from mnemoscope.sweeps import Job
 from mnemoscope.tasks import Characters, Copy, Denoise, Digits, Task
@@ -79,15 +77,10 @@ def _option(network: NetworkConfig, name: str) -> Any:
 
 
 def charts(number: TableName, scale: Scale, done: Sequence[Done]) -> list[Chart]:
-    lines = []
-    for index, (name, run) in enumerate(done[0].items()):
-        trained = [record for record in run.run.metrics() if "split" not in record]  # not an evaluation
-        if trained:
-            updates = np.array([record["update"] for record in trained], dtype=float)
-            loss = np.array(
-                [record["loss"] if record["loss"] is not None else np.nan for record in trained], dtype=float
-            )
-            lines.append(Line(name, updates, loss, style=Style(index, index)))
+    lines = [
+        band(name, {one.seed: one[name].curve("loss", split=None) for one in done}, index)
+        for index, name in enumerate(done[0])
+    ]
     y = Axis("training loss", log=True)
     return [Chart("loss", f"Table {number}: the first {UPDATES} updates", Axis("updates"), y, tuple(lines))]
 

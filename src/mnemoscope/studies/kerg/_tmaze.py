@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf, isfinite
 from typing import Any
 
-import numpy as np
-
-from mnemoscope.report import Axis, Chart, Line, Panels, Style
+from mnemoscope.report import Axis, Chart, Panels
 from mnemoscope.rl import TMaze, play_episodes
 from mnemoscope.studies import (
     Cells,
     CellValue,
     Claim,
     Done,
-    Note,
     Result,
     Scale,
     Study,
+    cell_line,
     cell_words,
     measure,
     settings,
@@ -86,24 +85,24 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
             f"L = {L}",
             THOUSANDS,
             Axis("right turns", share=True),
-            tuple(learning(m, [one[L, m] for one in done], "success", i) for i, m in enumerate(models)),
+            tuple(learning(m, {one.seed: one[L, m] for one in done}, "success", i) for i, m in enumerate(models)),
         )
         for L in LENGTHS[scale]
     )
-    return [Panels("learning", "Right turns in held-out episodes", panels, share_x=False), _needed(scale, done, models)]
+    return [Panels("learning", "Right turns in held-out episodes", panels, share_x=False)]
 
 
-def _needed(scale: Scale, done: Sequence[Done], models: Sequence[str]) -> Chart:
+def frames_chart(cells: Mapping[int, Cells]) -> list[Chart]:
+    """The frames that each agent needed against the length of the maze."""
     lines = []
-    for style, model in enumerate(models):
-        needed = [[frames_needed(one[L, model], "success", SOLVED) for one in done] for L in LENGTHS[scale]]
-        values = np.array([[np.inf if isinstance(n, Note) else n for n in seeds] for seeds in needed])
-        known = np.isfinite(values).all(1)  # a length that every seed has solved
-        if known.any():
-            x, y = np.array(LENGTHS[scale], dtype=float)[known], values[known]
-            lines.append(Line(model, x, np.median(y, 1), y.min(1), y.max(1), Style(style, style)))
+    for style, model in enumerate(LEARNT):
+        needed = {L: (f"L = {L}, frames", model) for L in FRAMES}
+        solved = {L: key for L, key in needed.items() if all(isfinite(one.get(key, inf)) for one in cells.values())}
+        if solved:
+            lines.append(cell_line(model, cells, solved, style))
     x, y = Axis("L", log=True, switch=True), Axis("frames", log=True, switch=True)
-    return Chart("frames", "Frames until 98 % of the turns are right, where every seed gets there", x, y, tuple(lines))
+    title = "Frames until 98 % of the turns are right, where every seed gets there"
+    return [Chart("frames", title, x, y, tuple(lines))] if lines else []
 
 
 def _surprise(quick: Cells, full: Cells) -> str:
@@ -170,6 +169,7 @@ study(
             test=(f"{EPISODES:,} fresh episodes", "ours", f"a guess exceeds {GUESS:.1%} once in 30,000 times"),
         ),
         quick=settings(L=(10, "ours"), agents=(", ".join(QUICK_MODELS), "ours")),
+        derived_charts=frames_chart,
         would_change="Longer budgets for the LSTM.",
         surprise=_surprise,
         ours=True,

@@ -73,10 +73,10 @@ def _accuracies(scale: Scale, run: Result, test: Result) -> list[tuple[int, Cell
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     lines = []
     for number, (name, model) in enumerate(COLUMNS.items()):
-        tests = [one["test", model] for one in done if ("test", model) in one]
-        tests = [test for test in tests if not test.diverged_at_once]
-        if tests:
-            lines.append(band(name, [(test["lengths"], test["accuracy"]) for test in tests], number))
+        tests = {one.seed: one["test", model] for one in done if ("test", model) in one}
+        curves = {seed: (one["lengths"], one["accuracy"]) for seed, one in tests.items() if not one.diverged_at_once}
+        if curves:
+            lines.append(band(name, curves, number))
     marker = Marker("y", GUESS, "a guess among eight", left=True)
     title = "Trained on Copy at T = 100, tested at other lengths"
     return [Chart("transfer", title, Axis("T", log=True), Axis("accuracy", share=True), tuple(lines), (marker,))]

@@ -59,7 +59,10 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
 
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
-    lines = [band(name, [one[name].curve("perplexity") for one in done], i) for i, name in enumerate(STABLE)]
+    lines = [
+        band(name, {one.seed: one[name].curve("perplexity") for one in done}, number)
+        for number, name in enumerate(STABLE)
+    ]
     y = Axis("held-out perplexity", log=True, switch=True)
     return [Chart("perplexity", "Perplexity while learning", Axis("updates"), y, tuple(lines))]
 

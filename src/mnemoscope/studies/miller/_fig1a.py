@@ -74,7 +74,8 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     lines: list[Line] = []
     for number, model in enumerate(MODELS):
-        curves = [(one[model, "balanced"]["windows"], one[model, "balanced"]["gaps"]) for one in done]
+        measured = {one.seed: one[model, "balanced"] for one in done}
+        curves = {seed: (found["windows"], found["gaps"]) for seed, found in measured.items()}
         lines.append(band(f"{model} system", curves, number))
     k = np.array(WINDOWS, dtype=float)
     scaled = k * LAM**k * lines[0].y[0] / (k[0] * LAM ** k[0])

@@ -143,13 +143,14 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Panels]:
     lags = np.arange(1, LAGS + 1)
     panels = []
     for model in NETWORKS:
-        measured = [one[model, "gradients"] for one in done if (model, "gradients") in one]
+        measured = {one.seed: one[model, "gradients"] for one in done if (model, "gradients") in one}
         if not measured:
             continue
         lines: list[Line] = []
-        for number, update in enumerate(measured[0]["updates"]):
+        for number, update in enumerate(next(iter(measured.values()))["updates"]):
             name = "at the start" if update == 0 else f"after {update:,} updates"
-            lines.append(band(name, [(lags, found["gradients"][number]) for found in measured], number))
+            curves = {seed: (lags, found["gradients"][number]) for seed, found in measured.items()}
+            lines.append(band(name, curves, number))
         y = Axis("norm of the gradient", log=True, switch=True)
         panels.append(Chart(f"gradients-{model}", model, Axis("i, from the input to the loss"), y, tuple(lines)))
     title = "Gradient of a later loss by an input, on held-out text"

@@ -94,8 +94,9 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Panels]:
     for name in _names(scale):
         lines: list[Line] = []
         for number, k in enumerate(_cuts(scale, name)):
-            measured = [one[name, k, "gap"] for one in done]
-            lines.append(band(f"k = {k}", [(found["updates"], found["gaps"]) for found in measured], number))
+            measured = {one.seed: one[name, k, "gap"] for one in done}
+            curves = {seed: (found["updates"], found["gaps"]) for seed, found in measured.items()}
+            lines.append(band(f"k = {k}", curves, number))
         y = Axis(f"||W_k - W_{CHUNK}||", switch=True)
         panels.append(Chart(f"gap-{len(panels)}", name, Axis("updates"), y, tuple(lines)))
     title = f"Distance from the weights trained with k = {CHUNK}"

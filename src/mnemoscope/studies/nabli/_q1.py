@@ -47,7 +47,7 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     layers = np.arange(DEPTH + 1)
     lines = tuple(
-        band(case, [(layers, one["variances"][case]) for one in done], number)
+        band(case, {one.seed: (layers, one["variances"][case]) for one in done}, number)
         for number, case in enumerate((*CASES, WRONG))
     )
     y = Axis("variance of preactivations", log=True, switch=True)

@@ -57,7 +57,7 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     results = [one["dropout"] for one in done]
-    line = band("expectation", [(np.array(one["grid"]), np.array(one["curve"])) for one in results])
+    line = band("expectation", {one.seed: (one["dropout"]["grid"], one["dropout"]["curve"]) for one in done})
     keeps = np.tile(KEEPS, len(results))
     points = Points("20,000 masks", keeps, np.concatenate([one["sampled"] for one in results]), Style(1, 1))
     return [Chart("loss", "Loss under dropout", Axis("probability to keep"), Axis("loss"), (line, points))]

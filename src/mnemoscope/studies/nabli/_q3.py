@@ -55,8 +55,8 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     n = np.arange(1, STEPS + 1, dtype=float)
     lines = (
-        band("mean of v_n", [(n, one["averages"]["mean"]) for one in done], 0),
-        band("divided by 1 - beta^n", [(n, one["averages"]["corrected"]) for one in done], 1),
+        band("mean of v_n", {one.seed: (n, one["averages"]["mean"]) for one in done}, 0),
+        band("divided by 1 - beta^n", {one.seed: (n, one["averages"]["corrected"]) for one in done}, 1),
         Line("(1 - beta^n) E[g]", n, done[0]["averages"]["expected"], style=Style(6, 2)),
     )
     return [Chart("average", "Running average of gradients of mean 1", Axis("n"), Axis("average"), lines)]

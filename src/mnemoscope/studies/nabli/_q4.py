@@ -59,7 +59,7 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     steps = np.arange(STEPS + 1, dtype=float)
     lines = tuple(
-        band(f"rate {rate}", [(steps, np.array(one["norms"][f"sizes at {rate}"])) for one in done], number)
+        band(f"rate {rate}", {one.seed: (steps, one["norms"][f"sizes at {rate}"]) for one in done}, number)
         for number, rate in enumerate(RATES)
     )
     return [Chart("norm", "The norm of u while learning", Axis("steps"), Axis("||u||"), lines)]

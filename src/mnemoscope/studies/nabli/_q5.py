@@ -57,7 +57,7 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     T = np.arange(1, STEPS + 1, dtype=float)
     lines = tuple(
-        band(name, [(T, np.array(one["gradients"][name])) for one in done], number) for number, name in enumerate(MAPS)
+        band(name, {one.seed: (T, one["gradients"][name]) for one in done}, number) for number, name in enumerate(MAPS)
     )
     y = Axis("||dh_T/dh_0||", log=True, switch=True)
     return [Chart("gradients", "Gradients through T steps", Axis("T"), y, lines)]

@@ -16,12 +16,12 @@ DRAWN = 51  # values of s in a panel, at most
 RESOLUTION = 500  # heights that a panel can tell apart
 
 
-def found_for(done: Sequence[Done], scenario: Scenario) -> Result | None:
-    """Return the orbits of the first run of any seed that ended in a scenario; None if none did."""
+def found_for(done: Sequence[Done], scenario: Scenario) -> tuple[int, Result] | None:
+    """Return what was measured of the first run in a scenario, and its seed; None if no run ended in it."""
     for one in done:
         for key, result in one.items():
             if isinstance(key, tuple) and not result.diverged_at_once and result["scenario"] == scenario:
-                return result
+                return one.seed, result
     return None
 
 
@@ -49,7 +49,7 @@ def _visible(outputs: np.ndarray) -> np.ndarray:
     return visible.reshape(outputs.shape)
 
 
-def rows(result: Result, name: str) -> list[Panels]:
+def rows(seed: int, result: Result, name: str) -> list[Panels]:
     """Return the rows of the paper's grid, one figure for each symbol: its four outputs."""
     found = []
     for symbol in Symbols.alphabet:
@@ -57,6 +57,6 @@ def rows(result: Result, name: str) -> list[Panels]:
             panel(result, symbol, number, f"{symbol}-{number}", f"output {label}", steps=3)
             for number, label in enumerate(CLASSES)
         )
-        title = f"Outputs under constant {symbol}, {name} scenario (s = 0 final, 1 initial)"
+        title = f"Outputs under constant {symbol}, {name} scenario (s = 0 final, 1 initial; seed {seed})"
         found.append(Panels(f"{name}-{symbol}", title, charts, columns=len(CLASSES), share_y=False))
     return found

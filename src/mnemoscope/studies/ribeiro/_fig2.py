@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mnemoscope.report import Axis, Chart, Line, Style
+from mnemoscope.report import Axis, Chart, Line, SeedLine, Style
 from mnemoscope.studies import (
     Claim,
     Done,
@@ -72,9 +72,11 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     t = np.arange(STEPS + 1, dtype=float)
     names = (*(f"L_f = {L}" for L in LIPSCHITZ), FLAT)
-    found = done[0]["entropies"]
-    lines = [Line(name, t, np.array(found[name]), style=Style(number, 0)) for number, name in enumerate(names)]
-    bound = np.array(found[FLAT][0]) + t * SIZE * math.log(2)
+    lines: list[Line] = [
+        SeedLine(name, {one.seed: (t, one["entropies"][name]) for one in done}, Style(number, 0))
+        for number, name in enumerate(names)
+    ]
+    bound = done[0]["entropies"][FLAT][0] + t * SIZE * math.log(2)
     lines.append(Line(f"the bound of {FLAT}, L_f = 2", t, bound, style=Style(3, 2)))
     return [Chart("entropy", "Entropy of a Gaussian state under linear maps", Axis("t"), Axis("H_t"), tuple(lines))]
 

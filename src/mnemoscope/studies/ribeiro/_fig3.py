@@ -77,7 +77,7 @@ def accuracy_chart(done: Sequence[Done], name: str) -> Chart:
     """Return both accuracies of a run against epochs."""
     lines: list[Line] = []
     for number, (split, words) in enumerate((("train", "training"), ("valid", "held out"))):
-        curves = [_by_epoch(one[name], split) for one in done if name in one]
+        curves = {one.seed: _by_epoch(one[name], split) for one in done if name in one}
         lines.append(band(words, curves, number))
     key, title = f"accuracy-{name.replace(' ', '-')}", f"Accuracy while learning ({name})"
     return Chart(key, title, Axis("epochs"), Axis("accuracy", share=True), tuple(lines))

@@ -22,6 +22,7 @@ from mnemoscope.studies import (
     study,
     table,
 )
+from mnemoscope.studies.ribeiro._bifurcations import found_for
 from mnemoscope.studies.ribeiro._chaotic_lstm import local_minima
 from mnemoscope.studies.ribeiro._separated_symbols import (
     CLIP_ERROR,
@@ -90,18 +91,17 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     found = []
     for name in SCENARIOS:
-        lines = [result for one in done for key, result in one.items() if isinstance(key, tuple)]
-        lines = [line for line in lines if not line.diverged_at_once and line["scenario"] == name]
-        if not lines:
+        first = found_for(done, name)
+        if first is None:
             continue
-        shown = lines[0]
+        seed, shown = first
         marks = (
             Line("training", shown["s"], shown["cost"], style=Style(0, 0)),
             Line("held out", shown["s"], shown["held_out"], style=Style(1, 1)),
         )
         where = (Marker("x", 0.0, "final"), Marker("x", 1.0, "initial"))
         y = Axis("cost", switch=True)
-        title = f"Cost from final to initial weights, {name} scenario"
+        title = f"Cost from final to initial weights, {name} scenario (seed {seed})"
         found.append(Chart(f"cost-{name}", title, Axis("s"), y, marks, where))
     return found
 

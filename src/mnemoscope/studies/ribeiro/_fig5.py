@@ -54,14 +54,15 @@ def cells(scale: Scale, done: Done, symbols: str = SYMBOLS) -> dict[tuple[str, s
 
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Panels]:
-    found = []
+    drawn = []
     for name in SCENARIOS:
-        result = found_for(done, name)
-        if result is not None:
+        found = found_for(done, name)
+        if found is not None:
+            seed, result = found
             panels = tuple(panel(result, symbol, 0, symbol, f"constant input {symbol}", steps=8) for symbol in SYMBOLS)
-            title = f"The first output under constant symbols, {name} scenario (s = 0 final, 1 initial)"
-            found.append(Panels(f"outputs-{name}", title, panels, columns=3))
-    return found
+            title = f"The first output under constant symbols, {name} scenario (s = 0 final, 1 initial; seed {seed})"
+            drawn.append(Panels(f"outputs-{name}", title, panels, columns=3))
+    return drawn
 
 
 study(

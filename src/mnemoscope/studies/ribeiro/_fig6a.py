@@ -102,7 +102,8 @@ def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
         s = np.broadcast_to(result["s"][:, None, None], outputs.shape)
         marks.append(Points(f"constant word {number + 1}", s.flatten(), outputs.flatten(), Style(number, number)))
     x, y = Axis("s (0 final, 1 initial)"), Axis("score of a frequent word")
-    return [Chart("orbits", "Where the output ends up under a constant word", x, y, tuple(marks))]
+    title = f"Where the output ends up under a constant word (seed {done[0].seed})"
+    return [Chart("orbits", title, x, y, tuple(marks))]
 
 
 def _surprise(quick: Cells, full: Cells) -> str:

@@ -63,7 +63,7 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
 
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
-    line = band("held-out cost", [(one["line"]["s"], one["line"]["cost"]) for one in done])
+    line = band("held-out cost", {one.seed: (one["line"]["s"], one["line"]["cost"]) for one in done})
     where = (Marker("x", 0.0, "final"), Marker("x", 1.0, "initial"))
     return [Chart("cost", "Cost from final to initial weights", Axis("s"), Axis("cost", switch=True), (line,), where)]
 

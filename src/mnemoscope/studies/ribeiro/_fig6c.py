@@ -57,16 +57,10 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     lines = (
-        band("training", [_training_loss(one["run"]) for one in done], 0),
-        band("held out", [one["run"].curve("loss") for one in done], 1),
+        band("training", {one.seed: one["run"].curve("loss", split=None) for one in done}, 0),
+        band("held out", {one.seed: one["run"].curve("loss") for one in done}, 1),
     )
     return [Chart("cost", "Cost while training", Axis("updates"), Axis("cross-entropy", switch=True), lines)]
-
-
-def _training_loss(run: Result) -> tuple[np.ndarray, np.ndarray]:
-    """The mean training losses as they were logged."""
-    records = [record for record in run.run.metrics() if "split" not in record and record.get("loss") is not None]
-    return np.array([r["update"] for r in records], dtype=float), np.array([r["loss"] for r in records], dtype=float)
 
 
 study(

@@ -36,8 +36,8 @@ def figure(number: int, scenario: Scenario, other: Scenario, claims: tuple[Claim
         return {(row, column): value for (row, column), value in found.items() if not row.startswith(other)}
 
     def charts(scale: Scale, done: Sequence[Done]) -> list[Panels]:
-        result = found_for(done, scenario)
-        return [] if result is None else rows(result, scenario)
+        found = found_for(done, scenario)
+        return [] if found is None else rows(*found, scenario)
 
     fixed = [[1.0, 1.0] if scenario == "good" and symbol in "pq" else [0.0, None] for symbol in Symbols.alphabet]
     study(
