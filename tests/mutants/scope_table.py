@@ -61,6 +61,8 @@ SCOPE_MUTANTS = [
     Mutant("ids-derived", "adapters/_ids.py", "first.derived or not unchanged", "first.derived", IDS + "::test_every_way_to_look_ids_up"),
     Mutant("decay-rate", "scopes/_measures/decay.py", "return Law(name, math.exp(slope), exponent, quality, advantage)", "return Law(name, math.exp(-slope), exponent, quality, advantage)", HORIZON),
     Mutant("decay-law", "scopes/_measures/decay.py", "if residual_power < residual_exponential:", "if residual_power > residual_exponential:", HORIZON),
+    Mutant("decay-plateau", "scopes/_measures/decay.py", "eps ** 2 * largest, of_sums)", "eps ** 2 * largest, 0.0)", f"{HORIZON}::test_rounding_of_a_parallel_scan_is_no_power_law"),
+    Mutant("parameters-registered-meanwhile", "scopes/_frame/untouched.py", "if list(module._parameters) != list(own):", "if False:", "tests/scopes/test_untouched.py"),
     Mutant("decay-quality", "scopes/_measures/decay.py", "quality = 1 - best / total if total > tiny else 1.0", "quality = 1.0", HORIZON),
     Mutant("certificate-rnn", "scopes/_measures/certificates.py", "own.append(phi.lipschitz * spectral_norm(w.weight_hh))", "own.append(phi.lipschitz * spectral_norm(w.weight_hh) / 2)", STABILITY),
     Mutant("certificate-stack", "scopes/_measures/certificates.py", "matrix[layer] += between[layer] * matrix[layer - 1]", "matrix[layer] += matrix[layer - 1]", STABILITY),

@@ -208,7 +208,7 @@ def _figures(norms: JacobianNorms, fraction: float, subject: Subject) -> tuple[d
             "an output's gradient by its own input is NaN or infinite: give shorter or smaller inputs, or an "
             "earlier checkpoint"
         )
-    law = decay.fit(profile, floor=torch.finfo(dtype).eps ** 2)
+    law = decay.fit(profile, dtype)
     strongest = decay.strongest_past(profile)
     positive = profile[profile > 0]
     figures = {

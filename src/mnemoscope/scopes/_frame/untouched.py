@@ -67,6 +67,8 @@ def _modes(modules: list[nn.Module]) -> Iterator[None]:
 def _parameters(model: Any) -> Iterator[None]:
     parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
     before = [(p, p.requires_grad, p.grad) for p in parameters]
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    registered = [(module, dict(module._parameters)) for module in modules]
     try:
         for p in parameters:
             p.grad = None
@@ -76,6 +78,10 @@ def _parameters(model: Any) -> Iterator[None]:
         for p, required, grad in before:
             p.requires_grad_(required)
             p.grad = grad
+        for module, own in registered:  # dropout of a weight, assigned to a layer's name, is the weight in eval mode
+            if list(module._parameters) != list(own):
+                module._parameters.clear()
+                module._parameters.update(own)
 
 
 @contextmanager
