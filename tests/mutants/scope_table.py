@@ -57,6 +57,7 @@ SCOPE_MUTANTS = [
     Mutant("first-token", "scopes/_measures/receptive_field.py", "< by_first * growth ** (1 / 8))", "> by_first * growth ** (1 / 8))", ORDINARY + "::test_a_classifier_that_reads_the_first_token_does_not_explode"),
     Mutant("half-precision", "scopes/_measures/rounding.py", "return min(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)", "return torch.finfo(dtype).eps", "tests/scopes/test_recurrence_scope.py::test_a_memory_in_half_precision_that_weighs_little"),
     Mutant("lags-from-last-read", "scopes/_measures/gradients.py", "return JacobianNorms(norms.frobenius[unread:], spectral, norms.ends - unread)", "return norms", ORDINARY + "::test_fewer_or_more_outputs_than_inputs_of_a_convolution"),
+    Mutant("kwargs-of-a-window", "adapters/_call.py", "self.steps - steps if from_end else 0", "0", "tests/adapters/test_forward.py::test_a_window_of_the_last_steps_has_what_was_given_for_these"),
     Mutant("ids-positions", "adapters/_ids.py", "rows = columns[ids.positions.clamp(min=0)]", "rows = columns[ids.positions.clamp(min=0) * 0]", IDS + "::test_every_way_to_look_ids_up"),
     Mutant("ids-derived", "adapters/_ids.py", "first.derived or not unchanged", "first.derived", IDS + "::test_every_way_to_look_ids_up"),
     Mutant("decay-rate", "scopes/_measures/decay.py", "return Law(name, math.exp(slope), exponent, quality, advantage)", "return Law(name, math.exp(-slope), exponent, quality, advantage)", HORIZON),

@@ -57,9 +57,9 @@ class Forward:
     kwargs: Mapping[str, Any]
     output: Output | None = None
 
-    def __call__(self, x: Tensor, steps: int, batch: int) -> Tensor:
-        """Return the output for inputs x in the model's own layout."""
-        given = {name: self._fit(value, steps, batch) for name, value in self.kwargs.items()}
+    def __call__(self, x: Tensor, steps: int, batch: int, from_end: bool = False) -> Tensor:
+        """Return the output for inputs x in the model's own layout: all steps, the first ones, or the last ones."""
+        given = {name: self._fit(value, steps, batch, from_end) for name, value in self.kwargs.items()}
         if is_hugging_face(self.model):
             result = self.model(**self._hugging_face(x, batch, given))
         else:
@@ -116,11 +116,11 @@ class Forward:
             keywords["decoder_input_ids"] = torch.full((batch, 1), start, device=x.device)
         return keywords | given
 
-    def _fit(self, value: Any, steps: int, batch: int) -> Any:
+    def _fit(self, value: Any, steps: int, batch: int, from_end: bool) -> Any:
         """Return an argument for another number of sequences or of steps than it was given for."""
-        return pytree.tree_map(lambda leaf: self._fit_tensor(leaf, steps, batch), value)
+        return pytree.tree_map(lambda leaf: self._fit_tensor(leaf, steps, batch, from_end), value)
 
-    def _fit_tensor(self, value: Any, steps: int, batch: int) -> Any:
+    def _fit_tensor(self, value: Any, steps: int, batch: int, from_end: bool) -> Any:
         if not isinstance(value, Tensor) or (steps, batch) == (self.steps, self.batch):
             return value
         rows = next((axis for axis in range(min(2, value.dim())) if value.shape[axis] == self.batch), None)
@@ -132,7 +132,7 @@ class Forward:
                 return value.clamp(max=steps)
             axes = [axis for axis in range(value.dim()) if axis != rows and value.shape[axis] == self.steps]
             for axis in axes:
-                value = value.narrow(axis, 0, steps)
+                value = value.narrow(axis, self.steps - steps if from_end else 0, steps)
         return value
 
 

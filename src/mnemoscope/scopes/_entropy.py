@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -65,7 +66,8 @@ def entropy(subject: Subject, *, points: int = 64) -> Finding:
         subject.report((k + 1) / len(samples))
     steps = np.array([sample.step for sample in samples])
     size = flatten(subject.recurrence.initial_state(1)).shape[1]
-    return _finding(steps, torch.stack(change), torch.stack(hadamard), torch.stack(norms), size)
+    found = _finding(steps, torch.stack(change), torch.stack(hadamard), torch.stack(norms), size)
+    return replace(found, sentence=subject.of_layer(found.sentence))
 
 
 def _finding(steps: np.ndarray, change: Tensor, hadamard: Tensor, norms: Tensor, size: int) -> Finding:

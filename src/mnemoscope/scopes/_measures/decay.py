@@ -68,7 +68,7 @@ def rounding_level(profile: np.ndarray, dtype: torch.dtype) -> float:
     """Return the level above which a profile is more than rounding errors.
 
     The product of a loop's Jacobians is accurate however small it is. Where all steps are computed at once, by
-    cumulative sums or a Fourier transform, the profile ends in a plateau of rounding errors: it says nothing of the law.
+    cumulative sums or a Fourier transform, the profile ends in a plateau of rounding errors: it follows no law.
     """
     largest = float(np.nanmax(profile, initial=0.0))
     plateau = float(np.nanmedian(profile[-max(1, len(profile) // 4) :]))
