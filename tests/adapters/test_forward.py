@@ -355,3 +355,14 @@ class CellStep:
     def step(self, x, h):
         h = self.cell(x, h)
         return h, h
+
+
+@pytest.mark.parametrize(("steps", "batch", "features"), [(9, 4, 5), (9, 4, 9), (9, 9, 5), (9, 9, 9), (12, 4, 9)])
+@pytest.mark.parametrize("axes", [(0, 1, 2), (1, 0, 2), (0, 2, 1)])
+def test_the_axis_of_time_in_an_output_whose_shape_does_not_show_it(steps, batch, features, axes):
+    layer, head = nn.GRU(3, 6, batch_first=True), nn.Linear(6, features)
+    x = torch.randn(batch, steps, 3)
+    found = adapt(lambda x: head(layer(x)[0]).permute(axes), x)
+    wanted = head(layer(x)[0]).transpose(0, 1)
+    torch.testing.assert_close(found.run(found.features), wanted)
+    torch.testing.assert_close(found.run(found.features[:9]), wanted[:9])
