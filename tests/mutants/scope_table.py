@@ -67,6 +67,8 @@ SCOPE_MUTANTS = [
     Mutant("decay-law", "scopes/_measures/decay.py", "if residual_power < residual_exponential:", "if residual_power > residual_exponential:", HORIZON),
     Mutant("decay-plateau", "scopes/_measures/decay.py", "eps ** 2 * largest, of_sums)", "eps ** 2 * largest, 0.0)", f"{HORIZON}::test_rounding_of_a_parallel_scan_is_no_power_law"),
     Mutant("parameters-registered-meanwhile", "scopes/_frame/untouched.py", "if list(module._parameters) != list(own):", "if False:", "tests/scopes/test_untouched.py"),
+    Mutant("horizon-gaps", "scopes/_measures/decay.py", "return sum(bool((part", "return any(bool((part", f"{HORIZON}::test_inputs_read_at_every_other_step_are_not_one_gap"),
+    Mutant("entropy-times", "scopes/_entropy.py", "rows=max(1, points // TIMES)", "rows=8", "tests/scopes/test_entropy_scope.py"),
     Mutant("decay-quality", "scopes/_measures/decay.py", "quality = 1 - best / total if total > tiny else 1.0", "quality = 1.0", HORIZON),
     Mutant("certificate-rnn", "scopes/_measures/certificates.py", "own.append(phi.lipschitz * spectral_norm(w.weight_hh))", "own.append(phi.lipschitz * spectral_norm(w.weight_hh) / 2)", STABILITY),
     Mutant("certificate-stack", "scopes/_measures/certificates.py", "matrix[layer] += between[layer] * matrix[layer - 1]", "matrix[layer] += matrix[layer - 1]", STABILITY),

@@ -383,6 +383,16 @@ def test_rounding_of_a_parallel_scan_is_no_power_law():
         assert found.figures["rate"] == pytest.approx(np.exp(rate), rel=0.05)
 
 
+def test_inputs_read_at_every_other_step_are_not_one_gap():
+    found = horizon(lambda x: x[:, ::2].cumsum(1), torch.randn(3, 24, 2))
+    assert found.sentence.startswith(
+        "Gradients reach 2 steps back, then fall under 1 % of their largest, and rise above it again and again, "
+        "up to 22 steps back, where the sequences begin"
+    )
+    one_gap = horizon(lambda x: x + x.roll(10, 1) + x.roll(1, 1), torch.randn(3, 24, 2))
+    assert "rise above it again 10 steps back" in one_gap.sentence
+
+
 def test_fit_finds_no_law_for_a_single_lag():
     profile = 0.5 ** np.arange(60.0)
     profile[50] = 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -131,6 +132,14 @@ def returns_at(profile: np.ndarray, fraction: float) -> float:
         return math.inf
     after = int(first) + int(gap[-1]) + 1
     return float(after + np.nonzero(profile[after:] >= level)[0][0])
+
+
+def gaps(profile: np.ndarray, fraction: float) -> int:
+    """Return how many gaps a profile has: lags at which it is under a tenth of what it is before and after them."""
+    level = fraction * strongest_past(profile)
+    there = 1 + np.nonzero(profile[1:] >= level)[0]
+    between = [profile[before + 1 : after] for before, after in pairwise(there)]
+    return sum(bool((part < GAP * level).any()) for part in between)
 
 
 def explodes_at(profile: np.ndarray, times: float) -> float:
