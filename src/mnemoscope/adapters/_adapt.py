@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mnemoscope.adapters._adapted import Adapted, model_name
 from mnemoscope.adapters._call import Forward, Output, is_hugging_face, main_tensor
-from mnemoscope.adapters._checks import check_initialized, check_model, read_sequences
+from mnemoscope.adapters._checks import check_model, read_sequences
 from mnemoscope.adapters._forward_only import adapt_forward_only, claimed_layout
 from mnemoscope.adapters._layout import Layout, as_sequence, recurrent_layout
 from mnemoscope.adapters._recurrent import as_recurrence, has_readout, has_step, look_up
@@ -106,7 +106,6 @@ def instantiate(model: Any) -> Any:
     """Return the model itself, or what it makes if it is a class or a function without required arguments."""
     is_model = isinstance(model, nn.Module) or (has_step(model) and not isinstance(model, type))
     if is_model or not callable(model):
-        check_initialized(model)
         return model
     try:
         required = [p for p in inspect.signature(model).parameters.values() if p.default is p.empty]
@@ -115,11 +114,9 @@ def instantiate(model: Any) -> Any:
     if required and not isinstance(model, type):
         return model
     try:
-        made = model()
+        return model()
     except Exception as error:
         raise MnemoscopeError(f"the model's factory {model_name(model)} raised {type_and_line(error)}") from error
-    check_initialized(made)
-    return made
 
 
 def unwrap(model: Any) -> Any:

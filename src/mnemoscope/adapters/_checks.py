@@ -88,16 +88,6 @@ def _as_weights(tensor: Tensor, model: Any) -> Tensor:
     return tensor.to(device, weights[0].dtype if weights else torch.get_default_dtype())
 
 
-def check_initialized(model: Any) -> None:
-    """Raise if a lazy layer has not made its parameters yet."""
-    parameters = model.named_parameters() if isinstance(model, nn.Module) else ()
-    for name, parameter in parameters:
-        if nn.parameter.is_lazy(parameter):
-            raise MnemoscopeError(
-                f"the model's {name} belongs to a lazy layer and has no values yet: run the model once on its inputs"
-            )
-
-
 def check_model(model: Any, inputs: Tensor) -> None:
     """Raise if a weight is NaN or infinite, or on another device than the inputs."""
     if not isinstance(model, nn.Module):
