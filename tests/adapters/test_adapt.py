@@ -8,6 +8,7 @@ import mnemoscope
 from mnemoscope import LSTM, ExpRNN, MnemoscopeError, RelRNN
 from mnemoscope.adapters import adapt
 from mnemoscope.rl import Policy, TMaze
+from mnemoscope.scopes import examine
 from mnemoscope.training import NetworkConfig, SequenceModel
 
 
@@ -252,6 +253,12 @@ def test_refuses_infinite_weights():
     model.weight_hh_l0.data[0, :2] = torch.inf
     with pytest.raises(MnemoscopeError, match="weight_hh_l0 holds 2 of 64 values"):
         adapt(model, torch.randn(5, 2, 3))
+
+
+@pytest.mark.parametrize("lazy", [nn.LazyLinear(2), lambda: nn.LazyLinear(2)])
+def test_refuses_parameters_that_a_lazy_layer_has_not_made(lazy):
+    with pytest.raises(MnemoscopeError, match=r"^the model's weight belongs to a lazy layer and has no values"):
+        examine(lazy, torch.randn(5, 2, 3))
 
 
 def test_refuses_inputs_on_another_device():

@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import mnemoscope
 from mnemoscope import MnemoscopeError
 from mnemoscope.adapters import Layout, adapt
+from mnemoscope.scopes import truncation
 
 
 class LanguageModel(nn.Module):
@@ -97,6 +98,25 @@ def test_kwargs_follow_the_batch_and_the_steps():
     torch.testing.assert_close(found.run(found.features), wanted)
     torch.testing.assert_close(found.run(found.features.repeat(1, 2, 1)), wanted.repeat(1, 2, 1))
     torch.testing.assert_close(found.run(found.features[:4]), wanted[:4])
+
+
+def leak(x, dt):
+    """y_t = exp(-dt_t) y_{t-1} + x_t, with the times between steps beside the inputs (batch, time)."""
+    y, outputs = torch.zeros_like(x[:, 0]), []
+    for x_t, dt_t in zip(x.unbind(1), dt.unbind(1), strict=True):
+        y = torch.exp(-dt_t)[:, None] * y + x_t
+        outputs.append(y)
+    return torch.stack(outputs, 1)
+
+
+@pytest.mark.parametrize("late", [0.0, 2.0])
+def test_a_window_of_the_last_steps_has_what_was_given_for_these(late):
+    x = torch.randn(3, 40, 2, generator=torch.Generator().manual_seed(0))
+    dt = torch.where(torch.arange(40) < 20, 2.0 - late, late).expand(3, 40)
+    beside = truncation(leak, x, kwargs={"dt": dt})
+    among = truncation(lambda both: leak(both[..., :2], both[..., 2]), torch.cat([x, dt[..., None]], 2))
+    assert beside.figures == among.figures
+    assert beside.figures["window"] == (3 if late else pytest.approx(22, abs=1))
 
 
 def test_a_missing_argument_is_named():
@@ -335,3 +355,14 @@ class CellStep:
     def step(self, x, h):
         h = self.cell(x, h)
         return h, h
+
+
+@pytest.mark.parametrize(("steps", "batch", "features"), [(9, 4, 5), (9, 4, 9), (9, 9, 5), (9, 9, 9), (12, 4, 9)])
+@pytest.mark.parametrize("axes", [(0, 1, 2), (1, 0, 2), (0, 2, 1)])
+def test_the_axis_of_time_in_an_output_whose_shape_does_not_show_it(steps, batch, features, axes):
+    layer, head = nn.GRU(3, 6, batch_first=True), nn.Linear(6, features)
+    x = torch.randn(batch, steps, 3)
+    found = adapt(lambda x: head(layer(x)[0]).permute(axes), x)
+    wanted = head(layer(x)[0]).transpose(0, 1)
+    torch.testing.assert_close(found.run(found.features), wanted)
+    torch.testing.assert_close(found.run(found.features[:9]), wanted[:9])

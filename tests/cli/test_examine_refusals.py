@@ -73,6 +73,7 @@ REFUSED = {
     f"{STACKED} --checkpoint nofile.pt": "cannot read nofile.pt: No such file",
     f"{STACKED} --checkpoint one_layer.pt wider.pt": "2 for 1 targets",
     f"{STACKED} --inputs narrow.npy": "does not run on inputs [9, 2, 5] of float32",
+    "torch.nn:LazyLinear --with out_features=2 --inputs narrow.npy": "weight belongs to a lazy layer and has no values",
     f"{STACKED} --inputs objects.npy": "objects.npy is not an .npy file of numbers\n",
     f"{STACKED} --inputs nan.npy": "NaN or infinite",
     f"{STACKED} --inputs flat.npy": "time and a batch dimension",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -80,6 +81,15 @@ def test_entropy_bound_is_above_the_change(seed: int) -> None:
     found = entropy(mnemoscope.GRU(2, 6, dtype=torch.float64), x())
     assert (found.series["change"] <= found.series["hadamard"] + 1e-9).all()
     assert (found.series["change"] <= found.series["log_norm"] + 1e-9).all()
+
+
+def test_a_large_state_is_looked_at_less_often_and_all_along_the_run(monkeypatch) -> None:
+    system = linear(torch.eye(2, dtype=torch.float64))
+    assert entropy(system, x(24, 8)).figures["change"] == pytest.approx(0)
+    monkeypatch.setattr(sys.modules["mnemoscope.scopes._measures.state_samples"], "JACOBIAN_NUMBERS", 4 * 16)
+    found = entropy(system, x(24, 8))
+    assert "at 16 states" in found.method
+    assert len(found.series["steps"]) == 8
 
 
 def test_entropy_not_applicable_with_a_memory() -> None:

@@ -91,6 +91,7 @@ def horizon_figures(**changes):
         "growth": 1.0,
         "receptive_field": np.inf,
         "returns_at": np.inf,
+        "gaps": 1.0,
     }
     return figures | {"strongest_lag": 1.0} | changes
 

@@ -367,13 +367,36 @@ def test_fit_chooses_the_law_in_noise(law, exponent):
     k = np.arange(100)
     clean = np.exp(exponent * k / 5) if law == "exponential" else np.maximum(k, 1.0) ** exponent
     noisy = clean * np.exp(0.1 * np.random.default_rng(0).normal(size=100))
-    assert fit(noisy, 1e-14).name == law
+    assert fit(noisy, torch.float32).name == law
+
+
+def test_rounding_of_a_parallel_scan_is_no_power_law():
+    def gated_mean(x):  # y_t = (1 - z_t) y_{t-1} + z_t exp(x_t), computed at once by sums of logarithms
+        keep = -torch.nn.functional.softplus(x).cumsum(1)
+        return (keep + torch.logcumsumexp(torch.nn.functional.logsigmoid(x) + x - keep, 1)).exp()
+
+    x = torch.randn(3, 100, 2, generator=torch.Generator().manual_seed(0))
+    rate = float(-torch.nn.functional.softplus(x).mean())
+    for inputs in (x, x.double()):
+        found = horizon(gated_mean, inputs)
+        assert found.labels["law"] == "exponential"
+        assert found.figures["rate"] == pytest.approx(np.exp(rate), rel=0.05)
+
+
+def test_inputs_read_at_every_other_step_are_not_one_gap():
+    found = horizon(lambda x: x[:, ::2].cumsum(1), torch.randn(3, 24, 2))
+    assert found.sentence.startswith(
+        "Gradients reach 2 steps back, then fall under 1 % of their largest, and rise above it again and again, "
+        "up to 22 steps back, where the sequences begin"
+    )
+    one_gap = horizon(lambda x: x + x.roll(10, 1) + x.roll(1, 1), torch.randn(3, 24, 2))
+    assert "rise above it again 10 steps back" in one_gap.sentence
 
 
 def test_fit_finds_no_law_for_a_single_lag():
     profile = 0.5 ** np.arange(60.0)
     profile[50] = 1.0
-    assert fit(profile, 1e-30).name == "none"
+    assert fit(profile, torch.float64).name == "none"
     found = horizon(lambda x: x.cumsum(1) + 5 * x.roll(30, 1), torch.randn(2, 40, 1))
     assert found.figures["horizon"] == 39
     assert found.figures["present"] < 1

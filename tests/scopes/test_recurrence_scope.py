@@ -106,6 +106,15 @@ def test_what_remembers_nothing_may_have_its_time_in_the_other_dimension(batch_f
     assert "batch_first=True or False, --batch-first or --time-first" in found.warnings[0]
 
 
+def test_a_readout_of_zeros_hides_the_memory_before_it():
+    model = Classifier(nn.LSTM(4, 5, batch_first=True))
+    nn.init.zeros_(model.head.weight)
+    found = recurrence(model, torch.randn(3, 9, 4))
+    assert found.labels["kind"] == "memoryless"
+    assert "depends on no input at all (3 sequences of 9 steps)" in found.sentence
+    assert found.warnings[0].startswith("if the read-out still has the zeros that it began with")
+
+
 def test_forgotten_batch_first():
     """nn.LSTM made without batch_first, on inputs that are said to be (batch, time, features)."""
     found = recurrence(nn.LSTM(4, 5), torch.randn(6, 9, 4), batch_first=True)

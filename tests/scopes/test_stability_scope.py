@@ -176,7 +176,7 @@ def test_jacobians_equal_autograd(layer):
 
 
 def test_fewer_jacobians_for_large_states(monkeypatch):
-    monkeypatch.setattr(sys.modules["mnemoscope.scopes._stability"], "JACOBIAN_NUMBERS", 100)
+    monkeypatch.setattr(sys.modules["mnemoscope.scopes._measures.state_samples"], "JACOBIAN_NUMBERS", 100)
     found = stability(nn.GRUCell(2, 5), torch.randn(40, 8, 2), points=30)
     assert len(found.series["jacobian_norm"]) == 4  # of 25 numbers each
 

@@ -42,18 +42,33 @@ def screened():
     return RelRNN(3, 4, buffer=2, relevant=2)
 
 
+class WeightDropped(nn.Module):
+    """Dropout of recurrent weights, assigned to the layer's own name: in eval mode that is the weight itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(3, 4, batch_first=True)
+        self.raw = self.rnn._parameters.pop("weight_hh_l0")
+        self.rnn.weight_hh_l0 = self.raw.detach()
+
+    def forward(self, x):
+        self.rnn.weight_hh_l0 = torch.nn.functional.dropout(self.raw, 0.5, self.training)
+        return self.rnn(x)[0]
+
+
 def snapshot(model):
     """All that a scope must leave as it was."""
     numbers = {name: value.clone() for name, value in model.state_dict().items()}
     grads = {name: (id(p.grad), None if p.grad is None else p.grad.clone()) for name, p in model.named_parameters()}
     flags = {name: p.requires_grad for name, p in model.named_parameters()}
+    registered = [list(m._parameters) for m in model.modules()]
     hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules()]
     own = [sorted(vars(m)) for m in model.modules()]
     modes = [m.training for m in model.modules()]
     state = np.random.get_state()  # noqa: NPY002
     dice = (torch.get_rng_state(), random.getstate(), state[1].copy(), state[2])
     switches = (torch.is_grad_enabled(), torch.backends.cudnn.enabled, torch.get_num_threads())
-    return numbers, grads, flags, hooks, own, modes, dice, switches
+    return numbers, grads, flags, registered, hooks, own, modes, dice, switches
 
 
 def same(a, b):
@@ -76,7 +91,7 @@ def trained(make):
     return model
 
 
-MODELS = [Restless, stacked, frozen_torch, screened]
+MODELS = [Restless, stacked, frozen_torch, screened, WeightDropped]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -160,7 +160,8 @@ def _adapt_forward(
 def _adapt_step_and_forward(model: Any, inputs: Tensor, layout: Layout | None) -> Adapted:
     """Adapt a model that has both a step and a ``forward``, in the layout in which one gives what the other gives.
 
-    If they never do, the model is its forward, and the step a part of it. A step that cannot be examined is left out.
+    If they never do, the model is its forward, in the layout in which a sequence gives by itself what it gives among
+    others, and the step is a part of it. A step that cannot be examined is left out.
     """
     says_layout = layout is not None or isinstance(getattr(model, "batch_first", None), bool)
     candidates = [layout] if says_layout else [Layout.TIME_FIRST, Layout.BATCH_FIRST]
@@ -177,7 +178,19 @@ def _adapt_step_and_forward(model: Any, inputs: Tensor, layout: Layout | None) -
         except Exception:  # it does not read these inputs at all: why its step does not says more
             raise error from None
         return whole if whole.recurrence is not None else replace(whole, no_step=str(error))
-    return replace(found[0], recurrence_is_model=False, starts_itself=False)
+    whole = next((adapted for adapted in found if _reads_alone(adapted)), found[0])
+    return replace(whole, recurrence_is_model=False, starts_itself=False)
+
+
+@torch.no_grad()
+def _reads_alone(adapted: Adapted) -> bool:
+    """True if the last sequence by itself gives what it gives among the others."""
+    try:
+        return _agree(adapted.run(adapted.features[:, -1:]), adapted.run(adapted.features)[:, -1:])
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:
+        return False
 
 
 def _is_plain(model: Any) -> bool:

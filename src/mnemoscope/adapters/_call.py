@@ -57,14 +57,15 @@ class Forward:
     kwargs: Mapping[str, Any]
     output: Output | None = None
 
-    def __call__(self, x: Tensor, steps: int, batch: int) -> Tensor:
-        """Return the output for inputs x in the model's own layout."""
-        given = {name: self._fit(value, steps, batch) for name, value in self.kwargs.items()}
+    def __call__(self, x: Tensor, steps: int, batch: int, from_end: bool = False) -> Tensor:
+        """Return the output for inputs x in the model's own layout: all steps, the first ones, or the last ones."""
+        given = {name: self._fit(value, steps, batch, from_end) for name, value in self.kwargs.items()}
         if is_hugging_face(self.model):
             result = self.model(**self._hugging_face(x, batch, given))
         else:
+            x = x.clone() if x.is_floating_point() else x  # a model may change what it reads in place
             result = self.model(x, **self._required(given, x, steps, batch), **given)
-        return main_tensor(result) if self.output is None else _select(result, self.output)
+        return main_tensor(result, steps) if self.output is None else _select(result, self.output, steps)
 
     def initial_state(self, batch: int) -> Any:
         """Return what the model's own `init_hidden`, or a method of a like name, makes; None if it has none."""
@@ -116,11 +117,11 @@ class Forward:
             keywords["decoder_input_ids"] = torch.full((batch, 1), start, device=x.device)
         return keywords | given
 
-    def _fit(self, value: Any, steps: int, batch: int) -> Any:
+    def _fit(self, value: Any, steps: int, batch: int, from_end: bool) -> Any:
         """Return an argument for another number of sequences or of steps than it was given for."""
-        return pytree.tree_map(lambda leaf: self._fit_tensor(leaf, steps, batch), value)
+        return pytree.tree_map(lambda leaf: self._fit_tensor(leaf, steps, batch, from_end), value)
 
-    def _fit_tensor(self, value: Any, steps: int, batch: int) -> Any:
+    def _fit_tensor(self, value: Any, steps: int, batch: int, from_end: bool) -> Any:
         if not isinstance(value, Tensor) or (steps, batch) == (self.steps, self.batch):
             return value
         rows = next((axis for axis in range(min(2, value.dim())) if value.shape[axis] == self.batch), None)
@@ -132,7 +133,7 @@ class Forward:
                 return value.clamp(max=steps)
             axes = [axis for axis in range(value.dim()) if axis != rows and value.shape[axis] == self.steps]
             for axis in axes:
-                value = value.narrow(axis, 0, steps)
+                value = value.narrow(axis, self.steps - steps if from_end else 0, steps)
         return value
 
 
@@ -157,7 +158,7 @@ def _expand(state: Any, batch: int) -> Any:
     return pytree.tree_map(expand, state)
 
 
-def _select(result: Any, output: Output) -> Tensor:
+def _select(result: Any, output: Output, steps: int) -> Tensor:
     """Return the part of a result that a user named."""
     try:
         if callable(output):
@@ -171,15 +172,15 @@ def _select(result: Any, output: Output) -> Tensor:
         raise MnemoscopeError(
             f"output={output!r} is not in the model's result, a {type(result).__name__}{has}"
         ) from error
-    return main_tensor(value)
+    return main_tensor(value, steps)
 
 
-def main_tensor(result: Any) -> Tensor:
+def main_tensor(result: Any, steps: int | None = None) -> Tensor:
     """Return the tensor in a model's result: itself, what has a usual name, else the first of more than one number.
 
-    A packed sequence is padded, (time, batch, ...).
+    A packed sequence is padded, (time, batch, ...), and a list of one tensor a step is stacked to that.
     """
-    tensor = _find_tensor(result)
+    tensor = _find_tensor(result, steps)
     if tensor is None:
         raise MnemoscopeError(
             f"the model gave a {type(result).__name__} without a tensor of real numbers; output= says which part of "
@@ -195,9 +196,11 @@ def main_tensor(result: Any) -> Tensor:
     return tensor
 
 
-def _find_tensor(result: Any) -> Tensor | None:
+def _find_tensor(result: Any, steps: int | None) -> Tensor | None:
     if isinstance(result, Tensor):
         return result
+    if isinstance(result, list) and len(result) == steps and _are_alike(result):
+        return torch.stack([part.flatten(1) if part.dim() > 1 else part[:, None] for part in result])
     if isinstance(result, PackedSequence):
         return pad_packed_sequence(result)[0]
     for name in OUTPUT_NAMES:
@@ -212,7 +215,12 @@ def _find_tensor(result: Any) -> Tensor | None:
     elif is_dataclass(result) and not isinstance(result, type):
         parts = [getattr(result, field.name, None) for field in fields(result)]
     for part in parts:
-        tensor = _find_tensor(part)
+        tensor = _find_tensor(part, steps)
         if tensor is not None and tensor.dim() > 0 and tensor.is_floating_point():  # a loss is a single number
             return tensor
     return None
+
+
+def _are_alike(parts: list[Any]) -> bool:
+    """True for tensors of one shape, (batch, ...)."""
+    return all(isinstance(part, Tensor) and part.dim() > 0 and part.shape == parts[0].shape for part in parts)

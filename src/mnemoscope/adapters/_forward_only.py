@@ -144,7 +144,7 @@ def _output_shape(forward: Forward, inputs: Tensor, output: Tensor, layout: Layo
     axis = layout.time_axis if inputs.dim() > 2 else layout.time_axis % 2
     try:
         shorter = inputs.narrow(axis, forward.steps - steps, steps).contiguous()
-        again = forward(shorter, steps, forward.batch)
+        again = forward(shorter, steps, forward.batch, from_end=True)
     except Exception:  # it reads sequences of one length only
         return OutputShape(one_per_sequence=is_hugging_face(forward.model))
     if output.dim() <= 2:
@@ -183,16 +183,18 @@ def _features_and_run(
 
     def call(x: Tensor, steps: int, batch: int) -> Tensor:
         """Run on x in the model's own layout: on ids, on features, or on ids in the place of their features x."""
+        from_end = bool(forward.kwargs) and steps < forward.steps and _are_last_steps(x, inputs, features, layout)
         if not x.is_floating_point():
-            return forward(x, steps, batch)
+            return forward(x, steps, batch, from_end)
         if is_series:
-            return forward(x[..., 0], steps, batch)
+            return forward(x[..., 0], steps, batch, from_end)
         if vocabulary is None:
-            return forward(x, steps, batch)
+            return forward(x, steps, batch, from_end)
         ids = _ids_of_shape(inputs, x.shape[:-1])
         if known is not None:
             ids = known.of(x, ids, _ids_of_shape(inputs, x.shape[:-1], from_end=True))
-        return forward(track(ids, replace(vocabulary, positions=ids.numel(), features=x.flatten(0, -2))), steps, batch)
+        tracked = track(ids, replace(vocabulary, positions=ids.numel(), features=x.flatten(0, -2)))
+        return forward(tracked, steps, batch, from_end)
 
     def run(features: Tensor) -> Tensor:
         steps, batch = features.shape[:2]
@@ -203,6 +205,15 @@ def _features_and_run(
         return shape.as_sequence(output, steps, batch, layout)
 
     return features.detach(), run
+
+
+def _are_last_steps(x: Tensor, inputs: Tensor, features: Tensor, layout: Layout) -> bool:
+    """True if x is a window of the last steps: it has more of them than of the first ones."""
+    known = layout.time_first(features if x.is_floating_point() else inputs)
+    given = layout.time_first(x)
+    steps, batch = len(given), min(given.shape[1], known.shape[1])
+    as_last, as_first = (int((given[:, :batch] == part[:, :batch]).sum()) for part in (known[-steps:], known[:steps]))
+    return as_last > 0 and as_last >= as_first
 
 
 def _ids_of_shape(ids: Tensor, shape: torch.Size, from_end: bool = False) -> Tensor:

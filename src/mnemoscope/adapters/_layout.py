@@ -63,25 +63,27 @@ def as_sequence(
     """Return a model's output as (S, B, m): S steps as the model has them, or 1 if it is one output per sequence.
 
     `one_per_sequence` decides where shapes cannot: m numbers per sequence look like one per step if there are m steps.
-    `time_axis` says where time is in an output of another length, if that is known.
+    `time_axis` says where time is in an output of three or more dimensions, if its shape does not show that.
     """
     could_be_one = output.dim() <= 2 and output.shape[:1] == (batch,)
     if one_per_sequence and could_be_one:
         return output.reshape(1, batch, -1)
+    if time_axis is not None and output.dim() > 2:
+        turned = output.movedim(time_axis, 0)
+        turned = turned if turned.shape[1] == batch else turned.movedim(1, 2)
+        return turned.reshape(*turned.shape[:2], -1)
     sequence = _by_step(output, steps, batch, layout)
     if sequence is None and could_be_one:
         sequence = output[None]
-    if sequence is None and time_axis is not None and output.dim() > 2:
-        sequence = output.movedim(time_axis, 0)
-        sequence = sequence if sequence.shape[1] == batch else sequence.movedim(1, 2)
     if sequence is None:
         sequence = _other_length(output, steps, batch, layout)
     return sequence.reshape(*sequence.shape[:2], -1)
 
 
 def shows_steps(output: Tensor, steps: int, batch: int, layout: Layout) -> bool:
-    """True if the shape of an output of three or more dimensions has one row per step."""
-    return output.dim() > 2 and _by_step(output, steps, batch, layout) is not None
+    """True if the shape of an output of three or more dimensions has one row per step, and in one way only."""
+    known = output.dim() > 2 and _by_step(output, steps, batch, layout) is not None
+    return known and tuple(output.shape).count(steps) == 1
 
 
 def _by_step(output: Tensor, steps: int, batch: int, layout: Layout) -> Tensor | None:

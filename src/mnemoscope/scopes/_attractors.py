@@ -143,7 +143,7 @@ def attractors(
     }
     if shown is not None:
         labels["outputs"] = [f"output {number}" for number in shown]
-    return _finding(series, ends, orbits.transient, labels)
+    return _finding(subject, series, ends, orbits.transient, labels)
 
 
 def _series(orbits: Orbits, ends: list[_Ends], shape: tuple[int, ...], unit: int) -> dict[str, np.ndarray]:
@@ -239,7 +239,13 @@ def _attractor_number(attractors: list[tuple[int, Tensor]], period: int, orbit: 
     return len(attractors) - 1
 
 
-def _finding(series: dict[str, Any], ends: list[_Ends], transient: int, labels: dict[str, str | list[str]]) -> Finding:
+def _finding(
+    subject: Subject,
+    series: dict[str, Any],
+    ends: list[_Ends],
+    transient: int,
+    labels: dict[str, str | list[str]],
+) -> Finding:
     over_parameters = labels["axis"] == "parameter"
     starts, recorded = ends[0].orbits.shape[:2]
     figures = {
@@ -255,7 +261,7 @@ def _finding(series: dict[str, Any], ends: list[_Ends], transient: int, labels: 
         figures["stable_fixed_points"] = float(series["stable"].sum())
     return Finding(
         "attractors",
-        _sentence(series, figures, over_parameters),
+        subject.of_layer(_sentence(series, figures, over_parameters)),
         "estimated",
         figures=figures,
         series=series,

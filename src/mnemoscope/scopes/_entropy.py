@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,12 +14,13 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.growth import standard_error
-from mnemoscope.scopes._measures.state_samples import sample_states
+from mnemoscope.scopes._measures.state_samples import affordable_points, sample_states
 from mnemoscope.scopes._measures.state_vectors import flatten, jacobians, spectral_norms
 from mnemoscope.theory.smoothness import entropy_bound, entropy_change, hadamard_bound
 from mnemoscope.wording import with_error
 
 UNSURE = 0.05  # two standard errors, above which a change of about zero is not known well enough
+TIMES = 8  # at which states are looked at, along the run
 READABLE = 7.0  # a larger change of the logarithm is said as such: nobody can picture 1e-154
 
 HELP = """
@@ -50,10 +52,11 @@ def entropy(subject: Subject, *, points: int = 64) -> Finding:
     seen; `hadamard`, the mean; `singular`, the fraction of Jacobians that are.
 
     Args:
-        points: states at which the Jacobian is computed.
+        points: states at which the Jacobian is computed; fewer if the state is large.
     """
     check_count("points", points)
-    samples = list(sample_states(subject, points))
+    points = min(points, affordable_points(subject))
+    samples = list(sample_states(subject, points, rows=max(1, points // TIMES)))
     change, hadamard, norms = [], [], []
     for k, sample in enumerate(samples):
         J = jacobians(subject.recurrence, sample.x, sample.state).double()
@@ -65,7 +68,8 @@ def entropy(subject: Subject, *, points: int = 64) -> Finding:
         subject.report((k + 1) / len(samples))
     steps = np.array([sample.step for sample in samples])
     size = flatten(subject.recurrence.initial_state(1)).shape[1]
-    return _finding(steps, torch.stack(change), torch.stack(hadamard), torch.stack(norms), size)
+    found = _finding(steps, torch.stack(change), torch.stack(hadamard), torch.stack(norms), size)
+    return replace(found, sentence=subject.of_layer(found.sentence))
 
 
 def _finding(steps: np.ndarray, change: Tensor, hadamard: Tensor, norms: Tensor, size: int) -> Finding:

@@ -83,6 +83,7 @@ def horizon(
     quantiles over sequences and end steps); `first_below`, the first lag with less after one that has it (spread as
     before); `returns_at`, from where on the size is back there if it fell under a tenth of that in between, as in a
     memory that keeps its first states: the lags before it have no gradient to speak of; infinity if there is no gap;
+    `gaps`, how many such gaps there are, the median over sequences and end steps;
     `at_need`, the size at the lag that the task needs, or at the last one, relative to the largest; `present`, the size
     at lag 0 relative to that largest one; `strongest_lag`, where it is; `horizon_of_states`; `lags`, how many were
     looked at; `fraction`, as given; `rate` per step and `exponent` of the two laws, `fit_quality`; `growth`, the
@@ -113,6 +114,7 @@ def horizon(
     single = _horizons(by_input, fraction, subject.dtype)
     series["horizon_by_sequence"] = _median_of_sequences(single)
     spread["horizon"] = _horizon_range(by_input, single, figures["horizon"])
+    figures["gaps"] = float(np.median([decay.gaps(profile, fraction) for profile in _profiles(by_input)]))
     if np.isfinite(figures["returns_at"]):
         falls = [decay.first_below(profile, fraction) for profile in _profiles(by_input)]
         known = [fall for fall in falls if fall < math.inf]
@@ -208,7 +210,7 @@ def _figures(norms: JacobianNorms, fraction: float, subject: Subject) -> tuple[d
             "an output's gradient by its own input is NaN or infinite: give shorter or smaller inputs, or an "
             "earlier checkpoint"
         )
-    law = decay.fit(profile, floor=torch.finfo(dtype).eps ** 2)
+    law = decay.fit(profile, dtype)
     strongest = decay.strongest_past(profile)
     positive = profile[profile > 0]
     figures = {
@@ -326,6 +328,8 @@ def _reach_in_words(figures: dict[str, float], spread: dict[str, np.ndarray], fr
         first, again = int(figures["first_below"]) - 1, int(figures["returns_at"])
         until = range_in_words(spread["first_below"] - 1, "sequences and output steps")
         lags_again = f"{again} to {horizon}" if again < horizon else f"{again}"
+        if figures["gaps"] > 1:
+            lags_again = f"and again, up to {horizon}"
         where = ", where the sequences begin" if horizon == lags else over
         return (
             f"{subjects} reach {counted(first, 'step')} back{until}, then fall under {small}, and rise above it "

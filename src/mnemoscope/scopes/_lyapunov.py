@@ -128,7 +128,7 @@ def _finding(subject: Subject, means: Tensor, orbit: Orbit, steps: int, discard:
         assumptions.append("remembered states are constant: the exponents are those of the recurrence between them")
     return Finding(
         "lyapunov",
-        _sentence(regime, beside, largest, largest_error, steps - discard) + _left_out(alive),
+        _sentence(regime, beside + subject.in_layer, largest, largest_error, steps - discard) + _left_out(alive),
         "estimated",
         figures={
             "largest": largest,

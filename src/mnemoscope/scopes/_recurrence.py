@@ -102,6 +102,14 @@ batch instead of time.
 """
 
 
+NO_RESPONSE = (
+    "The output of {name} depends on no input at all",
+    "if the read-out still has the zeros that it began with, examine the model after some updates, or the layer before "
+    "it; else look for inputs that never reach the outputs, or units that are all off",
+)
+"""What is said of a memoryless model that does not even read the present input."""
+
+
 @scope(
     "Does the output depend on earlier inputs, on later ones, on other sequences?",
     title="Is it recurrent at all?",
@@ -150,7 +158,8 @@ def recurrence(subject: Subject, *, tolerance: float | None = None) -> Finding:
         kind = _kind(subject, gradient, change, limit, weakest)
     if subject.batch > 1:
         subject.kind = kind
-    description, fix = KINDS[kind]
+    responds = bool(gradient.strength.any() or change.strength.any())
+    description, fix = KINDS[kind] if responds else NO_RESPONSE
     labels: dict[str, str | list[str]] = {"kind": kind}
     warnings = (fix,) if fix else ()
     seen = description.format(name=subject.name, nothing_else=_nothing_else(subject, change))

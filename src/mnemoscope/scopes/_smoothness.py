@@ -102,7 +102,7 @@ def smoothness(subject: Subject, *, points: int = 6, lengths: int = 6, probes: i
     figures = {"L_f": L_f, "L_g": L_g, "L_x": L_x, "growth": growth, "gradient_growth": gradient_growth}
     return Finding(
         "smoothness",
-        _sentence(figures, allowed, seen),
+        subject.of_layer(_sentence(figures, allowed, seen)),
         "estimated",
         figures=figures,
         series=arrays(

@@ -22,7 +22,7 @@ from mnemoscope.scopes._measures.certificates import (
     nearest_stable,
     rounding,
 )
-from mnemoscope.scopes._measures.state_samples import StateSample, sample_states, stack_samples
+from mnemoscope.scopes._measures.state_samples import StateSample, affordable_points, sample_states, stack_samples
 from mnemoscope.scopes._measures.state_vectors import (
     advance,
     carries_memory,
@@ -32,7 +32,6 @@ from mnemoscope.scopes._measures.state_vectors import (
     spectral_norms,
 )
 
-JACOBIAN_NUMBERS = 2**24  # in all Jacobians together
 LAYER = "Its recurrent layer"  # which may forget inside a model that does not
 
 HELP = """
@@ -83,7 +82,7 @@ def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Findi
 
     # What is proved, and what is measured at sampled states.
     certificate = certify(subject.layer, subject.recurrence_inputs, subject.adapted.starts_itself)
-    samples = list(sample_states(subject, min(points, _affordable_points(subject))))
+    samples = list(sample_states(subject, min(points, affordable_points(subject))))
     matrices = _jacobians(subject, samples)
     read = _of_read_parts(matrices, part_sizes(samples[0].state))
     norms = spectral_norms(read)
@@ -114,12 +113,6 @@ def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Findi
         assumptions=_assumptions(certified, samples, norm),
         method=f"the weights, and pairs of states and one-step Jacobians at {len(norms)} states on the given sequences",
     )
-
-
-def _affordable_points(subject: Subject) -> int:
-    """Return how many Jacobians fit into memory: those of a state of 2,048 numbers take 32 MB each."""
-    size = flatten(subject.recurrence.initial_state(1)).shape[1]
-    return max(2, JACOBIAN_NUMBERS // size**2)
 
 
 def _jacobians(subject: Subject, samples: list[StateSample]) -> Tensor:

@@ -228,8 +228,14 @@ def one_line_errors(name: str) -> Iterator[None]:
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "memory" in first_line(error).lower():
             hint = "there is not enough memory: give fewer or shorter sequences"
         else:
-            hint = f"{type_and_line(error)}; check that the model runs on these inputs"
+            hint = f"{type_and_line(error)}; {_what_to_do(error)}"
         raise MnemoscopeError(f"{name}: {hint}") from error
+
+
+def _what_to_do(error: Exception) -> str:
+    if "setup_context" in str(error):  # torch.func, which differentiates twice and by parameters, asks for it
+        return "give the model's torch.autograd.Function a setup_context beside its forward"
+    return "check that the model runs on these inputs"
 
 
 def _split_options(name: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -117,6 +117,17 @@ class Subject:
         return self.recurrence.layer if isinstance(self.recurrence, WithReadout) else self.recurrence
 
     @property
+    def in_layer(self) -> str:
+        """The words " in its recurrent layer", for a sentence on states of a model with more around that layer."""
+        return "" if self.adapted.recurrence_is_model else " in its recurrent layer"
+
+    def of_layer(self, sentence: str) -> str:
+        """Begin a sentence on states with "In its recurrent layer" if the model may keep more around that layer."""
+        return (
+            f"{self.in_layer.strip().capitalize()}, {sentence[0].lower()}{sentence[1:]}" if self.in_layer else sentence
+        )
+
+    @property
     def recurrence_inputs(self) -> Tensor:
         """(T, B, input_size): what the recurrence reads."""
         if self.adapted.recurrence_inputs is None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.scopes._frame.snapshot import Snapshot
 
 
@@ -22,6 +23,7 @@ def untouched(model: Any) -> Iterator[None]:
     parameters sets requires_grad itself. Autograd is enabled. cuDNN is off, as it cannot differentiate a layer in eval
     mode.
     """
+    _check_initialized(model)
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     with ExitStack() as stack:
         stack.enter_context(_random_state(_devices(modules)))
@@ -32,6 +34,16 @@ def untouched(model: Any) -> Iterator[None]:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         yield
+
+
+def _check_initialized(model: Any) -> None:
+    """Raise if a lazy layer has not made its parameters yet."""
+    parameters = model.named_parameters() if isinstance(model, nn.Module) else ()
+    for name, parameter in parameters:
+        if nn.parameter.is_lazy(parameter):
+            raise MnemoscopeError(
+                f"the model's {name} belongs to a lazy layer and has no values yet: run the model once on its inputs"
+            )
 
 
 def _devices(modules: list[nn.Module]) -> list[torch.device]:
@@ -67,6 +79,8 @@ def _modes(modules: list[nn.Module]) -> Iterator[None]:
 def _parameters(model: Any) -> Iterator[None]:
     parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
     before = [(p, p.requires_grad, p.grad) for p in parameters]
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    registered = [(module, dict(module._parameters)) for module in modules]
     try:
         for p in parameters:
             p.grad = None
@@ -76,6 +90,10 @@ def _parameters(model: Any) -> Iterator[None]:
         for p, required, grad in before:
             p.requires_grad_(required)
             p.grad = grad
+        for module, own in registered:  # dropout of a weight, assigned to a layer's name, is the weight in eval mode
+            if list(module._parameters) != list(own):
+                module._parameters.clear()
+                module._parameters.update(own)
 
 
 @contextmanager

@@ -119,7 +119,7 @@ class Watch:
         profile = decay.typical(by_inputs(subject).frobenius)
         figures = {
             "horizon": float(decay.horizon(profile, self.fraction, rounding(subject.dtype))),
-            "rate": decay.fit(profile, torch.finfo(subject.dtype).eps ** 2).rate,
+            "rate": decay.fit(profile, subject.dtype).rate,
         }
         if not subject.missing("step"):
             figures["lambda"] = _contraction(subject)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+import torch
+
+from mnemoscope.scopes._measures.rounding import negligible
 
 LEAST_QUALITY = 0.9
 GAP = 0.1  # of the line under which a profile counts as gone: below it lies a gap
+PLATEAU = 10  # times its last quarter, a profile that ends among rounding errors is still clear of them
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,12 @@ class Law:
     advantage: float
 
 
-def fit(profile: np.ndarray, floor: float) -> Law:
-    """Fit both laws to ln g over the lags at which g is above `floor` times its largest, and choose by AIC."""
+def fit(profile: np.ndarray, dtype: torch.dtype) -> Law:
+    """Fit both laws to ln g over the lags at which g is above rounding errors, and choose by AIC."""
     # Lags at which the logarithm is meaningful.
     lags = np.arange(1, len(profile))
     values = profile[1:]
-    usable = np.isfinite(values) & (values > floor * np.nanmax(profile, initial=0.0)) & (values > 0)
+    usable = np.isfinite(values) & (values > rounding_level(profile, dtype)) & (values > 0)
     if usable.sum() < 4:
         return Law("none", math.nan, math.nan, math.nan, math.nan)
     k = lags[usable].astype(float)
@@ -58,6 +63,18 @@ def fit(profile: np.ndarray, floor: float) -> Law:
     if quality < LEAST_QUALITY:
         name = "none"
     return Law(name, math.exp(slope), exponent, quality, advantage)
+
+
+def rounding_level(profile: np.ndarray, dtype: torch.dtype) -> float:
+    """Return the level above which a profile is more than rounding errors.
+
+    The product of a loop's Jacobians is accurate however small it is. Where all steps are computed at once, by
+    cumulative sums or a Fourier transform, the profile ends in a plateau of rounding errors: it follows no law.
+    """
+    largest = float(np.nanmax(profile, initial=0.0))
+    plateau = float(np.nanmedian(profile[-max(1, len(profile) // 4) :]))
+    of_sums = min(PLATEAU * plateau, negligible(dtype) * largest)
+    return max(torch.finfo(dtype).eps ** 2 * largest, of_sums)
 
 
 def fit_line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -115,6 +132,14 @@ def returns_at(profile: np.ndarray, fraction: float) -> float:
         return math.inf
     after = int(first) + int(gap[-1]) + 1
     return float(after + np.nonzero(profile[after:] >= level)[0][0])
+
+
+def gaps(profile: np.ndarray, fraction: float) -> int:
+    """Return how many gaps a profile has: lags at which it is under a tenth of what it is before and after them."""
+    level = fraction * strongest_past(profile)
+    there = 1 + np.nonzero(profile[1:] >= level)[0]
+    between = [profile[before + 1 : after] for before, after in pairwise(there)]
+    return sum(bool((part < GAP * level).any()) for part in between)
 
 
 def explodes_at(profile: np.ndarray, times: float) -> float:

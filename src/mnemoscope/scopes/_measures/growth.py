@@ -13,7 +13,13 @@ from torch.autograd import forward_ad
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence, State, map_state
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._measures.state_vectors import advance, differences, flatten, state_not_finite
+from mnemoscope.scopes._measures.state_vectors import (
+    advance,
+    differences,
+    flatten,
+    jacobians,
+    state_not_finite,
+)
 
 BLOCKS = 20  # of the run, for the standard error and the running estimate
 WORKSPACE = 2**27  # numbers that the carried directions may take at once
@@ -54,6 +60,7 @@ def block_means(subject: Subject, x: Tensor, count: int, steps: int, discard: in
     batch = x.shape[1]
     state = recurrence.initial_state(batch)
     vector = flatten(state)
+    _check_finite(vector, 0)
     size = vector.shape[1]
     frame = torch.randn(batch, size, count, generator=subject.generator(), dtype=torch.float64)
     frame = torch.linalg.qr(frame).Q.to(vector)  # (B, N, k)
@@ -99,12 +106,20 @@ def push_forward(
 
 
 def _push_forward(recurrence: Recurrence, x: Tensor, state: State, directions: Tensor) -> Tensor:
-    """Differentiate one step in forward mode on a copy of the batch per direction: cheaper than vmap."""
+    """Differentiate one step in forward mode on a copy of the batch per direction: cheaper than vmap.
+
+    A user's own function, as of a surrogate gradient, may have a backward pass alone: then by the whole Jacobian.
+    """
     copies, batch, _ = directions.shape
     like = map_state(lambda t: torch.cat([t] * copies, 1), state)
-    with forward_ad.dual_level():
-        point = forward_ad.make_dual(flatten(state).repeat(copies, 1), directions.reshape(copies * batch, -1))
-        tangent = forward_ad.unpack_dual(advance(recurrence, x.repeat(copies, 1), point, like)).tangent
+    try:
+        with forward_ad.dual_level():
+            point = forward_ad.make_dual(flatten(state).repeat(copies, 1), directions.reshape(copies * batch, -1))
+            tangent = forward_ad.unpack_dual(advance(recurrence, x.repeat(copies, 1), point, like)).tangent
+    except NotImplementedError:
+        with torch.enable_grad():
+            matrices = jacobians(recurrence, x, state)
+        return torch.einsum("bij,kbj->kbi", matrices, directions)
     if tangent is None or not bool(tangent.any()):
         return differences(recurrence, x, state, directions)
     return tangent.view_as(directions)
@@ -132,8 +147,8 @@ def rounding_warnings(subject: Subject) -> tuple[str, ...]:
     )
 
 
-def _check_finite(carried: Tensor, steps: int) -> None:
-    if not bool(carried.isfinite().all()):
+def _check_finite(numbers: Tensor, steps: int) -> None:
+    if not bool(numbers.isfinite().all()):
         raise state_not_finite(steps)
 
 

@@ -12,6 +12,8 @@ from mnemoscope.recurrence import State, leaves, rebuild, select
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.state_vectors import flatten, state_not_finite
 
+JACOBIAN_NUMBERS = 2**24  # in all Jacobians together
+
 
 @dataclass(frozen=True)
 class StateSample:
@@ -20,6 +22,12 @@ class StateSample:
     step: int
     state: State
     x: Tensor
+
+
+def affordable_points(subject: Subject) -> int:
+    """Return how many Jacobians are worth their memory and time: those of a state of 2,048 numbers take 32 MB each."""
+    size = flatten(subject.recurrence.initial_state(1)).shape[1]
+    return max(2, JACOBIAN_NUMBERS // size**2)
 
 
 def sample_states(subject: Subject, points: int, rows: int = 8) -> Iterator[StateSample]:

@@ -53,6 +53,8 @@ def _present(state: State) -> list[int]:
 
 def state_not_finite(steps: int) -> MnemoscopeError:
     """Return the error of a state that is NaN or infinite after so many steps."""
+    if steps == 0:
+        return MnemoscopeError("the model's first state is NaN or infinite: begin with finite numbers")
     after = counted(steps, "step")
     return MnemoscopeError(f"after {after} the state is NaN or infinite: give shorter or smaller inputs, or float64")
 
