@@ -10,7 +10,7 @@ from environments import WalkFleet, Walks
 from torch import nn
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.recurrence import leaves, select
+from mnemoscope.recurrence import Recurrence, leaves, select
 from mnemoscope.rl import Policy, PPOConfig, PPOLearner, Spec, TMaze, advantages, play_episodes, play_randomly
 from mnemoscope.rl._environment import Transition
 from mnemoscope.rl._evaluation import _means
@@ -36,6 +36,37 @@ def test_replay_repeats_play(model, task):
         agent.update()
         assert agent.figures()["replay_gap"] <= 1e-5
         assert agent.figures()["kl"] >= 0
+
+
+class Decay(Recurrence):
+    """A recurrence of one's own: a sum of maps of what was seen, that fades. It reads no packed sequences."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.input_size, self.hidden_size = size, 8
+        self.map = nn.Linear(size, 8)
+
+    def initial_state(self, batch):
+        return torch.zeros(1, batch, 8, dtype=self.map.weight.dtype)
+
+    def step(self, x, state):
+        h = 0.5 * state[0] + self.map(x)
+        return h, h[None]
+
+
+@pytest.mark.parametrize("task", [Walks(), Walks(cells=True), TMaze(3)], ids=["walks", "cells", "tmaze"])
+@pytest.mark.parametrize("layer", [Decay, "truncated"])
+def test_replay_repeats_play_of_layers_that_read_no_packed_sequences(layer, task):
+    torch.manual_seed(0)
+    policy = Policy(task.spec, NetworkConfig("LSTM", 8, truncated=3 if layer == "truncated" else 0))
+    if layer is Decay:
+        policy.layer = Decay(policy.layer.input_size)
+    agent = PPOLearner(policy, task, dataclasses.replace(task.ppo, rollout=7, envs=6, minibatches=2))
+    before = [weight.clone() for weight in policy.layer.parameters()]
+    for _ in range(3):
+        agent.update()
+        assert agent.figures()["replay_gap"] <= 1e-5
+    assert all(not torch.equal(*pair) for pair in zip(before, policy.layer.parameters(), strict=True))
 
 
 def test_replay_gap_sees_a_memory_that_is_not_reset(monkeypatch):
