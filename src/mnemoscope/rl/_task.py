@@ -54,7 +54,8 @@ class PPO(Method):
     ) -> dict[str, float]:
         assert isinstance(task, Environment)
         episodes = batch_size * (batches or 4)
-        return play_episodes(model, task, episodes, split=split, callback=callback)
+        means = play_episodes(model, task, episodes, split=split, callback=callback)
+        return {**means, "episodes": episodes}
 
 
 @dataclass(frozen=True)
