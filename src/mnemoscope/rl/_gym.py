@@ -208,10 +208,11 @@ def _make(name: str) -> gymnasium.Env:
         raise MnemoscopeError("environments need gymnasium: pip install 'mnemoscope[rl]'") from error
     try:
         return gymnasium.make(name, disable_env_checker=True)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise MnemoscopeError(f"{name} cannot be made: {error}") from error
     except gymnasium.error.Error as error:
         others = [known for known in gymnasium.registry if known != name]
         close = difflib.get_close_matches(name, others, n=3)
         hint = f"; did you mean {', '.join(close)}?" if close else ""
-        raise MnemoscopeError(f"gymnasium cannot make {name}: {str(error).splitlines()[0]}{hint}") from error
+        said = str(error).splitlines()[0].split(" Did you mean")[0].rstrip(".")  # it knows names without versions
+        raise MnemoscopeError(f"gymnasium cannot make {name}: {said}{hint}") from error
