@@ -125,7 +125,6 @@ def _show_metrics(run: Run, options: Evaluate[Task], metrics: dict[str, float]) 
         show(table)
 
 
-
 def _played(task: Task) -> list[str]:
     """Return what was evaluated: an agent's world, whose episodes have lengths of their own, or a task's length."""
     setting = setting_of(vars(task))
