@@ -246,7 +246,7 @@ def test_environments_are_closed_when_they_are_no_longer_needed(monkeypatch: pyt
     task.batch(0, 2)
     assert len(closed) == 11
     film(policy, task)
-    assert len(closed) == 12
+    assert len(closed) == 13  # one that is asked whether it can draw itself, and one that does
 
 
 def test_a_policy_is_played_where_it_can_see_and_act() -> None:

@@ -79,6 +79,10 @@ class Environment(Task):
         """Return the environments of a training run: those of `fleet`, unless easier ones come first."""
         return self.fleet(num_envs)
 
+    def film_fleet(self) -> Fleet:
+        """Return one environment for a film: one that draws itself, if it must be told so when it is made."""
+        return self.fleet(1)
+
     @cached_property
     def spec(self) -> Spec:
         """What observations and actions look like."""
