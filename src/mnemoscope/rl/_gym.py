@@ -212,8 +212,11 @@ def _reduced(picture: np.ndarray) -> np.ndarray:
     """A picture (height, width, 3) of at most about `_SIDE` pixels: means of squares."""
     k = -(-max(picture.shape[:2]) // _SIDE)
     height, width = picture.shape[0] // k, picture.shape[1] // k
-    squares = picture[: height * k, : width * k].reshape(height, k, width, k, 3)
-    return squares.mean((1, 3)).astype(np.uint8)
+    total = np.zeros((height, width, 3), np.uint32)
+    for i in range(k):
+        for j in range(k):
+            total += picture[i : height * k : k, j : width * k : k]
+    return (total // k**2).astype(np.uint8)
 
 
 def _spec(kind: str, observations: Any, actions: Any, threshold: float | None) -> Spec:
