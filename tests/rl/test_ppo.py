@@ -12,7 +12,7 @@ from torch import nn
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence, leaves, select
 from mnemoscope.rl import Policy, PPOConfig, PPOLearner, Spec, TMaze, advantages, play_episodes, play_randomly
-from mnemoscope.rl._environment import Transition
+from mnemoscope.rl._environment import Observation, Transition
 from mnemoscope.rl._evaluation import _means
 from mnemoscope.rl._pieces import cut, first_states
 from mnemoscope.rl._policy import Encoder, observation_size, to_tensor
@@ -246,6 +246,29 @@ def test_what_a_limit_of_time_cut_off_counts_with_its_value():
 
     difference = rewards_minus_values(True) - rewards_minus_values(False)
     assert set(difference.unique().tolist()) == {0.0, 3.5}
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_fleet_that_forgets_what_was_seen_last_is_told(count, monkeypatch):
+    """Else nothing would be learnt of what lies behind the limit, as if the episodes had ended."""
+    step = WalkFleet.step
+
+    def forgets(self, actions):
+        transition = step(self, actions)
+        final = transition.observation.rows(slice(count)) if count else None
+        return dataclasses.replace(transition, final=final)
+
+    monkeypatch.setattr(WalkFleet, "step", forgets)
+    agent = learner(Walks(limit=1), envs=6, minibatches=2, rollout=30)
+    with pytest.raises(MnemoscopeError, match=f"of [3-6] episodes that were cut off a transition has {count} final"):
+        agent.play()
+    assert learner(Walks(limit=1), bootstrap_truncated=False).play() is not None
+
+
+def test_an_episode_terminates_or_is_cut_off():
+    seen, yes = Observation(np.zeros((2, 1), np.float32)), np.array([False, True])
+    with pytest.raises(MnemoscopeError, match="environment 1 terminated and was cut off in one step"):
+        Transition(seen, np.zeros(2, np.float32), terminated=yes, truncated=yes, final=seen.rows([1]))
 
 
 def test_wiped_memory_is_a_network_without_memory():

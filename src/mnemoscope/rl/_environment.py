@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.schema import check_fields
 
 
@@ -94,6 +95,14 @@ class Transition:
 
     final: Observation | None = None
     """The last observations of the episodes that were cut off, in the order of `truncated.nonzero()`; None: of none."""
+
+    def __post_init__(self) -> None:
+        both = self.terminated & self.truncated
+        if both.any():
+            raise MnemoscopeError(
+                f"environment {both.argmax()} terminated and was cut off in one step; nothing lies behind its end: "
+                "truncated must be False there"
+            )
 
     @property
     def done(self) -> np.ndarray:
