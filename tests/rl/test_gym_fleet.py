@@ -251,7 +251,9 @@ def test_environments_are_closed_when_they_are_no_longer_needed(monkeypatch: pyt
 
 def test_a_policy_is_played_where_it_can_see_and_act() -> None:
     policy = Policy(Gym("CartPole-v1").spec, NetworkConfig("LSTM", 4))
-    with pytest.raises(MnemoscopeError, match=r"MountainCar-v0.* other observations or actions than the policy was"):
+    with pytest.raises(
+        MnemoscopeError, match=r"MountainCar-v0.* than the policy was made for: actions = 3, not 2; vector = 2, not 4$"
+    ):
         play_episodes(policy, Gym("MountainCar-v0"), 2)
     with pytest.raises(MnemoscopeError, match="episodes = 0 is not allowed"):
         play_episodes(policy, Gym("CartPole-v1"), 0)

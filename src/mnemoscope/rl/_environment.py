@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -77,6 +77,15 @@ class Spec:
 
     def __post_init__(self) -> None:
         check_fields(self, "reading", "encoder")
+
+    def differences(self, other: Spec) -> str:
+        """What is different here than in `other`, in words; empty if nothing is."""
+        pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
+        return "; ".join(
+            f"another {name}" if name == "vocabulary" else f"{name} = {mine}, not {theirs}"
+            for name, (mine, theirs) in pairs.items()
+            if mine != theirs
+        )
 
 
 @dataclass(frozen=True)
