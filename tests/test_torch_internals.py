@@ -36,6 +36,18 @@ def test_in_functorch_is_true_inside_vmap_alone() -> None:
     assert not internals.in_functorch()
 
 
+def test_what_vmap_maps_is_known_from_what_it_does_not() -> None:
+    seen = []
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen.append((internals.is_mapped(x), internals.is_mapped(y)))
+        return x
+
+    torch.func.vmap(function, in_dims=(0, None))(torch.ones(2), torch.ones(2))
+    assert seen == [(True, False)]
+    assert not internals.is_mapped(torch.ones(2))
+
+
 def test_forward_hooks_of_every_kind_are_seen() -> None:
     hooks = ("register_forward_hook", "register_forward_pre_hook")
     for register, with_kwargs in itertools.product(hooks, (False, True)):

@@ -137,7 +137,11 @@ def row_mask(rows: Any, batch: int) -> Tensor:
         mask = torch.zeros(batch, dtype=torch.bool)
         mask[rows] = True
         return mask
-    rows = torch.as_tensor(rows)
+    try:
+        rows = torch.as_tensor(rows)
+    except (TypeError, ValueError, RuntimeError):
+        got = describe(rows)
+        raise MnemoscopeError(f"rows must be a mask of bool, [{batch}], or indices of the batch; got {got}") from None
     if rows.dtype is torch.bool and rows.shape == (batch,):
         return rows
     mask = torch.zeros(batch, dtype=torch.bool, device=rows.device)

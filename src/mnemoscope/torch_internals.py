@@ -27,6 +27,11 @@ def in_functorch() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def is_mapped(tensor: Tensor) -> bool:
+    """True for one of the slices that torch.func.vmap runs together: its values cannot be looked at."""
+    return torch._C._functorch.is_batchedtensor(tensor)
+
+
 def in_forward_ad() -> bool:
     """True inside `torch.autograd.forward_ad.dual_level()`."""
     return forward_ad._current_level >= 0

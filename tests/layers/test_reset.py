@@ -242,6 +242,8 @@ def test_a_growing_memory_is_as_long_as_its_longest_episode(row: Row, how: str) 
         ([1, 0, 1], r"different indices of the batch; got \[1, 0, 1\]: .* make it one of bool"),  # not rows 0 and 1
         (torch.tensor([0, 0, 1]), r"got \[0, 0, 1\]: .* make it one of bool"),
         (torch.zeros(3), r"got \[3\] of float32"),
+        ("first", r"mask of bool, \[3\], or indices of the batch; got a str"),
+        ([[0], [1, 2]], r"mask of bool, \[3\], or indices of the batch; got "),
         (torch.zeros(3, 1, dtype=torch.bool), r"got \[3, 1\] of bool"),
     ],
 )
@@ -266,6 +268,10 @@ def test_wrong_starts_error() -> None:
     for wrong in (torch.zeros(5, 3), torch.zeros(3, 5, dtype=torch.bool), [True]):
         with pytest.raises(mnemoscope.MnemoscopeError, match=r"RelLSTM: starts must be a mask of bool, \[5, 3\]"):
             layer(x, starts=wrong)
+    masks = torch.zeros(2, 5, 3, dtype=torch.bool)
+    with pytest.raises(mnemoscope.MnemoscopeError, match="RelLSTM: starts= cannot be mapped by vmap"):
+        torch.vmap(lambda mask: layer(x, starts=mask)[0])(masks)
+    torch.vmap(lambda inputs: layer(inputs, starts=masks[0])[0])(x[None])  # one mask for all
     both = mnemoscope.LSTM(INPUT, 4, bidirectional=True)
     with pytest.raises(mnemoscope.MnemoscopeError, match="starts= needs bidirectional=False"):
         both(x, starts=torch.zeros(5, 3, dtype=torch.bool))

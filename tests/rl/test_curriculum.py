@@ -106,8 +106,10 @@ def test_a_lesson_that_is_not_passed_is_left_at_its_limit(monkeypatch: pytest.Mo
 
 
 def test_lessons_with_other_observations_are_refused() -> None:
-    with pytest.raises(MnemoscopeError, match="other observations or actions"):
+    with pytest.raises(MnemoscopeError, match=r"than Walks.*: vector = 2, not 5; .*; words = 3, not 0$"):
         CurriculumFleet([Walks(cells=True), Walks()], 2)
+    with pytest.raises(MnemoscopeError, match=r"than Walks.*: success = None, not 0[.]0$"):
+        CurriculumFleet([Endless(), Walks()], 2)
     fleet = CurriculumFleet([FIRST, SECOND], 2)
     with pytest.raises(MnemoscopeError, match="the state is in lesson 2; there are 2"):
         fleet.restore({**fleet.state(), "lesson": 2})

@@ -8,8 +8,8 @@ import torch
 
 from mnemoscope.finding import Examination, Finding
 from mnemoscope.report import charts_of
-from mnemoscope.rl import MiniGrid, Policy, TMaze, film, play_randomly
-from mnemoscope.rl._film import _Episode, _finding, _vector_picture
+from mnemoscope.rl import Gym, GymFleet, MiniGrid, Policy, TMaze, film, play_randomly
+from mnemoscope.rl._film import _bars, _Episode, _finding
 from mnemoscope.training import NetworkConfig
 
 pytest.importorskip("minigrid", reason="minigrid is not installed (extra `rl`)")
@@ -99,11 +99,20 @@ def test_labels_of_narrow_frames_do_not_meet() -> None:
     assert strip.x[1] - strip.x[0] >= 100
 
 
-def test_numbers_without_a_picture_are_seen_on_white() -> None:
-    drawn = _vector_picture(torch.tensor([0.0, 1.0, 0.0]))
-    assert drawn.shape[2] == 3
-    assert drawn[4].max() < 240
-    assert drawn[20].max() < 60
+def test_numbers_without_a_picture_are_compared_over_time() -> None:
+    """Each from its smallest to its largest in the episode: two numbers of which one is always larger still change."""
+    drawn = _bars(np.array([[-0.5, 0.0], [-1.0, 0.0], [0.0, 0.0]], np.float32))
+    assert drawn.dtype == np.uint8
+    assert drawn.shape == (3, 32, 64, 3)
+    assert drawn[:, 4, 4, 0].tolist() == [127, 225, 30]
+    assert drawn[:, 20, 4, 0].tolist() == [225] * 3  # one that does not change is light
+    assert (drawn[:, 15] == 255).all()  # a line between them
+
+
+def test_frames_of_many_numbers_are_no_taller_than_a_page() -> None:
+    drawn = _bars(np.eye(500, dtype=np.float32))
+    assert max(drawn.shape[1:3]) <= 256
+    assert len(np.unique(drawn, axis=0)) == 500  # each of them is seen
 
 
 def test_an_episode_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +135,51 @@ def test_of_a_gridworld_is_what_minigrid_draws() -> None:
     fleet.reset(task.fleet_seed("test", 0))
     first = film(policy(task), task)
     np.testing.assert_array_equal(first.series["frames"], frames)  # the same episode every time
+
+
+def test_of_an_environment_of_gymnasium_is_what_it_draws() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    pytest.importorskip("pygame")
+    task = Gym("CartPole-v1")
+    found = film(policy(task), task)
+    frames = found.series["frames"]
+    assert frames.shape[1:] == (133, 200, 3)  # a third of 400 by 600 pixels
+    env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+    env.reset(seed=0)
+    np.testing.assert_allclose(
+        GymFleet([env]).picture(0), env.render()[:399].reshape(133, 3, 200, 3, 3).mean((1, 3)), atol=1
+    )
+    assert GymFleet([gymnasium.make("CartPole-v1")]).picture(0) is None  # one that was not asked to draw
+
+
+@pytest.mark.parametrize("modes", [["human"], ["rgb_array"]])
+def test_an_environment_that_cannot_draw_itself_is_shown_as_numbers(modes: list[str], monkeypatch) -> None:
+    from gymnasium.envs.classic_control import CartPoleEnv
+    from gymnasium.error import DependencyNotInstalled
+
+    def render(self):
+        raise DependencyNotInstalled("pygame is not installed")
+
+    monkeypatch.setattr(CartPoleEnv, "metadata", {"render_modes": modes})
+    monkeypatch.setattr(CartPoleEnv, "render", render)
+    task = Gym("CartPole-v1")
+    assert film(policy(task), task).series["frames"].shape[1:] == (64, 64, 3)
+
+
+def test_an_environment_that_takes_no_render_mode_is_shown_as_numbers(monkeypatch) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    class Undrawn(CartPoleEnv):
+        def __init__(self):
+            super().__init__()
+
+    gymnasium.register("Undrawn-v0", Undrawn, max_episode_steps=20)
+    try:
+        task = Gym("Undrawn-v0")
+        assert film(policy(task), task).series["frames"].shape[1:] == (64, 64, 3)
+    finally:
+        del gymnasium.registry["Undrawn-v0"]
 
 
 def test_the_cue_of_a_memory_world_is_seen_or_not() -> None:

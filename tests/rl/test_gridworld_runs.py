@@ -80,7 +80,12 @@ def test_commands(tmp_path, capsys):
     assert main(["train", "minigrid", *options.split(), "--evaluate-episodes", "2", "--out", run, "--quiet"]) == 0
     evaluation = ["--task.env", "MemoryS13", "--batches", "1", "--batch-size", "2", "--json"]
     assert main(["evaluate", run, *evaluation]) == 0
-    assert set(json.loads(capsys.readouterr().out)["metrics"]) == {"return", "length", "success"}
+    metrics = json.loads(capsys.readouterr().out)["metrics"]
+    assert set(metrics) == {"return", "length", "success", "episodes"}
+    assert metrics["episodes"] == 2
+    assert main(["evaluate", run, *evaluation[:-1]]) == 0
+    title = " ".join(capsys.readouterr().out.split("┏")[0].split())
+    assert title.endswith("minigrid, MemoryS13 · test")  # not the steps of a rollout, which no episode has
     assert main(["train", "minigrid", "--task.env", "MemoryS8", "--out", str(tmp_path / "other")]) == 2
     assert "minigrid has no environment MemoryS8" in capsys.readouterr().err
     assert main(["evaluate", run, "--task", "tmaze"]) == 2

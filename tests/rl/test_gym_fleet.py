@@ -184,7 +184,9 @@ def test_random_numbers_of_its_own_are_noticed_when_restoring() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("CartPole-v7", "gymnasium cannot make CartPole-v7: .*did you mean CartPole-v"),
+        ("CartPole-v7", "gymnasium cannot make CartPole-v7: .*; did you mean CartPole-v"),
+        ("Nope-v0", "gymnasium cannot make Nope-v0: Environment `Nope` doesn't exist; did you mean [^;]*[?]$"),
+        ("GymV21Environment-v0", "GymV21Environment-v0 cannot be made: To use the gym compatibility environments, run"),
         ("Pendulum-v1", "Pendulum-v1 has actions that are Box"),
         ("no_such_module:Thing-v0", "cannot be made: No module named"),
     ],
@@ -193,6 +195,17 @@ def test_what_cannot_be_used_is_one_line(name: str, said: str) -> None:
     with pytest.raises(MnemoscopeError, match=said) as caught:
         Gym(name).fleet(1)
     assert "\n" not in str(caught.value)
+
+
+def test_a_package_that_only_the_first_reset_misses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    def reset(self: CartPoleEnv, **options: Any) -> Any:
+        raise gymnasium.error.DependencyNotInstalled("imageio is missing, please run `pip install imageio`")
+
+    monkeypatch.setattr(CartPoleEnv, "reset", reset)
+    with pytest.raises(MnemoscopeError, match="CartPoleEnv cannot begin an episode: imageio is missing"):
+        Gym("CartPole-v1").fleet(1).reset(seed=0)
 
 
 def test_success_is_the_threshold_that_gymnasium_knows() -> None:
@@ -233,12 +246,14 @@ def test_environments_are_closed_when_they_are_no_longer_needed(monkeypatch: pyt
     task.batch(0, 2)
     assert len(closed) == 11
     film(policy, task)
-    assert len(closed) == 12
+    assert len(closed) == 13  # one that is asked whether it can draw itself, and one that does
 
 
 def test_a_policy_is_played_where_it_can_see_and_act() -> None:
     policy = Policy(Gym("CartPole-v1").spec, NetworkConfig("LSTM", 4))
-    with pytest.raises(MnemoscopeError, match=r"MountainCar-v0.* other observations or actions than the policy was"):
+    with pytest.raises(
+        MnemoscopeError, match=r"MountainCar-v0.* than the policy was made for: actions = 3, not 2; vector = 2, not 4$"
+    ):
         play_episodes(policy, Gym("MountainCar-v0"), 2)
     with pytest.raises(MnemoscopeError, match="episodes = 0 is not allowed"):
         play_episodes(policy, Gym("CartPole-v1"), 0)

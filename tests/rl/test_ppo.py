@@ -10,12 +10,11 @@ from environments import WalkFleet, Walks
 from torch import nn
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.recurrence import leaves, select
-from mnemoscope.rl import Policy, PPOConfig, PPOLearner, Spec, TMaze, advantages, play_episodes, play_randomly
-from mnemoscope.rl._environment import Transition
+from mnemoscope.recurrence import Recurrence, leaves, select
+from mnemoscope.rl import Policy, PPOConfig, PPOLearner, TMaze, advantages, play_episodes, play_randomly
+from mnemoscope.rl._environment import Observation, Transition
 from mnemoscope.rl._evaluation import _means
 from mnemoscope.rl._pieces import cut, first_states
-from mnemoscope.rl._policy import Encoder, observation_size, to_tensor
 from mnemoscope.training import FitConfig, NetworkConfig, fit, models
 
 
@@ -36,6 +35,37 @@ def test_replay_repeats_play(model, task):
         agent.update()
         assert agent.figures()["replay_gap"] <= 1e-5
         assert agent.figures()["kl"] >= 0
+
+
+class Decay(Recurrence):
+    """A recurrence of one's own: a sum of maps of what was seen, that fades. It reads no packed sequences."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.input_size, self.hidden_size = size, 8
+        self.map = nn.Linear(size, 8)
+
+    def initial_state(self, batch):
+        return torch.zeros(1, batch, 8, dtype=self.map.weight.dtype)
+
+    def step(self, x, state):
+        h = 0.5 * state[0] + self.map(x)
+        return h, h[None]
+
+
+@pytest.mark.parametrize("task", [Walks(), Walks(cells=True), TMaze(3)], ids=["walks", "cells", "tmaze"])
+@pytest.mark.parametrize("layer", [Decay, "truncated"])
+def test_replay_repeats_play_of_layers_that_read_no_packed_sequences(layer, task):
+    torch.manual_seed(0)
+    policy = Policy(task.spec, NetworkConfig("LSTM", 8, truncated=3 if layer == "truncated" else 0))
+    if layer is Decay:
+        policy.layer = Decay(policy.layer.input_size)
+    agent = PPOLearner(policy, task, dataclasses.replace(task.ppo, rollout=7, envs=6, minibatches=2))
+    before = [weight.clone() for weight in policy.layer.parameters()]
+    for _ in range(3):
+        agent.update()
+        assert agent.figures()["replay_gap"] <= 1e-5
+    assert all(not torch.equal(*pair) for pair in zip(before, policy.layer.parameters(), strict=True))
 
 
 def test_replay_gap_sees_a_memory_that_is_not_reset(monkeypatch):
@@ -131,34 +161,6 @@ def test_pieces_are_separate_runs():
         torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize(("reading", "kind"), [("bag", "table"), ("gru", "table"), ("bag", "conv"), ("gru", "conv")])
-def test_observations_that_occur_often_are_encoded_once(reading, kind, monkeypatch):
-    """Features and gradients are those of one observation after the other, and no two are taken for one."""
-    torch.manual_seed(0)
-    words = {"vocabulary": ("go", "to"), "words": 2, "reading": reading}
-    spec = Spec(2, vector=2, cells=(5, 6), categories=(4, 3), encoder=kind, **words)
-    encoder = Encoder(spec, 5).double()
-    few = torch.cat([torch.rand(7, 2).round(), torch.randint(0, 3, (7, 60)), torch.randint(0, 3, (7, 2))], 1).double()
-    x = few[torch.randint(0, 7, (40, 5))]
-    encoded: list[int] = []
-    plain = encoder._encode
-    monkeypatch.setattr(encoder, "_encode", lambda rows: encoded.append(len(rows)) or plain(rows))
-    together = encoder(x)
-    apart = torch.stack([encoder(row) for row in x])
-    assert encoded[0] == len(few.unique(dim=0))
-    torch.testing.assert_close(together, apart, rtol=0, atol=1e-12)
-    weights, direction = list(encoder.parameters()), torch.randn_like(apart)
-    gradients = [torch.autograd.grad((one * direction).sum(), weights) for one in (together, apart)]
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
-
-    # Where different ones lie at the same place of the direction, and where few are equal, all are encoded.
-    assert encoder._distinct(torch.rand(200, 64).double()) is None
-    encoder.direction.zero_()
-    torch.testing.assert_close(encoder(x), apart, rtol=0, atol=1e-12)
-    assert encoded[-1] == x[..., 0].numel()
-
-
 def test_advantages_are_the_sums_that_define_them():
     random = torch.Generator().manual_seed(1)
     rewards, values = torch.randn(2, 9, 4, generator=random, dtype=torch.float64)
@@ -217,6 +219,29 @@ def test_what_a_limit_of_time_cut_off_counts_with_its_value():
     assert set(difference.unique().tolist()) == {0.0, 3.5}
 
 
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_fleet_that_forgets_what_was_seen_last_is_told(count, monkeypatch):
+    """Else nothing would be learnt of what lies behind the limit, as if the episodes had ended."""
+    step = WalkFleet.step
+
+    def forgets(self, actions):
+        transition = step(self, actions)
+        final = transition.observation.rows(slice(count)) if count else None
+        return dataclasses.replace(transition, final=final)
+
+    monkeypatch.setattr(WalkFleet, "step", forgets)
+    agent = learner(Walks(limit=1), envs=6, minibatches=2, rollout=30)
+    with pytest.raises(MnemoscopeError, match=f"of [3-6] episodes that were cut off a transition has {count} final"):
+        agent.play()
+    assert learner(Walks(limit=1), bootstrap_truncated=False).play() is not None
+
+
+def test_an_episode_terminates_or_is_cut_off():
+    seen, yes = Observation(np.zeros((2, 1), np.float32)), np.array([False, True])
+    with pytest.raises(MnemoscopeError, match="environment 1 terminated and was cut off in one step"):
+        Transition(seen, np.zeros(2, np.float32), terminated=yes, truncated=yes, final=seen.rows([1]))
+
+
 def test_wiped_memory_is_a_network_without_memory():
     """The same equations, but step t of a sequence depends on nothing before it."""
     torch.manual_seed(0)
@@ -271,80 +296,6 @@ def test_an_environment_that_never_ends_is_cut_off(monkeypatch):
     with pytest.warns(UserWarning, match="10 of 10 episodes did not end in 7 steps"):
         assert play_randomly(task, 10, max_steps=7) == found
     assert found == {"return": 7.0, "length": 7.0, "success": 1.0}
-
-
-def test_observations_are_read_by_their_spec():
-    task = Walks(cells=True)
-    fleet = task.fleet(2)
-    observation = fleet.reset(3)
-    x = to_tensor(observation)
-    assert x.shape == (2, observation_size(task.spec)) == (2, 2 + 12 + 3)
-    policy = Policy(task.spec, NetworkConfig("LSTM", 8, embedding=5))
-    features = policy.embed(x)
-    assert features.shape == (2, 5)
-
-    # By hand: a row of the table for each category but the first of each channel of each cell, of each word; the map.
-    encoder = policy.encoder
-    total = encoder.bias + encoder.vector(x[:1, :2])
-    for cell, (first, second) in enumerate(observation.cells[0].reshape(6, 2).tolist()):
-        total = total + (encoder.table[cell * 4 + first - 1] if first else 0)
-        total = total + (encoder.table[cell * 4 + 3] if second else 0)
-    for word in observation.mission[0]:
-        total = total + (encoder.table[6 * 4 + int(word) - 1] if word else 0)
-    torch.testing.assert_close(features[:1], torch.relu(total))
-    assert len(encoder.table) == 6 * 4 + 3
-
-
-def test_convolutions_are_those_that_they_are_named_after():
-    """Written out for one view with nested loops; and the vector, the words and the relu as with a table."""
-    torch.manual_seed(0)
-    words = {"vocabulary": ("go", "to"), "words": 2}
-    spec = Spec(2, vector=2, cells=(7, 7), categories=(4, 3), encoder="conv", **words)
-    encoder = Encoder(spec, 5).double()
-    cells, vector, mission = torch.randint(0, 3, (7, 7, 2)), torch.rand(2).double(), torch.tensor([2, 0])
-
-    def convolve(image, layer):
-        weight, size = layer.weight, layer.kernel_size[0]
-        count = image.shape[1] - size + 1
-        made = torch.empty(len(weight), count, count).double()
-        for i in range(count):
-            for j in range(count):
-                made[:, i, j] = (weight * image[:, i : i + size, j : j + size]).sum((1, 2, 3)) + layer.bias
-        return made
-
-    kinds, colors = encoder.convolution.table.split([4, 3])
-    image = (kinds[cells[..., 0]] + colors[cells[..., 1]]).permute(2, 0, 1)
-    first, _, _, second, _, third = encoder.convolution.layers
-    image = convolve(image, first).relu()
-    image = image.unflatten(1, (3, 2)).unflatten(3, (3, 2)).amax((2, 4))
-    features = convolve(convolve(image, second).relu(), third).flatten()
-    expected = (encoder.bias + encoder.vector(vector) + features + encoder.table[1]).relu()
-    x = torch.cat([vector, cells.flatten().double(), mission.double()])
-    torch.testing.assert_close(encoder(x[None])[0], expected, rtol=0, atol=1e-12)
-    assert len(encoder.table) == 2
-    with pytest.raises(MnemoscopeError, match="3 by 7 cells are too few for convolutions"):
-        Encoder(dataclasses.replace(spec, cells=(3, 7)), 5)
-
-
-def test_a_gain_scales_what_observations_are_encoded_with():
-    spec = Walks(cells=True).spec
-    made = []
-    for gain in (1.0, 3.0):
-        torch.manual_seed(0)
-        made.append(Policy(spec, NetworkConfig("LSTM", 8, embedding_gain=gain)).encoder)
-    torch.testing.assert_close(made[1].table, 3 * made[0].table)
-    torch.testing.assert_close(made[1].vector.weight, 3 * made[0].vector.weight)
-
-
-def test_a_reader_gives_equal_missions_equal_features_and_reads_order():
-    task = Walks(cells=True)
-    spec = vars(task.spec) | {"reading": "gru"}
-    policy = Policy(type(task.spec)(**spec), NetworkConfig("LSTM", 8))
-    words = torch.tensor([[1, 2, 0], [2, 1, 0], [1, 2, 0]])
-    read = policy.encoder.reader(words)
-    assert policy.embed(to_tensor(task.fleet(2).reset(0))).shape == (2, 64)
-    assert torch.equal(read[0], read[2])
-    assert not torch.allclose(read[0], read[1])
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_commands(tmp_path, capsys):
     assert main(["evaluate", run, "--task.L", "12", "--batches", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["length"] == 13
-    assert set(found["metrics"]) == {"return", "length", "success"}
+    assert set(found["metrics"]) == {"return", "length", "success", "episodes"}
 
     assert main(["resume", run, "--quiet"]) == 0
     assert main(["compare", run, run, "--figure", str(tmp_path / "curves.png")]) == 0

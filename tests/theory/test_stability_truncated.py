@@ -64,15 +64,17 @@ def test_pieces_give_the_whole(k, pieces):
     assert torch.equal(last.clock, state.clock)
 
 
-def test_sequences_of_different_age_in_one_batch():
+@pytest.mark.parametrize("steps", [3, 4, 5, 9])  # before, when and after the youngest window is full
+def test_sequences_of_different_age_in_one_batch(steps):
     model = Truncated(make(), 5)
-    x = torch.randn(4, 2, 2, dtype=torch.float64)
+    x = torch.randn(steps, 2, 2, dtype=torch.float64)
     _, old = model(torch.randn(3, 2, 2, dtype=torch.float64))
     mixed = Window(*(torch.cat([a[:, :1], b[:, 1:]], 1) for a, b in zip(old, model.initial_state(2), strict=True)))
     output, state = model(x, mixed)
-    assert state.clock.tolist() == [[7, 4]]
+    assert state.clock.tolist() == [[3 + steps, steps]]
     assert torch.allclose(output[:, :1], model(x[:, :1], select(old, 0))[0], atol=1e-12)
     assert torch.allclose(output[:, 1:], model(x[:, 1:])[0], atol=1e-12)
+    assert torch.equal(state.inputs, Recurrence.forward(model, x, mixed)[1].inputs)
 
 
 def test_gradient_reaches_exactly_k_inputs():

@@ -30,11 +30,11 @@ def run_row(run: Run) -> RunRow:
         updates_per_second=summary.updates_per_second if summary else None,
         curve=evaluations,
         T=run.about.task["T"] if type(run.about.task.get("T")) is int else None,
-        setting=_setting(run.about.task),
+        setting=setting_of(run.about.task),
     )
 
 
-def _setting(task: dict[str, Any]) -> str | None:
+def setting_of(task: dict[str, Any]) -> str | None:
     """The world of an agent, or the length of its maze; None of other tasks."""
     if isinstance(task.get("env"), str):
         return str(task["env"])

@@ -17,6 +17,7 @@ from mnemoscope.layers._carried import AttentiveState, CarryingTensor
 from mnemoscope.layers._checks import InputError, add_batch_axis, check_input, check_state
 from mnemoscope.layers._memory import GROWING, Memory, drop_empty_slots, with_slots
 from mnemoscope.recurrence import State, leaves, map_state, rebuild, reset, select
+from mnemoscope.torch_internals import is_mapped
 
 if TYPE_CHECKING:
     from mnemoscope.layers._base import Layer
@@ -110,6 +111,11 @@ def check_starts(layer: Layer, starts: Any, shape: tuple[int, ...]) -> Tensor:
     if torch.jit.is_tracing():
         raise InputError(f"{layer._get_name()}: starts= cannot be traced: the mask decides which steps run together")
     starts = torch.as_tensor(starts)
+    if not torch.compiler.is_compiling() and is_mapped(starts):
+        raise InputError(
+            f"{layer._get_name()}: starts= cannot be mapped by vmap: the mask decides which steps run together; put "
+            "the sequences side by side in one batch"
+        )
     if starts.dtype is not torch.bool or starts.shape != shape:
         kind = str(starts.dtype).removeprefix("torch.")
         raise InputError(

@@ -34,8 +34,9 @@ class CurriculumFleet(Fleet):
         self._fleets = [lesson.training_fleet(num_envs) for lesson in self._lessons]
         self.spec = self._fleets[-1].spec
         for lesson, fleet in zip(self._lessons, self._fleets, strict=True):
-            if fleet.spec != self.spec:
-                raise MnemoscopeError(f"{lesson} has other observations or actions than {self._lessons[-1]}")
+            if unlike := fleet.spec.differences(self.spec):
+                last = self._lessons[-1]
+                raise MnemoscopeError(f"{lesson} has other observations or actions than {last}: {unlike}")
         if self.spec.success is None:
             raise MnemoscopeError(f"{self._lessons[-1]} does not say what a success is, by which lessons are left")
         self._seed = 0

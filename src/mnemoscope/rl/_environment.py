@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.schema import check_fields
 
 
@@ -77,6 +78,15 @@ class Spec:
     def __post_init__(self) -> None:
         check_fields(self, "reading", "encoder")
 
+    def differences(self, other: Spec) -> str:
+        """What is different here than in `other`, in words; empty if nothing is."""
+        pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
+        return "; ".join(
+            f"another {name}" if name == "vocabulary" else f"{name} = {mine}, not {theirs}"
+            for name, (mine, theirs) in pairs.items()
+            if mine != theirs
+        )
+
 
 @dataclass(frozen=True)
 class Transition:
@@ -94,6 +104,14 @@ class Transition:
 
     final: Observation | None = None
     """The last observations of the episodes that were cut off, in the order of `truncated.nonzero()`; None: of none."""
+
+    def __post_init__(self) -> None:
+        both = self.terminated & self.truncated
+        if both.any():
+            raise MnemoscopeError(
+                f"environment {both.argmax()} terminated and was cut off in one step; nothing lies behind its end: "
+                "truncated must be False there"
+            )
 
     @property
     def done(self) -> np.ndarray:

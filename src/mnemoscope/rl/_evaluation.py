@@ -101,8 +101,8 @@ def play_episodes(
         callback: called as `callback(done, total)` when episodes have ended.
     """
     with closing(_fleet(task, episodes)) as fleet:
-        if replace(fleet.spec, success=None) != replace(policy.spec, success=None):
-            raise MnemoscopeError(f"{task} has other observations or actions than the policy was made for")
+        if unlike := replace(fleet.spec, success=None).differences(replace(policy.spec, success=None)):
+            raise MnemoscopeError(f"{task} has other observations or actions than the policy was made for: {unlike}")
         player = Player(policy, fleet, task.generator(split, "actions", seed))
         player.begin(task.fleet_seed(split, seed))
         return _means(lambda: player.step().transition, fleet, episodes, max_steps, callback)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mnemoscope.finding import Finding
 from mnemoscope.recurrence import Attention
@@ -23,7 +22,8 @@ ATTEMPTS = 5  # episodes among which one that succeeded is looked for
 LAST_STEPS = 10  # of an episode, among which its decision is
 LONGEST = 400  # steps of an episode that are shown
 MAX_STEPS = 10_000  # of an episode that does not end
-_VECTOR_TILE = (16, 64)  # height and width in pixels of a number, where an environment has no picture
+_BAR, _WIDTH = 16, 64  # height of a number and width of a frame in pixels, where an environment has no picture
+_COLUMN = 16  # numbers below each other in such a frame
 
 HELP = (
     "Frames of one episode, in order. The bar below a frame is the attention that the agent gives to the state of that "
@@ -36,7 +36,7 @@ class _Episode(NamedTuple):
     """What was seen and done in an episode."""
 
     pictures: list[np.ndarray]
-    """Of the last steps, those that can be shown."""
+    """Of the last steps, those that can be shown; the numbers that were seen where an environment has no picture."""
     actions: list[int]
     rewards: list[float]
     attention: list[dict[int, float]] | None
@@ -56,7 +56,7 @@ def film(policy: Policy, task: Environment, *, seed: int = 0) -> Finding:
     `attention_to_cue`, what the decision gives to the steps that did.
     """
     generator = task.generator("film", seed)
-    with closing(task.fleet(1)) as fleet:
+    with closing(task.film_fleet()) as fleet:
         observation = fleet.reset(task.fleet_seed("test", seed))
         success = fleet.spec.success
         for _ in range(ATTEMPTS):
@@ -76,7 +76,7 @@ def _play(policy: Policy, fleet: Fleet, observation: Any, generator: torch.Gener
         x = to_tensor(observation).to(weight.device, weight.dtype)
         output, state, attended = policy.observe(x, state)
         picture = fleet.picture(0)
-        episode.pictures.append(_vector_picture(x[0]) if picture is None else picture)
+        episode.pictures.append(x[0].cpu().numpy() if picture is None else picture)
         del episode.pictures[:-LONGEST]
         if fleet.shows_cue(0):
             episode.cue.append(len(episode.actions))
@@ -101,14 +101,20 @@ def _by_step(attention: Attention) -> dict[int, float]:
     return {origin: weight for origin, weight in pairs if origin >= 0}
 
 
-def _vector_picture(x: Tensor) -> np.ndarray:
-    """Numbers as bars, one below the other: the largest is dark, the smallest a light gray that is seen on white."""
-    low, high = float(x.min()), float(x.max())
-    shade = 225 - 195 * (x.cpu().float() - low) / max(high - low, 1e-12)
-    height, width = _VECTOR_TILE
-    bars = shade.round().to(torch.uint8).numpy().repeat(height)
-    bars[height - 1 : -1 : height] = 255  # a line between two numbers
-    return bars.reshape(-1, 1, 1).repeat(width, 1).repeat(3, 2)
+def _bars(vectors: np.ndarray) -> np.ndarray:
+    """Numbers (T, n) as frames of bars: each from light, its smallest, to dark, its largest in these steps.
+
+    They lie below each other, in columns of at most 16. The lightest gray is still seen on white.
+    """
+    count = vectors.shape[1]
+    columns = -(-count // _COLUMN)
+    low, high = vectors.min(0), vectors.max(0)
+    shade = np.full((len(vectors), columns * -(-count // columns)), 255, np.uint8)
+    shade[:, :count] = 225 - 195 * ((vectors - low) / np.maximum(high - low, 1e-12))
+    tiles = shade.reshape(len(vectors), columns, -1).swapaxes(1, 2)
+    frames = tiles.repeat(_BAR, 1).repeat(max(_WIDTH // columns, 1), 2)
+    frames[:, _BAR - 1 : -1 : _BAR] = 255  # a line between two numbers
+    return frames[..., None].repeat(3, 3)
 
 
 def _finding(episode: _Episode, success: float | None) -> Finding:
@@ -138,8 +144,9 @@ def _finding(episode: _Episode, success: float | None) -> Finding:
         sentence += _attention_sentence(episode.attention[decision], decision, episode.cue)
 
     steps = _chosen(kept, at_decision)
-    pictures = episode.pictures[-kept:]
-    series |= {"frame_steps": first + steps, "frames": np.stack([pictures[step] for step in steps])}
+    pictures = np.stack(episode.pictures[-kept:])
+    frames = _bars(pictures) if pictures.ndim == 2 else pictures
+    series |= {"frame_steps": first + steps, "frames": frames[steps]}
     return Finding(
         "episode",
         f"{sentence}.",

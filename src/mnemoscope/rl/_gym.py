@@ -6,6 +6,7 @@ import base64
 import difflib
 import math
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +21,8 @@ from mnemoscope.rl._task import Environment
 if TYPE_CHECKING:
     import gymnasium
 
+_SIDE = 200  # pixels of a picture in a page
+
 
 @dataclass(frozen=True)
 class Gym(Environment):
@@ -33,6 +36,14 @@ class Gym(Environment):
 
     def fleet(self, num_envs: int) -> GymFleet:
         return GymFleet([_make(self.env) for _ in range(num_envs)])
+
+    def film_fleet(self) -> GymFleet:
+        with closing(_make(self.env)) as env:
+            options = {"render_mode": "rgb_array"} if "rgb_array" in env.metadata.get("render_modes", ()) else {}
+        try:
+            return GymFleet([_make(self.env, **options)])
+        except TypeError:  # it takes no render mode, whatever its metadata say
+            return self.fleet(1)
 
 
 class GymFleet(Fleet):
@@ -86,6 +97,17 @@ class GymFleet(Fleet):
     def close(self) -> None:
         for env in self._envs:
             env.close()
+
+    def picture(self, row: int) -> np.ndarray | None:
+        from gymnasium.error import DependencyNotInstalled
+
+        env = self._envs[row]
+        if env.render_mode != "rgb_array":
+            return None
+        try:
+            return _reduced(np.asarray(env.render()))
+        except DependencyNotInstalled:  # pygame, mostly
+            return None
 
     def _begin(self, row: int, seed: int | None = None) -> Episode:
         episode, shown = Episode.begin(self._envs[row], seed)
@@ -186,6 +208,17 @@ def _flatten(space: Any, shown: Any) -> np.ndarray:
     return np.asarray(flatten(space, shown), dtype=np.float32)
 
 
+def _reduced(picture: np.ndarray) -> np.ndarray:
+    """A picture (height, width, 3) of at most about `_SIDE` pixels: means of squares."""
+    k = -(-max(picture.shape[:2]) // _SIDE)
+    height, width = picture.shape[0] // k, picture.shape[1] // k
+    total = np.zeros((height, width, 3), np.uint32)
+    for i in range(k):
+        for j in range(k):
+            total += picture[i : height * k : k, j : width * k : k]
+    return (total // k**2).astype(np.uint8)
+
+
 def _spec(kind: str, observations: Any, actions: Any, threshold: float | None) -> Spec:
     """The spec of an environment with these spaces."""
     from gymnasium import spaces
@@ -201,17 +234,18 @@ def _spec(kind: str, observations: Any, actions: Any, threshold: float | None) -
     return Spec(actions=int(actions.n), vector=size, success=success)
 
 
-def _make(name: str) -> gymnasium.Env:
+def _make(name: str, **options: Any) -> gymnasium.Env:
     try:
         import gymnasium
     except ImportError as error:
         raise MnemoscopeError("environments need gymnasium: pip install 'mnemoscope[rl]'") from error
     try:
-        return gymnasium.make(name, disable_env_checker=True)
-    except ModuleNotFoundError as error:
+        return gymnasium.make(name, disable_env_checker=True, **options)
+    except ImportError as error:
         raise MnemoscopeError(f"{name} cannot be made: {error}") from error
     except gymnasium.error.Error as error:
         others = [known for known in gymnasium.registry if known != name]
         close = difflib.get_close_matches(name, others, n=3)
         hint = f"; did you mean {', '.join(close)}?" if close else ""
-        raise MnemoscopeError(f"gymnasium cannot make {name}: {str(error).splitlines()[0]}{hint}") from error
+        said = str(error).splitlines()[0].split(" Did you mean")[0].rstrip(".")  # it knows names without versions
+        raise MnemoscopeError(f"gymnasium cannot make {name}: {said}{hint}") from error

@@ -65,7 +65,7 @@ class Player:
         action = self._sample(log_probabilities)
         transition = self.fleet.step(action.cpu().numpy())
         _check_finite("gives as a reward", transition.reward)
-        final_value = self._final_value(transition) if bootstrap and transition.final is not None else None
+        final_value = self._final_value(transition) if bootstrap and transition.truncated.any() else None
         self._see(transition.observation, transition.done)
         log_probability = log_probabilities.gather(-1, action[:, None]).squeeze(-1)
         return Frame(observation, starts, action, log_probability, value, transition, final_value)
@@ -76,10 +76,14 @@ class Player:
         return (log_probabilities - clocks.to(log_probabilities).log()).argmax(-1)
 
     def _final_value(self, transition: Transition) -> Tensor:
-        assert transition.final is not None
         rows = torch.from_numpy(transition.truncated.nonzero()[0])
-        observation = self._on_device(to_tensor(transition.final))
-        outputs, _ = self.policy.step(observation, select(self.state, rows))
+        final = torch.empty(0) if transition.final is None else to_tensor(transition.final)
+        if len(final) != len(rows):
+            raise MnemoscopeError(
+                f"of {len(rows)} episodes that were cut off a transition has {len(final)} final observations; give "
+                "the last of each, or count them as ended (bootstrap_truncated = False)"
+            )
+        outputs, _ = self.policy.step(self._on_device(final), select(self.state, rows))
         return split_outputs(outputs)[1]
 
     @torch.no_grad()

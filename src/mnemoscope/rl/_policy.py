@@ -9,9 +9,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Attention, State
 from mnemoscope.rl._environment import Observation, Spec
 from mnemoscope.training import NetworkConfig, SequenceModel
@@ -229,8 +230,12 @@ class Policy(SequenceModel):
         if self.memoryless or int(batch_sizes[-1]) == rows:  # all of one length: no need to pack
             h, _ = self.layer(features.view(-1, rows, features.shape[-1]), state)
             return self.read(h.reshape(len(x), -1), features)
-        h, _ = self.layer(PackedSequence(features, batch_sizes), state)
-        return self.read(h.data, features)
+        packed = PackedSequence(features, batch_sizes)
+        if isinstance(self.layer, Layer | nn.RNNBase):
+            return self.read(self.layer(packed, state)[0].data, features)
+        padded, lengths = pad_packed_sequence(packed)  # other recurrences read whole batches; what is behind an end
+        h, _ = self.layer(padded, state)  # changes no step before it
+        return self.read(pack_padded_sequence(h, lengths).data, features)
 
 
 def split_outputs(outputs: Tensor) -> tuple[Tensor, Tensor]:

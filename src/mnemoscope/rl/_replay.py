@@ -28,8 +28,13 @@ class Episode:
     @classmethod
     def begin(cls, env: Any, seed: int | None = None, before: Episode | None = None) -> tuple[Episode, Any]:
         """Reset a gymnasium environment; without a seed it goes on with its random numbers. Also what it shows."""
+        from gymnasium.error import DependencyNotInstalled
+
         start = env.unwrapped.np_random.bit_generator.state if seed is None else seed
-        shown, _ = env.reset(seed=seed)
+        try:
+            shown, _ = env.reset(seed=seed)
+        except DependencyNotInstalled as error:
+            raise MnemoscopeError(f"{type(env.unwrapped).__name__} cannot begin an episode: {error}") from error
         repeats = before.repeats + 1 if before is not None and before.start == start else 0
         return cls(start, repeats=repeats), shown
 

@@ -54,7 +54,8 @@ class PPO(Method):
     ) -> dict[str, float]:
         assert isinstance(task, Environment)
         episodes = batch_size * (batches or 4)
-        return play_episodes(model, task, episodes, split=split, callback=callback)
+        means = play_episodes(model, task, episodes, split=split, callback=callback)
+        return {**means, "episodes": episodes}
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,10 @@ class Environment(Task):
     def training_fleet(self, num_envs: int) -> Fleet:
         """Return the environments of a training run: those of `fleet`, unless easier ones come first."""
         return self.fleet(num_envs)
+
+    def film_fleet(self) -> Fleet:
+        """Return one environment for a film: one that draws itself, if it must be told so when it is made."""
+        return self.fleet(1)
 
     @cached_property
     def spec(self) -> Spec:

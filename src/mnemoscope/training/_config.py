@@ -34,7 +34,8 @@ class NetworkConfig:
     num_layers: int = 1
     """Recurrent layers on top of each other."""
     embedding: int = 0
-    """Size of the embedding of an id; 0 gives one-hot inputs. Only for tasks whose inputs are ids."""
+    """Size of the embedding of an id; 0 gives one-hot inputs. Only for tasks whose inputs are ids, and agents: what
+    they see is encoded in so many features; 0 gives them a vector as it is, and 64 features of cells and words."""
     tied: bool = False
     """Whether the read-out shares the embedding's weights; needs embedding = hidden-size."""
     skip: bool = False

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from mnemoscope.cli._console import OutputOptions, format_value, parse, pop_option, show, show_json, terminal
 from mnemoscope.cli._help import paragraphs
+from mnemoscope.cli._run_row import setting_of
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import TASKS, Split, Task
 from mnemoscope.training import CheckpointName, Run, SequenceModel, evaluate
@@ -30,9 +31,10 @@ class Evaluate(Generic[TaskType]):
     split: Split = "test"
     """The part of the data to evaluate on."""
     batches: int | None = None
-    """How many batches; by default all, or 8 if the task generates data endlessly; 4 times episodes of an agent."""
+    """How many batches; by default all, or 8 if the task generates data endlessly. An agent plays batches times
+    batch-size episodes, by default 4 times 64."""
     batch_size: int = 64
-    """Sequences in a batch; episodes that an agent plays at a time."""
+    """Sequences in a batch."""
     carry_memory: int | None = None
     """States that an attentive layer's memory keeps from one batch of running text to the next; by default as in the
     run."""
@@ -115,10 +117,15 @@ def _show_metrics(run: Run, options: Evaluate[Task], metrics: dict[str, float]) 
     if options.output.json:
         show_json({**about, "baseline": options.task.baseline, "metrics": metrics})
     elif not options.output.quiet:
-        named = {**about, "length": counted(options.task.length, "step")}
-        table = Table("metric", "value", title=" · ".join(map(str, named.values())))
+        table = Table("metric", "value", title=" · ".join([str(run.path), *_played(options.task), options.split]))
         for name, value in metrics.items():
             table.add_row(name, format_value(value))
         if options.task.baseline is not None and "loss" in metrics:
             table.add_row("loss without memory", format_value(options.task.baseline))
         show(table)
+
+
+def _played(task: Task) -> list[str]:
+    """Return what was evaluated: an agent's world, whose episodes have lengths of their own, or a task's length."""
+    setting = setting_of(vars(task))
+    return [task.name, counted(task.length, "step")] if setting is None else [f"{task.name}, {setting}"]

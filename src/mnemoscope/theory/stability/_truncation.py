@@ -70,10 +70,15 @@ class Truncated(Recurrence):
         starts = starts.transpose(0, 1) if self.batch_first and starts is not None else starts
         state = self.initial_state(x.shape[1]) if state is None else state
         seen = state.clock.clamp(max=self.k - 1).unique()
-        if len(seen) == 1 and starts is None:
-            output, after = self._forward(x, state, int(seen))
-        else:
+        if starts is not None:
             output, after = super().forward(x, state, starts=starts)
+        elif len(seen) == 1:
+            output, after = self._forward(x, state, int(seen))
+        else:  # windows of different lengths: step by step until all of them are full
+            output, after = super().forward(x[: self.k - 1], state)
+            if len(x) >= self.k:
+                rest, after = self._forward(x[self.k - 1 :], after, self.k - 1)
+                output = torch.cat([output, rest])
         return (output.transpose(0, 1) if self.batch_first else output), after
 
     def _forward(self, x: Tensor, state: Window, seen: int) -> tuple[Tensor, Window]:
