@@ -83,6 +83,19 @@ CPU_SHAPES = (
     ("RelRNN", 128, 128, 220, None),
     ("LSTM", 1500, 20, 65, 1.0),
 )
+# Layer, inputs, n, batch and type: next to the limits of the CPU's kernels.
+CPU_CORNERS = (
+    ("LSTM", 10, 200, 32, torch.float32),
+    ("LSTM", 10, 257, 32, torch.float32),
+    ("LSTM", 10, 650, 20, torch.float32),
+    ("LSTM", 128, 128, 8, torch.float32),
+    ("LSTM", 129, 128, 8, torch.float32),
+    ("LSTM", 1000, 128, 8, torch.float32),
+    ("RelLSTM", 10, 257, 20, torch.float32),
+    ("LSTM", 10, 128, 8, torch.bfloat16),
+    ("RelRNN", 10, 128, 8, torch.bfloat16),
+    ("RelLSTM", 10, 128, 8, torch.float16),
+)
 LENGTHS = (256, 1024, 4096, 16384, 65536)
 GROWING_MEMORY = ("MemRNN", "MemLSTM", "SAB")
 
@@ -140,6 +153,20 @@ def one_thread(options: argparse.Namespace) -> Table:
             calls = [forward_backward(make_layer(each, options.hidden), 220, B) for each in (name, "nn.LSTM")]
             ours, theirs, ratio = compare(*calls, repeats=options.repeats, clock=time.process_time)
             table.add(name, B, 1e3 * ours, 1e3 * theirs, ratio)
+    torch.set_num_threads(threads)
+    return table
+
+
+def corners(options: argparse.Namespace) -> Table:
+    """CPU time of one thread next to the limits of the CPU's kernels, T = 60."""
+    table = Table("layer", "inputs", "n", "batch", "type", "ms", "nn.LSTM's ms", "ratio")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for name, inputs, n, B, dtype in CPU_CORNERS:
+        layers = [make_layer(each, n, input_size=inputs).to(dtype) for each in (name, "nn.LSTM")]
+        calls = [forward_backward(layer, 60, B) for layer in layers]
+        ours, theirs, ratio = compare(*calls, repeats=options.repeats, clock=time.process_time)
+        table.add(name, inputs, n, B, str(dtype).removeprefix("torch."), 1e3 * ours, 1e3 * theirs, ratio)
     torch.set_num_threads(threads)
     return table
 
@@ -326,7 +353,8 @@ def small(options: argparse.Namespace) -> None:
 
 
 PARTS = {
-    part.__name__: part for part in (peers, short, one_thread, sizes, step, first, bfloat16, eager, compiled, growth)
+    part.__name__: part
+    for part in (peers, short, one_thread, corners, sizes, step, first, bfloat16, eager, compiled, growth)
 }
 
 

@@ -21,15 +21,16 @@ Clock = Callable[[], float]
 TORCH_LAYERS: dict[str, Callable[..., nn.Module]] = {"nn.LSTM": nn.LSTM, "nn.RNN": nn.RNN, "nn.GRU": nn.GRU}
 
 
-def make_layer(name: str, hidden_size: int, device: str = "cpu") -> nn.Module:
+def make_layer(name: str, hidden_size: int, device: str = "cpu", input_size: int = INPUT_SIZE) -> nn.Module:
     """Return one of our layers, or nn.LSTM, nn.RNN or nn.GRU, with seeded weights."""
     torch.manual_seed(0)
-    return (TORCH_LAYERS | LAYERS)[name](INPUT_SIZE, hidden_size).to(device)
+    return (TORCH_LAYERS | LAYERS)[name](input_size, hidden_size).to(device)
 
 
 def forward_backward(layer: nn.Module, T: int, batch: int, device: str = "cpu") -> Callable[[], None]:
     """Return a call that runs forward and backward once, with a dense gradient at every output, as a loss gives it."""
-    x = torch.randn(T, batch, INPUT_SIZE, device=device)
+    weight = next(layer.parameters())
+    x = torch.randn(T, batch, getattr(layer, "input_size", INPUT_SIZE), device=device, dtype=weight.dtype)
     grad_output = torch.randn_like(layer(x)[0])
 
     def call() -> None:

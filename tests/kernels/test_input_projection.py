@@ -35,10 +35,12 @@ def agree(a: list[torch.Tensor], b: list[torch.Tensor], within: float) -> bool:
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"num_layers": 2, "bidirectional": True}], ids=str)
 @pytest.mark.parametrize("lengths", [None, [4, 11, 1, 7, 11]], ids=["whole", "packed"])
 @pytest.mark.parametrize("wanted", [True, False], ids=["by x", "not by x"])
-def test_projection_in_the_kernel_gives_the_same_results(name, options, lengths, wanted, monkeypatch) -> None:
+@pytest.mark.parametrize("features", [3, 19], ids=["narrower than the state", "wider"])
+def test_projection_in_the_kernel_gives_the_same_results(name, options, lengths, wanted, features, monkeypatch) -> None:
     torch.manual_seed(0)
-    layer = getattr(ms, name)(3, 7, dtype=torch.float64, **options)
-    x = torch.randn(11, 5, 3, dtype=torch.float64)
+    layer = getattr(ms, name)(features, 7, dtype=torch.float64, **options)
+    x = torch.randn(11, 5, features, dtype=torch.float64)
+    assert kernels.should_fuse_projection(x, layer.weight_hh_l0, None)
     fused = gradients(layer, x, lengths, wanted)
     monkeypatch.setattr(kernels, "should_fuse_projection", lambda *_: False)
     assert agree(fused, gradients(layer, x, lengths, wanted), 1e-12)
@@ -224,8 +226,7 @@ def test_a_projection_by_the_operator_under_transforms_and_profiles(by_operator)
 def test_wide_inputs_and_large_layers_are_projected_before_the_kernel() -> None:
     x, V = torch.randn(4, 2, 10), torch.randn(64, 16)
     assert kernels.should_fuse_projection(x, V, None)
-    assert not kernels.should_fuse_projection(torch.randn(4, 2, 17), V, None)  # wider than the state
-    assert not kernels.should_fuse_projection(x, torch.randn(4096, 1024), None)  # its gradient would not stay in cache
+    assert kernels.should_fuse_projection(torch.randn(4, 2, 17), V, None)  # wider than the state, and in cache
     assert not kernels.should_fuse_projection(x.to("meta"), V, None)
     with kernels.recording():
         assert not kernels.should_fuse_projection(x, V, None)  # the projections' gradients are what is asked for
@@ -236,3 +237,21 @@ def test_gradients_are_the_same_bits_twice() -> None:
     layer, x = ms.RelLSTM(3, 20), torch.randn(90, 50, 3)
     first, second = gradients(layer, x, None, True), gradients(layer, x, None, True)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("width", "features", "batch", "threads", "fused"),
+    [
+        (1024, 8, 1, 1, True),  # 16 MB
+        (1024, 8, 1, 4, False),  # four threads would each sum such a gradient
+        (256, 8, 1, 4, True),
+        (128, 2000, 1, 1, False),  # U alone would be read for every step of the one row
+        (128, 2000, 8, 1, True),
+        (128, 2000, 8, 4, False),  # two rows a thread
+        (4096, 8, 1, 1, False),
+    ],
+)
+def test_weights_that_do_not_stay_in_cache(width, features, batch, threads, fused, monkeypatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    x, V = torch.empty(2, batch, features), torch.empty(4 * width, width)
+    assert kernels.should_fuse_projection(x, V, None) is fused

@@ -170,6 +170,13 @@ def test_goru_says_what_its_layouts_need(options: dict, message: str) -> None:
         mnemoscope.GORU(3, **options)
 
 
+@pytest.mark.parametrize("size", [1, 2, 7, 8])
+def test_rotations_are_the_exponential_of_their_skew_blocks(size: int) -> None:
+    angles = _init.henaff_angles(size // 2, torch.empty(0))
+    expected = torch.linalg.matrix_exp(_init.skew_blocks(size, angles))
+    torch.testing.assert_close(_init.rotation_blocks(size, angles), expected, rtol=0, atol=1e-14)
+
+
 @pytest.mark.parametrize("fill", [_init.henaff_, _init.cayley_])
 def test_rotations_fill_square_matrices_only(fill) -> None:
     with pytest.raises(mnemoscope.MnemoscopeError, match=r"square matrix; got \[8, 4\]"):

@@ -9,8 +9,12 @@ from torch.nn import functional as F
 from mnemoscope.kernels import _state_gradients
 from mnemoscope.kernels._dispatch import calls_plainly
 
-# [V, U, b], its gradient and a few gathered rows must stay in a core's own cache.
-_MOST_BYTES = 1 << 20
+# Up to so many bytes [V, U, b] stays in a core's own cache: a step reads it from there, for however few rows.
+_IN_CACHE = 1 << 20
+# Larger weights of one thread. Every thread sums their gradient for itself, and one thread adds these sums up: what a
+# projection in the loop saves shrinks with their number, and what it costs grows.
+_MOST_BYTES = 64 << 20
+_FEW_ROWS = 4  # for fewer rows, one product over all steps reads a wide U less often
 
 
 def should_fuse_projection(x: Tensor, V: Tensor, lengths: Tensor | None) -> bool:
@@ -22,8 +26,12 @@ def should_fuse_projection(x: Tensor, V: Tensor, lengths: Tensor | None) -> bool
     if not x.is_cpu or _state_gradients.is_recording(lengths) or torch.jit.is_tracing():
         return False
     rows, n = V.shape
-    size = rows * (n + x.shape[2] + 1) * x.element_size()
-    return x.shape[2] <= n and size <= _MOST_BYTES
+    _, batch, n_inputs = x.shape
+    size = rows * (n + n_inputs + 1) * x.element_size()
+    if size <= _IN_CACHE:
+        return True
+    threads = 1 if torch.compiler.is_compiling() else torch.get_num_threads()
+    return size * threads**2 <= _MOST_BYTES and (n_inputs <= n or batch >= _FEW_ROWS * threads)
 
 
 def loop_may_project(x: Tensor, V: Tensor) -> bool:

@@ -93,10 +93,9 @@ class Layer(Described, Unquantized, Recurrence):
     ) -> None:
         nn.Module.__init__(self)  # some layers are nn.RNNBase too, whose constructor would make torch's weights
         check_arguments(self, input_size, hidden_size, num_layers, dropout, proj_size)
-        check_bool(self, "bias", bias)
-        check_bool(self, "batch_first", batch_first)
-        check_bool(self, "bidirectional", bidirectional)
-        check_bool(self, "checkpoint", checkpoint)
+        switches = {"bias": bias, "batch_first": batch_first, "bidirectional": bidirectional, "checkpoint": checkpoint}
+        for option, value in switches.items():
+            check_bool(self, option, value)
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
@@ -198,9 +197,8 @@ class Layer(Described, Unquantized, Recurrence):
 
     def unchanged_from(self, owner: type, *methods: str) -> bool:
         """True if these methods are still the owner's: no kernel may stand in for equations that a subclass changed."""
-        cls = type(self)
         for name in methods:  # noqa: SIM110  (the generator of all() takes longer than the comparisons)
-            if getattr(cls, name) is not getattr(owner, name):
+            if getattr(type(self), name) is not getattr(owner, name):
                 return False
         return True
 
@@ -250,17 +248,22 @@ class Layer(Described, Unquantized, Recurrence):
         shapes = self._shapes[index]
         traced = torch.jit.is_tracing()  # to which sizes are tensors
         for name, registered in self._registered[index].items():
-            weight: Any = plain[registered] if registered in plain else getattr(self, registered)
+            weight: Any = plain[registered] if registered in plain else self.computed_weight(registered)
             if not traced and weight.shape != shapes[name]:  # a kernel would read past its end
                 raise weight_error(self, registered, weight, shapes[name])
             found[name] = weight
         return Weights(**found)
 
+    def computed_weight(self, registered: str) -> Tensor:
+        """Return a parametrized parameter for the equations alone, which do not write to it."""
+        return getattr(self, registered)
+
     # The contract of a recurrence.
 
     def initial_state(self, batch: int) -> State:
         count = self.num_layers * self.num_directions
-        states = [self.initial_cell_state(self.weights(index), batch) for index in range(count)]
+        like = Weights(weight_hh=next(self.parameters())) if self.starts_from_zero() else None  # zeros read no weights
+        states = [self.initial_cell_state(like or self.weights(index), batch) for index in range(count)]
         return self.present_state(stack_layers(states))
 
     def step(self, x: Tensor, state: State, *, inplace: bool = False) -> tuple[Tensor, State]:
@@ -303,9 +306,7 @@ class Layer(Described, Unquantized, Recurrence):
         return x, self.present_state(stack_layers(after)), tuple(attended) or None
 
     def _drop_between_layers(self, x: Tensor, layer: int) -> Tensor:
-        if layer == self.num_layers - 1:
-            return x
-        return F.dropout(x, self.dropout, self.training)
+        return x if layer == self.num_layers - 1 else F.dropout(x, self.dropout, self.training)
 
     # Whole sequences, in every layout that nn.LSTM takes.
 
@@ -376,9 +377,8 @@ class Layer(Described, Unquantized, Recurrence):
     def coerce_state(self, state: State) -> State:
         """Return a caller's state in the form that the layer works with, or raise an error that names both."""
         tensors = (state,) if isinstance(state, Tensor) else state
-        if not isinstance(tensors, tuple | list) or len(tensors) != len(self.state_names):
-            raise state_error(self, state)
-        if not all(isinstance(tensor, Tensor) for tensor in tensors):
+        fits = isinstance(tensors, tuple | list) and len(tensors) == len(self.state_names)
+        if not fits or not all(isinstance(tensor, Tensor) for tensor in tensors):
             raise state_error(self, state)
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 

@@ -44,18 +44,28 @@ def skew_blocks(size: int, angles: Tensor) -> Tensor:
     return skew
 
 
+def rotation_blocks(size: int, angles: Tensor) -> Tensor:
+    """Return expm of `skew_blocks`, without products of matrices: its blocks are [[cos, sin], [-sin, cos]]."""
+    rotation = torch.eye(size, dtype=angles.dtype, device=angles.device)
+    even = torch.arange(0, size - 1, 2, device=angles.device)
+    rotation[even, even] = rotation[even + 1, even + 1] = torch.cos(angles)
+    rotation[even, even + 1] = torch.sin(angles)
+    rotation[even + 1, even] = -torch.sin(angles)
+    return rotation
+
+
 @torch.no_grad()
 def henaff_(tensor: Tensor) -> Tensor:
     """Fill a square matrix with expm of skew 2 x 2 blocks, angles U(-pi, pi): a random rotation in each plane."""
     n = _square_size(tensor)
-    return tensor.copy_(torch.linalg.matrix_exp(skew_blocks(n, henaff_angles(n // 2, tensor))))
+    return tensor.copy_(rotation_blocks(n, henaff_angles(n // 2, tensor)))
 
 
 @torch.no_grad()
 def cayley_(tensor: Tensor) -> Tensor:
     """Fill a square matrix with the Cayley initialization: rotations by angles between 0 and pi/2."""
     n = _square_size(tensor)
-    return tensor.copy_(torch.linalg.matrix_exp(skew_blocks(n, cayley_angles(n // 2, tensor))))
+    return tensor.copy_(rotation_blocks(n, cayley_angles(n // 2, tensor)))
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from mnemoscope.layers import _init
 from mnemoscope.layers._base import Layer
 from mnemoscope.layers._checks import check_choice
 from mnemoscope.layers._init import RecurrentInit
+from mnemoscope.layers._last_result import LastResult
 from mnemoscope.layers._matrix_exp import SkewExponential
 from mnemoscope.layers._plain import RNN, Nonlinearity
 from mnemoscope.layers._projection import project_sequence
@@ -119,6 +120,7 @@ class ExpRNN(OrthRNN):
             device=device,
             dtype=dtype,
         )
+        self._computed = {name: LastResult() for name in self._recurrent_names()}
         for name in self._recurrent_names():
             parametrize.register_parametrization(self, name, SkewExponential(trivialization == "dynamic"), unsafe=True)
         self.reset_parameters()  # once more, now that the recurrent matrices are drawn by their skew matrices
@@ -134,6 +136,15 @@ class ExpRNN(OrthRNN):
         skew = self._skew(registered)
         angles = _init.cayley_angles if self.recurrent_init == "cayley" else _init.henaff_angles
         skew.copy_(_init.skew_blocks(self.hidden_size, angles(self.hidden_size // 2, skew)).tril())
+
+    def computed_weight(self, registered: str) -> Tensor:
+        if registered not in self._computed:
+            return super().computed_weight(registered)
+        maps: Any = self.get_submodule(f"parametrizations.{registered}")
+        if len(maps) > 1:  # the user has added a parametrization, which may read anything
+            return super().computed_weight(registered)
+        reads = [maps.original] if maps[0].base is None else [maps.original, maps[0].base]
+        return self._computed[registered](lambda: super(ExpRNN, self).computed_weight(registered), *reads)
 
     @torch.no_grad()
     def rebase(self) -> None:
@@ -190,6 +201,7 @@ class GORU(Layer):
         self.rotations = rotations
         arguments = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)
         super().__init__(*arguments, checkpoint=checkpoint, device=device, dtype=dtype)
+        self._rotations = [LastResult() for _ in self._suffixes()]
         self.rotations = len(self.weights(0).angles)
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
@@ -216,7 +228,7 @@ class GORU(Layer):
 
     def weights(self, index: int) -> Weights:
         w = super().weights(index)
-        w.rotation = rotation(w.angles, self.layout)
+        w.rotation = self._rotations[index](lambda: rotation(w.angles, self.layout), w.angles)
         return w
 
     def project(self, w: Weights, x: Tensor) -> Tensor:

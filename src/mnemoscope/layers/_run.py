@@ -16,12 +16,12 @@ from mnemoscope.layers._carried import AttentiveState
 from mnemoscope.layers._checks import warn_caller
 from mnemoscope.layers._onnx import onnx_loop, onnx_operator, run_torch_operator
 from mnemoscope.layers._state import where_active
+from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import State, leaves, map_state
 from mnemoscope.torch_internals import in_onnx_export
 
 if TYPE_CHECKING:
     from mnemoscope.layers._base import Layer
-    from mnemoscope.layers._weights import Weights
 
 
 class KernelSpec(NamedTuple):
@@ -70,10 +70,29 @@ def _run_once(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths:
         return output, map_state(lambda t: t.squeeze(0), last)
     choice = _choose_kernel(layer, x)
     if choice is not None:
+        if kernels.is_widened(x):
+            return _run_in_float32(layer, choice, w, x, state, lengths)
         return layer.run_kernel(choice, w, x, state, lengths)
     if state is None:
         state = layer.initial_cell_state(w, x.shape[1])
     return run_eager(layer, w, x, state, lengths)
+
+
+def _run_in_float32(
+    layer: Layer, choice: KernelChoice, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None
+) -> tuple[Tensor, State]:
+    """Run a layer of half precision by a kernel of float32, and round its results to the type of x."""
+
+    def wide(tensor: Tensor) -> Tensor:
+        return tensor.float() if tensor.dtype is x.dtype else tensor  # a state counts in integers, too
+
+    def rounded(tensor: Tensor) -> Tensor:
+        return tensor.to(x.dtype) if tensor.dtype is torch.float32 else tensor
+
+    weights = Weights(**{name: wide(tensor) for name, tensor in vars(w).items()})
+    before = None if state is None else map_state(wide, state)
+    output, last = layer.run_kernel(choice, weights, x.float(), before, lengths)
+    return rounded(output), map_state(rounded, last)
 
 
 def choose_cudnn(layer: Layer, x: Tensor, lengths: Tensor | None) -> tuple[torch.dtype, str] | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.kernels import is_recording, is_traced_or_transformed
 from mnemoscope.layers._carried import AttentiveState, CarryingTensor
 from mnemoscope.layers._checks import InputError, add_batch_axis, check_input, check_state
 from mnemoscope.layers._memory import GROWING, Memory, drop_empty_slots, with_slots
@@ -21,6 +22,11 @@ from mnemoscope.torch_internals import is_mapped
 
 if TYPE_CHECKING:
     from mnemoscope.layers._base import Layer
+
+
+# Packed sequences run in groups from so many steps with their padding, of which less than one in so many is no padding.
+_LARGE = 4096
+_MOSTLY = 5
 
 
 def run_any_layout(layer: Layer, x: Any, state: State | None, starts: Any) -> tuple[Any, State]:
@@ -57,23 +63,40 @@ def _run_packed(layer: Layer, packed: PackedSequence, state: State | None, start
     check_input(layer, packed.data, packed=True)
     data, sizes, order, back = packed
     x, lengths, places = _padded(data, sizes)
-    if starts is None:
+    if starts is None and not _is_mostly_padding(x, lengths):
         output, final = layer.run_sequence(x, state, lengths.to(x.device), order)
     else:
-        shape = x.shape[:2] if not layer.batch_first else (x.shape[1], x.shape[0])
-        starts = check_starts(layer, starts, shape)
-        starts = starts.transpose(0, 1) if layer.batch_first else starts
+        starts = _starts_of_packed(layer, starts, x, order)
         if state is not None:
             state = check_state(layer, state, x, x.shape[1])
-        if order is not None:
-            starts = starts[:, order.to(starts.device)]
-            state = None if state is None else select(state, order)
+            state = state if order is None else select(state, order)
         output, final = _run_pieces(layer, x, state, starts, lengths)
     if back is not None:
         final = map_state(lambda t: t[:, back], final)
     if places is None:
         return PackedSequence(pack_padded_sequence(output, lengths).data, sizes, order, back), final
     return PackedSequence(output.flatten(0, 1).index_select(0, places), sizes, order, back), final
+
+
+def _is_mostly_padding(x: Tensor, lengths: Tensor) -> bool:
+    """True if sequences of x (time, batch, features) should run in groups of about the same length, on the CPU.
+
+    There the padding costs what steps do: some products and gradients are made over all of it.
+    """
+    if not x.is_cpu or is_traced_or_transformed() or is_recording():  # what is recorded is one run
+        return False
+    padded = x.shape[0] * x.shape[1]
+    return padded >= _LARGE and padded >= _MOSTLY * int(lengths.sum())
+
+
+def _starts_of_packed(layer: Layer, starts: Any, x: Tensor, order: Tensor | None) -> Tensor:
+    """Return the mask of new starts as x (time, batch, features) lies; without any if the caller gave none."""
+    if starts is None:
+        return torch.zeros(x.shape[:2], dtype=torch.bool)
+    shape = x.shape[:2] if not layer.batch_first else (x.shape[1], x.shape[0])
+    starts = check_starts(layer, starts, shape)
+    starts = starts.transpose(0, 1) if layer.batch_first else starts
+    return starts if order is None else starts[:, order.to(starts.device)]
 
 
 def _padded(data: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

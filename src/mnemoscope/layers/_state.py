@@ -34,6 +34,8 @@ def reverse_sequences(x: Tensor, lengths: Tensor | None) -> Tensor:
     """Return x (time, batch, features) with each sequence reversed within its own length; padding stays in place."""
     if lengths is None:
         return x.flip(0)
-    t = torch.arange(x.shape[0], device=x.device)[:, None]  # (time, 1)
-    source = torch.where(t < lengths, lengths - 1 - t, t)  # (time, batch)
-    return x.gather(0, source[..., None].expand_as(x))
+    steps, batch, features = x.shape
+    t = torch.arange(steps, device=x.device)[:, None]  # (time, 1)
+    source = torch.where(t < lengths, lengths - 1 - t, t) * batch + torch.arange(batch, device=x.device)
+    rows = x.reshape(steps * batch, features)  # whole rows are copied: a gather would look at every number of them
+    return rows.index_select(0, source.flatten()).view(x.shape)
