@@ -123,6 +123,14 @@ def test_copies_and_other_types_compute_their_own(row) -> None:
     torch.testing.assert_close(wide.float(), before)
 
 
+@every_row
+def test_what_autocast_rounds_is_not_kept(row) -> None:
+    expected, layer = stepped(make(row)), make(row)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        stepped(layer)
+    assert torch.equal(stepped(layer), expected)
+
+
 def test_what_a_caller_reads_is_its_own() -> None:
     layer = make("ExpRNN")
     before = stepped(layer)

@@ -26,6 +26,8 @@ class LastResult:
         """Return ``function()``, which depends on `reads` alone."""
         if torch.is_grad_enabled() or is_traced_or_transformed() or not all(t.is_cpu for t in reads):
             return function()
+        if torch.is_autocast_enabled("cpu"):  # it rounds what is computed in it, though the numbers read are the same
+            return function()
         if self._last is not None:
             before, result = self._last
             if all(t.dtype is b.dtype and torch.equal(t, b) for t, b in zip(reads, before, strict=True)):
