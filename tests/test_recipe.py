@@ -53,6 +53,7 @@ def add_the_layer(copy: Path) -> None:
     insert(catalog, "\n# ", "from mnemoscope.layers._leaky import LeakyRNN\n")
     insert(catalog, '    "RAC",\n', '    "LeakyRNN",\n')
     insert(copy / "tests/layers/table.py", "    Row(mnemoscope.RAC", "    Row(mnemoscope.LeakyRNN, dict(leak=0.3)),\n")
+    insert(copy / "docs/api/layers.md", "::: mnemoscope.layers.RAC", "::: mnemoscope.layers.LeakyRNN\n")
     insert(copy / "docs/layers.md", "| `RAC`", "| `LeakyRNN` | h = (1 - a) h + a tanh(V h + U x + b) | `leak` | |\n")
 
 

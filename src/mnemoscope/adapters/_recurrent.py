@@ -39,6 +39,7 @@ class WithReadout(Recurrence):
         return self.layer.initial_state(batch)
 
     def read(self, h: Tensor, x: Tensor) -> Tensor:
+        """Return the model's output for the layer's output h and its input x."""
         return self.model.read(h, x)
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:

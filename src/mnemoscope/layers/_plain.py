@@ -129,6 +129,7 @@ class RNN(Gated, TorchInterface):
 
     @property
     def mode(self) -> str:  # type: ignore[override]
+        """nn.RNN's name of the cell, as "RNN_TANH"."""
         return f"RNN_{self.nonlinearity.upper() if isinstance(self.nonlinearity, str) else 'CUSTOM'}"
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
@@ -146,6 +147,7 @@ class RNN(Gated, TorchInterface):
             super().init_parameter(name, tensor)
 
     def phi(self, w: Weights, z: Tensor) -> Tensor:
+        """Return the nonlinearity of z, with these weights' bias if it is modReLU."""
         if self._phi is None:
             return equations.modrelu(z, w.bias_modrelu)
         return self._phi(z)

@@ -112,6 +112,7 @@ class Run:
 
     @property
     def path(self) -> Path:
+        """The folder."""
         return self.files.path
 
     @property
@@ -121,6 +122,7 @@ class Run:
 
     @property
     def task(self) -> Task:
+        """The task of the run's configuration."""
         return self.config.task
 
     def metrics(self) -> list[MetricsRecord]:

@@ -70,6 +70,7 @@ class Subject:
 
     @property
     def name(self) -> str:
+        """The model's name in sentences."""
         return self.adapted.name
 
     @property
@@ -84,14 +85,17 @@ class Subject:
 
     @property
     def steps(self) -> int:
+        """Steps of the given sequences."""
         return self.features.shape[0]
 
     @property
     def batch(self) -> int:
+        """How many sequences there are."""
         return self.features.shape[1]
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the features."""
         return self.features.dtype
 
     def run(self, features: Tensor) -> Tensor:

@@ -40,10 +40,15 @@ class Watch:
     training has diverged, is recorded as NaN and never stops the training.
 
     Args:
-        model, inputs, batch_first, channels_first, kwargs, output: as for `mnemoscope.examine`.
+        model: as for `mnemoscope.examine`, as are `inputs`, `batch_first`, `channels_first`, `kwargs` and `output`.
+        inputs: sequences to look at, in the layout that the model expects.
         every: updates between two looks.
         sequences: how many of the given ones are used.
         fraction: of the largest gradient by an earlier input, under which a gradient counts as gone.
+        batch_first: True if inputs are (batch, time, ...).
+        channels_first: True if inputs are (batch, features, time).
+        kwargs: what ``forward`` takes beside the inputs.
+        output: which part of the model's result is its output.
         log: called at every look with its figures, e.g. ``wandb.log``.
 
     Attributes:

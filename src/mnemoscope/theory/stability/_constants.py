@@ -61,6 +61,7 @@ class SystemConstants:
 
     @property
     def stable(self) -> bool:
+        """True if lambda is below 1."""
         return self.lam < 1
 
     @property

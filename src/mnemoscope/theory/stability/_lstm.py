@@ -53,6 +53,7 @@ class Certificate:
 
     @property
     def stable(self) -> bool:
+        """True if `rate`, the least of the three factors, is below 1."""
         return self.rate < 1
 
 
