@@ -101,6 +101,8 @@ def test_docstrings_are_there_and_describe_arguments_that_there_are(page: Path) 
         assert doc, path
         for name in described(doc, "Args"):
             assert name.lstrip("*") in inspect.signature(found).parameters, path
+        for name in described(doc, "Attributes"):
+            assert name.isidentifier(), path  # one by one
 
 
 @pytest.mark.parametrize("path", EXAMPLES)

@@ -55,8 +55,10 @@ class Finding:
         warnings: what is wrong with the model, and how to fix it.
         method: how it was measured, in one line.
         seconds: how long it took.
-        title, question, help: the scope's heading, the question that it answers, and paragraphs on how to read its
-            charts. Stored with the finding, so that a report can be drawn without the scope that made it.
+        title: the scope's heading; stored with the finding, as are `question` and `help`, so that a report can be drawn
+            without the scope that made it.
+        question: the question that the scope answers.
+        help: paragraphs on how to read the scope's charts.
     """
 
     scope: str

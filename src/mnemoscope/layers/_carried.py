@@ -173,7 +173,9 @@ class CarryingTensor(Tensor):
 
     Attributes:
         plain: h as an ordinary tensor; every operation reads this one.
-        s, memory, memory_layout: as in `AttentiveState`; `memory` is None after a step that overwrote it.
+        s: as in `AttentiveState`.
+        memory: as in `AttentiveState`; None after a step that overwrote it.
+        memory_layout: as in `AttentiveState`.
     """
 
     rules: ClassVar[dict[str, Rule]] = {}

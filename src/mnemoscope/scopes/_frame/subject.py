@@ -46,7 +46,8 @@ class Subject:
     Attributes:
         model: as it was given.
         adapted: what can be examined of it.
-        targets, loss: what the model is trained for, if known: ``loss(outputs, targets)``.
+        targets: what `loss` compares outputs with, if known.
+        loss: what the model is trained for, if known: ``loss(outputs, targets)``.
         needs: how many steps back the task needs, if known.
         seed: of every random choice that a scope makes; the global random state is never used.
         progress: called as a scope advances.
