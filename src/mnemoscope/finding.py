@@ -59,6 +59,11 @@ class Finding:
             without the scope that made it.
         question: the question that the scope answers.
         help: paragraphs on how to read the scope's charts.
+
+    Examples:
+        >>> finding = mnemoscope.Finding("mine", "It remembers 3 steps.", "estimated", figures={"steps": 3})
+        >>> finding.figures["steps"], finding.status_of("steps")
+        (3.0, 'estimated')
     """
 
     scope: str
@@ -137,6 +142,11 @@ class Examination:
         about: what was examined (model, inputs), in words.
         partial: True if the examination was interrupted.
         seconds: how long it took.
+
+    Examples:
+        >>> found = mnemoscope.examine(nn.GRU(3, 16), torch.randn(20, 4, 3), scopes=["recurrence", "horizon"])
+        >>> [finding.scope for finding in found]
+        ['recurrence', 'horizon']
     """
 
     findings: dict[str, Finding]

@@ -47,6 +47,13 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
     A stack stays a stack. Of a bidirectional layer only one direction is a recurrence: the forward one of a single
     layer, or with ``reverse=True`` the other, which reads the sequence from its end. One whose own ``forward``, or
     whose hooks, give other outputs than torch's is refused: its equations are not known.
+
+    Examples:
+        >>> from mnemoscope.adapters import from_torch
+        >>> theirs = nn.GRU(3, 16)
+        >>> ours = from_torch(theirs)
+        >>> ours.weight_hh_l0 is theirs.weight_hh_l0
+        True
     """
     if module.bidirectional and module.num_layers > 1:
         raise MnemoscopeError(

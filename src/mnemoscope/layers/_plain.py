@@ -97,6 +97,10 @@ class RNN(Gated, TorchInterface):
 
     The other arguments are nn.LSTM's. Input (time, batch, input_size) -> output (time, batch, directions * hidden_size)
     and h (layers * directions, batch, hidden_size).
+
+    Examples:
+        >>> layer = mnemoscope.RNN(3, 16, num_layers=2, nonlinearity="relu")
+        >>> output, h = layer(torch.randn(20, 4, 3))  # (20, 4, 16) and (2, 4, 16)
     """
 
     def __init__(
@@ -205,6 +209,10 @@ class LinearSystem(RNN):
         recurrent_init: how V starts: "uniform" as in torch, "henaff", "cayley" or "orthogonal".
 
     The other arguments are nn.LSTM's, and `checkpoint` (see `Layer`); shapes are `RNN`'s.
+
+    Examples:
+        >>> layer = mnemoscope.LinearSystem(3, 16)
+        >>> output, h = layer(torch.randn(20, 4, 3))  # (20, 4, 16) and (1, 4, 16)
     """
 
     def __init__(
@@ -245,6 +253,10 @@ class LSTM(Gated, TorchInterface):
     Input (time, batch, input_size) -> output (time, batch, directions * m), h (layers * directions, batch, m) and c
     (layers * directions, batch, hidden_size). Arguments are nn.LSTM's, and `checkpoint`, which saves memory: see
     `Layer`. A projection runs by the eager loop: no kernel knows it.
+
+    Examples:
+        >>> layer = mnemoscope.LSTM(3, 16, batch_first=True)
+        >>> output, (h, c) = layer(torch.randn(4, 20, 3))  # (4, 20, 16), (1, 4, 16) and (1, 4, 16)
     """
 
     gates = 4
@@ -296,6 +308,10 @@ class GRU(Gated, TorchInterface):
     Input (time, batch, input_size) -> output (time, batch, directions * hidden_size) and h
     (layers * directions, batch, hidden_size). Arguments are nn.GRU's, and `checkpoint`, which saves memory: see
     `Layer`.
+
+    Examples:
+        >>> layer = mnemoscope.GRU(3, 16, bidirectional=True)
+        >>> output, h = layer(torch.randn(20, 4, 3))  # (20, 4, 32) and (2, 4, 16)
     """
 
     gates = 3

@@ -53,6 +53,15 @@ def fit(
             that was never stopped. If `config` has more updates than the run, it goes on beyond its end.
         allow_changed: what may have changed since the run that is resumed was stopped: "data", or "metrics" for a
             metrics.jsonl that was lost or edited. Either is refused otherwise; the summary tells of it.
+
+    Examples:
+        >>> from mnemoscope.tasks import Copy
+        >>> from mnemoscope.training import FitConfig, NetworkConfig, SequenceModel, fit
+        >>> task = Copy(T=5)
+        >>> model = SequenceModel.for_task(task, NetworkConfig("RelRNN", hidden_size=16))
+        >>> summary = fit(model, task, FitConfig(updates=2, batch_size=4), "run")
+        >>> summary.outcome, summary.updates
+        ('budget spent', 2)
     """
     _check_allowed(allow_changed)
     run = None if folder is None else RunFolder(folder)

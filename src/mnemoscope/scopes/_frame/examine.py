@@ -63,6 +63,13 @@ def examine(
         progress: called with a scope's name, the fraction of it that is done, and the current figure in words. By
             default there is a line on standard error now and then, once more than 5 seconds have passed.
         options: the options of single scopes, by scope.
+
+    Examples:
+        >>> found = mnemoscope.examine(nn.LSTM(3, 16), torch.randn(20, 4, 3), needs=15, scopes=["horizon"])
+        >>> print(found.verdict)
+        Gradients reach ... steps back...
+        >>> horizon = found["horizon"].figures["horizon"]
+        >>> path = found.save("examined")
     """
     start = time.monotonic()
     options = options or {}

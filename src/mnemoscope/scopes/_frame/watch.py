@@ -52,9 +52,17 @@ class Watch:
         log: called at every look with its figures, e.g. ``wandb.log``.
 
     Attributes:
-        history: the figures of every look: `update`, `horizon` (the last lag with at least `fraction` of the largest
-            gradient by an earlier input), `rate` (of the gradient per step), `lambda` (the median spectral norm of the
-            one-step Jacobian at the last state; NaN without a step).
+        history: the figures of every look, by name: `update`, `horizon` (the last lag with at least `fraction` of the
+            largest gradient by an earlier input), `rate` (of the gradient per step), `lambda` (the median spectral norm
+            of the one-step Jacobian at the last state; NaN without a step).
+
+    Examples:
+        >>> from mnemoscope.scopes import Watch
+        >>> watch = Watch(nn.RNN(3, 16), torch.randn(20, 4, 3), every=2)
+        >>> for update in range(4):
+        ...     looked = watch()
+        >>> [look["update"] for look in watch.history]
+        [2.0, 4.0]
     """
 
     def __init__(

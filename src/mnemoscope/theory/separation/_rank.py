@@ -43,6 +43,12 @@ def generic_rank(
     A minor that is non-zero modulo a prime is a non-zero polynomial in the weights, so it vanishes for almost no
     weights (claim 5); by Schwartz and Zippel a draw misses the generic rank with probability at most degree / prime.
     Above `limit` half sequences, a sample of `limit` different ones makes the rows, and another the columns.
+
+    Examples:
+        >>> from mnemoscope.theory import deep_rank_bound, generic_rank
+        >>> found = generic_rank(depth=2, channels=2, inputs=2, length=6)
+        >>> found.rank >= deep_rank_bound(channels=2, inputs=2, length=6)
+        True
     """
     rng = np.random.default_rng(seed)
     count = values or inputs

@@ -91,6 +91,13 @@ def rnn_constants(
 
     weight_ih is U (n, d), weight_hh is V (n, n); `input_bound` is B_x >= ||x_t||_2, `start` is at least ||h_0||_2. The
     text takes tanh' to be 1-Lipschitz in one place and 2-Lipschitz in another; it is 4/(3 sqrt 3)-Lipschitz.
+
+    Examples:
+        >>> from mnemoscope.theory import context_length, rnn_constants
+        >>> system = rnn_constants(torch.randn(8, 3), 0.5 * torch.eye(8), input_bound=1.0)
+        >>> system.lam
+        0.5
+        >>> steps = context_length(system, eps=0.01)  # that a truncated model must see
     """
     rho = _nonlinearity(nonlinearity)
     biases = [b.detach().cpu().double() for b in (bias_ih, bias_hh) if b is not None]

@@ -75,7 +75,17 @@ def satisfies_proposition_5(*weights: Tensor | None, input_bound: float) -> bool
 
 
 def lstm_certificate(*weights: Tensor | None, input_bound: float) -> Certificate:
-    """The contraction factors of an LSTM on the states reachable from zero (Proposition 5 and its refinements)."""
+    """The contraction factors of an LSTM on the states reachable from zero (Proposition 5 and its refinements).
+
+    Examples:
+        >>> from mnemoscope.theory import lstm_certificate
+        >>> layer = nn.LSTM(3, 8)
+        >>> for weight in layer.parameters():
+        ...     weight.data *= 0.1
+        >>> certificate = lstm_certificate(*layer.parameters(), input_bound=1.0)
+        >>> certificate.stable, certificate.lam < 1
+        (True, True)
+    """
     forget, cell = forget_bound(*weights, input_bound=input_bound)
     w_i, w_f, w_g, w_o = map(_norm, gates(*weights)[0])
     drift = (w_i + cell * w_f) / 4 + w_g  # what ||h - h'|| adds to ||c_+ - c'_+||

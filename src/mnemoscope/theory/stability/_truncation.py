@@ -28,6 +28,11 @@ class Truncated(Recurrence):
         layer: any `Recurrence` that runs forward in time.
         k: the number of inputs that an output may depend on, at least 1.
         rows: how many windows are put into one batch; less needs less memory.
+
+    Examples:
+        >>> from mnemoscope.theory import Truncated
+        >>> model = Truncated(mnemoscope.RNN(3, 16), k=5)  # each output depends on the last 5 inputs
+        >>> output, state = model(torch.randn(20, 4, 3))
     """
 
     def __init__(self, layer: Recurrence, k: int, *, rows: int = 8192) -> None:
