@@ -42,10 +42,20 @@ NONLINEARITIES = {
 class SystemConstants:
     """What the lemmas ask of a system (sections 2-4 and the list in A.2).
 
-    `norm` is the norm of the state in which they hold; weights are measured by the Euclidean norm of the flat vector
-    of all parameters, Jacobians by the induced norms. `start` bounds ||h_0||, which the paper sets to 0; `state_bound`
-    bounds every ||h_t||, h_0 included. From h_0 = 0 and without biases it is at most the paper's
-    L_x B_x / (1 - lambda).
+    Weights are measured by the Euclidean norm of the flat vector of all parameters, Jacobians by the induced norms.
+
+    Attributes:
+        lam: lambda, the Lipschitz constant of a step in the state; below 1 the system is stable.
+        L_x: that of a step in the input.
+        L_w: that of a step in the weights.
+        beta_ww: the Lipschitz constant in the weights of the Jacobian by the weights.
+        beta_wh: that in the state of the Jacobian by the weights.
+        beta_hw: that in the weights of the Jacobian by the state.
+        beta_hh: that in the state of the Jacobian by the state.
+        state_bound: a bound of every ||h_t||, h_0 included. From h_0 = 0 and without biases it is at most the paper's
+            L_x B_x / (1 - lambda).
+        norm: the norm of the state in which they hold, Euclidean ("l2") or infinity ("linf").
+        start: a bound of ||h_0||, which the paper sets to 0.
     """
 
     lam: float
@@ -89,8 +99,16 @@ def rnn_constants(
 ) -> SystemConstants:
     """The constants of h_t = rho(V h_{t-1} + U x_t + b) in the Euclidean norm (6.2, A.3.1, tightened).
 
-    weight_ih is U (n, d), weight_hh is V (n, n); `input_bound` is B_x >= ||x_t||_2, `start` is at least ||h_0||_2. The
-    text takes tanh' to be 1-Lipschitz in one place and 2-Lipschitz in another; it is 4/(3 sqrt 3)-Lipschitz.
+    The text takes tanh' to be 1-Lipschitz in one place and 2-Lipschitz in another; it is 4/(3 sqrt 3)-Lipschitz.
+
+    Args:
+        weight_ih: U (n, d).
+        weight_hh: V (n, n).
+        bias_ih: (n,), or None.
+        bias_hh: (n,), or None; b is the sum of both.
+        input_bound: B_x, at least every ||x_t||_2.
+        nonlinearity: rho, by a name in `NONLINEARITIES` or by its constants.
+        start: at least ||h_0||_2.
 
     Examples:
         >>> from mnemoscope.theory import context_length, rnn_constants
@@ -132,7 +150,10 @@ def linear_constants(
     *,
     input_bound: float,
 ) -> SystemConstants:
-    """The constants of a linear system h_t = V h_{t-1} + U x_t + b (6.1): smooth, with beta_hh = beta_ww = 0."""
+    """The constants of a linear system h_t = V h_{t-1} + U x_t + b (6.1): smooth, with beta_hh = beta_ww = 0.
+
+    The arguments are `rnn_constants`'.
+    """
     return rnn_constants(weight_ih, weight_hh, bias_ih, bias_hh, input_bound=input_bound, nonlinearity="identity")
 
 
@@ -168,6 +189,11 @@ def context_length(system: SystemConstants, eps: float, L_f: float = 1.0) -> int
     """The least k for which Lemma 1 (with L_f: Proposition 1) promises a gap of at most eps.
 
     k >= ln(L_f sup||h|| / eps) / ln(1/lambda); the paper's O(.) hides the denominator.
+
+    Args:
+        system: a stable one, from `rnn_constants`, `linear_constants` or `lstm_constants`.
+        eps: the largest gap that is allowed, above 0.
+        L_f: the Lipschitz constant of the read-out.
     """
     contraction_margin(system)
     if eps <= 0:

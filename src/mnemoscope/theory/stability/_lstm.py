@@ -39,14 +39,19 @@ class GateBounds:
 class Certificate:
     """How strongly an LSTM contracts on its reachable states; it is stable where one of the three factors is below 1.
 
-    `proposition_5` is the factor of the paper's proof, the largest row sum of `comparison`, which bounds the moves of
-    (||c||, ||h||); `lam` the largest row sum of the entrywise comparison matrix, with each gate's own bound; `rate`
-    that of the same matrix in the best weighted infinity norm. Each is at most the one before it.
+    Attributes:
+        forget: ||f||_inf, the largest value of a forget gate.
+        cell: the bound of ||c||_inf.
+        comparison: (2, 2), which bounds the moves of (||c||, ||h||).
+        proposition_5: the factor of the paper's proof, the largest row sum of `comparison`.
+        lam: the largest row sum of the entrywise comparison matrix, with each gate's own bound; at most
+            `proposition_5`.
+        rate: that of the same matrix in the best weighted infinity norm; at most `lam`.
     """
 
-    forget: float  # ||f||_inf
-    cell: float  # the bound of ||c||_inf
-    comparison: Tensor  # (2, 2)
+    forget: float
+    cell: float
+    comparison: Tensor
     proposition_5: float
     lam: float
     rate: float
@@ -76,6 +81,11 @@ def satisfies_proposition_5(*weights: Tensor | None, input_bound: float) -> bool
 
 def lstm_certificate(*weights: Tensor | None, input_bound: float) -> Certificate:
     """The contraction factors of an LSTM on the states reachable from zero (Proposition 5 and its refinements).
+
+    Args:
+        *weights: those of one layer in one direction, in nn.LSTM's order and layout: weight_ih (4n, d), weight_hh
+            (4n, n), bias_ih (4n,) and bias_hh (4n,); the biases may be None or left out.
+        input_bound: at least the modulus of every entry of every x_t.
 
     Examples:
         >>> from mnemoscope.theory import lstm_certificate

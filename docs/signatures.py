@@ -1,7 +1,8 @@
-"""An extension of griffe: the reference shows scopes as they are called, and not as they are written.
+"""An extension of griffe: the reference shows signatures as they are for a caller, and not as they are written.
 
 What is written ``horizon(subject, *, fraction)`` is called ``horizon(model, inputs, *, fraction, targets, loss, ...)``:
-`@scope` puts the arguments of `subject_of` in place of the subject.
+`@scope` puts the arguments of `subject_of` in place of the subject. A field that is ``added_later(1.0)`` to a
+configuration has the default 1.0.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from typing import Any
 import griffe
 
 
-class ScopeSignatures(griffe.Extension):
+class Signatures(griffe.Extension):
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
+        if str(attr.value).startswith("added_later(") and isinstance(attr.value, griffe.ExprCall):
+            attr.value = attr.value.arguments[0]
+
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
         model, inputs, *common = pkg["scopes._frame.subject.subject_of"].parameters
         for module in pkg["scopes"].modules.values():
