@@ -360,6 +360,10 @@ def trace(model: Recurrence, x: Tensor, state: State | None = None, *, grad: boo
         >>> h.grad.shape
         torch.Size([1, 4, 16])
     """
+    if not hasattr(model, "observe"):
+        raise MnemoscopeError(
+            f"trace needs a Recurrence; got {type(model).__name__}: mnemoscope.adapters.as_recurrence makes one of it"
+        )
     if not isinstance(x, Tensor) or x.dim() != 3:
         raise MnemoscopeError(f"trace expects batched input with 3 dimensions; got {describe(x)}")
     if model.batch_first:

@@ -88,6 +88,8 @@ def _by_name(examinations: Examination | Mapping[str, Examination]) -> dict[str,
     if isinstance(examinations, Examination):
         name = examinations.about.get("name") or examinations.about.get("model", "model")
         return {name: examinations}
+    if not isinstance(examinations, Mapping):
+        raise MnemoscopeError(f"a page shows an Examination, or several by name; got {type(examinations).__name__}")
     return dict(examinations)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Task
 from mnemoscope.training._batch_learner import BatchLearner
-from mnemoscope.training._config import FitConfig, LoopConfig, check_config, default_config
+from mnemoscope.training._config import FitConfig, LoopConfig, check_config, check_task, default_config
 from mnemoscope.training._environment import AllowedChange, Environment, this_environment
 from mnemoscope.training._folder import RunFolder
 from mnemoscope.training._learner import Learner, select_device
@@ -63,6 +63,7 @@ def fit(
         >>> summary.outcome, summary.updates
         ('budget spent', 2)
     """
+    check_task(task)
     _check_allowed(allow_changed)
     run = None if folder is None else RunFolder(folder)
     given = config or default_config(task)

@@ -38,6 +38,8 @@ def train(config: RunConfig, folder: str | Path | None = None, callback: Progres
         >>> config = RunConfig(Copy(T=5), NetworkConfig("LSTM", hidden_size=16), FitConfig(updates=2, batch_size=4))
         >>> summary = train(config, "run")
     """
+    if not isinstance(config, RunConfig):
+        raise MnemoscopeError(f"train takes a RunConfig; got a {type(config).__name__}; fit trains a model of your own")
     return fit(initial_model(config), config.task, config.fit, folder, callback=callback)
 
 

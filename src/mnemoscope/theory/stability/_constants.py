@@ -117,6 +117,11 @@ def rnn_constants(
         0.5
         >>> steps = context_length(system, eps=0.01)  # that a truncated model must see
     """
+    n = weight_hh.shape[-1]
+    if weight_hh.shape != (n, n) or weight_ih.dim() != 2 or len(weight_ih) != n:
+        shapes = [tuple(weight_ih.shape), tuple(weight_hh.shape)]
+        raise MnemoscopeError(f"an RNN's weight_ih and weight_hh are (n, d) and (n, n); got {shapes}")
+    check_input_bound(input_bound)
     rho = _nonlinearity(nonlinearity)
     biases = [b.detach().cpu().double() for b in (bias_ih, bias_hh) if b is not None]
     offset = sum(float(b.norm()) for b in biases)  # not ||b_ih + b_hh||: elsewhere in Omega they need not cancel
@@ -164,6 +169,12 @@ def state_norm_bound(lam: float, drive: float, bound: float = math.inf, start: f
     """
     limit = drive / (1 - lam) if lam < 1 else math.inf
     return max(start, min(limit, bound))
+
+
+def check_input_bound(input_bound: float) -> None:
+    """Refuse a bound of a norm that is negative or NaN."""
+    if not input_bound >= 0:
+        raise MnemoscopeError(f"input_bound must be at least 0; got {input_bound}")
 
 
 def spectral_norm(matrix: Tensor) -> float:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.theory._statement import PAPERS, Row, statement
+from mnemoscope.theory.stability._constants import check_input_bound
 from mnemoscope.theory.stability._instances import bounded_inputs, lstm_states, lstm_step, random_lstm
 
 Start: TypeAlias = tuple[Tensor, Tensor]
@@ -68,6 +69,7 @@ def forget_bound(*weights: Tensor | None, input_bound: float) -> tuple[float, fl
     Returns both bounds. The paper's LSTM has no biases; torch's has.
     """
     W, U, b = gates(*weights)
+    check_input_bound(input_bound)
     a = float(_norm(W[1]) + _norm(U[1]) * input_bound + b[1].abs().max())
     return 1 / (1 + math.exp(-a)), 1 + math.exp(min(a, 700.0))  # 1/(1 - sigmoid(a)) = 1 + e^a
 
@@ -113,6 +115,7 @@ def gate_bounds(*weights: Tensor | None, input_bound: float, start: Start | None
     their place: f |c_0| + i g <= |c_0| if |c_0| >= i g/(1 - f).
     """
     W, U, b = gates(*weights)
+    check_input_bound(input_bound)
     driven = U.abs().sum(2) * input_bound  # (4, n)
     c_0, h_0 = start if start is not None else (torch.zeros_like(b[0]), torch.zeros_like(b[0]))
     h = torch.maximum(torch.ones_like(b[0]), h_0)
@@ -177,8 +180,13 @@ def euclidean_iterations(lam: float, hidden_size: int) -> int:
     return math.floor(math.log(math.sqrt(2 * hidden_size)) / -math.log(lam)) + 1
 
 
-def gates(weight_ih: Tensor | None, weight_hh: Tensor | None, *biases: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def gates(*weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """W (4, n, n), U (4, n, d) and b (4, n) in float64 on the CPU, the biases added."""
+    if not 2 <= len(weights) <= 4:
+        raise MnemoscopeError(
+            f"an LSTM's weights are the two or four of one layer, as *layer.parameters() gives them; got {len(weights)}"
+        )
+    weight_ih, weight_hh, *biases = weights
     if weight_ih is None or weight_hh is None or len({len(weight_ih), len(weight_hh), 4 * weight_hh.shape[1]}) > 1:
         shapes = [None if w is None else tuple(w.shape) for w in (weight_ih, weight_hh)]
         raise MnemoscopeError(f"an LSTM's weight_ih and weight_hh are (4n, d) and (4n, n); got {shapes}")

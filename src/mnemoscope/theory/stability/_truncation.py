@@ -39,6 +39,10 @@ class Truncated(Recurrence):
         super().__init__()
         if k < 1 or rows < 1:
             raise MnemoscopeError(f"Truncated needs k >= 1 inputs and rows >= 1; got k={k}, rows={rows}")
+        if not hasattr(layer, "observe"):
+            raise MnemoscopeError(
+                f"Truncated needs a Recurrence; got {type(layer).__name__}: mnemoscope.adapters.as_recurrence makes one"
+            )
         if getattr(layer, "bidirectional", False):
             raise MnemoscopeError("Truncated needs a layer that runs forward in time; got a bidirectional one")
         self.layer = layer
