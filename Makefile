@@ -7,7 +7,7 @@ EXTRAS ?= dev
 CSRC := src/mnemoscope/kernels/csrc
 CPU := $(CSRC)/cpu
 
-.PHONY: test locked lock quick clients test-faults test-engines fuzz soak mutants sanitize demo lint clean
+.PHONY: test locked lock quick clients docs test-faults test-engines fuzz soak mutants sanitize demo lint clean
 
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -56,6 +56,19 @@ clients: $(STAMP)
 	$(BIN)/pip install -q -c constraints.txt -c tests/clients/constraints.txt -e '.[dev,clients]'
 	$(BIN)/pip install -q --no-deps --upgrade --target build/fastai -c tests/clients/constraints.txt $(FASTAI)
 	PYTHONPATH=build/fastai OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m clients tests/clients
+
+# The pages of docs/ and the API reference as a site, build/site, that loads nothing from elsewhere. A link that leads
+# nowhere and a docstring that names an argument that is not there are errors. The source is read, not run: this takes
+# neither torch nor a compiler, and has an environment of its own.
+DOCS := build/docs
+docs:
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -c "import tomllib; \
+		print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" \
+		> $(DOCS)/requirements.txt
+	$(DOCS)/bin/pip install -q -c constraints.txt -c docs/constraints.txt -r $(DOCS)/requirements.txt
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@echo 'open build/site/index.html; or, to search it too: $(DOCS)/bin/mkdocs serve'
 
 # 200 kills at random system calls and moments, 74 errors of the disk, 60 power cuts, two writers of one folder.
 test-faults: $(STAMP)

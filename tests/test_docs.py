@@ -24,7 +24,7 @@ from mnemoscope.tasks import TASKS
 from mnemoscope.theory import STATEMENTS
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "benchmarks" / "RESULTS.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "RESULTS.md"])
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 # What a page takes for granted: (text, what the test puts in its place), to keep it short.
@@ -44,7 +44,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def ids(page: Path) -> str:
-    return page.stem
+    return str(page.relative_to(ROOT).with_suffix("")).removeprefix("docs/")
 
 
 def run(code: str, page: str, names: dict[str, Any]) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mnemoscope import MnemoscopeError
+import mnemoscope
+from mnemoscope import MnemoscopeError, adapters, layers, report, tasks, theory, training
 from mnemoscope.cli import main
 from mnemoscope.cli._weights import read_tensors
 from mnemoscope.errors import first_line, type_and_line
@@ -95,3 +96,48 @@ def test_an_error_without_a_message_is_named_once() -> None:
     assert (first_line(AssertionError()), type_and_line(AssertionError())) == ("AssertionError", "AssertionError")
     assert type_and_line(RuntimeError("\n  mat1 and mat2\nshapes")) == "RuntimeError: mat1 and mat2"
     assert type_and_line(KeyError("x")) == "KeyError: 'x'"
+
+
+RNN, LSTM = mnemoscope.RNN(4, 8), mnemoscope.LSTM(4, 8)
+COPY = tasks.Copy(T=3)
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "trace a layer of torch's": (lambda: mnemoscope.trace(nn.LSTM(4, 8), torch.ones(5, 2, 4)), "as_recurrence"),
+    "truncate a layer of torch's": (lambda: theory.Truncated(nn.LSTM(4, 8), 3), "as_recurrence"),
+    "make ours of ours": (lambda: adapters.from_torch(LSTM), "nn.RNN, nn.LSTM or nn.GRU; got mnemoscope.layers"),
+    "keep half a state": (lambda: layers.trim_memory(torch.ones(1, 2, 3), 2.5), "keep must be a whole number"),
+    "name a task": (lambda: training.RunConfig("copy"), "task is a Task, .* got 'copy'"),
+    "leave the network out": (lambda: training.RunConfig(COPY, training.FitConfig()), "network is a NetworkConfig"),
+    "configure by a dict": (lambda: training.RunConfig(COPY, {"model": "LSTM"}), "network is a NetworkConfig"),
+    "fit on a name": (lambda: training.fit(RNN, "copy"), "task is a Task, .* got 'copy'"),
+    "fit on a class": (lambda: training.fit(RNN, tasks.Copy), "task is a Task, .* got <class"),
+    "train a network": (
+        lambda: training.train(training.NetworkConfig()),
+        "train takes a RunConfig; got a NetworkConfig",
+    ),
+    "a page of a finding": (lambda: report.render(LSTM), "an Examination, or several by name; got LSTM"),
+    "a page of a list": (lambda: report.render([LSTM]), "an Examination, or several by name; got list"),
+    "an LSTM as an RNN": (lambda: theory.rnn_constants(*LSTM.parameters(), input_bound=1.0), r"\(n, d\) and \(n, n\)"),
+    "a negative bound": (
+        lambda: theory.rnn_constants(*RNN.parameters(), input_bound=-1.0),
+        "input_bound must be at least 0",
+    ),
+    "a negative bound of an LSTM's inputs": (
+        lambda: theory.lstm_certificate(*LSTM.parameters(), input_bound=-1.0),
+        "input_bound must be at least 0",
+    ),
+    "certify a layer": (lambda: theory.lstm_certificate(LSTM, input_bound=1.0), r"\*layer.parameters\(\)"),
+    "certify nothing": (lambda: theory.lstm_certificate(input_bound=1.0), r"\*layer.parameters\(\)"),
+    "certify a stack": (
+        lambda: theory.lstm_certificate(*mnemoscope.LSTM(8, 8, 2).parameters(), input_bound=1.0),
+        "of one layer",
+    ),
+    "halve an odd length": (lambda: theory.generic_rank(1, 2, 2, 5), "even number of time steps, got 5"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_in_python_get_one_line(mistake: str) -> None:
+    call, message = MISTAKES[mistake]
+    with pytest.raises(MnemoscopeError, match=message) as error:
+        call()
+    assert "\n" not in str(error.value)

@@ -37,7 +37,7 @@ def insert(path: Path, before: str, text: str) -> None:
 
 
 def add_the_layer(copy: Path) -> None:
-    """The four places of a layer, with the two methods that a kernel needs."""
+    """The five places of a layer, with the two methods that a kernel needs."""
     recipe = code_block("python", "class LeakyRNN")
     layer = recipe[: recipe.index("\noutput, h = ")].replace(
         "from mnemoscope.layers import Layer, Weights\n",
@@ -53,6 +53,11 @@ def add_the_layer(copy: Path) -> None:
     insert(catalog, "\n# ", "from mnemoscope.layers._leaky import LeakyRNN\n")
     insert(catalog, '    "RAC",\n', '    "LeakyRNN",\n')
     insert(copy / "tests/layers/table.py", "    Row(mnemoscope.RAC", "    Row(mnemoscope.LeakyRNN, dict(leak=0.3)),\n")
+    insert(
+        copy / "docs/api/layers.md",
+        "::: mnemoscope.layers.RAC",
+        "::: mnemoscope.layers.LeakyRNN\n    options: { members: false }\n",
+    )
     insert(copy / "docs/layers.md", "| `RAC`", "| `LeakyRNN` | h = (1 - a) h + a tanh(V h + U x + b) | `leak` | |\n")
 
 
@@ -84,9 +89,9 @@ def test_a_layer_with_a_kernel_added_by_the_recipe_passes_its_checks(tmp_path) -
     shutil.copytree(ROOT, copy, ignore=ignored)
     before = sources(copy).items()
     add_the_layer(copy)
-    assert len(sources(copy).items() - before) == 4
+    assert len(sources(copy).items() - before) == 5
     add_the_kernel(copy)
-    assert len(sources(copy).items() - before) == 4 + 3
+    assert len(sources(copy).items() - before) == 5 + 3
 
     environment = os.environ | {"PYTHONPATH": str(copy / "src"), "MNEMOSCOPE_CPU_KERNELS": ""}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]

@@ -11,7 +11,18 @@ from mnemoscope.layers import catalog, parameter_groups
 from mnemoscope.layers.catalog import *  # noqa: F403
 from mnemoscope.recurrence import Recurrence, State, Trace, detach, reset, select, to, trace
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # type checkers and editors see the names; at run time `__getattr__` finds them
+    from mnemoscope import adapters as adapters
+    from mnemoscope import finding as finding
+    from mnemoscope import report as report
+    from mnemoscope import rl as rl
+    from mnemoscope import scopes as scopes
+    from mnemoscope import studies as studies
+    from mnemoscope import sweeps as sweeps
+    from mnemoscope import systems as systems
+    from mnemoscope import tasks as tasks
+    from mnemoscope import theory as theory
+    from mnemoscope import training as training
     from mnemoscope.finding import Examination, Finding
     from mnemoscope.scopes import examine
     from mnemoscope.sweeps import sweep
@@ -58,9 +69,11 @@ _ROOMS = {
 """What loads when it is first used, so that ``mnemoscope.scopes`` is there without an import of its own."""
 
 
-def __getattr__(name: str) -> Any:  # layers are wanted by every script, the scopes by few: they load when asked for
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    if name in _ROOMS:
-        return import_module(f"mnemoscope.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # else every misspelt name would pass as Any
+
+    def __getattr__(name: str) -> Any:  # layers are wanted by every script, the scopes by few: they load when asked for
+        if name in _LAZY:
+            return getattr(import_module(_LAZY[name]), name)
+        if name in _ROOMS:
+            return import_module(f"mnemoscope.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

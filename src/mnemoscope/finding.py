@@ -56,8 +56,15 @@ class Finding:
         warnings: what is wrong with the model, and how to fix it.
         method: how it was measured, in one line.
         seconds: how long it took.
-        title, question, help: the scope's heading, the question that it answers, and paragraphs on how to read its
-            charts. Stored with the finding, so that a report can be drawn without the scope that made it.
+        title: the scope's heading; stored with the finding, as are `question` and `help`, so that a report can be drawn
+            without the scope that made it.
+        question: the question that the scope answers.
+        help: paragraphs on how to read the scope's charts.
+
+    Examples:
+        >>> finding = mnemoscope.Finding("mine", "It remembers 3 steps.", "estimated", figures={"steps": 3})
+        >>> finding.figures["steps"], finding.status_of("steps")
+        (3.0, 'estimated')
     """
 
     scope: str
@@ -136,6 +143,11 @@ class Examination:
         about: what was examined (model, inputs), in words.
         partial: True if the examination was interrupted.
         seconds: how long it took.
+
+    Examples:
+        >>> found = mnemoscope.examine(nn.GRU(3, 16), torch.randn(20, 4, 3), scopes=["recurrence", "horizon"])
+        >>> [finding.scope for finding in found]
+        ['recurrence', 'horizon']
     """
 
     findings: dict[str, Finding]

@@ -54,12 +54,26 @@ def rebuild(state: S, tensors: Sequence[Tensor]) -> S:
 
 
 def detach(state: S) -> S:
-    """Return the same state, detached from the graph: what truncated backpropagation carries over."""
+    """Return the same state, detached from the graph: what truncated backpropagation carries over.
+
+    Examples:
+        >>> layer = mnemoscope.LSTM(3, 16)
+        >>> state = None
+        >>> for chunk in torch.randn(40, 4, 3).split(20):
+        ...     output, state = layer(chunk, state)
+        ...     output.sum().backward()
+        ...     state = mnemoscope.detach(state)
+    """
     return map_state(Tensor.detach, state)
 
 
 def to(state: S, *args: Any, **kwargs: Any) -> S:
-    """Move a state as ``Tensor.to`` does; integer tensors (clocks, origins) keep their type."""
+    """Move a state as ``Tensor.to`` does; integer tensors (clocks, origins) keep their type.
+
+    Examples:
+        >>> output, state = mnemoscope.RelLSTM(3, 16)(torch.randn(20, 4, 3))
+        >>> h, c = mnemoscope.to(state, torch.float64)
+    """
 
     def move(tensor: Tensor) -> Tensor:
         if tensor.is_floating_point():
@@ -75,6 +89,12 @@ def select(state: S, rows: Any) -> S:
 
     `rows` is an index, a slice, a list, or a tensor of indices or a mask. A single index, of whatever integer type,
     gives a batch of one.
+
+    Examples:
+        >>> output, state = mnemoscope.LSTM(3, 16)(torch.randn(20, 4, 3))
+        >>> h, c = mnemoscope.select(state, [0, 2])
+        >>> h.shape
+        torch.Size([1, 2, 16])
     """
     single = not isinstance(rows, slice | Sequence) and getattr(rows, "ndim", 0) == 0
     return map_state(lambda t: t[:, [int(rows)] if single else rows], state)
@@ -90,6 +110,13 @@ def reset(state: S, rows: Any, initial: State | None = None) -> S:
         rows: a mask (batch,) of bool, or indices; a tensor, an array, a list, a slice or one index.
         initial: the state before the first step, of one sequence or of the whole batch: ``layer.initial_state(1)``, or
             a learned one. By default zeros and an empty memory, with which every layer but `RAC` begins.
+
+    Examples:
+        >>> layer = mnemoscope.RelRNN(3, 16)
+        >>> output, h = layer(torch.randn(20, 4, 3))
+        >>> h = mnemoscope.reset(h, torch.tensor([True, False, False, False]))  # sequence 0 has ended
+        >>> bool(h[:, 0].any()), bool(h[:, 1].any())
+        (False, True)
     """
     batched = leaves(state)[0]
     if batched.dim() < 2:
@@ -227,6 +254,16 @@ class Recurrence(nn.Module, ABC):
     Write `initial_state` and `step`; the loop over time, traces, Jacobians and every scope follow from them. The state
     must hold everything that the next step needs, so that a sequence fed in pieces gives the numbers and the gradients
     of one fed whole. A recurrence that attends to its past says so by `observe`.
+
+    Examples:
+        >>> class Sum(mnemoscope.Recurrence):
+        ...     input_size = hidden_size = 3
+        ...     def initial_state(self, batch):
+        ...         return torch.zeros(1, batch, 3)
+        ...     def step(self, x, state):
+        ...         h = 0.9 * state + x
+        ...         return h[0], h
+        >>> output, state = Sum()(torch.randn(20, 4, 3))  # (20, 4, 3) and (1, 4, 3)
     """
 
     input_size: int
@@ -318,7 +355,19 @@ def trace(model: Recurrence, x: Tensor, state: State | None = None, *, grad: boo
     x has the layout that the model itself expects, batched. With ``grad=True`` the run stays in the graph, and after a
     backward pass the output and every tensor of every state, the initial one included, have their ``.grad``: a state's
     is what reaches it from later steps, None where none of them reads it. Otherwise nothing is recorded.
+
+    Examples:
+        >>> layer = mnemoscope.LSTM(3, 16)
+        >>> run = mnemoscope.trace(layer, torch.randn(20, 4, 3), grad=True)
+        >>> run.output[-1].sum().backward()
+        >>> h, c = run.states[5]  # after step 5; its gradient says how much the last output depends on it
+        >>> h.grad.shape
+        torch.Size([1, 4, 16])
     """
+    if not hasattr(model, "observe"):
+        raise MnemoscopeError(
+            f"trace needs a Recurrence; got {type(model).__name__}: mnemoscope.adapters.as_recurrence makes one of it"
+        )
     if not isinstance(x, Tensor) or x.dim() != 3:
         raise MnemoscopeError(f"trace expects batched input with 3 dimensions; got {describe(x)}")
     if model.batch_first:

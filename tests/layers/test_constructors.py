@@ -115,6 +115,10 @@ mnemoscope.RelLSTM(3, 4, bufer=2)
 mnemoscope.RelLSTM(3, 4, mix="product")
 mnemoscope.LSTM(3, 4, buffer=2)
 mnemoscope.GORU(3, "4")
+mnemoscope.RelRN(3, 4)
+mnemoscope.scopes.horizonn
+mnemoscope.theory.lstm_certificates
+found: float = mnemoscope.scopes.stability(layer, None).figures["lambda"] + mnemoscope.tasks.Copy(T=3).needs
 """
 
 
@@ -126,7 +130,7 @@ def test_mypy_sees_the_options(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(script)]
     said = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout.splitlines()
     errors = [line.split("script.py:")[1] for line in said if "error:" in line]
-    assert [error.split(":")[0] for error in errors] == ["5", "6", "7", "8"]
+    assert [error.split(":")[0] for error in errors] == ["5", "6", "7", "8", "9", "10", "11"]
     assert 'did you mean "buffer"?' in errors[0]
 
 

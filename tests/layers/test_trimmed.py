@@ -60,5 +60,5 @@ def test_states_without_a_memory_are_returned_as_they_are() -> None:
     assert all(one is other for one, other in zip(trim_memory(state, 0), state, strict=True))
     nested = trim_memory((after("MemRNN")[1], state), 2)
     assert nested[0].memory.origin.shape[-1] == 2
-    with pytest.raises(MnemoscopeError, match="keep = -1 is not allowed"):
+    with pytest.raises(MnemoscopeError, match="keep must be a whole number of at least 0; got -1"):
         trim_memory(state, -1)

@@ -78,7 +78,7 @@ def test_figures_are_those_of_the_runs(folder: Path) -> None:
 
 
 def test_groups_are_by_any_fields(folder: Path) -> None:
-    table = sweep_table(Sweep(folder), ["network.model", "fit.seed"])
+    table = sweep_table(folder, ["network.model", "fit.seed"])
     assert [group.settings for group in table.groups] == [
         {"network.model": "RelRNN", "fit.seed": seed} for seed in range(5)
     ]

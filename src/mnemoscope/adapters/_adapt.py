@@ -48,6 +48,12 @@ def adapt(
             makes, are filled in.
         output: which part of the model's result is its output: a name, a place or a function. By default the first
             tensor of more than one number.
+
+    Examples:
+        >>> from mnemoscope.adapters import adapt
+        >>> adapted = adapt(nn.LSTM(3, 16, batch_first=True), torch.randn(4, 20, 3))
+        >>> adapted.features.shape, adapted.run(adapted.features).shape  # time first
+        (torch.Size([20, 4, 3]), torch.Size([20, 4, 16]))
     """
     model = unwrap(instantiate(model))
     inputs = read_sequences(inputs, model)

@@ -44,6 +44,7 @@ class Layout(enum.Enum):
 
     @property
     def batch_axis(self) -> int:
+        """The axis of the batch."""
         return 1 if self is Layout.TIME_FIRST else 0
 
 

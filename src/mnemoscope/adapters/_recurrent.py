@@ -39,6 +39,7 @@ class WithReadout(Recurrence):
         return self.layer.initial_state(batch)
 
     def read(self, h: Tensor, x: Tensor) -> Tensor:
+        """Return the model's output for the layer's output h and its input x."""
         return self.model.read(h, x)
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
@@ -86,6 +87,11 @@ def as_recurrence(model: Any, input_size: int | None = None, *, by_parts: bool =
     Takes a Recurrence, torch's RNN, LSTM, GRU and their cells, a module with ``embed``, ``layer`` and ``read`` (unless
     `by_parts` is False: it may join them in another way), and any object with ``initial_state(batch)`` and
     ``step(x, state)``, whose `input_size` must be known.
+
+    Examples:
+        >>> from mnemoscope.adapters import as_recurrence
+        >>> recurrence = as_recurrence(nn.LSTM(3, 16))
+        >>> output, state = recurrence.step(torch.randn(4, 3), recurrence.initial_state(4))
     """
     if getattr(model, "bidirectional", False):
         has_directions = isinstance(model, nn.RNN | nn.LSTM | nn.GRU) and model.num_layers == 1

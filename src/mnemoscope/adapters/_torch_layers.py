@@ -19,6 +19,8 @@ from mnemoscope.layers import GRU, LSTM, RNN, Layer
 from mnemoscope.recurrence import Recurrence, State
 from mnemoscope.torch_internals import has_forward_hooks
 
+_TORCH = (nn.LSTM, nn.GRU, nn.RNN)
+
 
 class TorchCell(Recurrence):
     """nn.RNNCell, nn.LSTMCell or nn.GRUCell as a recurrence of one layer."""
@@ -47,7 +49,17 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
     A stack stays a stack. Of a bidirectional layer only one direction is a recurrence: the forward one of a single
     layer, or with ``reverse=True`` the other, which reads the sequence from its end. One whose own ``forward``, or
     whose hooks, give other outputs than torch's is refused: its equations are not known.
+
+    Examples:
+        >>> from mnemoscope.adapters import from_torch
+        >>> theirs = nn.GRU(3, 16)
+        >>> ours = from_torch(theirs)
+        >>> ours.weight_hh_l0 is theirs.weight_hh_l0
+        True
     """
+    if not isinstance(module, _TORCH):
+        found = f"{type(module).__module__.split('._')[0]}.{type(module).__name__}"
+        raise MnemoscopeError(f"from_torch takes nn.RNN, nn.LSTM or nn.GRU; got {found}")
     if module.bidirectional and module.num_layers > 1:
         raise MnemoscopeError(
             f"a bidirectional {type(module).__name__} of {module.num_layers} layers has no step: its second layer "
@@ -75,7 +87,7 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
 
 
 def _base(module: nn.RNNBase) -> type[nn.RNNBase]:
-    return next(base for base in (nn.LSTM, nn.GRU, nn.RNN) if isinstance(module, base))
+    return next(base for base in _TORCH if isinstance(module, base))
 
 
 def _is_plain(module: nn.RNNBase) -> bool:

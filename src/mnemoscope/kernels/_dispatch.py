@@ -34,6 +34,11 @@ def backend(name: str) -> Iterator[None]:
     Args:
         name: "auto" is the usual choice. "eager" is the readable loop over `step`. "portable" does without compiled
             kernels, as on a machine that has none.
+
+    Examples:
+        >>> from mnemoscope.kernels import backend
+        >>> with backend("eager"):
+        ...     output, h = mnemoscope.GRU(3, 16)(torch.randn(20, 4, 3))
     """
     if name not in _BACKENDS:
         raise MnemoscopeError(f"backend must be one of {', '.join(_BACKENDS)}; got {name!r}")

@@ -321,7 +321,8 @@ def register_cuda_cell(
     """Have a pair of operators run on CUDA by a cell.
 
     Args:
-        forward, backward: the operators. Their arguments and results have the names of those of `_cuda/cells.py`.
+        forward: the operator. Its arguments and results have the names of those of `_cuda/cells.py`.
+        backward: the operator of its gradients, with names from there as well.
         struct: the cell's name in csrc/cuda/cells.cuh.
         rows: of V, and inputs, per unit.
         phi: the nonlinearity that the cell is compiled with, unless the operators have an argument for it.

@@ -33,6 +33,10 @@ class RAC(Gated):
         bias: the paper has none; with True both factors become affine.
 
     The other arguments are nn.LSTM's, and `checkpoint` (see `Layer`); shapes are `RNN`'s.
+
+    Examples:
+        >>> layer = mnemoscope.RAC(3, 16)
+        >>> output, h = layer(torch.randn(20, 4, 3))  # (20, 4, 16) and (1, 4, 16)
     """
 
     def __init__(

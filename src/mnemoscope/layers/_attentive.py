@@ -201,6 +201,12 @@ class MemRNN(AdditiveAttention, RNN):
         output: which of "h" and "s" the layer gives as its output.
 
     The other arguments are nn.LSTM's, and `checkpoint`, which saves memory: see `Layer`.
+
+    Examples:
+        >>> layer = mnemoscope.MemRNN(3, 16)
+        >>> output, h = layer(torch.randn(20, 4, 3))
+        >>> h.memory.values.shape  # 20 states of each of 4 sequences
+        torch.Size([1, 4, 20, 16])
     """
 
     def __init__(
@@ -247,6 +253,10 @@ class MemLSTM(AdditiveAttention, LSTM):
         output: which of "h" and "s" the layer gives as its output.
 
     The other arguments are nn.LSTM's, and `checkpoint`, which saves memory: see `Layer`.
+
+    Examples:
+        >>> layer = mnemoscope.MemLSTM(3, 16)
+        >>> output, (h, c) = layer(torch.randn(20, 4, 3))  # h.memory holds 20 states
     """
 
     def __init__(

@@ -38,6 +38,12 @@ class SAB(MemoryLayer, LSTM):
         detach_scores: whether the gradient is blocked from the scores to h^ and m_i.
 
     The state is (h, c), and h carries ``.memory``. The other arguments are nn.LSTM's.
+
+    Examples:
+        >>> layer = mnemoscope.SAB(3, 16, truncation=5)
+        >>> output, (h, c) = layer(torch.randn(20, 4, 3))
+        >>> output.shape  # [h; attended]
+        torch.Size([20, 4, 32])
     """
 
     def __init__(

@@ -118,6 +118,7 @@ class Layer(Described, Unquantized, Recurrence):
     # The equations, which a subclass states.
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of one layer's parameters in one direction, by name."""
         raise TypeError(f"{type(self).__name__} must say the names and shapes of its parameters")
 
     def project(self, w: Weights, x: Tensor) -> Tensor:
@@ -125,6 +126,7 @@ class Layer(Described, Unquantized, Recurrence):
         return project_sequence(x, w.weight_ih, w.bias_ih + w.bias_hh if self.bias else None)
 
     def cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return the output (batch, step_size) and the next state of one step; u is project(w, x_t)."""
         raise TypeError(f"{type(self).__name__} must say the equations of one step")
 
     def observe_cell(self, w: Weights, u: Tensor, state: State) -> tuple[Tensor, State, Attention | None]:
@@ -220,6 +222,7 @@ class Layer(Described, Unquantized, Recurrence):
 
     @property
     def num_directions(self) -> int:
+        """2 if bidirectional, else 1."""
         return 2 if self.bidirectional else 1
 
     def _suffixes(self) -> list[tuple[str, int]]:

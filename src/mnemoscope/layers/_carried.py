@@ -88,10 +88,12 @@ class AttentiveState(tuple):
 
     @property
     def s(self) -> Any:
+        """s of every layer, (layers * directions, batch, n): what the next step reads in place of h."""
         return self.carried[0]
 
     @property
     def memory(self) -> Any:
+        """The states that can be attended to, a `Memory`."""
         return self.carried[1]
 
     @property
@@ -115,6 +117,7 @@ class AttentiveState(tuple):
 
     @property
     def h(self) -> Tensor:
+        """h, (layers * directions, batch, n)."""
         return self[0]
 
     @property
@@ -123,6 +126,7 @@ class AttentiveState(tuple):
         return tuple(plain(t) for t in self)
 
     def map_state(self, fn: Callable[[Tensor], Tensor]) -> Any:
+        """Apply `fn` to every tensor, those of the memory included, and keep the structure."""
         return state_from_leaves([fn(t) for t in state_leaves(self)], len(self), self.memory_layout, _is_carrying(self))
 
     def reset_rows(self, mask: Tensor, initial: Any) -> Any:
@@ -169,7 +173,9 @@ class CarryingTensor(Tensor):
 
     Attributes:
         plain: h as an ordinary tensor; every operation reads this one.
-        s, memory, memory_layout: as in `AttentiveState`; `memory` is None after a step that overwrote it.
+        s: as in `AttentiveState`.
+        memory: as in `AttentiveState`; None after a step that overwrote it.
+        memory_layout: as in `AttentiveState`.
     """
 
     rules: ClassVar[dict[str, Rule]] = {}
@@ -187,6 +193,7 @@ class CarryingTensor(Tensor):
 
     @property
     def s(self) -> Tensor:
+        """s of every layer, (layers * directions, batch, n): what the next step reads in place of h."""
         return self.carried[0]
 
     @s.setter
@@ -195,6 +202,7 @@ class CarryingTensor(Tensor):
 
     @property
     def memory(self) -> Memory:
+        """The states that can be attended to."""
         return self.carried[1]
 
     @memory.setter
@@ -231,10 +239,12 @@ class CarryingTensor(Tensor):
 
     @property
     def h(self) -> Tensor:
+        """h as a plain tensor, without the memory."""
         return self.plain
 
     @property
     def visible(self) -> tuple[Tensor, ...]:
+        """What a caller sees of the state: (h,)."""
         return (self.plain,)
 
     @property
@@ -253,9 +263,11 @@ class CarryingTensor(Tensor):
         return self
 
     def reset_rows(self, mask: Tensor, initial: Any) -> Any:
+        """Return the state with some rows of the batch begun anew; see `mnemoscope.reset`."""
         return _reset_rows(self, mask, initial)
 
     def map_state(self, fn: Callable[[Tensor], Tensor]) -> Any:
+        """Apply `fn` to every tensor, those of the memory included, and keep the structure."""
         return state_from_leaves([fn(t) for t in state_leaves(self)], 1, self.memory_layout, True)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CarryingTensor:

@@ -119,6 +119,10 @@ def variance_preserving_(
 
     Returns:
         The target.
+
+    Examples:
+        >>> from mnemoscope.layers import variance_preserving_
+        >>> layer = variance_preserving_(nn.Linear(64, 64))
     """
     if unit not in VARIANCE_GAIN or distribution not in ("gaussian", "uniform"):
         allowed = "unit 'linear' or 'relu' and distribution 'gaussian' or 'uniform'"

@@ -31,6 +31,8 @@ def options(layer: type) -> dict[str, Option]:
     Types are resolved from the annotations, help is the text under ``Args:`` in the docstring of the class or of the
     nearest base class that has it.
 
+    Examples:
+        >>> from mnemoscope.layers import RelLSTM, options
         >>> options(RelLSTM)["buffer"].help
         'nu, how many of the last states are attended.'
     """

@@ -36,6 +36,10 @@ class OrthRNN(RNN):
         recurrent_init: how V starts: "henaff" (expm of skew blocks), "cayley", "orthogonal" or torch's "uniform".
 
     The other arguments are nn.LSTM's, and `checkpoint` (see `Layer`); shapes are `RNN`'s.
+
+    Examples:
+        >>> layer = mnemoscope.OrthRNN(3, 16)
+        >>> output, h = layer(torch.randn(20, 4, 3))  # (20, 4, 16) and (1, 4, 16)
     """
 
     def __init__(
@@ -82,6 +86,10 @@ class ExpRNN(OrthRNN):
 
     The other arguments are nn.LSTM's, and `checkpoint` (see `Layer`); shapes are `RNN`'s. ``bias=False`` leaves
     modReLU's b alone, as published.
+
+    Examples:
+        >>> layer = mnemoscope.ExpRNN(3, 16)
+        >>> optimizer = torch.optim.RMSprop(mnemoscope.parameter_groups(layer, lr=1e-3))
     """
 
     def __init__(
@@ -177,6 +185,10 @@ class GORU(Layer):
 
     The other arguments are nn.LSTM's, and `checkpoint` (see `Layer`); shapes are `RNN`'s. With ``bias=False`` b_c is
     gone too, and the candidate c is linear.
+
+    Examples:
+        >>> layer = mnemoscope.GORU(3, 16)
+        >>> output, h = layer(torch.randn(20, 4, 3))  # (20, 4, 16) and (1, 4, 16)
     """
 
     def __init__(
@@ -288,7 +300,14 @@ def rotation(angles: Tensor, layout: str) -> Tensor:
 
 
 def parameter_groups(model: nn.Module, lr: float, slow: float = 0.1) -> list[dict[str, Any]]:
-    """Return optimizer groups for a model: `ExpRNN`'s skew matrices learn at ``slow * lr``, everything else at `lr`."""
+    """Return optimizer groups for a model: `ExpRNN`'s skew matrices learn at ``slow * lr``, everything else at `lr`.
+
+    Examples:
+        >>> model = nn.ModuleList([mnemoscope.ExpRNN(3, 16), nn.Linear(16, 2)])
+        >>> groups = mnemoscope.parameter_groups(model, lr=1e-3)
+        >>> [group["lr"] for group in groups]
+        [0.001, 0.0001]
+    """
     skew = [p for module in model.modules() if isinstance(module, ExpRNN) for p in module.slow_parameters()]
     slow_ids = {id(p) for p in skew}
     groups = [{"params": [p for p in model.parameters() if id(p) not in slow_ids], "lr": lr}]

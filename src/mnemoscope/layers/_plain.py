@@ -97,6 +97,10 @@ class RNN(Gated, TorchInterface):
 
     The other arguments are nn.LSTM's. Input (time, batch, input_size) -> output (time, batch, directions * hidden_size)
     and h (layers * directions, batch, hidden_size).
+
+    Examples:
+        >>> layer = mnemoscope.RNN(3, 16, num_layers=2, nonlinearity="relu")
+        >>> output, h = layer(torch.randn(20, 4, 3))  # (20, 4, 16) and (2, 4, 16)
     """
 
     def __init__(
@@ -129,6 +133,7 @@ class RNN(Gated, TorchInterface):
 
     @property
     def mode(self) -> str:  # type: ignore[override]
+        """nn.RNN's name of the cell, as "RNN_TANH"."""
         return f"RNN_{self.nonlinearity.upper() if isinstance(self.nonlinearity, str) else 'CUSTOM'}"
 
     def shapes(self, input_size: int) -> dict[str, tuple[int, ...]]:
@@ -146,6 +151,7 @@ class RNN(Gated, TorchInterface):
             super().init_parameter(name, tensor)
 
     def phi(self, w: Weights, z: Tensor) -> Tensor:
+        """Return the nonlinearity of z, with these weights' bias if it is modReLU."""
         if self._phi is None:
             return equations.modrelu(z, w.bias_modrelu)
         return self._phi(z)
@@ -203,6 +209,10 @@ class LinearSystem(RNN):
         recurrent_init: how V starts: "uniform" as in torch, "henaff", "cayley" or "orthogonal".
 
     The other arguments are nn.LSTM's, and `checkpoint` (see `Layer`); shapes are `RNN`'s.
+
+    Examples:
+        >>> layer = mnemoscope.LinearSystem(3, 16)
+        >>> output, h = layer(torch.randn(20, 4, 3))  # (20, 4, 16) and (1, 4, 16)
     """
 
     def __init__(
@@ -243,6 +253,10 @@ class LSTM(Gated, TorchInterface):
     Input (time, batch, input_size) -> output (time, batch, directions * m), h (layers * directions, batch, m) and c
     (layers * directions, batch, hidden_size). Arguments are nn.LSTM's, and `checkpoint`, which saves memory: see
     `Layer`. A projection runs by the eager loop: no kernel knows it.
+
+    Examples:
+        >>> layer = mnemoscope.LSTM(3, 16, batch_first=True)
+        >>> output, (h, c) = layer(torch.randn(4, 20, 3))  # (4, 20, 16), (1, 4, 16) and (1, 4, 16)
     """
 
     gates = 4
@@ -294,6 +308,10 @@ class GRU(Gated, TorchInterface):
     Input (time, batch, input_size) -> output (time, batch, directions * hidden_size) and h
     (layers * directions, batch, hidden_size). Arguments are nn.GRU's, and `checkpoint`, which saves memory: see
     `Layer`.
+
+    Examples:
+        >>> layer = mnemoscope.GRU(3, 16, bidirectional=True)
+        >>> output, h = layer(torch.randn(20, 4, 3))  # (20, 4, 32) and (2, 4, 16)
     """
 
     gates = 3

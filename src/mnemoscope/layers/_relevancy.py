@@ -122,6 +122,13 @@ class RelRNN(Screened, RNN):
         output: which of "h" and "s" the layer gives as its output.
 
     The other arguments are nn.LSTM's, and `checkpoint`, which saves memory: see `Layer`.
+
+    Examples:
+        >>> layer = mnemoscope.RelRNN(3, 16, buffer=5, relevant=3)
+        >>> output, h = layer(torch.randn(20, 4, 3))
+        >>> output, h = layer(torch.randn(20, 4, 3), h.detach())  # goes on, memory included
+        >>> h.memory.values.shape
+        torch.Size([1, 4, 8, 16])
     """
 
     def __init__(
@@ -180,6 +187,10 @@ class RelLSTM(Screened, LSTM):
         output: which of "h" and "s" the layer gives as its output.
 
     The other arguments are nn.LSTM's, and `checkpoint`, which saves memory: see `Layer`.
+
+    Examples:
+        >>> layer = mnemoscope.RelLSTM(3, 16, buffer=5, relevant=3)
+        >>> output, (h, c) = layer(torch.randn(20, 4, 3))  # h carries the memory
     """
 
     def __init__(

@@ -41,6 +41,12 @@ def project_(
 
     Returns:
         The layer.
+
+    Examples:
+        >>> from mnemoscope.layers import project_
+        >>> layer = project_(nn.RNN(3, 16), 0.9)  # after each optimizer.step()
+        >>> bool(torch.linalg.matrix_norm(layer.weight_hh_l0, 2) < 0.9001)
+        True
     """
     with torch.no_grad():
         for name, ball in _balls(layer, lam, input_bound, forget, lipschitz).items():
@@ -58,6 +64,11 @@ def stable(
 
     The arguments are `project_`'s. The trained parameters are those before projection; the gradient is that of the
     projection. torch's own nn.RNN and nn.LSTM read their weights past any parametrization: use `project_` for them.
+
+    Examples:
+        >>> from mnemoscope.layers import stable
+        >>> layer = stable(mnemoscope.RNN(3, 16), 0.9)  # once, before the optimizer is made
+        >>> optimizer = torch.optim.Adam(layer.parameters())
     """
     if isinstance(layer, nn.RNN | nn.LSTM | nn.GRU):
         kind = type(layer).__name__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import check_count
 from mnemoscope.layers._carried import AttentiveState, CarryingTensor
 from mnemoscope.layers._memory import keep_newest
 from mnemoscope.recurrence import State, rebuild
@@ -17,9 +17,14 @@ def trim_memory(state: State, keep: int) -> State:
     Args:
         state: a layer's state, or a (nested) tuple of states.
         keep: how many states of each sequence to keep, 0 or more.
+
+    Examples:
+        >>> from mnemoscope.layers import trim_memory
+        >>> output, h = mnemoscope.MemRNN(3, 16)(torch.randn(20, 4, 3))
+        >>> trim_memory(h, 5).memory.values.shape
+        torch.Size([1, 4, 5, 16])
     """
-    if keep < 0:
-        raise MnemoscopeError(f"keep = {keep} is not allowed; it must be at least 0")
+    check_count("keep", keep, 0)
     if isinstance(state, AttentiveState | CarryingTensor):
         if state.memory is None:
             return state

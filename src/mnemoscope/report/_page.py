@@ -53,7 +53,13 @@ class Section:
 
 
 def write_page(examinations: Examination | Mapping[str, Examination], path: str | Path, title: str = "") -> Path:
-    """Write the page of one examination, or of several by the models' names, which are then compared."""
+    """Write the page of one examination, or of several by the models' names, which are then compared.
+
+    Examples:
+        >>> from mnemoscope.report import write_page
+        >>> found = mnemoscope.examine(nn.GRU(3, 16), torch.randn(20, 4, 3), scopes=["horizon"])
+        >>> path = write_page(found, "page.html", title="A GRU")
+    """
     path = Path(path)
     write_atomic(path, render(examinations, title).encode())
     return path
@@ -82,6 +88,8 @@ def _by_name(examinations: Examination | Mapping[str, Examination]) -> dict[str,
     if isinstance(examinations, Examination):
         name = examinations.about.get("name") or examinations.about.get("model", "model")
         return {name: examinations}
+    if not isinstance(examinations, Mapping):
+        raise MnemoscopeError(f"a page shows an Examination, or several by name; got {type(examinations).__name__}")
     return dict(examinations)
 
 

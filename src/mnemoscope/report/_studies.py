@@ -72,6 +72,7 @@ class StudyResult:
 
     @property
     def has_table(self) -> bool:
+        """True if there are rows of cells."""
         return bool(self.rows)
 
     @property

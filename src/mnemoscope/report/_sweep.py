@@ -32,6 +32,7 @@ class SweepGroup:
 
     @property
     def name(self) -> str:
+        """The settings in words."""
         return ", ".join(f"{short_name(field)} {value}" for field, value in self.settings.items()) or "all runs"
 
 

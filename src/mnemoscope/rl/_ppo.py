@@ -165,6 +165,7 @@ class PPOLearner(Learner):
 
     @property
     def frames_per_update(self) -> int:
+        """Steps of all environments between two updates."""
         return self.config.envs * self.steps
 
     def update(self) -> tuple[Tensor, Tensor]:

@@ -31,6 +31,13 @@ class TMaze(Environment):
     there counts: reward 1 for the cue's side, else 0. So the cue must be remembered for exactly L steps, and without
     memory one in two is right, whatever the policy. Actions in the corridor do not matter: nothing has to be explored.
     (bsuite's memory_len; Bakker 2002.)
+
+    Examples:
+        >>> import numpy
+        >>> from mnemoscope.rl import TMaze
+        >>> fleet = TMaze(L=10).fleet(4)
+        >>> observation = fleet.reset(seed=0)
+        >>> transition = fleet.step(numpy.zeros(4, dtype=numpy.int64))
     """
 
     name = "tmaze"

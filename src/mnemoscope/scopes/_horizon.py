@@ -102,6 +102,12 @@ def horizon(
         behavior: compare outputs after two prefixes.
         loss_positions: how many of the last output steps `mean_loss_gradient` is a mean over, 10 in Kerg et al. 2020,
             fig. 3; T for all. Each costs one backward pass.
+
+    Examples:
+        >>> from mnemoscope.scopes import horizon
+        >>> finding = horizon(nn.RNN(3, 16), torch.randn(20, 4, 3))
+        >>> finding.series["input_gradient"].shape  # by lag
+        (20,)
     """
     # Gradients of outputs by every earlier input, and by every earlier state.
     by_input, by_state = _gradients(subject, fraction, directions, ends, states)

@@ -77,11 +77,14 @@ def landscape(
     `resolution`, the smallest distance of two points; `held_out`, here. Labels: `x` and `y`, titles of the axes.
 
     Args:
-        to, third: parameters by name, as the model's `state_dict()` gives them.
+        to: parameters by name, as the model's `state_dict()` gives them.
+        third: a third set of parameters, likewise.
         points: along each direction.
         span: the length of the line in random directions, relative to the norms of the parameters.
-        x_range, y_range: where the coordinates begin and end, in place of the usual ends.
-        x_label, y_label: titles of the axes.
+        x_range: where the first coordinate begins and ends, in place of the usual ends.
+        y_range: where the second one does.
+        x_label: title of the first axis.
+        y_label: title of the second one.
         line: one direction only.
         held_out: (inputs, targets) on which to evaluate too.
     """

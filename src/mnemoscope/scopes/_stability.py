@@ -75,6 +75,13 @@ def stability(subject: Subject, *, points: int = 32, lam: float = 0.99) -> Findi
     Args:
         points: at how many states the Jacobian is computed; fewer if the state is large.
         lam: the contraction factor of the nearest stable weights.
+
+    Examples:
+        >>> from mnemoscope.layers import project_
+        >>> from mnemoscope.scopes import stability
+        >>> finding = stability(project_(nn.RNN(3, 16), 0.9), torch.randn(20, 4, 3))
+        >>> finding.status, round(finding.figures["lambda"], 3)
+        ('certified', 0.9)
     """
     check_count("points", points)
     if not (is_number(lam) and 0 < lam <= 1):

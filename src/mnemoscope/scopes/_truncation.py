@@ -84,7 +84,8 @@ def truncation(
     Args:
         error: the relative difference that is allowed.
         windows: how many window lengths are tried, in equal ratios from 1 to the length of the sequences.
-        rate, updates: the training that Theorem 1 is asked about.
+        rate: the step size of the training that Theorem 1 is asked about: update t has rate / t.
+        updates: of that training.
     """
     subject.check_steps(2)
     check_count("windows", windows, 2)

@@ -59,6 +59,7 @@ class Plan:
 
     @property
     def total_seconds(self) -> float:
+        """About how long all jobs take that have not ended, one after the other, on this machine."""
         return self._seconds(self.all_jobs)
 
     def _seconds(self, jobs: Mapping[str, Job]) -> float:

@@ -56,6 +56,7 @@ class SeedResult:
 
     @property
     def is_complete(self) -> bool:
+        """True if no job of the seed is missing or has failed."""
         return not self.missing and not self.failed
 
     @property
@@ -116,10 +117,12 @@ class ScaleResult:
 
     @property
     def is_complete(self) -> bool:
+        """True if there are seeds, and all of them are complete."""
         return bool(self.seeds) and all(one.is_complete for one in self.seeds)
 
     @property
     def both_verdicts(self) -> StudyVerdict:
+        """The verdicts on the paper's claims as printed and as corrected."""
         return StudyVerdict(self.verdict, self.corrected)
 
     @property
@@ -166,13 +169,16 @@ class StudyRecord:
     format: int = FORMAT
 
     def result(self, scale: Scale) -> ScaleResult | None:
+        """Return the result at one size; None if it has not been run."""
         return self.quick if scale == "quick" else self.full
 
     def with_result(self, scale: Scale, result: ScaleResult | None) -> StudyRecord:
+        """Return the record with another result at one size."""
         return replace(self, quick=result) if scale == "quick" else replace(self, full=result)
 
     @property
     def published_cells(self) -> dict[tuple[str, str], PublishedCell]:
+        """The published values by row and column."""
         return {(row, column): value for row, column, value in self.published}
 
 

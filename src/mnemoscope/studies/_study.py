@@ -191,6 +191,7 @@ class Study:
 
     @property
     def paper(self) -> str:
+        """The paper by its full name."""
         return PAPERS[self.id.split("/")[0]]
 
     def seeds(self, wanted: int | Sequence[int]) -> Sequence[int]:

@@ -51,6 +51,15 @@ def sweep(
         halving: if given, only the best runs go on from each of its rungs.
         retry_failed: whether to try again the runs in the folder that failed or diverged, from their last checkpoints.
         callback: called with the `SweepProgress` when a run has ended.
+
+    Examples:
+        >>> from mnemoscope.sweeps import sweep_table
+        >>> from mnemoscope.tasks import Copy
+        >>> from mnemoscope.training import FitConfig, NetworkConfig, RunConfig
+        >>> base = RunConfig(Copy(T=5), NetworkConfig("RelRNN", hidden_size=16), FitConfig(updates=2, batch_size=4))
+        >>> done = mnemoscope.sweep(base, {"network.buffer": [2, 5]}, "sweep", jobs=1)
+        >>> [group.runs for group in sweep_table(done).groups]
+        [1, 1]
     """
     path = Path(folder).absolute()
     file = _described(base, grid, halving)

@@ -7,6 +7,7 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,14 @@ class SweepTable:
         return {"by": list(self.by), "metric": self.metric, "higher_is_better": self.higher_is_better, "rows": rows}
 
 
-def sweep_table(sweep: Sweep, by: Sequence[str] | None = None) -> SweepTable:
-    """Return how the runs of a sweep went, grouped by fields; by default by all that vary, seeds excepted."""
+def sweep_table(sweep: Sweep | str | Path, by: Sequence[str] | None = None) -> SweepTable:
+    """Return how the runs of a sweep, or of that in a folder, went.
+
+    Args:
+        sweep: what `sweep` returned, or its folder.
+        by: the fields by whose values runs are grouped; by default all that vary, seeds excepted.
+    """
+    sweep = sweep if isinstance(sweep, Sweep) else Sweep(sweep)
     configs = list(sweep.configs())
     varied = _varied([config.to_dict() for config in configs])
     if by is None:

@@ -52,8 +52,11 @@ class KnownSystem(Protocol):
 
     steps: int
 
-    def known(self) -> tuple[Known, ...]: ...
-    def inputs(self, steps: int | None = None, batch: int = ..., seed: int = 0) -> Tensor: ...
+    def known(self) -> tuple[Known, ...]:
+        """Return what is known of the system, figure by figure."""
+
+    def inputs(self, steps: int | None = None, batch: int = ..., seed: int = 0) -> Tensor:
+        """Return sequences (steps, batch, features) to examine it with."""
 
 
 class System(Recurrence):

@@ -48,6 +48,7 @@ class Chorales(FiniteData):
 
     @cached_property
     def length(self) -> int:
+        """Steps of the longest piece, of any split."""
         return max(len(piece) for split in ("train", "valid", "test") for piece in _pieces(self.data, self.cut, split))
 
     @cached_property

@@ -78,7 +78,14 @@ class _SymbolRecall(Task):
 
 @dataclass(frozen=True)
 class Copy(_SymbolRecall):
-    """Ten symbols, T - 1 blanks, a marker: repeat the symbols."""
+    """Ten symbols, T - 1 blanks, a marker: repeat the symbols.
+
+    Examples:
+        >>> from mnemoscope.tasks import Copy
+        >>> batch = Copy(T=50).batch(0, 4)
+        >>> batch.inputs.shape, batch.targets.shape
+        (torch.Size([70, 4, 10]), torch.Size([70, 4]))
+    """
 
     name = "copy"
 

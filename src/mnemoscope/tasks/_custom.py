@@ -28,6 +28,17 @@ class Custom(Task):
 
     A function should depend on its arguments only, so that a stopped run can be resumed. An iterable is advanced from
     its start to the requested batch and sets the batch size itself; `valid` and `test` need iterables of their own.
+
+    Examples:
+        >>> from mnemoscope.tasks import Custom
+        >>> def first_sign(step, size, split):
+        ...     seed = 3 * step + ["train", "valid", "test"].index(split)
+        ...     generator = torch.Generator().manual_seed(seed)
+        ...     x = torch.randn(30, size, 1, generator=generator)
+        ...     return x, (x[0, :, 0] > 0).long()
+        >>> task = Custom(first_sign, input_size=1, output_size=2, length=30)
+        >>> task.batch(0, 4).inputs.shape
+        torch.Size([30, 4, 1])
     """
 
     name = "custom"

@@ -247,6 +247,9 @@ class RunConfig:
     """By default a `FitConfig`, or what the task's own method takes."""
 
     def __post_init__(self) -> None:
+        check_task(self.task)
+        if not isinstance(self.network, NetworkConfig):
+            raise MnemoscopeError(f"network is a NetworkConfig; got a {type(self.network).__name__}")
         if self.fit is None:
             object.__setattr__(self, "fit", default_config(self.task))
         check_config(self.fit, self.task)
@@ -278,6 +281,12 @@ def config_type(task: Task | type[Task]) -> type[LoopConfig]:
     """Return the configuration that the training of a task has: a `FitConfig`, unless it has a method of its own."""
     method = method_of(task)
     return FitConfig if method is None else method.config_type
+
+
+def check_task(task: Task) -> None:
+    """Refuse what is no task, such as a task's name or class."""
+    if not isinstance(task, Task):
+        raise MnemoscopeError(f"task is a Task, as mnemoscope.tasks.Copy(T=100); got {task!r}")
 
 
 def check_config(config: LoopConfig, task: Task) -> None:

@@ -33,8 +33,8 @@ def distances(one: Run, other: Run, parameters: Sequence[str] = ()) -> Distances
     """Return how far the weights of two runs are apart after every update of which both have kept them.
 
     Args:
-        one, other: runs with snapshots (`FitConfig.snapshot_every`) or, if one has none, with a trajectory
-            (`record_every`), and with the same parameters.
+        one: a run with snapshots (`FitConfig.snapshot_every`) or, if it has none, with a trajectory (`record_every`).
+        other: another one, with the same parameters.
         parameters: the beginnings of the names to look at, as "layer.weight_hh", or "all" for the whole network as one
             vector; by default all of them.
     """

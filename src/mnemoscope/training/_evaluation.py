@@ -45,6 +45,14 @@ def evaluate(
         carry_memory: states that an attentive layer's memory keeps from one batch of running text to the next; by
             default all, which is refused where the memory would grow without end.
         ranks: the processes that share the work; by default this one has it all.
+
+    Examples:
+        >>> from mnemoscope.tasks import Copy
+        >>> from mnemoscope.training import NetworkConfig, SequenceModel, evaluate
+        >>> task = Copy(T=5)
+        >>> model = SequenceModel.for_task(task, NetworkConfig("GRU", hidden_size=16))
+        >>> sorted(evaluate(model, task, batch_size=4, batches=1))
+        ['accuracy', 'loss']
     """
     training = model.training
     method = method_of(task)

@@ -14,7 +14,7 @@ from torch import nn
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.tasks import Task
 from mnemoscope.training._batch_learner import BatchLearner
-from mnemoscope.training._config import FitConfig, LoopConfig, check_config, default_config
+from mnemoscope.training._config import FitConfig, LoopConfig, check_config, check_task, default_config
 from mnemoscope.training._environment import AllowedChange, Environment, this_environment
 from mnemoscope.training._folder import RunFolder
 from mnemoscope.training._learner import Learner, select_device
@@ -53,7 +53,17 @@ def fit(
             that was never stopped. If `config` has more updates than the run, it goes on beyond its end.
         allow_changed: what may have changed since the run that is resumed was stopped: "data", or "metrics" for a
             metrics.jsonl that was lost or edited. Either is refused otherwise; the summary tells of it.
+
+    Examples:
+        >>> from mnemoscope.tasks import Copy
+        >>> from mnemoscope.training import FitConfig, NetworkConfig, SequenceModel, fit
+        >>> task = Copy(T=5)
+        >>> model = SequenceModel.for_task(task, NetworkConfig("RelRNN", hidden_size=16))
+        >>> summary = fit(model, task, FitConfig(updates=2, batch_size=4), "run")
+        >>> summary.outcome, summary.updates
+        ('budget spent', 2)
     """
+    check_task(task)
     _check_allowed(allow_changed)
     run = None if folder is None else RunFolder(folder)
     given = config or default_config(task)

@@ -120,6 +120,7 @@ class Learner(ABC):
 
     @property
     def lr(self) -> float:
+        """The learning rate of the next update."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     def tensors(self) -> dict[str, Tensor]:

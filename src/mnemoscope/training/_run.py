@@ -30,7 +30,16 @@ CheckpointName = Literal["last", "best"]
 
 
 def train(config: RunConfig, folder: str | Path | None = None, callback: ProgressCallback | None = None) -> Summary:
-    """Build the network of a configuration and train it. The same configuration gives the same run."""
+    """Build the network of a configuration and train it. The same configuration gives the same run.
+
+    Examples:
+        >>> from mnemoscope.tasks import Copy
+        >>> from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, train
+        >>> config = RunConfig(Copy(T=5), NetworkConfig("LSTM", hidden_size=16), FitConfig(updates=2, batch_size=4))
+        >>> summary = train(config, "run")
+    """
+    if not isinstance(config, RunConfig):
+        raise MnemoscopeError(f"train takes a RunConfig; got a {type(config).__name__}; fit trains a model of your own")
     return fit(initial_model(config), config.task, config.fit, folder, callback=callback)
 
 
@@ -104,6 +113,15 @@ class Run:
     """A run's folder, read only.
 
     Everything in it is checked as it is read. A damaged file, or a folder that is not a run, raises a one-line error.
+
+    Examples:
+        >>> from mnemoscope.tasks import Copy
+        >>> from mnemoscope.training import FitConfig, NetworkConfig, Run, RunConfig, train
+        >>> config = RunConfig(Copy(T=5), NetworkConfig("LSTM", hidden_size=16), FitConfig(updates=2, batch_size=4))
+        >>> summary = train(config, "run")
+        >>> run = Run("run")
+        >>> run.saved_update, type(run.model()).__name__
+        (2, 'SequenceModel')
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -112,6 +130,7 @@ class Run:
 
     @property
     def path(self) -> Path:
+        """The folder."""
         return self.files.path
 
     @property
@@ -121,6 +140,7 @@ class Run:
 
     @property
     def task(self) -> Task:
+        """The task of the run's configuration."""
         return self.config.task
 
     def metrics(self) -> list[MetricsRecord]:

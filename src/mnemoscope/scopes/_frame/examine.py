@@ -47,8 +47,9 @@ def examine(
             step, a Lightning or Hugging Face module, any ``forward(x) -> y``, or a function that makes one.
         inputs: sequences in the layout that the model expects, (time, batch, features), or ids (time, batch): a
             tensor, an array, a list or a packed sequence. One sequence may come without a batch.
-        targets, loss: what it is trained for, as ``loss(outputs, targets)``; scopes of the loss need both. A loss that
-            does not fit the outputs fails those scopes alone.
+        targets: what `loss` compares the outputs with; scopes of the loss need both.
+        loss: what the model is trained for, ``loss(outputs, targets) -> a number``. One that does not fit the outputs
+            fails those scopes alone.
         scopes: names of the scopes to use; all by default.
         budget: seconds after which no further scope starts, and the running one ends; by default there is no limit.
         needs: how many steps back the task needs; mentioned in the sentences.
@@ -62,6 +63,13 @@ def examine(
         progress: called with a scope's name, the fraction of it that is done, and the current figure in words. By
             default there is a line on standard error now and then, once more than 5 seconds have passed.
         options: the options of single scopes, by scope.
+
+    Examples:
+        >>> found = mnemoscope.examine(nn.LSTM(3, 16), torch.randn(20, 4, 3), needs=15, scopes=["horizon"])
+        >>> print(found.verdict)
+        Gradients reach ... steps back...
+        >>> horizon = found["horizon"].figures["horizon"]
+        >>> path = found.save("examined")
     """
     start = time.monotonic()
     options = options or {}

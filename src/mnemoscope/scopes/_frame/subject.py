@@ -46,7 +46,8 @@ class Subject:
     Attributes:
         model: as it was given.
         adapted: what can be examined of it.
-        targets, loss: what the model is trained for, if known: ``loss(outputs, targets)``.
+        targets: what `loss` compares outputs with, if known.
+        loss: what the model is trained for, if known: ``loss(outputs, targets)``.
         needs: how many steps back the task needs, if known.
         seed: of every random choice that a scope makes; the global random state is never used.
         progress: called as a scope advances.
@@ -70,6 +71,7 @@ class Subject:
 
     @property
     def name(self) -> str:
+        """The model's name in sentences."""
         return self.adapted.name
 
     @property
@@ -84,14 +86,17 @@ class Subject:
 
     @property
     def steps(self) -> int:
+        """Steps of the given sequences."""
         return self.features.shape[0]
 
     @property
     def batch(self) -> int:
+        """How many sequences there are."""
         return self.features.shape[1]
 
     @property
     def dtype(self) -> torch.dtype:
+        """The dtype of the features."""
         return self.features.dtype
 
     def run(self, features: Tensor) -> Tensor:

@@ -40,16 +40,29 @@ class Watch:
     training has diverged, is recorded as NaN and never stops the training.
 
     Args:
-        model, inputs, batch_first, channels_first, kwargs, output: as for `mnemoscope.examine`.
+        model: as for `mnemoscope.examine`, as are `inputs`, `batch_first`, `channels_first`, `kwargs` and `output`.
+        inputs: sequences to look at, in the layout that the model expects.
         every: updates between two looks.
         sequences: how many of the given ones are used.
         fraction: of the largest gradient by an earlier input, under which a gradient counts as gone.
+        batch_first: True if inputs are (batch, time, ...).
+        channels_first: True if inputs are (batch, features, time).
+        kwargs: what ``forward`` takes beside the inputs.
+        output: which part of the model's result is its output.
         log: called at every look with its figures, e.g. ``wandb.log``.
 
     Attributes:
-        history: the figures of every look: `update`, `horizon` (the last lag with at least `fraction` of the largest
-            gradient by an earlier input), `rate` (of the gradient per step), `lambda` (the median spectral norm of the
-            one-step Jacobian at the last state; NaN without a step).
+        history: the figures of every look, by name: `update`, `horizon` (the last lag with at least `fraction` of the
+            largest gradient by an earlier input), `rate` (of the gradient per step), `lambda` (the median spectral norm
+            of the one-step Jacobian at the last state; NaN without a step).
+
+    Examples:
+        >>> from mnemoscope.scopes import Watch
+        >>> watch = Watch(nn.RNN(3, 16), torch.randn(20, 4, 3), every=2)
+        >>> for update in range(4):
+        ...     looked = watch()
+        >>> [look["update"] for look in watch.history]
+        [2.0, 4.0]
     """
 
     def __init__(

@@ -20,7 +20,8 @@ def decompose(
 
     Args:
         blocks: a run, from `attention_blocks` or `SelfAttentiveNet.blocks`.
-        t, k: from h_t to s_{t+k}, steps counted from 0.
+        t: the step of h_t, counted from 0.
+        k: how many steps later s_{t+k} is.
         hops: the most hops to resolve, default all k of them.
         direction: how H_t moves, (N, M); default the unit vectors of h_t, with an LSTM's cell held.
 

@@ -36,6 +36,7 @@ class AttentionBlocks:
 
     @property
     def steps(self) -> int:
+        """T, the steps of the run."""
         return len(self.hidden)
 
     @property
@@ -58,6 +59,7 @@ class AttentionBlocks:
         return padded.scatter_add(1, torch.where(self.origin < 0, T, self.origin), self.weight)[:, :T]
 
     def check_span(self, t: int, k: int) -> None:
+        """Raise if the run does not have steps t and t + k."""
         if t < 0 or k < 0 or t + k >= self.steps:
             raise MnemoscopeError(f"from h_t to s_(t+k) needs t, k >= 0 and t + k < {self.steps}; got t={t}, k={k}")
 
@@ -79,7 +81,9 @@ def additive_scores(W_a: Tensor, U_a: Tensor, v: Tensor, macro: Tensor, hidden: 
     """e_j = v^T tanh(W_a s + U_a h_j) and its derivatives in h_j and in s (Remark 5, eqs 95-97).
 
     Args:
-        W_a, U_a, v: (n, n), (n, n), (n,).
+        W_a: (n, n).
+        U_a: (n, n).
+        v: (n,).
         macro: s_{t-1}, (..., n).
         hidden: the attended h_j, (..., m, n).
     """

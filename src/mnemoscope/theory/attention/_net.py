@@ -43,6 +43,7 @@ class SelfAttentiveNet:
     attended: Tensor | None = None  # (T, T) booleans: may step t attend h_i? at least one a step
 
     def hidden(self, macro: Tensor, x: Tensor) -> Tensor:
+        """Return h_t of s_{t-1} and x_t."""
         return self.phi(self.V @ macro + self.U @ x + self.b)
 
     def run(self, x: Tensor, replaced: dict[int, Tensor] | None = None) -> Run:

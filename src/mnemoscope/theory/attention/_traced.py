@@ -33,6 +33,13 @@ def attention_blocks(model: Recurrence, x: Tensor, *, layer: int = 0) -> Attenti
 
     Returns:
         blocks for `decompose`, `gradient_by_hops` and `path_factors`, in the model's dtype; use float64 for exact work.
+
+    Examples:
+        >>> from mnemoscope.theory import attention_blocks, decompose
+        >>> layer = mnemoscope.MemRNN(3, 4, dtype=torch.float64)
+        >>> blocks = attention_blocks(layer, torch.randn(10, 3, dtype=torch.float64))
+        >>> decompose(blocks, t=2, k=5).shape  # ds_7/dh_2, by the number of hops
+        torch.Size([6, 4, 4])
     """
     time = 1 if model.batch_first else 0
     x = x.unsqueeze(1 - time) if x.dim() == 2 else x

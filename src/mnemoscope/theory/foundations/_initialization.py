@@ -32,6 +32,11 @@ def weight_scale(fan_in: int, unit: Unit = "relu", distribution: Distribution = 
 
     sqrt(1/fan_in) and sqrt(3/fan_in) for linear units; sqrt(2/fan_in) and sqrt(6/fan_in) for ReLUs, which is He's
     initialization (the text is reminded of Glorot's, which has fan_in + fan_out).
+
+    Examples:
+        >>> from mnemoscope.theory import weight_scale
+        >>> weight_scale(50, "relu")  # He's initialization
+        0.2
     """
     if unit not in SECOND_MOMENT or distribution not in ("gaussian", "uniform"):
         raise MnemoscopeError(f"unit is linear or relu, distribution gaussian or uniform; got {unit}, {distribution}")

@@ -19,13 +19,13 @@ def multiset_coefficient(kinds: int, size: int) -> int:
 
 def shallow_rank(channels: int, inputs: int, length: int) -> int:
     """Theorem 1.1: min{R, M^(T/2)}, the rank of almost every circuit of depth 1."""
-    half = _half(length, channels, inputs)
+    half = half_length(length, channels, inputs)
     return min(channels, inputs**half)
 
 
 def deep_rank_bound(channels: int, inputs: int, length: int) -> int:
     """Theorem 1.2: min{((min{M, R}, T/2)), M^(T/2)}, a lower bound for almost every circuit of depth 2."""
-    half = _half(length, channels, inputs)
+    half = half_length(length, channels, inputs)
     return min(multiset_coefficient(min(inputs, channels), half), inputs**half)
 
 
@@ -34,7 +34,7 @@ def conjectured_rank(depth: int, channels: int, inputs: int, length: int) -> int
 
     At L = 1 this is min{M, R}: below theorem 1's value when R > M, although the paper says that the two coincide.
     """
-    half = _half(length, channels, inputs, depth)
+    half = half_length(length, channels, inputs, depth)
     return min(multiset_coefficient(min(inputs, channels), basic_units(depth, length)), inputs**half)
 
 
@@ -45,7 +45,7 @@ def basic_units(depth: int, length: int, layer: int = 1) -> int:
     """
     if not 1 <= layer <= depth:
         raise MnemoscopeError(f"layer must lie in 1..{depth}, got {layer}")
-    return multiset_coefficient(_half(length, depth), depth - layer)
+    return multiset_coefficient(half_length(length, depth), depth - layer)
 
 
 def input_degree(depth: int, length: int, time: int) -> int:
@@ -63,7 +63,7 @@ def separation_ceiling(depth: int, channels: int, inputs: int, length: int, valu
     of x_t alone has as many as x_t has values. The rank is at most the number of such coefficients that can cross the
     middle, and that End's inputs can make; Start's can make more, as their degrees are higher.
     """
-    half = _half(length, channels, inputs, depth)
+    half = half_length(length, channels, inputs, depth)
     kinds = min(inputs, channels)
 
     def input_ceiling(time: int) -> int:
@@ -92,11 +92,12 @@ def _middle_ceiling(depth: int, channels: int, length: int, forms: int) -> int:
 
 def exponential_floor(kinds: int) -> float:
     """Footnote 3 with an explicit constant: ((k, T/2)) >= 4^k / (4 sqrt k) as soon as T > 2 (k - 1), k = min{M, R}."""
-    _half(2, kinds)
+    half_length(2, kinds)
     return 4.0**kinds / (4.0 * math.sqrt(kinds))
 
 
-def _half(length: int, *counts: int) -> int:
+def half_length(length: int, *counts: int) -> int:
+    """T / 2, after checking that T is even and that depth, channels and inputs are at least 1."""
     if length < 2 or length % 2:
         raise MnemoscopeError(f"a Start-End partition needs an even number of time steps, got {length}")
     if min(counts) < 1:

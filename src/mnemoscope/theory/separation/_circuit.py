@@ -43,14 +43,17 @@ class Circuit:
 
     @property
     def depth(self) -> int:
+        """L, the number of layers."""
         return len(self.input_weights)
 
     @property
     def channels(self) -> int:
+        """R, the size of a layer's state."""
         return int(self.input_weights[0].shape[0])
 
     @property
     def inputs(self) -> int:
+        """M, the size of an input vector."""
         return int(self.input_weights[0].shape[1])
 
 

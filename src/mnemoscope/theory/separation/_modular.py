@@ -65,7 +65,14 @@ def inverse(matrix: Array, prime: int) -> Array:
 
 
 def exact_rank(matrix: Array, prime: int = PRIMES[0]) -> int:
-    """The rank modulo `prime` of a matrix of integers: at most its rank over the rationals, and rarely less."""
+    """The rank modulo `prime` of a matrix of integers: at most its rank over the rationals, and rarely less.
+
+    Examples:
+        >>> import numpy
+        >>> from mnemoscope.theory import exact_rank
+        >>> exact_rank(numpy.array([[1, 2], [2, 4]], dtype=numpy.uint64))
+        1
+    """
     array = residues(matrix, prime)
     if array.ndim != 2:
         raise MnemoscopeError(f"a rank needs a matrix, got an array of shape {array.shape}")

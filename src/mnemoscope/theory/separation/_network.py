@@ -38,6 +38,7 @@ class Node:
 
     @property
     def time(self) -> int:
+        """The step at which its cell is."""
         return self.times[0]
 
 
@@ -53,6 +54,7 @@ class TensorNetwork:
 
     @property
     def open_legs(self) -> tuple[Leg, ...]:
+        """The legs that one node alone holds, in the order of the nodes."""
         counts = Counter(leg for node in self.nodes for leg in node.legs)
         return tuple(leg for leg, count in counts.items() if count == 1)
 
@@ -61,6 +63,7 @@ class TensorNetwork:
         return self.inputs if leg[0] == "input" else self.channels
 
     def of_kind(self, kind: Kind, layer: int | None = None) -> tuple[Node, ...]:
+        """Return the nodes of a kind, in one layer or in all."""
         return tuple(node for node in self.nodes if node.kind == kind and layer in (None, node.layer))
 
     def without(self, kind: Kind) -> TensorNetwork:

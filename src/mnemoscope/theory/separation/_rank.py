@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
+from mnemoscope.theory.separation._bounds import half_length
 from mnemoscope.theory.separation._circuit import random_circuit, random_templates, start_end_matrix
 from mnemoscope.theory.separation._grid import distinct_sequences
 from mnemoscope.theory.separation._modular import PRIMES, exact_rank
@@ -43,7 +44,14 @@ def generic_rank(
     A minor that is non-zero modulo a prime is a non-zero polynomial in the weights, so it vanishes for almost no
     weights (claim 5); by Schwartz and Zippel a draw misses the generic rank with probability at most degree / prime.
     Above `limit` half sequences, a sample of `limit` different ones makes the rows, and another the columns.
+
+    Examples:
+        >>> from mnemoscope.theory import deep_rank_bound, generic_rank
+        >>> found = generic_rank(depth=2, channels=2, inputs=2, length=6)
+        >>> found.rank >= deep_rank_bound(channels=2, inputs=2, length=6)
+        True
     """
+    half = half_length(length, depth, channels, inputs)
     rng = np.random.default_rng(seed)
     count = values or inputs
     ranks = []
@@ -51,11 +59,11 @@ def generic_rank(
     for prime in [prime for prime in primes for _ in range(draws)]:
         circuit = random_circuit(depth, channels, inputs, rng, prime, free_start)
         templates = None if count == inputs else random_templates(count, inputs, rng, prime)
-        starts, ends = (distinct_sequences(count, length // 2, limit, rng) for _ in range(2))
+        starts, ends = (distinct_sequences(count, half, limit, rng) for _ in range(2))
         matrix = start_end_matrix(circuit, starts, ends, templates)
         ranks.append(exact_rank(matrix, prime))
         shape = matrix.shape
-    return GenericRank(max(ranks), tuple(ranks), shape, whole=count ** (length // 2) <= limit)
+    return GenericRank(max(ranks), tuple(ranks), shape, whole=count**half <= limit)
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,12 @@ def separation_spectrum(
     are n inputs for one time step: vectors (n, input_size), or token numbers (n,). With more than `limit` half
     sequences, that many are drawn for Start and for End. Put the model into eval mode first: dropout's noise would
     pass for a dependence on the input.
+
+    Examples:
+        >>> from mnemoscope.theory import separation_spectrum
+        >>> spectrum = separation_spectrum(nn.RNN(1, 4).eval(), torch.randn(2, 1), length=6)
+        >>> spectrum.singular_values.shape  # of each of 4 outputs
+        (4, 8)
     """
     matrices, whole = start_end_matrices(model, templates, length, readout=readout, limit=limit, batch=batch, seed=seed)
     if not np.isfinite(matrices).all():

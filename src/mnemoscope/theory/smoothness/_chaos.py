@@ -28,6 +28,11 @@ def chaotic_lstm(s: float = 1.0, *, printed: bool = False, dtype: torch.dtype = 
 
     Two signs of the printed matrices are wrong: W_hi[0, 1] is -4 and W_ho[1, 1] is -7. With ``printed=True`` they are
     as in the text, and s = 1 is a cycle of six states. Compute in float64: float32 leaves the orbit within 80 steps.
+
+    Examples:
+        >>> from mnemoscope.theory import chaotic_lstm
+        >>> chaotic_lstm(s=1.0).weight_hh.shape
+        torch.Size([8, 2])
     """
     sign = 1.0 if printed else -1.0
     W_i = [[-1.0, sign * 4.0], [-3.0, -2.0]]

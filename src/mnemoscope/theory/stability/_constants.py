@@ -42,10 +42,20 @@ NONLINEARITIES = {
 class SystemConstants:
     """What the lemmas ask of a system (sections 2-4 and the list in A.2).
 
-    `norm` is the norm of the state in which they hold; weights are measured by the Euclidean norm of the flat vector
-    of all parameters, Jacobians by the induced norms. `start` bounds ||h_0||, which the paper sets to 0; `state_bound`
-    bounds every ||h_t||, h_0 included. From h_0 = 0 and without biases it is at most the paper's
-    L_x B_x / (1 - lambda).
+    Weights are measured by the Euclidean norm of the flat vector of all parameters, Jacobians by the induced norms.
+
+    Attributes:
+        lam: lambda, the Lipschitz constant of a step in the state; below 1 the system is stable.
+        L_x: that of a step in the input.
+        L_w: that of a step in the weights.
+        beta_ww: the Lipschitz constant in the weights of the Jacobian by the weights.
+        beta_wh: that in the state of the Jacobian by the weights.
+        beta_hw: that in the weights of the Jacobian by the state.
+        beta_hh: that in the state of the Jacobian by the state.
+        state_bound: a bound of every ||h_t||, h_0 included. From h_0 = 0 and without biases it is at most the paper's
+            L_x B_x / (1 - lambda).
+        norm: the norm of the state in which they hold, Euclidean ("l2") or infinity ("linf").
+        start: a bound of ||h_0||, which the paper sets to 0.
     """
 
     lam: float
@@ -61,6 +71,7 @@ class SystemConstants:
 
     @property
     def stable(self) -> bool:
+        """True if lambda is below 1."""
         return self.lam < 1
 
     @property
@@ -88,9 +99,29 @@ def rnn_constants(
 ) -> SystemConstants:
     """The constants of h_t = rho(V h_{t-1} + U x_t + b) in the Euclidean norm (6.2, A.3.1, tightened).
 
-    weight_ih is U (n, d), weight_hh is V (n, n); `input_bound` is B_x >= ||x_t||_2, `start` is at least ||h_0||_2. The
-    text takes tanh' to be 1-Lipschitz in one place and 2-Lipschitz in another; it is 4/(3 sqrt 3)-Lipschitz.
+    The text takes tanh' to be 1-Lipschitz in one place and 2-Lipschitz in another; it is 4/(3 sqrt 3)-Lipschitz.
+
+    Args:
+        weight_ih: U (n, d).
+        weight_hh: V (n, n).
+        bias_ih: (n,), or None.
+        bias_hh: (n,), or None; b is the sum of both.
+        input_bound: B_x, at least every ||x_t||_2.
+        nonlinearity: rho, by a name in `NONLINEARITIES` or by its constants.
+        start: at least ||h_0||_2.
+
+    Examples:
+        >>> from mnemoscope.theory import context_length, rnn_constants
+        >>> system = rnn_constants(torch.randn(8, 3), 0.5 * torch.eye(8), input_bound=1.0)
+        >>> system.lam
+        0.5
+        >>> steps = context_length(system, eps=0.01)  # that a truncated model must see
     """
+    n = weight_hh.shape[-1]
+    if weight_hh.shape != (n, n) or weight_ih.dim() != 2 or len(weight_ih) != n:
+        shapes = [tuple(weight_ih.shape), tuple(weight_hh.shape)]
+        raise MnemoscopeError(f"an RNN's weight_ih and weight_hh are (n, d) and (n, n); got {shapes}")
+    check_input_bound(input_bound)
     rho = _nonlinearity(nonlinearity)
     biases = [b.detach().cpu().double() for b in (bias_ih, bias_hh) if b is not None]
     offset = sum(float(b.norm()) for b in biases)  # not ||b_ih + b_hh||: elsewhere in Omega they need not cancel
@@ -124,7 +155,10 @@ def linear_constants(
     *,
     input_bound: float,
 ) -> SystemConstants:
-    """The constants of a linear system h_t = V h_{t-1} + U x_t + b (6.1): smooth, with beta_hh = beta_ww = 0."""
+    """The constants of a linear system h_t = V h_{t-1} + U x_t + b (6.1): smooth, with beta_hh = beta_ww = 0.
+
+    The arguments are `rnn_constants`'.
+    """
     return rnn_constants(weight_ih, weight_hh, bias_ih, bias_hh, input_bound=input_bound, nonlinearity="identity")
 
 
@@ -135,6 +169,12 @@ def state_norm_bound(lam: float, drive: float, bound: float = math.inf, start: f
     """
     limit = drive / (1 - lam) if lam < 1 else math.inf
     return max(start, min(limit, bound))
+
+
+def check_input_bound(input_bound: float) -> None:
+    """Refuse a bound of a norm that is negative or NaN."""
+    if not input_bound >= 0:
+        raise MnemoscopeError(f"input_bound must be at least 0; got {input_bound}")
 
 
 def spectral_norm(matrix: Tensor) -> float:
@@ -160,6 +200,11 @@ def context_length(system: SystemConstants, eps: float, L_f: float = 1.0) -> int
     """The least k for which Lemma 1 (with L_f: Proposition 1) promises a gap of at most eps.
 
     k >= ln(L_f sup||h|| / eps) / ln(1/lambda); the paper's O(.) hides the denominator.
+
+    Args:
+        system: a stable one, from `rnn_constants`, `linear_constants` or `lstm_constants`.
+        eps: the largest gap that is allowed, above 0.
+        L_f: the Lipschitz constant of the read-out.
     """
     contraction_margin(system)
     if eps <= 0:

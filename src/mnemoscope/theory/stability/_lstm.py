@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.theory._statement import PAPERS, Row, statement
+from mnemoscope.theory.stability._constants import check_input_bound
 from mnemoscope.theory.stability._instances import bounded_inputs, lstm_states, lstm_step, random_lstm
 
 Start: TypeAlias = tuple[Tensor, Tensor]
@@ -39,20 +40,26 @@ class GateBounds:
 class Certificate:
     """How strongly an LSTM contracts on its reachable states; it is stable where one of the three factors is below 1.
 
-    `proposition_5` is the factor of the paper's proof, the largest row sum of `comparison`, which bounds the moves of
-    (||c||, ||h||); `lam` the largest row sum of the entrywise comparison matrix, with each gate's own bound; `rate`
-    that of the same matrix in the best weighted infinity norm. Each is at most the one before it.
+    Attributes:
+        forget: ||f||_inf, the largest value of a forget gate.
+        cell: the bound of ||c||_inf.
+        comparison: (2, 2), which bounds the moves of (||c||, ||h||).
+        proposition_5: the factor of the paper's proof, the largest row sum of `comparison`.
+        lam: the largest row sum of the entrywise comparison matrix, with each gate's own bound; at most
+            `proposition_5`.
+        rate: that of the same matrix in the best weighted infinity norm; at most `lam`.
     """
 
-    forget: float  # ||f||_inf
-    cell: float  # the bound of ||c||_inf
-    comparison: Tensor  # (2, 2)
+    forget: float
+    cell: float
+    comparison: Tensor
     proposition_5: float
     lam: float
     rate: float
 
     @property
     def stable(self) -> bool:
+        """True if `rate`, the least of the three factors, is below 1."""
         return self.rate < 1
 
 
@@ -62,6 +69,7 @@ def forget_bound(*weights: Tensor | None, input_bound: float) -> tuple[float, fl
     Returns both bounds. The paper's LSTM has no biases; torch's has.
     """
     W, U, b = gates(*weights)
+    check_input_bound(input_bound)
     a = float(_norm(W[1]) + _norm(U[1]) * input_bound + b[1].abs().max())
     return 1 / (1 + math.exp(-a)), 1 + math.exp(min(a, 700.0))  # 1/(1 - sigmoid(a)) = 1 + e^a
 
@@ -74,7 +82,22 @@ def satisfies_proposition_5(*weights: Tensor | None, input_bound: float) -> bool
 
 
 def lstm_certificate(*weights: Tensor | None, input_bound: float) -> Certificate:
-    """The contraction factors of an LSTM on the states reachable from zero (Proposition 5 and its refinements)."""
+    """The contraction factors of an LSTM on the states reachable from zero (Proposition 5 and its refinements).
+
+    Args:
+        *weights: those of one layer in one direction, in nn.LSTM's order and layout: weight_ih (4n, d), weight_hh
+            (4n, n), bias_ih (4n,) and bias_hh (4n,); the biases may be None or left out.
+        input_bound: at least the modulus of every entry of every x_t.
+
+    Examples:
+        >>> from mnemoscope.theory import lstm_certificate
+        >>> layer = nn.LSTM(3, 8)
+        >>> for weight in layer.parameters():
+        ...     weight.data *= 0.1
+        >>> certificate = lstm_certificate(*layer.parameters(), input_bound=1.0)
+        >>> certificate.stable, certificate.lam < 1
+        (True, True)
+    """
     forget, cell = forget_bound(*weights, input_bound=input_bound)
     w_i, w_f, w_g, w_o = map(_norm, gates(*weights)[0])
     drift = (w_i + cell * w_f) / 4 + w_g  # what ||h - h'|| adds to ||c_+ - c'_+||
@@ -92,6 +115,7 @@ def gate_bounds(*weights: Tensor | None, input_bound: float, start: Start | None
     their place: f |c_0| + i g <= |c_0| if |c_0| >= i g/(1 - f).
     """
     W, U, b = gates(*weights)
+    check_input_bound(input_bound)
     driven = U.abs().sum(2) * input_bound  # (4, n)
     c_0, h_0 = start if start is not None else (torch.zeros_like(b[0]), torch.zeros_like(b[0]))
     h = torch.maximum(torch.ones_like(b[0]), h_0)
@@ -156,8 +180,13 @@ def euclidean_iterations(lam: float, hidden_size: int) -> int:
     return math.floor(math.log(math.sqrt(2 * hidden_size)) / -math.log(lam)) + 1
 
 
-def gates(weight_ih: Tensor | None, weight_hh: Tensor | None, *biases: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def gates(*weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """W (4, n, n), U (4, n, d) and b (4, n) in float64 on the CPU, the biases added."""
+    if not 2 <= len(weights) <= 4:
+        raise MnemoscopeError(
+            f"an LSTM's weights are the two or four of one layer, as *layer.parameters() gives them; got {len(weights)}"
+        )
+    weight_ih, weight_hh, *biases = weights
     if weight_ih is None or weight_hh is None or len({len(weight_ih), len(weight_hh), 4 * weight_hh.shape[1]}) > 1:
         shapes = [None if w is None else tuple(w.shape) for w in (weight_ih, weight_hh)]
         raise MnemoscopeError(f"an LSTM's weight_ih and weight_hh are (4n, d) and (4n, n); got {shapes}")

@@ -28,12 +28,21 @@ class Truncated(Recurrence):
         layer: any `Recurrence` that runs forward in time.
         k: the number of inputs that an output may depend on, at least 1.
         rows: how many windows are put into one batch; less needs less memory.
+
+    Examples:
+        >>> from mnemoscope.theory import Truncated
+        >>> model = Truncated(mnemoscope.RNN(3, 16), k=5)  # each output depends on the last 5 inputs
+        >>> output, state = model(torch.randn(20, 4, 3))
     """
 
     def __init__(self, layer: Recurrence, k: int, *, rows: int = 8192) -> None:
         super().__init__()
         if k < 1 or rows < 1:
             raise MnemoscopeError(f"Truncated needs k >= 1 inputs and rows >= 1; got k={k}, rows={rows}")
+        if not hasattr(layer, "observe"):
+            raise MnemoscopeError(
+                f"Truncated needs a Recurrence; got {type(layer).__name__}: mnemoscope.adapters.as_recurrence makes one"
+            )
         if getattr(layer, "bidirectional", False):
             raise MnemoscopeError("Truncated needs a layer that runs forward in time; got a bidirectional one")
         self.layer = layer
