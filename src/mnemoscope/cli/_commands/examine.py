@@ -32,7 +32,7 @@ from mnemoscope.cli._sequences import (
     with_loss,
 )
 from mnemoscope.cli._targets import Target, is_run, load_target, read_options
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.files import LOCK_SECONDS, locked, safe_name
 from mnemoscope.finding import Examination
 from mnemoscope.report import headlines, mixed_layouts
@@ -58,6 +58,7 @@ def _run(options: Examine[Any], task: Task | None, conditions: Sequence[Conditio
     """Make the targets, measure them, write the page, and return the exit code."""
     device = _device(options.device)
     targets = _targets(options, task, device)
+    _refuse_unused_sizes(options, task, targets)
     folder = folder_option(options.out) or _default_folder(targets)
 
     with stoppable() as signal_codes, num_threads(options.threads):
@@ -92,7 +93,8 @@ def _options(arguments: list[str]) -> tuple[Examine[Any], Task | None]:
     """The options, and the task for all targets if --task names one or --task.OPTION changes a run's own."""
     name, rest = pop_option(arguments, "--task")
     if name is not None and name not in TASKS:
-        raise MnemoscopeError(f"task = {name!r} is not a task; tasks are {', '.join(TASKS)}")
+        hint = did_you_mean(name, TASKS)
+        raise MnemoscopeError(f"task = {name!r} is not a task; tasks are {', '.join(TASKS)}{hint}")
     task: Task | None = None
     first_run = next((word for word in rest if not word.startswith("-") and is_run(word)), None)
     if name is not None:
@@ -102,6 +104,7 @@ def _options(arguments: list[str]) -> tuple[Examine[Any], Task | None]:
 
     kind: Any = Examine[None] if task is None else Examine[type(task)]  # type: ignore[misc]
     default: Examine[Any] = Examine((), task)
+    Examine.require_values(rest)
     options: Examine[Any] = parse(kind, rest, "examine", about=ABOUT, default=default)
     if not options.targets:
         raise MnemoscopeError("no target was given; mnemoscope examine TARGET takes a run, a model or module:factory")
@@ -159,6 +162,22 @@ def _cast(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> N
             tensor.data = tensor.data.to(dtype.to_complex())
         elif tensor.is_floating_point():
             tensor.data = tensor.data.to(dtype)
+
+
+def _refuse_unused_sizes(options: Examine[Any], task: Task | None, targets: Sequence[Target]) -> None:
+    """Refuse a size of random sequences where none are made: it would be ignored."""
+    unused: tuple[str, ...]
+    if options.inputs is not None:
+        source, unused = f"these are read from {options.inputs}", ("steps", "features", "batch")
+    elif task is not None or all(target.run is not None for target in targets):
+        source, unused = "a task's have sizes of their own, as --task.T", ("steps", "features")
+    elif all(target.system is not None for target in targets):
+        source, unused = "a system has sequences of its own", ("features",)
+    else:
+        return
+    for name in unused:
+        if (value := getattr(options, name)) is not None:
+            raise MnemoscopeError(f"--{name} {value} is for random sequences; {source}: leave it out")
 
 
 def _features(options: Examine[Any], task: Task | None) -> int:
