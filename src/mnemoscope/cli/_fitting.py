@@ -9,6 +9,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from mnemoscope.files import visible
+
 _BESIDE = 3  # characters that a column takes beside its text: a space on both sides, and a line
 
 
@@ -58,5 +60,5 @@ def _fit(table: Table, console: Console) -> bool:
 
 def _size(cells: Sequence[object], console: Console) -> Measurement:
     """The width of the longest word of cells, and of the longest line."""
-    sizes = [Measurement.get(console, console.options, Text(str(cell))) for cell in cells]
+    sizes = [Measurement.get(console, console.options, Text(visible(str(cell)))) for cell in cells]
     return Measurement(max(size.minimum for size in sizes), max(size.maximum for size in sizes))
