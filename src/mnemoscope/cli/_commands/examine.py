@@ -58,7 +58,6 @@ def _run(options: Examine[Any], task: Task | None, conditions: Sequence[Conditio
     """Make the targets, measure them, write the page, and return the exit code."""
     device = _device(options.device)
     targets = _targets(options, task, device)
-    _refuse_unused_sizes(options, task, targets)
     folder = folder_option(options.out) or _default_folder(targets)
 
     with stoppable() as signal_codes, num_threads(options.threads):
@@ -162,22 +161,6 @@ def _cast(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> N
             tensor.data = tensor.data.to(dtype.to_complex())
         elif tensor.is_floating_point():
             tensor.data = tensor.data.to(dtype)
-
-
-def _refuse_unused_sizes(options: Examine[Any], task: Task | None, targets: Sequence[Target]) -> None:
-    """Refuse a size of random sequences where none are made: it would be ignored."""
-    unused: tuple[str, ...]
-    if options.inputs is not None:
-        source, unused = f"these are read from {options.inputs}", ("steps", "features", "batch")
-    elif task is not None or all(target.run is not None for target in targets):
-        source, unused = "a task's have sizes of their own, as --task.T", ("steps", "features")
-    elif all(target.system is not None for target in targets):
-        source, unused = "a system has sequences of its own", ("features",)
-    else:
-        return
-    for name in unused:
-        if (value := getattr(options, name)) is not None:
-            raise MnemoscopeError(f"--{name} {value} is for random sequences; {source}: leave it out")
 
 
 def _features(options: Examine[Any], task: Task | None) -> int:
