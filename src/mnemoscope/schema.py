@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, did_you_mean
 
 T = TypeVar("T")
 
@@ -58,7 +58,8 @@ def checked_fields(kind: type, data: Any, where: str) -> dict[str, Any]:
     known = {field.name: field for field in fields(kind) if field.init}
     for name in data:
         if name not in known:
-            raise MnemoscopeError(f"{where} has no field {_short(name)}; its fields are {', '.join(known)}")
+            hint = did_you_mean(str(name), known)
+            raise MnemoscopeError(f"{where} has no field {_short(name)}; its fields are {', '.join(known)}{hint}")
     for name, field in known.items():
         if name not in data and _is_required(field):
             raise MnemoscopeError(f"{where} lacks the field {name!r}")

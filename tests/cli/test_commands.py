@@ -80,7 +80,7 @@ def fails(arguments: list[str], capsys: Any, code: int = 2) -> str:
         (["theory", "no-such-lemma"], "'no-such-lemma' is not a statement"),
         (["theory", "kerg-theorm-1"], "'kerg-theorm-1' is not a statement; did you mean kerg-theorem-1"),
         (["list", "--all"], "mnemoscope: Unrecognized options: --all\n"),
-        (["list", "layers"], "'layers'"),
+        (["list", "layers"], "kinds = 'layers' is not allowed; it must be one of models, tasks"),
     ],
 )
 def test_user_errors_are_one_line(arguments, message: str, capsys, tmp_path, monkeypatch) -> None:
@@ -98,6 +98,7 @@ class Lengths:
     needs: float | None = None
     dtype: Literal["float32", "float64"] | None = None
     steps: tuple[int, ...] = ()
+    which: Literal["first", "last"] | int = "last"
 
 
 TYRO_ERRORS = [
@@ -107,7 +108,8 @@ TYRO_ERRORS = [
     (["a", "--length"], "Missing value for argument '--length'. Expected 1 values."),
     (["a", "--length", "x"], "--length = 'x' is not a whole number"),
     (["a", "--needs", "x"], "--needs = 'x' is not a number"),
-    (["a", "--kind", "x"], "invalid choice 'x' for argument '--kind'. Expected one of ('short', 'long')."),
+    (["a", "--kind", "x"], "--kind = 'x' is not allowed; it must be one of short, long"),
+    (["a", "--which", "x"], "--which = 'x' is not allowed; it must be {first,last} or INT"),
     (["a", "--steps", "1", "x"], "--steps = 'x' is not a whole number"),
 ]
 
@@ -198,6 +200,23 @@ def test_settings_of_the_papers_are_flags(capsys, tmp_path: Path) -> None:
     assert "set carry-memory = 0" in fails(["train", "characters", *options, "--quiet"], capsys)
     assert main(["train", "characters", *options, "--carry-memory", "0", "--quiet"]) == 0
     assert main(["evaluate", str(tmp_path / "text"), "--batch-size", "2", "--quiet"]) == 0
+
+
+def test_a_runs_folder_is_as_good_as_its_config(run: Path, tmp_path: Path) -> None:
+    assert main(["train", "--config", str(run), "--updates", "1", "--out", str(tmp_path / "again"), "--quiet"]) == 0
+    assert Run(tmp_path / "again").config.task == Run(run).config.task
+
+
+def test_a_folder_of_runs_or_a_file_where_a_run_should_be(run: Path, capsys) -> None:
+    error = fails(["compare", str(run.parent)], capsys)
+    assert f"it has no config.json; it holds the runs {run}: name some of them" in error
+    assert "is a file, not the folder of a run" in fails(["resume", str(run / "config.json")], capsys)
+    error = fails(["report", str(run), "--out", str(run / "nowhere")], capsys)
+    assert f"{run} is a run that was not examined; first: mnemoscope examine {run}" in error
+
+
+def test_evaluate_names_the_task_that_was_meant(run: Path, capsys) -> None:
+    assert "did you mean adding?" in fails(["evaluate", str(run), "--task", "ading"], capsys)
 
 
 def test_divergence_has_its_own_exit_code(capsys, tmp_path: Path) -> None:

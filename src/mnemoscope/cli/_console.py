@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mnemoscope.cli._fitting import fitting
 from mnemoscope.cli._help import paragraphs
 from mnemoscope.cli._option_rules import rules
 from mnemoscope.errors import MnemoscopeError
@@ -119,6 +120,12 @@ def _plainly(message: str) -> str:
         return f"{match[1]} = {match[2]} is not a whole number"
     if match := re.fullmatch(r"Error parsing (\S+): could not convert string to float: (.*)", message):
         return f"{match[1]} = {match[2]} is not a number"
+    if match := re.fullmatch(r"invalid choice (.*) for argument '(\S+)'\. Expected one of \((.*?),?\)\.", message):
+        return f"{match[2]} = {match[1]} is not allowed; it must be one of {match[3].replace(chr(39), '')}"
+    if match := re.match(
+        r"Error parsing (\S+): no type matching (\S+) could be instantiated from \[(.*?)\]\.", message
+    ):
+        return f"{match[1]} = {match[3]} is not allowed; it must be {match[2].replace('|', ' or ')}"
     return message
 
 
@@ -165,7 +172,8 @@ def show(table: Table) -> None:
         console = _Console(width=FILE_WIDTH, highlight=False)
     if table.width is not None:
         table.width = min(table.width, console.width)  # a wider one would be cut, not wrapped
-    console.print(table)
+    for part in fitting(table, console):
+        console.print(part)
 
 
 def show_json(value: Any) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Generic, Literal, TypeVar
 
@@ -19,6 +21,8 @@ from mnemoscope.scopes import SCOPES
 from mnemoscope.training import CheckpointName
 
 TaskType = TypeVar("TaskType")
+
+LISTS = ("--checkpoint", "--with", "--kwargs", "--scopes", "--set", "--figures", "--fail-if")
 
 ABOUT = """Examine models through every scope and write the page. A target is a run's folder, a built-in model's name,
 system:NAME for a system with known answers, package.module:factory or path/to/file.py:factory; several are compared.
@@ -113,6 +117,13 @@ class Examine(Generic[TaskType]):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise MnemoscopeError(f"{name} = {value} is not allowed; it must be at least 1")
+
+    @staticmethod
+    def require_values(words: Sequence[str]) -> None:
+        """Refuse an option that takes several values and has none, as --fail-if $CONDITION of an empty variable."""
+        for word, following in pairwise([*words, "--"]):
+            if word in LISTS and following.startswith("--"):
+                raise MnemoscopeError(f"{word} needs a value")
 
     @property
     def reading(self) -> Reading:

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
+from rich.text import Text
 
 from mnemoscope.cli._console import format_value, terminal
 from mnemoscope.tasks import Task
@@ -114,8 +115,16 @@ class RunProgress:
             signal.raise_signal(number)
 
 
+class _Bar(ProgressBar):
+    """A bar with the run's figures in the line below it: beside it they would leave no room for a bar."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        for task in self.tasks:
+            yield self.make_tasks_table([task])
+            yield Text(task.fields["figures"])
+
+
 def _bar(console: Console) -> ProgressBar:
     name = TextColumn("{task.description}", markup=False)
-    figures = TextColumn("{task.fields[figures]}", markup=False)
-    columns = (name, BarColumn(None), MofNCompleteColumn(), figures, TimeRemainingColumn())
-    return ProgressBar(*columns, console=console, speed_estimate_period=60)
+    columns = (name, BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
+    return _Bar(*columns, console=console, speed_estimate_period=60)

@@ -97,6 +97,11 @@ def _unknown_target(spec: str) -> MnemoscopeError:
         listed = f"; it defines {', '.join(names)}" if names else ""
         example = names[0] if names else "make"
         return MnemoscopeError(f"say what in {spec} makes the model, as {spec}:{example}{listed}")
+    if Path(spec).is_file():
+        return MnemoscopeError(
+            f"{spec} is a file, not a model: weights are given as --checkpoint, sequences as --inputs, beside the "
+            "model; a target is a run's folder, a model or module:factory"
+        )
     if "/" in spec or spec.startswith("."):
         return MnemoscopeError(f"there is no folder {spec}; a target is a run's folder, a model or module:factory")
     hint = did_you_mean(spec, models()) or f"; models are {', '.join(models())}"

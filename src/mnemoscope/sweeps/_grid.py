@@ -47,8 +47,10 @@ def _parse_values(text: str, field: str) -> list[Any]:
             values.append(_parse_value(part))
             continue
         start, stop, step = (int(number or 1) for number in span.groups())
-        if not step or abs(stop - start) > MAX_RUNS:
-            raise MnemoscopeError(f"grid: {field} = {part} is not a range; write it as first:end or first:end:step")
+        if not step:
+            raise MnemoscopeError(f"grid: {field} = {part} has a step of 0; write it as first:end or first:end:step")
+        if abs(stop - start) > MAX_RUNS:
+            raise MnemoscopeError(f"grid: {field} = {part} is too long; a range may span {MAX_RUNS:,} at most")
         values.extend(range(start, stop, step))
     return values
 

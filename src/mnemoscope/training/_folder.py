@@ -20,6 +20,7 @@ from mnemoscope.training._checkpoint import (
 from mnemoscope.training._run_description import RunDescription, read_description
 
 _log = logging.getLogger("mnemoscope")
+_NAMED_RUNS = 3  # in the error for a folder that holds runs
 _BEFORE_CONFIG = re.compile(r"\.lock|\.config\.json\..*tmp")  # all that a run killed at its very start can leave
 
 
@@ -49,8 +50,13 @@ class RunFolder:
         """Refuse a folder that holds no run, or whose files are links to somewhere else."""
         if not self.path.exists():
             raise MnemoscopeError(f"there is no folder {self.path}")
+        if not self.path.is_dir():
+            raise MnemoscopeError(f"{self.path} is a file, not the folder of a run")
         if not self.config.is_file():
-            raise MnemoscopeError(f"{self.path} is not a run folder: it has no config.json")
+            inside = [str(config.parent) for config in sorted(self.path.glob("*/config.json"))]
+            more = ", ..." if len(inside) > _NAMED_RUNS else ""
+            hint = f"; it holds the runs {', '.join(inside[:_NAMED_RUNS])}{more}: name some of them" if inside else ""
+            raise MnemoscopeError(f"{self.path} is not a run folder: it has no config.json{hint}")
         folders = (self.checkpoints, self.trajectory, self.snapshots, self.tensorboard)
         for entry in (self.config, self.metrics, self.summary, *folders):
             refuse_link(entry)

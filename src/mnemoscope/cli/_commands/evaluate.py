@@ -10,10 +10,10 @@ import tyro
 from rich.progress import Progress
 from rich.table import Table
 
-from mnemoscope.cli._console import OutputOptions, format_value, parse, pop_option, show, show_json, terminal
+from mnemoscope.cli._console import OutputOptions, format_value, parse, pop_option, say, show, show_json, terminal
 from mnemoscope.cli._help import paragraphs
 from mnemoscope.cli._run_row import setting_of
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.tasks import TASKS, Split, Task
 from mnemoscope.training import CheckpointName, Run, SequenceModel, evaluate
 from mnemoscope.wording import counted
@@ -80,7 +80,8 @@ def _task(name: str | None, trained: Task) -> Task:
     if name is None or name == trained.name:
         return trained
     if name not in TASKS:
-        raise MnemoscopeError(f"task = {name!r} is not a task; tasks are {', '.join(TASKS)}")
+        hint = did_you_mean(name, TASKS)
+        raise MnemoscopeError(f"task = {name!r} is not a task; tasks are {', '.join(TASKS)}{hint}")
     return TASKS[name]()
 
 
@@ -117,7 +118,9 @@ def _show_metrics(run: Run, options: Evaluate[Task], metrics: dict[str, float]) 
     if options.output.json:
         show_json({**about, "baseline": options.task.baseline, "metrics": metrics})
     elif not options.output.quiet:
-        table = Table("metric", "value", title=" · ".join([str(run.path), *_played(options.task), options.split]))
+        # Not a title, which would be folded to the width of the table.
+        say(" · ".join([str(run.path), *_played(options.task), options.split]))
+        table = Table("metric", "value")
         for name, value in metrics.items():
             table.add_row(name, format_value(value))
         if options.task.baseline is not None and "loss" in metrics:

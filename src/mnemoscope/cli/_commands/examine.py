@@ -32,7 +32,7 @@ from mnemoscope.cli._sequences import (
     with_loss,
 )
 from mnemoscope.cli._targets import Target, is_run, load_target, read_options
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.files import LOCK_SECONDS, locked, safe_name
 from mnemoscope.finding import Examination
 from mnemoscope.report import headlines, mixed_layouts
@@ -92,7 +92,8 @@ def _options(arguments: list[str]) -> tuple[Examine[Any], Task | None]:
     """The options, and the task for all targets if --task names one or --task.OPTION changes a run's own."""
     name, rest = pop_option(arguments, "--task")
     if name is not None and name not in TASKS:
-        raise MnemoscopeError(f"task = {name!r} is not a task; tasks are {', '.join(TASKS)}")
+        hint = did_you_mean(name, TASKS)
+        raise MnemoscopeError(f"task = {name!r} is not a task; tasks are {', '.join(TASKS)}{hint}")
     task: Task | None = None
     first_run = next((word for word in rest if not word.startswith("-") and is_run(word)), None)
     if name is not None:
@@ -102,6 +103,7 @@ def _options(arguments: list[str]) -> tuple[Examine[Any], Task | None]:
 
     kind: Any = Examine[None] if task is None else Examine[type(task)]  # type: ignore[misc]
     default: Examine[Any] = Examine((), task)
+    Examine.require_values(rest)
     options: Examine[Any] = parse(kind, rest, "examine", about=ABOUT, default=default)
     if not options.targets:
         raise MnemoscopeError("no target was given; mnemoscope examine TARGET takes a run, a model or module:factory")

@@ -59,6 +59,8 @@ def main(arguments: list[str]) -> int:
         with locked(out, wait=LOCK_SECONDS):
             page = write_report(examinations, out, options.figures)
     else:
+        if (first / "config.json").is_file():
+            raise MnemoscopeError(f"{first} is a run that was not examined; first: mnemoscope examine {first}")
         raise MnemoscopeError(f"{first} holds neither findings nor runs; mnemoscope examine makes findings")
 
     _print_page(page, options.output)

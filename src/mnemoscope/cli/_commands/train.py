@@ -67,9 +67,15 @@ def main(arguments: list[str]) -> int:
 def parse_run(arguments: list[str], command: str) -> tuple[RunConfig, Train[Task, Any, Any]]:
     """Return the configuration of a run that the arguments of `command` describe, and all options."""
     path, rest = pop_option(arguments, "--config")
-    base = None if path is None else RunConfig.from_dict(read_json(Path(path), follow=True), path)
+    base = None if path is None else _read_config(Path(path))
     name, rest = _pop_task_name(rest)
     return _parse(_task(name, base, command), base, rest, command)
+
+
+def _read_config(path: Path) -> RunConfig:
+    """The configuration in a file, or that of a run's folder."""
+    file = path / "config.json" if path.is_dir() else path
+    return RunConfig.from_dict(read_json(file, follow=True), str(file))
 
 
 def _pop_task_name(arguments: list[str]) -> tuple[str | None, list[str]]:
