@@ -104,7 +104,8 @@ class Lengths:
 TYRO_ERRORS = [
     ([], "no STR was given to mnemoscope test: A name."),
     (["a", "b"], "Unrecognized options: b"),
-    (["a", "--lenght", "3"], "Unrecognized options: --lenght, 3; did you mean --length?"),
+    (["a", "--lenght", "3"], "Unrecognized options: --lenght; did you mean --length?"),
+    (["a", "b", "--lenght", "3", "--wdith"], "Unrecognized options: b, --lenght, --wdith"),
     (["a", "--length"], "Missing value for argument '--length'. Expected 1 values."),
     (["a", "--length", "x"], "--length = 'x' is not a whole number"),
     (["a", "--needs", "x"], "--needs = 'x' is not a number"),

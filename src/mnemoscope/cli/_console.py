@@ -114,6 +114,10 @@ def error_line(box: str) -> str:
 
 def _plainly(message: str) -> str:
     """Return an error of tyro's, which quotes Python's, in the words of our own errors."""
+    if match := re.fullmatch(r"Unrecognized options: (.*)", message):
+        words = match[1].split(", ")
+        values = {i for i in range(1, len(words)) if words[i - 1].startswith("--") and not words[i].startswith("--")}
+        return f"Unrecognized options: {', '.join(word for i, word in enumerate(words) if i not in values)}"
     if match := re.fullmatch(r"Missing from (mnemoscope [\w ]+): (\S+) (.*?)( \(required\))?", message):
         return f"no {match[2]} was given to {match[1]}: {match[3]}"
     if match := re.fullmatch(r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)", message):
