@@ -36,6 +36,27 @@ def test_a_list_of_one_output_a_step(steps, features, with_state):
     assert "on no later ones" in recurrence(model, x).sentence
 
 
+class OfEachLayer(nn.Module):
+    """What each of its layers gives, (time, batch, features): a list that may be as long as the sequences."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(count))
+
+    def forward(self, x):
+        outputs = []
+        for layer in self.layers:
+            x = layer(x).tanh()
+            outputs.append(x)
+        return outputs
+
+
+def test_a_list_of_what_each_layer_gives_is_not_one_of_steps():
+    model, x = OfEachLayer(6), torch.randn(6, 2, 3)
+    found = adapt(model, x, batch_first=False)
+    torch.testing.assert_close(found.run(found.features), model(x)[0])
+
+
 class InPlace(nn.Module):
     def __init__(self):
         super().__init__()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 import mnemoscope
 from mnemoscope.layers import _matrix_exp, _orthogonal
@@ -149,7 +150,50 @@ def test_one_more_parametrization_is_read_too() -> None:
             return self.by * V
 
     layer, half = make("ExpRNN"), Half()
-    nn.utils.parametrize.register_parametrization(layer, "weight_hh_l0", half, unsafe=True)
+    parametrize.register_parametrization(layer, "weight_hh_l0", half, unsafe=True)
     before = stepped(layer)
     half.by = 2.0
     assert not torch.allclose(stepped(layer), before)
+
+
+def test_a_parametrization_of_the_users_own_takes_its_place() -> None:
+    class Skew(nn.Module):
+        def forward(self, A: torch.Tensor) -> torch.Tensor:
+            return A.triu() - A.triu().mT
+
+    layer = make("ExpRNN")
+    parametrize.remove_parametrizations(layer, "weight_hh_l0")
+    parametrize.register_parametrization(layer, "weight_hh_l0", Skew())
+    before = stepped(layer)
+    with torch.no_grad():
+        angles(layer).mul_(2)
+    assert not torch.allclose(stepped(layer), before)
+
+
+def test_a_hook_of_the_parametrization_is_called() -> None:
+    layer = make("ExpRNN")
+    before = stepped(layer)
+    layer.parametrizations.weight_hh_l0.register_forward_hook(lambda module, inputs, V: -V)
+    assert not torch.allclose(stepped(layer), before)
+
+
+def test_what_torch_caches_ends_with_its_context() -> None:
+    layer = make("ExpRNN")
+    with parametrize.cached():
+        stepped(layer)
+        with torch.no_grad():
+            angles(layer).mul_(2)
+        stepped(layer)  # of the cached V, as the caller asked for
+    assert torch.equal(stepped(layer), stepped(copy.deepcopy(layer)))
+
+
+@every_row
+def test_weights_kept_from_inference_mode_can_be_differentiated_by(row) -> None:
+    layer = make(row)
+    with torch.inference_mode():
+        layer(torch.ones(4, 2, 3))
+    with torch.no_grad():
+        w = layer.weights(0)
+    h = torch.ones(2, 8, requires_grad=True)
+    layer.cell(w, layer.project(w, torch.ones(2, 3)), h)[0].sum().backward()
+    assert h.grad is not None

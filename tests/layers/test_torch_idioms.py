@@ -142,6 +142,7 @@ def test_data_parallel_replica() -> None:
     for name, parameter in layer.named_parameters():
         setattr(replica, name, parameter.detach().clone())
     assert torch.equal(replica(x)[0], layer(x)[0])
+    assert leaves(replica.initial_state(BATCH))[0].dtype is layer.weight_hh_l0.dtype
 
 
 @every_row

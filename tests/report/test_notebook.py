@@ -13,7 +13,7 @@ from specimens import horizon_of, made, orbits_of
 from torch import nn
 
 from mnemoscope import Finding, MnemoscopeError, examine
-from mnemoscope.report import InlinePage, all_charts, draw_figure, render
+from mnemoscope.report import InlinePage, Panels, all_charts, draw_figure, render
 
 EVIL = "</td><script>document.title='taken'</script>"
 
@@ -57,6 +57,15 @@ def test_a_chart_is_a_matplotlib_figure():
     charts = all_charts(made(horizon=horizon_of()))
     figure = draw_figure(charts[:2])
     assert [axes.get_xlabel() for axes in figure.axes] == [chart.x.title for chart in charts[:2]]
+
+
+def test_what_is_no_chart_is_not_drawn():
+    chart = all_charts(made(horizon=horizon_of()))[0]
+    for given, got in ((chart, "Chart"), ([chart, Panels("p", "", (chart,))], "Chart, Panels"), ("x", "str")):
+        with pytest.raises(MnemoscopeError, match=f"takes a list of charts.*; got {got}$"):
+            draw_figure(given)
+    with pytest.raises(MnemoscopeError, match="draw_figure got no charts"):
+        draw_figure([])
 
 
 @pytest.mark.skipif(chromium() is None, reason=HOW)

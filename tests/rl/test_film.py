@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from mnemoscope.finding import Examination, Finding
 from mnemoscope.report import charts_of
 from mnemoscope.rl import Gym, GymFleet, MiniGrid, Policy, TMaze, film, play_randomly
 from mnemoscope.rl._film import _bars, _Episode, _finding
+from mnemoscope.rl._gym import _reduced
 from mnemoscope.training import NetworkConfig
 
 pytest.importorskip("minigrid", reason="minigrid is not installed (extra `rl`)")
@@ -152,26 +155,63 @@ def test_of_an_environment_of_gymnasium_is_what_it_draws() -> None:
     assert GymFleet([gymnasium.make("CartPole-v1")]).picture(0) is None  # one that was not asked to draw
 
 
-@pytest.mark.parametrize("modes", [["human"], ["rgb_array"]])
-def test_an_environment_that_cannot_draw_itself_is_shown_as_numbers(modes: list[str], monkeypatch) -> None:
-    from gymnasium.envs.classic_control import CartPoleEnv
+def _missing() -> None:
     from gymnasium.error import DependencyNotInstalled
 
-    def render(self):
-        raise DependencyNotInstalled("pygame is not installed")
+    raise DependencyNotInstalled("pygame is not installed")
 
-    monkeypatch.setattr(CartPoleEnv, "metadata", {"render_modes": modes})
-    monkeypatch.setattr(CartPoleEnv, "render", render)
+
+def _without_screen() -> None:
+    raise RuntimeError("an OpenGL platform library has not been loaded")
+
+
+DRAWN: dict[str, Callable[[], object]] = {
+    "missing": _missing,
+    "without a screen": _without_screen,
+    "nothing": lambda: None,
+    "gray": lambda: np.zeros((9, 9), np.uint8),
+    "with transparency": lambda: np.zeros((9, 9, 4), np.uint8),
+}
+
+
+@pytest.mark.parametrize("drawn", DRAWN)
+def test_an_environment_that_cannot_draw_itself_is_shown_as_numbers(drawn: str, monkeypatch) -> None:
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    monkeypatch.setattr(CartPoleEnv, "render", lambda self: DRAWN[drawn]())
     task = Gym("CartPole-v1")
     assert film(policy(task), task).series["frames"].shape[1:] == (64, 64, 3)
 
 
-def test_an_environment_that_takes_no_render_mode_is_shown_as_numbers(monkeypatch) -> None:
+def test_an_environment_for_a_window_alone_is_shown_as_numbers(monkeypatch) -> None:
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    monkeypatch.setattr(CartPoleEnv, "metadata", {"render_modes": ["human"]})
+    task = Gym("CartPole-v1")
+    assert film(policy(task), task).series["frames"].shape[1:] == (64, 64, 3)
+
+
+def test_a_long_and_narrow_picture_keeps_a_row_of_pixels() -> None:
+    assert _reduced(np.full((7, 2000, 3), 9, np.uint8)).shape == (1, 285, 3)
+
+
+def test_of_an_agent_of_half_precision(monkeypatch) -> None:
+    task = Gym("CartPole-v1")
+    monkeypatch.setattr(GymFleet, "picture", lambda self, row: None)
+    assert film(policy(task, "GRU").bfloat16(), task).series["frames"].shape[1:] == (64, 64, 3)
+
+
+@pytest.mark.parametrize("takes", [False, True])
+def test_an_environment_that_takes_no_render_mode_is_shown_as_numbers(takes: bool) -> None:
     gymnasium = pytest.importorskip("gymnasium")
     from gymnasium.envs.classic_control import CartPoleEnv
 
     class Undrawn(CartPoleEnv):
-        def __init__(self):
+        def __init__(self, **options):
+            if options and not takes:
+                raise TypeError("__init__() got an unexpected keyword argument 'render_mode'")
+            if options:
+                _missing()
             super().__init__()
 
     gymnasium.register("Undrawn-v0", Undrawn, max_episode_steps=20)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from mnemoscope.scopes import _horizon
 from mnemoscope.scopes._measures import decay
@@ -205,3 +207,11 @@ def test_horizon_warning_at_equality_with_the_need(needs, warning):
 def test_horizon_warning_of_sequences_that_are_too_short(needs, count):
     said = _horizon._warnings(horizon_figures(horizon=20.0), SimpleNamespace(needs=needs), 0.01, "gradients")
     assert [text.split(":")[0] for text in said] == ["the sequences are shorter than what the task needs"] * count
+
+
+def test_a_profile_that_ends_as_nan_has_a_law_without_a_warning():
+    profile = np.append(0.5 ** np.arange(30.0), [np.nan] * 20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        law = decay.fit(profile, torch.float64)
+    assert (law.name, round(law.rate, 6)) == ("exponential", 0.5)

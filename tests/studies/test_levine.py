@@ -18,3 +18,8 @@ def test_circuits_that_diverge_at_once_are_told(from_span, said):
     assert said in sentence
     assert bool(sentence) == bool(said)
     assert "gets 100 % at span 10" in sentence or not said
+
+
+def test_depths_that_were_not_run_have_no_line():
+    (drawn,) = ACCURACY.derived_charts({0: Cells({("2", "RAC, depth 1"): 1.0})})
+    assert [line.name for chart in drawn.charts for line in chart.marks] == ["depth 1"]

@@ -390,3 +390,4 @@ def test_a_study_that_is_stopped_before_its_first_result_is_open(name, scale, tm
     result = read_record(tmp_path / "out" / name).result(scale)
     assert result.verdict.word == "open"
     assert not result.is_complete
+    assert not read_charts(tmp_path / "out" / name)[scale]  # there is nothing to draw

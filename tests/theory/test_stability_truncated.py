@@ -77,6 +77,13 @@ def test_sequences_of_different_age_in_one_batch(steps):
     assert torch.equal(state.inputs, Recurrence.forward(model, x, mixed)[1].inputs)
 
 
+@pytest.mark.parametrize("k", [1, 5])
+def test_an_empty_batch(k):
+    output, state = Truncated(make(), k)(torch.randn(7, 0, 2, dtype=torch.float64))
+    assert output.shape == (7, 0, 3)
+    assert state.clock.shape == (1, 0)
+
+
 def test_gradient_reaches_exactly_k_inputs():
     x = torch.randn(12, 1, 2, dtype=torch.float64, requires_grad=True)
     for k in (1, 4):

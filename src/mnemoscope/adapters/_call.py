@@ -65,7 +65,8 @@ class Forward:
         else:
             x = x.clone() if x.is_floating_point() else x  # a model may change what it reads in place
             result = self.model(x, **self._required(given, x, steps, batch), **given)
-        return main_tensor(result, steps) if self.output is None else _select(result, self.output, steps)
+        sizes = steps, batch
+        return main_tensor(result, sizes) if self.output is None else _select(result, self.output, sizes)
 
     def initial_state(self, batch: int) -> Any:
         """Return what the model's own `init_hidden`, or a method of a like name, makes; None if it has none."""
@@ -158,7 +159,7 @@ def _expand(state: Any, batch: int) -> Any:
     return pytree.tree_map(expand, state)
 
 
-def _select(result: Any, output: Output, steps: int) -> Tensor:
+def _select(result: Any, output: Output, sizes: tuple[int, int]) -> Tensor:
     """Return the part of a result that a user named."""
     try:
         if callable(output):
@@ -172,15 +173,16 @@ def _select(result: Any, output: Output, steps: int) -> Tensor:
         raise MnemoscopeError(
             f"output={output!r} is not in the model's result, a {type(result).__name__}{has}"
         ) from error
-    return main_tensor(value, steps)
+    return main_tensor(value, sizes)
 
 
-def main_tensor(result: Any, steps: int | None = None) -> Tensor:
+def main_tensor(result: Any, sizes: tuple[int, int] | None = None) -> Tensor:
     """Return the tensor in a model's result: itself, what has a usual name, else the first of more than one number.
 
-    A packed sequence is padded, (time, batch, ...), and a list of one tensor a step is stacked to that.
+    A packed sequence is padded, (time, batch, ...), and a list of one tensor a step is stacked to that, if the `sizes`
+    (time, batch) are known.
     """
-    tensor = _find_tensor(result, steps)
+    tensor = _find_tensor(result, sizes)
     if tensor is None:
         raise MnemoscopeError(
             f"the model gave a {type(result).__name__} without a tensor of real numbers; output= says which part of "
@@ -196,10 +198,10 @@ def main_tensor(result: Any, steps: int | None = None) -> Tensor:
     return tensor
 
 
-def _find_tensor(result: Any, steps: int | None) -> Tensor | None:
+def _find_tensor(result: Any, sizes: tuple[int, int] | None) -> Tensor | None:
     if isinstance(result, Tensor):
         return result
-    if isinstance(result, list) and len(result) == steps and _are_alike(result):
+    if isinstance(result, list) and sizes is not None and _is_one_a_step(result, *sizes):
         return torch.stack([part.flatten(1) if part.dim() > 1 else part[:, None] for part in result])
     if isinstance(result, PackedSequence):
         return pad_packed_sequence(result)[0]
@@ -215,12 +217,14 @@ def _find_tensor(result: Any, steps: int | None) -> Tensor | None:
     elif is_dataclass(result) and not isinstance(result, type):
         parts = [getattr(result, field.name, None) for field in fields(result)]
     for part in parts:
-        tensor = _find_tensor(part, steps)
+        tensor = _find_tensor(part, sizes)
         if tensor is not None and tensor.dim() > 0 and tensor.is_floating_point():  # a loss is a single number
             return tensor
     return None
 
 
-def _are_alike(parts: list[Any]) -> bool:
-    """True for tensors of one shape, (batch, ...)."""
-    return all(isinstance(part, Tensor) and part.dim() > 0 and part.shape == parts[0].shape for part in parts)
+def _is_one_a_step(parts: list[Any], steps: int, batch: int) -> bool:
+    """True for tensors of one shape, as many as steps: (batch, ...), or (features,) of one sequence without a batch."""
+    if len(parts) != steps or not all(isinstance(part, Tensor) and part.shape == parts[0].shape for part in parts):
+        return False
+    return parts[0].dim() == 1 or parts[0].shape[:1] == (batch,)

@@ -251,21 +251,19 @@ class Layer(Described, Unquantized, Recurrence):
         shapes = self._shapes[index]
         traced = torch.jit.is_tracing()  # to which sizes are tensors
         for name, registered in self._registered[index].items():
-            weight: Any = plain[registered] if registered in plain else self.computed_weight(registered)
+            weight: Any = plain[registered] if registered in plain else getattr(self, registered)
             if not traced and weight.shape != shapes[name]:  # a kernel would read past its end
                 raise weight_error(self, registered, weight, shapes[name])
             found[name] = weight
         return Weights(**found)
 
-    def computed_weight(self, registered: str) -> Tensor:
-        """Return a parametrized parameter for the equations alone, which do not write to it."""
-        return getattr(self, registered)
-
     # The contract of a recurrence.
 
     def initial_state(self, batch: int) -> State:
         count = self.num_layers * self.num_directions
-        like = Weights(weight_hh=next(self.parameters())) if self.starts_from_zero() else None  # zeros read no weights
+        like = None
+        if self.starts_from_zero():  # zeros need no computed weights; a replica of nn.DataParallel has no parameters
+            like = next((Weights(weight_hh=p) for p in self.parameters() if p.is_floating_point()), None)
         states = [self.initial_cell_state(like or self.weights(index), batch) for index in range(count)]
         return self.present_state(stack_layers(states))
 

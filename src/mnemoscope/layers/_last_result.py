@@ -16,7 +16,7 @@ class LastResult:
 
     A loop over `step` would else spend nearly all its time on a matrix that does not change. Only the CPU compares the
     numbers, which catches any way of writing to them; a GPU would have to be waited for. With gradients every call
-    needs a graph of its own. The result is shared between calls: nobody may write to it.
+    needs a graph of its own. Every call gets a copy, which it may write to.
     """
 
     def __init__(self) -> None:
@@ -28,13 +28,18 @@ class LastResult:
             return function()
         if torch.is_autocast_enabled("cpu"):  # it rounds what is computed in it, though the numbers read are the same
             return function()
-        if self._last is not None:
-            before, result = self._last
-            if all(t.dtype is b.dtype and torch.equal(t, b) for t, b in zip(reads, before, strict=True)):
-                return result
-        result = function()
-        self._last = [t.clone() for t in reads], result
-        return result
+        last = self._last
+        if last is None or not _are_equal(reads, last[0]):
+            with torch.inference_mode(False), torch.no_grad():  # later calls may be outside of inference mode
+                last = [t.clone() for t in reads], function()
+            self._last = last
+        return last[1].clone()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LastResult, ()  # a copy of a layer, or one in a file, computes its own
+
+
+def _are_equal(tensors: tuple[Tensor, ...], others: list[Tensor]) -> bool:
+    if len(tensors) != len(others):
+        return False
+    return all(t.dtype is o.dtype and torch.equal(t, o) for t, o in zip(tensors, others, strict=True))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mnemoscope.kernels import is_traced_or_transformed
+from mnemoscope.layers._last_result import LastResult
 from mnemoscope.layers._state import in_cuda_graph
 from mnemoscope.torch_internals import in_onnx_export
 
@@ -84,12 +85,17 @@ class SkewExponential(nn.Module):
     def __init__(self, dynamic: bool) -> None:
         super().__init__()
         self.dynamic = dynamic
+        self._last = LastResult()
         if dynamic:
             self.register_buffer("base", None)  # set by right_inverse, which torch calls when it parametrizes
         else:
             self.base = None
 
     def forward(self, parameter: Tensor) -> Tensor:
+        reads = [parameter] if self.base is None else [parameter, self.base]
+        return self._last(lambda: self._matrix(parameter), *reads)
+
+    def _matrix(self, parameter: Tensor) -> Tensor:
         wide = parameter if parameter.dtype == torch.float64 else parameter.float()  # half is too coarse for expm
         lower = wide.tril(-1)
         matrix = matrix_exp(lower - lower.t())

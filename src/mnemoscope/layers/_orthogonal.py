@@ -128,7 +128,6 @@ class ExpRNN(OrthRNN):
             device=device,
             dtype=dtype,
         )
-        self._computed = {name: LastResult() for name in self._recurrent_names()}
         for name in self._recurrent_names():
             parametrize.register_parametrization(self, name, SkewExponential(trivialization == "dynamic"), unsafe=True)
         self.reset_parameters()  # once more, now that the recurrent matrices are drawn by their skew matrices
@@ -144,15 +143,6 @@ class ExpRNN(OrthRNN):
         skew = self._skew(registered)
         angles = _init.cayley_angles if self.recurrent_init == "cayley" else _init.henaff_angles
         skew.copy_(_init.skew_blocks(self.hidden_size, angles(self.hidden_size // 2, skew)).tril())
-
-    def computed_weight(self, registered: str) -> Tensor:
-        if registered not in self._computed:
-            return super().computed_weight(registered)
-        maps: Any = self.get_submodule(f"parametrizations.{registered}")
-        if len(maps) > 1:  # the user has added a parametrization, which may read anything
-            return super().computed_weight(registered)
-        reads = [maps.original] if maps[0].base is None else [maps.original, maps[0].base]
-        return self._computed[registered](lambda: super(ExpRNN, self).computed_weight(registered), *reads)
 
     @torch.no_grad()
     def rebase(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import make_folder, safe_name, visible, write_atomic
 from mnemoscope.report._chart import (
     SHARE_RANGE,
@@ -91,11 +92,22 @@ def draw_figure(charts: Sequence[Chart]) -> Figure:
     """Return a matplotlib figure with the charts side by side."""
     from matplotlib.figure import Figure
 
+    if not isinstance(charts, Sequence) or not all(isinstance(chart, Chart) for chart in charts):
+        raise MnemoscopeError(f"draw_figure takes a list of charts, as all_charts gives; got {_kinds(charts)}")
+    if not charts:
+        raise MnemoscopeError("draw_figure got no charts; it needs one at least")
     width, height = PANEL
     figure = Figure(figsize=(width * len(charts), height), layout="constrained")
     for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
         _draw_chart(figure, axes, chart)
     return figure
+
+
+def _kinds(given: Any) -> str:
+    """The types in a list, or that of what is none."""
+    if not isinstance(given, list | tuple):
+        return type(given).__name__
+    return ", ".join(dict.fromkeys(type(one).__name__ for one in given))
 
 
 def draw_grid(panels: Panels) -> Figure:

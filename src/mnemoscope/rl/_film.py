@@ -76,7 +76,7 @@ def _play(policy: Policy, fleet: Fleet, observation: Any, generator: torch.Gener
         x = to_tensor(observation).to(weight.device, weight.dtype)
         output, state, attended = policy.observe(x, state)
         picture = fleet.picture(0)
-        episode.pictures.append(x[0].cpu().numpy() if picture is None else picture)
+        episode.pictures.append(x[0].cpu().double().numpy() if picture is None else picture)
         del episode.pictures[:-LONGEST]
         if fleet.shows_cue(0):
             episode.cue.append(len(episode.actions))

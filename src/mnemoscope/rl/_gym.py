@@ -42,7 +42,7 @@ class Gym(Environment):
             options = {"render_mode": "rgb_array"} if "rgb_array" in env.metadata.get("render_modes", ()) else {}
         try:
             return GymFleet([_make(self.env, **options)])
-        except TypeError:  # it takes no render mode, whatever its metadata say
+        except Exception:  # it takes no render mode, whatever its metadata say, or draws by what is not installed
             return self.fleet(1)
 
 
@@ -99,14 +99,12 @@ class GymFleet(Fleet):
             env.close()
 
     def picture(self, row: int) -> np.ndarray | None:
-        from gymnasium.error import DependencyNotInstalled
-
         env = self._envs[row]
         if env.render_mode != "rgb_array":
             return None
         try:
             return _reduced(np.asarray(env.render()))
-        except DependencyNotInstalled:  # pygame, mostly
+        except Exception:  # whatever keeps it from drawing, as a missing pygame, must not cost an examination
             return None
 
     def _begin(self, row: int, seed: int | None = None) -> Episode:
@@ -210,7 +208,7 @@ def _flatten(space: Any, shown: Any) -> np.ndarray:
 
 def _reduced(picture: np.ndarray) -> np.ndarray:
     """A picture (height, width, 3) of at most about `_SIDE` pixels: means of squares."""
-    k = -(-max(picture.shape[:2]) // _SIDE)
+    k = min(-(-max(picture.shape[:2]) // _SIDE), *picture.shape[:2])
     height, width = picture.shape[0] // k, picture.shape[1] // k
     total = np.zeros((height, width, 3), np.uint32)
     for i in range(k):

@@ -262,7 +262,7 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     elif not complete:
         drawn = drawn or charts.get(scale, [])
     derived = study.derived_charts({one.seed: Cells(one.values) for one in seeds})
-    charts[scale] = list({chart.key: chart for chart in (*drawn, *derived)}.values())
+    charts[scale] = list({chart.key: chart for chart in (*drawn, *filter(_shows_something, derived))}.values())
     result = judged(study, scale, ScaleResult(seeds, versions=_versions()))
 
     costs = read_costs(folder)

@@ -72,7 +72,8 @@ def rounding_level(profile: np.ndarray, dtype: torch.dtype) -> float:
     cumulative sums or a Fourier transform, the profile ends in a plateau of rounding errors: it follows no law.
     """
     largest = float(np.nanmax(profile, initial=0.0))
-    plateau = float(np.nanmedian(profile[-max(1, len(profile) // 4) :]))
+    last = profile[-max(1, len(profile) // 4) :]
+    plateau = float(np.nanmedian(last)) if not np.isnan(last).all() else 0.0
     of_sums = min(PLATEAU * plateau, negligible(dtype) * largest)
     return max(torch.finfo(dtype).eps ** 2 * largest, of_sums)
 

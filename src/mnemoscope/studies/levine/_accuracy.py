@@ -67,7 +67,8 @@ def by_span(found: Mapping[int, Cells]) -> list[Chart | Panels]:
         for number, depth in enumerate(WIDTHS):
             at = {span: (str(span), _column(model, depth)) for span in spans}
             lines.append(cell_line(f"depth {depth}", found, at, number))
-        drawn.append(Chart(model, model, Axis("span"), Axis("best held-out accuracy", share=True), tuple(lines)))
+        known = tuple(line for line in lines if line.curves)
+        drawn.append(Chart(model, model, Axis("span"), Axis("best held-out accuracy", share=True), known))
     return [Panels("accuracy", "Accuracy on Start-End against the span", tuple(drawn), 2)]
 
 

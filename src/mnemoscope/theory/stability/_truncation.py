@@ -79,7 +79,7 @@ class Truncated(Recurrence):
         starts = starts.transpose(0, 1) if self.batch_first and starts is not None else starts
         state = self.initial_state(x.shape[1]) if state is None else state
         seen = state.clock.clamp(max=self.k - 1).unique()
-        if starts is not None:
+        if starts is not None or not x.shape[1]:
             output, after = super().forward(x, state, starts=starts)
         elif len(seen) == 1:
             output, after = self._forward(x, state, int(seen))
