@@ -41,7 +41,7 @@ CASES: list[tuple[str, dict[str, Any], bool]] = [
 
 HEAD = """# Systems whose answers are known
 
-An instrument is calibrated on what is known. Each system below is an ordinary recurrence with inputs of its own
+The scopes are tested on systems whose answers are known. Each one is an ordinary recurrence with inputs of its own
 (`mnemoscope.systems`); `known` is the true value from the source in the last column, `measured` what a scope found.
 `allowed` is how far a correct measurement may lie from the truth on sequences of this length; where the scope states a
 standard error, the truth must also lie within three of them. `worst` is the largest error over five seeds: of the

@@ -133,6 +133,20 @@ def test_tables_on_a_phone_do_not_wrap_word_by_word(page, tmp_path):
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_names_of_groups_do_not_break_word_by_word_beside_many_numbers(page, tmp_path):
+    names = ("runs", "ended", "diverged", "failed", "solved", "mean", "median", "iqm", "iqm_low", "iqm_high")
+    figures = dict.fromkeys((*names, "updates_to_solved", "seconds_to_solved"), 0.009961)
+    groups = [SweepGroup({"network.buffer": buffer, "network.relevant": 5}, figures) for buffer in (2, 5)]
+    page.look()
+    page.open(write_sweep(groups, tmp_path / "table.html", "Sweep", "accuracy"))
+    lines = """(() => {
+        const range = document.createRange();
+        range.selectNodeContents(document.querySelector('tbody th'));
+        return new Set([...range.getClientRects()].map(box => box.top)).size;
+    })()"""
+    assert page.evaluate(lines) <= 2
+
+
 def test_headings_are_aligned_like_the_numbers_below(page, tmp_path):
     figures = {"outcome": "solved", "mean": 0.5, "median": None}
     groups = [SweepGroup({"fit.lr": rate}, figures) for rate in (0.1, 0.2)]

@@ -8,6 +8,7 @@ from mnemoscope.finding import Finding
 from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Plane, Points
 from mnemoscope.report._charts import charts_of, scopes_of
 from mnemoscope.report._interactive import plotly_chart
+from mnemoscope.report._palette import LIGHT
 
 same = np.testing.assert_array_equal
 
@@ -189,6 +190,7 @@ def test_eigenvalues_have_the_real_part_across():
     same(points.x, [0.5])
     same(points.y, [-0.25])
     np.testing.assert_allclose(circle.x**2 + circle.y**2, 1)
+    assert (circle.style.color, points.style.color) == (len(LIGHT) - 1, 0)  # it belongs to no model
 
 
 def test_unit_circle_of_eigenvalues_is_round():

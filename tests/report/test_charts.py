@@ -156,6 +156,13 @@ def test_marker_labels_do_not_overlap():
     assert Chart("b", "B", *axes, (), (level, upright)).level_label(level) == (0, "left", "top")
 
 
+@pytest.mark.parametrize(("lowest", "edge"), [(1e-4, "top"), (0.009, "bottom"), (0.1, "bottom")])
+def test_the_label_of_a_level_at_the_foot_of_a_chart_stands_above_its_line(lowest, edge):
+    markers = Marker("y", 0.01, "gone"), Marker("x", 9.0, "needed")
+    falling = Line("a", np.arange(2.0), np.array([1.0, lowest]))
+    assert Chart("c", "C", Axis("x"), Axis("y", log=True), (falling,), markers).level_label(markers[0]).vertical == edge
+
+
 def test_a_line_of_one_model_is_named_where_the_page_has_others():
     signal = Finding("signal", "S.", "estimated", series={"activation_variance": np.arange(1.0, 5.0)})
     (alone,) = charts_of({"a": made(signal=signal)}, "signal")

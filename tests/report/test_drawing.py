@@ -275,7 +275,7 @@ def test_log_axis_of_a_figure_holds_its_line_and_its_markers():
 
 def test_markers_are_upright_at_x_and_level_at_y():
     markers = [Marker("x", 3.0, "upright"), Marker("y", 0.01, "level")]
-    line = Line("l", np.array([1.0, 2.0]), np.array([1.0, 100.0]))
+    line = Line("l", np.array([1.0, 2.0]), np.array([1e-4, 100.0]))
     layout = plotly_chart(chart(line, y=LOG, markers=markers))["layout"]
     upright, level = layout["shapes"]
     assert [upright[key] for key in ("x0", "x1", "y0", "y1", "yref")] == [3, 3, 0, 1, "paper"]

@@ -79,7 +79,7 @@ def test_headlines_have_their_own_spread():
     truncation = Finding("truncation", "T.", "estimated", figures=figures, spread=groups, labels=over)
     assert spreads(examined(30, horizon=reached, lyapunov=lyapunov, truncation=truncation)) == [
         "7 to 12 over sequences and output steps",
-        "± 0.04 (two standard errors)",
+        "± two standard errors",
         "20 were measured, 14 to 25 over 4 groups of sequences",
         "0.4 to 0.6 in the middle half",
     ]
@@ -163,6 +163,12 @@ def test_dynamics_headline_takes_what_is_proved_then_the_exponent_then_the_norm(
     stability = Finding("stability", "S.", status, figures={"lambda": 2.0}, certified=certified, labels=labels)
     lyapunov = Finding("lyapunov", "L.", "estimated", figures={"largest": exponent}, labels={"regime": regime})
     assert headline(1, examined(stability=stability, lyapunov=lyapunov)) == shown
+
+
+def test_an_exponent_has_the_digits_that_its_error_leaves():
+    figures = {"largest": -0.0695, "standard_error": 0.033}
+    lyapunov = Finding("lyapunov", "L.", "estimated", figures=figures, labels={"regime": "unclear"})
+    assert headline(1, examined(lyapunov=lyapunov)) == ("unclear", "exponent -0.07 ± 0.07 per step", "")
 
 
 @pytest.mark.parametrize(

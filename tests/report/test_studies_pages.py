@@ -255,6 +255,18 @@ def test_the_index_filters_and_sorts(page, tmp_path):
 
 @needs_browser
 @pytest.mark.xdist_group("browser")
+def test_the_index_shows_verdicts_on_a_phone_without_scrolling(page, tmp_path):
+    page.look(width=360, height=740, touch=True)
+    page.open(write_studies_index(index_rows(), tmp_path / "index.html", "Studies"))
+    ends = "[...document.querySelectorAll('tbody .badge')].map(badge => badge.getBoundingClientRect().right)"
+    assert max(page.evaluate(ends)) <= 360
+    hidden = "(() => { const t = document.querySelector('.scroll'); return t.scrollWidth - t.clientWidth })()"
+    assert page.evaluate(hidden) == 0
+    page.look()
+
+
+@needs_browser
+@pytest.mark.xdist_group("browser")
 def test_the_index_shows_all_columns_on_a_wide_screen(page, tmp_path):
     (row, *_) = index_rows()
     remarks = [VerdictWords("", "2 claims beside the headline fail"), VerdictWords("", "13 jobs not run")]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import mnemoscope
-from mnemoscope.scopes import stability
+from mnemoscope.scopes import landscape, stability
 from mnemoscope.scopes._lyapunov import _regime, _sentence, kaplan_yorke, lyapunov
 from mnemoscope.scopes._measures.growth import standard_error
 from mnemoscope.systems import RandomTanhNetwork
@@ -81,6 +81,18 @@ def test_warning_if_float32_digits_are_used_up() -> None:
     assert found.figures["horizon_of_prediction"] == pytest.approx(23 * math.log(2) / found.figures["largest"])
     assert "float32" in found.warnings[0]
     assert not lyapunov(layer.double(), torch.ones(20, 1, 1, dtype=torch.float64)).warnings
+
+
+@pytest.mark.parametrize(
+    ("dtype", "remedy"),
+    [(torch.float32, "; use float64 or shorter sequences"), (torch.float64, "; use shorter sequences")],
+)
+def test_the_remedy_for_rounding_errors_is_one_that_is_left(dtype, remedy) -> None:
+    layer = RandomTanhNetwork(50, gain=6.0).to(dtype)
+    x = torch.ones(120, 1, 1, dtype=dtype)
+    assert lyapunov(layer, x).warnings[0].endswith(remedy)
+    cost = {"targets": layer(x)[0].detach(), "loss": nn.functional.mse_loss, "points": 3}
+    assert landscape(layer, x, **cost).warnings[0].endswith(remedy)
 
 
 @pytest.mark.parametrize(("steps", "word"), [(21, "expanding"), (22, "chaotic")])

@@ -242,6 +242,13 @@ def test_a_published_cell_that_was_tried_again_counts_once(tmp_path):
     assert comparison(read_record(run(study, tmp_path / "out") / study.id)) == "1 of 2 cells agree (quick)"
 
 
+@pytest.mark.parametrize(("within", "words"), [(0.05, "a, x: 498, ours 4.582 (quick)"), (0.0, "")])
+def test_numbers_are_compared_only_where_they_should_be_near(tmp_path, within, words):
+    published = table(("a",), ("x",), [[498.0]], within=within)
+    study = study_jobs.numbers({0: {("a", "x"): 4.582}}, published=published)
+    assert comparison(read_record(run(study, tmp_path / "out") / study.id)) == words
+
+
 def test_what_is_said_of_a_cell_stands_below_its_number(tmp_path):
     study = study_jobs.numbers({0: {("a", "x"): 0.5}}, published=table(("a",), ("x",), [[0.5]], percent=True))
     study = replace(study, cells=lambda scale, done: {("a", "x"): Note("our settings", 0.5, failed=False)})

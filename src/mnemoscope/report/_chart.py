@@ -13,6 +13,7 @@ from mnemoscope.report._log_axis import log_range
 
 SHARE_RANGE = (-0.02, 1.02)  # of an axis of shares: a line at 0 or 1 stays visible
 LARGEST_DRAWN = 1e300  # of a value: beyond it the arithmetic of axes overflows
+LABEL_ROOM = 0.1  # of the height of a chart: what a label takes
 MAX_SYMBOLS = 40  # a longer line is drawn without a symbol at each point
 WORDS_FOR_BARS = 12  # bars that a summary spells out
 
@@ -265,14 +266,20 @@ class Chart:
     def level_label(self, level: Marker) -> LabelPosition:
         """Return where the label of a level marker is written: above the line, on the right unless it says otherwise.
 
-        In a figure an upright marker has its label at the top right, inside. Beside one, this is written below the line
-        on the left.
+        In a figure an upright marker has its label at the top right, inside. Beside one, this is written on the left,
+        below the line if the chart goes on there.
         """
-        if any(marker.axis == "x" for marker in self.markers):
+        upright = any(marker.axis == "x" for marker in self.markers)
+        if upright and self._has_room_below(level):
             return LabelPosition(0, "left", "top")
-        if level.left:
+        if upright or level.left:
             return LabelPosition(0, "left", "bottom")
         return LabelPosition(1, "right", "bottom")
+
+    def _has_room_below(self, level: Marker) -> bool:
+        """Whether a label fits between a level on a logarithmic axis and the axis below it."""
+        ends = self.log_ends("y") if self.y.log and level.at > 0 else None
+        return ends is None or math.log(level.at / ends[0]) >= LABEL_ROOM * math.log(ends[1] / ends[0])
 
 
 @dataclass(frozen=True, eq=False)

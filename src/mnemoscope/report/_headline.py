@@ -13,7 +13,7 @@ import numpy as np
 from mnemoscope.finding import Examination
 from mnemoscope.report._chart import format_number
 from mnemoscope.report._view import needs_of
-from mnemoscope.wording import told_from_one
+from mnemoscope.wording import told_from_one, with_error
 
 OVER_BATCH = "runs over the batch"
 
@@ -286,7 +286,8 @@ def _regime(examination: Examination) -> HeadlineParts:
     if not math.isnan(exponent):
         label = _regime_label(examination, "lyapunov")
         regime = label.removesuffix(" beside its memory").removesuffix(BETWEEN)  # the former in the first findings
-        remark = f"exponent {_short(exponent)} per step" + (f",{BETWEEN}" if regime != label else "")
+        error = 2 * _figure(examination, "lyapunov", "standard_error")
+        remark = f"exponent {with_error(exponent, error)} per step" + (f",{BETWEEN}" if regime != label else "")
         tone = "bad" if regime in ("chaotic", "diverging", "unstable fixed point") else ""
         return HeadlineParts(regime, remark, tone, _status(examination, "lyapunov", "largest"))
     if not math.isnan(factor):
@@ -298,7 +299,7 @@ def _regime(examination: Examination) -> HeadlineParts:
 def _regime_spread(examination: Examination) -> str:
     error = _figure(examination, "lyapunov", "standard_error")
     if math.isfinite(error):
-        return f"± {2 * error:.1g} (two standard errors)"
+        return "± two standard errors"
     typical = _figure(examination, "stability", "typical_jacobian")
     return f"the largest; {_short(typical)} in the median" if math.isfinite(typical) else ""
 

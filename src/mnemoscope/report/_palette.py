@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-LIGHT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B37400", "#2B8FC9", "#222222")
-DARK = ("#56B4E9", "#E69F00", "#2CC79A", "#C86AA8", "#F0E442", "#8AA8FF", "#EEEEEE")
+LIGHT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6B3A00", "#5B3FD6", "#222222")
+DARK = ("#56B4E9", "#E69F00", "#2CC79A", "#C86AA8", "#F0E442", "#A58BFF", "#EEEEEE")
 """The same order on dark ground, each with a contrast of at least 5 to it."""
+
+NEUTRAL = len(LIGHT) - 1  # black or white: of what belongs to no model
 
 COLOR_SCALE = "Cividis"  # readable with any color vision; matplotlib's name is the same in lower case
 

@@ -22,7 +22,7 @@ _OUTCOMES = {
 }
 _HELP = (
     "Both curves are of held-out data. A loss that stays on the line “without memory” means that the network has "
-    "learnt only what needs no memory."
+    "learned only what needs no memory."
 )
 _FIGURES = ("best", "best_update", "baseline", "updates", "parameters")
 

@@ -222,7 +222,7 @@ def _spec(kind: str, observations: Any, actions: Any, threshold: float | None) -
     from gymnasium import spaces
 
     if not isinstance(actions, spaces.Discrete):
-        raise MnemoscopeError(f"{kind} has actions that are {actions}; only discrete ones can be learnt here")
+        raise MnemoscopeError(f"{kind} has actions that are {actions}; only discrete ones can be learned here")
     try:
         size = spaces.flatdim(observations)
     except (NotImplementedError, ValueError) as error:

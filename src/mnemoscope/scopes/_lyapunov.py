@@ -12,7 +12,7 @@ from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._measures.growth import Orbit, block_ends, block_means, standard_error
+from mnemoscope.scopes._measures.growth import Orbit, against_rounding, block_ends, block_means, standard_error
 from mnemoscope.scopes._measures.state_vectors import carries_memory, flatten
 from mnemoscope.wording import counted, with_error
 
@@ -224,5 +224,5 @@ def _warnings(subject: Subject, regime: str, predictable: float) -> tuple[str, .
     name = str(subject.dtype).removeprefix("torch.")
     return (
         f"after {predictable:.0f} steps rounding errors in {name} have grown to the size of the state itself: results "
-        f"over {subject.steps} steps mean nothing; use float64 or shorter sequences",
+        f"over {subject.steps} steps mean nothing; {against_rounding(subject.dtype)}",
     )

@@ -259,9 +259,11 @@ def cell_words(value: CellValue, percent: bool = False) -> str:
 def comparison(record: StudyRecord) -> str:
     """Return how our numbers compare with the published ones, of the full size if it was run.
 
-    How many of them agree, by any of the settings that were tried; or, of a single number or where no nearness is
-    asked, the first of them beside ours.
+    How many of them agree, by any of the settings that were tried; or a single number beside ours. Nothing where no
+    nearness is asked: ours may then be another quantity, as bytes that are kept are beside a GPU's peak.
     """
+    if not record.within:
+        return ""
     for scale in reversed(SCALES):
         result = record.result(scale)
         known = medians(list(result.cells().values()) if result else [])
@@ -273,7 +275,7 @@ def comparison(record: StudyRecord) -> str:
         if not pairs:
             continue
         size = "" if scale == "full" else " (quick)"
-        if record.within and len(pairs) > 1:
+        if len(pairs) > 1:
             agrees: dict[tuple[str, str], bool] = {}
             for (row, column), two in pairs.items():
                 cell = (row, record.again.get(column, column))

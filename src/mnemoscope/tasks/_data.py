@@ -81,7 +81,7 @@ def _verified(data: bytes, file: DataFile, source: str) -> bytes:
 
 @cache
 def _print_license(dataset: str) -> None:
-    """Print a data set's licence once per process, on stderr, to leave a program's output alone."""
+    """Print a data set's license once per process, on stderr, to leave a program's output alone."""
     print(f"data: {LICENSES[dataset]}", file=sys.stderr)
 
 

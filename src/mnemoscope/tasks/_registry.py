@@ -1,4 +1,4 @@
-"""The registry of data files: the checksum of each, where it is published, and under which licence."""
+"""The registry of data files: the checksum of each, where it is published, and under which license."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LICENSES = {
     "ptb": "Penn Treebank (Marcus et al. 1993, words as Mikolov prepared them): LDC, research use only.",
     "ptb-char": "Penn Treebank (Marcus et al. 1993, characters as Mikolov prepared them): LDC, research use only.",
     "mnist": "MNIST (LeCun, Cortes and Burges): CC BY-SA 3.0.",
-    "polyphonic": "Piano rolls (Boulanger-Lewandowski et al. 2012): no licence stated.",
+    "polyphonic": "Piano rolls (Boulanger-Lewandowski et al. 2012): no license stated.",
 }
 
 TRAIN_COMMANDS = {

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mnemoscope.report._chart import Axis, Chart, Line, Mark, Marker, Plane, Points, finite_markers
+from mnemoscope.report._chart import Axis, Chart, Line, Mark, Marker, Plane, Points, Style, finite_markers
 from mnemoscope.report._charts.registry import draws_scope
 from mnemoscope.report._color_range import common_range, remark_on_colors
+from mnemoscope.report._palette import NEUTRAL
 from mnemoscope.report._view import View, lines_by_kind, with_bounds
 
 PANELS = 8  # outputs that have a chart of their own
@@ -58,7 +59,7 @@ def attractors(shown: Sequence[View]) -> list[Chart]:
     with_eigenvalues = [view for view in shown if view.finding.series.get("eigenvalues", np.empty(0)).size]
     if with_eigenvalues:
         angle = np.linspace(0, 2 * np.pi, 181)
-        circle = Line("|eigenvalue| = 1", np.cos(angle), np.sin(angle))
+        circle = Line("|eigenvalue| = 1", np.cos(angle), np.sin(angle), style=Style(NEUTRAL))
         marks: tuple[Mark, ...] = (circle, *(_eigenvalues(view) for view in with_eigenvalues))
         title = "Eigenvalues at the fixed points"
         x, y = Axis("real part"), Axis("imaginary part")
@@ -104,8 +105,7 @@ def _orbits(view: View, output: int | None = None) -> Iterator[Points]:
 
 def _eigenvalues(view: View) -> Points:
     values = view.finding.series["eigenvalues"].reshape(-1, 2).astype(float)
-    style = view.style(1) if view.alone else view.style()  # the circle has style 0
-    return Points(view.label("eigenvalues"), values[:, 0], values[:, 1], style)
+    return Points(view.label("eigenvalues"), values[:, 0], values[:, 1], view.style())
 
 
 @draws_scope

@@ -143,8 +143,13 @@ def rounding_warnings(subject: Subject) -> tuple[str, ...]:
     name = str(subject.dtype).removeprefix("torch.")
     return (
         f"rounding errors in {name} grow to the size of the state within {digits / largest:.0f} of {subject.steps} "
-        "steps: the cost is partly noise; use float64 or shorter sequences",
+        f"steps: the cost is partly noise; {against_rounding(subject.dtype)}",
     )
+
+
+def against_rounding(dtype: torch.dtype) -> str:
+    """What to do where rounding errors grow too large: more digits, if there are any."""
+    return "use shorter sequences" if dtype == torch.float64 else "use float64 or shorter sequences"
 
 
 def _check_finite(numbers: Tensor, steps: int) -> None:
