@@ -187,12 +187,23 @@ def test_flatten_and_unflatten():
         assert torch.equal(a, b)
 
 
-def test_spectral_norms_by_iteration_are_close_to_svd():
-    matrices = torch.randn(3, 90, 90, dtype=torch.float64)
+@pytest.mark.parametrize(("count", "size"), [(3, 90), (4, 1024)])
+def test_spectral_norms_without_svd_are_close_to_it(count, size):
+    generator = torch.Generator().manual_seed(0)
+    matrices = torch.randn(count, size, size, dtype=torch.float64, generator=generator)
     exact = torch.linalg.matrix_norm(matrices, ord=2)
     found = spectral_norms(matrices)
     assert bool((found <= exact * (1 + 1e-12)).all())
     torch.testing.assert_close(found, exact, rtol=1e-3, atol=0)
+
+
+def test_spectral_norms_without_svd_of_matrices_that_end_a_krylov_space_early():
+    zero = torch.zeros(100, 100, dtype=torch.float64)
+    identity = torch.eye(100, dtype=torch.float64)
+    rank_one = 2 * identity[:, :1] @ identity[3:4]
+    shift = identity.roll(1, 0).tril()  # nilpotent
+    found = spectral_norms(torch.stack([zero, identity, rank_one, shift]))
+    assert found.tolist() == pytest.approx([0, 1, 2, 1])
 
 
 def test_numbers_that_no_step_reads_belong_to_the_distance_of_states():
