@@ -12,6 +12,8 @@ from mnemoscope import GRU, LSTM, RNN, ExpRNN, LinearSystem, MemRNN
 from mnemoscope.layers import project_
 from mnemoscope.recurrence import leaves
 from mnemoscope.scopes import stability
+from mnemoscope.scopes._frame.subject import subject_of
+from mnemoscope.scopes._measures.state_samples import sample_states
 from mnemoscope.scopes._measures.state_vectors import flatten, jacobians, spectral_norms, unflatten
 from mnemoscope.systems import DelayLine
 
@@ -179,6 +181,22 @@ def test_fewer_jacobians_for_large_states(monkeypatch):
     monkeypatch.setattr(sys.modules["mnemoscope.scopes._measures.state_samples"], "JACOBIAN_NUMBERS", 100)
     found = stability(nn.GRUCell(2, 5), torch.randn(40, 8, 2), points=30)
     assert len(found.series["jacobian_norm"]) == 4  # of 25 numbers each
+
+
+@pytest.mark.parametrize("kind", [LSTM, MemRNN])
+def test_sampled_states_are_those_of_the_steps_they_name(kind):
+    torch.manual_seed(0)
+    layer, x = kind(3, 8, dtype=torch.float64), torch.randn(20, 4, 3, dtype=torch.float64)
+    state = layer.initial_state(4)
+    states = []
+    for x_t in x:
+        states.append(flatten(state))
+        state = layer.step(x_t, state)[1]
+    samples = list(sample_states(subject_of(layer, x), 10, rows=2))
+    assert [sample.step for sample in samples] == [0, 4, 9, 14, 19]
+    for sample in samples:
+        rows = [int((x[sample.step] == x_t).all(1).nonzero()) for x_t in sample.x]
+        torch.testing.assert_close(flatten(sample.state), states[sample.step][rows])
 
 
 def test_flatten_and_unflatten():
