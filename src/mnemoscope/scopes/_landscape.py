@@ -258,7 +258,8 @@ class _Plane:
         """
         own = self.model.own[name]
         steps = steps.to(own).view(*steps.shape, *[1] * own.dim())
-        result = (1 - steps[:, : len(self.targets)].sum(1)) * own
+        share = 1 - steps[:, : len(self.targets)].sum(1)
+        result = share * own
         for k, vector in enumerate((*self.targets, *self.directions)):
             result.addcmul_(steps[:, k], vector[name])
         return result
