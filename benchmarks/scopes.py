@@ -1,4 +1,4 @@
-"""What the scopes cost beside training: python benchmarks/scopes.py [horizon] [watch] [lyapunov] [landscape].
+"""What the scopes cost: python benchmarks/scopes.py [horizon] [watch] [lyapunov] [landscape] [examine].
 
 Without names, all of them.
 """
@@ -9,14 +9,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from mnemoscope import GRU, LSTM, RNN, MemRNN, RelRNN, kernels
-from mnemoscope.scopes import Watch, horizon, landscape, lyapunov
+from mnemoscope import GRU, LSTM, RNN, MemRNN, RelLSTM, RelRNN, examine, kernels
+from mnemoscope.scopes import SCOPES, Watch, horizon, landscape, lyapunov
 from mnemoscope.theory.smoothness import chaotic_lstm
 
 STEPS, BATCH, HIDDEN, INPUT = 1000, 32, 128, 10
@@ -134,11 +135,59 @@ def bench_landscape() -> Table:
     return table
 
 
+class LanguageModel(nn.Module):
+    """Two layers of 200 units between an embedding and a read-out of 10,000 words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10_000, 200)
+        self.lstm = nn.LSTM(200, 200, 2)
+        self.readout = nn.Linear(200, 10_000)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.readout(self.lstm(self.embedding(words))[0])
+
+
+def bench_examine() -> Table:
+    """`examine` scope by scope with default options, in seconds of CPU time: they hardly depend on other work."""
+    torch.manual_seed(0)
+    words, following = torch.randint(10_000, (2, 100, 8))
+    loss = {
+        "targets": following,
+        "loss": lambda y, target: nn.functional.cross_entropy(y.flatten(0, 1), target.ravel()),
+    }
+    cases: dict[str, tuple[nn.Module, Tensor, dict[str, Any]]] = {
+        "nn.LSTM(64, 256, 2), T = 200, batch 16": (nn.LSTM(64, 256, 2), torch.randn(200, 16, 64), {}),
+        "language model, T = 100, batch 8": (LanguageModel(), words, loss),
+        "RelLSTM(32, 128), T = 200, batch 16": (RelLSTM(32, 128), torch.randn(200, 16, 32), {}),
+    }
+    table = Table("scope", *cases)
+    examine(LSTM(3, 8), torch.randn(20, 2, 3))  # imports parts of torch
+    seconds = {
+        name: [
+            _cpu_seconds(lambda c=case, name=name: examine(c[0], c[1], scopes=[name], **c[2]))
+            for case in cases.values()
+        ]
+        for name in SCOPES
+    }
+    for name, row in seconds.items():
+        table.add_row(name, *(f"{value:.1f}" for value in row))
+    table.add_row("together", *(f"{sum(column):.1f}" for column in zip(*seconds.values(), strict=True)))
+    return table
+
+
+def _cpu_seconds(call: Callable[[], object]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
 BENCHMARKS: dict[str, Callable[[], Table]] = {
     "horizon": bench_horizon,
     "watch": bench_watch,
     "lyapunov": bench_lyapunov,
     "landscape": bench_landscape,
+    "examine": bench_examine,
 }
 
 

@@ -12,6 +12,8 @@ from mnemoscope import GRU, LSTM, RNN, ExpRNN, LinearSystem, MemRNN
 from mnemoscope.layers import project_
 from mnemoscope.recurrence import leaves
 from mnemoscope.scopes import stability
+from mnemoscope.scopes._frame.subject import subject_of
+from mnemoscope.scopes._measures.state_samples import sample_states
 from mnemoscope.scopes._measures.state_vectors import flatten, jacobians, spectral_norms, unflatten
 from mnemoscope.systems import DelayLine
 
@@ -181,18 +183,45 @@ def test_fewer_jacobians_for_large_states(monkeypatch):
     assert len(found.series["jacobian_norm"]) == 4  # of 25 numbers each
 
 
+@pytest.mark.parametrize("kind", [LSTM, MemRNN])
+def test_sampled_states_are_those_of_the_steps_they_name(kind):
+    torch.manual_seed(0)
+    layer, x = kind(3, 8, dtype=torch.float64), torch.randn(20, 4, 3, dtype=torch.float64)
+    state = layer.initial_state(4)
+    states = []
+    for x_t in x:
+        states.append(flatten(state))
+        state = layer.step(x_t, state)[1]
+    samples = list(sample_states(subject_of(layer, x), 10, rows=2))
+    assert [sample.step for sample in samples] == [0, 4, 9, 14, 19]
+    for sample in samples:
+        rows = [int((x[sample.step] == x_t).all(1).nonzero()) for x_t in sample.x]
+        torch.testing.assert_close(flatten(sample.state), states[sample.step][rows])
+
+
 def test_flatten_and_unflatten():
     state = tuple(torch.randn(2, 3, 4) for _ in range(2))
     for a, b in zip(state, unflatten(flatten(state), state), strict=True):
         assert torch.equal(a, b)
 
 
-def test_spectral_norms_by_iteration_are_close_to_svd():
-    matrices = torch.randn(3, 90, 90, dtype=torch.float64)
+@pytest.mark.parametrize(("count", "size"), [(3, 90), (4, 1024)])
+def test_spectral_norms_without_svd_are_close_to_it(count, size):
+    generator = torch.Generator().manual_seed(0)
+    matrices = torch.randn(count, size, size, dtype=torch.float64, generator=generator)
     exact = torch.linalg.matrix_norm(matrices, ord=2)
     found = spectral_norms(matrices)
     assert bool((found <= exact * (1 + 1e-12)).all())
     torch.testing.assert_close(found, exact, rtol=1e-3, atol=0)
+
+
+def test_spectral_norms_without_svd_of_matrices_that_end_a_krylov_space_early():
+    zero = torch.zeros(100, 100, dtype=torch.float64)
+    identity = torch.eye(100, dtype=torch.float64)
+    rank_one = 2 * identity[:, :1] @ identity[3:4]
+    shift = identity.roll(1, 0).tril()  # nilpotent
+    found = spectral_norms(torch.stack([zero, identity, rank_one, shift]))
+    assert found.tolist() == pytest.approx([0, 1, 2, 1])
 
 
 def test_numbers_that_no_step_reads_belong_to_the_distance_of_states():

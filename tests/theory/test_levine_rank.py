@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.theory.separation import PRIMES, equilibrate, exact_rank, float_rank, generic_rank
+from mnemoscope.theory.separation._rank import float_ranks
 
 pytest.importorskip("flint")
 
@@ -65,6 +66,13 @@ def test_float_rank_sees_through_bad_scaling(rows, columns, inner, seed):
     matrix = rng.standard_normal((rows, inner)) @ rng.standard_normal((inner, columns))
     scaled = matrix * 2.0 ** rng.integers(-300, 300, size=(rows, 1)) * 2.0 ** rng.integers(-300, 300, size=(1, columns))
     assert float_rank(scaled).rank == min(rows, columns, inner)
+
+
+def test_ranks_of_many_matrices_are_those_of_each():
+    rng = np.random.default_rng(0)
+    matrices = np.stack([rng.standard_normal((6, k)) @ rng.standard_normal((k, 5)) for k in range(6)] * 20)
+    matrices *= 2.0 ** rng.integers(-300, 300, size=(6, 1))
+    assert float_ranks(matrices).tolist() == [float_rank(matrix).rank for matrix in matrices] == [*range(6)] * 20
 
 
 def test_without_equilibration_small_rows_drown():

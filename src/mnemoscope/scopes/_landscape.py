@@ -257,11 +257,11 @@ class _Plane:
         As a weighted sum of the points themselves, so that a target is met exactly.
         """
         own = self.model.own[name]
-        steps = steps.to(own)
+        steps = steps.to(own).view(*steps.shape, *[1] * own.dim())
         share = 1 - steps[:, : len(self.targets)].sum(1)
-        result = torch.einsum("p,...->p...", share, own)
+        result = share * own
         for k, vector in enumerate((*self.targets, *self.directions)):
-            result = result + torch.einsum("p,...->p...", steps[:, k], vector[name])
+            result.addcmul_(steps[:, k], vector[name])
         return result
 
 

@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mnemoscope.recurrence import Recurrence
+from mnemoscope.scopes._measures.eigenvalues import eigenvalues, surely_contracts
 from mnemoscope.scopes._measures.state_vectors import advance, jacobians, unflatten
 
 NEAR = 1e-3  # fixed points nearer than this, relative to their size, are one
 
 
-class FixedPoints(NamedTuple):
-    """P fixed points, and the eigenvalues of the step's Jacobian there, largest modulus first."""
+@dataclass(frozen=True)
+class FixedPoints:
+    """P fixed points, and the step's Jacobian there.
 
-    points: Tensor  # (P, N)
-    eigenvalues: Tensor  # (P, N), complex
+    Attributes:
+        points: (P, N).
+        jacobians: (P, N, N).
+    """
 
-    @property
+    points: Tensor
+    jacobians: Tensor
+
+    @cached_property
+    def eigenvalues(self) -> Tensor:
+        """(P, N), complex: of the Jacobians, largest modulus first."""
+        if not len(self.points):
+            return torch.zeros(self.points.shape, dtype=torch.complex128)
+        return torch.stack([eigenvalues(matrix) for matrix in self.jacobians])
+
+    @cached_property
     def stable(self) -> Tensor:
         """(P,): True where every eigenvalue lies inside the unit circle, by more than the rounding of an isometry's."""
-        if not len(self.points):
-            return torch.zeros(0, dtype=torch.bool)
+        if all(surely_contracts(matrix) for matrix in self.jacobians):  # eigenvalues of a large state take long
+            return torch.ones(len(self.points), dtype=torch.bool)
         return self.eigenvalues.abs().amax(-1) < 1 - 16 * torch.finfo(self.points.dtype).eps
 
 
@@ -56,15 +71,13 @@ def fixed_points(recurrence: Recurrence, x: Tensor, starts: Tensor, rounds: int 
         move = torch.linalg.lstsq(eye - J, off.unsqueeze(2)).solution.squeeze(2)
         z = _damped_step(z, move, off, residual)
 
-    # Those that converged, each once, with the eigenvalues there.
+    # Those that converged, each once.
     converged = residual(z).norm(dim=1) < tolerance * (1 + z.norm(dim=1))
     points = distinct(z[converged & z.isfinite().all(1)])
     if not len(points):
-        return FixedPoints(points, torch.zeros(points.shape, dtype=torch.complex128))
+        return FixedPoints(points, points.new_zeros(0, z.shape[1], z.shape[1]))
     states = unflatten(points, recurrence.initial_state(len(points)))
-    eigenvalues = torch.linalg.eigvals(jacobians(recurrence, x.expand(len(points), -1), states).double().cpu())
-    order = eigenvalues.abs().argsort(dim=1, descending=True)
-    return FixedPoints(points, eigenvalues.gather(1, order))
+    return FixedPoints(points, jacobians(recurrence, x.expand(len(points), -1), states))
 
 
 def _damped_step(z: Tensor, move: Tensor, off: Tensor, residual: Callable[[Tensor], Tensor]) -> Tensor:

@@ -35,16 +35,18 @@ def sample_states(subject: Subject, points: int, rows: int = 8) -> Iterator[Stat
     inputs = subject.recurrence_inputs
     steps, batch = inputs.shape[:2]
     rows = min(rows, batch, points)
-    times = set(torch.linspace(0, steps - 1, max(1, min(steps, points // rows))).long().tolist())
+    times = torch.linspace(0, steps - 1, max(1, min(steps, points // rows))).long().unique().tolist()
     order = torch.randperm(batch, generator=subject.generator()).to(inputs.device)
     state = subject.recurrence.initial_state(batch)
-    for t, x in enumerate(inputs.unbind(0)):
-        if t in times:
-            chosen = order.roll(-t)[:rows]  # different sequences at different times
-            check_finite_states(state, t)
-            yield StateSample(t, select(state, chosen), x[chosen])
-        with torch.no_grad():
-            state = subject.recurrence.step(x, state)[1]
+    done = 0
+    for t in times:
+        if t > done:
+            with torch.no_grad():
+                state = subject.recurrence(inputs[done:t], state)[1]
+            done = t
+        chosen = order.roll(-t)[:rows]  # different sequences at different times
+        check_finite_states(state, t)
+        yield StateSample(t, select(state, chosen), inputs[t, chosen])
 
 
 def check_finite_states(state: State, step: int) -> None:

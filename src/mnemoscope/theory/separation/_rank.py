@@ -89,21 +89,42 @@ def float_rank(matrix: Array, tolerance: float | None = None, equilibrated: bool
         raise MnemoscopeError("a rank needs finite entries, got inf or nan; scale the weights down or use exact_rank")
     array = equilibrate(matrix) if equilibrated else np.asarray(matrix)
     spectrum = np.linalg.svd(array, compute_uv=False)
-    cut = tolerance if tolerance is not None else max(array.shape) * np.finfo(array.dtype).eps * spectrum[0]
+    cut = tolerance if tolerance is not None else _usual_tolerance(array) * spectrum[0]
     rank = int((spectrum > cut).sum())
     inside = 0 < rank < len(spectrum) and spectrum[rank] > 0
     return FloatRank(rank, float(cut), float(spectrum[rank - 1] / spectrum[rank]) if inside else np.inf, spectrum)
 
 
+def float_ranks(matrices: Array, at_once: int = 64) -> Array:
+    """The ranks (C,) of finite matrices (C, rows, columns) in floating point, as `float_rank` gives each."""
+    ranks = []
+    for start in range(0, len(matrices), at_once):
+        arrays = equilibrate(matrices[start : start + at_once])
+        spectra = np.linalg.svd(arrays, compute_uv=False)
+        ranks.append((spectra > _usual_tolerance(arrays) * spectra[:, :1]).sum(axis=1))
+    return np.concatenate(ranks)
+
+
+def _usual_tolerance(array: Array) -> float:
+    """max(shape) * eps, relative to the largest singular value."""
+    return max(array.shape[-2:]) * float(np.finfo(array.dtype).eps)
+
+
 def equilibrate(matrix: Array, rounds: int = 8) -> Array:
-    """Scale rows and columns towards unit maximum by powers of two: exact in floating point, and it keeps the rank."""
+    """Scale rows and columns towards unit maximum by powers of two: exact in floating point, and it keeps the rank.
+
+    Of one matrix, or of each of several (..., rows, columns).
+    """
     scaled = np.array(matrix, dtype=np.result_type(matrix, np.float32))
     for _ in range(rounds):
-        scaled = _unit_rows(_unit_rows(scaled).T).T
+        before = scaled
+        scaled = _unit_maximum(_unit_maximum(before, axis=-1), axis=-2)
+        if np.array_equal(scaled, before):
+            break
     return scaled
 
 
-def _unit_rows(matrix: Array) -> Array:
-    largest = np.abs(matrix).max(axis=1, keepdims=True)
+def _unit_maximum(matrix: Array, axis: int) -> Array:
+    largest = np.abs(matrix).max(axis=axis, keepdims=True)
     _, exponents = np.frexp(np.where(largest > 0, largest, 1.0))
     return np.ldexp(matrix, -exponents)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.theory.separation._grid import distinct_sequences
-from mnemoscope.theory.separation._rank import float_rank
+from mnemoscope.theory.separation._rank import float_ranks
 
 Array = np.ndarray
 
@@ -73,7 +73,7 @@ def separation_spectrum(
     tolerance = max(matrices.shape[1:]) * float(np.finfo(matrices.dtype).eps)
     return Spectrum(
         singular_values=spectra,
-        rank=np.array([float_rank(matrix).rank for matrix in matrices]),
+        rank=float_ranks(matrices),
         effective_rank=effective_rank(spectra),
         distance=separable_distance(spectra),
         tolerance=tolerance,
