@@ -40,7 +40,6 @@ from mnemoscope.kernels._dispatch import (
     fused_dtype,
     in_autocast,
     is_traced_or_transformed,
-    is_widened,
     portable_dtype,
 )
 from mnemoscope.kernels._fused import (
@@ -110,7 +109,6 @@ __all__ = [
     "in_autocast",
     "is_recording",
     "is_traced_or_transformed",
-    "is_widened",
     "last_valid_state",
     "linear",
     "loop_may_project",

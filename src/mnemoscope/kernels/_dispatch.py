@@ -124,32 +124,25 @@ def in_autocast(x: Tensor) -> bool:
     return torch.is_autocast_enabled("cuda" if x.is_cuda else x.device.type)  # a device's type is made when asked for
 
 
-def is_widened(x: Tensor) -> bool:
-    """True if a fused kernel computes a layer of half precision in float32: on the CPU, which has loops for no less.
-
-    Then the layer must hand it float32. Under autocast the kernel's caller has float32 weights.
-    """
-    return x.is_cpu and x.dtype in (torch.bfloat16, torch.float16) and not in_autocast(x)
-
-
 def fused_dtype(
     family: str, x: Tensor, n: int, *, cell: str = "rnn", buffer: int = -1, relevant: int = 0
 ) -> torch.dtype | None:
     """Return the dtype in which a compiled kernel would run x (T, B, ...) with n units; None if the eager loop must.
 
-    Under autocast that is autocast's dtype if the backend has kernels for it, else float32. If x `is_widened`, too.
+    It is that of x, or under autocast autocast's, if the backend has kernels for it. Else it is float32 under autocast,
+    and for half precision on the CPU, which has loops for no less.
     """
     if settings.backend != "auto" or needs_eager_loop(x):
         return None
-    device, dtype = x.device, x.dtype
-    if in_autocast(x) and dtype is not torch.float64:  # which autocast leaves alone
-        dtype = torch.get_autocast_dtype(device.type)
-        if backend_supports(device, dtype, family, n, cell, buffer, relevant):
+    dtypes = [x.dtype]
+    if in_autocast(x) and x.dtype is not torch.float64:  # which autocast leaves alone
+        dtypes = [torch.get_autocast_dtype(x.device.type), torch.float32]
+    elif x.is_cpu and x.dtype in (torch.bfloat16, torch.float16):
+        dtypes = [x.dtype, torch.float32]
+    for dtype in dtypes:
+        if backend_supports(x.device, dtype, family, n, cell, buffer, relevant):
             return dtype
-        dtype = torch.float32
-    elif is_widened(x):
-        dtype = torch.float32
-    return dtype if backend_supports(device, dtype, family, n, cell, buffer, relevant) else None
+    return None
 
 
 def portable_dtype(x: Tensor) -> torch.dtype | None:

@@ -70,7 +70,7 @@ def _run_once(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths:
         return output, map_state(lambda t: t.squeeze(0), last)
     choice = _choose_kernel(layer, x)
     if choice is not None:
-        if kernels.is_widened(x):
+        if choice.dtype is not x.dtype and not kernels.in_autocast(x):  # under autocast the kernel's caller converts
             return _run_in_float32(layer, choice, w, x, state, lengths)
         return layer.run_kernel(choice, w, x, state, lengths)
     if state is None:
