@@ -132,7 +132,7 @@ REPORT_MUTANTS = [
     Mutant("block-means", "report/_downsampling.py", "return sums / np.outer(heights, widths), rows, columns", "return sums / np.outer(widths, heights).T * 2, rows, columns", DRAWING),
     Mutant("heat-map-row-0", "report/_interactive.py", 'described["autorange"] = "reversed"', 'described["autorange"] = True', DRAWING),
     Mutant("digits-of-a-value", "wording.py", "round(value, place)", "round(value, place + 1)", "tests/test_wording.py"),
-    Mutant("spread-of-exponents", "report/_headline.py", "± {2 * error:.1g}", "± {error:.1g}", HEADLINE),
+    Mutant("spread-of-exponents", "report/_headline.py", 'error = 2 * _figure(examination, "lyapunov", "standard_error")', 'error = _figure(examination, "lyapunov", "standard_error")', HEADLINE),
     Mutant("spread-of-far-gradient", "report/_headline.py", "quartiles[:, _far_lag(examination, gradient)] / np.nanmax(gradient[1:])", "quartiles[:, _far_lag(examination, gradient)]", HEADLINE),
     Mutant("spread-of-bptt-window", "report/_headline.py", '_range_over(finding.spread.get("bptt_window_measured")', '_range_over(finding.spread.get("bptt_window")', f"{HEADLINE}::test_headlines_have_their_own_spread"),
     Mutant("common-color-range", "report/_color_range.py", "if 0 < high - low <= NARROW * narrowest", "if 0 < high - low", CHARTS),

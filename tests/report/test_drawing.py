@@ -362,3 +362,12 @@ def test_heat_map_with_labels_has_them_on_both_axes():
     assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "<5>", "LSTM"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
     assert "type" not in plotly_chart(chart(HEAT))["layout"]["xaxis"]
+
+
+@pytest.mark.parametrize(("count", "below"), [(6, False), (7, True)])
+def test_a_legend_of_many_lines_lies_below_its_axes(count, below):
+    lines = tuple(Line(f"line {number}", np.arange(3.0), np.arange(3.0) * number) for number in range(count))
+    figure = draw_figure([Chart("many", "Many", Axis("x"), Axis("y"), lines)])
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert bool(axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0) is below

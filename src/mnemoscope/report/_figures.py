@@ -40,6 +40,7 @@ DPI = 160
 FEWER_DPI = (120, 90)  # of a picture that would be large otherwise
 LARGE_BYTES = 200_000
 AXES_SHARE = 0.7  # of a figure, across and down, that axes with a color bar take, about
+MANY_NAMES = 6  # in a legend that lies inside its axes
 MANY_POINTS = 1000  # a larger cloud is drawn with smaller dots
 
 
@@ -147,8 +148,12 @@ def _draw_chart(figure: Any, axes: Any, chart: Chart) -> None:
         axes.set_aspect("equal", adjustable="datalim")
     axes.spines[["top", "right"]].set_visible(False)
     if chart.has_legend:
-        # The drawing of a graph has no empty corner.
-        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": 5} if chart.x.hidden else {}
+        # The drawing of a graph has no empty corner, and the names of many lines fit into none.
+        below: dict[str, Any] = {}
+        if chart.x.hidden:
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": 5}
+        elif len(axes.get_legend_handles_labels()[1]) > MANY_NAMES:
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
         axes.legend(frameon=False, fontsize=8, **below)
 
 
