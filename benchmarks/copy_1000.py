@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mnemoscope.tasks import Copy
 from mnemoscope.training import NetworkConfig, SequenceModel
@@ -53,12 +53,16 @@ def main() -> None:
     model = SequenceModel.for_task(final_task, network).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
 
+    def make_batch(number: int) -> tuple[Tensor, Tensor]:
+        x, y = task.batch(number, options.batch, "train")
+        return x.to(DEVICE, non_blocking=True), y.to(DEVICE, non_blocking=True)
+
     rows = ["update,seconds,T,loss,accuracy,largest_gradient"]
     update = skipped = 0
     score = largest_norm = 0.0
     start = time.perf_counter()
+    x, y = make_batch(0)
     while score < TARGET and time.perf_counter() - start < options.seconds:
-        x, y = (t.to(DEVICE, non_blocking=True) for t in task.batch(update, options.batch, "train"))
         loss = task.loss(model(x)[0], y)
         optimizer.zero_grad()
         loss.backward()
@@ -66,6 +70,7 @@ def main() -> None:
         # The loss is a mean over all steps, few of which have anything to say: it shrinks with the length.
         limit = options.clip * 120 / task.length
         norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
+        x, y = make_batch(update + 1)  # while the device computes: the next line waits for it
         if torch.isfinite(norm):
             optimizer.step()
             largest_norm = max(largest_norm, norm.item())
@@ -82,6 +87,7 @@ def main() -> None:
                 options.curve.write_text("\n".join(rows) + "\n")
             if task.T < final_task.T and accuracy(task, model) >= TARGET:
                 task = Copy(min(2 * task.T, final_task.T))
+                x, y = make_batch(update)
             largest_norm = 0.0
 
     verdict = "solved" if score >= TARGET else "not solved"
