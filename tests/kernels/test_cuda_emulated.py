@@ -165,6 +165,16 @@ def test_sequences_share_a_cluster_where_that_is_faster():
     assert [sequences(True, 256, batch) for batch in (14, 16, 64)] == [1, 2, 8]
 
 
+@pytest.mark.parametrize(("layer", "B"), [(ms.RelRNN, 2), (ms.RelRNN, 8), (ms.RelLSTM, 2)])
+def test_few_sequences_are_spread_over_more_blocks(emulated, monkeypatch, layer, B):
+    limits = EMULATED._replace(multiprocessors=16)
+    monkeypatch.setattr(layout, "limits", lambda device: limits)
+    layer = calm(layer(3, 70, buffer=2, relevant=2, output="s" if layer is ms.RelLSTM else "h"))
+    narrow = layout.require_tile(screened.rows_per_unit(isinstance(layer, ms.RelLSTM)), 70, torch.device("cpu"))
+    assert layout.spread_tile(narrow, B, limits).cluster_blocks == (4 if B == 2 else 2) > narrow.cluster_blocks
+    check(layer, emulated, "screened", T=9, B=B)
+
+
 def test_screened_lstm_over_a_cluster(emulated):
     check(ms.RelLSTM(3, 65, buffer=3, relevant=2), emulated, "screened", T=7, B=1)
 

@@ -78,6 +78,28 @@ def test_few_sequences_are_spread_over_more_blocks(on):
         assert full_attention.choose_clusters(False, 128, batch, DEVICE).cluster_blocks == expected
 
 
+@pytest.mark.parametrize(
+    ("rows", "n", "blocks"),
+    [  # by batch, the fastest that was measured
+        (3, 64, {1: 1, 66: 1, 500: 1}),
+        (3, 128, {1: 4, 28: 4, 29: 2, 66: 2, 67: 1, 500: 1}),
+        (3, 256, {1: 8, 14: 8, 15: 4, 500: 4}),
+        (3, 512, {1: 16, 500: 16}),
+        (6, 128, {1: 4, 28: 4, 29: 2, 500: 2}),
+        (6, 256, {1: 8, 500: 8}),
+    ],
+)
+def test_few_sequences_of_screening_are_spread_over_more_blocks(on, rows, n, blocks):
+    on(HOPPER)
+    narrow = layout.tile(rows, n, DEVICE)
+    for batch, expected in blocks.items():
+        tile = layout.spread_tile(narrow, batch, HOPPER)
+        assert tile.cluster_blocks == expected
+        assert tile.units_per_lane * 16 * tile.threads * tile.cluster_blocks == tile.padded_n**2
+        assert screened.backward_floats(tile, 32, has_ds=True) <= HOPPER.shared_floats
+    assert layout.spread_tile(narrow, 1, HOPPER._replace(clusters=(narrow.cluster_blocks,))) == narrow
+
+
 def test_the_units_of_few_wide_sequences_are_spread_over_more_blocks(on):
     on(HOPPER)
     blocks = {1: 8, 14: 8, 15: 4, 28: 4, 29: 2, 66: 2, 67: 1, 500: 1}

@@ -159,6 +159,7 @@ def test_what_breaks_the_exchange_is_found(tmp_path, monkeypatch, device, file, 
     ("file", "old", "tensor_cores"),
     [
         ("screened_forward.cu", "sync_cluster();  // all have read it", False),
+        ("screened_backward.cu", "sync_warp();  // the other lanes of the unit have added", False),
         ("attention.cuh", "part[0][0];\n    sync_block();", False),
         ("exchange.cuh", "sync_warp();", True),
         ("screened_tensor_forward.cu", "        sync_block();\n        if (!at.has_pair) continue;", True),

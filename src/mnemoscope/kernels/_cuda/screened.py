@@ -41,14 +41,14 @@ def supports(lstm: bool, n: int, slots: int, device: torch.device) -> bool:
 @cache
 def forward_floats(tile: Tile, slots: int) -> int:
     states = tile.barrier_floats + tile.padded_n
-    return states + tile.unit_sum_floats + tile.slot_floats(tile.rows + 1, slots)
+    return states + tile.sent_sum_floats + tile.slot_floats(tile.rows + 1, slots)
 
 
 @cache
 def backward_floats(tile: Tile, slots: int, has_ds: bool) -> int:
     fields = tile.rows + has_ds
     products = tile.barrier_floats + tile.outbox_floats + tile.rows * tile.padded_n
-    return products + tile.unit_sum_floats + tile.slot_floats(2 * fields, slots)
+    return products + tile.sent_sum_floats + tile.slot_floats(2 * fields, slots)
 
 
 @cache
@@ -175,6 +175,7 @@ def _forward_launch(options: op.AttentionOptions, n: int, B: int, device: torch.
     if batch:
         blocks = batch.clusters(B) * tile.cluster_blocks
         return _Launch("screened_batch_forward", batch, blocks, tile.threads, batch_forward_floats(batch, slots))
+    tile = layout.spread_tile(tile, B, layout.limits(device))
     return _Launch("screened_forward", tile, B * tile.cluster_blocks, tile.threads, forward_floats(tile, slots))
 
 
@@ -193,6 +194,7 @@ def _backward_launch(
         blocks = batch.clusters(B) * tile.cluster_blocks
         floats = _BACKWARD_FLOATS[has_ds](batch, slots)
         return _Launch("screened_batch_backward", batch, blocks, tile.threads, floats)
+    tile = layout.spread_tile(tile, B, layout.limits(device))
     blocks = B * tile.cluster_blocks
     return _Launch("screened_backward", tile, blocks, tile.threads, backward_floats(tile, slots, has_ds))
 

@@ -59,25 +59,35 @@ DEVICE float sum_over_units(const ThreadPosition& pos, float (&part)[SLOTS_PER_L
     return sum_over_blocks(pos, block_sums);
 }
 
-// The same by an exchange of UNIT_SUM_BYTES: the second barrier is one of data.
+// The same by an exchange of UNIT_SUM_BYTES, in two halves: between them is time for other work.
+// What send_sums returns is for receive_sums. The sums of the warps have two buffers, which take
+// turns with the steps: between two uses of one lies the block's barrier of the other.
 constexpr int SUM_QUADS = (PADDED_SLOTS + 3) / 4;
 constexpr int UNIT_SUM_BYTES = 16 * SUM_QUADS * CLUSTER_BLOCKS;
-DEVICE float sum_over_units(const ThreadPosition& pos, float (&part)[SLOTS_PER_LANE][1],
-                            float* scratch, Exchange& exchange) {
-    float* block_sums = scratch + 32 * WARPS;
-    const float sum = sum_over_block(pos, part, scratch);
-    if constexpr (!IS_CLUSTER) return sum;
-    // Four slots a lane; the warps of a block share what is sent to the others.
-    const int source = 4 * pos.lane;
-    const float4 four = {shuffle(sum, source), shuffle(sum, source + 1), shuffle(sum, source + 2),
-                         shuffle(sum, source + 3)};
+constexpr int SENT_SUM_FLOATS = UNIT_SUM_FLOATS + 32 * WARPS;
+DEVICE float send_sums(const ThreadPosition& pos, int t, float (&part)[SLOTS_PER_LANE][1],
+                       float* scratch, const Exchange& exchange) {
+    const float sum = sum_over_block(pos, part, scratch + (t & 1) * 32 * WARPS);
+    if constexpr (IS_CLUSTER) {
+        // Four slots a lane; the warps of a block share what is sent to the others.
+        float* block_sums = scratch + 64 * WARPS;
+        const int source = 4 * pos.lane;
+        const float4 four = {shuffle(sum, source), shuffle(sum, source + 1),
+                             shuffle(sum, source + 2), shuffle(sum, source + 3)};
 #pragma unroll
-    for (int first = 0; first < CLUSTER_BLOCKS; first += WARPS)
-        if (first + pos.warp < CLUSTER_BLOCKS && pos.lane < SUM_QUADS)
-            send_to_block(block_sums + pos.rank * 32 + source,
-                          (pos.rank + first + pos.warp) % CLUSTER_BLOCKS, four, exchange.barrier);
+        for (int first = 0; first < CLUSTER_BLOCKS; first += WARPS)
+            if (first + pos.warp < CLUSTER_BLOCKS && pos.lane < SUM_QUADS)
+                send_to_block(block_sums + pos.rank * 32 + source,
+                              (pos.rank + first + pos.warp) % CLUSTER_BLOCKS, four,
+                              exchange.barrier);
+    }
+    return sum;
+}
+DEVICE float receive_sums(const ThreadPosition& pos, float sum, const float* scratch,
+                          Exchange& exchange) {
+    if constexpr (!IS_CLUSTER) return sum;
     receive(exchange);
-    return sum_over_blocks(pos, block_sums);
+    return sum_over_blocks(pos, scratch + 64 * WARPS);
 }
 
 // Sum over the lanes of a unit, the same in each of them.

@@ -15,7 +15,7 @@ struct SharedLayout {  // offsets in floats
     static constexpr int outbox = barriers + BARRIER_FLOATS;
     static constexpr int dy = outbox + OUTBOX_FLOATS;  // (ROWS, PADDED_N)
     static constexpr int sums = dy + ROWS * PADDED_N;
-    static constexpr int memory = sums + UNIT_SUM_FLOATS;
+    static constexpr int memory = sums + SENT_SUM_FLOATS;
     static constexpr int gradients = memory + FIELDS * FIELD_STRIDE;
     static constexpr int size = gradients + FIELDS * FIELD_STRIDE;
 };
@@ -117,43 +117,77 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
     sync_cluster();  // before a block stores into another, that one must have begun
 
     for (int t = steps - 1; t >= 0; --t) {
-        // What this step has loaded; load what the next one needs.
         const long long offset = first + t * step_stride;
-        SlotChange change;
         const int newest_slot = first_bit(warp_ballot(lane < SLOTS && state == SLOTS + t));
-        change.find(lane, newest_slot, state, previous_state);
-        float evicted_fields[FIELDS_PER_LANE];
-        load_state(change.evicted, evicted_fields);
-        const int earlier_state = record.state_at(t - 2);
-        const float previous_alpha = record.attention_at(t - 1);
         if (HAS_DS) g[FIELDS - 1] = MIX * next_ds;
-        const float query = prescale(next_query), dh_t = next_dh, h_t = next_h;
-        const float previous_c = next_c;
-        const LSTMGates gates{next_gates[0], next_gates[1], next_gates[2], next_gates[3]};
-        load_step(t - 1);
+
+        // What this step has loaded, and loads for the next one: in a cluster, while sums are on
+        // their way. A single block waits little; there, loads need the whole step.
+        SlotChange change;
+        float evicted_fields[FIELDS_PER_LANE];
+        int earlier_state = 0;
+        float previous_alpha = 0.f, query = 0.f, dh_t = 0.f, h_t = 0.f, previous_c = 0.f;
+        LSTMGates gates{};
+        const auto load_ahead = [&] {
+            change.find(lane, newest_slot, state, previous_state);
+            load_state(change.evicted, evicted_fields);
+            earlier_state = record.state_at(t - 2);
+            previous_alpha = record.attention_at(t - 1);
+            query = prescale(next_query), dh_t = next_dh, h_t = next_h, previous_c = next_c;
+            gates = {next_gates[0], next_gates[1], next_gates[2], next_gates[3]};
+            load_step(t - 1);
+        };
+        if (!IS_CLUSTER) load_ahead();
 
         // Gradients of the weights, dalpha_i = sum_r g_r . field_r(i). A constant in all of them
         // leaves the softmax's gradient as it is: subtracting h_t's first leaves small numbers
         // where states resemble each other, and no cancellation.
-        float part[SLOTS_PER_LANE][1], tanhs[SLOTS_PER_LANE], newest[FIELDS];
+        float part[SLOTS_PER_LANE][1], newest[FIELDS];
 #pragma unroll
         for (int r = 0; r < FIELDS; ++r)
             newest[r] = memory(r, newest_slot >= 0 ? newest_slot : 0, pos.block_unit);
 #pragma unroll
         for (int k = 0; k < SLOTS_PER_LANE; ++k) {
             const int slot = pos.unit_lane + LANES_PER_UNIT * k;
-            // Needed only below, but made here, where a cluster would wait for its barriers.
-            tanhs[k] = 1.f - 2.f * half_one_minus_tanh(query, memory(KEY, slot, pos.block_unit));
             part[k][0] = 0.f;
 #pragma unroll
             for (int r = 0; r < FIELDS; ++r)
                 if (r != KEY) part[k][0] += g[r] * (memory(r, slot, pos.block_unit) - newest[r]);
         }
-        const float dalpha = sum_over_units(pos, part, sum_scratch, sums);
+        const float block_sum = send_sums(pos, t, part, sum_scratch, sums);
+        if (IS_CLUSTER) load_ahead();
+
+        // tanh(q + k_i) of the lane's slots, and what h_t's products have received from later steps
+        // through its slot.
+        float tanhs[SLOTS_PER_LANE], total[FIELDS];
+#pragma unroll
+        for (int k = 0; k < SLOTS_PER_LANE; ++k) {
+            const int slot = pos.unit_lane + LANES_PER_UNIT * k;
+            tanhs[k] = 1.f - 2.f * half_one_minus_tanh(query, memory(KEY, slot, pos.block_unit));
+        }
+        const float newest_tanh = 1.f - 2.f * half_one_minus_tanh(query, newest[KEY]);
+#pragma unroll
+        for (int r = 0; r < FIELDS; ++r)
+            total[r] = newest_slot >= 0 ? gradients(r, newest_slot, pos.block_unit) : 0.f;
+        const float dalpha = receive_sums(pos, block_sum, sum_scratch, sums);
         const float dlogit = alpha * (dalpha - warp_sum(alpha * dalpha));
 
-        // Through tanh(q + k_i) to the query, to v and to the slots' keys, and through the mixture
-        // to the slots' other fields. The lanes of a unit share its slots.
+        // And at step t: through tanh(q + k), through the mixture, and from s_t itself. All
+        // of dy goes to every block. The barriers of the next step's sums come before shared_dy is
+        // written again.
+        if (newest_slot >= 0) {
+            const float dtanh = weight * shuffle(dlogit, newest_slot);
+            total[KEY] += dtanh - dtanh * newest_tanh * newest_tanh;
+        }
+        const float newest_alpha = newest_slot >= 0 ? shuffle(alpha, newest_slot) : 0.f;
+#pragma unroll
+        for (int r = 0; r < FIELDS; ++r)
+            if (r != KEY) total[r] += newest_alpha * g[r] + g[r];
+        send_unit_rows(pos, total, outbox, shared_dy, products);
+        sync_warp();  // the other lanes of the unit have read what the newest slot had
+
+        // While it is on its way: the gradients of all slots, of the query and of v. The lanes of a
+        // unit share its slots.
         float dq_t = 0.f;
 #pragma unroll
         for (int k = 0; k < SLOTS_PER_LANE; ++k) {
@@ -171,17 +205,20 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
                     r == KEY ? dtanh - dtanh * tanh_i * tanh_i : slot_alpha * g[r];
         }
         dq_t = sum_over_unit_lanes(dq_t);
-        sync_warp();  // the other lanes of the unit have added to the newest slot
+        if (writes) {
+            dq[offset] = dq_t;
+            dk[offset] = total[KEY];
+        }
 
-        // The gradients of h_t's products, from later steps through its slot and from s_t itself.
-        float total[FIELDS];
-#pragma unroll
-        for (int r = 0; r < FIELDS; ++r)
-            total[r] = (newest_slot >= 0 ? gradients(r, newest_slot, pos.block_unit) : 0.f) +
-                       (r == KEY ? 0.f : g[r]);
-        // All of dy goes to every block. The barriers of the next step's sum_over_units come before
-        // shared_dy is written again.
-        send_unit_rows(pos, total, outbox, shared_dy, products);
+        // The slots as they were at step t - 1. Only the lanes of this unit touch its fields.
+        const auto move_slots_back = [&] {
+            sync_warp();  // the other lanes of the unit have added to their slots
+            move_back(memory, gradients, column, change.moved_to, change.moved_from);
+            if (change.evicted_from >= 0)
+                fill_slot(memory, gradients, column, change.evicted_from, evicted_fields);
+            sync_warp();
+        };
+        if (IS_CLUSTER) move_slots_back();
         receive(products);
 
         // The gradient of h_t, and the cell.
@@ -194,21 +231,14 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         } else {
             dz[0] = dh_total * phi_slope(h_t);
         }
-        if (writes) {
+        if (writes)
 #pragma unroll
             for (int r = 0; r < GATES; ++r) dxp[(offset - unit) * GATES + r * n + unit] = dz[r];
-            dq[offset] = dq_t;
-            dk[offset] = total[KEY];
-        }
 #pragma unroll
         for (int r = 0; r < GATES; ++r) g[r] = in_range ? MIX * dz[r] : 0.f;
         g[QUERY] = MIX * dq_t;
 
-        // The slots as they were at step t - 1. Only the lanes of this unit touch its fields.
-        move_back(memory, gradients, column, change.moved_to, change.moved_from);
-        if (change.evicted_from >= 0)
-            fill_slot(memory, gradients, column, change.evicted_from, evicted_fields);
-        sync_warp();
+        if (!IS_CLUSTER) move_slots_back();
         state = previous_state;
         previous_state = record.checked(earlier_state);
         alpha = previous_alpha;

@@ -16,7 +16,7 @@ struct SharedLayout {  // offsets in floats
     static constexpr int barriers = 0;
     static constexpr int h = barriers + BARRIER_FLOATS;  // (PADDED_N)
     static constexpr int sums = h + PADDED_N;
-    static constexpr int memory = sums + UNIT_SUM_FLOATS;
+    static constexpr int memory = sums + SENT_SUM_FLOATS;
     static constexpr int size = memory + FIELDS * FIELD_STRIDE;
 };
 CHECK_SHARED_MEMORY(SharedLayout);
@@ -153,17 +153,8 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
             part[k][0] = weight * half_one_minus_tanh(query, key);
         }
         receive(states);  // h_t is in every block
-        // Outputs go to device memory after the barrier, which would otherwise wait for them.
-        if (writes) {
-            h[offset] = h_t;
-            if (SAVE && GATES == 4) {
-                float* saved = activations + (offset - unit) * 5 + unit;
-                for (int r = 0; r < 4; ++r) saved[r * n] = gates[r];
-                saved[4 * n] = c_t;
-            }
-        }
 
-        // y = [V; W_a; U_a] h_t: the new slot's fields, and its own score.
+        // y = [V; W_a; U_a] h_t: the new slot's own score.
         float y[ROWS];
         matrix.times(pos, shared_h, y);
         const float key = prescale(y[GATES + 1]);
@@ -171,11 +162,27 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
 #pragma unroll
         for (int k = 0; k < SLOTS_PER_LANE; ++k)
             part[k][0] = pos.unit_lane + LANES_PER_UNIT * k == slot ? score : part[k][0];
-        if (slot >= 0) put_state(memory, column, slot, y, h_t, key);
 
-        // Logits: sums over all units. Its barriers also end every block's reads of shared_h, so
+        // Logits: sums over all units. Their barriers also end every block's reads of shared_h, so
         // that the next step may store into it.
-        const float logit = -2.f * sum_over_units(pos, part, sum_scratch, sums);
+        const float block_sum = send_sums(pos, t, part, sum_scratch, sums);
+
+        // While they are on their way: the new slot's fields, and the outputs that are known.
+        if (slot >= 0) put_state(memory, column, slot, y, h_t, key);
+        if (writes) {
+            h[offset] = h_t;
+            if (SAVE && GATES == 4) {
+                float* saved = activations + (offset - unit) * 5 + unit;
+                for (int r = 0; r < 4; ++r) saved[r * n] = gates[r];
+                saved[4 * n] = c_t;
+            }
+            if (KEEP_PRODUCTS)
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r)
+                    products[(offset - unit) * ROWS + r * n + unit] = y[r];
+        }
+        sync_warp();  // the other lanes of the unit read the new slot's fields
+        const float logit = -2.f * receive_sums(pos, block_sum, sum_scratch, sums);
 
         // Softmax over the slots (lane i has slot i), and the mixtures of V h_i, W_a h_i and h_i.
         // The lanes of a unit share its slots.
@@ -211,12 +218,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
         }
         if (writes) {
             s[offset] = s_t;
-            if (KEEP_PRODUCTS) {
-#pragma unroll
-                for (int r = 0; r < ROWS; ++r)
-                    products[(offset - unit) * ROWS + r * n + unit] = y[r];
-                products[step_stride * T * ROWS + offset] = u[QUERY];
-            }
+            if (KEEP_PRODUCTS) products[step_stride * T * ROWS + offset] = u[QUERY];
         }
     }
     if (h_T && writes) h_T[first] = h[offset - step_stride];
