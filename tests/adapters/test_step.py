@@ -1,5 +1,6 @@
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -8,7 +9,7 @@ import mnemoscope
 from mnemoscope import MnemoscopeError
 from mnemoscope.adapters import Layout, Stepped, adapt, as_recurrence
 from mnemoscope.recurrence import select
-from mnemoscope.scopes import horizon
+from mnemoscope.scopes import horizon, truncation
 
 
 class Leaky(nn.Module):
@@ -297,3 +298,38 @@ def test_a_step_that_cannot_be_examined_leaves_the_forward():
     found = adapt(Odd(), torch.randn(4, 9, 3))
     assert found.recurrence is None
     assert "must be a tensor" in found.no_step
+
+
+class LastOnly(nn.Module):
+    """h -> 0.3 h + x, whose forward gives nine numbers of the last state."""
+
+    input_size = 3
+    batch_first = True
+
+    def __init__(self):
+        super().__init__()
+        self.read = nn.Linear(3, 9, bias=False)
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 3)
+
+    def step(self, x, h):
+        h = 0.3 * h + x
+        return self.read(h), h
+
+    def forward(self, x):
+        h = self.initial_state(len(x))
+        for x_t in x.unbind(1):
+            y, h = self.step(x_t, h)
+        return y
+
+
+def test_as_many_numbers_of_a_sequence_as_steps_are_not_one_a_step():
+    """Nine numbers of a window of nine steps were read as one number a step, and the window was twice too long."""
+    torch.manual_seed(0)
+    model, x = LastOnly(), torch.randn(6, 100, 3)
+    found = truncation(model, x)
+    assert 9 in found.series["window"]
+    assert (np.diff(found.series["output_error"]) <= 1e-6).all()
+    assert found.figures["window"] < 7
+    assert len(adapt(model, x[:, :9]).run(x[:, :9].transpose(0, 1))) == 1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mnemoscope import LSTM, RNN, LinearSystem, MnemoscopeError, examine
+from mnemoscope import LSTM, RNN, LinearSystem, MnemoscopeError, Recurrence, examine
 from mnemoscope.scopes import (
     SCOPES,
     horizon,
@@ -77,6 +77,26 @@ def test_states_that_overflow_are_refused_in_one_line(scope):
         MnemoscopeError, match=r"(NaN or infinite from step \d+ on|steps? the state is NaN or infinite)"
     ):
         scope(linear(30), torch.randn(50, 2, 3))
+
+
+class Tripled(Recurrence):
+    """h -> 3 h, unit by unit: no product of matrices turns an infinite state into NaN."""
+
+    input_size = hidden_size = 2
+
+    def initial_state(self, batch):
+        return torch.zeros(1, batch, 2)
+
+    def step(self, x, state):
+        state = 3 * state + x
+        return state[0], state
+
+
+def test_an_infinite_state_is_not_called_chaotic():
+    """Its directions stay finite, and how fast it grew was infinity less infinity."""
+    with pytest.raises(MnemoscopeError, match=r"after \d+ steps the state is NaN or infinite"):
+        lyapunov(Tripled(), torch.randn(200, 3, 2))
+    assert lyapunov(Tripled(), torch.randn(50, 3, 2)).labels["regime"] == "diverging"
 
 
 def test_horizon_of_outputs_that_overflow():

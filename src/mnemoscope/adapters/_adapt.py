@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
@@ -251,9 +252,19 @@ def _adapt_recurrent(model: Any, inputs: Tensor, layout: Layout | None) -> Adapt
     # The whole model is its own forward, or the unrolled step if it reads single steps.
     if is_layer or _has_forward(model):
 
+        def call(x: Tensor) -> Tensor:
+            return main_tensor(model(layout.from_time_first(x)))
+
+        @functools.cache
+        @torch.no_grad()
+        def is_one_per_sequence() -> bool:
+            return len(features) > 1 and call(features).shape == call(features[1:]).shape
+
         def run(x: Tensor) -> Tensor:
-            steps, batch = x.shape[:2]
-            return as_sequence(main_tensor(model(layout.from_time_first(x))), steps, batch, layout)
+            output = call(x)
+            # m numbers per sequence look like one per step in a window of m steps.
+            one_per_sequence = output.dim() <= 2 and is_one_per_sequence()
+            return as_sequence(output, *x.shape[:2], layout, one_per_sequence)
     else:
 
         def run(x: Tensor) -> Tensor:

@@ -252,7 +252,7 @@ def _finding(
         "attractors": float(max(end.count for end in ends)),
         "periods": float(series["period"].max()),
         "aperiodic": float((series["period"] == 0).mean()),
-        "diverged": float(np.mean([end.diverged.mean() for end in ends])),
+        "diverged": float(np.stack([end.diverged for end in ends]).mean()),
         "starts": float(starts),
         "transient": float(transient),
     }

@@ -75,8 +75,9 @@ def block_means(subject: Subject, x: Tensor, count: int, steps: int, discard: in
     for t in range(steps):
         before = vector
         state, carried = push_forward(recurrence, x[t % len(x)], state, frame.permute(2, 0, 1), chunk)
-        _check_finite(carried, t + 1)
         vector = flatten(state)
+        _check_finite(carried, t + 1)
+        _check_finite(vector, t + 1)
         sizes.append(vector.double().norm(dim=1).cpu())
         moves.append((vector.double() - before).norm(dim=1).cpu())
         frame, upper = torch.linalg.qr(carried.permute(1, 2, 0))
