@@ -10,9 +10,12 @@ import torch
 from torch import nn
 
 import mnemoscope
+from mnemoscope.adapters import as_recurrence
 from mnemoscope.scopes import landscape, stability
 from mnemoscope.scopes._lyapunov import _regime, _sentence, kaplan_yorke, lyapunov
+from mnemoscope.scopes._measures.fixed_points import fixed_points
 from mnemoscope.scopes._measures.growth import standard_error
+from mnemoscope.scopes._measures.state_vectors import jacobians
 from mnemoscope.systems import RandomTanhNetwork
 from mnemoscope.theory.smoothness import chaotic_lstm
 
@@ -203,6 +206,36 @@ def test_exponents_of_a_detached_step_by_differences() -> None:
         layer.weight_hh_l0.copy_(torch.diag(torch.tensor([0.9, 0.5, 0.2])))
     np.testing.assert_allclose(lyapunov(layer, x).series["exponents"], np.log([0.9, 0.5, 0.2]), atol=1e-4)
     assert stability(layer, x).figures["lambda"] == pytest.approx(0.9, abs=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "gain"), [(torch.float64, 1.0), (torch.float64, 1.5), (torch.float32, 0.8)])
+def test_a_kink_has_the_slope_of_its_steeper_side(dtype: torch.dtype, gain: float) -> None:
+    """ReLU units at rest: half of the slope was taken, and h -> relu(1.5 h) was said to come to rest at 0."""
+    torch.manual_seed(0)
+    layer, x = nn.RNN(2, 4, nonlinearity="relu", bias=False).to(dtype), torch.zeros(60, 2, 2, dtype=dtype)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(gain * torch.linalg.qr(torch.randn(4, 4)).Q)
+    allowed = 1e-4 if dtype == torch.float64 else 0.01
+    np.testing.assert_allclose(lyapunov(layer, x).series["exponents"], math.log(gain), atol=allowed)
+    assert stability(layer, x).figures["largest_jacobian"] == pytest.approx(gain, rel=allowed)
+    found = fixed_points(as_recurrence(layer), x[0, 0], torch.zeros(1, 4, dtype=dtype))
+    np.testing.assert_allclose(found.eigenvalues.abs(), gain, rtol=allowed)
+    assert found.stable.tolist() == [gain < 1]
+
+
+def test_differences_of_a_smooth_step_are_central() -> None:
+    """h -> h^2 at its lowest point: the sides differ by the curvature, and the slope is 0."""
+    smooth = as_recurrence(DetachedSquare(), 1)
+    slope = jacobians(smooth, torch.zeros(1, 1), torch.zeros(1, 1, 1)).item()
+    assert slope == 0
+
+
+class DetachedSquare:
+    def initial_state(self, batch):
+        return torch.zeros(batch, 1)
+
+    def step(self, x, h):
+        return h, h.detach() ** 2
 
 
 def test_detached_state_is_not_forgotten() -> None:

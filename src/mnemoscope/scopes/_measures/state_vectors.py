@@ -104,7 +104,8 @@ def _jacobians(recurrence: Recurrence, x: Tensor, vector: Tensor, state: State) 
 def differences(recurrence: Recurrence, x: Tensor, state: State, directions: Tensor) -> Tensor:
     """Carry unit directions (k, B, D) through a step by central differences of the states themselves.
 
-    For a step that passes no gradient: its state may be detached from the graph, and yet be carried on.
+    For a step that passes no gradient: its state may be detached from the graph, and yet be carried on. At a kink, as
+    of ReLU units that rest at zero, the mean of both sides is neither: the steeper side is taken, unit by unit.
     """
     copies, batch, size = directions.shape
     like = rebuild(state, [torch.cat([tensor] * copies, 1) for tensor in leaves(state)])
@@ -113,9 +114,12 @@ def differences(recurrence: Recurrence, x: Tensor, state: State, directions: Ten
     # The step size that balances rounding against curvature.
     step_size = torch.finfo(point.dtype).eps ** (1 / 3) * point.abs().amax(1, keepdim=True).clamp(min=1)
     shift = step_size * directions.reshape(copies * batch, size)
-    ahead = advance(recurrence, inputs, point + shift, like)
-    behind = advance(recurrence, inputs, point - shift, like)
-    return ((ahead - behind) / (2 * step_size)).view(copies, batch, size)
+    behind, here, ahead = (advance(recurrence, inputs, at, like) for at in (point - shift, point, point + shift))
+    left, right = (here - behind) / step_size, (ahead - here) / step_size
+    steeper = torch.where(left.abs() > right.abs(), left, right)
+    is_kink = (right - left).abs() > 8 * step_size  # curvature makes them differ by about the step size
+    is_kink |= (left == 0) != (right == 0)  # a small weight of a unit that is off on one side
+    return torch.where(is_kink, steeper, (left + right) / 2).view(copies, batch, size)
 
 
 def spectral_norms(matrices: Tensor, exact: int = 64, rounds: int = 12, block: int = 8) -> Tensor:
