@@ -276,6 +276,36 @@ def test_a_layer_whose_hook_changes_its_outputs_is_not_its_step():
     assert not adapt(layer, x).recurrence_is_model
 
 
+class Read(nn.Module):
+    """A layer with a read-out."""
+
+    output_size = 2
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.layer, self.linear = nn.Identity(), mnemoscope.RNN(3, 5), nn.Linear(5, 2)
+        self.affine_readout = self.linear.weight
+        mnemoscope.layers.project_(self.layer, 0.5)
+
+    def read(self, h, x):
+        return self.linear(h)
+
+    def forward(self, x):
+        return self.linear(self.layer(x)[0])
+
+
+def test_a_layer_before_a_read_out_whose_hook_changes_its_outputs_is_not_its_step():
+    """The windows of its step were certified for its outputs, and the first measurement exceeded them."""
+    torch.manual_seed(0)
+    model, x = Read(), torch.randn(30, 3, 3)
+    model.layer.register_forward_hook(lambda module, arguments, result: None)
+    assert adapt(model, x).recurrence_is_model
+    assert truncation(model, x).certified == ("certified_window",)
+    model.layer.register_forward_hook(lambda module, arguments, result: (result[0].cumsum(0), result[1]))
+    assert not adapt(model, x).recurrence_is_model
+    assert truncation(model, x).certified == ()
+
+
 def test_a_step_and_a_forward_that_both_give_nan_are_one():
     """NaN was the tolerance within which both should agree, which torch refuses."""
 

@@ -1,8 +1,12 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
 
-from mnemoscope import LSTM, MnemoscopeError, examine
+from mnemoscope import LSTM, RNN, MnemoscopeError, examine
 from mnemoscope.adapters import as_recurrence, from_torch
 from mnemoscope.recurrence import leaves
 
@@ -172,3 +176,40 @@ def test_adapted_layer_sees_weight_updates():
     with torch.no_grad():
         module.weight_hh_l0.mul_(0.5)
     torch.testing.assert_close(layer(x)[0], module(x)[0])
+
+
+@pytest.mark.parametrize("kind", [parametrizations.weight_norm, parametrizations.orthogonal])
+def test_parametrized_weights_are_computed_from_the_same_parameters(kind):
+    """Their values were taken once, so that no scope saw what their parameters do: the cost was flat along them."""
+    torch.manual_seed(0)
+    theirs, ours = nn.RNN(3, 5, 2).double(), RNN(3, 5, 2).double()
+    for layer in (theirs, ours):
+        kind(layer, "weight_hh_l0")
+        kind(layer, "weight_hh_l1")
+    with torch.no_grad():
+        for weight in theirs.parametrizations.parameters():
+            weight += 0.3 * torch.randn_like(weight)
+    ours.load_state_dict(theirs.state_dict())
+    adapted = from_torch(theirs)
+    assert {name: id(p) for name, p in adapted.named_parameters()} == {n: id(p) for n, p in theirs.named_parameters()}
+
+    x, targets = torch.randn(30, 4, 3, dtype=torch.float64), torch.randn(30, 4, 5, dtype=torch.float64)
+    other = {name: 1.5 * value for name, value in theirs.state_dict().items()}
+    options = {"landscape": {"to": other, "line": True, "points": 5}}
+    scopes = ["landscape", "truncation", "smoothness", "signal", "stability"]
+    one, two = (examine(layer, x, targets, F.mse_loss, scopes, options=options) for layer in (theirs, ours))
+    for name in scopes:
+        assert one[name].status == two[name].status != "failed"
+        for figure, value in two[name].figures.items():
+            assert one[name].figures[figure] == pytest.approx(value, rel=1e-6, nan_ok=True), (name, figure)
+    assert one["landscape"].figures["cost_to"] > 1.01 * one["landscape"].figures["cost"]
+    assert one["signal"].labels == two["signal"].labels
+
+
+def test_one_direction_of_a_parametrized_layer():
+    module = nn.GRU(3, 5, bidirectional=True).double()
+    parametrizations.orthogonal(module, "weight_ih_l0_reverse")
+    x = torch.randn(7, 2, 3, dtype=torch.float64)
+    layer = copy.deepcopy(from_torch(module, reverse=True))
+    torch.testing.assert_close(layer(x.flip(0))[0].flip(0), module(x)[0][..., 5:])
+    assert not hasattr(from_torch(module), "parametrizations")

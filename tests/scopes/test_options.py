@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from mnemoscope import LSTM, MnemoscopeError, RelRNN, examine
+from mnemoscope import LSTM, ExpRNN, MnemoscopeError, RelRNN, examine
 from mnemoscope.scopes import SCOPES, _attractors, _landscape, attractors
 from mnemoscope.systems import CatMap
 
@@ -82,6 +82,8 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_option(scope, option, value
 def test_the_weights_that_are_scaled_must_be_there():
     with pytest.raises(MnemoscopeError, match=r"path='scale' multiplies weight_hh, and the model has no parameters"):
         attractors(CatMap(), torch.zeros(4, 1, 1, dtype=torch.float64), path="scale")
+    with pytest.raises(MnemoscopeError, match="weight_hh, which is parametrized"):  # expm(s A) is not s expm(A)
+        attractors(ExpRNN(2, 3), torch.zeros(4, 1, 2), path="scale")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from mnemoscope import LSTM, RNN, LinearSystem, MnemoscopeError, RelRNN
+from mnemoscope.layers import project_
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.scopes import truncation
 from mnemoscope.training import NetworkConfig, SequenceModel
@@ -257,3 +259,28 @@ def test_without_a_gradient_no_bound_on_it_is_drawn() -> None:
     assert found.labels["gradient"] == "zero"
     assert "output_bound" in found.series
     assert "gradient_bound" not in found.series
+
+
+def small_directions(layer):
+    parametrizations.weight_norm(layer, "weight_hh_l0")
+    with torch.no_grad():
+        layer.parametrizations.weight_hh_l0.original1.mul_(1e-3)  # the weight is the same, the gradient 1000 times
+    return layer
+
+
+def tied_biases(layer):
+    layer.bias_ih_l0 = layer.bias_hh_l0
+    return layer
+
+
+@pytest.mark.parametrize("change", [small_directions, tied_biases])
+def test_gradients_by_other_parameters_than_the_weights_are_not_bounded(change):
+    """A weight may be computed from parameters by which gradients are as large as one likes."""
+    torch.manual_seed(0)
+    layer, x = project_(RNN(3, 8, dtype=torch.float64), 0.8), torch.randn(60, 6, 3, dtype=torch.float64)
+    whole = truncation(layer, x)
+    found = truncation(change(layer), x)
+    assert found.status == "estimated"
+    assert found.certified == ("certified_window",)
+    assert {"gradient_bound"} == set(whole.series) - set(found.series)
+    assert "trained_window" not in found.figures

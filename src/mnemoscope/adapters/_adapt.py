@@ -65,6 +65,8 @@ def adapt(
         sequences = inputs[:, None] if inputs.dim() == 1 else inputs
         adapted = _adapt_with_readout(model, sequences, layout or Layout.TIME_FIRST)
         if _is_its_parts(model, sequences, adapted):
+            if isinstance(model.layer, Layer) and not _is_plain(model.layer) and not _is_unrolled(adapted):
+                adapted = _beside_step(adapted)
             return _step_in_float32(adapted)
     is_recurrent = isinstance(model, Recurrence | nn.RNNBase | nn.RNNCellBase) or has_step(model)
     if is_recurrent and not is_forward:
@@ -176,7 +178,7 @@ def _adapt_step_and_forward(model: Any, inputs: Tensor, layout: Layout | None) -
     try:
         for candidate in candidates:
             adapted = _adapt_recurrent(model, _batched(model, inputs, candidate), candidate)
-            if adapted.recurrence is None or _is_unrolled(adapted):
+            if _is_unrolled(adapted):
                 return adapted
             found.append(adapted)
     except MnemoscopeError as error:
@@ -185,8 +187,12 @@ def _adapt_step_and_forward(model: Any, inputs: Tensor, layout: Layout | None) -
         except Exception:  # it does not read these inputs at all: why its step does not says more
             raise error from None
         return whole if whole.recurrence is not None else replace(whole, no_step=str(error))
-    whole = next((adapted for adapted in found if _reads_alone(adapted)), found[0])
-    return replace(whole, recurrence_is_model=False, starts_itself=False)
+    return _beside_step(next((adapted for adapted in found if _reads_alone(adapted)), found[0]))
+
+
+def _beside_step(adapted: Adapted) -> Adapted:
+    """Return a model that does more than its unrolled step: the step is a part of it."""
+    return replace(adapted, recurrence_is_model=False, starts_itself=False)
 
 
 @torch.no_grad()
@@ -210,8 +216,12 @@ def _is_plain(model: Any) -> bool:
 
 @torch.no_grad()
 def _is_unrolled(adapted: Adapted) -> bool:
-    """True if the whole model gives what its unrolled step gives, over a few steps, on which rounding cannot grow."""
-    assert adapted.recurrence is not None
+    """True if the whole model gives what its unrolled step gives, if it has one.
+
+    Compared over a few steps, on which rounding cannot grow.
+    """
+    if adapted.recurrence is None:
+        return True
     few = adapted.features[:8]
     try:
         whole, unrolled = adapted.run(few), Recurrence.forward(adapted.recurrence, few)[0]
@@ -261,10 +271,11 @@ def _adapt_recurrent(model: Any, inputs: Tensor, layout: Layout | None) -> Adapt
             return len(features) > 1 and call(features).shape == call(features[1:]).shape
 
         def run(x: Tensor) -> Tensor:
+            steps, batch = x.shape[:2]
             output = call(x)
             # m numbers per sequence look like one per step in a window of m steps.
             one_per_sequence = output.dim() <= 2 and is_one_per_sequence()
-            return as_sequence(output, *x.shape[:2], layout, one_per_sequence)
+            return as_sequence(output, steps, batch, layout, one_per_sequence)
     else:
 
         def run(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from mnemoscope.adapters._call import main_tensor
 from mnemoscope.adapters._layout import recurrent_layout
@@ -46,6 +47,7 @@ class TorchCell(Recurrence):
 def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
     """Return nn.RNN, nn.LSTM or nn.GRU as our layer with the same equations; it holds the same Parameter objects.
 
+    A weight that `torch.nn.utils.parametrize` computes is computed by the same parametrization.
     A stack stays a stack. Of a bidirectional layer only one direction is a recurrence: the forward one of a single
     layer, or with ``reverse=True`` the other, which reads the sequence from its end. One whose own ``forward``, or
     whose hooks, give other outputs than torch's is refused: its equations are not known.
@@ -76,8 +78,14 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
 
     layer = _without_weights(module)
     suffix = "_reverse" if reverse else ""
+    computed: dict[str, nn.Module] = {}
     for name, _ in list(layer.named_parameters()):
-        _set_parameter(layer, name, getattr(module, name + suffix))
+        if parametrize.is_parametrized(module, name + suffix):
+            computed[name] = module.get_submodule(f"parametrizations.{name}{suffix}")
+        else:
+            _set_parameter(layer, name, getattr(module, name + suffix))
+    if computed:
+        _parametrize(layer, computed)
     if not is_plain and not _gives(layer, x, outputs):
         raise MnemoscopeError(
             f"this {type(module).__name__} changes what nn.{_base(module).__name__} gives, so that its equations are "
@@ -133,10 +141,26 @@ def _without_weights(module: nn.RNNBase) -> Layer:
 
 
 def _set_parameter(layer: nn.Module, name: str, value: Tensor) -> None:
-    """Give `layer` the tensor of another module: the same Parameter, or the value of a parametrized one."""
+    """Give `layer` the tensor of another module: the same Parameter, or what a hook has computed in its place."""
     if not isinstance(value, nn.Parameter):
         delattr(layer, name)
     setattr(layer, name, value)
+
+
+def _parametrize(layer: nn.Module, parametrizations: dict[str, nn.Module]) -> None:
+    """Let the weights of these names be computed by another module's parametrizations, which `layer` then shares.
+
+    As torch does it, but torch can only make new ones, with Parameters of their own.
+    """
+
+    def computed(name: str) -> property:
+        return property(lambda self: self.parametrizations[name]())
+
+    for name in parametrizations:
+        delattr(layer, name)
+    layer.parametrizations = nn.ModuleDict(parametrizations)
+    kind = type(layer)
+    layer.__class__ = type(f"Parametrized{kind.__name__}", (kind,), {name: computed(name) for name in parametrizations})
 
 
 def readable_layers(model: Any) -> list[tuple[nn.RNNBase, Layer]]:

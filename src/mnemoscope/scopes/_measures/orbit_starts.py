@@ -32,6 +32,8 @@ def parameters_along(
     if not any("weight_hh" in name for name in step.own):
         names = ", ".join(step.own) or "no parameters"
         raise MnemoscopeError(f"path='scale' multiplies weight_hh, and the model has {names}: give a function of s")
+    if any("weight_hh" in name and "parametrizations" in name.split(".") for name in step.own):
+        raise MnemoscopeError("path='scale' multiplies weight_hh, which is parametrized here: give a function of s")
     points = [{name: p * (s if "weight_hh" in name else 1.0) for name, p in step.own.items()} for s in axis]
     return points, axis
 

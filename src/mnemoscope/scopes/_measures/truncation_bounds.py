@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mnemoscope.adapters import WithReadout
 from mnemoscope.finding import arrays
+from mnemoscope.layers import Layer
 from mnemoscope.recurrence import Recurrence, leaves
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.certificates import certify, rounding
@@ -33,7 +34,7 @@ class TruncationBounds:
     Attributes:
         system: the constants of the layer.
         readout: C (m, n); the identity if there is no read-out.
-        loss: the constants of 1/2 ||y||^2; None if gradients are not covered, as the start state is trained too.
+        loss: the constants of 1/2 ||y||^2; None if gradients are not covered, as more or other numbers are trained.
         condition: what was checked, in words.
     """
 
@@ -94,14 +95,23 @@ def truncation_bounds(subject: Subject) -> TruncationBounds | None:
         return None
     if not torch.equal(subject.features, subject.recurrence_inputs):  # it runs over the batch: windows are not its own
         return None
-    certificate = certify(subject.layer, subject.recurrence_inputs)
+    layer = subject.layer
+    certificate = certify(layer, subject.recurrence_inputs)
     system = None if certificate is None or not certificate.stable else certificate.constants
     affine = _affine_readout(subject)
-    if certificate is None or system is None or not system.stable or affine is None:
+    if not isinstance(layer, Layer) or certificate is None or system is None or not system.stable or affine is None:
         return None
     readout, offset = affine
-    loss = None if _trains_start(subject.layer) else squared_loss(readout, -offset, system)
+    is_covered = _trains_its_weights(layer) and not _trains_start(layer)
+    loss = squared_loss(readout, -offset, system) if is_covered else None
     return TruncationBounds(system, readout, loss, certificate.condition)
+
+
+def _trains_its_weights(layer: Layer) -> bool:
+    """True if the parameters are the weights that the lemmas speak of, each once: not tied, and not what a
+    parametrization computes them from, by which gradients may be larger."""
+    trained = [id(parameter) for parameter in layer.parameters()]
+    return sorted(trained) == sorted(map(id, vars(layer.weights(0)).values()))
 
 
 def _trains_start(layer: Recurrence) -> bool:
