@@ -7,7 +7,7 @@ EXTRAS ?= dev
 CSRC := src/mnemoscope/kernels/csrc
 CPU := $(CSRC)/cpu
 
-.PHONY: test locked lock quick clients docs test-faults test-engines fuzz soak mutants sanitize demo lint clean
+.PHONY: test locked lock quick clients docs test-cuda test-faults test-engines fuzz soak mutants sanitize demo lint clean
 
 $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard $(CPU)/*.cpp $(CPU)/*.h)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -69,6 +69,11 @@ docs:
 	$(DOCS)/bin/pip install -q -c constraints.txt -c docs/constraints.txt -r $(DOCS)/requirements.txt
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 	@echo 'open build/site/index.html; or, to search it too: $(DOCS)/bin/mkdocs serve'
+
+# On a machine with an NVIDIA GPU: every test that needs one, then every CUDA kernel under compute-sanitizer, which comes
+# with the CUDA toolkit. Parts of at most ten minutes; ARGS='racecheck' selects by name, ARGS='--list' prints the names.
+test-cuda: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m gpu_checks $(ARGS)
 
 # 200 kills at random system calls and moments, 74 errors of the disk, 60 power cuts, two writers of one folder.
 test-faults: $(STAMP)

@@ -338,7 +338,9 @@ def small(options: argparse.Namespace) -> None:
         (ms.RAC(3, 60), 2),
         (ms.RelRNN(3, 128, **screened), 2),
         (ms.RelRNN(3, 60, buffer=0, relevant=3), 2),
+        (ms.RelLSTM(3, 60, **screened), 2),
         (ms.RelLSTM(3, 128, output="s", **screened), 2),
+        (ms.RelRNN(3, 512, **screened), 2),  # 16 blocks a cluster
         (ms.RelRNN(3, 256, **screened), 30),  # more sequences than clusters fit at once: they share
         (ms.RelLSTM(3, 256, **screened), 30),
         (ms.RelRNN(3, 520, **screened), 2),  # no cluster holds its weights: step by step

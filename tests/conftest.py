@@ -46,17 +46,23 @@ def pytest_runtest_teardown() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "use every value of each parameter of a test at least once, instead of all combinations"
     parser.addoption("--quick", action="store_true", help=text)
+    parser.addoption("--part", metavar="K/N", help="run the K-th of N parts of the tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    missing = {}
     if not os.environ.get("MNEMOSCOPE_DATA"):
-        without = pytest.mark.skip(reason="MNEMOSCOPE_DATA names no folder of data sets")
+        missing["data"] = "MNEMOSCOPE_DATA names no folder of data sets"
+    if not torch.cuda.is_available():
+        missing["cuda"] = "needs a CUDA device; torch sees none here"
+    for mark, why in missing.items():
         for item in items:
-            if item.get_closest_marker("data"):
-                item.add_marker(without)
-    if not config.getoption("--quick"):
-        return
-    chosen = each_choice(items)
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=why))
+    chosen = each_choice(items) if config.getoption("--quick") else set(items)
+    if config.getoption("--part"):
+        number, count = map(int, config.getoption("--part").split("/"))
+        chosen &= set(items[number - 1 :: count])
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
 

@@ -127,7 +127,7 @@ def test_torch_has_a_runtime_compiler_for_cuda() -> None:
     assert set(expected) <= parameters.keys()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.cuda
 def test_the_current_stream_has_its_address() -> None:
     with torch.cuda.stream(torch.cuda.Stream()) as _:
         assert internals.cuda_stream(0) == torch.cuda.current_stream().cuda_stream
@@ -214,7 +214,7 @@ def test_flattened_tensors_lie_one_behind_the_other() -> None:
         assert torch.equal(internals.flatten_tensors(tensors), torch.cat([t.view(-1) for t in tensors]))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.cuda
 def test_cudnn_computes_an_lstm() -> None:
     theirs = torch.nn.LSTM(3, 5).cuda()
     x = torch.randn(4, 2, 3, device="cuda")

@@ -12,7 +12,6 @@ import mnemoscope as ms
 from mnemoscope import kernels
 from mnemoscope.kernels import _cudnn
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 LAYERS = {
     "tanh": (ms.RNN, nn.RNN, {}),
     "relu": (ms.RNN, nn.RNN, {"nonlinearity": "relu"}),
@@ -201,7 +200,7 @@ def test_a_single_layer_leaves_to_others_what_is_not_cudnns(cudnn_on_the_cpu, ce
         layer(x, torch.zeros(1, 3, 20))
 
 
-@needs_cuda
+@pytest.mark.cuda
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize(("cell", "gates"), [("tanh", 1), ("lstm", 4), ("gru", 3)])
 def test_weights_one_behind_the_other_are_what_cudnn_packs(monkeypatch, cell, gates, dtype):
@@ -222,7 +221,7 @@ def gradients(layer: nn.Module, x: torch.Tensor, state) -> list[torch.Tensor]:
     return [output, *finals, *torch.autograd.grad(loss, [x, *layer.parameters()])]
 
 
-@needs_cuda
+@pytest.mark.cuda
 @pytest.mark.parametrize("cell", LAYERS)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("carried", [True, False])
@@ -265,7 +264,7 @@ def test_cudnn_runs_no_other_equations():
     assert Changed(3, 4).cudnn_cell() is None
 
 
-@needs_cuda
+@pytest.mark.cuda
 @pytest.mark.parametrize("cell", LAYERS)
 def test_wide_layers_are_cudnns(cell, monkeypatch):
     ran = []
@@ -284,7 +283,7 @@ def test_wide_layers_are_cudnns(cell, monkeypatch):
         torch.testing.assert_close(found, layer(x.double())[0], rtol=1e-10, atol=1e-10)
 
 
-@needs_cuda
+@pytest.mark.cuda
 @pytest.mark.parametrize("cell", LAYERS)
 def test_padded_rows_and_recorded_runs_are_not(cudnn_runs, cell):
     ours, _, options = LAYERS[cell]
@@ -297,7 +296,7 @@ def test_padded_rows_and_recorded_runs_are_not(cudnn_runs, cell):
     assert len(runs) == 1
 
 
-@needs_cuda
+@pytest.mark.cuda
 @pytest.mark.parametrize("cell", LAYERS)
 def test_the_gradient_of_a_gradient(cudnn_runs, cell):
     ours, _, options = LAYERS[cell]
@@ -313,7 +312,7 @@ def test_the_gradient_of_a_gradient(cudnn_runs, cell):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
 
 
-@needs_cuda
+@pytest.mark.cuda
 def test_autocast_computes_in_its_type(cudnn_runs):
     layer = ms.LSTM(3, 20).cuda()
     with torch.autocast("cuda", dtype=torch.bfloat16):

@@ -55,6 +55,17 @@ def test_nonlinearities(emulated, nonlinearity):
     check(ms.RNN(3, 20, nonlinearity=nonlinearity), emulated, "cells")
 
 
+@pytest.mark.parametrize("nonlinearity", ["tanh", "relu", "identity", "modrelu"])
+def test_nan_stays_nan_in_its_row(emulated, nonlinearity):
+    layer, x = ms.RNN(3, 20, nonlinearity=nonlinearity), torch.randn(6, 2, 3)
+    x[2, 1] = torch.nan
+    output = layer(x)[0]
+    assert emulated == ["cells_forward"]
+    assert output[2:, 1].isnan().all()
+    assert not output[:2].isnan().any()
+    assert not output[:, 0].isnan().any()
+
+
 @pytest.mark.parametrize("layer", [ms.LSTM, ms.GRU])
 def test_a_size_that_fills_no_tile_over_a_cluster(emulated, layer):
     check(layer(3, 70), emulated, "cells", B=1)

@@ -13,10 +13,7 @@ import torch
 
 from mnemoscope.layers import LAYERS, _matrix_exp
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none here"),
-]
+pytestmark = pytest.mark.cuda
 
 
 @pytest.mark.parametrize("hidden_size", [128, 600])

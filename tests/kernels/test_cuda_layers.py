@@ -1,9 +1,4 @@
-"""Layers on a CUDA device: the fused kernels against the eager loop in float64, and against torch's own layers.
-
-    pytest -q tests/kernels -k cuda
-
-runs these and the tests that need no GPU.
-"""
+"""Layers on a CUDA device: the fused kernels against the eager loop in float64, and against torch's own layers."""
 
 from __future__ import annotations
 
@@ -16,10 +11,7 @@ from fused_truth import Packed, assert_fused_equals_eager, calm, errors_of, oppo
 import mnemoscope as ms
 from mnemoscope import kernels
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none here"),
-]
+pytestmark = pytest.mark.cuda
 DEVICE = "cuda"
 TOLERANCE = 2e-5
 

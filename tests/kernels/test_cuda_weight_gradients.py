@@ -13,7 +13,6 @@ from mnemoscope.kernels import Projection
 from mnemoscope.kernels._cuda import compiler, layout, weight_gradients
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def make(T, B, n, E, G, du_row=None, du_width=0, has_first=True, bias=True, keys=False, device="cpu"):
@@ -81,7 +80,7 @@ def test_equal_torchs_products(monkeypatch, shape, blocks):
     check(weight_gradients.weight_gradients(*arguments), expected)
 
 
-@on_gpu
+@pytest.mark.cuda
 @pytest.mark.parametrize("shape", [*SHAPES.values(), {"T": 128, "B": 64, "n": 128, "E": 10, "G": 512}])
 def test_equal_torchs_products_on_cuda_in_every_run(shape):
     arguments, expected = make(**shape, device="cuda")
@@ -105,7 +104,7 @@ def test_left_to_torch(monkeypatch):
     assert weight_gradients.weight_gradients(*arguments) is None
 
 
-@on_gpu
+@pytest.mark.cuda
 @pytest.mark.parametrize("layer", [ms.RNN, ms.LSTM, ms.GRU, ms.RelRNN, ms.RelLSTM])
 @pytest.mark.parametrize("frozen", ["weight_ih_l0", "bias_hh_l0", "weight_hh_l0"])
 def test_some_weights_without_a_gradient_on_cuda(layer, frozen):

@@ -64,10 +64,11 @@ def test_few_rows_run_by_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @compiled
-def test_an_explosive_system_runs_step_by_step() -> None:
+@pytest.mark.parametrize("radius", [1e3, 3.0])  # V^50 overflows, or V^100 alone: where its chunks have 50 steps
+def test_an_explosive_system_runs_step_by_step(radius: float) -> None:
     layer = layers.LinearSystem(1, 2)
     with torch.no_grad():
-        layer.weight_hh_l0.copy_(torch.diag(torch.tensor([1e3, 0.5])))
+        layer.weight_hh_l0.copy_(torch.diag(torch.tensor([radius, 0.5])))
         for name in ("weight_ih_l0", "bias_ih_l0", "bias_hh_l0"):
             getattr(layer, name).zero_()
     state = torch.tensor([[[0.0, 1.0]]])  # nothing on the axis that explodes

@@ -202,7 +202,7 @@ def test_a_memory_lost_on_a_gpu_is_reported_later_and_nobody_waits(kind: type, m
         layer._warn_of_lost_memory(bare)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.cuda
 def test_a_lost_memory_does_not_make_the_host_wait() -> None:
     layer = mnemoscope.RelRNN(INPUT, HIDDEN).cuda()
     x, h = torch.randn(TIME, BATCH, INPUT).cuda(), torch.randn(1, BATCH, HIDDEN).cuda()

@@ -218,7 +218,7 @@ def test_matrix_products_leave_what_is_far_outside_to_others(bad):
     assert cut_by_products(X, 1.0, 1.0) is None
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.cuda
 @pytest.mark.parametrize("kind", PLAIN + GATED)
 @pytest.mark.parametrize("scale", [0.01, 2.0, 1e3])
 def test_a_gpu_projects_as_the_cpu_does(kind, scale):

@@ -131,9 +131,20 @@ def test_vmap_over_states(row: Row) -> None:
 @every_row
 def test_empty_batch(row: Row) -> None:
     layer = row.make(num_layers=2)
-    output, state = layer(draw(TIME, 0, INPUT))
-    assert output.shape == (TIME, 0, layer.output_size)
-    assert all(t.shape[:2] == (2, 0) for t in leaves(state))
+    for starts in (None, torch.zeros(TIME, 0, dtype=torch.bool)):
+        output, state = layer(draw(TIME, 0, INPUT), starts=starts)
+        assert output.shape == (TIME, 0, layer.output_size)
+        assert all(t.shape[:2] == (2, 0) for t in leaves(state))
+        layer(draw(TIME, 0, INPUT), state, starts=starts)
+
+
+@every_row
+def test_shapes_on_the_meta_device(row: Row) -> None:
+    layer = row.make(num_layers=2, dtype=torch.float32)
+    output, state = layer(draw(TIME, BATCH, INPUT, dtype=torch.float32))
+    found, after = layer.to("meta")(torch.empty(TIME, BATCH, INPUT, device="meta"))
+    assert (found.shape, found.device.type) == (output.shape, "meta")
+    assert leaves(after)[0].shape == leaves(state)[0].shape
 
 
 def test_data_parallel_replica() -> None:

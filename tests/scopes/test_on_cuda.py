@@ -7,7 +7,7 @@ from torch import nn
 
 from mnemoscope import LSTM, RAC, MemRNN, MnemoscopeError, RelRNN, examine
 
-pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = pytest.mark.cuda
 SCOPES = ["recurrence", "horizon", "stability", "truncation", "signal", "attention"]
 MODELS = [lambda: LSTM(3, 16), lambda: nn.GRU(3, 16, 2), lambda: RelRNN(3, 16), lambda: MemRNN(3, 16)]
 

@@ -26,10 +26,10 @@ def linear(
     h0 = xp.new_zeros(xp.shape[1:]) if h0 is None else h0
     xp, V, h0 = (t.to(dtype) for t in (xp, V, h0))
     chunks = _number_of_chunks(xp) if lengths is None else 1
-    power = None if chunks == 1 else torch.linalg.matrix_power(V, -(-xp.shape[0] // chunks))
-    if power is None or not bool(power.isfinite().all()):  # of an explosive V, step by step goes further
+    powers = [] if chunks == 1 else _powers(V, -(-xp.shape[0] // chunks), chunks)
+    if not powers or not bool(powers[-1].isfinite().all()):  # of an explosive V, step by step goes further
         return rnn(dtype, xp, V, h0, None, "identity", lengths)
-    h = _by_chunks(xp, V.contiguous(), h0, power, chunks)
+    h = _by_chunks(xp, V.contiguous(), h0, powers, chunks)
     if _state_gradients.is_recording():
         _state_gradients.record(h, (xp,), lambda dxp: dxp)  # what is added to a linear state is a part of it
     return h, last_valid_state(h, h0, None)
@@ -50,7 +50,17 @@ def _number_of_chunks(xp: Tensor) -> int:
     return chunks if chunks >= FEWEST_CHUNKS else 1
 
 
-def _by_chunks(xp: Tensor, V: Tensor, h0: Tensor, power: Tensor, chunks: int) -> Tensor:
+def _powers(V: Tensor, L: int, chunks: int) -> list[Tensor]:
+    """Return V^L, V^2L, V^4L ..., one for each doubling of the chunks whose starts are known. One of an infinite power
+    is not finite either.
+    """
+    powers = [torch.linalg.matrix_power(V, L)]
+    while 2 ** len(powers) < chunks:
+        powers.append(powers[-1] @ powers[-1])
+    return powers
+
+
+def _by_chunks(xp: Tensor, V: Tensor, h0: Tensor, powers: list[Tensor], chunks: int) -> Tensor:
     T, B, n = xp.shape
     L = -(-T // chunks)
 
@@ -61,7 +71,7 @@ def _by_chunks(xp: Tensor, V: Tensor, h0: Tensor, power: Tensor, chunks: int) ->
     # Every chunk from zero, then from its true start.
     zeros = xp.new_zeros(chunks * B, n)
     ends = _run(side_by_side, V, zeros)[-1].view(chunks, B, n)
-    starts = _starts(ends, power, h0).view(chunks * B, n)
+    starts = _starts(ends, powers, h0).view(chunks * B, n)
     h = _run(side_by_side, V, starts)  # (L, chunks * B, n)
     return h.view(L, chunks, B, n).transpose(0, 1).reshape(chunks * L, B, n)[:T]
 
@@ -70,12 +80,10 @@ def _run(xp: Tensor, V: Tensor, h0: Tensor) -> Tensor:
     return rnn_forward(xp.contiguous(), V, h0.contiguous(), None, "identity", None)
 
 
-def _starts(ends: Tensor, power: Tensor, h0: Tensor) -> Tensor:
-    """Return the state before each chunk (chunks, B, n): s_0 = h0, s_{c+1} = ends_c + power s_c, by doubling."""
+def _starts(ends: Tensor, powers: list[Tensor], h0: Tensor) -> Tensor:
+    """Return the state before each chunk (chunks, B, n): s_0 = h0, s_{c+1} = ends_c + V^L s_c, by doubling."""
     states = torch.cat([h0.unsqueeze(0), ends[:-1]])
-    distance = 1
-    while distance < len(states):
+    for doublings, power in enumerate(powers):
+        distance = 2**doublings
         states = torch.cat([states[:distance], states[distance:] + states[:-distance] @ power.T])
-        power = power @ power
-        distance *= 2
     return states

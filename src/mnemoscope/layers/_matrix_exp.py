@@ -26,7 +26,7 @@ def matrix_exp(matrix: Tensor) -> Tensor:
     """
     if in_onnx_export():  # which knows products alone
         return _fixed_squarings(matrix.double()).to(matrix.dtype)
-    if matrix.dtype != torch.float32 or is_traced_or_transformed():
+    if matrix.dtype != torch.float32 or matrix.is_meta or is_traced_or_transformed():
         return torch.linalg.matrix_exp(matrix)
     if in_cuda_graph(matrix):
         return matrix_exp_of_unread_norm(matrix)

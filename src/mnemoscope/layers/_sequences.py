@@ -51,7 +51,7 @@ def run_any_layout(layer: Layer, x: Any, state: State | None, starts: Any) -> tu
 
 
 def _run_time_first(layer: Layer, x: Tensor, state: State | None, starts: Tensor | None) -> tuple[Tensor, State]:
-    if starts is not None:
+    if starts is not None and x.shape[1]:
         return _run_pieces(layer, x, state, starts, None)
     output, final = layer.run_sequence(x, state, None)
     if not torch.jit.is_tracing() and x.shape[0] == 1:  # after one step, the state is the output (`last_valid_state`)

@@ -4,14 +4,17 @@
 
 enum Nonlinearity { TANH, RELU, IDENTITY, MODRELU };
 
+// fmaxf would give zero for NaN: a run that has diverged would look like one that has not.
+DEVICE float relu(float z) { return z < 0.f ? 0.f : z; }
+
 // phi(z); b is modReLU's bias: modReLU(z) = sign(z) relu(|z| + b).
 DEVICE float phi(float z, float b) {
     if (PHI == TANH) return tanhf(z);
-    if (PHI == RELU) return fmaxf(z, 0.f);
+    if (PHI == RELU) return relu(z);
     if (PHI == IDENTITY) return z;
-    const float magnitude = fmaxf(fabsf(z) + b, 0.f);
+    const float magnitude = relu(fabsf(z) + b);
     if (z > 0.f) return magnitude;
-    return z < 0.f ? -magnitude : 0.f;
+    return z < 0.f ? -magnitude : z;  // zero or NaN
 }
 
 // phi'(z) as a function of h = phi(z).

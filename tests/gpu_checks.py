@@ -1,0 +1,81 @@
+"""What needs a GPU, in parts of at most ten minutes each: tests, and the kernels under compute-sanitizer.
+
+python -m gpu_checks                    # all of them
+python -m gpu_checks tests racecheck    # those whose names contain one of these words
+python -m gpu_checks --list
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+SECONDS = 600  # of a part: the longest command on many rented machines
+TEST_PARTS = 5
+TESTED = ("tests/kernels", "tests/layers", "tests/scopes/test_on_cuda.py", "tests/test_torch_internals.py")
+TOOLS = ("memcheck", "racecheck")
+LAYERS = ("RNN", "LSTM", "GRU", "GORU", "RAC"), ("RelRNN",), ("RelLSTM",), ("MemRNN", "MemLSTM", "SAB")
+
+
+def parts() -> dict[str, list[str]]:
+    """Return the command of each part, by its name."""
+    found = {}
+    for number in range(1, TEST_PARTS + 1):
+        pytest = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-m", "cuda"]
+        found[f"tests-{number}"] = [*pytest, "--part", f"{number}/{TEST_PARTS}", *TESTED]
+    for tool in TOOLS:
+        for layers in LAYERS:
+            small = [sys.executable, "benchmarks/kernels.py", "--parts", "small", "--layers", *layers]
+            found[f"{tool}-{layers[0]}"] = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1", *small]
+    return found
+
+
+def run(command: list[str]) -> str:
+    """Run a part and return how it ended: "passed", or what went wrong."""
+    if not shutil.which(command[0]):
+        return f"{command[0]} is not on the PATH"
+    # Without torch's cache every tensor is an allocation of its own, whose end memcheck knows.
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if "memcheck" in command else None
+    try:
+        done = subprocess.run(command, cwd=ROOT, env=environment, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"not done after {SECONDS} s"
+    return "passed" if done.returncode == 0 else f"failed with exit code {done.returncode}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--list", action="store_true", help="print the names of the parts")
+    options = parser.parse_args()
+    words = options.words or [""]
+    chosen = {name: command for name, command in parts().items() if any(word in name for word in words)}
+    if options.list:
+        print(*chosen, sep="\n")
+        return 0
+    if not chosen:
+        parser.error(f"no part is called so; there are {', '.join(parts())}")
+    if not torch.cuda.is_available():
+        parser.error("torch sees no CUDA device here")
+    ended = {}
+    for name, command in chosen.items():
+        begun = time.monotonic()
+        ended[name] = run(command)
+        print(f"{name}: {ended[name]}, {time.monotonic() - begun:.0f} s", flush=True)
+    failed = [name for name, how in ended.items() if how != "passed"]
+    print(
+        f"{len(ended) - len(failed)} of {len(ended)} parts passed", *(f"; not: {', '.join(failed)}" for _ in failed[:1])
+    )
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
