@@ -40,7 +40,8 @@ def here(tmp_path, monkeypatch):
     torch.save(endless, "endless.pt")
     torch.save(torch.zeros(9, 2, 8, device="meta"), "meta.pt")
     for name, change in UNLIKE.items():
-        torch.save({key: change(w) for key, w in nn.LSTM(8, 6, num_layers=2).state_dict().items()}, f"{name}_weights.pt")
+        weights = nn.LSTM(8, 6, num_layers=2).state_dict()
+        torch.save({key: change(tensor) for key, tensor in weights.items()}, f"{name}_weights.pt")
     with warnings.catch_warnings(action="ignore"):  # torch: nested tensors are a prototype
         torch.save(torch.nested.nested_tensor([torch.zeros(3, 8), torch.zeros(2, 8)]), "nested.pt")
     Path("text.npy").write_text("hi")

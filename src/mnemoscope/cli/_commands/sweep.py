@@ -13,7 +13,7 @@ import tyro
 
 from mnemoscope.cli import _sweep_table
 from mnemoscope.cli._commands.train import parse_run
-from mnemoscope.cli._console import OutputOptions, parse, pop_option, show_json, terminal
+from mnemoscope.cli._console import OutputOptions, parse, pop_option, say, show_json, terminal
 from mnemoscope.cli._help import definitions, paragraphs
 from mnemoscope.cli._names import unused_folder
 from mnemoscope.cli._sweep_progress import SweepView
@@ -175,7 +175,7 @@ def _follow(start: Callable[[SweepCallback], Sweep], view: SweepView, folder: Pa
         show_json(result)
     elif not output.quiet:
         counts = [f"{result['runs']} runs", *(f"{result[key]} {key}" for key in ("diverged", "failed") if result[key])]
-        print(f"{', '.join(counts)}; {folder}; see: mnemoscope sweep table {folder}")
+        say(f"{', '.join(counts)}; {folder}; see: mnemoscope sweep table {folder}")
     if result["failed"]:
         first = next(ending.message for name, ending in failures.items() if name not in diverged)
         raise MnemoscopeError(
