@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,15 @@ def here(tmp_path, monkeypatch):
     Path("raw.pt").write_bytes(pickle.dumps(Payload()))
     Path("cut.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{")
     torch.save(torch.zeros(3), "tensor.pt")
+    endless: dict[str, object] = {}
+    endless["model"] = endless
+    torch.save(endless, "endless.pt")
+    torch.save(torch.zeros(9, 2, 8, device="meta"), "meta.pt")
+    for name, change in UNLIKE.items():
+        weights = nn.LSTM(8, 6, num_layers=2).state_dict()
+        torch.save({key: change(tensor) for key, tensor in weights.items()}, f"{name}_weights.pt")
+    with warnings.catch_warnings(action="ignore"):  # torch: nested tensors are a prototype
+        torch.save(torch.nested.nested_tensor([torch.zeros(3, 8), torch.zeros(2, 8)]), "nested.pt")
     Path("text.npy").write_text("hi")
     np.save("narrow.npy", np.zeros((9, 2, 5), np.float32))
     np.save("objects.npy", np.array([{}], dtype=object))
@@ -43,6 +53,7 @@ def here(tmp_path, monkeypatch):
 
 
 STACKED = "nets_of_mine.py:stacked"
+UNLIKE = {"meta": lambda w: w.to("meta"), "sparse": torch.Tensor.to_sparse, "complex": lambda w: w.to(torch.complex64)}
 REFUSED = {
     "": "no target was given",
     "./nowhere": "there is no folder ./nowhere",
@@ -70,6 +81,10 @@ REFUSED = {
     f"{STACKED} --checkpoint raw.pt": "raw.pt",
     f"{STACKED} --checkpoint cut.safetensors": "is not a safetensors file",
     f"{STACKED} --checkpoint tensor.pt": "holds no weights",
+    f"{STACKED} --checkpoint endless.pt": "holds no weights",
+    f"{STACKED} --checkpoint meta_weights.pt": "bias_hh_l0 is a meta tensor where this model has an ordinary one",
+    f"{STACKED} --checkpoint sparse_weights.pt": "bias_hh_l0 is a sparse tensor",
+    f"{STACKED} --checkpoint complex_weights.pt": "bias_hh_l0 is a complex tensor",
     f"{STACKED} --checkpoint nofile.pt": "cannot read nofile.pt: No such file",
     f"{STACKED} --checkpoint one_layer.pt wider.pt": "2 for 1 targets",
     f"{STACKED} --inputs narrow.npy": "does not run on inputs [9, 2, 5] of float32",
@@ -79,6 +94,13 @@ REFUSED = {
     f"{STACKED} --inputs flat.npy": "time and a batch dimension",
     f"{STACKED} --inputs x.csv": "must end in .npy, .pt or .safetensors",
     f"{STACKED} --inputs nofile.npy": "cannot read nofile.npy",
+    f"{STACKED} --inputs meta.pt": "save an ordinary tensor",
+    f"{STACKED} --inputs nested.pt": "save an ordinary tensor",
+    f"{STACKED} --kwargs scale=[[1,2],[3]]": "--kwargs scale must be a list of numbers",
+    f"{STACKED} --kwargs scale=[1,'a']": "--kwargs scale must be a list of numbers",
+    f"{STACKED} --kwargs scale=[{10**20}]": "--kwargs scale must be a list of numbers",
+    f"{STACKED} --model-output \u00b2": "\u00b2",
+    f"{STACKED} --model-output=--1": "--1",
     "GRU --task coppy": "start-end, tmaze, minigrid, gym; did you mean copy?",
     "GRU --fail-if": "--fail-if needs a value",
     "GRU --scopes --batch 3": "--scopes needs a value",

@@ -73,14 +73,45 @@ def test_version_and_help(capsys):
     assert text.startswith(f"mnemoscope {__version__}\nmnemoscope {__version__}\nusage: mnemoscope COMMAND")
 
 
-@pytest.mark.parametrize("words", [["help"], ["-V"]])
-def test_a_reader_that_is_gone_gets_no_traceback(words: list[str]) -> None:
-    """As `mnemoscope help | head -1` may leave."""
+@pytest.fixture
+def unread():
+    """The end of a pipe that nothing reads, as `| head -1` may leave it."""
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([sys.executable, "-m", "mnemoscope", *words], stdout=writing, stderr=subprocess.PIPE)
+    yield writing
     os.close(writing)
-    assert (done.returncode, done.stderr) == (0, b"")
+
+
+EXAMINE = ["examine", "RNN", "--scopes", "recurrence", "--steps", "9", "--out", "o", "--fail-if", "recurrence.step>=0"]
+UNREAD = [
+    (["help"], 0, ""),
+    (["-V"], 0, ""),
+    (["list", "models"], 0, ""),
+    (["list", "models", "--json"], 0, ""),
+    ([*EXAMINE, "--json"], 4, "mnemoscope: fail-if RNN: recurrence.step>=0 ("),
+    (EXAMINE, 4, "RNN: recurrence\nmnemoscope: fail-if RNN: recurrence.step>=0 ("),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "says"), UNREAD)
+def test_a_reader_that_is_gone_changes_no_exit_code(words, code, says, unread, tmp_path):
+    command = [sys.executable, "-m", "mnemoscope", *words]
+    done = subprocess.run(command, cwd=tmp_path, stdout=unread, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == code
+    assert done.stderr.startswith(says)
+    assert done.stderr.count("\n") == says.count("\n") + bool(says)
+
+
+def test_training_goes_on_when_the_reader_of_its_progress_is_gone(unread, tmp_path):
+    options = ["--task.T", "3", "--hidden-size", "4", "--updates", "3", "--evaluate-every", "1", "--out", "run"]
+    command = [sys.executable, "-m", "mnemoscope", "train", "copy", *options]
+    done = subprocess.run(command, cwd=tmp_path, stdout=unread, stderr=unread)
+    assert done.returncode == 0
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_an_error_that_cannot_be_printed_keeps_its_exit_code(unread):
+    assert subprocess.run([sys.executable, "-m", "mnemoscope", "nosuch"], stderr=unread).returncode == 2
 
 
 def help_of(capsys, *arguments):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,14 @@ def test_a_sweep_prints_one_line_a_run_and_goes_on(tmp_path: Path, capsys: pytes
     assert json.loads(printed.out) == {"sweep": str(tmp_path / "s"), "runs": 2, "diverged": 0, "failed": 0}
     assert main(["sweep", "resume", str(tmp_path / "s"), "--quiet"]) == 0
     assert main(["sweep", "table", str(tmp_path / "s"), "--quiet"]) == 0
+
+
+def test_a_folder_whose_name_is_not_unicode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    assert main(["sweep", "copy", *OPTIONS, "--out", str(folder), "--grid", "fit.seed=1"]) == 0
+    assert "\\udcff" in capsys.readouterr().out
+    assert main(["sweep", "table", str(folder)]) == 0
+    assert "\\udcff/table.csv" in capsys.readouterr().out
 
 
 def test_failed_and_diverged_runs_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

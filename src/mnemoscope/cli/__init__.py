@@ -7,6 +7,7 @@ stopped by Ctrl-C and by a termination signal.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from mnemoscope import startup
 from mnemoscope.cli._ascii import write_ascii_where_needed
+from mnemoscope.cli._gone_reader import discard
 from mnemoscope.cli._help import definitions, paragraphs
 from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.files import visible
@@ -99,8 +101,8 @@ def guarded(command: Callable[[], int]) -> int:
         return _fail(str(error), getattr(error, "exit_code", 2))
     except KeyboardInterrupt:
         return _fail("stopped", 130)
-    except BrokenPipeError:  # the reader of our output is gone, as after `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        discard(sys.stdout)
         return 0
     except OSError as error:  # of a path that the user gave, or of a disk
         return _fail(f"cannot use {error.filename or 'a file'}: {error.strerror or error}", 2)
@@ -121,7 +123,8 @@ class _LogLines(logging.Handler):
 
 def _fail(message: str, code: int) -> int:
     if os.environ.get("LOCAL_RANK", "0") == "0":  # under torchrun all processes meet the same error
-        print("mnemoscope: " + visible(" ".join(message.split())), file=sys.stderr)
+        with contextlib.suppress(OSError):  # the exit code says it too
+            print("mnemoscope: " + visible(" ".join(message.split())), file=sys.stderr)
     return code
 
 

@@ -8,7 +8,6 @@ import io
 import json
 import re
 import reprlib
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mnemoscope.cli._fitting import fitting
+from mnemoscope.cli._gone_reader import discard, reader_may_be_gone
 from mnemoscope.cli._help import paragraphs
 from mnemoscope.cli._option_rules import rules
 from mnemoscope.errors import MnemoscopeError
@@ -155,6 +155,11 @@ class _Console(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
+    def on_broken_pipe(self) -> None:
+        """Print no more. rich would end the process, and a run with it, because nobody reads its progress."""
+        self.quiet = True
+        discard(self.file)
+
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
 
@@ -166,7 +171,8 @@ def terminal() -> Console:
 
 def say(text: object) -> None:
     """Print a line on standard output."""
-    print(visible(str(text)))
+    with reader_may_be_gone():
+        print(visible(str(text)))
 
 
 def show(table: Table) -> None:
@@ -182,8 +188,8 @@ def show(table: Table) -> None:
 
 def show_json(value: Any) -> None:
     """Print a value as JSON on standard output."""
-    json.dump(value, sys.stdout, indent=2)
-    print()
+    with reader_may_be_gone():
+        print(json.dumps(value, indent=2))
 
 
 def first_sentence(thing: object) -> str:

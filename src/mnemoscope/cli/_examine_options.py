@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Generic, Literal, TypeVar
 
-import torch
 import tyro
 
 from mnemoscope.cli._console import OutputOptions
 from mnemoscope.cli._examination_files import Format
 from mnemoscope.cli._sequences import Reading
-from mnemoscope.cli._targets import read_options
+from mnemoscope.cli._targets import as_tensor, read_options
 from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.scopes import SCOPES
 from mnemoscope.training import CheckpointName
@@ -129,11 +129,13 @@ class Examine(Generic[TaskType]):
     def reading(self) -> Reading:
         """How the models are called; the layout is left to them if none was chosen."""
         kwargs = read_options(self.kwargs, "--kwargs")
-        tensors = {name: torch.tensor(value) if isinstance(value, list) else value for name, value in kwargs.items()}
+        for name, value in kwargs.items():
+            if isinstance(value, list):
+                kwargs[name] = as_tensor(f"--kwargs {name}", value)
         output = self.model_output
         return Reading(
             batch_first=self.batch_first if self.batch_first or self.time_first else None,
             channels_first=self.channels_first or None,
-            kwargs=tensors,
-            output=int(output) if output is not None and output.lstrip("-").isdigit() else output,
+            kwargs=kwargs,
+            output=int(output) if output is not None and re.fullmatch("-?[0-9]{1,9}", output) else output,
         )

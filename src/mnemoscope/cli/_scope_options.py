@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
 from torch import Tensor
 
 from mnemoscope.cli._sequences import Sequences
-from mnemoscope.cli._targets import Target, is_run, read_literal
+from mnemoscope.cli._targets import Target, as_tensor, is_run, read_literal
 from mnemoscope.cli._weights import read_weights
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.scopes import SCOPES
@@ -69,10 +68,7 @@ def _value(scope: str, name: str, value: Any, target: Target, held_out: Callable
         return sequences.inputs, sequences.targets
     annotation = str(inspect.signature(SCOPES[scope].measure).parameters[name].annotation)
     if "Tensor" in annotation and isinstance(value, list | tuple):
-        try:
-            return torch.tensor(value)
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise MnemoscopeError(f"--set {scope}.{name} must be a list of numbers: {error}") from error
+        return as_tensor(f"--set {scope}.{name}", value)
     return value
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 from rich.table import Table
 
-from mnemoscope.cli._console import OutputOptions, format_value, parse, show, show_json
+from mnemoscope.cli._console import OutputOptions, format_value, parse, say, show, show_json
 from mnemoscope.files import make_folder, to_json, write_atomic
 from mnemoscope.report import SweepGroup, short_name, write_sweep
 from mnemoscope.sweeps import Group, Sweep, SweepTable, sweep_table
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
         show_json({**table.to_dict(), "page": str(page)})
     elif not options.output.quiet:
         show(_table(table))
-        print(f"{out / 'table.csv'}, {out / 'table.json'}, {page}")
+        say(f"{out / 'table.csv'}, {out / 'table.json'}, {page}")
     return 0
 
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from mnemoscope.cli._factories import DEFAULT_HIDDEN_SIZE, defined_names, make_model
 from mnemoscope.cli._systems import PREFIX, is_system, make_system
 from mnemoscope.cli._weights import load_weights
-from mnemoscope.errors import MnemoscopeError, did_you_mean
+from mnemoscope.errors import MnemoscopeError, did_you_mean, first_line
 from mnemoscope.systems import KnownSystem
 from mnemoscope.tasks import Task
 from mnemoscope.training import CheckpointName, NetworkConfig, Run, make_layer, make_network, models
@@ -89,6 +90,14 @@ def read_literal(what: str, word: str) -> Any:
     if isinstance(value, int) and abs(value) >= 2**63:
         raise MnemoscopeError(f"{what} = {reprlib.repr(value)} is too large; use less")
     return value
+
+
+def as_tensor(what: str, numbers: Sequence[Any]) -> Tensor:
+    """Return a list of numbers as a tensor; `what` names it in the error."""
+    try:
+        return torch.tensor(numbers)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise MnemoscopeError(f"{what} must be a list of numbers: {first_line(error)}") from error
 
 
 def _unknown_target(spec: str) -> MnemoscopeError:

@@ -32,6 +32,10 @@ def read_weights(model: Any, path: Path) -> dict[str, Tensor]:
         raise MnemoscopeError(f"a {type(model).__name__} is not a torch module: it cannot load the weights in {path}")
     expected = model.state_dict()
     tensors = _without_prefix(_find_state_dict(read_tensors(path), path), set(expected))
+    for name in sorted(expected.keys() & tensors.keys()):
+        kind, wanted = _kind(tensors[name]), _kind(expected[name])
+        if kind != wanted:
+            raise MnemoscopeError(f"{path}: {name} is {kind} tensor where this model has {wanted} one")
     check_tensors_match(tensors, expected, str(path))
     return tensors
 
@@ -74,7 +78,21 @@ def read_inputs(path: Path, name: str = "inputs") -> Tensor:
         content = tensors.get(name, only)
     if not isinstance(content, Tensor):
         raise MnemoscopeError(f"{path} must hold one tensor of sequences, or one named {name!r}")
+    if content.is_nested or content.is_meta:  # it has no shape, or no values
+        raise MnemoscopeError(f"{path} holds {_kind(content)} tensor; save an ordinary tensor")
     return content
+
+
+def _kind(tensor: Tensor) -> str:
+    """Return what makes a tensor unlike others, which cannot be copied into it, with an article."""
+    kinds = {
+        "a nested": tensor.is_nested,
+        "a meta": tensor.is_meta,
+        "a sparse": tensor.layout is not torch.strided,
+        "a quantized": tensor.is_quantized,
+        "a complex": tensor.is_complex(),
+    }
+    return next((kind for kind, is_one in kinds.items() if is_one), "an ordinary")
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:
@@ -85,10 +103,9 @@ def _tensors(content: Any) -> dict[str, Tensor]:
 
 def _find_state_dict(content: Any, path: Path) -> dict[str, Tensor]:
     """The tensors by name, also where they are inside a training checkpoint."""
-    for key in STATE_DICT_KEYS:
-        inner = content.get(key) if isinstance(content, Mapping) else None
-        if isinstance(inner, Mapping):
-            return _find_state_dict(inner, path)
+    for _ in STATE_DICT_KEYS:  # no checkpoint is nested deeper, but a broken one can hold itself
+        inside = (content.get(key) for key in STATE_DICT_KEYS) if isinstance(content, Mapping) else ()
+        content = next((inner for inner in inside if isinstance(inner, Mapping)), content)
     tensors = _tensors(content)
     if not tensors:
         raise MnemoscopeError(f"{path} holds no weights: it must hold tensors by name, as a state_dict does")

@@ -19,7 +19,7 @@ from mnemoscope.cli._examination_files import examination_folder, save_examinati
 from mnemoscope.cli._examine_options import ABOUT, Examine
 from mnemoscope.cli._factories import exits_are_errors
 from mnemoscope.cli._measure import ScopeProgress, measure, num_threads, stoppable
-from mnemoscope.cli._names import folder_option, unused_folder, unused_name
+from mnemoscope.cli._names import chosen_folder, folder_option, require_writable, unused_name
 from mnemoscope.cli._scope_options import options_for, read_scope_options
 from mnemoscope.cli._sequences import (
     Sequences,
@@ -55,11 +55,27 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(options: Examine[Any], task: Task | None, conditions: Sequence[Condition]) -> int:
-    """Make the targets, measure them, write the page, and return the exit code."""
+    """Make the targets, choose where their page goes, and measure them."""
     device = _device(options.device)
     targets = _targets(options, task, device)
-    folder = folder_option(options.out) or _default_folder(targets)
+    out = folder_option(options.out)
+    if out is None and len(targets) == 1 and targets[0].run is not None:
+        out = examination_folder(targets[0].run.path)
+    if out is not None:
+        require_writable(out)
+    with chosen_folder(out, "examinations", safe_name("-".join(target.name for target in targets))[:80]) as folder:
+        return _run_into(folder, options, task, targets, device, conditions)
 
+
+def _run_into(
+    folder: Path,
+    options: Examine[Any],
+    task: Task | None,
+    targets: Sequence[Target],
+    device: torch.device,
+    conditions: Sequence[Condition],
+) -> int:
+    """Measure the targets, write their page into a folder, and return the exit code."""
     with stoppable() as signal_codes, num_threads(options.threads):
         examinations, stopped = _measure_all(options, task, targets, device)
     stop_code = signal_codes[0] if signal_codes else 130
@@ -254,12 +270,6 @@ def _measure_all(
     except KeyboardInterrupt:  # outside of a scope: the findings of earlier targets are whole
         return examinations, True
     return examinations, False
-
-
-def _default_folder(targets: Sequence[Target]) -> Path:
-    if len(targets) == 1 and targets[0].run is not None:
-        return examination_folder(targets[0].run.path)
-    return unused_folder("examinations", safe_name("-".join(target.name for target in targets))[:80])
 
 
 def _show_result(

@@ -12,7 +12,7 @@ import tyro
 from rich.table import Table
 
 from mnemoscope.cli._commands.sweep import EngineOptions
-from mnemoscope.cli._console import OutputOptions, parse, show, show_json, terminal
+from mnemoscope.cli._console import OutputOptions, parse, say, show, show_json, terminal
 from mnemoscope.cli._sweep_progress import SweepView
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.studies import (
@@ -145,11 +145,11 @@ def _tell(outcomes: Sequence[Outcome], page: Path, output: OutputOptions) -> Non
         show(table)
     skipped = [outcome for outcome in outcomes if outcome.skipped]
     for outcome in skipped[:LISTED_REASONS]:
-        print(f"not run: {outcome.id} {outcome.skipped}")
+        say(f"not run: {outcome.id} {outcome.skipped}")
     if len(skipped) > LISTED_REASONS:
-        print(f"not run: {len(skipped) - LISTED_REASONS} more")
+        say(f"not run: {len(skipped) - LISTED_REASONS} more")
     counts = Counter(outcome.verdict.word for outcome in run)
-    print(", ".join([*(f"{count} {word}" for word, count in counts.items()), str(page)]))
+    say(", ".join([*(f"{count} {word}" for word, count in counts.items()), str(page)]))
 
 
 def _remark(outcome: Outcome) -> str:
@@ -186,7 +186,7 @@ def _list(options: Reproduce) -> None:
             verdicts = "\n".join(f"{scale}: {words}" for scale, words in row["verdicts"].items() if words)
             table.add_row(row["id"], row["shows"], *costs, verdicts)
         show(table)
-        print("mnemoscope reproduce ID... makes them again; --full at the paper's size")
+        say("mnemoscope reproduce ID... makes them again; --full at the paper's size")
 
 
 def _row(study: Study, out: Path) -> dict[str, Any]:

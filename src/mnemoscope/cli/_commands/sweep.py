@@ -13,9 +13,9 @@ import tyro
 
 from mnemoscope.cli import _sweep_table
 from mnemoscope.cli._commands.train import parse_run
-from mnemoscope.cli._console import OutputOptions, parse, pop_option, show_json, terminal
+from mnemoscope.cli._console import OutputOptions, parse, pop_option, say, show_json, terminal
 from mnemoscope.cli._help import definitions, paragraphs
-from mnemoscope.cli._names import unused_folder
+from mnemoscope.cli._names import chosen_folder
 from mnemoscope.cli._sweep_progress import SweepView
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.sweeps import (
@@ -126,9 +126,9 @@ def main(arguments: list[str]) -> int:
     if not grid_words:
         raise MnemoscopeError("no grid was given; mnemoscope sweep TASK --grid network.buffer=2,5 fit.seed=0:5")
     grid = parse_grid(grid_words)
-    folder = options.out or unused_folder("sweeps", f"{config.task.name}-{config.network.model}")
     total = math.prod(map(len, grid.values()))
-    with where.open(config.fit.threads or 1) as engine:
+    name = f"{config.task.name}-{config.network.model}"
+    with chosen_folder(options.out, "sweeps", name) as folder, where.open(config.fit.threads or 1) as engine:
         return _follow(
             lambda callback: sweep(
                 config, grid, folder, engine=engine, halving=halving, retry_failed=retry_failed, callback=callback
@@ -175,7 +175,7 @@ def _follow(start: Callable[[SweepCallback], Sweep], view: SweepView, folder: Pa
         show_json(result)
     elif not output.quiet:
         counts = [f"{result['runs']} runs", *(f"{result[key]} {key}" for key in ("diverged", "failed") if result[key])]
-        print(f"{', '.join(counts)}; {folder}; see: mnemoscope sweep table {folder}")
+        say(f"{', '.join(counts)}; {folder}; see: mnemoscope sweep table {folder}")
     if result["failed"]:
         first = next(ending.message for name, ending in failures.items() if name not in diverged)
         raise MnemoscopeError(

@@ -11,7 +11,7 @@ import tyro
 from mnemoscope.cli._console import OutputOptions, first_sentence, parse, pop_option
 from mnemoscope.cli._follow import follow
 from mnemoscope.cli._help import definitions, paragraphs
-from mnemoscope.cli._names import unused_folder
+from mnemoscope.cli._names import chosen_folder
 from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.files import read_json
 from mnemoscope.tasks import TASKS, Task
@@ -60,8 +60,8 @@ def main(arguments: list[str]) -> int:
         print(_usage())
         return 0
     config, options = parse_run(arguments, "train")
-    folder = options.out or unused_folder("runs", f"{config.task.name}-{config.network.model}")
-    return follow(lambda callback: train(config, folder, callback), config, folder, options.output)
+    with chosen_folder(options.out, "runs", f"{config.task.name}-{config.network.model}") as folder:
+        return follow(lambda callback: train(config, folder, callback), config, folder, options.output)
 
 
 def parse_run(arguments: list[str], command: str) -> tuple[RunConfig, Train[Task, Any, Any]]:
