@@ -54,10 +54,12 @@ class Decay(Recurrence):
 
 
 @pytest.mark.parametrize("task", [Walks(), Walks(cells=True), TMaze(3)], ids=["walks", "cells", "tmaze"])
-@pytest.mark.parametrize("layer", [Decay, "truncated"])
+@pytest.mark.parametrize("layer", [Decay, "LSTM", "MemLSTM"], ids=["own", "LSTM", "MemLSTM"])
 def test_replay_repeats_play_of_layers_that_read_no_packed_sequences(layer, task):
+    """A recurrence of one's own, and those of a window of inputs."""
     torch.manual_seed(0)
-    policy = Policy(task.spec, NetworkConfig("LSTM", 8, truncated=3 if layer == "truncated" else 0))
+    network = NetworkConfig("LSTM", 8) if layer is Decay else NetworkConfig(layer, 8, truncated=3)
+    policy = Policy(task.spec, network)
     if layer is Decay:
         policy.layer = Decay(policy.layer.input_size)
     agent = PPOLearner(policy, task, dataclasses.replace(task.ppo, rollout=7, envs=6, minibatches=2))
