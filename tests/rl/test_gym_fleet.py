@@ -287,6 +287,19 @@ def test_an_environment_that_fails_is_named_in_one_line(wrong: Any, said: str) -
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3,)])
+def test_observations_of_another_shape_are_not_spread_over_the_vector(shape: tuple[int, ...]) -> None:
+    class Box(Faulty):
+        observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+        def reset(self, **options: Any) -> Any:
+            super().reset(**options)
+            return np.zeros(shape, np.float32), {}
+
+    with pytest.raises(MnemoscopeError, match=r"Box shows what is not in Box\(-1.0, 1.0, \(2,\), float32\)"):
+        GymFleet([Box()]).reset(seed=0)
+
+
 def test_a_package_that_only_the_first_reset_misses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from gymnasium.envs.classic_control import CartPoleEnv
 

@@ -114,7 +114,7 @@ class GymFleet(Fleet):
     def _show(self, row: int, shown: Any) -> None:
         space = self._envs[row].observation_space
         try:
-            self._seen[row] = _flatten(space, shown)
+            self._seen[row : row + 1] = _flatten(space, shown).reshape(1, self.spec.vector)  # never spread over it
         except Exception as error:
             raise MnemoscopeError(f"{self._kind} shows what is not in {space}: {type_and_line(error)}") from error
 
