@@ -122,8 +122,12 @@ class Player:
 
 def _kept(transition: Transition) -> Transition:
     """Return a transition that stays as it is when the fleet writes over its arrays in the next step."""
-    names = ("reward", "terminated", "truncated")
-    return replace(transition, **{name: np.array(getattr(transition, name)) for name in names})
+    return replace(
+        transition,
+        reward=np.array(transition.reward),
+        terminated=np.array(transition.terminated),
+        truncated=np.array(transition.truncated),
+    )
 
 
 def _check_finite(does: str, numbers: np.ndarray, rows: np.ndarray) -> None:
