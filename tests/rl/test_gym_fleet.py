@@ -11,6 +11,7 @@ import pytest
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.rl import Fleet, Gym, GymFleet, Policy, VectorFleet, film, play_episodes, play_randomly
+from mnemoscope.rl._replay import seeds
 from mnemoscope.training import NetworkConfig
 
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed (extra `rl`)")
@@ -138,6 +139,38 @@ def test_processes_without_shared_memory_are_reset_once() -> None:
     assert seen[0].tolist() == [0, 0, 5, 1, 0, 5, 0, 0]
 
 
+class Latest(gymnasium.vector.VectorObservationWrapper):
+    """Shows the last two observations. Like most wrappers of one's own it begins all rows anew in any reset."""
+
+    def __init__(self, envs: gymnasium.vector.VectorEnv) -> None:
+        super().__init__(envs)
+        self.single_observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (8,))
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, self.num_envs)
+
+    def reset(self, **options: Any) -> Any:
+        self.last = np.zeros((self.num_envs, 4), np.float32)
+        return super().reset(**options)
+
+    def observations(self, observations: np.ndarray) -> np.ndarray:
+        both = np.concatenate([self.last, observations], 1)
+        self.last = observations
+        return both
+
+
+@pytest.mark.parametrize("wrapper", [gymnasium.wrappers.vector.NormalizeObservation, Latest])
+def test_wrappers_that_cannot_begin_some_rows_anew(wrapper: Any) -> None:
+    """They are stepped as gymnasium steps them: what they show is what they show there, but at the ends of episodes."""
+    fleet, plain = VectorFleet(wrapper(vectors("NextStep"))), wrapper(vectors("NextStep"))
+    np.testing.assert_array_equal(fleet.reset(seed=4).vector, plain.reset(seed=seeds(4, 1)[0])[0])
+    random = np.random.default_rng(0)
+    for _ in range(60):
+        actions = random.integers(2, size=3)
+        step, (shown, reward, *_) = fleet.step(actions), plain.step(actions)
+        np.testing.assert_array_equal(step.observation.vector[~step.done], shown[~step.done])
+        assert not step.observation.vector[step.done].any()
+        np.testing.assert_array_equal(step.reward, reward)
+
+
 def test_vectors_are_restored_from_their_actions() -> None:
     fleet, other = VectorFleet(vectors("NextStep")), VectorFleet(vectors("NextStep"))
     fleet.reset(seed=4)
@@ -181,6 +214,13 @@ def test_random_numbers_of_its_own_are_noticed_when_restoring() -> None:
         fleet.restore(fleet.state())
 
 
+def unlicensed() -> gymnasium.Env:
+    raise OSError("no license")
+
+
+gymnasium.register("Unlicensed-v0", unlicensed)
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -189,12 +229,75 @@ def test_random_numbers_of_its_own_are_noticed_when_restoring() -> None:
         ("GymV21Environment-v0", "GymV21Environment-v0 cannot be made: To use the gym compatibility environments, run"),
         ("Pendulum-v1", "Pendulum-v1 has actions that are Box"),
         ("no_such_module:Thing-v0", "cannot be made: No module named"),
+        ("Unlicensed-v0", "Unlicensed-v0 cannot be made: OSError: no license"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(name: str, said: str) -> None:
     with pytest.raises(MnemoscopeError, match=said) as caught:
         Gym(name).fleet(1)
     assert "\n" not in str(caught.value)
+
+
+class Faulty(gymnasium.Env):
+    """Something is wrong from the third step on, or in the reset after it."""
+
+    observation_space = gymnasium.spaces.Discrete(3)
+    action_space = gymnasium.spaces.Discrete(2)
+    wrong: Any = None
+    steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if self.wrong == "reset" and self.steps > 2:
+            raise OSError("no display")
+        return 0, {}
+
+    def step(self, action: int) -> Any:
+        self.steps += 1
+        step = (0, 0.0, self.steps > 2, False, {})
+        if self.steps < 3 or self.wrong in (None, "reset"):
+            return step
+        if self.wrong == "step":
+            raise RuntimeError("the simulator\nstopped")
+        return self.wrong(*step)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("step", "Faulty cannot take a step: RuntimeError: the simulator$"),
+        ("reset", "Faulty cannot begin an episode: OSError: no display$"),
+        (lambda *step: step[1:], "Faulty cannot take a step: ValueError: not enough values to unpack"),
+        (
+            lambda seen, *others: (7, *others),
+            r"Faulty shows what is not in Discrete\(3\): IndexError: index 7 is out of",
+        ),
+        (lambda seen, *others: ("north", *others), r"Faulty shows what is not in Discrete\(3\): "),
+        (lambda seen, reward, *others: (seen, [1, 2], *others), "Faulty cannot take a step: TypeError: "),
+    ],
+)
+def test_an_environment_that_fails_is_named_in_one_line(wrong: Any, said: str) -> None:
+    envs = [Faulty(), Faulty()]
+    envs[1].wrong = wrong
+    fleet = GymFleet(envs)
+    fleet.reset(seed=0)
+    with pytest.raises(MnemoscopeError, match=said) as caught:
+        play(fleet, 3)
+    assert caught.value.__cause__ is not None
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,)])
+def test_observations_of_another_shape_are_not_spread_over_the_vector(shape: tuple[int, ...]) -> None:
+    class Box(Faulty):
+        observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+
+        def reset(self, **options: Any) -> Any:
+            super().reset(**options)
+            return np.zeros(shape, np.float32), {}
+
+    with pytest.raises(MnemoscopeError, match=r"Box shows what is not in Box\(-1.0, 1.0, \(2,\), float32\)"):
+        GymFleet([Box()]).reset(seed=0)
 
 
 def test_a_package_that_only_the_first_reset_misses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +307,7 @@ def test_a_package_that_only_the_first_reset_misses_is_one_line(monkeypatch: pyt
         raise gymnasium.error.DependencyNotInstalled("imageio is missing, please run `pip install imageio`")
 
     monkeypatch.setattr(CartPoleEnv, "reset", reset)
-    with pytest.raises(MnemoscopeError, match="CartPoleEnv cannot begin an episode: imageio is missing"):
+    with pytest.raises(MnemoscopeError, match="CartPoleEnv cannot begin an episode: DependencyNotInstalled: imageio"):
         Gym("CartPole-v1").fleet(1).reset(seed=0)
 
 

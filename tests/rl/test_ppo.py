@@ -54,10 +54,12 @@ class Decay(Recurrence):
 
 
 @pytest.mark.parametrize("task", [Walks(), Walks(cells=True), TMaze(3)], ids=["walks", "cells", "tmaze"])
-@pytest.mark.parametrize("layer", [Decay, "truncated"])
+@pytest.mark.parametrize("layer", [Decay, "LSTM", "MemLSTM"], ids=["own", "LSTM", "MemLSTM"])
 def test_replay_repeats_play_of_layers_that_read_no_packed_sequences(layer, task):
+    """A recurrence of one's own, and those of a window of inputs."""
     torch.manual_seed(0)
-    policy = Policy(task.spec, NetworkConfig("LSTM", 8, truncated=3 if layer == "truncated" else 0))
+    network = NetworkConfig("LSTM", 8) if layer is Decay else NetworkConfig(layer, 8, truncated=3)
+    policy = Policy(task.spec, network)
     if layer is Decay:
         policy.layer = Decay(policy.layer.input_size)
     agent = PPOLearner(policy, task, dataclasses.replace(task.ppo, rollout=7, envs=6, minibatches=2))
@@ -242,6 +244,52 @@ def test_an_episode_terminates_or_is_cut_off():
         Transition(seen, np.zeros(2, np.float32), terminated=yes, truncated=yes, final=seen.rows([1]))
 
 
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+@pytest.mark.parametrize("wrong", [np.zeros(2, np.int64), np.zeros((2, 1), bool), np.zeros(3, bool)])
+def test_ends_are_a_mask(name, wrong):
+    """As numbers they would be read as indices: in one environment alone, 0 would reset the memory at every step."""
+    ends = {"terminated": np.zeros(2, bool), "truncated": np.zeros(2, bool), name: wrong}
+    with pytest.raises(MnemoscopeError, match=rf"{name} must be of bool, one for each of 2 rewards; got \["):
+        Transition(Observation(np.zeros((2, 1), np.float32)), np.zeros(2, np.float32), **ends)
+    with pytest.raises(MnemoscopeError, match=r"ends must be a mask of bool; got torch.int64"):
+        advantages(torch.ones(3, 2), torch.ones(3, 2), torch.zeros(3, 2, dtype=torch.int64), torch.ones(2), 0.9, 0.9)
+
+
+def test_a_fleet_may_write_over_its_arrays(monkeypatch):
+    """A rollout is learnt from after its last step: else every reward would be that of the last."""
+    wanted = learner(Walks()).play()
+    step = WalkFleet.step
+
+    def same_arrays(self, actions):
+        found = step(self, actions)
+        parts = {name: getattr(found, name) for name in ("reward", "terminated", "truncated")}
+        if not hasattr(self, "kept"):
+            self.kept = {name: part.copy() for name, part in parts.items()}
+        for name, part in parts.items():
+            self.kept[name][:] = part
+        return dataclasses.replace(found, **self.kept)
+
+    monkeypatch.setattr(WalkFleet, "step", same_arrays)
+    assert torch.equal(learner(Walks()).play().advantages, wanted.advantages)
+
+
+def test_what_was_seen_last_is_finite(monkeypatch):
+    step = WalkFleet.step
+
+    def broken(self, actions):
+        transition = step(self, actions)
+        if transition.final is not None:
+            transition.final.vector[-1, 1] = np.nan
+        self.cut_off = transition.truncated
+        return transition
+
+    monkeypatch.setattr(WalkFleet, "step", broken)
+    agent = learner(Walks(limit=2))
+    with pytest.raises(MnemoscopeError, match=r"environment \d shows a number that is not finite: nan") as caught:
+        agent.play()
+    assert f"environment {agent.player.fleet.cut_off.nonzero()[0][-1]} " in str(caught.value)
+
+
 def test_wiped_memory_is_a_network_without_memory():
     """The same equations, but step t of a sequence depends on nothing before it."""
     torch.manual_seed(0)
@@ -316,6 +364,8 @@ def test_wrong_options_are_refused(options, words):
 def test_what_agents_do_not_have_is_refused():
     with pytest.raises(MnemoscopeError, match="dropout is not for agents"):
         Policy(TMaze(3).spec, NetworkConfig(dropout=0.5))
+    with pytest.raises(MnemoscopeError, match="init = 'system' needs the task gaussian"):
+        Policy(TMaze(3).spec, NetworkConfig("RNN", init="system"))
     with pytest.raises(MnemoscopeError, match="tmaze is trained with a PPOConfig; got a FitConfig"):
         fit(Policy(TMaze(3).spec, NetworkConfig()), TMaze(3), FitConfig(3))
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.layers._plain import LSTM, RNN
+from mnemoscope.layers import LSTM, RNN, SAB, MemLSTM, RelLSTM
 from mnemoscope.recurrence import Recurrence, map_state, select, trace
 from mnemoscope.theory.stability._counterexamples import (
     ScalarSystem,
@@ -16,7 +16,7 @@ from mnemoscope.theory.stability._counterexamples import (
 )
 from mnemoscope.theory.stability._truncation import Truncated, Window
 
-LAYERS = {"rnn": RNN, "lstm": LSTM}
+LAYERS = {"rnn": RNN, "lstm": LSTM, "mem-lstm": MemLSTM, "rel-lstm": RelLSTM, "sab": SAB}
 
 
 def make(kind="lstm", **options):
@@ -31,7 +31,7 @@ def windows_one_by_one(layer, x, k):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.sampled_from(["rnn", "lstm"]),
+    st.sampled_from(sorted(LAYERS)),
     st.integers(1, 12),
     st.integers(1, 10),
     st.integers(1, 3),
@@ -64,9 +64,10 @@ def test_pieces_give_the_whole(k, pieces):
     assert torch.equal(last.clock, state.clock)
 
 
+@pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("steps", [3, 4, 5, 9])  # before, when and after the youngest window is full
-def test_sequences_of_different_age_in_one_batch(steps):
-    model = Truncated(make(), 5)
+def test_sequences_of_different_age_in_one_batch(steps, kind):
+    model = Truncated(make(kind), 5)
     x = torch.randn(steps, 2, 2, dtype=torch.float64)
     _, old = model(torch.randn(3, 2, 2, dtype=torch.float64))
     mixed = Window(*(torch.cat([a[:, :1], b[:, 1:]], 1) for a, b in zip(old, model.initial_state(2), strict=True)))

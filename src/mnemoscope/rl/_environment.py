@@ -106,6 +106,13 @@ class Transition:
     """The last observations of the episodes that were cut off, in the order of `truncated.nonzero()`; None: of none."""
 
     def __post_init__(self) -> None:
+        for name in ("terminated", "truncated"):
+            ends = np.asarray(getattr(self, name))
+            if ends.dtype != bool or ends.shape != (len(self.reward),):
+                raise MnemoscopeError(
+                    f"{name} must be of bool, one for each of {len(self.reward)} rewards; got {list(ends.shape)} of "
+                    f"{ends.dtype}"
+                )
         both = self.terminated & self.truncated
         if both.any():
             raise MnemoscopeError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, type_and_line
 from mnemoscope.rl._environment import Fleet, Observation, Spec, Transition
 from mnemoscope.rl._ppo import PPOConfig
 from mnemoscope.rl._replay import Episode, fleet_state, restored, seeds
@@ -71,8 +71,7 @@ class GymFleet(Fleet):
         truncated = np.zeros(self.num_envs, dtype=bool)
         for row, (env, action) in enumerate(zip(self._envs, np.asarray(actions).tolist(), strict=True)):
             action += self._first_action
-            shown, reward[row], terminated[row], truncated[row], _ = env.step(action)
-            self._episodes[row].actions.append(action)
+            shown, reward[row], terminated[row], truncated[row] = self._episodes[row].step(env, action)
             self._show(row, shown)
 
         truncated &= ~terminated
@@ -113,7 +112,11 @@ class GymFleet(Fleet):
         return episode
 
     def _show(self, row: int, shown: Any) -> None:
-        self._seen[row] = _flatten(self._envs[row].observation_space, shown)
+        space = self._envs[row].observation_space
+        try:
+            self._seen[row : row + 1] = _flatten(space, shown).reshape(1, self.spec.vector)  # never spread over it
+        except Exception as error:
+            raise MnemoscopeError(f"{self._kind} shows what is not in {space}: {type_and_line(error)}") from error
 
 
 class VectorFleet(Fleet):
@@ -121,7 +124,8 @@ class VectorFleet(Fleet):
 
     What it is inside is not known, so its state is the seed and every action since: exact, but the longer the run, the
     longer it takes to restore. Prefer `Gym` where there is an id. Vectors that can only begin an episode in the step
-    after its end (gymnasium's CartPoleVectorEnv) show zeros in that step, in which actions do nothing.
+    after its end (gymnasium's CartPoleVectorEnv, and wrappers with a reset of their own, such as NormalizeObservation)
+    show zeros in that step, in which actions do nothing.
     """
 
     def __init__(self, envs: gymnasium.vector.VectorEnv) -> None:
@@ -136,9 +140,11 @@ class VectorFleet(Fleet):
         mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._same_step = mode is AutoresetMode.SAME_STEP
         # Others begin the next episode when they are stepped, even after a reset by a mask. So does AsyncVectorEnv
-        # without shared memory (gymnasium 1.4), which would throw the episode away that the reset began.
+        # without shared memory (gymnasium 1.4), which would throw the episode away that the reset began. And a wrapper
+        # with a reset of its own may refuse a mask, as NormalizeObservation does, or begin all rows anew.
         inner = envs.unwrapped
         keeps_reset = isinstance(inner, SyncVectorEnv) or (isinstance(inner, AsyncVectorEnv) and inner.shared_memory)
+        keeps_reset = keeps_reset and not _resets_in_its_own_way(envs)
         self._takes_masks = keeps_reset or mode is AutoresetMode.DISABLED
         self._first_action = int(getattr(envs.single_action_space, "start", 0))
         self._seed = 0
@@ -200,6 +206,19 @@ class VectorFleet(Fleet):
         return Observation(vector=np.stack([_flatten(space, row) for row in rows]))
 
 
+def _resets_in_its_own_way(envs: gymnasium.vector.VectorEnv) -> bool:
+    """Whether a wrapper around vector environments has a reset of its own. Statistics are not looked at here."""
+    from gymnasium.vector import VectorObservationWrapper, VectorWrapper
+    from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+    usual = (VectorWrapper.reset, VectorObservationWrapper.reset, RecordEpisodeStatistics.reset)
+    while isinstance(envs, VectorWrapper):
+        if type(envs).reset not in usual:
+            return True
+        envs = envs.env
+    return False
+
+
 def _flatten(space: Any, shown: Any) -> np.ndarray:
     from gymnasium.spaces.utils import flatten
 
@@ -247,3 +266,5 @@ def _make(name: str, **options: Any) -> gymnasium.Env:
         hint = f"; did you mean {', '.join(close)}?" if close else ""
         said = str(error).splitlines()[0].split(" Did you mean")[0].rstrip(".")  # it knows names without versions
         raise MnemoscopeError(f"gymnasium cannot make {name}: {said}{hint}") from error
+    except Exception as error:  # its own code
+        raise MnemoscopeError(f"{name} cannot be made: {type_and_line(error)}") from error

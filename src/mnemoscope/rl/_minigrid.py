@@ -204,8 +204,7 @@ class MiniGridFleet(Fleet):
         truncated = np.zeros(self.num_envs, dtype=bool)
         for row, (env, action) in enumerate(zip(self._envs, np.asarray(actions).tolist(), strict=True)):
             ahead = self._ahead(row) if action in _CHANGES else -1
-            _, reward[row], terminated[row], truncated[row], _ = env.step(action)
-            self._episodes[row].actions.append(action)
+            _, reward[row], terminated[row], truncated[row] = self._episodes[row].step(env, action)
             if ahead >= 0:
                 self._encode_cell(row, ahead)
             self._follow(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,14 +47,15 @@ class Player:
         self.state: State = self.policy.initial_state(self.fleet.num_envs)
 
     def _see(self, observation: Observation, starts: np.ndarray) -> None:
-        seen = to_tensor(observation)
-        _check_finite("shows", seen.numpy())
-        self.observation = self._on_device(seen)
+        self.observation = self._read(observation, np.arange(self.fleet.num_envs))
         self.starts = torch.from_numpy(starts)
 
-    def _on_device(self, x: Tensor) -> Tensor:
+    def _read(self, observation: Observation, rows: np.ndarray) -> Tensor:
+        """Return what these environments show, as the policy takes it."""
+        seen = to_tensor(observation)
+        _check_finite("shows", seen.numpy(), rows)
         weight = self.policy.readout.weight
-        return x.to(weight.device, weight.dtype)
+        return seen.to(weight.device, weight.dtype)
 
     @torch.no_grad()
     def step(self, *, bootstrap: bool = False) -> Frame:
@@ -63,8 +65,8 @@ class Player:
         outputs, self.state = self.policy.step(observation, self.state)
         log_probabilities, value = split_outputs(outputs)
         action = self._sample(log_probabilities)
-        transition = self.fleet.step(action.cpu().numpy())
-        _check_finite("gives as a reward", transition.reward)
+        transition = _kept(self.fleet.step(action.cpu().numpy()))
+        _check_finite("gives as a reward", transition.reward, np.arange(self.fleet.num_envs))
         final_value = self._final_value(transition) if bootstrap and transition.truncated.any() else None
         self._see(transition.observation, transition.done)
         log_probability = log_probabilities.gather(-1, action[:, None]).squeeze(-1)
@@ -76,14 +78,15 @@ class Player:
         return (log_probabilities - clocks.to(log_probabilities).log()).argmax(-1)
 
     def _final_value(self, transition: Transition) -> Tensor:
-        rows = torch.from_numpy(transition.truncated.nonzero()[0])
-        final = torch.empty(0) if transition.final is None else to_tensor(transition.final)
-        if len(final) != len(rows):
+        rows = transition.truncated.nonzero()[0]
+        count = 0 if transition.final is None else len(to_tensor(transition.final))
+        if transition.final is None or count != len(rows):
             raise MnemoscopeError(
-                f"of {len(rows)} episodes that were cut off a transition has {len(final)} final observations; give "
+                f"of {len(rows)} episodes that were cut off a transition has {count} final observations; give "
                 "the last of each, or count them as ended (bootstrap_truncated = False)"
             )
-        outputs, _ = self.policy.step(self._on_device(final), select(self.state, rows))
+        final = self._read(transition.final, rows)
+        outputs, _ = self.policy.step(final, select(self.state, torch.from_numpy(rows)))
         return split_outputs(outputs)[1]
 
     @torch.no_grad()
@@ -117,11 +120,22 @@ class Player:
         self.state = rebuild(template, [tensor.to(device) for tensor in memory])
 
 
-def _check_finite(does: str, numbers: np.ndarray) -> None:
-    """Refuse what would make every weight NaN, and look like a training that diverged."""
+def _kept(transition: Transition) -> Transition:
+    """Return a transition that stays as it is when the fleet writes over its arrays in the next step."""
+    return replace(
+        transition,
+        reward=np.array(transition.reward),
+        terminated=np.array(transition.terminated),
+        truncated=np.array(transition.truncated),
+    )
+
+
+def _check_finite(does: str, numbers: np.ndarray, rows: np.ndarray) -> None:
+    """Refuse what would make every weight NaN, and look like a training that diverged. It is of these environments."""
     bad = np.argwhere(~np.isfinite(numbers))
     if len(bad):
-        raise MnemoscopeError(f"environment {bad[0][0]} {does} a number that is not finite: {numbers[tuple(bad[0])]}")
+        row, number = rows[bad[0][0]], numbers[tuple(bad[0])]
+        raise MnemoscopeError(f"environment {row} {does} a number that is not finite: {number}")
 
 
 def _in_hexadecimal(value: Any) -> Any:

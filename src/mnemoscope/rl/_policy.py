@@ -183,6 +183,8 @@ class Policy(SequenceModel):
     def __init__(self, spec: Spec, config: NetworkConfig, *, memoryless: bool = False) -> None:
         if config.dropout:
             raise MnemoscopeError("dropout is not for agents: what is replayed must be what was played; leave it out")
+        if config.init == "system":
+            raise MnemoscopeError("init = 'system' needs the task gaussian, whose system it is; got an environment")
         if config.tied:
             raise MnemoscopeError("tied is not for agents: they read observations and give actions; leave it out")
         only_vector = not config.embedding and spec.cells is None and not spec.words

@@ -127,6 +127,8 @@ def advantages(rewards: Tensor, values: Tensor, ends: Tensor, last: Tensor, gamm
         gamma: discount.
         lam: weight of later advantages.
     """
+    if ends.dtype is not torch.bool:  # ~1 is -2
+        raise MnemoscopeError(f"ends must be a mask of bool; got {ends.dtype}")
     result = torch.empty_like(rewards)
     following = torch.zeros_like(last)
     goes_on = (~ends).to(rewards)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, type_and_line
 from mnemoscope.rl._environment import Observation
 
 
@@ -28,15 +28,23 @@ class Episode:
     @classmethod
     def begin(cls, env: Any, seed: int | None = None, before: Episode | None = None) -> tuple[Episode, Any]:
         """Reset a gymnasium environment; without a seed it goes on with its random numbers. Also what it shows."""
-        from gymnasium.error import DependencyNotInstalled
-
         start = env.unwrapped.np_random.bit_generator.state if seed is None else seed
         try:
             shown, _ = env.reset(seed=seed)
-        except DependencyNotInstalled as error:
-            raise MnemoscopeError(f"{type(env.unwrapped).__name__} cannot begin an episode: {error}") from error
+        except Exception as error:
+            raise _failure(env, "begin an episode", error) from error
         repeats = before.repeats + 1 if before is not None and before.start == start else 0
         return cls(start, repeats=repeats), shown
+
+    def step(self, env: Any, action: int) -> tuple[Any, float, bool, bool]:
+        """Take a step of a gymnasium environment: what it shows, the reward, and whether it ended or was cut off."""
+        try:
+            shown, reward, terminated, truncated, _ = env.step(action)
+            step = shown, float(reward), bool(terminated), bool(truncated)
+        except Exception as error:
+            raise _failure(env, "take a step", error) from error
+        self.actions.append(action)
+        return step
 
     def replay(self, env: Any) -> Any:
         """Bring an environment to where this episode is; returns what it shows there."""
@@ -56,6 +64,11 @@ class Episode:
     def state(self) -> dict[str, Any]:
         repeats = {"repeats": self.repeats} if self.repeats else {}
         return {"start": self.start, "actions": self.actions, **repeats}
+
+
+def _failure(env: Any, what: str, error: Exception) -> MnemoscopeError:
+    """An error of one line for a gymnasium environment whose own code failed."""
+    return MnemoscopeError(f"{type(env.unwrapped).__name__} cannot {what}: {type_and_line(error)}")
 
 
 def generator(state: dict[str, Any]) -> np.random.Generator:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.recurrence import Recurrence, State, leaves, rebuild
+from mnemoscope.recurrence import Recurrence, State, leaves, reset
 
 
 class Window(NamedTuple):
@@ -65,10 +65,11 @@ class Truncated(Recurrence):
         """Read the window that ends in x, starting each sequence where its inputs begin."""
         inputs = torch.cat([state.inputs[0], x[:, None]], 1)  # (batch, k, input_size)
         missing = self.k - 1 - state.clock[0]  # (batch,): > 0 while a sequence is shorter than its window
-        inner = self.layer.initial_state(len(x))
+        first = inner = self.layer.initial_state(len(x))
         for age, x_t in enumerate(inputs.unbind(1)):
-            output, after = self.layer.step(x_t, inner)
-            inner = _where(age >= missing, after, inner)
+            if age:
+                inner = reset(inner, missing == age, first)
+            output, inner = self.layer.step(x_t, inner)
         return output, Window(inputs[None, :, 1:], state.clock + 1)
 
     def forward(self, x: Tensor, state: State | None = None, *, starts: Tensor | None = None) -> tuple[Tensor, State]:
@@ -115,9 +116,3 @@ class Truncated(Recurrence):
 
     def extra_repr(self) -> str:
         return f"k={self.k}"
-
-
-def _where(active: Tensor, new: State, old: State) -> State:
-    """The new state of the sequences that are active (batch,), the old one of the others."""
-    pairs = zip(leaves(new), leaves(old), strict=True)
-    return rebuild(new, [torch.where(active.view(1, -1, *[1] * (a.dim() - 2)), a, b) for a, b in pairs])
