@@ -54,7 +54,9 @@ from mnemoscope.sweeps import (
 MARK = "studies.json"  # a folder that has it, with this content, is one of ours
 MARK_CONTENT = {"format": 1}
 NAME_DIGITS = 12  # of the hash in the name of a job's folder
-_ALLOWED = re.compile(rf"{RUNS}|\.lock|\.gitignore|\.{re.escape(MARK)}\..*\.tmp")  # all that it can have before its mark
+_ALLOWED = re.compile(
+    rf"{RUNS}|\.lock|\.gitignore|\.{re.escape(MARK)}\..*\.tmp"
+)  # all that it can have before its mark
 
 T = TypeVar("T")
 
