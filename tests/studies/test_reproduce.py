@@ -340,6 +340,16 @@ def test_a_damaged_summary_says_what_to_delete(tmp_path):
             run(study, out)
 
 
+def test_a_measurement_without_its_arrays_says_what_to_delete(tmp_path):
+    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
+    study = replace(study, cells=lambda scale, done: {key: found["array"][0] for key, found in done.items()})
+    out = run(study, tmp_path / "out")
+    (arrays,) = (out / "runs").glob("number-*/arrays.safetensors")
+    arrays.unlink()
+    with pytest.raises(MnemoscopeError, match=f"lacks 'array', which was measured; delete {arrays.parent}"):
+        run(study, out)
+
+
 def test_a_run_of_another_configuration_is_refused(finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "out")
     one, other = sorted((out / "runs").glob("copy-*"))

@@ -70,8 +70,8 @@ their numbers are from the results.
   with their source (paper, authors' code, ours), errata, and what would change the verdict.
 - `studies/ID/study.json` and `cells.csv`: the same as data. `cost.json` has seconds, machine and date.
 - `studies/runs`: a folder for each run and measurement, shared by all studies. What has ended is not run again,
-  wherever it was made: put a folder of another machine there, all of it to go on with the run, or `config.json`,
-  `metrics.jsonl`, `summary.json` and `checkpoints/best*` of one that has ended.
+  wherever it was made: put a folder of another machine there, all of it to go on with the run, or, if it has ended,
+  `config.json`, `summary.json`, and what there is of `metrics.jsonl`, `checkpoints/best*` and `arrays.safetensors`.
 
 On a machine without this command's packages, `mnemoscope.studies.reproduce([...], "full", stop_after=28)` does the
 same. Several small runs share a GPU well if NVIDIA's MPS is on (`nvidia-cuda-mps-control -d`).
