@@ -142,7 +142,8 @@ study(
         ),
         settings=settings(
             copy=("the runs of Table 5", "ours", "Table 6 where it has a row"),
-            denoise=("Table 7 for orth-RNN and expRNN; Adam 1e-3 for the others", "paper", "in batches of 64"),
+            denoise=("Table 7 for orth-RNN and expRNN", "paper", "in batches of 64"),
+            denoise_others=("Adam 1e-3 for MemRNN, SAB and RelLSTM", "ours", "no rows in Table 7"),
             denoise_RelRNN=("Adam 1e-3, tanh, rho = 20", "ours", "Table 7's row explodes with s = h + c"),
             denoise_RelRNN_again=(
                 f"Adam {LOWER_RATE:g} from T = 300 on",
