@@ -28,7 +28,8 @@ def weight_norm(run: Result, *, order: float) -> Mapping[str, Any]:
 
 
 def number(*, value: float) -> Mapping[str, Any]:
-    return {"value": value, "nothing": float("nan"), "word": "yes", "list": [1.0, float("inf")]}
+    array = np.array([value])
+    return {"value": value, "nothing": float("nan"), "word": "yes", "list": [1.0, float("inf")], "array": array}
 
 
 def values_chart(scale, done):

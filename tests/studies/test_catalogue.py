@@ -127,7 +127,9 @@ def test_recorded_results_are_read_and_shipped():
     folder = ROOT / "studies"
     recorded = sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob("*/*/study.json"))
     for name in recorded:
-        assert read_record(folder / name).id == name
+        record, current = read_record(folder / name), current_record(STUDIES[name], folder / name)
+        assert record.id == name
+        assert (record.quick, record.full) == (current.quick, current.full), "python -m mnemoscope.studies.summary"
         assert name.split("/")[0] in PAPERS
     shipped = json.loads((ROOT / "src/mnemoscope/studies/verdicts.json").read_text())
     assert shipped == verdicts(folder), "python -m mnemoscope.studies.summary"

@@ -18,6 +18,7 @@ from mnemoscope.studies import (
     ScaleResult,
     SeedResult,
     Study,
+    StudyVerdict,
     Verdict,
     load,
     read_charts,
@@ -173,6 +174,34 @@ def test_a_changed_result_turns_the_verdict(tmp_path):
     assert outcome.worse == ("the study", "above 1")
 
 
+def test_a_changed_cell_of_the_record_turns_the_verdict_though_nothing_is_run(tmp_path):
+    study = study_jobs.numbers({0: {("a", "x"): 2.0}}, claims=(Claim("above 1", column="x", at_least=1.0),))
+    out = run(study, tmp_path / "out")
+    path = out / study.id / "study.json"
+    path.write_text(path.read_text().replace('["a", "x", 2.0]', '["a", "x", 0.5]'))
+    shutil.rmtree(out / "runs")
+    run(study, out, missing=True)
+    (outcome,) = run.outcomes
+    assert (outcome.kept, outcome.verdict.word, outcome.recorded.word) == (True, "contradicted", "reproduced")
+    assert outcome.worse == ("the study", "above 1")
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_corrected_claim_that_no_longer_holds_is_worse(again, tmp_path, monkeypatch):
+    """As printed the study is contradicted as before: in a new folder only the verdict as corrected tells."""
+    claims = (
+        Claim("above 9", column="x", at_least=9.0, form="printed"),
+        Claim("above 1", column="x", at_least=1.0, form="corrected"),
+    )
+    study = study_jobs.numbers({0: {("a", "x"): 2.0}}, claims=claims)
+    out = run(study, tmp_path / "out")
+    assert run.outcomes[0].worse == ()
+    shipped = StudyVerdict(Verdict("contradicted", 0, 1), Verdict("reproduced", 1, 1))
+    monkeypatch.setattr("mnemoscope.studies._reproduce.shipped_verdict", lambda *_: shipped)
+    run(study_jobs.numbers({0: {("a", "x"): 0.5}}, claims=claims), out if again else tmp_path / "new")
+    assert run.outcomes[0].worse == ("the study as corrected", *(["above 1"] if again else []))
+
+
 def test_more_seeds_add_to_those_that_are_there(tmp_path):
     values = {seed: {("a", "x"): value} for seed, value in enumerate((2.0, 0.5, 3.0))}
     study = study_jobs.numbers(values, claims=(Claim("above 1", column="x", at_least=1.0),))
@@ -265,12 +294,23 @@ def test_a_cell_has_the_lowest_and_the_highest_seed_where_they_differ(tmp_path):
     assert spreads == {"x": "[1, 3]", "y": ""}
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path):
-    (tmp_path / "letter.txt").write_text("mine")
+@pytest.mark.parametrize("name", ["letter.txt", "index.html", "studies.json"])
+def test_a_folder_of_something_else_is_refused(name, tmp_path):
+    """Also one that has a file of the same name as ours."""
+    (tmp_path / name).write_text('["mine"]')
     study = study_jobs.numbers({0: {("a", "x"): 2.0}})
     with pytest.raises(MnemoscopeError, match="not empty and holds no studies"):
         run(study, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: '["mine"]'}
+
+
+def test_a_folder_that_was_left_before_its_mark_was_written_is_used(tmp_path):
+    out = tmp_path / "out"
+    (out / "runs").mkdir(parents=True)
+    for name in (".lock", ".gitignore", ".studies.json.0a1b2c3d.tmp"):
+        (out / name).touch()
+    run(study_jobs.numbers({0: {("a", "x"): 2.0}}), out)
+    assert run.outcomes[0].missing == 0
 
 
 @pytest.mark.parametrize("name", ["study", "charts", "cost"])
@@ -298,6 +338,16 @@ def test_a_damaged_summary_says_what_to_delete(tmp_path):
         summary.write_text(content)
         with pytest.raises(MnemoscopeError, match=f"{message}.*; delete {summary.parent}"):
             run(study, out)
+
+
+def test_a_measurement_without_its_arrays_says_what_to_delete(tmp_path):
+    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
+    study = replace(study, cells=lambda scale, done: {key: found["array"][0] for key, found in done.items()})
+    out = run(study, tmp_path / "out")
+    (arrays,) = (out / "runs").glob("number-*/arrays.safetensors")
+    arrays.unlink()
+    with pytest.raises(MnemoscopeError, match=f"lacks 'array', which was measured; delete {arrays.parent}"):
+        run(study, out)
 
 
 def test_a_run_of_another_configuration_is_refused(finished, tmp_path):

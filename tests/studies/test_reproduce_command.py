@@ -161,6 +161,15 @@ def test_report_draws_the_pages_again(numbers, tmp_path, capsys):
     assert (out / "index.html").read_bytes() == before
 
 
+def test_drawing_deletes_no_figures_but_its_own(numbers, tmp_path):
+    out = tmp_path / "out"
+    assert reproduce(numbers.id, "--quiet", out=out) == 0
+    for name in ("figure-1.png", "figure-mine.png", "figure-1.pdf"):
+        (out / numbers.id / name).touch()
+    assert main(["report", str(out), "--quiet"]) == 0
+    assert sorted(path.name for path in (out / numbers.id).glob("figure-*")) == ["figure-1.pdf", "figure-mine.png"]
+
+
 def test_only_the_pages_of_the_studies_that_were_asked_for_are_drawn(numbers, tmp_path, monkeypatch):
     """A clone has records without pages: the index links to those that there are."""
     other = replace(study_jobs.numbers({0: {("b", "x"): 3.0}}), id="miller/other")

@@ -230,7 +230,11 @@ class Result:
             raise MnemoscopeError(f"{self.folder} is not the folder of a measurement")
         if self.diverged_at_once:
             raise NotMeasured(f"{self.folder.name}: the run diverged at once")
-        return _with_nan(figures[name]) if name in figures else self.arrays[name]
+        if name in figures:
+            return _with_nan(figures[name])
+        if name not in self.arrays:
+            raise MnemoscopeError(f"{self.folder} lacks {name!r}, which was measured; delete {self.folder}")
+        return self.arrays[name]
 
     def figure(self, name: str, counts_as: float | Literal["infinity"] | None = None) -> float | Note:
         """Return a number that a measurement returned; a note with what it counts as of a run that diverged at once."""

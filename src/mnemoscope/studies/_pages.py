@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,7 @@ from mnemoscope.studies._verdict import Verdict
 
 PAGE = "index.html"
 FORMATS = ("svg", "png")
+FIGURE = re.compile(rf"figure-\d+\.({'|'.join(FORMATS)})")
 
 
 def write_pages(out: str | Path, only: Collection[str] | None = None) -> Path:
@@ -94,13 +96,17 @@ def _recorded(folder: Path) -> Iterable[str]:
 def _draw_figures(folder: Path, charts: Sequence[Chart | Panels]) -> None:
     """Write figure-N.svg and .png, unless they are newer than the charts."""
     wanted = {f"figure-{number}.{suffix}" for number in range(1, len(charts) + 1) for suffix in FORMATS}
-    for old in folder.glob("figure-*.*"):
-        if old.name not in wanted:
-            old.unlink()
+    for name in set(_figures(folder)) - wanted:
+        (folder / name).unlink()
     made = (folder / CHARTS).stat().st_mtime_ns if charts else 0
     if all((folder / name).exists() and (folder / name).stat().st_mtime_ns >= made for name in wanted):
         return
     write_numbered_figures([with_seed_counts(chart) for chart in charts], folder, FORMATS)
+
+
+def _figures(folder: Path) -> list[str]:
+    """The figures in a folder that `_draw_figures` wrote, by the names that it gives them."""
+    return sorted(path.name for path in folder.glob("figure-*") if FIGURE.fullmatch(path.name))
 
 
 def study_page(
@@ -134,7 +140,7 @@ def study_page(
         has_published=any(value is not None for value in record.published_cells.values()),
         results=results,
         not_run={scale: command(record.id, scale) for scale in SCALES if study and not record.result(scale)},
-        files=[*files, *sorted(path.name for path in folder.glob("figure-*.*"))],
+        files=[*files, *_figures(folder)],
     )
 
 

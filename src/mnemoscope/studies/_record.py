@@ -296,6 +296,11 @@ def write_record(
     known = [scale for scale in SCALES if scale in charts]
     _write(folder / CHARTS, to_json({scale: charts_to_json(charts[scale]) for scale in known}))
     _write(folder / COST, _readable({scale: to_dict(costs[scale]) for scale in SCALES if scale in costs}))
+    write_results(folder, record)
+
+
+def write_results(folder: Path, record: StudyRecord) -> None:
+    """Write the cells and the record of a study."""
     _write(folder / TABLE, _table(record).encode())
     _write(folder / FILE, _readable(to_dict(record)))
 

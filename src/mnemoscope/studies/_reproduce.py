@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import locked, to_json, write_atomic
+from mnemoscope.files import locked, read_json, to_json, write_atomic
 from mnemoscope.report import Chart, Panels
 from mnemoscope.schema import from_dict
 from mnemoscope.studies._cells import Cells
@@ -51,9 +51,12 @@ from mnemoscope.sweeps import (
     run_jobs,
 )
 
-MARK = "studies.json"  # a folder that has it is one of ours
+MARK = "studies.json"  # a folder that has it, with this content, is one of ours
+MARK_CONTENT = {"format": 1}
 NAME_DIGITS = 12  # of the hash in the name of a job's folder
-_ALLOWED = {MARK, RUNS, ".lock", "index.html", ".gitignore"}  # all that a folder killed at its very start can have
+_ALLOWED = re.compile(
+    rf"{RUNS}|\.lock|\.gitignore|\.{re.escape(MARK)}\..*\.tmp"
+)  # all that it can have before its mark
 
 T = TypeVar("T")
 
@@ -129,7 +132,7 @@ def reproduce(
         engine = engine or LocalEngine(jobs, preload=("mnemoscope.studies", "mnemoscope.scopes"))
         if budget is not None:
             keep_within(plan, budget * 60 * engine.slots)
-        write_atomic(path / MARK, to_json({"format": 1}))
+        write_atomic(path / MARK, to_json(MARK_CONTENT))
         if on_plan is not None:
             on_plan(plan)
         follow = _Follow(plan, path, records, callback)
@@ -167,7 +170,7 @@ def check_folder(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise MnemoscopeError(f"{path} is a file; choose another folder for the studies")
     found = list(path.iterdir()) if path.is_dir() else []
-    if not is_studies(path) and any(entry.name not in _ALLOWED for entry in found):
+    if not is_studies(path) and not all(_ALLOWED.fullmatch(entry.name) for entry in found):
         raise MnemoscopeError(f"{path} is not empty and holds no studies; choose another folder")
 
 
@@ -180,7 +183,10 @@ def known_verdict(study: Study, scale: Scale, out: Path) -> StudyVerdict | None:
 
 def is_studies(path: Path) -> bool:
     """True if a folder is one that `reproduce` wrote."""
-    return (path / MARK).is_file()
+    try:
+        return read_json(path / MARK) == MARK_CONTENT
+    except MnemoscopeError:
+        return False
 
 
 def _failures(runs: Path) -> dict[str, Any]:
@@ -230,8 +236,7 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     """
     folder, scale = out / study.id, plan.scale
     old = before.result(scale) if before else None
-    shipped = shipped_verdict(study.id, scale)
-    recorded = old or (None if shipped is None else shipped.printed)
+    recorded = old.both_verdicts if old else shipped_verdict(study.id, scale)
     failures = _failures(plan.runs)
     jobs = plan.jobs[study.id]
     done = {seed: _done(plan, study, seed, failures) for seed in jobs}
@@ -247,7 +252,7 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     is_of_fewer = old is not None and old.is_complete and not complete and not _has_all_of(old, merged)
     if old is not None and (is_of_fewer or all(one is kept.get(seed) for seed, one in merged.items())):
         again = judged(study, scale, old)
-        verdicts = (again.verdict, again.corrected, old.verdict)
+        verdicts = (again.verdict, again.corrected, old.verdict, _worse(again, recorded, old))
         return Outcome(study.id, scale, *verdicts, missing=missing, failed=failed, kept=True)
 
     # Seeds that were not asked for this time stay.
@@ -271,8 +276,8 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
         costs[scale] = _cost(plan, old, seeds, costs.get(scale))
     results = {size: before.result(size) if before else None for size in SCALES} | {scale: result}
     write_record(folder, describe(study, **results), costs, charts)
-    worse = _worse(result, recorded)
-    known = recorded.verdict if isinstance(recorded, ScaleResult) else recorded
+    worse = _worse(result, recorded, old)
+    known = recorded.printed if recorded else None
     return Outcome(study.id, scale, result.verdict, result.corrected, known, worse, missing=missing, failed=failed)
 
 
@@ -338,18 +343,18 @@ def _shows_something(chart: Chart | Panels) -> bool:
     return any(one.marks for one in chart.charts) if isinstance(chart, Panels) else bool(chart.marks)
 
 
-def _worse(result: ScaleResult, recorded: ScaleResult | Verdict | None) -> tuple[str, ...]:
-    """What holds less than was recorded: the study, or its claims."""
-    if recorded is None:
-        return ()
-    if isinstance(recorded, Verdict):
-        return ("the study",) if result.verdict.is_worse_than(recorded) else ()
-    before = {(claim.text, claim.form): claim.verdict for claim in recorded.claims}
-    worse = ["the study"] if result.verdict.is_worse_than(recorded.verdict) else []
-    for claim in result.claims:
-        known = before.get((claim.text, claim.form))
-        if known is not None and claim.verdict.is_worse_than(known):
-            worse.append(claim.text)
+def _worse(result: ScaleResult, recorded: StudyVerdict | None, old: ScaleResult | None) -> tuple[str, ...]:
+    """What holds less than was recorded: the study, as printed or as corrected, or its claims."""
+    worse = []
+    if recorded is not None:
+        if result.verdict.is_worse_than(recorded.printed):
+            worse.append("the study")
+        if result.corrected and recorded.corrected and result.corrected.is_worse_than(recorded.corrected):
+            worse.append("the study as corrected")
+    before = {(claim.text, claim.form): claim.verdict for claim in old.claims} if old else {}
+    worse += [
+        claim.text for claim in result.claims if claim.verdict.is_worse_than(before.get((claim.text, claim.form), OPEN))
+    ]
     return tuple(worse)
 
 

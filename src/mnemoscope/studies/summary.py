@@ -1,5 +1,7 @@
 """docs/studies.md and the verdicts that Mnemoscope ships, written from a folder of studies.
 
+The records there get the words, claims and verdicts that their studies have now, so that all three say the same.
+
 python -m mnemoscope.studies.summary [studies [docs/studies.md]]
 """
 
@@ -17,7 +19,7 @@ from mnemoscope.files import to_json, write_atomic
 from mnemoscope.schema import to_dict
 from mnemoscope.studies._not_run import command, count_not_run, not_run
 from mnemoscope.studies._pages import comparison, current_record
-from mnemoscope.studies._record import Cost, ScaleResult, StudyRecord, read_costs
+from mnemoscope.studies._record import Cost, ScaleResult, StudyRecord, read_costs, read_record, write_results
 from mnemoscope.studies._reproduce import is_studies
 from mnemoscope.studies._study import PAPERS, SCALES, load
 from mnemoscope.studies._verdict import StudyVerdict, Verdict, Word
@@ -68,8 +70,8 @@ their numbers are from the results.
   with their source (paper, authors' code, ours), errata, and what would change the verdict.
 - `studies/ID/study.json` and `cells.csv`: the same as data. `cost.json` has seconds, machine and date.
 - `studies/runs`: a folder for each run and measurement, shared by all studies. What has ended is not run again,
-  wherever it was made: put a folder of another machine there, all of it to go on with the run, or `config.json`,
-  `metrics.jsonl`, `summary.json` and `checkpoints/best*` of one that has ended.
+  wherever it was made: put a folder of another machine there, all of it to go on with the run, or, if it has ended,
+  `config.json`, `summary.json`, and what there is of `metrics.jsonl`, `checkpoints/best*` and `arrays.safetensors`.
 
 On a machine without this command's packages, `mnemoscope.studies.reproduce([...], "full", stop_after=28)` does the
 same. Several small runs share a GPU well if NVIDIA's MPS is on (`nvidia-cuda-mps-control -d`).
@@ -216,6 +218,9 @@ def _bullet(text: str) -> str:
 def main(folder: str = "studies", page: str = "docs/studies.md") -> None:
     if not is_studies(Path(folder)):
         raise MnemoscopeError(f"{folder} is not a folder of studies")
+    for record in _records(Path(folder)):
+        if record != read_record(Path(folder) / record.id):
+            write_results(Path(folder) / record.id, record)
     write_atomic(Path(page), summary(Path(folder)).encode())
     write_atomic(Path(__file__).with_name("verdicts.json"), to_json(verdicts(Path(folder)), indent=1))
 

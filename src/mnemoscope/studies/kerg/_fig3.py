@@ -115,10 +115,12 @@ study(
         cells,
         charts,
         claims=(
+            # After the quick version's 700 updates the networks have hardly learned: neither of its claims counts.
             Claim(
                 "the curve is less steady with rho = 3 than with rho = 25",
                 check=lambda found: found[_name(FIXED, 3), "spread"] > found[_name(FIXED, 25), "spread"],
                 scale="quick",
+                headline=False,
             ),
             Claim(
                 "nu matters less: the spread changes less from nu = 3 to 25 than from rho = 3 to 25",
@@ -127,7 +129,7 @@ study(
                     < abs(found[_name(FIXED, 3), "spread"] - found[_name(FIXED, 25), "spread"])
                 ),
                 scale="quick",
-                headline=False,  # after 700 updates the networks have hardly learned
+                headline=False,
             ),
             Claim(
                 "rho = 3 is unstable: its spread is more than twice that of rho = 18",

@@ -91,6 +91,12 @@ def _surprise(quick: Cells, full: Cells) -> str:
     )
 
 
+def _is_near_the_best(found: Cells) -> bool:
+    """Whether RelRNN and RelLSTM are within 1 % of the best model; a better one is enough to say no."""
+    lower = min(found["RelRNN", AFTER], found["RelLSTM", AFTER])
+    return lower >= max(found.known(column=AFTER)) - 0.01 and lower >= max(found.select(column=AFTER)) - 0.01
+
+
 QUICK_NAMES = [NAMES[model] for model in QUICK]
 AFTER = f"after {JUDGED} epochs"
 
@@ -121,9 +127,7 @@ study(
             ),
             Claim(
                 f"RelRNN and RelLSTM are within 1 % of the best model after {JUDGED} epochs",
-                check=lambda found: (
-                    min(found["RelRNN", AFTER], found["RelLSTM", AFTER]) >= max(found.select(column=AFTER)) - 0.01
-                ),
+                check=_is_near_the_best,
                 scale="full",
                 over="median",
                 form="ours",
@@ -136,7 +140,7 @@ study(
                 at_least=0.8,
                 scale="full",
                 over="median",
-                form="corrected",
+                form="ours",
                 headline=False,
             ),
         ),

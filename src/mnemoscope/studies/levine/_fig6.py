@@ -54,7 +54,9 @@ study(
             note="the formula of claim 4",
             within=1e-9,
         ),
-        settings=settings(L=("2 and 3", "ours"), T=("4 and 6", "ours")),
+        settings=settings(
+            L=("2, 3 and 4; 2 is drawn", "ours", "3 in the paper"), T=("4 and 6; 4 is drawn", "ours", "6 in the paper")
+        ),
         words="With W^{I,2} of rank one the network falls into pieces, of which those that cross the middle count.",
         has_seeds=False,
     )

@@ -143,6 +143,11 @@ study(
                 starts=("10, standard normal", "ours"),
                 steps=(f"{STEPS}, up to eight times as many while orbits approach, then 64", "ours"),
                 s=("[-0.5, 1.5], 41 values", "ours"),
+                creeping=(
+                    f"the score moves by less than {CREEPING:g} in the last step",
+                    "ours",
+                    "leaves the first claim open; until the full run it did not, and the claim failed",
+                ),
             ),
         ),
         quick=(*QUICK, *settings(s=("[-0.5, 1.5], 21 values", "ours"))),
