@@ -43,7 +43,7 @@ class AttentiveState(tuple):
     _s: Any
     _memory: Any
     _done: Attended | None
-    """What a kernel left, as long as nobody has asked for s or the memory."""
+    """What a kernel left, until s or the memory is asked for."""
     memory_layout: str = ""
 
     def __new__(
@@ -138,7 +138,7 @@ class AttentiveState(tuple):
 
 
 class Unstacked(NamedTuple):
-    """The state of a layer that is no stack, (batch, ...), from which its user's (1, batch, ...) is made.
+    """The state of a single layer, (batch, ...), from which its user's (1, batch, ...) is made.
 
     Most users look at h and c alone: s and the memory are stacked, and differentiated through, when they are asked for.
 
@@ -187,7 +187,7 @@ class CarryingTensor(Tensor):
     made: Any = None
     """What the step that made it leaves for the next one (`_streaming.py`)."""
     unstacked: Unstacked | None = None
-    """The layer's own state, as long as nobody has asked for s or the memory."""
+    """The layer's own state, until s or the memory is asked for."""
     _s: Any = None
     _memory: Any = None
 
@@ -318,7 +318,7 @@ def present_state(state: AttentiveState) -> Any:
 
 
 def present_unstacked(layer: Any, state: AttentiveState) -> Any:
-    """Return what `present_state` would of a layer that is no stack; s and the memory are stacked when asked for."""
+    """Return what `present_state` would of a single layer; s and the memory are stacked when asked for."""
     h, *c = [t.unsqueeze(0) for t in state]
     carrier = _carrier(h, state.memory_layout)
     carrier.unstacked = Unstacked(weakref.ref(layer), state, c[0] if c else None, torch.is_grad_enabled())

@@ -31,7 +31,7 @@ def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
     for word in words:
         field, equals, text = word.partition("=")
         if not equals:
-            raise MnemoscopeError(f"grid: {word!r} is no axis; write it as network.buffer=2,5 or fit.seed=0:5")
+            raise MnemoscopeError(f"grid: {word!r} is not an axis; write it as network.buffer=2,5 or fit.seed=0:5")
         field = field.replace("-", "_")
         if field in grid:
             raise MnemoscopeError(f"grid: {field} is given twice; write all its values behind one =")
@@ -67,7 +67,7 @@ def _parse_value(text: str) -> Any:
 
 
 def check_grid(grid: Grid) -> int:
-    """Refuse a grid with an axis that is no field, is empty or has a value twice; return how many runs it makes."""
+    """Refuse a grid with an axis that is not a field, is empty or has a value twice; return how many runs it makes."""
     if not grid:
         raise MnemoscopeError("the grid is empty; give it an axis, as network.buffer=2,5 or fit.seed=0:5")
     for field, values in grid.items():

@@ -131,7 +131,7 @@ def detach_state(state: State | None) -> State | None:
 
 
 def with_carried_memory(state: State | None, carry_memory: int | None) -> State | None:
-    """Return a state as the next batch gets it, with so many states in its memory; None keeps all."""
+    """Return a state as the next batch gets it: with the newest `carry_memory` states in its memory; None keeps all."""
     return state if state is None or carry_memory is None else trim_memory(state, carry_memory)
 
 
