@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
@@ -18,7 +18,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.kernels import Attended, last_valid_state
 from mnemoscope.layers._memory import Memory, memory_after_kernel, reset_memory
 from mnemoscope.layers._state import in_cuda_graph
-from mnemoscope.recurrence import begin_rows, describe
+from mnemoscope.recurrence import begin_rows, initial_part, initial_parts
 from mnemoscope.torch_internals import dispatches_plainly, outside_dispatch_modes, version
 
 Rule: TypeAlias = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -353,18 +353,22 @@ def _has_memory(state: Any) -> bool:
 def _reset_rows(state: AttentiveState | CarryingTensor, mask: Tensor, initial: Any) -> Any:
     single = isinstance(state, CarryingTensor)
     visible = state.visible
-    firsts: Sequence[Any] = [0] * len(visible)
+    firsts: list[Any] = [0] * len(visible)
     if initial is not None:
-        firsts = [plain(t) for t in ((initial,) if isinstance(initial, Tensor) else initial)]
-    if len(firsts) != len(visible):
-        raise MnemoscopeError(f"reset: the initial state is {describe(initial)}, the state {describe(state)}")
+        pairs = zip(visible, initial_parts(visible, initial), strict=True)
+        firsts = [initial_part(tensor, plain(part)) for tensor, part in pairs]
     begun = [begin_rows(t, mask, first) for t, first in zip(visible, firsts, strict=True)]
     if not _has_memory(state):  # a layer will say so
         return begun[0] if single else tuple(begun)
 
     first_s, first_memory = firsts[0], None
     if _has_memory(initial):
-        first_s, first_memory = initial.s, initial.memory
+        first_s, first_memory = initial_part(state.s, initial.s), initial.memory
+        if "" not in (initial.memory_layout, state.memory_layout) and initial.memory_layout != state.memory_layout:
+            raise MnemoscopeError(
+                f"reset: the memory of the initial state holds {initial.memory_layout}, that of the state "
+                f"{state.memory_layout}"
+            )
     s = begin_rows(state.s, mask, first_s)
     memory = reset_memory(state.memory, mask, state.memory_layout, first_memory)
     after = AttentiveState(begun, s, memory, state.memory_layout)
