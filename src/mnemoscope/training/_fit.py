@@ -65,6 +65,8 @@ def fit(
     """
     check_task(task)
     _check_allowed(allow_changed)
+    if resume and folder is None:
+        raise MnemoscopeError("resume=True needs the folder of the run")
     run = None if folder is None else RunFolder(folder)
     given = config or default_config(task)
     check_config(given, task)
