@@ -199,11 +199,12 @@ def read_json(path: Path, *, follow: bool = False) -> Any:
     return parse_json(read_bytes(path, limit=MAX_JSON_BYTES, follow=follow), str(path))
 
 
-def parse_json(text: bytes, where: str) -> Any:
-    """Return the JSON value in `text`; `where` names its source in errors."""
+def parse_json(data: bytes, where: str) -> Any:
+    """Return the JSON value in `data`, which is UTF-8; `where` names its source in errors."""
     try:
+        text = data.decode("utf-8-sig")
         value = json.loads(text, parse_constant=_refuse_constant, parse_int=_parse_int, parse_float=_parse_float)
-        if b"\\ud" in text.lower():  # halves of surrogate pairs: no text can hold one alone
+        if "\\ud" in text.lower():  # halves of surrogate pairs: no text can hold one alone
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except (ValueError, RecursionError) as error:
