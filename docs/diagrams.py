@@ -92,7 +92,7 @@ def layer_call() -> None:
         Box(240, 20, 220, 96, "layers", "Layer.forward", "checks, layout, initial state;|then, for each layer|and direction, one run"),
         Box(500, 20, 220, 96, "layers", "run", "one layer, one direction;|in segments of √T steps|with checkpoint=True"),
         Box(760, 20, 230, 96, "kernels", "dispatch", "kernel, device, dtype, size,|transforms, changed equations:|which of the three may run?"),
-        Box(10, 190, 310, 118, "kernels", "compiled kernel", "one operator for the whole sequence,|forward and backward:|C++ (AVX2, AVX-512, NEON) on the CPU,|CUDA C++ compiled at run time"),
+        Box(10, 190, 310, 118, "kernels", "compiled kernel", "one operator for the whole sequence,|forward and backward:|C++ (AVX2, AVX-512, NEON) on the CPU,|CUDA C++ on a GPU; cuDNN if wide"),
         Box(345, 190, 310, 118, "kernels", "portable", "attention on a machine without|compiled kernels: torch operations|with a backward pass of their own"),
         Box(680, 190, 310, 118, "layers", "eager loop", "cell(w, u, state) at every step:|the equations beside the paper;|every kernel is compared with it"),
         Box(240, 380, 480, 84, "layers", "what the caller gets", "outputs in the layout of x (dropout between layers),|and a state that holds all that the next step needs"),

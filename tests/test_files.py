@@ -167,3 +167,10 @@ def test_safe_name_is_one_part_of_a_path(name):
 def test_json_numbers_that_no_float_holds_are_refused(text):
     with pytest.raises(MnemoscopeError, match="x is not valid JSON"):
         files.parse_json(text.encode(), "x")
+
+
+def test_json_is_utf_8() -> None:
+    assert files.parse_json('\ufeff{"a": "ä"}'.encode(), "x") == {"a": "ä"}  # some editors write a byte order mark
+    for encoding in ("utf-16", "utf-32", "latin-1"):
+        with pytest.raises(MnemoscopeError, match="x is not valid JSON: 'utf-8' codec"):
+            files.parse_json('{"ä": "\\ud800"}'.encode(encoding), "x")

@@ -35,12 +35,12 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a real number, be it Python's or numpy's; a bool is none."""
+    """Return True for a real number, Python's or numpy's; False for a bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def is_whole(value: Any) -> bool:
-    """Return True for a whole number, be it Python's or numpy's; a bool is none."""
+    """Return True for an integer, Python's or numpy's; False for a bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 

@@ -1,6 +1,6 @@
 """Files of runs and findings: regular, of a bounded size, written atomically; JSON that is checked as it is read.
 
-A run or a folder of findings may come from somebody else. So no link in one is followed, nothing but a regular file is
+A run or a folder of findings may come from anywhere. So no link in one is followed, nothing but a regular file is
 opened (a FIFO or a device would block or never end), and a name that a file holds is made safe before it is a path.
 """
 
@@ -199,11 +199,12 @@ def read_json(path: Path, *, follow: bool = False) -> Any:
     return parse_json(read_bytes(path, limit=MAX_JSON_BYTES, follow=follow), str(path))
 
 
-def parse_json(text: bytes, where: str) -> Any:
-    """Return the JSON value in `text`; `where` names its source in errors."""
+def parse_json(data: bytes, where: str) -> Any:
+    """Return the JSON value in `data`, which is UTF-8; `where` names its source in errors."""
     try:
+        text = data.decode("utf-8-sig")
         value = json.loads(text, parse_constant=_refuse_constant, parse_int=_parse_int, parse_float=_parse_float)
-        if b"\\ud" in text.lower():  # halves of surrogate pairs: no text can hold one alone
+        if "\\ud" in text.lower():  # halves of surrogate pairs: no text can hold one alone
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except (ValueError, RecursionError) as error:
@@ -266,7 +267,7 @@ class FileMissing(MnemoscopeError):
 
 
 def visible(text: str) -> str:
-    """Return `text` as one can show it: what a terminal would obey, and what is not Unicode, as escapes.
+    """Return `text` safe to print: control characters, and what is not Unicode, become escapes.
 
     New lines stay, and so do the joiners of some scripts.
     """
@@ -282,7 +283,9 @@ def _os_error(verb: str, path: Path, error: OSError | ValueError) -> MnemoscopeE
     if isinstance(error, ValueError):  # a null byte in the name
         return MnemoscopeError(f"cannot {verb} {str(path)!r}: {error}")
     if error.errno == errno.ELOOP:
-        return MnemoscopeError(f"cannot {verb} {path}: it is a link; a folder of ours keeps its files in itself")
+        return MnemoscopeError(
+            f"cannot {verb} {path}: it is a link; runs and findings keep their files in their own folder"
+        )
     kind = FileMissing if error.errno == errno.ENOENT else MnemoscopeError
     return kind(f"cannot {verb} {path}: {error.strerror}")
 

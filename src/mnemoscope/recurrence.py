@@ -118,26 +118,21 @@ def reset(state: S, rows: Any, initial: State | None = None) -> S:
         >>> bool(h[:, 0].any()), bool(h[:, 1].any())
         (False, True)
     """
-    batched = leaves(state)[0]
-    if batched.dim() < 2:
+    tensors = leaves(state)
+    if not tensors or tensors[0].dim() < 2:
         raise MnemoscopeError(f"reset needs a state (layers * directions, batch, ...); got {describe(state)}")
-    mask = row_mask(rows, batched.shape[1])
+    mask = row_mask(rows, tensors[0].shape[1])
     if not isinstance(rows, Tensor) and not mask.any():
         return state
-    return _reset(state, mask.to(batched.device), initial)
+    return _reset(state, mask.to(tensors[0].device), initial)
 
 
 def _reset(state: State, mask: Tensor, initial: State | None) -> State:
     if hasattr(state, "reset_rows"):  # a state of its own kind, which knows what its tensors mean
         return state.reset_rows(mask, initial)
     if isinstance(state, Tensor):
-        return begin_rows(state, mask, 0 if initial is None else _initial_part(state, initial))
-    if initial is None:
-        parts: Sequence[Any] = [None] * len(state)
-    else:
-        parts = (initial,) if isinstance(initial, Tensor) else initial
-    if len(parts) != len(state):
-        raise MnemoscopeError(f"reset: the initial state is {describe(initial)}, the state {describe(state)}")
+        return begin_rows(state, mask, 0 if initial is None else initial_part(state, initial))
+    parts = initial_parts(state, initial)
     items = [_reset(item, mask, part) for item, part in zip(state, parts, strict=True)]
     return type(state)(*items) if hasattr(state, "_fields") else type(state)(items)
 
@@ -147,8 +142,18 @@ def begin_rows(tensor: Tensor, mask: Tensor, first: Tensor | float) -> Tensor:
     return torch.where(mask.view(1, -1, *[1] * (tensor.dim() - 2)), first, tensor)
 
 
-def _initial_part(tensor: Tensor, initial: State) -> Tensor:
-    """Return the initial state of one tensor: one that can be spread over its batch."""
+def initial_parts(state: Sequence[State], initial: State | None) -> Sequence[State | None]:
+    """Return the initial state of each part of a state; None for each if it is zero."""
+    if initial is None:
+        return [None] * len(state)
+    parts = initial if isinstance(initial, tuple | list) else (initial,)
+    if len(parts) != len(state):
+        raise MnemoscopeError(f"reset: the initial state is {describe(initial)}, the state {describe(state)}")
+    return parts
+
+
+def initial_part(tensor: Tensor, initial: State) -> Tensor:
+    """Return the initial state of one tensor, which must be of one sequence or of the whole batch."""
     if isinstance(initial, tuple | list) and len(initial) == 1:
         (initial,) = initial
     expected = tensor.shape[:1] + tensor.shape[2:]
@@ -161,46 +166,31 @@ def _initial_part(tensor: Tensor, initial: State) -> Tensor:
 def row_mask(rows: Any, batch: int) -> Tensor:
     """Return a mask (batch,) of the sequences that a mask, indices, a slice or an index name."""
     if isinstance(rows, slice):
-        mask = torch.zeros(batch, dtype=torch.bool)
-        mask[rows] = True
-        return mask
+        rows = torch.arange(batch)[rows]
+    rule = f"rows must be a mask of bool, [{batch}], or different indices of the batch"
     try:
         rows = torch.as_tensor(rows)
     except (TypeError, ValueError, RuntimeError):
-        got = describe(rows)
-        raise MnemoscopeError(f"rows must be a mask of bool, [{batch}], or indices of the batch; got {got}") from None
+        raise MnemoscopeError(f"{rule}; got {describe(rows)}") from None
     if rows.dtype is torch.bool and rows.shape == (batch,):
         return rows
     mask = torch.zeros(batch, dtype=torch.bool, device=rows.device)
     if not rows.numel():
         return mask
     if rows.dtype not in (torch.int32, torch.int64) or rows.dim() > 1:
-        kind = str(rows.dtype).removeprefix("torch.")
-        raise MnemoscopeError(
-            f"rows must be a mask of bool, [{batch}], or indices of the batch; got {list(rows.shape)} of {kind}"
-        )
-    rows = rows.long()
+        raise MnemoscopeError(f"{rule}; got {list(rows.shape)} of {str(rows.dtype).removeprefix('torch.')}")
     try:
-        mask[rows] = True
+        mask[rows.long()] = True
     except IndexError:
         raise MnemoscopeError(f"rows must be indices of a batch of {batch}; got {rows.tolist()}") from None
-    if _names_a_row_twice(rows, mask):
-        raise MnemoscopeError(
-            f"rows must be a mask of bool, [{batch}], or different indices of the batch; got {rows.tolist()}: "
-            "if these zeros and ones are a mask, make it one of bool"
-        )
+
+    # A mask of 0 and 1, read as indices, would reset rows 0 and 1. To look for one would wait for a GPU, and a compiler
+    # has no numbers.
+    readable = rows.device.type == "cpu" and not torch.compiler.is_compiling()
+    if readable and int(mask.sum()) < rows.numel():
+        hint = "if these zeros and ones are a mask, make it one of bool"
+        raise MnemoscopeError(f"{rule}; got {rows.tolist()}: {hint}")
     return mask
-
-
-def _names_a_row_twice(rows: Tensor, mask: Tensor) -> bool:
-    """Return whether indices are not all different: those of a batch of three or more that are a mask of 0 and 1.
-
-    Read as indices they would reset rows 0 and 1, whichever it is that ended. Not looked at on a GPU, which would have
-    to be waited for, nor by a compiler, which has no numbers.
-    """
-    if rows.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    return int(mask.sum()) < rows.numel()
 
 
 def describe(state: State) -> str:

@@ -270,7 +270,7 @@ def cudnn_pack_weights(*arguments: Any) -> Tensor:
 
 
 def flatten_tensors(tensors: list[Tensor]) -> Tensor:
-    """All numbers of contiguous tensors of one type, one behind the other, in new memory.
+    """All numbers of contiguous tensors of one dtype, concatenated in new memory.
 
     What torch.cat makes of views, without a call from Python for each view.
     """

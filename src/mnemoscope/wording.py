@@ -1,4 +1,4 @@
-"""Numbers as sentences for users have them: with their nouns, or told from 1."""
+"""Numbers in sentences for users: with their nouns, with their errors, or told apart from 1."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ OPTIONS = [
         (["copy", "--grid", "fit.seeds=1"], "grid: fit has no field 'seeds'"),
         (["copy", "--grid", "fit.sed=1"], "did you mean seed?"),
         (["copy", "--grid", "fit.seed=0:10000000"], "fit.seed = 0:10000000 is too long; a range may span 1,000,000"),
-        (["copy", "--grid", "network.bufer=1"], "did you mean 'buffer'?"),
+        (["copy", "--grid", "network.bufer=1"], "did you mean buffer?"),
         (["copy", "--grid", "fit.seed=x"], "must be a whole number"),
         (["copy", "--grid", "fit.seed=1,1"], "fit.seed has 1 twice"),
         (["copy", "--grid", "fit.seed=1", "--jobs", "0"], "jobs = 0 is not allowed"),

@@ -57,6 +57,9 @@ def test_fan_in_can_be_given_and_wrong_values_are_refused():
     draw = torch.Generator().manual_seed(0)
     weight = variance_preserving_(torch.empty(3000, 4), "linear", fan_in=100, generator=draw)
     assert float(weight.std()) == pytest.approx(0.1, rel=0.03)
+    for fan_in in (0, -1, 1.5):
+        with pytest.raises(MnemoscopeError, match=f"fan_in must be a whole number of at least 1; got {fan_in}"):
+            variance_preserving_(weight, fan_in=fan_in)
     with pytest.raises(MnemoscopeError, match="got 'gelu' and 'gaussian'"):
         variance_preserving_(weight, "gelu")
     with pytest.raises(MnemoscopeError, match=r"at least 2 dimensions; got \[3\]"):

@@ -162,6 +162,8 @@ def test_goru_by_hand() -> None:
         (dict(hidden_size=6), "power of two; got 6"),
         (dict(hidden_size=5, layout="tunable"), "even hidden_size"),
         (dict(hidden_size=8, layout="tunable", rotations=3), "even number of rotations"),
+        (dict(hidden_size=8, layout="tunable", rotations=2.0), "rotations should be of type int, got: float"),
+        (dict(hidden_size=8, layout="tunable", rotations="4"), "rotations should be of type int, got: str"),
         (dict(hidden_size=8, layout="butterfly"), "'fft' or 'tunable'; got 'butterfly'"),
     ],
 )

@@ -206,6 +206,8 @@ def test_members_of_the_relevant_set_keep_their_gradient_path() -> None:
         (dict(buffer=-1), "buffer must be at least 0; got -1"),
         (dict(relevant=1.5), "relevant should be of type int"),
         (dict(decay=0.0), r"decay must lie in \(0, 1\]; got 0.0"),
+        (dict(decay="1"), r"decay must lie in \(0, 1\]; got '1'"),
+        (dict(decay=True), r"decay must lie in \(0, 1\]; got True"),
         (dict(mix="product"), "mix must be 'sum' or 'mean'; got 'product'"),
         (dict(output="c"), "output must be 'h' or 's'; got 'c'"),
         (dict(refresh=1), "refresh should be of type bool, got: int"),

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import mnemoscope
 from mnemoscope import adapters, kernels, training
-from mnemoscope.layers import _sequences
+from mnemoscope.layers import Layer, _sequences
 from mnemoscope.recurrence import State, leaves, map_state
 from mnemoscope.theory.stability import Truncated
 
@@ -238,12 +238,12 @@ def test_a_growing_memory_is_as_long_as_its_longest_episode(row: Row, how: str) 
     ("rows", "message"),
     [
         ([0, 3], r"indices of a batch of 3; got \[0, 3\]"),
-        ([True, False], r"mask of bool, \[3\], or indices.*got \[2\] of bool"),
+        ([True, False], r"mask of bool, \[3\], or different indices.*got \[2\] of bool"),
         ([1, 0, 1], r"different indices of the batch; got \[1, 0, 1\]: .* make it one of bool"),  # not rows 0 and 1
         (torch.tensor([0, 0, 1]), r"got \[0, 0, 1\]: .* make it one of bool"),
         (torch.zeros(3), r"got \[3\] of float32"),
-        ("first", r"mask of bool, \[3\], or indices of the batch; got a str"),
-        ([[0], [1, 2]], r"mask of bool, \[3\], or indices of the batch; got "),
+        ("first", r"mask of bool, \[3\], or different indices of the batch; got a str"),
+        ([[0], [1, 2]], r"mask of bool, \[3\], or different indices of the batch; got "),
         (torch.zeros(3, 1, dtype=torch.bool), r"got \[3, 1\] of bool"),
     ],
 )
@@ -259,8 +259,27 @@ def test_wrong_initial_state_error() -> None:
             mnemoscope.reset(state, [0], wrong)
     with pytest.raises(mnemoscope.MnemoscopeError, match="reset: the initial state is"):
         mnemoscope.reset(mnemoscope.MemLSTM(2, 4).initial_state(3), [0], torch.ones(1, 1, 4))
-    with pytest.raises(mnemoscope.MnemoscopeError, match="reset needs a state"):
-        mnemoscope.reset(torch.ones(4), [0])
+    for wrong_state in (torch.ones(4), ()):
+        with pytest.raises(mnemoscope.MnemoscopeError, match="reset needs a state"):
+            mnemoscope.reset(wrong_state, [0])
+
+
+@pytest.mark.parametrize("kind", [mnemoscope.RNN, mnemoscope.LSTM, mnemoscope.RelRNN, mnemoscope.RelLSTM])
+def test_an_initial_state_of_another_shape_is_refused(kind: type[Layer]) -> None:
+    _, state = kind(INPUT, 4)(torch.randn(5, 3, INPUT))
+    other_size = kind(INPUT, 5).initial_state(1)
+    for wrong in (torch.ones(1, 1, 1), torch.ones(4), torch.ones(1, 2, 4), other_size, 0, "ab", [None]):
+        with pytest.raises(mnemoscope.MnemoscopeError, match="reset: the initial state is"):
+            mnemoscope.reset(state, [0], wrong)
+
+
+def test_an_initial_state_with_another_kind_of_memory_is_refused() -> None:
+    x = torch.randn(5, 3, INPUT)
+    _, state = mnemoscope.RelRNN(INPUT, 4)(x)
+    _, other = mnemoscope.RelRNN(INPUT, 4, buffer=3, relevant=17)(x)  # with as many slots
+    message = "memory of the initial state holds the last 3 and 17 older ones, that of the state the last 10 and 10"
+    with pytest.raises(mnemoscope.MnemoscopeError, match=message):
+        mnemoscope.reset(state, [0], other)
 
 
 def test_wrong_starts_error() -> None:

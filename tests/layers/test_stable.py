@@ -331,8 +331,12 @@ def test_stable_errors():
         project_(RNN(2, 3), 1.1)
     with pytest.raises(MnemoscopeError, match="forget must lie between"):
         project_(LSTM(2, 3), 0.9, forget=0.95)
-    with pytest.raises(MnemoscopeError, match="input_bound must be positive"):
-        project_(LSTM(2, 3), input_bound=0.0)
+    for bound in (0.0, math.inf, math.nan):  # no set of an LSTM is stable for unbounded inputs
+        with pytest.raises(MnemoscopeError, match=f"input_bound must be positive and finite; got {bound}"):
+            project_(LSTM(2, 3), input_bound=bound)
+    for constant in (0, -1.0, math.inf, math.nan):
+        with pytest.raises(MnemoscopeError, match=f"lipschitz must be positive and finite; got {constant}"):
+            stable(RNN(2, 3, nonlinearity=torch.sin), lipschitz=constant)
 
 
 def test_a_stable_layer_is_saved_and_loaded():

@@ -177,10 +177,17 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, content: str) -> 
     ("change", "message"),
     [
         (lambda content: content | {"format": 7}, "not the file of a sweep of format 1"),
-        (lambda content: content | {"runs": [{"run": "../../etc"}]}, "which is no folder's name"),
+        (lambda content: content | {"runs": [{"run": "../../etc"}]}, "which is not a folder's name"),
         (lambda content: content | {"runs": [{"run": "x"}]}, r"sweep\.json was changed: its entry x describes"),
         (lambda content: content | {"runs": [{"name": "x"}]}, "has no field 'name'"),
         (lambda content: content | {"base": None}, "neither a configuration nor a base"),
+        (lambda content: content | {"runs": []}, "has no runs"),
+        (lambda content: content | {"runs": [{"run": "x", "changes": {"seed": 1}}]}, "'seed' is not a field"),
+        (lambda content: content | {"runs": [{"run": "x", "changes": {"a.b": 1}}]}, "'a.b' is not a field"),
+        (lambda content: content | {"base": {"fit": 3}}, "it must have task, network and fit"),
+        (lambda content: content | {"base": content["base"] | {"fit": 3}}, "fit = 3 is not allowed"),
+        (lambda content: content | {"rungs": [4, 8], "keep": "half"}, "keep = 'half' is not allowed"),
+        (lambda content: content | {"rungs": [4, 8], "keep": "1e-999999999"}, "keep = '1e-999999999' is not allowed"),
     ],
 )
 def test_a_damaged_sweep_file_is_refused(tmp_path: Path, change: Callable, message: str) -> None:

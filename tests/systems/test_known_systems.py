@@ -19,6 +19,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("logistic", {"r": 2.5}),
     ("logistic", {"r": 3.2}),
     ("henon", {}),
+    ("henon", {"b": 0.0}),
     ("cat-map", {}),
     ("lorenz", {}),
     ("leaky-sum", {}),

@@ -113,6 +113,7 @@ def test_wrong_batch_arguments_are_refused(arguments, word):
         (lambda: StartEnd(T=5, span=3), "T"),
         (lambda: StartEnd(changes=11), "changes"),
         (lambda: Gaussian(contraction=1.0), "contraction"),
+        (lambda: Gaussian(contraction="0.5"), "contraction"),
         (lambda: Gaussian(scaling="none"), "scaling"),  # type: ignore[arg-type]
         (lambda: Digits(pixels=5), "pixels"),
         (lambda: Digits(order="random"), "order"),  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mnemoscope import MnemoscopeError
 from mnemoscope.layers import trim_memory
-from mnemoscope.tasks import Characters, Copy, Custom
+from mnemoscope.tasks import Characters, Copy, Custom, Symbols
 from mnemoscope.training import (
     FitConfig,
     NetworkConfig,
@@ -259,6 +259,29 @@ def test_evaluate_restores_the_mode_and_weights_batches() -> None:
     net.eval()
     each = [TASK.metrics(net(x)[0], y)["mse"] for x, y in (regression(step, 4, "test") for step in (0, 1))]
     assert together["mse"] == pytest.approx(sum(each) / 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "dev"}, "split = 'dev' is not allowed; it must be one of 'train', 'valid', 'test'"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1; got 0"),
+        ({"batches": 0}, "batches must be a whole number of at least 1; got 0"),
+        ({"carry_memory": -1}, "carry_memory must be a whole number of at least 0; got -1"),
+    ],
+)
+def test_evaluate_refuses_wrong_options(options: dict, message: str) -> None:
+    task = Symbols(T=60, sequences=10)
+    model = SequenceModel.for_task(task, NetworkConfig("RNN", hidden_size=4))
+    with pytest.raises(MnemoscopeError, match=message):
+        evaluate(model, task, **options)
+    with pytest.raises(MnemoscopeError, match="task is a Task"):
+        evaluate(model, "symbols")  # type: ignore[arg-type]
+
+
+def test_to_resume_takes_a_folder() -> None:
+    with pytest.raises(MnemoscopeError, match="resume=True needs the folder of the run"):
+        fit(nn.LSTM(10, 9), Copy(T=5), FitConfig(updates=1), resume=True)
 
 
 def test_user_model_and_user_task_can_be_resumed(tmp_path: Path) -> None:

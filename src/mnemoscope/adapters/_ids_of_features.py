@@ -29,7 +29,7 @@ class IdsOfFeatures:
     def of(self, features: Tensor, *likely: Tensor) -> Tensor:
         """Return the ids (...) of features (..., d), where those of `likely` that fit best are not right.
 
-        Features that are no id's own, as changed ones, keep the likely id: a mask made from the ids stays as it was.
+        Features that belong to no id, as changed ones, keep the likely id: a mask made from the ids stays as it was.
         """
         places = [torch.searchsorted(self._ids, ids.contiguous()) for ids in likely]
         wrong = [(self._rows[at] != features.detach()).any(-1) for at in places]

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.finding import Examination, Status
 from mnemoscope.scopes import SCOPES
 
@@ -105,9 +104,8 @@ def _check_name(name: str) -> None:
     whole = {f"{scope}.{figure}" for scope, figures in known.items() for figure in figures}
     if name in bare | whole:
         return
-    close = difflib.get_close_matches(name, sorted(whole if "." in name else bare), 1)
-    hint = f"did you mean {close[0]}?" if close else "docs/scopes.md and findings.json name them"
-    raise MnemoscopeError(f"fail-if: there is no figure {name!r}; {hint}")
+    hint = did_you_mean(name, sorted(whole if "." in name else bare)) or "; docs/scopes.md and findings.json name them"
+    raise MnemoscopeError(f"fail-if: there is no figure {name!r}{hint}")
 
 
 def _documented(scope: str) -> set[str]:

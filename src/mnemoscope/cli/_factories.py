@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -16,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from mnemoscope.errors import MnemoscopeError, type_and_line
+from mnemoscope.errors import MnemoscopeError, did_you_mean, type_and_line
 
 DEFAULT_HIDDEN_SIZE = 64  # for a factory that requires a hidden_size when none was given
 VOCABULARY_NAMES = ("vocab_size", "vocabulary_size", "num_tokens", "num_embeddings", "ntoken", "n_vocab", "n_tokens")
@@ -146,8 +145,6 @@ def _attribute(module: ModuleType, name: str, spec: str) -> Any:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            close = difflib.get_close_matches(part, dir(found), 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise MnemoscopeError(f"{spec}: there is no {part!r} in it{hint}")
+            raise MnemoscopeError(f"{spec}: there is no {part!r} in it{did_you_mean(part, dir(found))}")
         found = getattr(found, part)
     return found

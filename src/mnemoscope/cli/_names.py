@@ -58,7 +58,7 @@ def require_writable(folder: Path) -> None:
 
 
 def folder_option(out: Path | None) -> Path | None:
-    """Return --out, which is a folder: the name of a page is refused, and so is what lies in or is a file."""
+    """Return --out, which is a folder: the name of a page is refused, and so is a file or a path inside one."""
     if out is not None and out.suffix in (".html", ".htm") and not out.is_dir():
         raise MnemoscopeError(f"out = {str(out)!r} is not allowed; it is a folder, and the page in it has its own name")
     for path in () if out is None else (out, *out.parents):

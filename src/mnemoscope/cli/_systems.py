@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.systems import SYSTEMS, KnownSystem
 
 PREFIX = "system:"
@@ -22,14 +21,13 @@ def make_system(spec: str, options: Mapping[str, Any]) -> KnownSystem:
     """Return the system that `spec` names; an unknown name or option is an error of one line."""
     name = spec.removeprefix(PREFIX)
     if name not in SYSTEMS:
-        hint = _nearest(name, SYSTEMS) or f"systems are {', '.join(SYSTEMS)}"
-        raise MnemoscopeError(f"{name!r} is not a known system; {hint}")
+        hint = did_you_mean(name, SYSTEMS) or f"; systems are {', '.join(SYSTEMS)}"
+        raise MnemoscopeError(f"{name!r} is not a known system{hint}")
     defaults = system_options(name)
     for option, value in options.items():
         if option not in defaults:
-            takes = f"it takes {', '.join(defaults)}" if defaults else "it takes none"
-            hint = _nearest(option, defaults) or takes
-            raise MnemoscopeError(f"{spec} has no option {option!r}; {hint}")
+            hint = did_you_mean(option, defaults) or f"; it takes {', '.join(defaults) or 'none'}"
+            raise MnemoscopeError(f"{spec} has no option {option!r}{hint}")
         _check_number(f"{spec}: {option}", value, defaults[option])
     return SYSTEMS[name](**options)
 
@@ -49,9 +47,3 @@ def _check_number(name: str, value: Any, default: float) -> None:
         word = "a number"
     if isinstance(value, bool) or not isinstance(value, allowed):
         raise MnemoscopeError(f"{name} must be {word}; got {value!r}")
-
-
-def _nearest(word: str, known: Mapping[str, Any]) -> str:
-    """A hint at the most similar name, or "" if none is similar."""
-    close = difflib.get_close_matches(word, known, 1)
-    return f"did you mean {close[0]}?" if close else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
@@ -18,7 +18,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.kernels import Attended, last_valid_state
 from mnemoscope.layers._memory import Memory, memory_after_kernel, reset_memory
 from mnemoscope.layers._state import in_cuda_graph
-from mnemoscope.recurrence import begin_rows, describe
+from mnemoscope.recurrence import begin_rows, initial_part, initial_parts
 from mnemoscope.torch_internals import dispatches_plainly, outside_dispatch_modes, version
 
 Rule: TypeAlias = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -43,7 +43,7 @@ class AttentiveState(tuple):
     _s: Any
     _memory: Any
     _done: Attended | None
-    """What a kernel left, as long as nobody has asked for s or the memory."""
+    """What a kernel left, until s or the memory is asked for."""
     memory_layout: str = ""
 
     def __new__(
@@ -138,7 +138,7 @@ class AttentiveState(tuple):
 
 
 class Unstacked(NamedTuple):
-    """The state of a layer that is no stack, (batch, ...), from which its user's (1, batch, ...) is made.
+    """The state of a single layer, (batch, ...), from which its user's (1, batch, ...) is made.
 
     Most users look at h and c alone: s and the memory are stacked, and differentiated through, when they are asked for.
 
@@ -187,7 +187,7 @@ class CarryingTensor(Tensor):
     made: Any = None
     """What the step that made it leaves for the next one (`_streaming.py`)."""
     unstacked: Unstacked | None = None
-    """The layer's own state, as long as nobody has asked for s or the memory."""
+    """The layer's own state, until s or the memory is asked for."""
     _s: Any = None
     _memory: Any = None
 
@@ -318,7 +318,7 @@ def present_state(state: AttentiveState) -> Any:
 
 
 def present_unstacked(layer: Any, state: AttentiveState) -> Any:
-    """Return what `present_state` would of a layer that is no stack; s and the memory are stacked when asked for."""
+    """Return what `present_state` would of a single layer; s and the memory are stacked when asked for."""
     h, *c = [t.unsqueeze(0) for t in state]
     carrier = _carrier(h, state.memory_layout)
     carrier.unstacked = Unstacked(weakref.ref(layer), state, c[0] if c else None, torch.is_grad_enabled())
@@ -353,18 +353,22 @@ def _has_memory(state: Any) -> bool:
 def _reset_rows(state: AttentiveState | CarryingTensor, mask: Tensor, initial: Any) -> Any:
     single = isinstance(state, CarryingTensor)
     visible = state.visible
-    firsts: Sequence[Any] = [0] * len(visible)
+    firsts: list[Any] = [0] * len(visible)
     if initial is not None:
-        firsts = [plain(t) for t in ((initial,) if isinstance(initial, Tensor) else initial)]
-    if len(firsts) != len(visible):
-        raise MnemoscopeError(f"reset: the initial state is {describe(initial)}, the state {describe(state)}")
+        pairs = zip(visible, initial_parts(visible, initial), strict=True)
+        firsts = [initial_part(tensor, plain(part)) for tensor, part in pairs]
     begun = [begin_rows(t, mask, first) for t, first in zip(visible, firsts, strict=True)]
     if not _has_memory(state):  # a layer will say so
         return begun[0] if single else tuple(begun)
 
     first_s, first_memory = firsts[0], None
     if _has_memory(initial):
-        first_s, first_memory = initial.s, initial.memory
+        first_s, first_memory = initial_part(state.s, initial.s), initial.memory
+        if "" not in (initial.memory_layout, state.memory_layout) and initial.memory_layout != state.memory_layout:
+            raise MnemoscopeError(
+                f"reset: the memory of the initial state holds {initial.memory_layout}, that of the state "
+                f"{state.memory_layout}"
+            )
     s = begin_rows(state.s, mask, first_s)
     memory = reset_memory(state.memory, mask, state.memory_layout, first_memory)
     after = AttentiveState(begun, s, memory, state.memory_layout)

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, check_count
 
 RecurrentInit = Literal["uniform", "henaff", "cayley", "orthogonal"]
 Unit = Literal["linear", "relu"]
@@ -127,6 +127,8 @@ def variance_preserving_(
     if unit not in VARIANCE_GAIN or distribution not in ("gaussian", "uniform"):
         allowed = "unit 'linear' or 'relu' and distribution 'gaussian' or 'uniform'"
         raise MnemoscopeError(f"variance_preserving_ knows {allowed}; got {unit!r} and {distribution!r}")
+    if fan_in is not None:
+        check_count("fan_in", fan_in)
     if isinstance(target, Tensor):
         weights = [(target, _fan_in(target))]
     else:

@@ -14,7 +14,7 @@ from mnemoscope.torch_internals import in_onnx_export
 
 _TAYLOR_NORM = 0.65  # up to this norm the first term that degree 8 omits, x^9 / 9!, is below float32's precision
 _FIXED_HALVINGS = 14  # where the norm cannot be read
-_LARGEST_UNREAD_NORM = 3000  # for which so many squarings still give float32's precision
+_LARGEST_UNREAD_NORM = 3000  # up to which that many squarings give float32's precision
 
 
 def matrix_exp(matrix: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ class MemoryLayer(Layer):
     def _warn_of_lost_memory(self, visible: tuple[Tensor, ...]) -> None:
         """Warn, once for each layer, of a state that is not zero and comes without its memory.
 
-        On a GPU it is known later that it is not zero, and told at the next call: nobody waits for the device.
+        On a GPU the check ends later, and the warning comes with the next call: nothing waits for the device.
         """
         if self._warned_of_lost_memory or not values_can_be_read(visible[0]):
             return
@@ -139,7 +139,7 @@ class MemoryLayer(Layer):
         return super()._first_states(state, weights, x, order)
 
     def _unstacked(self, state: State | None, x: Tensor) -> AttentiveState | None:
-        """Return the layer's own state of a caller's that it made itself and nobody has looked into; else None."""
+        """Return the layer's own state, if it made the caller's and its s and memory were not read since; else None."""
         carrier = state[0] if isinstance(state, AttentiveState) else state
         if not isinstance(carrier, CarryingTensor) or carrier.unstacked is None or not carrier.is_current:
             return None

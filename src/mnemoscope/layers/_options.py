@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import re
 import textwrap
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, get_type_hints
+
+from mnemoscope.errors import did_you_mean
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -85,6 +86,5 @@ def naming_unknown_options(init: Init) -> Init:
 
 
 def _unknown_option(layer: str, name: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, 1)
-    advice = f"did you mean {nearest[0]!r}?" if nearest else f"it takes {', '.join(known)}"
-    return f"{layer}() got an unexpected keyword argument {name!r}; {advice}"
+    hint = did_you_mean(name, known) or f"; it takes {', '.join(known)}"
+    return f"{layer}() got an unexpected keyword argument {name!r}{hint}"

@@ -13,7 +13,7 @@ from mnemoscope import equations, kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import _init
 from mnemoscope.layers._base import Layer
-from mnemoscope.layers._checks import check_choice
+from mnemoscope.layers._checks import check_choice, check_int
 from mnemoscope.layers._init import RecurrentInit
 from mnemoscope.layers._last_result import LastResult
 from mnemoscope.layers._matrix_exp import SkewExponential
@@ -199,6 +199,8 @@ class GORU(Layer):
         dtype: torch.dtype | None = None,
     ) -> None:
         check_choice(self, "layout", layout, get_args(Layout))
+        if rotations is not None:
+            check_int(self, "rotations", rotations)
         self.layout = layout
         self.rotations = rotations
         arguments = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, is_number
 from mnemoscope.layers._attentive import AdditiveAttention, Mix, Output
 from mnemoscope.layers._checks import check_bool, check_int
 from mnemoscope.layers._init import RecurrentInit
@@ -35,7 +35,7 @@ class Screened(AdditiveAttention):
         check_int(self, "buffer", buffer, least=0)
         check_int(self, "relevant", relevant, least=0)
         check_bool(self, "refresh", refresh)
-        if not 0 < decay <= 1:
+        if not is_number(decay) or not 0 < decay <= 1:
             raise MnemoscopeError(f"{type(self).__name__}: decay must lie in (0, 1]; got {decay!r}")
         self.buffer = buffer
         self.relevant = relevant

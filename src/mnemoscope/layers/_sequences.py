@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from mnemoscope.layers._base import Layer
 
 
-# Packed sequences run in groups from so many steps with their padding, of which less than one in so many is no padding.
+# Packed sequences run in groups of like lengths if padding them would make at least _LARGE steps, and at least _MOSTLY
+# times as many as they have.
 _LARGE = 4096
 _MOSTLY = 5
 
@@ -90,7 +91,7 @@ def _is_mostly_padding(x: Tensor, lengths: Tensor) -> bool:
 
 
 def _starts_of_packed(layer: Layer, starts: Any, x: Tensor, order: Tensor | None) -> Tensor:
-    """Return the mask of new starts as x (time, batch, features) lies; without any if the caller gave none."""
+    """Return the mask of new starts, (time, batch) as x is; all False if the caller gave none."""
     if starts is None:
         return torch.zeros(x.shape[:2], dtype=torch.bool)
     shape = x.shape[:2] if not layer.batch_first else (x.shape[1], x.shape[0])
@@ -174,7 +175,7 @@ def cut_pieces(starts: Tensor, lengths: Tensor | None) -> list[Piece]:
     return pieces
 
 
-# Steps of padding that cost less than another call: on a GPU a call is dear, and rows beside others nearly free.
+# Steps of padding that cost less than another call: on a GPU a call is expensive, and more rows are nearly free.
 _PADDING = 512
 _PADDING_ON_GPU = 1 << 16
 

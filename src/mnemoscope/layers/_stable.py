@@ -279,6 +279,8 @@ def _parameter_names(layer: nn.Module, prefix: str) -> list[str]:
 def _lipschitz(layer: Any, lipschitz: float | None) -> float:
     """Return the user's Lipschitz constant, or that of a known nonlinearity."""
     if lipschitz is not None:
+        if not 0 < lipschitz < math.inf:
+            raise MnemoscopeError(f"lipschitz must be positive and finite; got {lipschitz}")
         return lipschitz
     if not isinstance(layer.nonlinearity, str) or layer.nonlinearity not in LIPSCHITZ:
         raise MnemoscopeError(f"say the Lipschitz constant of {layer.nonlinearity!r}: stable(layer, lipschitz=...)")
@@ -297,8 +299,8 @@ def _lstm_balls(layer: Any, lam: float, input_bound: float, forget: float) -> di
         rest = math.log(forget / (1 - forget)) - room * (1 - forget)
     if rest <= 0:
         raise MnemoscopeError(f"forget must lie between about 0.6 and lam = {lam}; got {forget:.6g}")
-    if input_bound <= 0:
-        raise MnemoscopeError(f"input_bound must be positive; got {input_bound}")
+    if not 0 < input_bound < math.inf:
+        raise MnemoscopeError(f"input_bound must be positive and finite; got {input_bound}")
 
     # All gates of the recurrent weights, in torch's order i, f, g, o.
     radii = (room, room * (1 - forget), room / 4, room)

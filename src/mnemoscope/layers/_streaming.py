@@ -1,7 +1,7 @@
 """One step of an attentive layer by the compiled CPU kernel, for streams and agents: nothing is differentiated.
 
 A step leaves the state that it is given as it was, unless the caller allows otherwise. Yet it does not copy a memory
-that grows: its own state comes to lie behind those that older states can see.
+that grows: it writes the new state into the first slot that no older state can see.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def step_by_kernel(layer: AdditiveAttention, x: Tensor, state: State, inplace: b
         if any_requires_grad(x, *before, before.s, *before.memory, *parameters):
             return None
 
-    # Where the memory after the step comes to lie.
+    # Where the memory after the step is written.
     held = before.memory.origin.shape[2]
     room = None
     if options.buffer < 0:

@@ -197,7 +197,7 @@ def _draw_mark(figure: Any, axes: Any, mark: Mark, number: int, count: int) -> N
 
 
 def _label_size(axes: Any, dimension: int, count: int) -> float:
-    """The size in points of so many labels along an axis that they do not overlap, as far as they can be read."""
+    """The font size, in points, at which so many labels along an axis do not overlap; never too small to read."""
     rows, columns = axes.get_gridspec().get_geometry()
     points = 72 * AXES_SHARE * axes.figure.get_size_inches()[dimension] / (columns, rows)[dimension]
     return float(min(10.0, max(4.0, 0.85 * points / count)))

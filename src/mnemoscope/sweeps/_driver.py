@@ -18,8 +18,8 @@ MAX_RETRIES = 3  # of a job whose process was killed
 FAILURES = "failures.jsonl"
 LOGS = "logs"
 POLL_SECONDS = 1.0
-FAILED = 2  # exit codes: of a mistake that somebody can correct,
-DIVERGED = 3  # and of a run that diverged
+FAILED = 2  # exit code of a user error
+DIVERGED = 3  # exit code of a run that diverged
 
 
 class Engine(Protocol):
@@ -83,7 +83,7 @@ def run_jobs(
         total: how many jobs there are.
         is_done: True for a job that need not run; by default, one whose folder has a summary.json.
         callback: called with the `SweepProgress` when a job ended.
-        stage: what the callback is told that these jobs are.
+        stage: what the callback shows that these jobs are.
     """
     is_done = is_done or (lambda job: has_summary(folder / job.name))
     driver = _Driver(folder, engine, total, is_done, callback, stage)
@@ -116,7 +116,7 @@ def read_failures(folder: Path) -> dict[str, Ending]:
 
 
 def failure_in(folder: Path) -> Ending | None:
-    """Return the failure that the summary of a job tells of; None if it ended well."""
+    """Return the failure in the summary of a job; None if it ended well."""
     summary = read_json(folder / SUMMARY)
     if not isinstance(summary, dict) or summary.get("outcome") not in ("failed", "diverged"):
         return None
@@ -231,7 +231,7 @@ class _Driver:
         if ending.no_space:
             raise MnemoscopeError(ending.message)
         retry = 0
-        killed = ending.outcome in ("died", "stopped")  # nobody here asked it to stop
+        killed = ending.outcome in ("died", "stopped")  # not by this driver
         if killed and self.deaths[job.name] < MAX_RETRIES:
             self.deaths[job.name] += 1
             self.again.append(job)

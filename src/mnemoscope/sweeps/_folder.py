@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from mnemoscope.files import make_folder, read_json, to_json, write_atomic
 from mnemoscope.schema import from_dict, to_dict
 from mnemoscope.sweeps._driver import read_failures
 from mnemoscope.sweeps._grid import Changes, with_changes
-from mnemoscope.sweeps._halving import Halving
+from mnemoscope.sweeps._halving import Halving, parse_share
 from mnemoscope.sweeps._job import Ending, Job
 from mnemoscope.sweeps._runs import run_job_of
 from mnemoscope.training import Run, RunConfig
@@ -62,7 +61,7 @@ class SweepFile:
 
     @property
     def halving(self) -> Halving | None:
-        return Halving(self.rungs, Fraction(self.keep)) if self.rungs else None
+        return Halving(self.rungs, parse_share(self.keep)) if self.rungs else None
 
 
 class Sweep:
@@ -100,9 +99,11 @@ def read_sweep(folder: Path) -> SweepFile:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise MnemoscopeError(f"{path} is not the file of a sweep of format {FORMAT}")
     file = from_dict(SweepFile, content, str(path))
+    if not file.runs:
+        raise MnemoscopeError(f"{path} has no runs")
     for entry in file.runs:
         if Path(entry.run).name != entry.run:
-            raise MnemoscopeError(f"{path} names the run {entry.run!r}, which is no folder's name")
+            raise MnemoscopeError(f"{path} names the run {entry.run!r}, which is not a folder's name")
     return file
 
 

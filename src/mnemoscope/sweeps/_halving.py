@@ -33,11 +33,7 @@ class Halving:
             updates = tuple(int(part) for part in rungs.split(","))
         except ValueError:
             raise MnemoscopeError(f"halving = {rungs!r} is not allowed; write rising updates, as 100,300,900") from None
-        try:
-            share = Fraction(keep)
-        except (ValueError, ZeroDivisionError):
-            raise MnemoscopeError(f"keep = {keep!r} is not allowed; it must be a share between 0 and 1") from None
-        return Halving(updates, share)
+        return Halving(updates, parse_share(keep))
 
     def check(self, config: RunConfig) -> None:
         """Refuse a run that cannot be compared at the first rung, or that has another budget than the last."""
@@ -48,6 +44,16 @@ class Halving:
                 f"halving needs an evaluation before its first rung, update {self.rungs[0]}; "
                 f"evaluate-every is {config.fit.evaluate_every}"
             )
+
+
+def parse_share(text: str) -> Fraction:
+    """Return the share in text as "1/2" or "0.5"."""
+    try:
+        if "e" in text.lower():  # the exact fraction of 1e-999999999 would take hours
+            raise ValueError
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise MnemoscopeError(f"keep = {text!r} is not allowed; it must be a share between 0 and 1, as 1/2") from None
 
 
 def survivors(folders: Sequence[Path], configs: Sequence[RunConfig], rung: int, keep: Fraction) -> list[int]:

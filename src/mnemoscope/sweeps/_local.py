@@ -42,7 +42,7 @@ class LocalEngine:
             receiver, sender = self._processes.Pipe(duplex=False)
             log = logs / f"{job.name}.txt"
             process = self._processes.Process(target=_child, args=(job, folder, log, sender), name=job.name)
-            with _without_main(), _interrupts_later():  # or Ctrl-C could leave a process that nobody knows
+            with _without_main(), _interrupts_later():  # or Ctrl-C could leave a process that is not in the list
                 process.start()
                 self._running[job.name] = (process, receiver)
             sender.close()
@@ -93,7 +93,7 @@ def _ending(process: Any, receiver: connection.Connection) -> Ending:
 
 
 def _child(job: Job, folder: Path, log: Path, sender: connection.Connection) -> None:
-    """Do a job in this new process: stop when told to, or when the process that wants the result is gone."""
+    """Do a job in this new process; stop when asked to, or when the parent process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the driver decides
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())

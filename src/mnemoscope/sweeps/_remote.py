@@ -1,4 +1,4 @@
-"""What jobs on other machines share: a folder that all see, and a file in it by which the driver stops them."""
+"""What jobs on other machines share: a folder, and a file in it by which the driver stops them."""
 
 from __future__ import annotations
 

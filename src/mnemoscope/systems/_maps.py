@@ -86,7 +86,7 @@ class HenonMap(System):
         return state[0], state
 
     def known(self) -> tuple[Known, ...]:
-        contraction = math.log(abs(self.b.item()))
+        contraction = float(self.b.detach().abs().log())  # -inf for b = 0
         known = [Known("entropy", "change", contraction, 1e-9, "ln|b|: the Jacobian's determinant is -b everywhere")]
         if (self.a.item(), self.b.item()) == (1.4, 0.3):
             known += [

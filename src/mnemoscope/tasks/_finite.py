@@ -1,4 +1,4 @@
-"""Data sets: so many sequences in each split and no more."""
+"""Data sets: a fixed number of sequences in each split."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mnemoscope.errors import is_number
 from mnemoscope.tasks._seeded import normal
 from mnemoscope.tasks._task import Batch, Split, Task, require, require_at_least
 
@@ -55,7 +56,8 @@ class Gaussian(Task):
 
     def __post_init__(self) -> None:
         require_at_least(self, T=1, features=1, hidden=1)
-        require(0 < self.contraction < 1, "contraction", self.contraction, "between 0 and 1")
+        inside = is_number(self.contraction) and 0 < self.contraction < 1
+        require(inside, "contraction", self.contraction, "between 0 and 1")
         require(self.scaling in ("balanced", "literal"), "scaling", self.scaling, "'balanced' or 'literal'")
 
     @property

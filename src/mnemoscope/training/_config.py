@@ -35,7 +35,7 @@ class NetworkConfig:
     """Recurrent layers on top of each other."""
     embedding: int = 0
     """Size of the embedding of an id; 0 gives one-hot inputs. Only for tasks whose inputs are ids, and agents: what
-    they see is encoded in so many features; 0 gives them a vector as it is, and 64 features of cells and words."""
+    they see is encoded in that many features; 0 gives them a vector as it is, and 64 features of cells and words."""
     tied: bool = False
     """Whether the read-out shares the embedding's weights; needs embedding = hidden-size."""
     skip: bool = False
@@ -155,7 +155,7 @@ class LoopConfig:
     snapshot_every: int = added_later(0)
     """Updates, or epochs if `epochs` is set, between snapshots of the weights in snapshots/; 0 takes none."""
     snapshot_at: tuple[int, ...] = added_later(())
-    """Further updates, or epochs, after which a snapshot is taken. Whoever takes any has the initial weights too."""
+    """Further updates, or epochs, after which a snapshot is taken. With any, the initial weights are kept too."""
     snapshot_weights: tuple[str, ...] = added_later(())
     """Beginnings of the names of the weights that a snapshot keeps, as layer.weight_hh; by default all of them."""
     diverged: float = 1e6
@@ -274,7 +274,7 @@ class RunConfig:
 def check_sections(data: Any, where: str) -> None:
     """Refuse JSON data that is not the content of a config.json."""
     if not isinstance(data, dict) or set(data) - {"environment", "earlier_updates"} != set(SECTIONS):
-        raise MnemoscopeError(f"{where} is no run's configuration: it must have task, network and fit")
+        raise MnemoscopeError(f"{where} is not the configuration of a run: it must have task, network and fit")
 
 
 def config_type(task: Task | type[Task]) -> type[LoopConfig]:
@@ -284,7 +284,7 @@ def config_type(task: Task | type[Task]) -> type[LoopConfig]:
 
 
 def check_task(task: Task) -> None:
-    """Refuse what is no task, such as a task's name or class."""
+    """Refuse what is not a task, such as a task's name or class."""
     if not isinstance(task, Task):
         raise MnemoscopeError(f"task is a Task, as mnemoscope.tasks.Copy(T=100); got {task!r}")
 

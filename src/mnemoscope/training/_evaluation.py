@@ -8,10 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.layers import Layer, trim_memory
 from mnemoscope.recurrence import State, detach
+from mnemoscope.schema import convert
 from mnemoscope.tasks import Batch, Split, Task
+from mnemoscope.training._config import check_task
 from mnemoscope.training._method import method_of
 from mnemoscope.training._ranks import Ranks
 
@@ -54,6 +56,12 @@ def evaluate(
         >>> sorted(evaluate(model, task, batch_size=4, batches=1))
         ['accuracy', 'loss']
     """
+    check_task(task)
+    check_count("batch_size", batch_size)
+    for name, value, least in (("batches", batches, 1), ("carry_memory", carry_memory, 0)):
+        if value is not None:
+            check_count(name, value, least)
+    convert(Split, split, "split")
     training = model.training
     method = method_of(task)
     model.eval()
@@ -131,7 +139,7 @@ def detach_state(state: State | None) -> State | None:
 
 
 def with_carried_memory(state: State | None, carry_memory: int | None) -> State | None:
-    """Return a state as the next batch gets it, with so many states in its memory; None keeps all."""
+    """Return a state as the next batch gets it: with the newest `carry_memory` states in its memory; None keeps all."""
     return state if state is None or carry_memory is None else trim_memory(state, carry_memory)
 
 

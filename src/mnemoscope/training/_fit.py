@@ -52,7 +52,7 @@ def fit(
         resume: continue the run in `folder`. On the CPU the weights and metrics are then, bit for bit, those of a run
             that was never stopped. If `config` has more updates than the run, it goes on beyond its end.
         allow_changed: what may have changed since the run that is resumed was stopped: "data", or "metrics" for a
-            metrics.jsonl that was lost or edited. Either is refused otherwise; the summary tells of it.
+            metrics.jsonl that was lost or edited. Either is refused otherwise; the summary records it.
 
     Examples:
         >>> from mnemoscope.tasks import Copy
@@ -65,6 +65,8 @@ def fit(
     """
     check_task(task)
     _check_allowed(allow_changed)
+    if resume and folder is None:
+        raise MnemoscopeError("resume=True needs the folder of the run")
     run = None if folder is None else RunFolder(folder)
     given = config or default_config(task)
     check_config(given, task)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 import reprlib
 import types
@@ -77,10 +76,9 @@ def check_options(
 def _unknown_option(model: str, name: str, where: str, common: tuple[str, ...]) -> MnemoscopeError:
     """Return the error for an option that a layer does not have. It names the nearest option, or all of them."""
     known = list(layer_options(model))
-    nearest = difflib.get_close_matches(name, [*known, *common], 1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"its options are: {', '.join(known) or 'none'}"
+    hint = did_you_mean(name, [*known, *common]) or f"; its options are: {', '.join(known) or 'none'}"
     prefix = f"{where}: " if where else ""
-    return MnemoscopeError(f"{prefix}{model} has no option {reprlib.repr(name)}; {hint}")
+    return MnemoscopeError(f"{prefix}{model} has no option {reprlib.repr(name)}{hint}")
 
 
 def _without_functions(annotation: Any) -> Any:

@@ -52,13 +52,13 @@ def resume(
     """Continue a run that was stopped or killed, or try again one that diverged or failed.
 
     If it has ended otherwise, return its summary, unless it is given more updates: then it goes on, and on the CPU its
-    weights are, bit for bit, those of a run that had so many from the start.
+    weights are, bit for bit, those of a run that had that budget from the start.
 
     Args:
         folder: the run's folder.
         callback: called with the `Progress` after each update.
         allow_changed: "data" goes on with other data than the run began with, "metrics" with a metrics.jsonl that was
-            lost or edited. Both are refused otherwise; the summary tells of them.
+            lost or edited. Both are refused otherwise; the summary records them.
         updates: the new budget, counted from the run's beginning.
     """
     run = Run(folder)

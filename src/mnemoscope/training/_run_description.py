@@ -58,7 +58,7 @@ class RunDescription:
 
     @property
     def _counts_epochs(self) -> bool:
-        return bool(self.fit.get("epochs")) and "accumulate" in self.fit  # an agent's epochs are no budget
+        return bool(self.fit.get("epochs")) and "accumulate" in self.fit  # an agent's epochs are not a budget
 
     @property
     def threads(self) -> int:

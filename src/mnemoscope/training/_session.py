@@ -120,7 +120,7 @@ class Session:
         return self._summarize(self._outcome(), self.learner.updates_done)
 
     def note_divergence(self, error: Diverged) -> None:
-        """Write to summary.json that, where and how the run diverged."""
+        """Write to summary.json at which update and how the run diverged."""
         self._summarize("diverged", error.update, str(error))
 
     @property

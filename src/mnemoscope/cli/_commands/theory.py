@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mnemoscope.cli._console import OutputOptions, format_value, parse, show, show_json, terminal
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, did_you_mean
 from mnemoscope.theory import Row, Statement, load
 
 
@@ -53,9 +52,8 @@ def _chosen(statements: dict[str, Statement], names: tuple[str, ...]) -> list[St
     for name in names:
         matches = [name] if name in statements else [key for key in statements if key.startswith(name)]
         if not matches:
-            close = difflib.get_close_matches(name, statements, 1)
-            hint = f"did you mean {close[0]}?" if close else "mnemoscope theory lists them"
-            raise MnemoscopeError(f"{name!r} is not a statement; {hint}")
+            hint = did_you_mean(name, statements) or "; mnemoscope theory lists them"
+            raise MnemoscopeError(f"{name!r} is not a statement{hint}")
         chosen |= {key: statements[key] for key in matches}
     return list(chosen.values())
 

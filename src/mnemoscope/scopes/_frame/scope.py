@@ -13,7 +13,6 @@ a one-line `MnemoscopeError`.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import time
@@ -26,7 +25,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError, first_line, type_and_line
+from mnemoscope.errors import MnemoscopeError, did_you_mean, first_line, type_and_line
 from mnemoscope.finding import Finding
 from mnemoscope.scopes._frame.subject import BoundExceeded, OutOfTime, Subject, subject_of
 from mnemoscope.scopes._frame.untouched import untouched
@@ -72,9 +71,8 @@ class Scope:
         allowed = (*self.options, *others)
         for name in names:
             if name not in allowed:
-                close = difflib.get_close_matches(str(name), allowed, 1)
-                hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(allowed) or 'none'}"
-                raise MnemoscopeError(f"{self.name} has no option {name!r}; {hint}")
+                hint = did_you_mean(str(name), allowed) or f"; it takes {', '.join(allowed) or 'none'}"
+                raise MnemoscopeError(f"{self.name} has no option {name!r}{hint}")
 
     def with_texts(self, finding: Finding) -> Finding:
         """Return the finding with the title, question and help of this scope."""
