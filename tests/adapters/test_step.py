@@ -363,3 +363,58 @@ def test_as_many_numbers_of_a_sequence_as_steps_are_not_one_a_step():
     assert (np.diff(found.series["output_error"]) <= 1e-6).all()
     assert found.figures["window"] < 7
     assert len(adapt(model, x[:, :9]).run(x[:, :9].transpose(0, 1))) == 1
+
+
+class ConvolutionalLSTM(nn.Module):
+    """Reads images (batch, 1, 4, 4) and keeps images."""
+
+    def __init__(self):
+        super().__init__()
+        self.gates = nn.Conv2d(1 + 2, 4 * 2, 3, padding=1)
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 2, 4, 4), torch.zeros(batch, 2, 4, 4)
+
+    def step(self, x, state):
+        h, c = state
+        i, f, g, o = self.gates(torch.cat([x, h], 1)).chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        return h, (h, c)
+
+
+class WithForward(ConvolutionalLSTM):
+    def forward(self, x):
+        return by_hand(self, x)[0]
+
+
+@pytest.mark.parametrize("make", [ConvolutionalLSTM, WithForward])
+def test_a_step_may_read_and_give_images(make):
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(12, 3, 1, 4, 4)
+    adapted = adapt(model, x, batch_first=False)
+    assert adapted.recurrence_is_model
+    torch.testing.assert_close(adapted.run(adapted.features), by_hand(model, x)[0].flatten(2))
+    found = mnemoscope.examine(model, x, batch_first=False, options={"attractors": {"steps": 20}})
+    assert {finding.name: finding.why for finding in found if finding.status == "failed"} == {}
+    torch.testing.assert_close(
+        horizon(model, x, batch_first=False).series["input_gradient"],
+        horizon(by_hand_of(model), x, batch_first=False).series["input_gradient"],
+    )
+
+
+def by_hand_of(model):
+    return lambda x: by_hand(model, x)[0]
+
+
+class OneNumber(Leaky):
+    def step(self, x, state):
+        y, state = super().step(x, state)
+        return y[:, 0], state
+
+
+def test_a_step_may_give_one_number_for_each_sequence():
+    torch.manual_seed(0)
+    found = mnemoscope.examine(OneNumber(), torch.randn(30, 4, 3), options={"attractors": {"steps": 20}})
+    assert {finding.name: finding.why for finding in found if finding.status == "failed"} == {}
+    assert found["horizon"].figures["horizon"] > 1
