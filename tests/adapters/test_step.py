@@ -418,3 +418,40 @@ def test_a_step_may_give_one_number_for_each_sequence():
     found = mnemoscope.examine(OneNumber(), torch.randn(30, 4, 3), options={"attractors": {"steps": 20}})
     assert {finding.name: finding.why for finding in found if finding.status == "failed"} == {}
     assert found["horizon"].figures["horizon"] > 1
+
+
+@dataclass
+class Kept:
+    both: list
+
+
+class DictState(nn.Module):
+    """An LSTM whose state is a dict; its step may give the keys in another order than its first state."""
+
+    input_size = 3
+
+    def __init__(self, keys):
+        super().__init__()
+        self.cell, self.keys = nn.LSTMCell(3, 4), keys
+
+    def initial_state(self, batch):
+        return Kept([{"h": torch.full((batch, 4), 0.3), "c": torch.full((batch, 4), -1.0)}])
+
+    def step(self, x, state):
+        (before,) = state.both
+        after = dict(zip("hc", self.cell(x, (before["h"], before["c"])), strict=True))
+        return after["h"], Kept([{key: after[key] for key in self.keys}])
+
+
+def test_the_order_of_keys_in_a_state_changes_nothing():
+    """States of both orders were mixed up: fixed points, exponents and the Jacobian's norm were those of no map."""
+    torch.manual_seed(0)
+    x, found = torch.randn(40, 4, 3), []
+    for keys in ("hc", "ch"):
+        torch.manual_seed(1)
+        found.append(mnemoscope.examine(DictState(keys), x, options={"attractors": {"steps": 50}}))
+    for one, other in zip(*found, strict=True):
+        assert one.status == other.status != "failed"
+        assert one.figures == pytest.approx(other.figures, rel=1e-5, abs=1e-12, nan_ok=True), one.name
+        for name, values in one.series.items():
+            np.testing.assert_allclose(values, other.series[name], rtol=1e-4, atol=1e-6, err_msg=name)

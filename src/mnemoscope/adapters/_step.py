@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mnemoscope.adapters._call import Forward, main_tensor
 from mnemoscope.adapters._ids import Vocabulary, track
 from mnemoscope.adapters._ids_of_features import IdsOfFeatures
-from mnemoscope.adapters._nest import leaves_of, rebuild
+from mnemoscope.adapters._nest import in_order_of, leaves_of, rebuild
 from mnemoscope.adapters._torch_layers import readable, readable_layers
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence, State
@@ -56,7 +56,8 @@ class Stepped(Recurrence):
         return output, self._pack(after)
 
     def _pack(self, state: Any) -> State:
-        """Turn the object's own state into a tuple of tensors (layers, batch, ...)."""
+        """Turn the object's own state into a tuple of tensors (layers, batch, ...), in the order of its first state."""
+        state = in_order_of(self._nest, state)
         leaves = leaves_of(state)
         if len(leaves) != len(self._kinds):
             raise MnemoscopeError(
