@@ -9,7 +9,7 @@ import mnemoscope
 from mnemoscope import MnemoscopeError
 from mnemoscope.adapters import Layout, Stepped, adapt, as_recurrence
 from mnemoscope.recurrence import select
-from mnemoscope.scopes import horizon, truncation
+from mnemoscope.scopes import horizon, stability, truncation
 
 
 class Leaky(nn.Module):
@@ -455,3 +455,26 @@ def test_the_order_of_keys_in_a_state_changes_nothing():
         assert one.figures == pytest.approx(other.figures, rel=1e-5, abs=1e-12, nan_ok=True), one.name
         for name, values in one.series.items():
             np.testing.assert_allclose(values, other.series[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+class Clocked(nn.Module):
+    """h -> 0.9 h + x at even steps, 0.1 h + x at odd ones; the step is a whole number in its state."""
+
+    input_size = 3
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 3), 0
+
+    def step(self, x, state):
+        h, t = state
+        h = (0.1 if t % 2 else 0.9) * h + x
+        return h, (h, t + 1)
+
+
+def test_pairs_of_states_keep_the_step_that_they_are_at():
+    """All pairs were taken to be at the step of the first of them, and none came nearer than by 0.9."""
+    found = stability(Clocked(), torch.randn(41, 4, 3), points=64)
+    odd = found.series["step"] % 2 == 1
+    np.testing.assert_allclose(found.series["jacobian_norm"], np.where(odd, 0.1, 0.9), rtol=1e-5)
+    assert len(found.series["ratio"]) == len(odd) - 3  # the first states of all sequences are equal
+    assert np.isclose(found.series["ratio"], 0.1, rtol=1e-3).sum() == odd.sum()
