@@ -478,3 +478,46 @@ def test_pairs_of_states_keep_the_step_that_they_are_at():
     np.testing.assert_allclose(found.series["jacobian_norm"], np.where(odd, 0.1, 0.9), rtol=1e-5)
     assert len(found.series["ratio"]) == len(odd) - 3  # the first states of all sequences are equal
     assert np.isclose(found.series["ratio"], 0.1, rtol=1e-3).sum() == odd.sum()
+
+
+class OtherStep(nn.Module):
+    """Its forward calls helpers whose names are those of a step, with arguments and results of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.mix = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 4)
+
+    def step(self, x, h):
+        return torch.tanh(self.read(x) + 0.5 * h)
+
+    def forward(self, x):
+        h, outputs = self.initial_state(len(x)), []
+        for x_t in x.unbind(1):
+            h = self.step(x_t, h)
+            outputs.append(self.mix(h))
+        return torch.stack(outputs, 1)
+
+
+class OtherStart(OtherStep):
+    def initial_state(self, batch, device=None, *, dtype):
+        return torch.zeros(batch, 4, device=device, dtype=dtype)
+
+    def forward(self, x):
+        h = self.initial_state(len(x), dtype=x.dtype)
+        return self.mix(torch.stack([h := self.step(x_t, h) for x_t in x.unbind(1)], 1))
+
+
+@pytest.mark.parametrize("make", [OtherStep, OtherStart])
+def test_a_step_with_other_arguments_or_results_leaves_the_forward(make):
+    """Nothing was measured of such a model, not even what takes inputs and outputs alone."""
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(6, 30, 3)
+    found = mnemoscope.examine(model, x, scopes=["recurrence", "horizon", "stability"])
+    wanted = horizon(lambda x: model(x), x)
+    assert found["horizon"].figures["horizon"] == wanted.figures["horizon"] > 1
+    assert found["recurrence"].labels["kind"] == "recurrent"
+    assert found["stability"].status == "not applicable"
+    assert f"{make.__name__} has a step that raised " in found["stability"].why

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mnemoscope.adapters._adapted import Adapted, model_name
 from mnemoscope.adapters._call import Forward, Output, is_hugging_face, main_tensor
 from mnemoscope.adapters._checks import check_model, read_sequences
-from mnemoscope.adapters._forward_only import adapt_forward_only, claimed_layout
+from mnemoscope.adapters._forward_only import GIVE_A_STEP, adapt_forward_only, claimed_layout
 from mnemoscope.adapters._layout import Layout, as_sequence, recurrent_layout
 from mnemoscope.adapters._recurrent import as_recurrence, has_readout, has_step, look_up
 from mnemoscope.adapters._step import ForwardStep, IdStep, ShapedStep
@@ -181,13 +181,29 @@ def _adapt_step_and_forward(model: Any, inputs: Tensor, layout: Layout | None) -
             if _is_unrolled(adapted):
                 return adapted
             found.append(adapted)
-    except MnemoscopeError as error:
+        _try_step(adapted)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
         try:
             whole = _adapt_forward(model, inputs, layout, {}, None)
         except Exception:  # it does not read these inputs at all: why its step does not says more
             raise error from None
-        return whole if whole.recurrence is not None else replace(whole, no_step=str(error))
+        return whole if whole.recurrence is not None else replace(whole, no_step=_why_no_step(model, error))
     return _beside_step(next((adapted for adapted in found if _reads_alone(adapted)), found[0]))
+
+
+@torch.no_grad()
+def _try_step(adapted: Adapted) -> None:
+    """Raise what a step raises, as one of that name that takes other arguments."""
+    assert adapted.recurrence is not None
+    adapted.recurrence.step(adapted.features[0], adapted.recurrence.initial_state(adapted.features.shape[1]))
+
+
+def _why_no_step(model: Any, error: Exception) -> str:
+    if isinstance(error, MnemoscopeError):
+        return str(error)
+    return f"{model_name(model)} has a step that raised {type_and_line(error)}; {GIVE_A_STEP}"
 
 
 def _beside_step(adapted: Adapted) -> Adapted:
