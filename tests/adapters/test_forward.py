@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import mnemoscope
-from mnemoscope import MnemoscopeError
+from mnemoscope import MnemoscopeError, examine
 from mnemoscope.adapters import Layout, adapt
-from mnemoscope.scopes import truncation
+from mnemoscope.scopes import separation, truncation
 
 
 class LanguageModel(nn.Module):
@@ -366,3 +366,40 @@ def test_the_axis_of_time_in_an_output_whose_shape_does_not_show_it(steps, batch
     wanted = head(layer(x)[0]).transpose(0, 1)
     torch.testing.assert_close(found.run(found.features), wanted)
     torch.testing.assert_close(found.run(found.features[:9]), wanted[:9])
+
+
+class WithState(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(3, 4, 2, batch_first=True)
+
+    def forward(self, x, h0):
+        return self.layer(x, h0)
+
+
+def test_a_first_state_has_its_batch_after_its_layers():
+    """Of two layers and two sequences, the layers were repeated with the batch."""
+    torch.manual_seed(0)
+    model, x, h0 = WithState(), torch.randn(2, 30, 3), torch.randn(2, 2, 4)
+    found = adapt(model, x, kwargs={"h0": h0})
+    wanted = model(x, h0)[0].transpose(0, 1)
+    torch.testing.assert_close(found.run(found.features.repeat(1, 3, 1)), wanted.repeat(1, 3, 1))
+    assert examine(model, x, kwargs={"h0": h0}, scopes=["horizon"])["horizon"].figures["horizon"] > 1
+
+
+class WithCovariate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(3 + 2, 4, batch_first=True)
+
+    def forward(self, x, static):
+        return self.layer(torch.cat([x, static[:, None].expand(-1, x.shape[1], -1)], -1))[0]
+
+
+def test_sequences_joined_of_two_have_no_arguments_of_their_own():
+    """They were given those of any sequence, and the rank was that of this mixture."""
+    torch.manual_seed(0)
+    model, x, static = WithCovariate(), torch.randn(30, 12, 3), 9 * torch.randn(30, 2)
+    assert separation(model, x, kwargs={"static": static}).status == "not applicable"
+    assert separation(model, x, kwargs={"static": static[:1].expand(30, -1)}).status == "estimated"
+    assert separation(model, x[:1], kwargs={"static": static[:1]}).status == "estimated"

@@ -9,7 +9,7 @@ import mnemoscope
 from mnemoscope import MnemoscopeError
 from mnemoscope.adapters import Layout, Stepped, adapt, as_recurrence
 from mnemoscope.recurrence import select
-from mnemoscope.scopes import horizon, truncation
+from mnemoscope.scopes import horizon, stability, truncation
 
 
 class Leaky(nn.Module):
@@ -363,3 +363,161 @@ def test_as_many_numbers_of_a_sequence_as_steps_are_not_one_a_step():
     assert (np.diff(found.series["output_error"]) <= 1e-6).all()
     assert found.figures["window"] < 7
     assert len(adapt(model, x[:, :9]).run(x[:, :9].transpose(0, 1))) == 1
+
+
+class ConvolutionalLSTM(nn.Module):
+    """Reads images (batch, 1, 4, 4) and keeps images."""
+
+    def __init__(self):
+        super().__init__()
+        self.gates = nn.Conv2d(1 + 2, 4 * 2, 3, padding=1)
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 2, 4, 4), torch.zeros(batch, 2, 4, 4)
+
+    def step(self, x, state):
+        h, c = state
+        i, f, g, o = self.gates(torch.cat([x, h], 1)).chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        return h, (h, c)
+
+
+class WithForward(ConvolutionalLSTM):
+    def forward(self, x):
+        return by_hand(self, x)[0]
+
+
+@pytest.mark.parametrize("make", [ConvolutionalLSTM, WithForward])
+def test_a_step_may_read_and_give_images(make):
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(12, 3, 1, 4, 4)
+    adapted = adapt(model, x, batch_first=False)
+    assert adapted.recurrence_is_model
+    torch.testing.assert_close(adapted.run(adapted.features), by_hand(model, x)[0].flatten(2))
+    found = mnemoscope.examine(model, x, batch_first=False, options={"attractors": {"steps": 20}})
+    assert {finding.name: finding.why for finding in found if finding.status == "failed"} == {}
+    torch.testing.assert_close(
+        horizon(model, x, batch_first=False).series["input_gradient"],
+        horizon(by_hand_of(model), x, batch_first=False).series["input_gradient"],
+    )
+
+
+def by_hand_of(model):
+    return lambda x: by_hand(model, x)[0]
+
+
+class OneNumber(Leaky):
+    def step(self, x, state):
+        y, state = super().step(x, state)
+        return y[:, 0], state
+
+
+def test_a_step_may_give_one_number_for_each_sequence():
+    torch.manual_seed(0)
+    found = mnemoscope.examine(OneNumber(), torch.randn(30, 4, 3), options={"attractors": {"steps": 20}})
+    assert {finding.name: finding.why for finding in found if finding.status == "failed"} == {}
+    assert found["horizon"].figures["horizon"] > 1
+
+
+@dataclass
+class Kept:
+    both: list
+
+
+class DictState(nn.Module):
+    """An LSTM whose state is a dict; its step may give the keys in another order than its first state."""
+
+    input_size = 3
+
+    def __init__(self, keys):
+        super().__init__()
+        self.cell, self.keys = nn.LSTMCell(3, 4), keys
+
+    def initial_state(self, batch):
+        return Kept([{"h": torch.full((batch, 4), 0.3), "c": torch.full((batch, 4), -1.0)}])
+
+    def step(self, x, state):
+        (before,) = state.both
+        after = dict(zip("hc", self.cell(x, (before["h"], before["c"])), strict=True))
+        return after["h"], Kept([{key: after[key] for key in self.keys}])
+
+
+def test_the_order_of_keys_in_a_state_changes_nothing():
+    """States of both orders were mixed up: fixed points, exponents and the Jacobian's norm were those of no map."""
+    torch.manual_seed(0)
+    x, found = torch.randn(40, 4, 3), []
+    for keys in ("hc", "ch"):
+        torch.manual_seed(1)
+        found.append(mnemoscope.examine(DictState(keys), x, options={"attractors": {"steps": 50}}))
+    for one, other in zip(*found, strict=True):
+        assert one.status == other.status != "failed"
+        assert one.figures == pytest.approx(other.figures, rel=1e-5, abs=1e-12, nan_ok=True), one.name
+        for name, values in one.series.items():
+            np.testing.assert_allclose(values, other.series[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+class Clocked(nn.Module):
+    """h -> 0.9 h + x at even steps, 0.1 h + x at odd ones; the step is a whole number in its state."""
+
+    input_size = 3
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 3), 0
+
+    def step(self, x, state):
+        h, t = state
+        h = (0.1 if t % 2 else 0.9) * h + x
+        return h, (h, t + 1)
+
+
+def test_pairs_of_states_keep_the_step_that_they_are_at():
+    """All pairs were taken to be at the step of the first of them, and none came nearer than by 0.9."""
+    found = stability(Clocked(), torch.randn(41, 4, 3), points=64)
+    odd = found.series["step"] % 2 == 1
+    np.testing.assert_allclose(found.series["jacobian_norm"], np.where(odd, 0.1, 0.9), rtol=1e-5)
+    assert len(found.series["ratio"]) == len(odd) - 3  # the first states of all sequences are equal
+    assert np.isclose(found.series["ratio"], 0.1, rtol=1e-3).sum() == odd.sum()
+
+
+class OtherStep(nn.Module):
+    """Its forward calls helpers whose names are those of a step, with arguments and results of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.mix = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 4)
+
+    def step(self, x, h):
+        return torch.tanh(self.read(x) + 0.5 * h)
+
+    def forward(self, x):
+        h, outputs = self.initial_state(len(x)), []
+        for x_t in x.unbind(1):
+            h = self.step(x_t, h)
+            outputs.append(self.mix(h))
+        return torch.stack(outputs, 1)
+
+
+class OtherStart(OtherStep):
+    def initial_state(self, batch, device=None, *, dtype):
+        return torch.zeros(batch, 4, device=device, dtype=dtype)
+
+    def forward(self, x):
+        h = self.initial_state(len(x), dtype=x.dtype)
+        return self.mix(torch.stack([h := self.step(x_t, h) for x_t in x.unbind(1)], 1))
+
+
+@pytest.mark.parametrize("make", [OtherStep, OtherStart])
+def test_a_step_with_other_arguments_or_results_leaves_the_forward(make):
+    """Nothing was measured of such a model, not even what takes inputs and outputs alone."""
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(6, 30, 3)
+    found = mnemoscope.examine(model, x, scopes=["recurrence", "horizon", "stability"])
+    wanted = horizon(lambda x: model(x), x)
+    assert found["horizon"].figures["horizon"] == wanted.figures["horizon"] > 1
+    assert found["recurrence"].labels["kind"] == "recurrent"
+    assert found["stability"].status == "not applicable"
+    assert f"{make.__name__} has a step that raised " in found["stability"].why

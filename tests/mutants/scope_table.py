@@ -66,7 +66,7 @@ SCOPE_MUTANTS = [
     Mutant("decay-rate", "scopes/_measures/decay.py", "return Law(name, math.exp(slope), exponent, quality, advantage)", "return Law(name, math.exp(-slope), exponent, quality, advantage)", HORIZON),
     Mutant("decay-law", "scopes/_measures/decay.py", "if residual_power < residual_exponential:", "if residual_power > residual_exponential:", HORIZON),
     Mutant("decay-plateau", "scopes/_measures/decay.py", "eps ** 2 * largest, of_sums)", "eps ** 2 * largest, 0.0)", f"{HORIZON}::test_rounding_of_a_parallel_scan_is_no_power_law"),
-    Mutant("parameters-registered-meanwhile", "scopes/_frame/untouched.py", "if list(module._parameters) != list(own):", "if False:", "tests/scopes/test_untouched.py"),
+    Mutant("parameters-registered-meanwhile", "scopes/_frame/untouched.py", "if list(module._parameters.keys()) != list(own):", "if False:", "tests/scopes/test_untouched.py"),
     Mutant("horizon-gaps", "scopes/_measures/decay.py", "return sum(bool((part", "return any(bool((part", f"{HORIZON}::test_inputs_read_at_every_other_step_are_not_one_gap"),
     Mutant("entropy-times", "scopes/_entropy.py", "rows=max(1, points // TIMES)", "rows=8", "tests/scopes/test_entropy_scope.py"),
     Mutant("decay-quality", "scopes/_measures/decay.py", "quality = 1 - best / total if total > tiny else 1.0", "quality = 1.0", HORIZON),

@@ -41,6 +41,34 @@ def test_half_precision(make, dtype):
     assert next(model.parameters()).dtype == dtype
 
 
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.LSTM(3, 8, 2, dropout=0.5, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.layer(x)[0])
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    "compiled", [torch.jit.script, lambda model: torch.jit.trace(model.eval(), torch.ones(4, 30, 3))]
+)
+def test_a_model_of_torchscript(compiled):
+    """Its dict of parameters cannot be listed, and no scope came to an end."""
+    torch.manual_seed(0)
+    model, x = Dropping(), torch.randn(4, 30, 3)
+    wanted = examine(model, x, scopes=[*MEMORY, "truncation"])
+    scripted = compiled(model)
+    before = scripted.training
+    found = examine(scripted, x, scopes=[*MEMORY, "truncation"])
+    assert found["recurrence"].labels == {"kind": "recurrent"}
+    assert found["horizon"].figures["horizon"] == wanted["horizon"].figures["horizon"]
+    assert found["truncation"].figures["window"] == wanted["truncation"].figures["window"]
+    assert scripted.training is before
+    assert all(parameter.requires_grad for parameter in scripted.parameters())
+
+
 def test_a_step_in_half_precision_that_forgets_nothing_is_not_random():
     found = examine(lambda x: x.cumsum(1), torch.randn(4, 30, 3).bfloat16(), scopes=MEMORY)
     assert found["recurrence"].labels["kind"] == "recurrent"

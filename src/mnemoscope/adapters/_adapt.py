@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from mnemoscope.adapters._adapted import Adapted, model_name
 from mnemoscope.adapters._call import Forward, Output, is_hugging_face, main_tensor
 from mnemoscope.adapters._checks import check_model, read_sequences
-from mnemoscope.adapters._forward_only import adapt_forward_only, claimed_layout
+from mnemoscope.adapters._forward_only import GIVE_A_STEP, adapt_forward_only, claimed_layout
 from mnemoscope.adapters._layout import Layout, as_sequence, recurrent_layout
 from mnemoscope.adapters._recurrent import as_recurrence, has_readout, has_step, look_up
-from mnemoscope.adapters._step import ForwardStep, IdStep
+from mnemoscope.adapters._step import ForwardStep, IdStep, ShapedStep
 from mnemoscope.errors import MnemoscopeError, type_and_line
 from mnemoscope.layers import RAC, Layer
 from mnemoscope.recurrence import Recurrence
@@ -181,13 +181,29 @@ def _adapt_step_and_forward(model: Any, inputs: Tensor, layout: Layout | None) -
             if _is_unrolled(adapted):
                 return adapted
             found.append(adapted)
-    except MnemoscopeError as error:
+        _try_step(adapted)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
         try:
             whole = _adapt_forward(model, inputs, layout, {}, None)
         except Exception:  # it does not read these inputs at all: why its step does not says more
             raise error from None
-        return whole if whole.recurrence is not None else replace(whole, no_step=str(error))
+        return whole if whole.recurrence is not None else replace(whole, no_step=_why_no_step(model, error))
     return _beside_step(next((adapted for adapted in found if _reads_alone(adapted)), found[0]))
+
+
+@torch.no_grad()
+def _try_step(adapted: Adapted) -> None:
+    """Raise what a step raises, as one of that name that takes other arguments."""
+    assert adapted.recurrence is not None
+    adapted.recurrence.step(adapted.features[0], adapted.recurrence.initial_state(adapted.features.shape[1]))
+
+
+def _why_no_step(model: Any, error: Exception) -> str:
+    if isinstance(error, MnemoscopeError):
+        return str(error)
+    return f"{model_name(model)} has a step that raised {type_and_line(error)}; {GIVE_A_STEP}"
 
 
 def _beside_step(adapted: Adapted) -> Adapted:
@@ -253,17 +269,18 @@ def _adapt_recurrent(model: Any, inputs: Tensor, layout: Layout | None) -> Adapt
             raise MnemoscopeError(
                 f"inputs are ids of {inputs.dtype} and {name} has no embedding: give real-valued inputs"
             )
-        stepper = IdStep(model, ids)
-        features = stepper.features
-        model = stepper
+        model = IdStep(model, ids)
+        features = model.features
     else:
         features = layout.time_first(inputs)
+    shape = features.shape[2:]  # of one input: a vector, or an image
+    features = features.flatten(2)
 
     # The whole model is its own forward, or the unrolled step if it reads single steps.
     if is_layer or _has_forward(model):
 
         def call(x: Tensor) -> Tensor:
-            return main_tensor(model(layout.from_time_first(x)))
+            return main_tensor(model(layout.from_time_first(x.unflatten(-1, shape))))
 
         @functools.cache
         @torch.no_grad()
@@ -286,7 +303,8 @@ def _adapt_recurrent(model: Any, inputs: Tensor, layout: Layout | None) -> Adapt
             as_recurrence(model)
         except MnemoscopeError as error:
             return Adapted(name, features, run, no_step=str(error), layout=layout, ids=ids)
-    recurrence = as_recurrence(model, features.shape[-1], by_parts=False)
+    stepper = ShapedStep(model, tuple(shape)) if len(shape) > 1 else model
+    recurrence = as_recurrence(stepper, features.shape[-1], by_parts=False)
     recurrence_inputs = features if runs_in is layout else runs_in.time_first(inputs)
     return Adapted(name, features, run, recurrence, recurrence_inputs, layout=layout, ids=ids)
 

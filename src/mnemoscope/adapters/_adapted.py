@@ -32,6 +32,7 @@ class Adapted:
         layout: of the inputs as they were given.
         outputs: (S, B, m), of the run that adapting needed; None if it needed none, or if their layout is not known.
         ids: (T, B), the inputs as they were given, if they are ids; None for real inputs.
+        differs_by_sequence: True if the model also reads arguments that are not the same for all sequences.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Adapted:
     layout: Layout = Layout.TIME_FIRST
     outputs: Tensor | None = None
     ids: Tensor | None = None
+    differs_by_sequence: bool = False
 
     @property
     def layout_in_words(self) -> str:

@@ -59,7 +59,7 @@ class Forward:
 
     def __call__(self, x: Tensor, steps: int, batch: int, from_end: bool = False) -> Tensor:
         """Return the output for inputs x in the model's own layout: all steps, the first ones, or the last ones."""
-        given = {name: self._fit(value, steps, batch, from_end) for name, value in self.kwargs.items()}
+        given = {name: self._fit(name, value, steps, batch, from_end) for name, value in self.kwargs.items()}
         if is_hugging_face(self.model):
             result = self.model(**self._hugging_face(x, batch, given))
         else:
@@ -118,14 +118,31 @@ class Forward:
             keywords["decoder_input_ids"] = torch.full((batch, 1), start, device=x.device)
         return keywords | given
 
-    def _fit(self, value: Any, steps: int, batch: int, from_end: bool) -> Any:
-        """Return an argument for another number of sequences or of steps than it was given for."""
-        return pytree.tree_map(lambda leaf: self._fit_tensor(leaf, steps, batch, from_end), value)
+    def differs_by_sequence(self) -> bool:
+        """True if some argument is one thing for one sequence and another for the next."""
+        for name, value in self.kwargs.items():
+            for leaf in pytree.tree_leaves(value):
+                rows = self._rows(name, leaf)
+                if rows is not None and bool((leaf != leaf.narrow(rows, 0, 1)).any()):
+                    return True
+        return False
 
-    def _fit_tensor(self, value: Any, steps: int, batch: int, from_end: bool) -> Any:
+    def _rows(self, name: str, value: Any) -> int | None:
+        """Return the axis of an argument that has one entry for each sequence; None if it has none."""
+        if not isinstance(value, Tensor):
+            return None
+        axes = [axis for axis in range(min(2, value.dim())) if value.shape[axis] == self.batch]
+        is_state = name.lower() in STATE_NAMES and value.dim() == 3  # (layers, batch, features)
+        return next(iter(axes[::-1] if is_state else axes), None)
+
+    def _fit(self, name: str, value: Any, steps: int, batch: int, from_end: bool) -> Any:
+        """Return an argument for another number of sequences or of steps than it was given for."""
+        return pytree.tree_map(lambda leaf: self._fit_tensor(name, leaf, steps, batch, from_end), value)
+
+    def _fit_tensor(self, name: str, value: Any, steps: int, batch: int, from_end: bool) -> Any:
         if not isinstance(value, Tensor) or (steps, batch) == (self.steps, self.batch):
             return value
-        rows = next((axis for axis in range(min(2, value.dim())) if value.shape[axis] == self.batch), None)
+        rows = self._rows(name, value)
         if rows is not None and batch != self.batch:
             value = value.index_select(rows, torch.arange(batch, device=value.device) % self.batch)
         if steps < self.steps:

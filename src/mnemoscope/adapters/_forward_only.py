@@ -59,6 +59,7 @@ def adapt_forward_only(model: Any, inputs: Tensor, forward: Forward, layout: Lay
         layout=layout,
         ids=None if inputs.is_floating_point() else layout.time_first(inputs),
         outputs=_outputs(first.output, steps, batch, layout, shape),
+        differs_by_sequence=forward.differs_by_sequence(),
     )
     if is_hugging_face(model):
         why = f"{adapted.name} is examined by its inputs and outputs: its states are kept in a cache that is changed"

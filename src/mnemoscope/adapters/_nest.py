@@ -24,6 +24,24 @@ def map_nest(function: Callable[[Any], Any], nest: Any) -> Any:
     return pytree.tree_map(map_leaf, nest)
 
 
+def in_order_of(like: Any, nest: Any) -> Any:
+    """Return a nest with the keys of every dict in the order of those of another nest, if they are the same keys."""
+    if isinstance(nest, dict) and isinstance(like, dict) and nest.keys() == like.keys():
+        ordered = copy.copy(nest)
+        for key in like:  # each is moved to the end
+            ordered[key] = in_order_of(like[key], ordered.pop(key))
+        return ordered
+    if isinstance(nest, tuple | list) and isinstance(like, tuple | list) and len(nest) == len(like):
+        parts = [in_order_of(one, other) for one, other in zip(like, nest, strict=True)]
+        return type(nest)(*parts) if hasattr(nest, "_fields") else type(nest)(parts)
+    if dataclasses.is_dataclass(nest) and type(nest) is type(like):
+        changed = copy.copy(nest)
+        for field in dataclasses.fields(nest):
+            object.__setattr__(changed, field.name, in_order_of(getattr(like, field.name), getattr(nest, field.name)))
+        return changed
+    return nest
+
+
 def leaves_of(nest: Any) -> list[Any]:
     """Return the leaves, in the order in which `rebuild` takes them."""
     leaves: list[Any] = []

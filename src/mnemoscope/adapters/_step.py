@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mnemoscope.adapters._call import Forward, main_tensor
 from mnemoscope.adapters._ids import Vocabulary, track
 from mnemoscope.adapters._ids_of_features import IdsOfFeatures
-from mnemoscope.adapters._nest import leaves_of, rebuild
+from mnemoscope.adapters._nest import in_order_of, leaves_of, rebuild
 from mnemoscope.adapters._torch_layers import readable, readable_layers
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.recurrence import Recurrence, State
@@ -24,8 +24,8 @@ class Stepped(Recurrence):
     Which of the two is found by asking for initial states of two batch sizes. It may also hold whole numbers, as of
     the step that it is at, and what never changes. As a recurrence, the state is a tuple of tensors
     (layers, batch, ...); of complex ones, as of a diagonal state-space model, the real and imaginary parts
-    (layers, batch, ..., 2). Torch's layers inside a step run by our equations, which forward-mode differentiation can
-    follow.
+    (layers, batch, ..., 2). Outputs become (batch, numbers). Torch's layers inside a step run by our equations, which
+    forward-mode differentiation can follow.
     """
 
     def __init__(self, stepper: Any, input_size: int) -> None:
@@ -51,10 +51,13 @@ class Stepped(Recurrence):
                 f"{_name(self.stepper)}.step gave complex outputs: return their real part, or both parts as "
                 "torch.view_as_real(output).flatten(-2)"
             )
+        if isinstance(output, Tensor) and output.dim() != 2:  # one number a sequence, or an image
+            output = output.reshape(len(x), -1)
         return output, self._pack(after)
 
     def _pack(self, state: Any) -> State:
-        """Turn the object's own state into a tuple of tensors (layers, batch, ...)."""
+        """Turn the object's own state into a tuple of tensors (layers, batch, ...), in the order of its first state."""
+        state = in_order_of(self._nest, state)
         leaves = leaves_of(state)
         if len(leaves) != len(self._kinds):
             raise MnemoscopeError(
@@ -121,6 +124,24 @@ class ForwardStep(nn.Module):
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         output, after = self.model(x, state)
         return main_tensor(output).reshape(len(x), -1), after
+
+
+class ShapedStep(nn.Module):
+    """An object whose step reads inputs of a shape, as images (batch, C, H, W), as one that reads them flat."""
+
+    def __init__(self, stepper: Any, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.stepper = stepper
+        self.shape = shape
+
+    def _get_name(self) -> str:
+        return _name(self.stepper)
+
+    def initial_state(self, batch: int) -> Any:
+        return self.stepper.initial_state(batch)
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return self.stepper.step(x.unflatten(-1, self.shape), state)
 
 
 class IdStep(nn.Module):

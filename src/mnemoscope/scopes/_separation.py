@@ -87,6 +87,11 @@ def separation(
     if templates.dim() == 0 or len(templates) < 2 or templates.shape[1:] != shape:
         raise MnemoscopeError(f"templates must be at least 2 inputs, {wanted}; got {list(templates.shape)}")
 
+    if subject.adapted.differs_by_sequence:
+        why = (
+            f"{subject.name} also reads arguments of each sequence, and sequences joined of two have none: give it one"
+        )
+        return not_applicable("separation", why)
     if not _reads(subject, length):
         why = f"{subject.name} does not read sequences of {length} steps; length= gives another number"
         return not_applicable("separation", why)

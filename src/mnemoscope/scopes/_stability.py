@@ -22,7 +22,7 @@ from mnemoscope.scopes._measures.certificates import (
     nearest_stable,
     rounding,
 )
-from mnemoscope.scopes._measures.state_samples import StateSample, affordable_points, sample_states, stack_samples
+from mnemoscope.scopes._measures.state_samples import StateSample, affordable_points, sample_states
 from mnemoscope.scopes._measures.state_vectors import (
     advance,
     carries_memory,
@@ -156,15 +156,24 @@ class Pairs:
         return norm.of(self.after)[different] / before[different]
 
 
+def _states(samples: list[StateSample]) -> Tensor:
+    """Return all sampled states as vectors (rows, D)."""
+    return torch.cat([flatten(sample.state) for sample in samples])
+
+
 @torch.no_grad()
 def _pairs(recurrence: Recurrence, samples: list[StateSample]) -> Pairs:
     """Return each sampled state beside the next one; none for a model that carries past states along."""
     if carries_memory(samples[0].state):
         return Pairs(torch.empty(0, 1), torch.empty(0, 1))
-    state, x = stack_samples(samples)
-    one = flatten(state)
+    one = _states(samples)
     other = one.roll(1, 0)
-    after = advance(recurrence, x, one, state).double() - advance(recurrence, x, other, state)
+
+    def step(states: Tensor) -> Tensor:
+        parts = states.split([len(sample.x) for sample in samples])  # a state may know the step that it is at
+        return torch.cat([advance(recurrence, s.x, part, s.state) for s, part in zip(samples, parts, strict=True)])
+
+    after = step(one).double() - step(other)
     before = one.double() - other
     sizes = torch.maximum(one.double().norm(dim=1), other.double().norm(dim=1))
     differ = before.norm(dim=1) > 1e3 * torch.finfo(one.dtype).eps * sizes  # more than rounding makes of equal ones
@@ -176,8 +185,8 @@ def _check(
     subject: Subject, certificate: Certificate, samples: list[StateSample], pairs: Pairs, matrices: Tensor
 ) -> None:
     """Compare both proved factors with every ratio and every Jacobian, each in its own norm."""
-    states, x = stack_samples(samples)
-    error = rounding(subject.layer, x, flatten(states))
+    x = torch.cat([sample.x for sample in samples])
+    error = rounding(subject.layer, x, _states(samples))
     eps = torch.finfo(x.dtype).eps  # that of the recurrence, which runs in float32 if the model is in half precision
     size = pairs.before.shape[1]
     for norm, factor in ((certificate.norm, certificate.lam), (certificate.plain, certificate.bound)):

@@ -91,7 +91,7 @@ def _parameters(model: Any) -> Iterator[None]:
             p.requires_grad_(required)
             p.grad = grad
         for module, own in registered:  # dropout of a weight, assigned to a layer's name, is the weight in eval mode
-            if list(module._parameters) != list(own):
+            if list(module._parameters.keys()) != list(own):  # a module of torch.jit has a dict of its own
                 module._parameters.clear()
                 module._parameters.update(own)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mnemoscope.recurrence import State, leaves, rebuild, select
+from mnemoscope.recurrence import State, select
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.state_vectors import flatten, state_not_finite
 
@@ -53,9 +53,3 @@ def check_finite_states(state: State, step: int) -> None:
     """Raise if a state is NaN or infinite: neither LAPACK nor a sentence should get it."""
     if not bool(flatten(state).isfinite().all()):
         raise state_not_finite(step)
-
-
-def stack_samples(samples: list[StateSample]) -> tuple[State, Tensor]:
-    """Return all sampled states as one batch, and their inputs; the states must have the same shape."""
-    tensors = [torch.cat(parts, 1) for parts in zip(*(leaves(sample.state) for sample in samples), strict=True)]
-    return rebuild(samples[0].state, tensors), torch.cat([sample.x for sample in samples])
