@@ -1,6 +1,6 @@
 """Files of runs and findings: regular, of a bounded size, written atomically; JSON that is checked as it is read.
 
-A run or a folder of findings may come from somebody else. So no link in one is followed, nothing but a regular file is
+A run or a folder of findings may come from elsewhere. So no link in one is followed, nothing but a regular file is
 opened (a FIFO or a device would block or never end), and a name that a file holds is made safe before it is a path.
 """
 

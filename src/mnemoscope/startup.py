@@ -24,7 +24,7 @@ def _is_command() -> bool:
 
 
 def _begin() -> bool:
-    """Let Ctrl-C end the process, unless somebody has other plans with it; return whether it now does."""
+    """Let Ctrl-C end the process, unless it is handled otherwise; return whether it now does."""
     if not _is_command() or threading.current_thread() is not threading.main_thread():
         return False
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

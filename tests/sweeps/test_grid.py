@@ -47,7 +47,7 @@ def test_points_are_all_combinations_with_the_last_axis_fastest() -> None:
     ("words", "message"),
     [
         ([], "the grid is empty"),
-        (["buffer"], "is no axis; write it as"),
+        (["buffer"], "is not an axis; write it as"),
         (["buffer=2,5"], "fields begin with task., network. or fit."),
         (["optimizer.lr=1"], "fields begin with task., network. or fit."),
         (["network.bufer=2,5"], "RelRNN has no option 'bufer'; did you mean 'buffer'?"),

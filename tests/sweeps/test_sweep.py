@@ -177,7 +177,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, content: str) -> 
     ("change", "message"),
     [
         (lambda content: content | {"format": 7}, "not the file of a sweep of format 1"),
-        (lambda content: content | {"runs": [{"run": "../../etc"}]}, "which is no folder's name"),
+        (lambda content: content | {"runs": [{"run": "../../etc"}]}, "which is not the name of a folder"),
         (lambda content: content | {"runs": [{"run": "x"}]}, r"sweep\.json was changed: its entry x describes"),
         (lambda content: content | {"runs": [{"name": "x"}]}, "has no field 'name'"),
         (lambda content: content | {"base": None}, "neither a configuration nor a base"),

@@ -28,7 +28,7 @@ def rules() -> ConstructorRegistry:
 
 
 def _spec(kind: Any, info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """The rule for one value of a type; None for a type that is no single value."""
+    """The rule for one value of a type; None for a type that is not a single value."""
     spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, info.markers))
     return spec if isinstance(spec, PrimitiveConstructorSpec) else None
 

@@ -18,7 +18,7 @@ MAX_RETRIES = 3  # of a job whose process was killed
 FAILURES = "failures.jsonl"
 LOGS = "logs"
 POLL_SECONDS = 1.0
-FAILED = 2  # exit codes: of a mistake that somebody can correct,
+FAILED = 2  # exit codes: of a mistake that can be corrected,
 DIVERGED = 3  # and of a run that diverged
 
 
@@ -231,7 +231,7 @@ class _Driver:
         if ending.no_space:
             raise MnemoscopeError(ending.message)
         retry = 0
-        killed = ending.outcome in ("died", "stopped")  # nobody here asked it to stop
+        killed = ending.outcome in ("died", "stopped")  # this sweep did not ask it to stop
         if killed and self.deaths[job.name] < MAX_RETRIES:
             self.deaths[job.name] += 1
             self.again.append(job)

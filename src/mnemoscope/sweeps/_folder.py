@@ -102,7 +102,7 @@ def read_sweep(folder: Path) -> SweepFile:
     file = from_dict(SweepFile, content, str(path))
     for entry in file.runs:
         if Path(entry.run).name != entry.run:
-            raise MnemoscopeError(f"{path} names the run {entry.run!r}, which is no folder's name")
+            raise MnemoscopeError(f"{path} names the run {entry.run!r}, which is not the name of a folder")
     return file
 
 

@@ -31,7 +31,7 @@ def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
     for word in words:
         field, equals, text = word.partition("=")
         if not equals:
-            raise MnemoscopeError(f"grid: {word!r} is no axis; write it as network.buffer=2,5 or fit.seed=0:5")
+            raise MnemoscopeError(f"grid: {word!r} is not an axis; write it as network.buffer=2,5 or fit.seed=0:5")
         field = field.replace("-", "_")
         if field in grid:
             raise MnemoscopeError(f"grid: {field} is given twice; write all its values behind one =")
@@ -67,14 +67,14 @@ def _parse_value(text: str) -> Any:
 
 
 def check_grid(grid: Grid) -> int:
-    """Refuse a grid with an axis that is no field, is empty or has a value twice; return how many runs it makes."""
+    """Refuse a grid with an axis that is not a field, is empty or has a value twice; return how many runs it makes."""
     if not grid:
         raise MnemoscopeError("the grid is empty; give it an axis, as network.buffer=2,5 or fit.seed=0:5")
     for field, values in grid.items():
         section, dot, name = str(field).partition(".")
         if not dot or not name or section not in SECTIONS:
             raise MnemoscopeError(
-                f"grid: {field!r} is no field of a configuration; fields begin with task., network. or fit."
+                f"grid: {field!r} is not a field of a configuration; fields begin with task., network. or fit."
             )
         if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
             raise MnemoscopeError(f"grid: {field} has no values; write them as {field}=1,2 or {field}=0:5")

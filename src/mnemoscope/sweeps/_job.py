@@ -50,7 +50,7 @@ class Job:
     needs: Sequence[str] = ()
     """Names of jobs that must have ended before it begins; they come earlier in the list."""
     seconds: float = 0.0
-    """About how long it takes on one CPU, for whoever plans; 0 if nobody has said."""
+    """About how long it takes on one CPU, to plan with; 0 if that is not known."""
 
     @property
     def name(self) -> str:

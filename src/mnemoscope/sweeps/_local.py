@@ -42,7 +42,7 @@ class LocalEngine:
             receiver, sender = self._processes.Pipe(duplex=False)
             log = logs / f"{job.name}.txt"
             process = self._processes.Process(target=_child, args=(job, folder, log, sender), name=job.name)
-            with _without_main(), _interrupts_later():  # or Ctrl-C could leave a process that nobody knows
+            with _without_main(), _interrupts_later():  # or Ctrl-C could leave a process that the sweep does not know
                 process.start()
                 self._running[job.name] = (process, receiver)
             sender.close()

@@ -110,7 +110,9 @@ def sweep_table(sweep: Sweep | str | Path, by: Sequence[str] | None = None) -> S
         by = [field for field in varied if field not in _SEEDS]
     for field in by:
         if all(field_value(config.to_dict(), field) is None for config in configs):
-            raise MnemoscopeError(f"by = {field!r} is no field of these runs; those that vary are {', '.join(varied)}")
+            raise MnemoscopeError(
+                f"by = {field!r} is not a field of these runs; those that vary are {', '.join(varied)}"
+            )
     metrics = {config.task.metric for config in configs}
     if len(metrics) > 1:
         raise MnemoscopeError(f"a table has one metric; the tasks of this sweep have {', '.join(sorted(metrics))}")

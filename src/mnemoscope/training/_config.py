@@ -274,7 +274,7 @@ class RunConfig:
 def check_sections(data: Any, where: str) -> None:
     """Refuse JSON data that is not the content of a config.json."""
     if not isinstance(data, dict) or set(data) - {"environment", "earlier_updates"} != set(SECTIONS):
-        raise MnemoscopeError(f"{where} is no run's configuration: it must have task, network and fit")
+        raise MnemoscopeError(f"{where} is not the configuration of a run: it must have task, network and fit")
 
 
 def config_type(task: Task | type[Task]) -> type[LoopConfig]:
@@ -284,7 +284,7 @@ def config_type(task: Task | type[Task]) -> type[LoopConfig]:
 
 
 def check_task(task: Task) -> None:
-    """Refuse what is no task, such as a task's name or class."""
+    """Refuse what is not a task, such as a task's name or class."""
     if not isinstance(task, Task):
         raise MnemoscopeError(f"task is a Task, as mnemoscope.tasks.Copy(T=100); got {task!r}")
 
