@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from mnemoscope.cli import guarded
 from mnemoscope.cli import main as mnemoscope
-from mnemoscope.errors import MnemoscopeError
 from mnemoscope.kernels import fused_dtype
 from mnemoscope.training import Run, evaluate
 
@@ -58,7 +58,4 @@ def _run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except MnemoscopeError as error:
-        sys.exit(f"mnemoscope: {error}")
+    sys.exit(guarded(main))

@@ -156,6 +156,14 @@ def test_help_does_not_keep_the_line_breaks_of_a_docstring(capsys, monkeypatch):
     assert "learn faster. torch: as torch draws them." in text
 
 
+@pytest.mark.parametrize(
+    "words", [["train", "--model", "LSTM", "copy"], ["train", "--task", "copy"], ["sweep", "--task=copy"]]
+)
+def test_a_task_that_does_not_come_first(words, capsys):
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"mnemoscope: the task comes first: mnemoscope {words[0]} copy [OPTIONS]\n"
+
+
 def test_out_and_output_cannot_be_mistaken(capsys, tmp_path):
     assert main(["train", "copy", "--output", str(tmp_path)]) == 2
     assert "--out is the run's folder, --layer-output what a layer gives" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 import base64
 import hashlib
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -227,6 +228,17 @@ def test_names_are_escaped_in_the_page():
     assert "img" not in tags
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
     assert EVIL in "".join(page.words)
+
+
+def test_a_name_cannot_turn_around_the_numbers_behind_it():
+    turned = "x\u202e29"  # from here on a browser would write to the left, also our words behind the name
+    found = made(horizon=horizon_of())
+    page = render({turned: found, "b": found}, turned)
+    assert "\u202e" not in page
+    assert "x\\u202e29" in Reader(page).text
+    charts = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["charts"]
+    names = {trace.get("name") for chart in charts for trace in chart["data"]}
+    assert "x\\u202e29: by inputs" in names
 
 
 def test_needs_decide_between_good_and_bad():

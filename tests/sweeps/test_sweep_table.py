@@ -85,9 +85,29 @@ def test_groups_are_by_any_fields(folder: Path) -> None:
     assert [group.runs for group in table.groups] == [2, 2, 2, 1, 1]
     assert table.groups[0].mean == (0.5 + 0.25) / 2
     with pytest.raises(
-        MnemoscopeError, match=r"'fit\.sed' is no field.*those that vary are network\.buffer, fit\.seed"
+        MnemoscopeError, match=r"'fit\.sed' is not a field.*those that vary are network\.buffer, fit\.seed"
     ):
         sweep_table(Sweep(folder), ["fit.sed"])
+
+
+def test_a_field_that_is_named_twice_is_one_column(folder: Path) -> None:
+    assert sweep_table(folder, ["network.buffer", "network.buffer"]).by == ("network.buffer",)
+
+
+def test_values_may_be_lists(tmp_path: Path) -> None:
+    entries = []
+    for milestones in ((2,), (2, 3)):
+        for lr in (0.1, 0.2):
+            config = FitConfig(updates=4, schedule="milestones", milestones=milestones, lr=lr)
+            job = run_job_of(RunConfig(Copy(T=4), NetworkConfig("RNN", 8), config))
+            entries.append({"run": job.name, "config": job.config})
+    (tmp_path / "sweep.json").write_text(json.dumps({"format": 1, "base": None, "runs": entries}))
+    table = sweep_table(tmp_path)
+    assert table.by == ("fit.lr", "fit.milestones")
+    found = [tuple(group.settings.values()) for group in table.groups]
+    assert found == [(0.1, [2]), (0.2, [2]), (0.1, [2, 3]), (0.2, [2, 3])]
+    assert main(["sweep", "table", str(tmp_path), "--quiet"]) == 0
+    assert "milestones [2, 3]" in (tmp_path / "table.html").read_text()
 
 
 def test_an_option_that_is_not_set_has_its_default(folder: Path) -> None:

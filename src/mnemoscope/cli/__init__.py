@@ -1,8 +1,8 @@
 """The command line: a table of commands, one file each.
 
 Exit codes: 0 success, 1 a statement of `theory` does not hold, or a verdict of `reproduce` is worse than recorded,
-2 a user error (one line says what to change), 3 a run diverged, 4 a condition of `examine --fail-if` holds, 130 and 143
-stopped by Ctrl-C and by a termination signal.
+2 a user error (one line says what to change), 3 a run diverged, 4 a condition of `examine --fail-if` holds, 75 the time
+of `reproduce --stop-after` is up, 130 and 143 stopped by Ctrl-C and by a termination signal.
 """
 
 from __future__ import annotations

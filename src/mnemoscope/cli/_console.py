@@ -156,7 +156,7 @@ class _Console(Console):
         super().__init__(markup=False, emoji=False, **options)
 
     def on_broken_pipe(self) -> None:
-        """Print no more. rich would end the process, and a run with it, because nobody reads its progress."""
+        """Print no more. rich would end the process, and a run with it, because its progress has no reader."""
         self.quiet = True
         discard(self.file)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mnemoscope.files import visible
 from mnemoscope.report._chart import (
     SHARE_RANGE,
     Axis,
@@ -352,5 +353,5 @@ def _named(name: str) -> Json:
 
 
 def _escape(text: str) -> str:
-    """Escape what plotly would read as tags of its own, so that no name can bring any."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Escape what plotly would read as tags of its own, so that no name can bring any, and what cannot be shown."""
+    return visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import write_atomic
+from mnemoscope.files import visible, write_atomic
 from mnemoscope.finding import Examination, Finding
 from mnemoscope.report._chart import Chart, format_number
 from mnemoscope.report._charts import charts_of, scopes_of
@@ -160,6 +160,7 @@ def fill_template(template: str, charts: Sequence[dict[str, Any]], **values: Any
         loader=PackageLoader("mnemoscope.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -173,6 +174,11 @@ def fill_template(template: str, charts: Sequence[dict[str, Any]], **values: Any
         **values,
     )
     return page.encode(errors="backslashreplace").decode()  # a file's name need not be Unicode
+
+
+def _shown(value: Any) -> Any:
+    """What the page shows of a value: characters that set the direction of writing would turn the words behind them."""
+    return visible(value) if type(value) is str else value  # not markup, which is our own
 
 
 def _plotly_script() -> str:

@@ -78,8 +78,9 @@ def sweep_charts(groups: Sequence[SweepGroup], metric: str) -> list[Chart]:
 
 def _heat_map(groups: Sequence[SweepGroup], x: str, y: str, figure: str, title: str, of: str | None = None) -> Chart:
     """A figure, or its share of another, over two fields; the mean where other fields vary too."""
-    columns = list(dict.fromkeys(group.settings[x] for group in groups))
-    rows = list(dict.fromkeys(group.settings[y] for group in groups))
+    settings = [group.settings for group in groups]
+    columns = list({repr(one[x]): one[x] for one in settings}.values())  # they may be lists, which no set takes
+    rows = list({repr(one[y]): one[y] for one in settings}.values())
     cells: dict[tuple[int, int], list[float]] = {}
     for group in groups:
         value = group.figures.get(figure)

@@ -106,8 +106,7 @@ def sweep_table(sweep: Sweep | str | Path, by: Sequence[str] | None = None) -> S
     sweep = sweep if isinstance(sweep, Sweep) else Sweep(sweep)
     configs = list(sweep.configs())
     varied = _varied([config.to_dict() for config in configs])
-    if by is None:
-        by = [field for field in varied if field not in _SEEDS]
+    by = [field for field in varied if field not in _SEEDS] if by is None else list(dict.fromkeys(by))
     for field in by:
         if all(field_value(config.to_dict(), field) is None for config in configs):
             raise MnemoscopeError(
@@ -118,12 +117,11 @@ def sweep_table(sweep: Sweep | str | Path, by: Sequence[str] | None = None) -> S
         raise MnemoscopeError(f"a table has one metric; the tasks of this sweep have {', '.join(sorted(metrics))}")
 
     results = _results(sweep, configs)
-    keys = [tuple(field_value(result.config, field) for field in by) for result in results]
     strata = [field for field in varied if field not in (*by, *_SEEDS)]
-    groups = []
-    for key in dict.fromkeys(keys):
-        members = [result for result, its_key in zip(results, keys, strict=True) if its_key == key]
-        groups.append(_group(dict(zip(by, key, strict=True)), members, strata))
+    members: dict[str, list[Result]] = {}  # by the values of the fields as text, for they may be lists
+    for result in results:
+        members.setdefault(repr(_values(result, by)), []).append(result)
+    groups = [_group(dict(zip(by, _values(group[0], by), strict=True)), group, strata) for group in members.values()]
     task = configs[0].task
     return SweepTable(tuple(by), task.metric, task.higher_is_better, tuple(groups))
 
@@ -198,10 +196,14 @@ def _solves(value: float, config: RunConfig) -> bool:
     return value >= threshold if config.task.higher_is_better else value <= threshold
 
 
+def _values(result: Result, by: Sequence[str]) -> list[Any]:
+    return [field_value(result.config, field) for field in by]
+
+
 def _group(settings: dict[str, Any], results: Sequence[Result], strata: Sequence[str]) -> Group:
     known = [result for result in results if result.best is not None and math.isfinite(result.best)]
     best = np.array([result.best for result in known], dtype=float)
-    labels = [repr([field_value(result.config, field) for field in strata]) for result in known]
+    labels = [repr(_values(result, strata)) for result in known]
     interval = bootstrap_interval([best[[label == own for own in labels]] for label in dict.fromkeys(labels)])
     return Group(
         settings=settings,

@@ -69,6 +69,9 @@ def parse_run(arguments: list[str], command: str) -> tuple[RunConfig, Train[Task
     path, rest = pop_option(arguments, "--config")
     base = None if path is None else _read_config(Path(path))
     name, rest = _pop_task_name(rest)
+    late = next((task for word in rest if (task := word.removeprefix("--task=")) in TASKS), None)
+    if name is None and base is None and late is not None:
+        raise MnemoscopeError(f"the task comes first: mnemoscope {command} {late} [OPTIONS]")
     return _parse(_task(name, base, command), base, rest, command)
 
 
