@@ -87,6 +87,8 @@ class PPOConfig(LoopConfig):
     """Updates that one line of metrics.jsonl averages."""
     checkpoint_every: int = 20
     """Updates between checkpoints: the most that a killed run loses."""
+    seed: int = 0
+    """Seed of the initial weights, of the actions and, with the task's own, of the episodes that are trained on."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
