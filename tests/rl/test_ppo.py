@@ -370,6 +370,16 @@ def test_what_agents_do_not_have_is_refused():
         fit(Policy(TMaze(3).spec, NetworkConfig()), TMaze(3), FitConfig(3))
 
 
+@pytest.mark.parametrize("memoryless", [False, True])
+def test_a_policy_is_memoryless_if_its_configuration_says_so(memoryless):
+    """Else config.json would say so of an agent that remembers."""
+    policy = Policy(TMaze(3).spec, NetworkConfig("LSTM", 8), memoryless=not memoryless)
+    with pytest.raises(
+        MnemoscopeError, match=f"memoryless = {memoryless}, but the policy was made with .* = {not memoryless}"
+    ):
+        fit(policy, TMaze(3), dataclasses.replace(TMaze.ppo, updates=1, memoryless=memoryless))
+
+
 class Clocks(WalkFleet):
     """Its first number is how many steps old an episode is."""
 

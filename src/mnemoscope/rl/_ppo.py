@@ -150,6 +150,11 @@ class PPOLearner(Learner):
     task: Environment
 
     def __init__(self, model: Policy, task: Environment, config: PPOConfig) -> None:
+        if model.memoryless != config.memoryless:
+            raise MnemoscopeError(
+                f"the configuration says memoryless = {config.memoryless}, but the policy was made with memoryless = "
+                f"{model.memoryless}; give both the same"
+            )
         self.config = config
         dtype = torch.float64 if config.precision == "64-true" else torch.float32
         model.to(select_device(config), dtype)
