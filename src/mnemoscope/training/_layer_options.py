@@ -79,6 +79,8 @@ def _unknown_option(model: str, name: str, where: str, common: tuple[str, ...]) 
     known = list(layer_options(model))
     nearest = difflib.get_close_matches(name, [*known, *common], 1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"its options are: {', '.join(known) or 'none'}"
+    if name in common:
+        hint = "it is a field of NetworkConfig itself"
     prefix = f"{where}: " if where else ""
     return MnemoscopeError(f"{prefix}{model} has no option {reprlib.repr(name)}; {hint}")
 
