@@ -1,6 +1,7 @@
 """The agent's arithmetic: pieces, resets, the replay of a rollout, advantages, values behind a limit of time."""
 
 import dataclasses
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -253,6 +254,19 @@ def test_ends_are_a_mask(name, wrong):
         Transition(Observation(np.zeros((2, 1), np.float32)), np.zeros(2, np.float32), **ends)
     with pytest.raises(MnemoscopeError, match=r"ends must be a mask of bool; got torch.int64"):
         advantages(torch.ones(3, 2), torch.ones(3, 2), torch.zeros(3, 2, dtype=torch.int64), torch.ones(2), 0.9, 0.9)
+
+
+def test_the_state_of_a_fleet_comes_back_as_it_was(monkeypatch):
+    """Numbers of 128 bits, which files do not hold, and texts that look like what is written for them."""
+    state = {"large": [2**63 - 1, 2**63, 2**127 + 1], "text": ["0x10", "=0x10", "=", "10", "0x"], "other": [None, 1.5]}
+    given = {}
+    agent = learner(Walks())
+    monkeypatch.setattr(WalkFleet, "state", lambda self: state)
+    monkeypatch.setattr(WalkFleet, "restore", lambda self, state: given.update(state) or self.seen)
+    written = json.loads(json.dumps(agent.player.fleet_state()))
+    assert max(number for number in written["large"] if isinstance(number, int)) < 2**63
+    agent.player.restore(agent.player.tensors(), written)
+    assert given == state
 
 
 def test_a_fleet_may_write_over_its_arrays(monkeypatch):
