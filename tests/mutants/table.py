@@ -196,6 +196,7 @@ THEORY_MUTANTS = [
     Mutant("nabli-bidirectional", "theory/foundations/_bidirectional.py", "gradient[t] @ weights.V + through_state", "through_state", RECURRENCES),
     Mutant("nabli-uniform-scale", "theory/foundations/_initialization.py", "else 3 * variance", "else 2 * variance", VARIANCES),
     Mutant("miller-truncated-age", "theory/stability/_truncation.py", "missing = self.k - 1 - state.clock[0]", "missing = self.k - state.clock[0]", f"{TRUNCATED}::test_sequences_of_different_age_in_one_batch"),
+    Mutant("miller-truncated-begin", "theory/stability/_truncation.py", "missing == age", "missing == age + 1", f"{TRUNCATED}::test_sequences_of_different_age_in_one_batch"),
     Mutant("miller-truncated-slide", "theory/stability/_truncation.py", "whole[1:].unfold(0, self.k, 1)", "whole[:-1].unfold(0, self.k, 1)", f"{TRUNCATED}::test_all_windows_at_once"),
     Mutant("miller-truncated-window", "theory/stability/_truncation.py", "self._run(whole[: self.k])[seen:]", "self._run(whole[: self.k])[: len(whole) - seen]", f"{TRUNCATED}::test_pieces_give_the_whole"),
     Mutant("miller-identity-gradient", "theory/stability/_counterexamples.py", "i * a ** (i - 1) for i in range(1, T)", "i * a**i for i in range(1, T)", f"{TRUNCATED}::test_gradient_of_the_identity_task"),
@@ -245,6 +246,7 @@ AGENT_MUTANTS = [
     Mutant("open-forget-gates", "training/_model.py", "bias[self.hidden_size : 2 * self.hidden_size] += amount", "bias[: self.hidden_size] += amount", "tests/training/test_model.py::test_forget_gates_begin_open"),
     Mutant("gain-of-the-head", "training/_model.py", "nn.init.orthogonal_(self.head.weight, math.sqrt(2))", "nn.init.orthogonal_(self.head.weight)", "tests/training/test_model.py::test_a_head_is_a_relu_layer_before_the_readout"),
     Mutant("steps-of-chaos", "scopes/_lyapunov.py", "steps - discard < ENOUGH_FOR_CHAOS", "steps - discard <= ENOUGH_FOR_CHAOS", f"{LYAPUNOV}::test_a_few_steps_are_too_few_to_call_it_chaos"),
+    Mutant("rl-arrays-kept", "rl/_play.py", "reward=np.array(transition.reward)", "reward=transition.reward", "tests/rl/test_fleet_contract.py::test_a_fleet_may_write_over_its_arrays"),
     Mutant("rl-pieces", "rl/_pieces.py", "begins[:, 0] = True", "begins[:, -1] = True", f"{PPO}::test_pieces_hold_every_frame_once_and_begin_where_episodes_do"),
 ]
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
-from mnemoscope.rl import Environment, Fleet, Observation, PPOConfig, Spec, Transition
+from mnemoscope.rl import Environment, Fleet, Observation, Policy, PPOConfig, PPOLearner, Spec, Transition
+from mnemoscope.training import NetworkConfig
 
 
 @dataclass(frozen=True)
@@ -72,3 +74,11 @@ class WalkFleet(Fleet):
         kinds = {"vector": np.float32, "cells": np.uint8, "mission": np.int64}
         self.seen = Observation(**{name: np.array(part, kinds[name]) for name, part in state["seen"].items()})
         return self.seen
+
+
+def learner(task: Environment, model: str = "LSTM", **options: Any) -> PPOLearner:
+    """An agent of 8 units that has not learnt yet; `network` are options of its layer."""
+    torch.manual_seed(0)
+    network = NetworkConfig(model, 8, options=options.pop("network", {}))
+    config = PPOConfig(**{**vars(task.ppo), **options})
+    return PPOLearner(Policy(task.spec, network, memoryless=config.memoryless), task, config)

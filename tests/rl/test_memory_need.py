@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.rl import memory_poses
 from mnemoscope.rl._memory_need import _sees_cue_and_end
 from mnemoscope.rl._minigrid import make_minigrid, own_image
@@ -20,6 +21,11 @@ pytest.importorskip("minigrid", reason="minigrid is not installed (extra `rl`)")
 def test_cue_and_end_are_seen_at_once_in_small_ones_only(name: str, seeing: int, poses: int) -> None:
     (layout,) = memory_poses(name)
     assert (layout.seeing, layout.poses) == (seeing, poses)
+
+
+def test_other_worlds_are_refused() -> None:
+    with pytest.raises(MnemoscopeError, match="DoorKey-5x5 is not a Memory environment"):
+        memory_poses("DoorKey-5x5")
 
 
 @pytest.mark.parametrize(("name", "layouts"), [("MemoryS13Random", 7), ("MemoryS17Random", 11)])

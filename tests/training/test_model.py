@@ -147,6 +147,7 @@ def test_a_layer_added_to_the_table_needs_no_change_here(monkeypatch: pytest.Mon
     [
         ("LSTM", {"buffer": 3}, "LSTM has no option 'buffer'; its options are: checkpoint"),
         ("torch.LSTM", {"buffer": 3}, "torch.LSTM has no option 'buffer'; its options are: none"),
+        ("LSTM", {"num_layers": 2}, "LSTM has no option 'num_layers'; it is a field of NetworkConfig itself"),
         ("RelRNN", {"bufer": 3}, "RelRNN has no option 'bufer'; did you mean buffer?"),
         ("RelRNN", {"hiden_size": 3}, "RelRNN has no option 'hiden_size'; did you mean hidden_size?"),
         ("RelRNN", {"buffer": "3"}, "buffer = '3' is not allowed; it must be a whole number"),

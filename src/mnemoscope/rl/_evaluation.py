@@ -117,7 +117,7 @@ def play_randomly(
     max_steps: int = MAX_STEPS,
     callback: Callable[[int, int], object] = lambda done, total: None,
 ) -> dict[str, float]:
-    """Return the same of an agent that draws each action at random: what is to be had for nothing."""
+    """Return the same of an agent that draws each action at random: what there is without learning."""
     random = np.random.default_rng([seed, 1])
     with closing(_fleet(task, episodes)) as fleet:
         fleet.reset(task.fleet_seed(split, seed))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.rl._minigrid import OBJECTS, make_minigrid, own_image, sees_cue
 
 
@@ -29,6 +30,10 @@ def memory_poses(name: str) -> list[Poses]:
     without memory can walk there, compare, and go on.
     """
     env = make_minigrid(name)
+    from minigrid.envs import MemoryEnv
+
+    if not isinstance(env, MemoryEnv):
+        raise MnemoscopeError(f"{name} is not a Memory environment of minigrid, as MemoryS7 is")
     found: dict[int, Poses] = {}
     for seed in range(200 if env.random_length else 1):
         env.reset(seed=seed)

@@ -139,11 +139,16 @@ def _check_finite(does: str, numbers: np.ndarray, rows: np.ndarray) -> None:
 
 
 def _in_hexadecimal(value: Any) -> Any:
-    """Return JSON data with whole numbers of numpy's generators, of 128 bits, as text: files hold 64 bits."""
+    """Return JSON data with whole numbers of numpy's generators, of 128 bits, as text: files hold 64 bits.
+
+    A text that looks like one of these gets a sign in front, "=0x10".
+    """
     if isinstance(value, dict):
         return {name: _in_hexadecimal(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_in_hexadecimal(item) for item in value]
+    if isinstance(value, str) and value.startswith(("0x", "=")):
+        return f"={value}"
     return hex(value) if type(value) is int and value >= 2**63 else value
 
 
@@ -153,4 +158,6 @@ def _from_hexadecimal(value: Any) -> Any:
         return {name: _from_hexadecimal(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_from_hexadecimal(item) for item in value]
+    if isinstance(value, str) and value.startswith("="):
+        return value[1:]
     return int(value, 16) if isinstance(value, str) and value.startswith("0x") else value

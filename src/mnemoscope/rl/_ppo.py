@@ -87,6 +87,8 @@ class PPOConfig(LoopConfig):
     """Updates that one line of metrics.jsonl averages."""
     checkpoint_every: int = 20
     """Updates between checkpoints: the most that a killed run loses."""
+    seed: int = 0
+    """Seed of the initial weights, of the actions and, with the task's own, of the episodes that are trained on."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,6 +150,11 @@ class PPOLearner(Learner):
     task: Environment
 
     def __init__(self, model: Policy, task: Environment, config: PPOConfig) -> None:
+        if model.memoryless != config.memoryless:
+            raise MnemoscopeError(
+                f"the configuration says memoryless = {config.memoryless}, but the policy was made with memoryless = "
+                f"{model.memoryless}; give both the same"
+            )
         self.config = config
         dtype = torch.float64 if config.precision == "64-true" else torch.float32
         model.to(select_device(config), dtype)

@@ -129,7 +129,7 @@ class LoopConfig:
     step_every: int = 1000
     """Updates between the drops of the step schedule."""
     milestones: tuple[int, ...] = added_later(())
-    """Updates after which the milestones schedule drops the rate, in ascending order; epochs if `epochs` is set."""
+    """Updates after which the milestones schedule drops the rate, in ascending order; epochs in a budget of epochs."""
     patience: int = 0
     """Evaluations without improvement before the rate drops (plateau schedule)."""
     clip: float = 1.0
@@ -153,7 +153,7 @@ class LoopConfig:
     record_every: int = 0
     """Updates between records of all parameters in trajectory/; 0 records none."""
     snapshot_every: int = added_later(0)
-    """Updates, or epochs if `epochs` is set, between snapshots of the weights in snapshots/; 0 takes none."""
+    """Updates, or epochs in a budget of epochs, between snapshots of the weights in snapshots/; 0 takes none."""
     snapshot_at: tuple[int, ...] = added_later(())
     """Further updates, or epochs, after which a snapshot is taken. With any, the initial weights are kept too."""
     snapshot_weights: tuple[str, ...] = added_later(())

@@ -77,6 +77,8 @@ def _unknown_option(model: str, name: str, where: str, common: tuple[str, ...]) 
     """Return the error for an option that a layer does not have. It names the nearest option, or all of them."""
     known = list(layer_options(model))
     hint = did_you_mean(name, [*known, *common]) or f"; its options are: {', '.join(known) or 'none'}"
+    if name in common:
+        hint = "; it is a field of NetworkConfig itself"
     prefix = f"{where}: " if where else ""
     return MnemoscopeError(f"{prefix}{model} has no option {reprlib.repr(name)}{hint}")
 

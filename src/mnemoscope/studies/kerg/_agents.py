@@ -50,7 +50,7 @@ def grid_agent(env: str, model: str, seed: int, frames: int, target: float, eval
     It has all actions and sees the direction in which it looks. Rewards are rare here, so advantages are left as they
     are: scaled to variance 1 in minibatches without a reward, they are noise. In some of the training episodes it does
     not see far: one that always sees all of a small world learns to turn on the spot until it sees what it needs, and
-    does so for ever in a larger one.
+    in a larger one never stops turning.
     """
     fit = PPOConfig(
         frames=frames,

@@ -238,7 +238,7 @@ study(
             sight=(
                 f"1 to 5 cells in {SHORT_SIGHT:.0%} of the training episodes",
                 "ours",
-                "else agents learn to turn on the spot until they see all, and do so for ever in larger worlds",
+                "else agents learn to turn on the spot until they see all, and in larger worlds never stop",
             ),
             mission=("a bag of words", "ours", "the code gives no mission to tasks that need one"),
             hidden=(", ".join(f"{name} {size}" for name, size in GRID_SIZES.items()), "ours", "equal parameters"),
