@@ -5,9 +5,9 @@ import base64
 import numpy as np
 import pytest
 
-from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Plane, Points, Style
+from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Panels, Plane, Points, Style
 from mnemoscope.report._downsampling import block_means, even_indices
-from mnemoscope.report._figures import draw_figure
+from mnemoscope.report._figures import draw_figure, draw_grid
 from mnemoscope.report._index import COLUMNS, table_cell
 from mnemoscope.report._interactive import pack_array, plotly_chart
 from mnemoscope.report._palette import (
@@ -371,3 +371,20 @@ def test_a_legend_of_many_lines_lies_below_its_axes(count, below):
     figure.draw_without_rendering()
     (axes,) = figure.axes
     assert bool(axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0) is below
+
+
+def test_titles_and_legends_are_as_wide_as_their_figure():
+    """Also of panels that are one, and of the drawing of a graph."""
+    names = [f"after {number}0,000 updates" for number in range(1, 9)]
+    lines = tuple(Line(name, np.arange(3.0), np.arange(3.0), style=Style(at, 0)) for at, name in enumerate(names))
+    title = "Gradient of a later loss by an input, on held-out text"
+    grid = draw_grid(Panels("p", title, (Chart("c", "LSTM", Axis("i"), Axis("norm"), lines),)))
+    hidden = Axis("", hidden=True)
+    graph = draw_figure([Chart("graph", "Graph", hidden, hidden, lines)])
+    for figure in (grid, graph):
+        figure.draw_without_rendering()
+        (axes,) = figure.axes
+        (legend,) = (*figure.legends, *filter(None, [axes.get_legend()]))
+        boxes = [artist.get_window_extent() for artist in (legend, *filter(None, [figure._suptitle]))]
+        assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+        assert axes.get_window_extent().height > 0.3 * figure.bbox.height  # the room for both is not the chart's

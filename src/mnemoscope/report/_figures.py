@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +42,9 @@ FEWER_DPI = (120, 90)  # of a picture that would be large otherwise
 LARGE_BYTES = 200_000
 AXES_SHARE = 0.7  # of a figure, across and down, that axes with a color bar take, about
 MANY_NAMES = 6  # in a legend that lies inside its axes
+LEGEND_SIZE, TITLE_SIZE = 8, 12  # points, of a legend and of the title above several charts
+LETTER = 0.55  # of its size is how wide a letter is, about
+BESIDE_NAME = 5.5  # times its size is what a legend has beside each name: the line, and space
 MANY_POINTS = 1000  # a larger cloud is drawn with smaller dots
 
 
@@ -119,8 +123,11 @@ def draw_grid(panels: Panels) -> Figure:
     columns = min(panels.columns, len(charts))
     rows = -(-len(charts) // columns)
     width, height = SMALL_PANEL
-    figure = Figure(figsize=(width * columns, height * rows + 0.4), layout="constrained")
-    figure.suptitle(_escape(panels.title), fontsize=12)
+    title = wrap(_escape(panels.title), int(72 * width * columns / (LETTER * TITLE_SIZE)))
+    names_across = _names_across(width * columns, panels.legend, 6)
+    lines = len(title) + -(-len(panels.legend) // names_across)  # above the charts and below them
+    figure = Figure(figsize=(width * columns, height * rows + 0.2 * max(2, lines)), layout="constrained")
+    figure.suptitle("\n".join(title), fontsize=TITLE_SIZE)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, chart in zip(grid, charts, strict=False):
         _draw_chart(figure, axes, chart)
@@ -132,8 +139,15 @@ def draw_grid(panels: Panels) -> Figure:
             for axes in grid[: len(charts)]
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
         }
-        figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+        look = {"frameon": False, "fontsize": LEGEND_SIZE}
+        figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=names_across, **look)
     return figure
+
+
+def _names_across(inches: float, names: Collection[str], most: int) -> int:
+    """Return how many names of a legend fit beside each other."""
+    widest = LEGEND_SIZE * (BESIDE_NAME + LETTER * max(map(len, names), default=0))
+    return max(1, min(most, int(72 * inches / widest)))
 
 
 def _draw_chart(figure: Any, axes: Any, chart: Chart) -> None:
@@ -149,12 +163,14 @@ def _draw_chart(figure: Any, axes: Any, chart: Chart) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if chart.has_legend:
         # The drawing of a graph has no empty corner, and the names of many lines fit into none.
+        names = axes.get_legend_handles_labels()[1]
+        inches = figure.get_size_inches()[0] / axes.get_gridspec().ncols
         below: dict[str, Any] = {}
         if chart.x.hidden:
-            below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": 5}
-        elif len(axes.get_legend_handles_labels()[1]) > MANY_NAMES:
-            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
-        axes.legend(frameon=False, fontsize=8, **below)
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": _names_across(inches, names, 5)}
+        elif len(names) > MANY_NAMES:
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": _names_across(inches, names, 2)}
+        axes.legend(frameon=False, fontsize=LEGEND_SIZE, **below)
 
 
 def _draw_mark(figure: Any, axes: Any, mark: Mark, number: int, count: int) -> None:

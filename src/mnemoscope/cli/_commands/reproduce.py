@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
         return 128 + (view.signal_number or 2)
     if options.ids and all(outcome.skipped for outcome in outcomes):
         first, *others = outcomes
-        more = f" ({len(others)} more were not run either)" if others else ""
+        more = f" ({len(others)} more not run either)" if others else ""
         raise MnemoscopeError(f"{first.id} {first.skipped}{more}")
     page = write_pages(options.out, [outcome.id for outcome in outcomes])
     _tell(outcomes, page, options.output)

@@ -163,7 +163,7 @@ study(
                 "ours",
                 "the code has RMSprop 1e-3 in batches of 10; the number of updates is not said",
             ),
-            spread=("standard deviation over lags 50 to T - 20", "ours"),
+            spread=("standard deviation over lags 50 to T - 20", "ours", "a gradient of 0 counts as the least float"),
         ),
         quick=settings(
             T=(100, "ours"), n=(64, "ours"), updates=("700 of 32", "ours"), spread=("over lags 20 to 110", "ours")

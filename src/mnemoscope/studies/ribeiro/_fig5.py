@@ -27,6 +27,7 @@ ORBITS = settings(
     starts=("10, normal, standard deviation 100", "code"),
     steps=("800, the last 100 recorded", "code", "code: 400 recorded"),
     s=("[-0.5, 1.5], 101 values", "ours"),
+    attractors=("those with a period, and all orbits without one as one more", "ours"),
 )
 
 
