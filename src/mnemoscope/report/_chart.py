@@ -166,7 +166,7 @@ class Picture:
     def __post_init__(self) -> None:
         _check_arrays(self, x=(len(self.labels),), y=(len(self.labels),))
         if self.pixels.ndim != 3 or self.pixels.shape[2] != 4 or self.pixels.dtype != np.uint8 or not self.pixels.size:
-            raise ValueError(f"{self.name}: {self.pixels.dtype} {list(self.pixels.shape)} are no pixels")
+            raise ValueError(f"{self.name}: {self.pixels.dtype} {list(self.pixels.shape)} is not a picture")
 
 
 @dataclass(frozen=True, eq=False)

@@ -105,7 +105,7 @@ def draw_figure(charts: Sequence[Chart]) -> Figure:
 
 
 def _kinds(given: Any) -> str:
-    """The types in a list, or that of what is none."""
+    """The types of a list's items, or the type of anything else."""
     if not isinstance(given, list | tuple):
         return type(given).__name__
     return ", ".join(dict.fromkeys(type(one).__name__ for one in given))

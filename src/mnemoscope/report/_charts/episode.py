@@ -68,7 +68,7 @@ def film_strip(view: View) -> Picture:
 def _enlarged(frames: np.ndarray) -> np.ndarray:
     """Frames (N, height, width, 3) whose pixels are repeated until they can be made out."""
     if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8 or not frames.size:
-        raise ValueError("these are no frames")
+        raise ValueError("these are not frames")
     times = max(1, -(-SIDE // max(frames.shape[1:3])))
     return frames.repeat(times, axis=1).repeat(times, axis=2)
 
