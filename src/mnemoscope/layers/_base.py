@@ -180,7 +180,7 @@ class Layer(Described, Unquantized, Recurrence):
         """Return what a kernel reads: U x + b and V; unprojected, (x, U, b) and V or [x, 1] and [V, U, b]."""
         if kernels.should_fuse_projection(x, w.weight_hh, lengths) and self.unchanged_from(Layer, "project"):
             if kernels.loop_may_project(x, w.weight_hh):
-                return kernels.Projection(x, w.weight_ih, *self.biases(w)), w.weight_hh
+                return kernels.Projection(x, w.weight_ih, *self._biases(w)), w.weight_hh
             bias = w.bias_ih + w.bias_hh if self.bias else None
             return kernels.pack_projection(x, w.weight_ih, bias, w.weight_hh)
         return self.projection(w, x, lengths), w.weight_hh
@@ -188,10 +188,10 @@ class Layer(Described, Unquantized, Recurrence):
     def projection(self, w: Weights, x: Tensor, lengths: Tensor | None) -> Tensor | kernels.Projection:
         """Return `project` of a sequence, or what a kernel's operator projects by itself."""
         if kernels.operator_may_project(x, lengths) and self.unchanged_from(Layer, "project"):
-            return kernels.Projection(x, w.weight_ih, *self.biases(w))
+            return kernels.Projection(x, w.weight_ih, *self._biases(w))
         return self.project(w, x)
 
-    def biases(self, w: Weights) -> tuple[Tensor | None, Tensor | None]:
+    def _biases(self, w: Weights) -> tuple[Tensor | None, Tensor | None]:
         """Return torch's two biases, ``bias_ih`` and ``bias_hh``; None without them."""
         return (w.bias_ih, w.bias_hh) if self.bias else (None, None)
 
