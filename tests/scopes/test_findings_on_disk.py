@@ -59,6 +59,27 @@ def test_round_trip_of_any_figures_and_series(tmp_path_factory, figures, series)
     assert Examination.load(folder) == given
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"series": {"values": torch.ones(2, dtype=torch.complex64)}}, "series of 'values' is of complex64"),
+        ({"spread": {"values": ["a", "b"]}}, "spread of 'values' is of <U1"),
+        ({"series": {"values": [None, 1.0]}}, "series of 'values' is of object"),
+        ({"labels": {"count": 3}}, "labels.count = 3 is not allowed; it must be a string or a list"),
+        ({"warnings": "one"}, "warnings = 'one' is not allowed; it must be a list"),
+        ({"method": None}, "method = None is not allowed; it must be a string"),
+    ],
+)
+def test_what_no_file_could_give_back_is_refused_at_once(wrong, message):
+    with pytest.raises(MnemoscopeError, match=message):
+        Finding("mine", "s", "estimated", **wrong)
+
+
+def test_an_examination_is_about_words():
+    with pytest.raises(MnemoscopeError, match="about.needs = 30 is not allowed; it must be a string"):
+        examination(about={"needs": 30})
+
+
 def test_a_file_without_titles_loads(tmp_path):
     path = examination().save(tmp_path)
     document = json.loads(path.read_text())
