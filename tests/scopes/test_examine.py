@@ -373,19 +373,6 @@ def test_the_title_of_a_scope_is_its_name_by_default(own_scope):
     assert (found.title, found.help) == ("State size", ())
 
 
-def test_a_finding_is_kept_under_its_scopes_name(own_scope, tmp_path):
-    def mine(subject):
-        return Finding("recurrence", "Mine.", "estimated")  # copied from another scope
-
-    own_scope(mine)
-    found = examine(LSTM(3, 5), torch.randn(6, 2, 3), scopes=["mine", "recurrence"])
-    found.save(tmp_path)
-    assert {finding.scope: finding.sentence for finding in Examination.load(tmp_path)} == {
-        "recurrence": found["recurrence"].sentence,
-        "mine": "Mine.",
-    }
-
-
 DOCUMENT = (pathlib.Path(__file__).parents[2] / "docs" / "scopes.md").read_text("utf-8")
 
 

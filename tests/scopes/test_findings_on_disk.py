@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mnemoscope import Examination, Finding, MnemoscopeError
+from mnemoscope import LSTM, Examination, Finding, MnemoscopeError, examine
+from mnemoscope.scopes import SCOPES, scope
 
 
 def examination(**changes):
@@ -76,7 +77,7 @@ def test_what_no_file_could_give_back_is_refused_at_once(wrong, message):
 
 
 def test_an_examination_is_about_words():
-    with pytest.raises(MnemoscopeError, match="about.needs = 30 is not allowed; it must be a string"):
+    with pytest.raises(MnemoscopeError, match=r"about\.needs = 30 is not allowed; it must be a string"):
         examination(about={"needs": 30})
 
 
@@ -202,3 +203,17 @@ def test_refuses_unknown_status():
 def test_getitem_of_a_missing_finding():
     with pytest.raises(MnemoscopeError, match="no finding 'paths'; there are horizon, stability"):
         examination()["paths"]
+
+
+def test_a_finding_is_kept_under_its_scopes_name(monkeypatch, tmp_path):
+    def mine(subject):
+        return Finding("recurrence", "Mine.", "estimated")  # copied from another scope
+
+    monkeypatch.setitem(SCOPES, "mine", None)  # it is taken out again afterwards
+    scope("Whose is it?", cost=1)(mine)
+    found = examine(LSTM(3, 5), torch.randn(6, 2, 3), scopes=["mine", "recurrence"])
+    found.save(tmp_path)
+    assert {finding.scope: finding.sentence for finding in Examination.load(tmp_path)} == {
+        "recurrence": found["recurrence"].sentence,
+        "mine": "Mine.",
+    }
