@@ -28,7 +28,7 @@ from mnemoscope.files import (
     version,
     write_atomic,
 )
-from mnemoscope.schema import checked_fields, convert, from_dict
+from mnemoscope.schema import check_fields, checked_fields, convert, from_dict
 
 Status = Literal["certified", "estimated", "not applicable", "skipped", "failed"]
 FILE = "findings.json"
@@ -87,9 +87,15 @@ class Finding:
     def __post_init__(self) -> None:
         if self.status not in get_args(Status):
             raise MnemoscopeError(f"a finding's status is one of {', '.join(get_args(Status))}; got {self.status!r}")
+        check_fields(self, "scope", "sentence", "why", "labels", *_TUPLES, "method", "title", "question")
         for name in ("series", "spread"):
             arrays = {key: _array(value) for key, value in getattr(self, name).items()}
             object.__setattr__(self, name, arrays)
+            for key, array in arrays.items():
+                if array.dtype.kind not in "fiub":
+                    raise MnemoscopeError(
+                        f"{self.scope}: the {name} of {key!r} is of {array.dtype}; it must be of real numbers"
+                    )
         object.__setattr__(self, "figures", {key: float(value) for key, value in self.figures.items()})
         self._check_certified()
         if not self.title:
@@ -155,6 +161,9 @@ class Examination:
     about: dict[str, str] = field(default_factory=dict)
     partial: bool = False
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "verdict", "about")
 
     def __getitem__(self, scope: str) -> Finding:
         if scope not in self.findings:

@@ -131,15 +131,15 @@ def _reset(state: State, mask: Tensor, initial: State | None) -> State:
     if hasattr(state, "reset_rows"):  # a state of its own kind, which knows what its tensors mean
         return state.reset_rows(mask, initial)
     if isinstance(state, Tensor):
-        return begin_rows(state, mask, 0 if initial is None else initial_part(state, initial))
+        return fill_rows(state, mask, 0 if initial is None else initial_part(state, initial))
     parts = initial_parts(state, initial)
     items = [_reset(item, mask, part) for item, part in zip(state, parts, strict=True)]
     return type(state)(*items) if hasattr(state, "_fields") else type(state)(items)
 
 
-def begin_rows(tensor: Tensor, mask: Tensor, first: Tensor | float) -> Tensor:
-    """Return a tensor (layers * directions, batch, ...) with `first` in the rows that a mask (batch,) marks."""
-    return torch.where(mask.view(1, -1, *[1] * (tensor.dim() - 2)), first, tensor)
+def fill_rows(tensor: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
+    """Return a tensor (layers * directions, batch, ...) with `value` in the rows that a mask (batch,) marks."""
+    return torch.where(mask.view(1, -1, *[1] * (tensor.dim() - 2)), value, tensor)
 
 
 def initial_parts(state: Sequence[State], initial: State | None) -> Sequence[State | None]:

@@ -35,7 +35,7 @@ OPTIONS = [
         (["copy", "--grid", "network.bufer=1"], "did you mean buffer?"),
         (["copy", "--grid", "fit.seed=x"], "must be a whole number"),
         (["copy", "--grid", "fit.seed=1,1"], "fit.seed has 1 twice"),
-        (["copy", "--grid", "fit.seed=1", "--jobs", "0"], "jobs = 0 is not allowed"),
+        (["copy", "--grid", "fit.seed=1", "--jobs", "0"], "jobs must be a whole number of at least 1; got 0"),
         (["copy", "--grid", "fit.seed=1", "--jobs", "two"], "--jobs"),
         (["copy", "--grid", "fit.seed=1", "--engine", "moon"], "--engine"),
         (["copy", "--grid", "fit.seed=1", "--keep", "1/2"], "keep needs halving"),

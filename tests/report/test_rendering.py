@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from specimens import bare, horizon_of, landscape_of, made, orbits_of
 
+from mnemoscope.errors import MnemoscopeError
 from mnemoscope.finding import Finding
-from mnemoscope.report import all_charts, write_figures
-from mnemoscope.report._chart import Axis, Chart, HeatMap, Points
+from mnemoscope.report import all_charts, write_figures, write_panels
+from mnemoscope.report._chart import Axis, Chart, HeatMap, Line, Points
 from mnemoscope.report._charts import charts_of
 from mnemoscope.report._downsampling import block_means, even_indices, random_indices
 from mnemoscope.report._interactive import pack_array, plotly_chart
@@ -156,3 +157,15 @@ def test_a_map_has_a_row_and_a_column_for_each_of_equal_labels():
     assert grid["x"] == ["e", "a", "t", "s"]
     assert [label.replace("\u200b", "") for label in grid["y"]] == ["t", "o", "&amp;", "t"]
     assert len(set(grid["y"])) == 4
+
+
+def test_figures_take_a_path_in_words_and_refuse_other_formats(tmp_path):
+    charts = [Chart("line", "Line", Axis("x"), Axis("y"), (Line("l", np.arange(3.0), np.arange(3.0)),))]
+    assert write_figures(charts, str(tmp_path), ["svg"]) == [tmp_path / "line.svg"]
+    write_panels(charts, f"{tmp_path}/both.pdf")
+    for formats in ("png", ["gif"], ["PNG"]):
+        with pytest.raises(MnemoscopeError, match=r"a figure is written as \.png, \.svg, \.pdf; got line"):
+            write_figures(charts, tmp_path, formats)
+    with pytest.raises(MnemoscopeError, match="got both"):
+        write_panels(charts, tmp_path / "both")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["both.pdf", "line.svg"]

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mnemoscope import Examination, Finding, MnemoscopeError
+from mnemoscope import LSTM, Examination, Finding, MnemoscopeError, examine
+from mnemoscope.scopes import SCOPES, scope
 
 
 def examination(**changes):
@@ -57,6 +58,27 @@ def test_round_trip_of_any_figures_and_series(tmp_path_factory, figures, series)
     folder = tmp_path_factory.mktemp("findings")
     given.save(folder)
     assert Examination.load(folder) == given
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"series": {"values": torch.ones(2, dtype=torch.complex64)}}, "series of 'values' is of complex64"),
+        ({"spread": {"values": ["a", "b"]}}, "spread of 'values' is of <U1"),
+        ({"series": {"values": [None, 1.0]}}, "series of 'values' is of object"),
+        ({"labels": {"count": 3}}, "labels.count = 3 is not allowed; it must be a string or a list"),
+        ({"warnings": "one"}, "warnings = 'one' is not allowed; it must be a list"),
+        ({"method": None}, "method = None is not allowed; it must be a string"),
+    ],
+)
+def test_what_no_file_could_give_back_is_refused_at_once(wrong, message):
+    with pytest.raises(MnemoscopeError, match=message):
+        Finding("mine", "s", "estimated", **wrong)
+
+
+def test_an_examination_is_about_words():
+    with pytest.raises(MnemoscopeError, match=r"about\.needs = 30 is not allowed; it must be a string"):
+        examination(about={"needs": 30})
 
 
 def test_a_file_without_titles_loads(tmp_path):
@@ -181,3 +203,17 @@ def test_refuses_unknown_status():
 def test_getitem_of_a_missing_finding():
     with pytest.raises(MnemoscopeError, match="no finding 'paths'; there are horizon, stability"):
         examination()["paths"]
+
+
+def test_a_finding_is_kept_under_its_scopes_name(monkeypatch, tmp_path):
+    def mine(subject):
+        return Finding("recurrence", "Mine.", "estimated")  # copied from another scope
+
+    monkeypatch.setitem(SCOPES, "mine", None)  # it is taken out again afterwards
+    scope("Whose is it?", cost=1)(mine)
+    found = examine(LSTM(3, 5), torch.randn(6, 2, 3), scopes=["mine", "recurrence"])
+    found.save(tmp_path)
+    assert {finding.scope: finding.sentence for finding in Examination.load(tmp_path)} == {
+        "recurrence": found["recurrence"].sentence,
+        "mine": "Mine.",
+    }

@@ -251,9 +251,10 @@ def full_disk(config: dict[str, Any], folder: Path, should_stop: Any) -> str:
         raise MnemoscopeError("cannot write") from error
 
 
-def test_jobs_must_be_at_least_one() -> None:
-    with pytest.raises(MnemoscopeError, match="jobs = 0 is not allowed"):
-        LocalEngine(0)
+@pytest.mark.parametrize("jobs", [0, 2.5])
+def test_jobs_are_a_whole_number_of_at_least_one(jobs: int) -> None:
+    with pytest.raises(MnemoscopeError, match=f"jobs must be a whole number of at least 1; got {jobs}"):
+        LocalEngine(jobs)
 
 
 def test_a_job_waits_for_those_that_it_needs(tmp_path: Path) -> None:

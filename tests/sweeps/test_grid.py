@@ -121,3 +121,9 @@ def test_value_of_a_field_that_is_not_written_is_its_default() -> None:
     assert field_value(content, "task.seed") == 0
     assert field_value(content, "fit.none") is None
     assert field_value(content, "none.none") is None
+
+
+def test_a_sweep_takes_configurations() -> None:
+    for base, grid in ((None, [3]), (BASE.to_dict(), {"fit.seed": [0]})):
+        with pytest.raises(MnemoscopeError, match="a run is described by a RunConfig"):
+            _described(base, grid, None)

@@ -386,3 +386,14 @@ def test_a_driver_killed_again_and_again(undisturbed: Path, tmp_path: Path) -> N
     assert subprocess.run(command(folder, "--quiet")).returncode == 0
     for name, files in results(folder).items():
         assert files == results(undisturbed)[name]
+
+
+def test_the_share_that_goes_on_may_be_any_number(tmp_path: Path) -> None:
+    assert Halving((8, 16), 0.5) == Halving((8, 16), Fraction(1, 2))
+    runs = sweep(BASE, {"fit.seed": [0]}, tmp_path, jobs=1, halving=Halving((8, 16), 1e-5))
+    assert Sweep(tmp_path).file.halving == runs.file.halving == Halving((8, 16), 1e-5)
+    for wrong in ((8.5, 16), (0, 8), (8,)):
+        with pytest.raises(MnemoscopeError, match="write rising updates"):
+            Halving(wrong)
+    with pytest.raises(MnemoscopeError, match="a share between 0 and 1"):
+        Halving((8, 16), "half")

@@ -63,10 +63,8 @@ class Layer(Described, Unquantized, Recurrence):
 
     constant_state_size: ClassVar[bool] = True
     """Whether the state has the same size after any number of steps."""
-
     state_names: ClassVar[tuple[str, ...]] = ("h",)
     """What a state unpacks into, each (layers * directions, batch, its one of `state_sizes`)."""
-
     has_projection: ClassVar[bool] = False
     """Whether the equations know `proj_size`."""
 
@@ -106,13 +104,13 @@ class Layer(Described, Unquantized, Recurrence):
         self.proj_size = proj_size
         self.checkpoint = checkpoint
 
-        for suffix, size in self._suffixes():
-            for name, shape in self.shapes(size).items():
-                parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-                self.register_parameter(f"{name}_{suffix}", parameter)
-        self._names = tuple(self.shapes(input_size))
-        self._registered = [{name: f"{name}_{suffix}" for name in self._names} for suffix, _ in self._suffixes()]
+        # Of each layer and direction: the parameters' shapes by name, and the names with which they are registered.
         self._shapes = [self.shapes(size) for _, size in self._suffixes()]
+        self._registered = [{name: f"{name}_{suffix}" for name in self._shapes[0]} for suffix, _ in self._suffixes()]
+        for shapes, registered in zip(self._shapes, self._registered, strict=True):
+            for name, shape in shapes.items():
+                parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+                self.register_parameter(registered[name], parameter)
         self.reset_parameters()
 
     # The equations, which a subclass states.
@@ -179,23 +177,23 @@ class Layer(Described, Unquantized, Recurrence):
     def kernel_inputs(
         self, w: Weights, x: Tensor, lengths: Tensor | None
     ) -> tuple[Tensor | kernels.Projection, Tensor]:
-        """Return what a kernel reads: U x + b and V. If it computes the projection itself, that is U, b and x as they
-        are, and V; or [x, 1] and [V, U, b].
-        """
+        """Return what a kernel reads: U x + b and V; unprojected, (x, U, b) and V or [x, 1] and [V, U, b]."""
         if kernels.should_fuse_projection(x, w.weight_hh, lengths) and self.unchanged_from(Layer, "project"):
-            b_ih, b_hh = (w.bias_ih, w.bias_hh) if self.bias else (None, None)
             if kernels.loop_may_project(x, w.weight_hh):
-                return kernels.Projection(x, w.weight_ih, b_ih, b_hh), w.weight_hh
-            bias = None if b_ih is None or b_hh is None else b_ih + b_hh
+                return kernels.Projection(x, w.weight_ih, *self._biases(w)), w.weight_hh
+            bias = w.bias_ih + w.bias_hh if self.bias else None
             return kernels.pack_projection(x, w.weight_ih, bias, w.weight_hh)
         return self.projection(w, x, lengths), w.weight_hh
 
     def projection(self, w: Weights, x: Tensor, lengths: Tensor | None) -> Tensor | kernels.Projection:
         """Return `project` of a sequence, or what a kernel's operator projects by itself."""
-        if not kernels.operator_may_project(x, lengths) or not self.unchanged_from(Layer, "project"):
-            return self.project(w, x)
-        b_ih, b_hh = (w.bias_ih, w.bias_hh) if self.bias else (None, None)
-        return kernels.Projection(x, w.weight_ih, b_ih, b_hh)
+        if kernels.operator_may_project(x, lengths) and self.unchanged_from(Layer, "project"):
+            return kernels.Projection(x, w.weight_ih, *self._biases(w))
+        return self.project(w, x)
+
+    def _biases(self, w: Weights) -> tuple[Tensor | None, Tensor | None]:
+        """Return torch's two biases, ``bias_ih`` and ``bias_hh``; None without them."""
+        return (w.bias_ih, w.bias_hh) if self.bias else (None, None)
 
     def unchanged_from(self, owner: type, *methods: str) -> bool:
         """True if these methods are still the owner's: no kernel may stand in for equations that a subclass changed."""
@@ -234,9 +232,9 @@ class Layer(Described, Unquantized, Recurrence):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
-        for suffix, _ in self._suffixes():
-            for name in self._names:
-                self._reset_parameter(name, f"{name}_{suffix}")
+        for names in self._registered:
+            for name, registered in names.items():
+                self._reset_parameter(name, registered)
 
     def _reset_parameter(self, name: str, registered: str) -> None:
         tensor = getattr(self, registered)
@@ -326,12 +324,11 @@ class Layer(Described, Unquantized, Recurrence):
             The outputs in the layout of the input with ``output_size`` features, and the last state, every tensor of it
             (layers * directions, batch, ...), or (layers * directions, ...) for unbatched input.
         """
-        x, state = input, hx
-        if type(x) is not Tensor and is_fx_proxy(x):  # a leaf of torch.fx's graph, as torch's own layers are
-            arguments = (x,) if state is None else (x, state)
+        if type(input) is not Tensor and is_fx_proxy(input):  # a leaf of torch.fx's graph, as torch's own layers are
+            arguments = (input,) if hx is None else (input, hx)
             options = {} if starts is None else {"starts": starts}
-            return x.tracer.create_proxy("call_module", x.tracer.path_of_module(self), arguments, options)
-        return run_any_layout(self, x, state, starts)
+            return input.tracer.create_proxy("call_module", input.tracer.path_of_module(self), arguments, options)
+        return run_any_layout(self, input, hx, starts)
 
     def run_sequence(
         self, x: Tensor, state: State | None, lengths: Tensor | None, order: Tensor | None = None

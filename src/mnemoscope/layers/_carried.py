@@ -18,7 +18,7 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.kernels import Attended, last_valid_state
 from mnemoscope.layers._memory import Memory, memory_after_kernel, reset_memory
 from mnemoscope.layers._state import in_cuda_graph
-from mnemoscope.recurrence import begin_rows, initial_part, initial_parts
+from mnemoscope.recurrence import fill_rows, initial_part, initial_parts
 from mnemoscope.torch_internals import dispatches_plainly, outside_dispatch_modes, version
 
 Rule: TypeAlias = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -252,13 +252,13 @@ class CarryingTensor(Tensor):
         """False after h was written to in place: the memory is not that of this h any more."""
         return torch.compiler.is_compiling() or self.version is None or self.version == version(self.plain)
 
-    def begun_anew(self, mask: Tensor) -> tuple[Tensor, Memory]:
+    def reset_by_mask(self, mask: Tensor) -> tuple[Tensor, Memory]:
         """Return s and the memory, which is empty in the rows where a mask (1, batch, 1) is zero."""
         return self.s * mask, reset_memory(self.memory, (mask == 0).view(-1), self.memory_layout)
 
-    def begin_anew(self, mask: Tensor) -> CarryingTensor:
+    def reset_by_mask_(self, mask: Tensor) -> CarryingTensor:
         """Empty the memory of the rows where a mask (1, batch, 1) is zero, and return the same tensor."""
-        self.carry(*self.begun_anew(mask))
+        self.carry(*self.reset_by_mask(mask))
         self.version = version(self.plain)
         return self
 
@@ -357,7 +357,7 @@ def _reset_rows(state: AttentiveState | CarryingTensor, mask: Tensor, initial: A
     if initial is not None:
         pairs = zip(visible, initial_parts(visible, initial), strict=True)
         firsts = [initial_part(tensor, plain(part)) for tensor, part in pairs]
-    begun = [begin_rows(t, mask, first) for t, first in zip(visible, firsts, strict=True)]
+    begun = [fill_rows(t, mask, first) for t, first in zip(visible, firsts, strict=True)]
     if not _has_memory(state):  # a layer will say so
         return begun[0] if single else tuple(begun)
 
@@ -369,7 +369,7 @@ def _reset_rows(state: AttentiveState | CarryingTensor, mask: Tensor, initial: A
                 f"reset: the memory of the initial state holds {initial.memory_layout}, that of the state "
                 f"{state.memory_layout}"
             )
-    s = begin_rows(state.s, mask, first_s)
+    s = fill_rows(state.s, mask, first_s)
     memory = reset_memory(state.memory, mask, state.memory_layout, first_memory)
     after = AttentiveState(begun, s, memory, state.memory_layout)
     return present_state(after) if _is_carrying(state) else after

@@ -150,7 +150,7 @@ def _mask(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     carrier, mask = args if isinstance(args[0], CarryingTensor) else reversed(args)
     if kwargs or not _is_batched(carrier) or not _is_mask_of(mask, carrier):
         return None
-    s, memory = carrier.begun_anew(mask)
+    s, memory = carrier.reset_by_mask(mask)
     return carrying(carrier.plain * mask, s, memory, carrier.memory_layout)
 
 
@@ -160,7 +160,7 @@ def _mask_in_place(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     if not _is_batched(carrier) or not _is_mask_of(mask, carrier):
         return None
     carrier.plain.mul_(mask)
-    return carrier.begin_anew(mask)
+    return carrier.reset_by_mask_(mask)
 
 
 def _clear(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -173,7 +173,7 @@ def _clear(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
     mask = carrier.plain.new_ones(1, carrier.plain.shape[1], 1)
     mask[key] = 0
     func(carrier.plain, key, value)
-    return carrier.begin_anew(mask)
+    return carrier.reset_by_mask_(mask)
 
 
 def _is_mask_of(mask: Any, carrier: CarryingTensor) -> bool:

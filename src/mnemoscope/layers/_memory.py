@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from mnemoscope import kernels
 from mnemoscope.kernels import Attended
 from mnemoscope.layers._state import in_cuda_graph
-from mnemoscope.recurrence import begin_rows
+from mnemoscope.recurrence import fill_rows
 
 EVERY_STATE = "every state"
 STORED_STATES = "stored states"
@@ -78,16 +78,16 @@ def reset_memory(memory: Memory, mask: Tensor, layout: str, initial: Memory | No
     """
     if initial is None:
         begun = Memory(
-            values=begin_rows(memory.values, mask, 0),
-            keys=begin_rows(memory.keys, mask, 0),
-            origin=begin_rows(memory.origin, mask, -1),
-            relevance=begin_rows(memory.relevance, mask, 0),
-            clock=begin_rows(memory.clock, mask, 0),
+            values=fill_rows(memory.values, mask, 0),
+            keys=fill_rows(memory.keys, mask, 0),
+            origin=fill_rows(memory.origin, mask, -1),
+            relevance=fill_rows(memory.relevance, mask, 0),
+            clock=fill_rows(memory.clock, mask, 0),
         )
     else:
         slots = max(memory.origin.shape[-1], initial.origin.shape[-1])
         pairs = zip(with_slots(memory, slots), with_slots(initial, slots), strict=True)
-        begun = Memory(*(begin_rows(now, mask, first) for now, first in pairs))
+        begun = Memory(*(fill_rows(now, mask, first) for now, first in pairs))
     return drop_empty_slots(begun) if layout in GROWING else begun
 
 

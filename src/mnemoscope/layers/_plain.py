@@ -50,8 +50,7 @@ class Gated(Layer):
     def run_cudnn(
         self, dtype: torch.dtype, cell: str, w: Weights, x: Tensor, state: State | None
     ) -> tuple[Tensor, State]:
-        b_ih, b_hh = (w.bias_ih, w.bias_hh) if self.bias else (None, None)
-        weights = kernels.CudnnWeights(w.weight_ih, w.weight_hh, b_ih, b_hh)
+        weights = kernels.CudnnWeights(w.weight_ih, w.weight_hh, *self._biases(w))
         h0, c0 = state if isinstance(state, tuple) else (state, None)
         found = kernels.cudnn(dtype, cell, x, weights, h0, c0)
         return found.h, found.h_T if found.c_T is None else (found.h_T, found.c_T)
@@ -71,7 +70,7 @@ class Gated(Layer):
             if not isinstance(tensor, Tensor) or tensor.shape != shape or tensor.device != x.device:
                 return None
         w = self.weights(0)
-        b_ih, b_hh = (w.bias_ih, w.bias_hh) if self.bias else (None, None)
+        b_ih, b_hh = self._biases(w)
         b = None
         if spec.family == "gru" and b_hh is not None:  # the reset gate multiplies the last part
             b_hh, b = b_hh.split([2 * self.hidden_size, self.hidden_size])

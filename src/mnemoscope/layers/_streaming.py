@@ -165,7 +165,7 @@ def _run_stack(
     carried = kernels.CarriedMemory(*memory)
     outputs = done.h if layer.output == "h" else done.s
     for index, w in enumerate(weights):
-        inputs = [x, w.weight_ih, *((w.bias_ih, w.bias_hh) if layer.bias else (None, None))]
+        inputs = [x, w.weight_ih, *layer._biases(w)]
         b = w.bias_modrelu if options.phi == "modrelu" else None
         attention = [w.weight_hh, w.weight_query, w.weight_key, w.weight_score, b]
         kernels.attentive_step(

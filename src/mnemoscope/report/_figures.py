@@ -40,6 +40,7 @@ SMALL_PANEL = (3.6, 2.7)  # in a grid of them
 DPI = 160
 FEWER_DPI = (120, 90)  # of a picture that would be large otherwise
 LARGE_BYTES = 200_000
+FORMATS = (".png", ".svg", ".pdf")
 AXES_SHARE = 0.7  # of a figure, across and down, that axes with a color bar take, about
 MANY_NAMES = 6  # in a legend that lies inside its axes
 LEGEND_SIZE, TITLE_SIZE = 8, 12  # points, of a legend and of the title above several charts
@@ -48,39 +49,40 @@ BESIDE_NAME = 5.5  # times its size is what a legend has beside each name: the l
 MANY_POINTS = 1000  # a larger cloud is drawn with smaller dots
 
 
-def write_figures(charts: Iterable[Chart], folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Write one file per chart and format, named after the chart's key."""
-    paths = []
-    make_folder(folder)
-    for chart in charts:
-        figure = draw_figure([chart])
-        for suffix in formats:
-            path = folder / f"{safe_name(chart.key)}.{suffix}"
-            _save(figure, path)
-            paths.append(path)
-    return paths
+def write_figures(charts: Iterable[Chart], folder: str | Path, formats: Sequence[str]) -> list[Path]:
+    """Write one file per chart and format ("png", "svg" or "pdf"), named after the chart's key."""
+    figures = ((safe_name(chart.key), draw_figure([chart])) for chart in charts)
+    return _save_all(figures, make_folder(Path(folder)), formats)
 
 
 def write_numbered_figures(charts: Iterable[Chart | Panels], folder: Path, formats: Sequence[str]) -> list[Path]:
     """Write one file per chart and format: figure-1.png, figure-1.svg, figure-2.png, ..."""
+    drawn = (draw_grid(chart) if isinstance(chart, Panels) else draw_figure([chart]) for chart in charts)
+    return _save_all(((f"figure-{number}", figure) for number, figure in enumerate(drawn, 1)), folder, formats)
+
+
+def write_panels(charts: Sequence[Chart], path: str | Path) -> None:
+    """Write charts side by side into one file; its suffix is the format: .png, .svg or .pdf."""
+    _save(draw_figure(charts), Path(path))
+
+
+def _save_all(figures: Iterable[tuple[str, Figure]], folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Write figures by their names, one file per format."""
     paths = []
-    for number, chart in enumerate(charts, 1):
-        figure = draw_grid(chart) if isinstance(chart, Panels) else draw_figure([chart])
+    for name, figure in figures:
         for suffix in formats:
-            path = folder / f"figure-{number}.{suffix}"
+            path = folder / f"{name}.{suffix}"
             _save(figure, path)
             paths.append(path)
     return paths
 
 
-def write_panels(charts: Sequence[Chart], path: Path) -> None:
-    """Write charts side by side into one file; its suffix is the format: .png, .svg or .pdf."""
-    _save(draw_figure(charts), path)
-
-
-def _save(figure: Any, path: Path) -> None:
+def _save(figure: Figure, path: Path) -> None:
     """Write a figure; a picture of more than LARGE_BYTES with fewer dots."""
     from matplotlib import rc_context
+
+    if path.suffix not in FORMATS:
+        raise MnemoscopeError(f"a figure is written as {', '.join(FORMATS)}; got {path.name}")
 
     # The same figure has the same bytes: no date, and no random names of its parts.
     metadata = {"Date": None} if path.suffix == ".svg" else {}
@@ -109,7 +111,7 @@ def draw_figure(charts: Sequence[Chart]) -> Figure:
 
 
 def _kinds(given: Any) -> str:
-    """The types in a list, or that of what is none."""
+    """The types of a list's items, or the type of anything else."""
     if not isinstance(given, list | tuple):
         return type(given).__name__
     return ", ".join(dict.fromkeys(type(one).__name__ for one in given))

@@ -99,10 +99,10 @@ def needs_of(examination: Examination) -> float | None:
     return needs if 0 <= needs < math.inf else None
 
 
-def need_markers(shown: Sequence[View], axis: str = "x") -> list[Marker]:
-    """Return a marker at each task's need, smallest first."""
+def need_markers(shown: Sequence[View]) -> list[Marker]:
+    """Return an upright marker at each task's need, smallest first."""
     needs = sorted({view.needs for view in shown if view.needs is not None})
-    return [Marker(axis, need, f"the task needs {need:g}") for need in needs]
+    return [Marker("x", need, f"the task needs {need:g}") for need in needs]
 
 
 def _band(y: np.ndarray, spread: np.ndarray | None) -> tuple[np.ndarray | None, np.ndarray | None]:

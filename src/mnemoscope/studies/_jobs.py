@@ -20,7 +20,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import locked, make_folder, read_bytes, read_json, to_json, write_atomic
+from mnemoscope.files import locked, read_bytes, read_json, to_json, write_atomic
 from mnemoscope.studies._cells import Note
 from mnemoscope.studies._cost import training_seconds
 from mnemoscope.sweeps import Job, StopRequest, run_job_of
@@ -298,8 +298,3 @@ def check_is_of(job: Job, folder: Path) -> None:
         same = Run(folder).config == RunConfig.from_dict(job.config)
     if not same:
         raise MnemoscopeError(f"{folder} holds something else than its name says; move it away")
-
-
-def results_folder(out: Path) -> Path:
-    """Return the folder of all jobs, which is created."""
-    return make_folder(out / "runs")

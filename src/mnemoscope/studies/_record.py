@@ -172,10 +172,6 @@ class StudyRecord:
         """Return the result at one size; None if it has not been run."""
         return self.quick if scale == "quick" else self.full
 
-    def with_result(self, scale: Scale, result: ScaleResult | None) -> StudyRecord:
-        """Return the record with another result at one size."""
-        return replace(self, quick=result) if scale == "quick" else replace(self, full=result)
-
     @property
     def published_cells(self) -> dict[tuple[str, str], PublishedCell]:
         """The published values by row and column."""

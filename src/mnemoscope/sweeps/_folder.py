@@ -149,7 +149,7 @@ def words(changes: Mapping[str, Any]) -> str:
 
 
 def _union(old: SweepFile, new: SweepFile, folder: Path) -> SweepFile:
-    if (old.rungs, old.keep) != (new.rungs, new.keep):
+    if old.halving != new.halving:
         raise MnemoscopeError(f"{folder} holds a sweep with other rungs; choose another folder")
     known = {entry.run for entry in old.runs}
     added = [entry for entry in new.runs if entry.run not in known]

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, is_number, is_whole
 from mnemoscope.training import FitConfig, Run, RunConfig, Summary
 
 
@@ -20,11 +21,12 @@ class Halving:
     keep: Fraction = Fraction(1, 2)
 
     def __post_init__(self) -> None:
-        rising = all(low < high for low, high in zip(self.rungs, self.rungs[1:], strict=False))
-        if len(self.rungs) < 2 or not rising or self.rungs[0] < 1:
+        rising = all(map(is_whole, self.rungs)) and all(low < high for low, high in pairwise((0, *self.rungs)))
+        if len(self.rungs) < 2 or not rising:
             raise MnemoscopeError(f"halving = {self.rungs} is not allowed; write rising updates, as 100,300,900")
-        if not 0 < self.keep < 1:
+        if not is_number(self.keep) or not 0 < self.keep < 1:
             raise MnemoscopeError(f"keep = {self.keep} is not allowed; it must be a share between 0 and 1, as 1/2")
+        object.__setattr__(self, "keep", Fraction(self.keep))
 
     @staticmethod
     def parse(rungs: str, keep: str = "1/2") -> Halving:

@@ -16,7 +16,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import check_count
 from mnemoscope.sweeps._job import Ending, Job, output_to, run_job
 
 PRELOADED = ("mnemoscope.sweeps", "mnemoscope.training", "safetensors.torch")
@@ -27,8 +27,8 @@ class LocalEngine:
     """Processes of this machine, at most `jobs` at a time; by default as many as there are CPUs for `threads` each."""
 
     def __init__(self, jobs: int | None = None, *, threads: int = 1, preload: Sequence[str] = ()) -> None:
-        if jobs is not None and jobs < 1:
-            raise MnemoscopeError(f"jobs = {jobs} is not allowed; it must be at least 1")
+        if jobs is not None:
+            check_count("jobs", jobs)
         self.slots = jobs or max(1, cpus() // max(threads, 1))
         has_forkserver = "forkserver" in multiprocessing.get_all_start_methods()  # Windows has not
         self._processes: Any = multiprocessing.get_context("forkserver" if has_forkserver else "spawn")

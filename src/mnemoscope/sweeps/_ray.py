@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mnemoscope.errors import MnemoscopeError, first_line
+from mnemoscope.errors import MnemoscopeError, check_count, first_line
 from mnemoscope.sweeps._job import Ending, Job
 from mnemoscope.sweeps._remote import STOP_SECONDS, DriverFile, remote_job
 
@@ -27,8 +27,8 @@ class RayEngine:
     def __init__(
         self, address: str | None = None, *, jobs: int | None = None, threads: int = 1, gpus: float = 0.0
     ) -> None:
-        if jobs is not None and jobs < 1:
-            raise MnemoscopeError(f"jobs = {jobs} is not allowed; it must be at least 1")
+        if jobs is not None:
+            check_count("jobs", jobs)
         self._ray = _import_ray()
         self._started_ray = not self._ray.is_initialized()
         if self._started_ray:

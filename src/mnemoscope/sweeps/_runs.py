@@ -40,6 +40,8 @@ def run_job_of(config: RunConfig, **options: Any) -> Job:
     Where the number of threads is left open it is 1: the same on every machine, and with any number of jobs. A text's
     path is made absolute.
     """
+    if not isinstance(config, RunConfig):
+        raise MnemoscopeError(f"a run is described by a RunConfig; got a {type(config).__name__}")
     known = layer_options(config.network.model)
     given = {name: value for name, value in config.network.options.items() if value != known[name].default}
     network = replace(config.network, options=given)

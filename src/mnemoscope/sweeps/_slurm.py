@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from mnemoscope.errors import MnemoscopeError, first_line
+from mnemoscope.errors import MnemoscopeError, check_count, first_line
 from mnemoscope.sweeps._job import Ending, Job
 from mnemoscope.sweeps._remote import STOP_SECONDS, DriverFile, remote_job
 
@@ -38,8 +38,8 @@ class SlurmEngine:
         parameters: Mapping[str, Any] | None = None,
         cluster: Literal["slurm", "local"] = "slurm",
     ) -> None:
-        if jobs is not None and jobs < 1:
-            raise MnemoscopeError(f"jobs = {jobs} is not allowed; it must be at least 1")
+        if jobs is not None:
+            check_count("jobs", jobs)
         self._submitit = _import_submitit()
         self._cluster = cluster
         self._jobs = jobs

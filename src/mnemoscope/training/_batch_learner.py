@@ -63,7 +63,7 @@ class BatchLearner(Learner):
         # Gradients of `accumulate` batches.
         first_batch = self.updates_done * self.config.accumulate
         loss = torch.stack([self._backward(first_batch + i) for i in range(self.config.accumulate)]).mean()
-        self.ranks.add_up([loss, *(p.grad for p in self.model.parameters() if p.grad is not None)])
+        self.ranks.all_reduce([loss, *(p.grad for p in self.model.parameters() if p.grad is not None)])
         parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
         norm = nn.utils.clip_grad_norm_(parameters, self.clip or math.inf)
 
@@ -82,7 +82,7 @@ class BatchLearner(Learner):
         batch_size = self.config.batch_size
         batch = self.task.batch(step, batch_size)
         share = 1.0
-        if self.ranks.world > 1:
+        if self.ranks.world_size > 1:
             batch, share = self._own_rows(batch)
         if self.task.resets_state(step, batch_size):
             self._carried = None
@@ -115,7 +115,7 @@ class BatchLearner(Learner):
         """This rank's sequences of a batch, and their share of its predictions, over which the loss is a mean."""
         rows = self.task.rows(batch, self.ranks.rows(batch.inputs.shape[1]))
         predictions = self.task.weight(batch.targets)
-        share = self.task.weight(rows.targets) / predictions if predictions else 1 / self.ranks.world
+        share = self.task.weight(rows.targets) / predictions if predictions else 1 / self.ranks.world_size
         return rows, share
 
     def evaluate(self) -> dict[str, float]:
@@ -189,7 +189,7 @@ def _device(config: FitConfig, ranks: Ranks) -> torch.device:
     """The device of this process: the CPU, the current GPU or, of several processes on a machine, a GPU of its own."""
     if select_device(config) == "cpu":
         return torch.device("cpu")
-    return torch.device("cuda", local_rank() if ranks.world > 1 else torch.cuda.current_device())
+    return torch.device("cuda", local_rank() if ranks.world_size > 1 else torch.cuda.current_device())
 
 
 def _describe(tensor: Tensor) -> str:

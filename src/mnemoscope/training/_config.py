@@ -220,8 +220,8 @@ class FitConfig(LoopConfig):
     """Whether `clip` is multiplied by the share of the loss that asks for an answer: 10/(T + 20) on Copy and Denoise,
     whose loss is a mean over all steps. With clip = 12 the norm is then at most 1 at T = 100 and 0.06 at T = 2000."""
     skip_nonfinite: int = added_later(0, kw_only=True)
-    """Updates in a row that may be skipped because their gradient is infinite or NaN: weights and averages stay, the
-    next batch is taken, and metrics.jsonl counts them. One more, or with 0 the first, ends the run as diverged."""
+    """Updates in a row that may be skipped because their gradient is infinite or NaN: weights and optimizer state stay,
+    the next batch is taken, and metrics.jsonl counts them. One more, or with 0 the first, ends the run as diverged."""
     evaluate_batches: int | None = field(default=None, kw_only=True)
     """Held-out batches in an evaluation; by default all of them, or 8 if the task generates data endlessly."""
     evaluate_train: bool = added_later(False, kw_only=True)

@@ -89,10 +89,10 @@ def _evaluate(
     state: State | None = None
     measured: list[_Measured] = []
     for step in range(batches):
-        if not task.carries_state and step % ranks.world != ranks.rank:
+        if not task.carries_state and step % ranks.world_size != ranks.rank:
             continue
         batch = task.evaluation_batch(step, batch_size, split)
-        if task.carries_state and ranks.world > 1:
+        if task.carries_state and ranks.world_size > 1:
             batch = task.rows(batch, ranks.rows(batch.inputs.shape[1]))
         inputs, targets = move_batch(batch, model)
         if task.resets_state(step, batch_size, split):
@@ -101,7 +101,7 @@ def _evaluate(
         state = with_carried_memory(detach_state(state), carry_memory)
         measured.append(_Measured(step, task.metrics(to_float32(outputs), targets), task.weight(targets)))
         callback(step + 1, batches)
-    together = sorted((part for parts in ranks.gather(measured) for part in parts), key=lambda part: part.step)
+    together = sorted((part for parts in ranks.all_gather(measured) for part in parts), key=lambda part: part.step)
     return task.combine([part.metrics for part in together], [part.weight for part in together])
 
 

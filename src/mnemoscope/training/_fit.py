@@ -115,21 +115,21 @@ def _make_learner(
     if method is None:
         assert isinstance(config, FitConfig)
         return BatchLearner(model, task, config, projections, ranks)
-    if ranks.world > 1:
+    if ranks.world_size > 1:
         raise MnemoscopeError(f"{task.name} is trained by one process; start it without torchrun")
     return method.learner(model, task, config)
 
 
 def _with_ranks(config: LoopConfig, ranks: Ranks) -> LoopConfig:
     """Return the configuration with its number of processes, as torchrun started them; refuse any other number."""
-    if config.ranks not in (1, ranks.world):
+    if config.ranks not in (1, ranks.world_size):
         raise MnemoscopeError(
-            f"ranks = {config.ranks}, but {ranks.world} process{'es' if ranks.world > 1 else ''} started; "
+            f"ranks = {config.ranks}, but {ranks.world_size} process{'es' if ranks.world_size > 1 else ''} started; "
             f"use torchrun --nproc-per-node {config.ranks} -m mnemoscope …"
         )
     if isinstance(config, FitConfig):
         ranks.rows(config.batch_size)
-    return replace(config, ranks=ranks.world)
+    return replace(config, ranks=ranks.world_size)
 
 
 def _with_threads(config: LoopConfig, run: RunFolder | None) -> LoopConfig:

@@ -17,7 +17,7 @@ from mnemoscope.tasks import Task
 from mnemoscope.training._checkpoint import Checkpoint, check_tensors_match
 from mnemoscope.training._config import LoopConfig
 from mnemoscope.training._optimization import (
-    check_average,
+    check_optimizer_state,
     load_schedule_state,
     make_optimizer,
     make_schedule,
@@ -45,7 +45,7 @@ class Learner(ABC):
         self.task = task
         self.ranks = ranks or Ranks()
         self.updates_done = 0
-        self.ranks.copy_from_first(list(model.state_dict().values()))
+        self.ranks.broadcast(list(model.state_dict().values()))
 
         # Projected gradient descent starts inside the set.
         self.projections = list(projections)
@@ -85,7 +85,7 @@ class Learner(ABC):
 
     @abstractmethod
     def carried(self) -> dict[str, Tensor]:
-        """Return the tensors that one update hands to the next beside weights and averages, by number."""
+        """Return the tensors that one update hands to the next beside weights and optimizer state, by number."""
 
     @abstractmethod
     def restore_carried(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -124,18 +124,18 @@ class Learner(ABC):
         return float(self._optimizer.param_groups[0]["lr"])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return weights, optimizer averages, carried states and random states, by name. All ranks call it together.
+        """Return weights, optimizer state, carried states and random states, by name. All ranks call it together.
 
         Carried and random states are of every rank: those of the first under the usual names, of others as `rank1.…`.
         """
-        averages = {
+        optimizer_state = {
             f"{index}.{name}": tensor
             for index, state in self._optimizer.state_dict()["state"].items()
             for name, tensor in state.items()
             if tensor is not None
         }
-        parts = {"model": self.model.state_dict(), "optimizer": averages}
-        for rank, own in enumerate(self.ranks.gather({"carried": self.carried(), "random": random_state()})):
+        parts = {"model": self.model.state_dict(), "optimizer": optimizer_state}
+        for rank, own in enumerate(self.ranks.all_gather({"carried": self.carried(), "random": random_state()})):
             parts |= {_of_rank(part, rank): named for part, named in own.items()}
         return {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
@@ -161,14 +161,14 @@ class Learner(ABC):
             raise MnemoscopeError(f"{where} does not fit this run's configuration: {error!r}") from error
         self.updates_done = checkpoint.update
 
-    def _restore_optimizer(self, averages: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+    def _restore_optimizer(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         in_order = [p for group in self._optimizer.param_groups for p in group["params"]]
         parameters = {str(index): parameter for index, parameter in enumerate(in_order)}
         content = self._optimizer.state_dict()
         content["state"] = {}
-        for name, tensor in averages.items():
+        for name, tensor in tensors.items():
             index, key = name.split(".", 1)
-            check_average(name, key, tensor, parameters.get(index))
+            check_optimizer_state(name, key, tensor, parameters.get(index))
             content["state"].setdefault(int(index), {})[key] = tensor
         names = state_names(self.config)
         for index, state in content["state"].items():

@@ -39,7 +39,7 @@ def state_names(config: LoopConfig) -> set[str]:
             return momentum
 
 
-def check_average(name: str, key: str, tensor: Tensor, parameter: Tensor | None) -> None:
+def check_optimizer_state(name: str, key: str, tensor: Tensor, parameter: Tensor | None) -> None:
     """Refuse what an optimizer cannot have kept of a parameter: torch's fused updates read it unchecked."""
     if parameter is None:
         raise MnemoscopeError(f"optimizer.{name} belongs to no parameter")

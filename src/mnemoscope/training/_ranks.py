@@ -24,9 +24,9 @@ class Ranks:
     the run, a signal) is told to all in the same step, or they would wait for each other endlessly.
     """
 
-    def __init__(self, rank: int = 0, world: int = 1) -> None:
+    def __init__(self, rank: int = 0, world_size: int = 1) -> None:
         self.rank = rank
-        self.world = world
+        self.world_size = world_size
 
     @property
     def is_first(self) -> bool:
@@ -34,16 +34,17 @@ class Ranks:
 
     def rows(self, size: int) -> slice:
         """Return this rank's rows of a batch of `size` sequences; refused if the batch does not divide."""
-        if size % self.world:
+        if size % self.world_size:
+            count = self.world_size
             raise MnemoscopeError(
-                f"batch-size = {size} does not divide among {self.world} processes; use a multiple of {self.world}"
+                f"batch-size = {size} does not divide among {count} processes; use a multiple of {count}"
             )
-        share = size // self.world
+        share = size // self.world_size
         return slice(self.rank * share, (self.rank + 1) * share)
 
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors by their sums over all ranks: the same bits on each."""
-        if self.world == 1:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by their sums over all ranks, in place: the same bits on each."""
+        if self.world_size == 1:
             return
         for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
             same = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
@@ -52,25 +53,25 @@ class Ranks:
             for tensor, summed in zip(same, flat.split([tensor.numel() for tensor in same]), strict=True):
                 tensor.detach().copy_(summed.view_as(tensor))
 
-    def largest(self, value: int) -> int:
+    def all_reduce_max(self, value: int) -> int:
         """Return the largest of all ranks' values."""
-        if self.world == 1:
+        if self.world_size == 1:
             return value
         shared = torch.tensor([value])
         dist.all_reduce(shared, dist.ReduceOp.MAX)
         return int(shared)
 
-    def gather(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in their order, on each of them."""
-        if self.world == 1:
+        if self.world_size == 1:
             return [value]
-        values: list[Any] = [None] * self.world
+        values: list[Any] = [None] * self.world_size
         dist.all_gather_object(values, value)
         return values
 
     def on_first(self, function: Callable[[], T]) -> T:
         """Call a function on the first rank and return its result on all; an error there is raised on all."""
-        if self.world == 1:
+        if self.world_size == 1:
             return function()
         told: list[Any] = [None, None]
         if self.is_first:
@@ -84,9 +85,9 @@ class Ranks:
         result: T = told[0]
         return result
 
-    def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Give all ranks the tensors of the first: a model that was initialized in each may differ."""
-        if self.world > 1:
+        if self.world_size > 1:
             for tensor in tensors:
                 dist.broadcast(tensor.detach(), src=0)
 
@@ -94,8 +95,7 @@ class Ranks:
 @contextmanager
 def joined_ranks() -> Iterator[Ranks]:
     """Join the other processes of torchrun inside the block; without torchrun there are none."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world == 1 or "RANK" not in os.environ:
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
         yield Ranks()
         return
     ours = not dist.is_initialized()

@@ -23,7 +23,7 @@ from mnemoscope.training._learner import Learner, device_name, tensors_under
 from mnemoscope.training._metrics import MetricsLog, MetricsPosition
 from mnemoscope.training._progress import Diverged, Enough, Outcome, Progress, ProgressCallback, Stop, Summary
 from mnemoscope.training._run_description import RunDescription
-from mnemoscope.training._snapshots import Moments, write_snapshot
+from mnemoscope.training._snapshots import SnapshotSchedule, write_snapshot
 from mnemoscope.training._tensorboard_log import TensorBoardLog
 from mnemoscope.training._trajectory import record_parameters
 
@@ -49,7 +49,7 @@ class Session:
         self.task = learner.task
         self.config = learner.config
         self.total = learner.total
-        self._snapshots = Moments(self.config.snapshot_every, self.config.snapshot_at, learner.in_updates)
+        self._snapshots = SnapshotSchedule(self.config.snapshot_every, self.config.snapshot_at, learner.in_updates)
         self.metrics = MetricsLog(None if self.writes_to is None else self.writes_to.metrics)
         self.tensorboard: TensorBoardLog | None = None
         # (loss, gradient norm) of each update: first on the device, then collected until a record averages them.
@@ -155,7 +155,7 @@ class Session:
             except Stop as stop:
                 asked = stop
                 wish = _ENOUGH if isinstance(stop, Enough) else _STOP
-        decided = self.ranks.largest(wish)
+        decided = self.ranks.all_reduce_max(wish)
         if decided == _GO_ON:
             return
         self.save()

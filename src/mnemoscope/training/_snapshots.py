@@ -13,28 +13,28 @@ from mnemoscope.files import make_folder, read_bytes, write_atomic
 from mnemoscope.training._checkpoint import cpu_copy, load_tensors
 
 
-class Moments:
+class SnapshotSchedule:
     """The updates after which snapshots are taken: 0, every so often, and some that are chosen.
 
     Args:
-        every: the time between two, as the configuration counts it; 0 takes none.
-        at: further ones.
-        in_updates: turns a time into updates.
+        every: updates between two, or epochs if the configuration counts in them; 0 takes none.
+        at: further updates, or epochs.
+        in_updates: converts such a number to updates.
     """
 
     def __init__(self, every: int, at: Collection[int], in_updates: Callable[[int], int]) -> None:
         self._every = every
         self._in_updates = in_updates
         self._chosen = {0, *map(in_updates, at)} if every or at else set()
-        self._passed = 0  # moments of the regular ones that lie before the last update asked about
+        self._passed = 0  # regular snapshots before the last update asked about
 
     def __contains__(self, update: int) -> bool:
         """True if a snapshot is due after `update`; asked in ascending order."""
         if update in self._chosen or not self._every:
             return update in self._chosen
-        while (moment := self._in_updates(self._passed * self._every)) < update:
+        while (due := self._in_updates(self._passed * self._every)) < update:
             self._passed += 1
-        return moment == update
+        return due == update
 
 
 def check_chosen(model: nn.Module, beginnings: Sequence[str]) -> None:

@@ -75,8 +75,8 @@ class Scope:
                 raise MnemoscopeError(f"{self.name} has no option {name!r}{hint}")
 
     def with_texts(self, finding: Finding) -> Finding:
-        """Return the finding with the title, question and help of this scope."""
-        return replace(finding, title=self.title, question=self.question, help=self.help)
+        """Return the finding with the name, title, question and help of this scope."""
+        return replace(finding, scope=self.name, title=self.title, question=self.question, help=self.help)
 
 
 SCOPES: dict[str, Scope] = {}
