@@ -22,7 +22,7 @@ def matrix_exp(matrix: Tensor) -> Tensor:
 
     As exact as `torch.linalg.matrix_exp` in float32, and faster to train through. torch's gradient is the exponential
     of a matrix twice as large, and it waits for the device several times; here that happens once, and autograd does the
-    rest. torch's still serves float64, and tracers and transforms, where no value may decide what is computed.
+    rest. torch's still serves float64, and tracers, transforms and the meta device, where no value may decide.
     """
     if in_onnx_export():  # which knows products alone
         return _fixed_squarings(matrix.double()).to(matrix.dtype)
