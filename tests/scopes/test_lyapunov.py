@@ -223,6 +223,66 @@ def test_a_kink_has_the_slope_of_its_steeper_side(dtype: torch.dtype, gain: floa
     assert found.stable.tolist() == [gain < 1]
 
 
+class PartlyCut:
+    """h -> 0.8 h + x, of which autograd sees 0.3 h."""
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 3)
+
+    def step(self, x, h):
+        h = 0.5 * h.detach() + 0.3 * h + x
+        return h, h
+
+
+def test_a_part_of_the_state_that_is_detached_is_not_forgotten() -> None:
+    found, x = PartlyCut(), torch.randn(60, 4, 3)
+    np.testing.assert_allclose(lyapunov(found, x).series["exponents"], math.log(0.8), atol=1e-4)
+    assert stability(found, x).figures["largest_jacobian"] == pytest.approx(0.8, rel=1e-3)
+
+
+class Oscillator(nn.Module):
+    """A leapfrog step of q'' = -q/2, whose force detaches q where no graph is recorded."""
+
+    def __init__(self):
+        super().__init__()
+        self.stiffness = nn.Parameter(torch.tensor(0.5))
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 1), torch.zeros(batch, 1)
+
+    def step(self, x, state):
+        q, p = state
+        with torch.enable_grad():
+            at = q if q.requires_grad else q.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.stiffness * at.square().sum() / 2, at, create_graph=True)
+        p = p - 0.3 * slope + x
+        q = q + 0.3 * p
+        return q, (q, p)
+
+
+def test_a_step_that_differentiates_an_energy() -> None:
+    """In forward mode its force was constant: an oscillator was called chaotic."""
+    found = lyapunov(Oscillator(), torch.randn(60, 4, 1))
+    assert found.figures["largest"] == pytest.approx(0, abs=0.02)
+    assert found.labels["regime"] == "marginally stable"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_saturated_step_keeps_its_gradient(dtype: torch.dtype) -> None:
+    """Its states change by less than their last digit: differences would be zero."""
+    layer, x = scalar_tanh(1e-3).to(dtype), torch.full((30, 2, 1), 6.0, dtype=dtype)
+    slope = 1e-3 * (1 - math.tanh(6.0) ** 2)
+    assert lyapunov(layer, x).figures["largest"] == pytest.approx(math.log(slope), abs=0.05)
+
+
+def scalar_tanh(weight: float) -> nn.RNN:
+    layer = nn.RNN(1, 1, bias=False)
+    with torch.no_grad():
+        layer.weight_hh_l0.fill_(weight)
+        layer.weight_ih_l0.fill_(1.0)
+    return layer
+
+
 def test_differences_of_a_smooth_step_are_central() -> None:
     """h -> h^2 at its lowest point: the sides differ by the curvature, and the slope is 0."""
     smooth = as_recurrence(DetachedSquare(), 1)

@@ -18,6 +18,7 @@ from mnemoscope.scopes._measures.state_vectors import (
     differences,
     flatten,
     jacobians,
+    passes_gradient,
     state_not_finite,
 )
 
@@ -53,8 +54,13 @@ class Orbit:
 
 
 @torch.no_grad()
-def block_means(subject: Subject, x: Tensor, count: int, steps: int, discard: int) -> tuple[Tensor, Orbit]:
-    """Return the mean logarithms of R's diagonal over blocks of the run, (blocks, B, k), and how the state moved."""
+def block_means(
+    subject: Subject, x: Tensor, count: int, steps: int, discard: int, *, by_differences: bool = False
+) -> tuple[Tensor, Orbit]:
+    """Return the mean logarithms of R's diagonal over blocks of the run, (blocks, B, k), and how the state moved.
+
+    By differences of states if that is asked for, or if the first counted step does not pass its whole gradient.
+    """
     # Random orthonormal directions at the initial state.
     recurrence = subject.recurrence
     batch = x.shape[1]
@@ -73,8 +79,13 @@ def block_means(subject: Subject, x: Tensor, count: int, steps: int, discard: in
     counted = 0
     sizes, moves = [], []
     for t in range(steps):
-        before = vector
-        state, carried = push_forward(recurrence, x[t % len(x)], state, frame.permute(2, 0, 1), chunk)
+        x_t, before, state_before = x[t % len(x)], vector, state
+        directions = frame.permute(2, 0, 1)
+        state, carried = push_forward(recurrence, x_t, state, directions, chunk, by_differences)
+        if t == discard and not by_differences:
+            passed = passes_gradient(recurrence, x_t, state_before, directions[0], carried[0])
+            if not bool(passed.any()):
+                return block_means(subject, x, count, steps, discard, by_differences=True)
         vector = flatten(state)
         _check_finite(carried, t + 1)
         _check_finite(vector, t + 1)
@@ -99,10 +110,11 @@ def block_ends(steps: int, blocks: int) -> np.ndarray:
 
 
 def push_forward(
-    recurrence: Recurrence, x: Tensor, state: State, directions: Tensor, chunk: int
+    recurrence: Recurrence, x: Tensor, state: State, directions: Tensor, chunk: int, by_differences: bool = False
 ) -> tuple[State, Tensor]:
     """Return the state after a step, and the directions (k, B, N) times the step's Jacobian."""
-    carried = [_push_forward(recurrence, x, state, part) for part in directions.split(chunk)]
+    carry = differences if by_differences else _push_forward
+    carried = [carry(recurrence, x, state, part) for part in directions.split(chunk)]
     return recurrence.step(x, state)[1], torch.cat(carried)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -94,25 +95,48 @@ def _jacobians(recurrence: Recurrence, x: Tensor, vector: Tensor, state: State) 
     rows = torch.zeros_like(point)
     if after.requires_grad:
         (rows,) = torch.autograd.grad(after, point, outputs, allow_unused=True, materialize_grads=True)
-    if not bool(rows.any()):
-        directions = outputs.view(batch, size, size).transpose(0, 1)
-        return differences(recurrence, x, state, directions).permute(1, 2, 0)
-    return rows.view(batch, size, size)
+    matrices = rows.view(batch, size, size)
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn(vector.shape, generator=generator, dtype=torch.float64).to(vector)
+    direction = direction / direction.norm(dim=1, keepdim=True)
+    carried = (matrices @ direction.unsqueeze(2)).squeeze(2)
+    passed = passes_gradient(recurrence, x, state, direction, carried)
+    if bool(passed.all()):
+        return matrices
+    directions = outputs.view(batch, size, size).transpose(0, 1)
+    by_differences = differences(recurrence, x, state, directions).permute(1, 2, 0)
+    return torch.where(passed[:, None, None], matrices, by_differences)
 
 
 @torch.no_grad()
-def differences(recurrence: Recurrence, x: Tensor, state: State, directions: Tensor) -> Tensor:
+def passes_gradient(recurrence: Recurrence, x: Tensor, state: State, direction: Tensor, carried: Tensor) -> Tensor:
+    """Return where (B,) autograd carries unit directions (B, D) of the state as the step itself carries them.
+
+    Not where all or part of a state is detached, or has a surrogate gradient. Compared with central differences, if
+    those over a quarter of the distance are the same: along a strong curvature a gradient is right unless it is zero.
+    """
+    far, near = (differences(recurrence, x, state, direction[None], scale)[0] for scale in (1.0, 0.25))
+    sizes = flatten(state).abs().amax(1).clamp(min=1) * math.sqrt(direction.shape[1])
+    rounding = 16 * torch.finfo(near.dtype).eps ** (2 / 3) * sizes  # in differences; a saturated step has none
+    is_known = (far - near).norm(dim=1) <= 0.02 * near.norm(dim=1)
+    is_same = (carried - near).norm(dim=1) <= 0.1 * near.norm(dim=1) + rounding
+    return torch.where(is_known, is_same, carried.any(1))
+
+
+@torch.no_grad()
+def differences(recurrence: Recurrence, x: Tensor, state: State, directions: Tensor, scale: float = 1.0) -> Tensor:
     """Carry unit directions (k, B, D) through a step by central differences of the states themselves.
 
-    For a step that passes no gradient: its state may be detached from the graph, and yet be carried on. At a kink, as
-    of ReLU units that rest at zero, the mean of both sides is neither: the steeper side is taken, unit by unit.
+    For a step that does not pass its whole gradient: its state may be detached from the graph, and yet be carried on.
+    At a kink, as of ReLU units that rest at zero, the mean of both sides is neither: the steeper one is taken, unit by
+    unit.
     """
     copies, batch, size = directions.shape
     like = rebuild(state, [torch.cat([tensor] * copies, 1) for tensor in leaves(state)])
     point = flatten(like)
     inputs = torch.cat([x] * copies)
     # The step size that balances rounding against curvature.
-    step_size = torch.finfo(point.dtype).eps ** (1 / 3) * point.abs().amax(1, keepdim=True).clamp(min=1)
+    step_size = scale * torch.finfo(point.dtype).eps ** (1 / 3) * point.abs().amax(1, keepdim=True).clamp(min=1)
     shift = step_size * directions.reshape(copies * batch, size)
     behind, here, ahead = (advance(recurrence, inputs, at, like) for at in (point - shift, point, point + shift))
     left, right = (here - behind) / step_size, (ahead - here) / step_size
