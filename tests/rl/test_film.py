@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
+from mnemoscope.cli import main
 from mnemoscope.finding import Examination, Finding
 from mnemoscope.report import charts_of
 from mnemoscope.rl import Gym, GymFleet, MiniGrid, Policy, TMaze, film, play_randomly
@@ -220,6 +222,28 @@ def test_an_environment_that_takes_no_render_mode_is_shown_as_numbers(takes: boo
         assert film(policy(task), task).series["frames"].shape[1:] == (64, 64, 3)
     finally:
         del gymnasium.registry["Undrawn-v0"]
+
+
+def test_an_episode_that_cannot_be_played_does_not_cost_the_other_findings(tmp_path, monkeypatch, capsys) -> None:
+    """As where a renderer that an environment makes in its reset finds no screen."""
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    run, options = str(tmp_path / "run"), "--task.env CartPole-v1 --model GRU --hidden-size 4 --updates 1 --rollout 16"
+    assert main(["train", "gym", *options.split(), "--evaluate-episodes", "1", "--out", run, "--quiet"]) == 0
+    reset = CartPoleEnv.reset
+
+    def needs_a_screen(self, **options):
+        if self.render_mode is not None:
+            _without_screen()
+        return reset(self, **options)
+
+    monkeypatch.setattr(CartPoleEnv, "reset", needs_a_screen)
+    assert main(["examine", run, "--scopes", "horizon", "--out", str(tmp_path / "page"), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["models"].values()
+    assert found["findings"]["horizon"]["status"] == "estimated"
+    episode = found["findings"]["episode"]
+    assert episode["status"] == "failed"
+    assert "CartPoleEnv cannot begin an episode: RuntimeError: an OpenGL platform" in episode["why"]
 
 
 def test_the_cue_of_a_memory_world_is_seen_or_not() -> None:

@@ -50,7 +50,10 @@ def vectors(mode: str) -> Any:
     return gymnasium.vector.SyncVectorEnv(make, autoreset_mode=gymnasium.vector.AutoresetMode(mode))
 
 
-def test_every_way_of_resetting_gives_the_same_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "wrapper", [lambda envs: envs, gymnasium.wrappers.vector.DictInfoToList], ids=["plain", "list"]
+)
+def test_every_way_of_resetting_gives_the_same_episodes(wrapper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mnemoscope.rl._gym.seeds", lambda seed, count: list(range(seed, seed + count)))
     one_by_one = GymFleet([gymnasium.make("CartPole-v1", max_episode_steps=15) for _ in range(3)])
     one_by_one.reset(seed=4)
@@ -58,7 +61,7 @@ def test_every_way_of_resetting_gives_the_same_episodes(monkeypatch: pytest.Monk
     assert any(step.truncated.any() for step in reference)
     assert any(step.terminated.any() for step in reference)
     for mode in ("NextStep", "SameStep", "Disabled"):
-        fleet = VectorFleet(vectors(mode))
+        fleet = VectorFleet(wrapper(vectors(mode)))
         fleet.reset(seed=4)
         assert_same(reference, play(fleet, 60))
 

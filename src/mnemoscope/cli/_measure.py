@@ -21,8 +21,9 @@ from mnemoscope.cli._console import terminal
 from mnemoscope.cli._run_row import run_row
 from mnemoscope.cli._sequences import Reading, Sequences
 from mnemoscope.cli._targets import Target
+from mnemoscope.errors import MnemoscopeError, type_and_line
 from mnemoscope.files import visible
-from mnemoscope.finding import Examination
+from mnemoscope.finding import Examination, Finding
 from mnemoscope.report import learning_finding
 from mnemoscope.rl import Environment, Policy, film
 from mnemoscope.scopes import SCOPES, examine
@@ -158,8 +159,17 @@ def measure(
     if learning is not None:
         findings["learning"] = learning
     if isinstance(target.model, Policy) and isinstance(sequences.task, Environment):
-        findings["episode"] = film(target.model, sequences.task, seed=seed)
+        findings["episode"] = _episode(target.model, sequences.task, seed)
     return replace(examination, about=about, findings=findings)
+
+
+def _episode(policy: Policy, task: Environment, seed: int) -> Finding:
+    """An episode of an agent. An environment that fails now must not cost the findings that there are."""
+    try:
+        return film(policy, task, seed=seed)
+    except Exception as error:
+        why = str(error) if isinstance(error, MnemoscopeError) else type_and_line(error)
+        return Finding("episode", f"episode failed: {why}.", "failed", why=why)
 
 
 def _behind_categories(model: Any, inputs: Tensor) -> tuple[Any, Tensor]:

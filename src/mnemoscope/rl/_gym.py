@@ -169,7 +169,8 @@ class VectorFleet(Fleet):
         seen = self._flat(shown)
         if self._same_step:
             if truncated.any():
-                final = self._flat_rows([info["final_obs"][row] for row in np.flatnonzero(truncated)])
+                lasts = info["final_obs"] if isinstance(info, dict) else [one.get("final_obs") for one in info]
+                final = self._flat_rows([lasts[row] for row in np.flatnonzero(truncated)])
         elif done.any():
             final = seen.rows(truncated) if truncated.any() else None
             if self._takes_masks:
@@ -207,11 +208,12 @@ class VectorFleet(Fleet):
 
 
 def _resets_in_its_own_way(envs: gymnasium.vector.VectorEnv) -> bool:
-    """Whether a wrapper around vector environments has a reset of its own. Statistics are not looked at here."""
+    """Whether a wrapper around vector environments has a reset of its own that matters here: infos do not."""
     from gymnasium.vector import VectorObservationWrapper, VectorWrapper
-    from gymnasium.wrappers.vector import RecordEpisodeStatistics
+    from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
-    usual = (VectorWrapper.reset, VectorObservationWrapper.reset, RecordEpisodeStatistics.reset)
+    known = (VectorWrapper, VectorObservationWrapper, DictInfoToList, RecordEpisodeStatistics)
+    usual = [wrapper.reset for wrapper in known]
     while isinstance(envs, VectorWrapper):
         if type(envs).reset not in usual:
             return True
