@@ -367,6 +367,14 @@ def test_a_cell_that_there_cannot_be_is_left_blank():
     assert [(cell.ours, cell.agreement) for cell in rows["2"]] == [("–", "unknown"), ("", "")]
 
 
+def test_a_published_word_differs_from_a_number_alone():
+    published = table(("a", "b"), ("x",), [["OOM"], ["OOM"]], percent=True)
+    record = describe(study_jobs.numbers({0: {}}, published=published))
+    cells = (("a", "x", 0.5), ("b", "x", Note("out of memory", 0.125)))
+    rows = dict(two_values(record, ScaleResult((SeedResult(0, (), cells),)))[1])
+    assert [rows[name][0].agreement for name in "ab"] == ["differs", ""]
+
+
 def test_unknown_ids_are_told_with_the_nearest(tmp_path):
     with pytest.raises(MnemoscopeError, match=r"'miller/fig1x' is not a study.*did you mean .*miller/fig1a"):
         reproduce(["miller/fig1x"], out=tmp_path / "out")

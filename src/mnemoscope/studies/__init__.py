@@ -1,4 +1,4 @@
-'''The papers' tables, figures and claims, made again by one command and judged.
+'''The papers' tables, figures and claims, reproduced by one command and judged.
 
 A *study* is one of them: data (what was published, with which settings, what is claimed) and three small functions. It
 lives in a private file of its paper's package, `studies/miller/_fig1a.py`, and is registered at the end of it. All that

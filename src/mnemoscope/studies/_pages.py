@@ -235,8 +235,8 @@ def _agreement(published: PublishedCell, ours: CellValue, record: StudyRecord) -
     """
     if ours is None:
         return "unknown"
-    if isinstance(published, str):
-        return "differs"  # a word, such as OOM, where we have a number
+    if isinstance(published, str):  # a word, such as OOM: whether ours means the same is not known
+        return "" if isinstance(ours, Note) and ours.failed else "differs"
     ours = _number(ours)
     if published is None or not record.within:
         return ""

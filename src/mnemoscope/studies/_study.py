@@ -1,4 +1,4 @@
-"""A study as data: what was published, with which settings, what is claimed of it, and how it is made again."""
+"""A study as data: what was published, with which settings, what is claimed of it, and how it is reproduced."""
 
 from __future__ import annotations
 

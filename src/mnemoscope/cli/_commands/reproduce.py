@@ -1,4 +1,4 @@
-"""mnemoscope reproduce ID...: the papers' tables, figures and claims, made again and judged; without ids, the list."""
+"""mnemoscope reproduce ID...: the papers' tables, figures and claims, reproduced and judged; without ids, the list."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _list(options: Reproduce) -> None:
             verdicts = "\n".join(f"{scale}: {words}" for scale, words in row["verdicts"].items() if words)
             table.add_row(row["id"], row["shows"], *costs, verdicts)
         show(table)
-        say("mnemoscope reproduce ID... makes them again; --full at the paper's size")
+        say("mnemoscope reproduce ID... runs them; --full at the paper's size")
 
 
 def _row(study: Study, out: Path) -> dict[str, Any]:
