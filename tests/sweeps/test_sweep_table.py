@@ -85,7 +85,7 @@ def test_groups_are_by_any_fields(folder: Path) -> None:
     assert [group.runs for group in table.groups] == [2, 2, 2, 1, 1]
     assert table.groups[0].mean == (0.5 + 0.25) / 2
     with pytest.raises(
-        MnemoscopeError, match=r"'fit\.sed' is no field.*those that vary are network\.buffer, fit\.seed"
+        MnemoscopeError, match=r"'fit\.sed' is not a field.*those that vary are network\.buffer, fit\.seed"
     ):
         sweep_table(Sweep(folder), ["fit.sed"])
 
