@@ -98,7 +98,7 @@ TRAINING_MUTANTS = [
     Mutant("best-of-nan", "training/_best_so_far.py", "value if math.isfinite(value) else None", "value", f"{SUMMARIES}::test_best_so_far"),
     Mutant("solved-at-equality", "training/_best_so_far.py", "return headline == task.solved or _is_better", "return _is_better", f"{SUMMARIES}::test_solved_at_the_exact_threshold"),
     Mutant("evaluation-weights", "training/_evaluation.py", "targets), task.weight(targets)))", "targets), 1.0))", f"{SUMMARIES}::test_evaluate_is_the_mean_weighted_by_batch_size"),
-    Mutant("weighted-mean", "tasks/_task.py", "zip(metrics, weights, strict=True)) / total", "zip(metrics, weights, strict=True)) / len(metrics)", f"{SUMMARIES}::test_evaluate_is_the_mean_weighted_by_batch_size"),
+    Mutant("weighted-mean", "tasks/_task.py", "for m, w in counted) / total", "for m, w in counted) / len(counted)", f"{SUMMARIES}::test_evaluate_is_the_mean_weighted_by_batch_size"),
     Mutant("evaluation-state", "training/_evaluation.py", "if task.resets_state(step, batch_size, split):", "if not task.resets_state(step, batch_size, split):", f"{FIT} {SUMMARIES}"),
     Mutant("held-out-batches", "training/_evaluation.py", "return min(batches or available, available)", "return batches or available", f"{SUMMARIES}::test_held_out_batches_are_at_most_those_of_the_split"),
     Mutant("inverse-schedule", "training/_optimization.py", "lambda update: 1 / (update + 1))", "lambda update: 1 / (update + 2))", f"{FIT}::test_updates_match_gradient_descent_by_hand"),

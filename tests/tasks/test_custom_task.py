@@ -89,6 +89,16 @@ def test_ignored_classes_do_not_count():
     assert task.weight(targets) == 2
 
 
+def test_a_batch_without_targets_that_count_does_not_count():
+    task = Custom([], input_size=1, output_size=2, length=3)
+    outputs, ignored = torch.randn(3, 4, 2), torch.full((4,), -100)
+    batches = [torch.tensor([0, 1, 1, 0]), ignored]
+    metrics = [task.metrics(outputs, targets) for targets in batches]
+    assert task.combine(metrics, [task.weight(targets) for targets in batches]) == metrics[0]  # not NaN
+    with pytest.raises(MnemoscopeError, match="custom: no target of these batches counts"):
+        task.combine(metrics[1:], [0])
+
+
 @pytest.mark.parametrize("every_step", [True, False])
 def test_custom_numbers(every_step):
     task = numbered(PAIRS, answer="numbers")

@@ -26,7 +26,6 @@ class SweepView:
         self.quiet = quiet
         self.console = terminal()
         self.signal_number = 0  # of the signal that stopped the sweep
-        self._stage = ""
         self._bar: ProgressBar | None = None
         self._bar_task: Any = None
         if self.console.is_terminal and not quiet:

@@ -114,12 +114,15 @@ class Task(ABC):
         return targets.numel()
 
     def combine(self, metrics: Sequence[dict[str, float]], weights: Sequence[float]) -> dict[str, float]:
-        """Return the metrics of several batches as if they were one: their mean, weighted by each batch's `weight`."""
-        total = sum(weights)
-        means = {}
-        for name in metrics[0]:
-            means[name] = sum(m[name] * w for m, w in zip(metrics, weights, strict=True)) / total
-        return means
+        """Return the metrics of several batches as if they were one: their mean, weighted by each batch's `weight`.
+
+        One of weight 0 does not count: its mean over no prediction is NaN.
+        """
+        counted = [(m, w) for m, w in zip(metrics, weights, strict=True) if w]
+        if not counted:
+            raise MnemoscopeError(f"{self.name}: no target of these batches counts")
+        total = sum(w for _, w in counted)
+        return {name: sum(m[name] * w for m, w in counted) / total for name in metrics[0]}
 
     def rows(self, batch: Batch, rows: slice) -> Batch:
         """Return some sequences of a batch: what one of several processes trains on.
