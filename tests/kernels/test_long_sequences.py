@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from mnemoscope import kernels, layers
@@ -73,6 +75,15 @@ def test_an_explosive_system_runs_step_by_step(radius: float) -> None:
             getattr(layer, name).zero_()
     state = torch.tensor([[[0.0, 1.0]]])  # nothing on the axis that explodes
     assert layer(torch.zeros(400, 1, 1), state)[0].isfinite().all()
+
+
+def test_a_long_linear_system_is_traced() -> None:
+    """Whether V explodes cannot be asked of a tensor without numbers."""
+    layer, x = layers.LinearSystem(1, 2), torch.randn(160, 1, 1)
+    traced = make_fx(lambda x: layer(x)[0])(x)
+    torch.testing.assert_close(traced(2 * x), layer(2 * x)[0])
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert layer(mode.from_tensor(x))[0].shape == (160, 1, 2)
 
 
 SCREENED = dict(buffer=3, relevant=2)

@@ -125,6 +125,31 @@ def test_steps_without_gradients_are_fused(kind: type, fused_steps: list[int]) -
 
 
 @pytest.mark.parametrize("kind", SCREENED + FULL)
+@torch.no_grad()
+def test_an_input_that_is_negated_when_it_is_read(kind: type) -> None:
+    """The imaginary part of a conjugate lies in memory with the other sign."""
+    layer, z = kind(1, 4), torch.randn(3, 1, 1, dtype=torch.complex64)
+    negated = z.conj().imag
+    assert negated[0].is_neg()
+    assert negated[0].is_contiguous()
+    expected, _ = layer(negated.resolve_neg())
+    state = layer.initial_state(1)
+    for t in range(3):
+        output, state = layer.step(negated[t], state)
+        torch.testing.assert_close(output, expected[t])
+
+
+@pytest.mark.parametrize("kind", SCREENED + FULL)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@torch.no_grad()
+def test_a_weight_of_another_type_is_not_read_as_one_of_the_inputs(kind: type, dtype: torch.dtype) -> None:
+    layer = kind(3, 4)
+    layer.weight_score_l0 = torch.nn.Parameter(layer.weight_score_l0.to(dtype))
+    with pytest.raises((TypeError, RuntimeError)):
+        layer.step(torch.randn(2, 3), layer.initial_state(2))
+
+
+@pytest.mark.parametrize("kind", SCREENED + FULL)
 def test_steps_with_gradients_equal_the_sequence(kind: type) -> None:
     layer, x = kind(3, 4, dtype=torch.float64), torch.randn(6, 2, 3, dtype=torch.float64, requires_grad=True)
     with torch.no_grad():  # a state of fused steps is one to go on from with gradients

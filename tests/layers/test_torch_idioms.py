@@ -139,6 +139,18 @@ def test_empty_batch(row: Row) -> None:
 
 
 @every_row
+@pytest.mark.parametrize("one_step", [False, True])
+def test_a_weight_that_was_not_loaded_error(row: Row, one_step: bool) -> None:
+    """A model made on the meta device, and loaded in part: a kernel would read from nowhere."""
+    layer = row.make()
+    state, x = layer.initial_state(BATCH), draw(TIME, BATCH, INPUT)
+    name = list(layer._parameters)[-1]
+    layer._parameters[name] = torch.nn.Parameter(layer._parameters[name].to("meta"))
+    with torch.no_grad(), pytest.raises(mnemoscope.MnemoscopeError, match=rf"{name} must be .* on cpu.* on meta: was"):
+        layer.step(x[0], state) if one_step else layer(x, state)
+
+
+@every_row
 def test_shapes_on_the_meta_device(row: Row) -> None:
     layer = row.make(num_layers=2, dtype=torch.float32)
     output, state = layer(draw(TIME, BATCH, INPUT, dtype=torch.float32))

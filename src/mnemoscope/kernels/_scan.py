@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mnemoscope.kernels import _state_gradients
+from mnemoscope.kernels._dispatch import is_traced_or_transformed
 from mnemoscope.kernels._fused import last_valid_state, rnn
 from mnemoscope.kernels._operators import rnn_forward
 
@@ -38,7 +39,7 @@ def linear(
 def _number_of_chunks(xp: Tensor) -> int:
     """Return as many chunks as make rows for every thread or multiprocessor."""
     T, B, _ = xp.shape
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # whether V explodes cannot be asked of a traced tensor
+    if is_traced_or_transformed():  # whether V explodes cannot be asked of a traced tensor
         return 1
     if xp.is_cuda:
         if torch.cuda.is_current_stream_capturing():  # nor inside a CUDA graph

@@ -248,10 +248,12 @@ class Layer(Described, Unquantized, Recurrence):
         found: dict[str, Any] = {}
         shapes = self._shapes[index]
         traced = torch.jit.is_tracing()  # to which sizes are tensors
+        device = None
         for name, registered in self._registered[index].items():
             weight: Any = plain[registered] if registered in plain else getattr(self, registered)
-            if not traced and weight.shape != shapes[name]:  # a kernel would read past its end
-                raise weight_error(self, registered, weight, shapes[name])
+            device = device or weight.device
+            if not traced and (weight.shape != shapes[name] or weight.device != device):  # a kernel reads memory
+                raise weight_error(self, registered, weight, shapes[name], device)
             found[name] = weight
         return Weights(**found)
 

@@ -263,8 +263,9 @@ def state_error(layer: Layer, state: State, batch: int | None = None) -> InputEr
     )
 
 
-def weight_error(layer: Layer, name: str, weight: Any, shape: tuple[int, ...]) -> InputError:
+def weight_error(layer: Layer, name: str, weight: Any, shape: tuple[int, ...], device: torch.device) -> InputError:
+    where = f" on {device}, as those before it" if weight.device != device else ""
     return InputError(
-        f"{layer._get_name()}'s {name} must be {list(shape)}; got {describe(weight)}: was it replaced by the weight of "
-        "another layer?"
+        f"{layer._get_name()}'s {name} must be {list(shape)}{where}; got {describe(weight)}"
+        + (f" on {weight.device}: was it not loaded?" if where else ": was it replaced by the weight of another layer?")
     )

@@ -19,7 +19,7 @@ from mnemoscope.layers._checks import check_state, check_step_input
 from mnemoscope.layers._memory import Memory
 from mnemoscope.layers._weights import Weights
 from mnemoscope.recurrence import State
-from mnemoscope.torch_internals import any_requires_grad
+from mnemoscope.torch_internals import any_requires_grad, are_plain
 
 if TYPE_CHECKING:
     from mnemoscope.layers._attentive import AdditiveAttention
@@ -100,7 +100,7 @@ def step_by_kernel(layer: AdditiveAttention, x: Tensor, state: State, inplace: b
         return None
     weights = [layer.weights(index) for index in range(layer.num_layers)]
     V = weights[0].weight_hh
-    if V.dtype is not x.dtype or not V.is_cpu:
+    if V.dtype is not x.dtype or not V.is_cpu or not are_plain([x], on_cuda=False):
         return None
 
     # The state before the step.
@@ -112,6 +112,9 @@ def step_by_kernel(layer: AdditiveAttention, x: Tensor, state: State, inplace: b
     else:
         made = None
         before = check_state(layer, state, x, x.shape[0])
+        read = [*before, before.s, *before.memory, *(t for w in weights for t in vars(w).values())]
+        if not are_plain(read, on_cuda=False):
+            return None
     if torch.is_grad_enabled():
         parameters = (t for w in weights for t in vars(w).values())
         if any_requires_grad(x, *before, before.s, *before.memory, *parameters):

@@ -24,20 +24,24 @@ def attentive_step(
 ) -> None:
     """Write the results of one step of one layer of a stack.
 
-    Of the inputs, x is (B, E). Tensors are contiguous and of the dtype of x, clocks and origins int64: a caller has
+    Of the inputs, x is (B, E). Tensors are contiguous, states of the dtype of x, clocks and origins int64: a caller has
     checked it. Those of states, memories and results are a whole stack's, (layers, ...), of which this is layer number
     `layer`. The memory holds `held` slots a row.
     """
     x = inputs.x
     batch, n_inputs = x.shape
     words: list[Any] = [1, batch, results.h.shape[2], n_inputs, held, results.values.shape[2]]
-    words += [0 if t is None else t.data_ptr() for t in (*inputs, *weights)]
+    dtype = x.dtype
+    for t in (*inputs, *weights):
+        if t is not None and t.dtype is not dtype:
+            raise TypeError(f"attentive_step: weights must be of {dtype}, as the input; one is of {t.dtype}")
+        words.append(0 if t is None else t.data_ptr())
     words += [_address(t, layer) for t in (*state, *memory)]
     cell, phi, buffer, relevant, mix, decay, refresh = options
     words += ENUMERATIONS["cell"][cell], ENUMERATIONS["phi"][phi], buffer, relevant, ENUMERATIONS["mix"][mix]
     words += decay, refresh
     words += [_address(t, layer) for t in results]
-    library.run("attentive_step", x.dtype, STRUCTURES["attentive_step"], words)
+    library.run("attentive_step", dtype, STRUCTURES["attentive_step"], words)
 
 
 def _address(t: torch.Tensor | None, layer: int) -> int:
