@@ -282,7 +282,9 @@ def _os_error(verb: str, path: Path, error: OSError | ValueError) -> MnemoscopeE
     if isinstance(error, ValueError):  # a null byte in the name
         return MnemoscopeError(f"cannot {verb} {str(path)!r}: {error}")
     if error.errno == errno.ELOOP:
-        return MnemoscopeError(f"cannot {verb} {path}: it is a link; runs and findings keep their files in their own folder")
+        return MnemoscopeError(
+            f"cannot {verb} {path}: it is a link; runs and findings keep their files in their own folder"
+        )
     kind = FileMissing if error.errno == errno.ENOENT else MnemoscopeError
     return kind(f"cannot {verb} {path}: {error.strerror}")
 
