@@ -32,6 +32,7 @@ MAX_JSON_BYTES = 64 << 20  # of one JSON document, which takes several times as 
 MAX_DIGITS = 20  # of a whole number in JSON: seeds have up to 64 bits, and a float holds it without overflow
 MAX_NAME_BYTES = 200  # file systems allow 255, suffixes included
 LOCK_SECONDS = 30.0  # to wait for another process that is writing findings or a page, which takes less
+IS_A_LINK = "is a link; runs and findings keep their files in their own folder"
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # a link planted in a run folder must not redirect a write out of it
 NO_BLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO returns at once, so that it can be refused
 
@@ -152,7 +153,7 @@ def refuse_link(path: Path) -> None:
     except (OSError, ValueError) as error:
         raise _os_error("use", path, error) from error
     if is_link:
-        raise MnemoscopeError(f"{path} is a link; runs and findings keep their files in their own folder")
+        raise MnemoscopeError(f"{path} {IS_A_LINK}")
 
 
 def read_bytes(path: Path, *, limit: int = MAX_BYTES, follow: bool = False) -> bytes:
@@ -283,9 +284,7 @@ def _os_error(verb: str, path: Path, error: OSError | ValueError) -> MnemoscopeE
     if isinstance(error, ValueError):  # a null byte in the name
         return MnemoscopeError(f"cannot {verb} {str(path)!r}: {error}")
     if error.errno == errno.ELOOP:
-        return MnemoscopeError(
-            f"cannot {verb} {path}: it is a link; runs and findings keep their files in their own folder"
-        )
+        return MnemoscopeError(f"cannot {verb} {path}: it {IS_A_LINK}")
     kind = FileMissing if error.errno == errno.ENOENT else MnemoscopeError
     return kind(f"cannot {verb} {path}: {error.strerror}")
 

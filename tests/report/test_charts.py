@@ -80,6 +80,17 @@ def test_an_unknown_scope_is_drawn_generically():
     assert kinds == {"curve": "Line", "few": "Line", "many": "HeatMap"}
 
 
+def test_a_number_that_no_drawing_can_use_falls_back_to_generic_charts():
+    finding = Finding(
+        "recurrence",
+        "It is recurrent.",
+        "estimated",
+        figures={"sequence": np.inf, "step": 2.0},
+        series={"gradient_by_step": np.ones(4), "gradient_by_sequence": np.ones(3)},
+    )
+    assert charts_of({"a": made(recurrence=finding)}, "recurrence")
+
+
 def test_findings_of_another_version_fall_back_to_generic_charts():
     old = Finding("stability", "Old.", "estimated", series={"norms": np.arange(4.0)})
     (chart,) = charts_of({"a": made(stability=old)}, "stability")

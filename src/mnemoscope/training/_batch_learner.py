@@ -17,6 +17,7 @@ from mnemoscope.training._budget import in_updates, total_updates
 from mnemoscope.training._checkpoint import Checkpoint
 from mnemoscope.training._config import FitConfig
 from mnemoscope.training._evaluation import (
+    call,
     check_memory,
     detach_state,
     evaluate,
@@ -100,7 +101,7 @@ class BatchLearner(Learner):
         with self._placement.computing():
             outputs = []
             for piece in batch.inputs.split(self.config.bptt or len(batch.inputs)):
-                output, state = self.model(piece, state)
+                output, state = call(self.model, piece, state)
                 state = detach_state(state)
                 outputs.append(output)
             joined = to_float32(torch.cat(outputs) if len(outputs) > 1 else outputs[0])  # logits of words are large

@@ -97,7 +97,7 @@ def _evaluate(
         inputs, targets = move_batch(batch, model)
         if task.resets_state(step, batch_size, split):
             state = None
-        outputs, state = model(inputs, state)
+        outputs, state = call(model, inputs, state)
         state = with_carried_memory(detach_state(state), carry_memory)
         measured.append(_Measured(step, task.metrics(to_float32(outputs), targets), task.weight(targets)))
         callback(step + 1, batches)
@@ -111,6 +111,17 @@ class _Measured(NamedTuple):
     step: int
     metrics: dict[str, float]
     weight: float
+
+
+def call(model: nn.Module, inputs: Tensor, state: State | None) -> tuple[Tensor, State | None]:
+    """Return a model's outputs and its state; refuse one that returns something else, such as its outputs alone."""
+    result = model(inputs, state)
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        given = f"a {type(result).__name__}" + (f" of {len(result)}" if isinstance(result, tuple | list) else "")
+        name = type(model).__name__
+        raise MnemoscopeError(f"{name} returned {given}; a model that is trained must return (outputs, state)")
+    outputs, state = result
+    return outputs, state
 
 
 def held_out_batches(task: Task, batch_size: int, batches: int | None, split: Split) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, check_count
 from mnemoscope.tasks import Task
 from mnemoscope.training._checkpoint import BEST, Checkpoint, check_tensors_match, checkpoints, read_checkpoint
 from mnemoscope.training._config import FitConfig, LoopConfig, NetworkConfig, RunConfig
@@ -76,6 +76,7 @@ def resume(
 
 def _with_updates(run: Run, fit: LoopConfig, updates: int) -> LoopConfig:
     """Return the configuration with a larger budget; refuse what would not be a longer run of the same kind."""
+    check_count("updates", updates)
     anew = f"train it anew by --config {run.path}/config.json"
     if not fit.updates or (isinstance(fit, FitConfig) and fit.epochs):
         unit = "epochs" if fit.updates else "frames"
@@ -176,6 +177,8 @@ class Run:
 
     def checkpoint(self, which: CheckpointName = "last") -> Checkpoint:
         """Return the newest checkpoint that is not damaged, or the best one."""
+        if which not in get_args(CheckpointName):
+            raise MnemoscopeError(f"which = {which!r} is not allowed; it must be 'last', 'best' or a snapshot's update")
         if which == "best":
             return read_checkpoint(self.files.checkpoints / BEST)
         checkpoint = self.files.latest()

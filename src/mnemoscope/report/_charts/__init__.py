@@ -41,7 +41,7 @@ def charts_of(examinations: Mapping[str, Examination], scope: str) -> list[Chart
         return []
     try:
         charts = CHARTS.get(scope, generic)(shown)
-    except (KeyError, IndexError, ValueError, TypeError):
+    except (KeyError, IndexError, ValueError, TypeError, OverflowError):
         charts = generic(shown)
     several = len(examinations) > 1
     return [replace(chart, one_of_several=several and _names_models(chart)) for chart in charts if chart.marks]
