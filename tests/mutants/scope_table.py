@@ -151,7 +151,7 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("truncation-variation", "scopes/_truncation.py", "centered = [end - end.mean(0) for", "centered = [end for", f"{TRUNCATION}::test_an_output_that_is_mostly_bias_gives_no_window"),
     Mutant("layer-feeds-back", "adapters/_forward_only.py", "return calls.reads_as(again) and not calls.reads_as(other)", "return False", "tests/adapters/test_forward.py::test_a_layer_whose_outputs_are_fed_back_is_not_the_recurrence"),
     Mutant("layer-steps", "scopes/_horizon.py", " or len(subject.recurrence_inputs) != subject.steps", "", "tests/adapters/test_forward.py::test_steps_of_a_layer_that_are_not_those_of_the_model_are_told"),
-    Mutant("step-and-forward", "adapters/_adapt.py", "return _agree(whole, unrolled)", "return True", "tests/adapters/test_step.py"),
+    Mutant("step-and-forward", "adapters/_adapt.py", "return _agree(whole, unrolled)", "return True", "tests/adapters/test_step_and_forward.py"),
     Mutant("horizon-reads-later", "scopes/_measures/gradients.py", "later = torch.arange(len(rows))[:, None] > ends", "later = torch.arange(len(rows))[:, None] >= ends", f"{HORIZON}::test_a_convolution_that_reads_later_inputs_is_said_to"),
     Mutant("attractors-unsettled", "scopes/_attractors.py", "    if aperiodic:\n", "    if aperiodic == 2:\n", ATTRACTORS),
     Mutant("entropy-unsure", "scopes/_entropy.py", "<= margin > max(UNSURE, 1e-3 * size)", "<= margin > math.inf", ENTROPY),
@@ -174,7 +174,7 @@ CHANGING_SCOPE_MUTANTS = [
     Mutant("recurrence-first-output", "scopes/_recurrence.py", "return first if first.after > weakest else middle", "return middle", "tests/scopes/test_recurrence_scope.py::test_sequences_that_were_turned_around_read_the_future"),
     Mutant("recurrence-first-rounding", "scopes/_recurrence.py", "_relative(torch.stack([_gradient_sizes(subject, 0), sizes]))[0]", "_gradient_of(subject, 0)", "tests/scopes/test_recurrence_scope.py::test_rounding_of_a_fourier_transform_is_no_future"),
     Mutant("horizon-unread", "scopes/_measures/receptive_field.py", "from_end < torch.from_numpy(unread)", "from_end < 0 * torch.from_numpy(unread)", f"{ORDINARY}::test_gradients_that_few_sequences_have_are_gradients"),
-    Mutant("step-compared", "adapters/_adapt.py", "Recurrence.forward(adapted.recurrence, few)[0]", "adapted.recurrence(few)[0]", "tests/adapters/test_step.py::test_a_recurrence_whose_forward_does_more_than_its_step_is_not_its_step"),
+    Mutant("step-compared", "adapters/_adapt.py", "Recurrence.forward(adapted.recurrence, few)[0]", "adapted.recurrence(few)[0]", "tests/adapters/test_step_and_forward.py::test_a_recurrence_whose_forward_does_more_than_its_step_is_not_its_step"),
     Mutant("lyapunov-ended", "scopes/_lyapunov.py", "alive = ~ended.all(1)", "alive = ended.all(1) | True", f"{LYAPUNOV}::test_a_sequence_whose_units_are_all_off_does_not_hide_the_others"),
     Mutant("horizon-explosion-zeros", "scopes/_measures/decay.py", "np.nonzero((profile > 0) & (profile <= level))", "np.nonzero(profile <= level)", f"{HORIZON_BOUNDARIES}::test_explosion_is_growth_that_does_not_come_back"),
 ]
