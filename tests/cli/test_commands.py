@@ -15,7 +15,6 @@ import tyro
 from mnemoscope import MnemoscopeError
 from mnemoscope.cli import COMMANDS, main
 from mnemoscope.cli._console import error_line, parse
-from mnemoscope.files import locked
 from mnemoscope.systems import SYSTEMS
 from mnemoscope.tasks import TASKS
 from mnemoscope.theory import Row, Statement
@@ -302,12 +301,10 @@ def test_compare_does_not_replace_an_earlier_figure(run: Path, tmp_path: Path, c
         assert (tmp_path / name).is_file()
 
 
-def test_compare_waits_for_another_that_writes_to_the_folder(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("mnemoscope.cli._commands.compare.LOCK_SECONDS", 0.0)
-    compare = ["compare", str(run), "--figure", str(tmp_path / "figures" / "curves.png")]
-    with locked(tmp_path / "figures"):
-        assert "is in use by another process; wait for it to end" in fails(compare, capsys)
-    assert main([*compare, "--quiet"]) == 0
+def test_compare_leaves_nothing_but_the_figure(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "figures"
+    assert main(["compare", str(run), "--figure", str(folder / "curves.png"), "--quiet"]) == 0
+    assert [path.name for path in folder.iterdir()] == ["curves.png"]
 
 
 def test_list_wraps_its_sentences_in_a_narrow_terminal(capsys, monkeypatch) -> None:

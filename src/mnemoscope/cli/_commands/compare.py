@@ -15,7 +15,7 @@ from mnemoscope.cli._console import OutputOptions, format_value, parse, say, sho
 from mnemoscope.cli._names import unused_file, unused_name
 from mnemoscope.cli._run_row import run_row
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import LOCK_SECONDS, locked
+from mnemoscope.files import make_folder
 from mnemoscope.report import Axis, Chart, Line, RunRow, Style, learning_charts, write_panels
 from mnemoscope.training import Distances, Run, distances
 
@@ -105,8 +105,8 @@ def _draw_curves(rows: list[RunRow], found: Mapping[str, Distances], path: Path)
         charts = [*charts, _distance_chart(found)]
     if not charts:
         raise MnemoscopeError("there is nothing to draw yet: none of these runs has been evaluated on held-out data")
-    with locked(path.parent, wait=LOCK_SECONDS):
-        write_panels(charts, path)
+    make_folder(path.parent, follow=True)
+    write_panels(charts, path)
 
 
 def _table(rows: list[RunRow]) -> Table:
