@@ -63,7 +63,8 @@ def stable(
     """Parametrize the weights of `layer` so that it is lam-contractive whatever the optimizer does.
 
     The arguments are `project_`'s. The trained parameters are those before projection; the gradient is that of the
-    projection. torch's own nn.RNN and nn.LSTM read their weights past any parametrization: use `project_` for them.
+    projection. For torch's own nn.RNN and nn.LSTM use `project_`: on a GPU their weights lie in one buffer, which a
+    parametrization does not write to.
 
     Examples:
         >>> from mnemoscope.layers import stable
@@ -71,8 +72,7 @@ def stable(
         >>> optimizer = torch.optim.Adam(layer.parameters())
     """
     if isinstance(layer, nn.RNN | nn.LSTM | nn.GRU):
-        kind = type(layer).__name__
-        raise TypeError(f"stable needs a layer of mnemoscope's; torch's {kind} ignores parametrizations: use project_")
+        raise TypeError(f"stable needs a layer of mnemoscope's; use project_ for torch's {type(layer).__name__}")
     for name, ball in _balls(layer, lam, input_bound, forget, lipschitz).items():
         parametrize.register_parametrization(layer, name, ball)
     return layer
