@@ -184,17 +184,17 @@ def test_charts_are_joined_mark_by_mark():
         Panels("p", "Loss, T = 300", (chart("p-b", "b", line("two", 3.0)), chart("p-c", "c", line("one", 4.0)))),
         chart("new", "New", line("one", 6.0)),
     ]
-    panels, *others = merge_charts(old, new, 1, 1)
+    panels, *others = merge_charts(old, new, [0], [0])
     assert panels.title == "Loss"
     drawn = {one.key: values(one) for one in panels.charts}
     assert drawn == {"p-a": {"one": [1.0]}, "p-b": {"one": [2.0], "two": [3.0]}, "p-c": {"one": [4.0]}}
     assert [one.key for one in others] == ["old", "new"]
-    assert merge_charts([], new, 0, 1) == new
+    assert merge_charts([], new, [], [0]) == new
 
 
 def test_a_line_over_seeds_is_made_again_from_all_of_them():
     (joined,) = merge_charts(
-        [chart("c", "C", seeds("a", 0, 1, 2))], [chart("c", "C", seeds("a", 2, 3, start=10))], 3, 2
+        [chart("c", "C", seeds("a", 0, 1, 2))], [chart("c", "C", seeds("a", 2, 3, start=10))], [0, 1, 2], [2, 3]
     )
     (mark,) = joined.marks
     assert list(mark.curves) == [0, 1, 2, 3]
@@ -203,20 +203,34 @@ def test_a_line_over_seeds_is_made_again_from_all_of_them():
 
 def test_a_mark_whose_seeds_are_not_known_gives_way_to_one_of_as_many_only():
     old, whole = [chart("c", "C", line("a", 1.0))], [chart("c", "C", seeds("a", 0, 1, 2))]
-    (kept,) = merge_charts(old, [chart("c", "C", line("a", 2.0))], 3, 2)
+    (kept,) = merge_charts(old, [chart("c", "C", line("a", 2.0))], [0, 1, 2], [0, 1])
     assert values(kept) == {"a": [1.0]}
-    (replaced,) = merge_charts(old, [chart("c", "C", line("a", 2.0))], 3, 3)
+    (replaced,) = merge_charts(old, [chart("c", "C", line("a", 2.0))], [0, 1, 2], [0, 1, 2])
     assert values(replaced) == {"a": [2.0]}
 
     # Beside a line over seeds it stays until that one is of as many seeds as were recorded.
-    (both,) = merge_charts(old, [chart("c", "C", seeds("a", 1))], 3, 1)
+    (both,) = merge_charts(old, [chart("c", "C", seeds("a", 1))], [0, 1, 2], [1])
     assert values(both) == {"a": [1.0, 1.1], "a, earlier runs": [1.0]}
-    (more,) = merge_charts([both], [chart("c", "C", seeds("a", 2))], 3, 1)
+    (more,) = merge_charts([both], [chart("c", "C", seeds("a", 2))], [0, 1, 2], [2])
     assert {mark.name: len(getattr(mark, "curves", ())) for mark in more.marks} == {"a": 2, "a, earlier runs": 0}
-    (all_three,) = merge_charts([more], [chart("c", "C", seeds("a", 0))], 3, 1)
+    (all_three,) = merge_charts([more], [chart("c", "C", seeds("a", 0))], [0, 1, 2], [0])
     assert values(all_three) == {"a": [1.0, 1.1]}
-    (at_once,) = merge_charts(old, whole, 3, 3)
+    (at_once,) = merge_charts(old, whole, [0, 1, 2], [0, 1, 2])
     assert values(at_once) == values(whole[0])
+
+
+def test_a_plain_line_of_the_only_recorded_seed_is_its_curve():
+    """Beside new lines over seeds it had no number of seeds, and theirs stood in the legend of one seed."""
+    old = [Panels("p", "Loss", (chart("p-a", "a", line("one", 1.0)), chart("p-b", "b", line("one", 2.0))))]
+    new = [Panels("p", "Loss", (chart("p-b", "b", seeds("two", 4)),))]
+    (panels,) = merge_charts(old, new, [4], [4])
+    found = [(mark.name, {seed: y.tolist() for seed, (_, y) in mark.curves.items()}) for mark in marks(panels)]
+    assert found == [("one", {4: [1.0]}), ("one", {4: [2.0]}), ("two", {4: [4.0, 4.1]})]
+    assert all(type(mark) is Line for mark in marks(merge_charts(old, new, [3, 4], [4])[0]) if mark.name == "one")
+
+
+def marks(panels):
+    return [mark for panel in panels.charts for mark in panel.marks]
 
 
 def test_what_was_not_run_is_said_with_the_command():

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from mnemoscope.report import Chart, Line, Mark, Panels, SeedLine, Style
 from mnemoscope.studies._cells import Cells
 from mnemoscope.studies._jobs import Result
 from mnemoscope.studies._record import Cost, SeedResult, job_of, kept_cells
 from mnemoscope.studies._study import Study
+
+Drawn = TypeVar("Drawn", bound=Chart | Panels)
 
 
 def merge_seeds(old: SeedResult | None, new: SeedResult) -> SeedResult:
@@ -43,16 +46,18 @@ def with_derived_cells(study: Study, seed: SeedResult) -> SeedResult:
 
 
 def merge_charts(
-    old: Sequence[Chart | Panels], new: Sequence[Chart | Panels], recorded: int, found: int
+    old: Sequence[Chart | Panels], new: Sequence[Chart | Panels], recorded: Sequence[int], found: Sequence[int]
 ) -> list[Chart | Panels]:
     """Return the charts of both, and the marks of both in a chart that both have.
 
     Lines over seeds are joined seed by seed, with the new curve of a seed that both have. Of another mark it is not
-    known how many seeds it is of: at most `recorded` if it is an old one, `found` if it is new.
+    known which seeds it is of: at most `recorded` if it is an old one, `found` if it is new.
     """
     merged = {chart.key: chart for chart in old}
     for chart in new:
         known = merged.get(chart.key)
+        if known is not None and len(recorded) == 1 and _has_seed_lines(chart):  # older records have plain lines
+            known = _of_seed(known, recorded[0])
         if isinstance(known, Panels) and isinstance(chart, Panels):
             panels = {panel.key: panel for panel in known.charts}
             for panel in chart.charts:
@@ -67,8 +72,21 @@ def merge_charts(
     return list(merged.values())
 
 
-def _join(old: Chart, new: Chart, recorded: int, found: int) -> Chart:
-    marks = _joined_marks(old.marks, new.marks, recorded, found)
+def _has_seed_lines(chart: Chart | Panels) -> bool:
+    charts = chart.charts if isinstance(chart, Panels) else (chart,)
+    return any(isinstance(mark, SeedLine) for one in charts for mark in one.marks)
+
+
+def _of_seed(chart: Drawn, seed: int) -> Drawn:
+    """Return a chart whose plain lines are the curves of this seed."""
+    if isinstance(chart, Panels):
+        return replace(chart, charts=tuple(_of_seed(panel, seed) for panel in chart.charts))
+    marks = (SeedLine(one.name, {seed: (one.x, one.y)}, one.style) if type(one) is Line else one for one in chart.marks)
+    return replace(chart, marks=tuple(marks))
+
+
+def _join(old: Chart, new: Chart, recorded: Sequence[int], found: Sequence[int]) -> Chart:
+    marks = _joined_marks(old.marks, new.marks, len(recorded), len(found))
     return replace(new, title=_common_title(old.title, new.title), marks=marks)
 
 

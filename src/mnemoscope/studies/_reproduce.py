@@ -263,7 +263,7 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     drawn = _charts(study, scale, found, found == ended) or _charts(study, scale, ended, True)
     charts = read_charts(folder)
     if any(one is not new.get(seed) for seed, one in by_seed.items()):  # what only the record knows stays
-        drawn = merge_charts(charts.get(scale, []), drawn, len(kept), len(found))
+        drawn = merge_charts(charts.get(scale, []), drawn, list(kept), [one.seed for one in found])
     elif not complete:
         drawn = drawn or charts.get(scale, [])
     derived = study.derived_charts({one.seed: Cells(one.values) for one in seeds})

@@ -30,8 +30,9 @@ def figure(number: int, model: str, rate: str, claims: tuple[Claim, ...]) -> Non
         return shares | {(T, "accuracy"): run.reached(GUESS) for (_, _, T), run in done.items()}
 
     def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
-        lengths = [T for T in (QUICK_T, *LENGTHS) if any(("denoise", model, T) in one for one in done)]
-        title = f"{model} on Denoise, T = {', '.join(map(str, lengths))}"
+        lengths = (QUICK_T,) if scale == "quick" else LENGTHS
+        drawn = [T for T in lengths if any(("denoise", model, T) in one for one in done)]
+        title = f"{model} on Denoise" + (f", T = {drawn[0]}" if len(drawn) == 1 else "")
         return [
             chart for panels in curve_panels("denoise", title, done, {title: model}, lengths) for chart in panels.charts
         ]
