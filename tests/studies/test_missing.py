@@ -220,7 +220,7 @@ def test_a_mark_whose_seeds_are_not_known_gives_way_to_one_of_as_many_only():
 
 
 def test_a_plain_line_of_the_only_recorded_seed_is_its_curve():
-    """Beside new lines over seeds it had no number of seeds, and theirs stood in the legend of one seed."""
+    """The legend said "(1 seed)" of the new lines alone."""
     old = [Panels("p", "Loss", (chart("p-a", "a", line("one", 1.0)), chart("p-b", "b", line("one", 2.0))))]
     new = [Panels("p", "Loss", (chart("p-b", "b", seeds("two", 4)),))]
     (panels,) = merge_charts(old, new, [4], [4])
