@@ -228,6 +228,11 @@ def test_a_plain_line_of_the_only_recorded_seed_is_its_curve():
     assert found == [("one", {4: [1.0]}), ("one", {4: [2.0]}), ("two", {4: [4.0, 4.1]})]
     assert all(type(mark) is Line for mark in marks(merge_charts(old, new, [3, 4], [4])[0]) if mark.name == "one")
 
+    x = np.arange(3.0)
+    others = (Line("band", x, x, low=x, high=x), Line("gap", np.array([0, np.nan, 1]), x))  # of a drawing, say
+    (kept,) = merge_charts([chart("c", "C", *others)], [chart("c", "C", seeds("two", 4))], [4], [4])
+    assert {mark.name: type(mark) for mark in kept.marks} == {"band": Line, "gap": Line, "two": SeedLine}
+
 
 def marks(panels):
     return [mark for panel in panels.charts for mark in panel.marks]

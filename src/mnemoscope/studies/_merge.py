@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+import numpy as np
+
 from mnemoscope.report import Chart, Line, Mark, Panels, SeedLine, Style
 from mnemoscope.studies._cells import Cells
 from mnemoscope.studies._jobs import Result
@@ -78,10 +80,14 @@ def _has_seed_lines(chart: Chart | Panels) -> bool:
 
 
 def _of_seed(chart: Drawn, seed: int) -> Drawn:
-    """Return a chart whose plain lines are the curves of this seed."""
+    """Return a chart whose plain lines are the curves of this seed; a band or a gap is not of one run."""
     if isinstance(chart, Panels):
         return replace(chart, charts=tuple(_of_seed(panel, seed) for panel in chart.charts))
-    marks = (SeedLine(one.name, {seed: (one.x, one.y)}, one.style) if type(one) is Line else one for one in chart.marks)
+    marks: list[Mark] = []
+    for mark in chart.marks:
+        if type(mark) is Line and mark.low is None and not np.isnan(mark.x).any():
+            mark = SeedLine(mark.name, {seed: (mark.x, mark.y)}, mark.style)
+        marks.append(mark)
     return replace(chart, marks=tuple(marks))
 
 
