@@ -105,6 +105,25 @@ def test_an_odd_number_of_slots_per_lane(emulated):
     check(ms.RelRNN(3, 20, buffer=10, relevant=10), emulated, "screened", T=25, B=1)
 
 
+@pytest.mark.parametrize(
+    ("layer", "n", "buffer", "relevant", "options"),
+    [  # more than the lanes of a warp: two or three slots a lane, on one block and over a cluster
+        (ms.RelRNN, 20, 15, 18, {}),
+        (ms.RelRNN, 20, 0, 40, {"mix": "mean"}),
+        (ms.RelRNN, 20, 40, 0, {"refresh": True, "decay": 0.7}),
+        (ms.RelRNN, 20, 30, 40, {"output": "s"}),
+        (ms.RelLSTM, 65, 18, 15, {}),
+    ],
+)
+@pytest.mark.parametrize("by_step", [False, True])
+def test_more_slots_than_lanes(emulated, monkeypatch, layer, n, buffer, relevant, options, by_step):
+    if by_step:
+        monkeypatch.setattr(screened, "supports", lambda *_: False)
+    layer = calm(layer(3, n, buffer=buffer, relevant=relevant, **options))
+    state = carried(layer, emulated, T=buffer + relevant // 2)
+    check(layer, emulated, "screened_step" if by_step else "screened", T=2 * (buffer + relevant) // 3 + 3, state=state)
+
+
 @pytest.fixture
 def one_multiprocessor(monkeypatch):
     """A device so small that sequences share a cluster."""
@@ -243,7 +262,7 @@ def test_total_gradients_of_states_step_by_step(emulated, monkeypatch, name):
 @pytest.mark.parametrize("layer", [ms.RelRNN, ms.RelLSTM])
 def test_screening_step_by_step_over_a_cluster(emulated, no_clusters, monkeypatch, layer):
     monkeypatch.setattr(screened_steps, "_LEAST_UNITS", 8)
-    assert screened_steps.choose_layout(37, 2, torch.device("cpu")).cluster_blocks == 2
+    assert screened_steps.choose_layout(37, 2, 5, torch.device("cpu")).cluster_blocks == 2
     layer = calm(layer(3, 37, buffer=3, relevant=2, output="s"))
     check(layer, emulated, "screened_step", T=9, state=carried(layer, emulated))
 
@@ -259,7 +278,7 @@ def test_gradients_that_do_not_stay_in_the_cache(emulated, no_clusters, monkeypa
 def test_more_units_than_a_block_has_threads(emulated, no_clusters, monkeypatch, layer):
     monkeypatch.setattr(screened_steps, "_MOST_THREADS", 128)
     monkeypatch.setattr(layout, "limits", lambda device: EMULATED._replace(clusters=(1,)))
-    assert screened_steps.choose_layout(150, 1, torch.device("cpu")).threads == 128
+    assert screened_steps.choose_layout(150, 1, 21, torch.device("cpu")).threads == 128
     check(layer(3, 150, buffer=10, relevant=11), emulated, "screened_step", T=24, B=1)
 
 

@@ -103,6 +103,18 @@ def test_layers_wider_than_a_cluster(launched, name, n, B):
     check(layer, launched, 14, B, state, tolerance=tolerance)
 
 
+@pytest.mark.parametrize(("buffer", "relevant"), [(15, 18), (25, 15), (0, 40), (40, 0), (60, 60), (100, 100)])
+@pytest.mark.parametrize(("name", "n", "B"), [("RelRNN", 128, 70), ("RelLSTM", 128, 3), ("RelRNN", 600, 3)])
+def test_more_slots_than_a_warp_has_lanes(launched, name, n, B, buffer, relevant):
+    layer = calm(LAYERS[name](5, n, buffer=buffer, relevant=relevant, device=DEVICE))
+    T = buffer + relevant // 2 + 9
+    check(layer, launched, T, B, tolerance=5e-5)
+    by_step = n > 512 or buffer + relevant > 128
+    assert set(launched) == {f"screened_{'step_' if by_step else ''}{each}" for each in ("forward", "backward")}
+    state = ms.detach(layer(2 * torch.randn(T, B, 5, device=DEVICE))[1])
+    check(layer, launched, 12, B, state, tolerance=5e-5)
+
+
 @pytest.mark.parametrize(
     ("name", "n", "B"), [("RelRNN", 512, 70), ("RelRNN", 200, 140), ("RelRNN", 128, 530), ("RelLSTM", 200, 130)]
 )

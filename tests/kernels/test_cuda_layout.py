@@ -64,10 +64,22 @@ def test_a_device_too_old_has_none(on):
 @pytest.mark.parametrize("n", [1, 128, 200, 512])
 def test_slots_fit_shared_memory(on, lstm, n):
     on(HOPPER)
-    if screened.supports(lstm, n, 32, DEVICE):
-        tile = layout.tile(6 if lstm else 3, n, DEVICE)
-        assert screened.backward_floats(tile, 32, has_ds=True) <= HOPPER.shared_floats
-    assert not screened.supports(lstm, n, 33, DEVICE)
+    blocks = []
+    for slots in range(129):
+        tile = screened._tile(lstm, n, slots, DEVICE)
+        assert (tile is None) == (not screened.supports(lstm, n, slots, DEVICE))
+        if tile is not None:
+            assert screened.backward_floats(tile, slots, has_ds=True) <= HOPPER.shared_floats
+            blocks.append(tile.cluster_blocks)
+    assert blocks == sorted(blocks)  # more blocks only where more slots need them
+    assert len(set(blocks[:33])) <= 1  # 32 slots fit wherever the weights do
+    assert not screened.supports(lstm, n, 129, DEVICE)
+
+
+@pytest.mark.parametrize(("lstm", "n", "most"), [(False, 128, 128), (True, 128, 96), (False, 512, 40), (True, 256, 40)])
+def test_many_slots_take_more_blocks(on, lstm, n, most):
+    on(HOPPER)
+    assert screened.supports(lstm, n, most, DEVICE)
 
 
 def test_few_sequences_are_spread_over_more_blocks(on):
@@ -104,10 +116,10 @@ def test_the_units_of_few_wide_sequences_are_spread_over_more_blocks(on):
     on(HOPPER)
     blocks = {1: 8, 14: 8, 15: 4, 28: 4, 29: 2, 66: 2, 67: 1, 500: 1}
     for batch, expected in blocks.items():
-        assert screened_steps.choose_layout(1024, batch, DEVICE).cluster_blocks == expected
-    assert screened_steps.choose_layout(513, 1, DEVICE).cluster_blocks == 4
+        assert screened_steps.choose_layout(1024, batch, 20, DEVICE).cluster_blocks == expected
+    assert screened_steps.choose_layout(513, 1, 20, DEVICE).cluster_blocks == 4
     on(AMPERE)
-    assert screened_steps.choose_layout(1024, 1, DEVICE).cluster_blocks == 1
+    assert screened_steps.choose_layout(1024, 1, 20, DEVICE).cluster_blocks == 1
 
 
 @pytest.mark.parametrize(("cell", "rows", "gates"), [("rnn", 3, 0), ("lstm", 6, 5)])

@@ -70,6 +70,17 @@ def test_screening(watched, device, clusters):
     assert set(watched) == of_family("screened")
 
 
+@pytest.mark.parametrize("by_step", [pytest.param(True, marks=slow), False])
+def test_more_slots_than_lanes(watched, device, monkeypatch, by_step):
+    device((2,), 64)
+    if by_step:
+        monkeypatch.setattr(screened, "supports", lambda *_: False)
+        monkeypatch.setattr(screened_steps, "_LEAST_UNITS", 8)
+    layer = calm(ms.RelRNN(3, 70, buffer=1, relevant=34))
+    run(layer, 3, 1, None, run(layer, 36, 1) if not by_step else None)
+    assert set(watched) == of_family("screened_step" if by_step else "screened")
+
+
 @pytest.mark.parametrize("clusters", [pytest.param((1,), marks=slow), (2,)])
 def test_sequences_that_share_a_cluster(watched, device, clusters):
     device(clusters, 1)

@@ -207,7 +207,9 @@ def test_a_lost_memory_does_not_make_the_host_wait() -> None:
     layer = mnemoscope.RelRNN(INPUT, HIDDEN).cuda()
     x, h = torch.randn(TIME, BATCH, INPUT).cuda(), torch.randn(1, BATCH, HIDDEN).cuda()
     layer(x, torch.zeros_like(h))  # compiles
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that this mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         layer._warn_of_lost_memory((h,))
     finally:

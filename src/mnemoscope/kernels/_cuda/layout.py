@@ -44,6 +44,11 @@ def limits(device: torch.device) -> Limits:
     return Limits(_CLUSTERS.get(properties.major, ()), properties.multi_processor_count, shared)
 
 
+def slot_row(slots: int) -> int:
+    """Return the floats of a row with one number per slot (screening.cuh): a whole number of them for every lane."""
+    return 32 * max(1, -(-slots // 32))
+
+
 class Tile(NamedTuple):
     """One sequence over a cluster of blocks; the names are those of tile.cuh and attention.cuh."""
 
@@ -82,15 +87,13 @@ class Tile(NamedTuple):
         """The shared memory from which a block sends `rows` numbers per unit to the others."""
         return self.rows * self.units_per_block if self.cluster_blocks > 1 else 0
 
-    @property
-    def unit_sum_floats(self) -> int:
-        """The shared memory for a sum over all units."""
-        return 32 * (_WARPS + self.cluster_blocks)
+    def unit_sum_floats(self, slots: int) -> int:
+        """Return the shared memory for a sum over all units, one for each slot."""
+        return slot_row(slots) * (_WARPS + self.cluster_blocks)
 
-    @property
-    def sent_sum_floats(self) -> int:
-        """The same for a sum that is sent and received apart."""
-        return self.unit_sum_floats + 32 * _WARPS
+    def sent_sum_floats(self, slots: int) -> int:
+        """Return the same for a sum that is sent and received apart."""
+        return self.unit_sum_floats(slots) + slot_row(slots) * _WARPS
 
     @property
     def warp_floats(self) -> int:
@@ -266,20 +269,25 @@ _MOST_LANES_PER_UNIT = 8  # a warp sends the numbers of four units at once (tile
 
 
 @cache
+def wider_tiles(tile: Tile, limits: Limits) -> tuple[Tile, ...]:
+    """Return the tiles with more blocks for the same weights, the one with the fewest first."""
+    found = []
+    for blocks in sorted(limits.clusters):
+        factor, rest = divmod(blocks, tile.cluster_blocks)
+        if not rest and factor > 1 and tile.units_per_lane % factor == 0:
+            found.append(tile._replace(cluster_blocks=blocks, units_per_lane=tile.units_per_lane // factor))
+    return tuple(one for one in found if one.lanes_per_unit <= _MOST_LANES_PER_UNIT)
+
+
+@cache
 def spread_tile(tile: Tile, batch: int, limits: Limits) -> Tile:
     """Return the tile with the most blocks for the same weights, of whose clusters one for each sequence runs at once.
 
     A lane then has fewer weights and fewer slots of a memory. Twice as many blocks took 7 to 20 % off a step of RelRNN
     and RelLSTM on an H200, forward and backward.
     """
-    for blocks in sorted(limits.clusters, reverse=True):
-        factor, rest = divmod(blocks, tile.cluster_blocks)
-        if rest or factor < 2 or tile.units_per_lane % factor or limits.clusters_at_once(blocks) < batch:
-            continue
-        found = tile._replace(cluster_blocks=blocks, units_per_lane=tile.units_per_lane // factor)
-        if found.lanes_per_unit <= _MOST_LANES_PER_UNIT:
-            return found
-    return tile
+    at_once = [one for one in wider_tiles(tile, limits) if limits.clusters_at_once(one.cluster_blocks) >= batch]
+    return at_once[-1] if at_once else tile
 
 
 def require_tile(rows: int, n: int, device: torch.device) -> Tile:

@@ -24,7 +24,7 @@ def forward_floats(tile: Tile, top: int) -> int:
 
 
 def backward_floats(tile: Tile, top: int) -> int:
-    return 2 * ROWS * tile.padded_n + 2 * tile.unit_sum_floats + tile.slot_floats(2, top)
+    return 2 * ROWS * tile.padded_n + 2 * tile.unit_sum_floats(top) + tile.slot_floats(2, top)
 
 
 def _top_states(scores0: Tensor, origin0: Tensor, top: int) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,8 @@ from mnemoscope.kernels._cuda.layout import BatchTile, Limits, TensorTile, Tile
 from mnemoscope.kernels._cuda.products import Factors, carried_gradients, products_of, stack_matrices
 from mnemoscope.kernels._cuda.tensor_tiles import choose_tile
 
-MAX_SLOTS = 32  # lane i of a warp has the record of slot i
+_MAX_SLOTS = 128  # of a sequence that has a cluster alone: a lane sends the sums of four slots
+_MAX_SHARED_SLOTS = 32  # of sequences that share a cluster: a lane of a warp keeps the record of one slot
 
 
 def rows_per_unit(lstm: bool) -> int:
@@ -32,23 +33,40 @@ def rows_per_unit(lstm: bool) -> int:
 
 def supports(lstm: bool, n: int, slots: int, device: torch.device) -> bool:
     """True if the weights fit the registers, and the slots the shared memory, of one cluster."""
-    tile = layout.tile(rows_per_unit(lstm), n, device)
-    if tile is None or slots > MAX_SLOTS:
-        return False
-    return backward_floats(tile, slots, has_ds=True) <= layout.limits(device).shared_floats
+    return _tile(lstm, n, slots, device) is not None
+
+
+@cache
+def _tile(lstm: bool, n: int, slots: int, device: torch.device) -> Tile | None:
+    """Return the tile with the fewest blocks of which each has room for its units' weights and slots."""
+    limits = layout.limits(device)
+    fewest = layout.tile(rows_per_unit(lstm), n, device)
+    if fewest is None or slots > _MAX_SLOTS:
+        return None
+    for tile in (fewest, *layout.wider_tiles(fewest, limits)):
+        if backward_floats(tile, slots, has_ds=True) <= limits.shared_floats:
+            return tile
+    return None
+
+
+def _require_tile(options: op.AttentionOptions, n: int, device: torch.device) -> Tile:
+    slots = options.buffer + options.relevant
+    found = _tile(options.cell == "lstm", n, slots, device)
+    assert found is not None, f"no tile for {n} units and {slots} slots; ask supports() first"
+    return found
 
 
 @cache
 def forward_floats(tile: Tile, slots: int) -> int:
     states = tile.barrier_floats + tile.padded_n
-    return states + tile.sent_sum_floats + tile.slot_floats(tile.rows + 1, slots)
+    return states + tile.sent_sum_floats(slots) + tile.slot_floats(tile.rows + 1, slots)
 
 
 @cache
 def backward_floats(tile: Tile, slots: int, has_ds: bool) -> int:
     fields = tile.rows + has_ds
     products = tile.barrier_floats + tile.outbox_floats + tile.rows * tile.padded_n
-    return products + tile.sent_sum_floats + tile.slot_floats(2 * fields, slots)
+    return products + tile.sent_sum_floats(slots) + tile.slot_floats(2 * fields, slots)
 
 
 @cache
@@ -89,7 +107,7 @@ def _batch_tile(
     at_once = limits.clusters_at_once(tile.cluster_blocks)
     best, least = None, _step_cost(1) * -(-batch // at_once)
     sequences = 2
-    while slots > 0 and sequences <= tile.lanes_per_unit:
+    while 0 < slots <= _MAX_SHARED_SLOTS and sequences <= tile.lanes_per_unit:
         tried = BatchTile(tile, sequences)
         cost = _step_cost(sequences) * -(-tried.clusters(batch) // at_once)
         if cost < least and floats(tried, slots) <= limits.shared_floats:
@@ -100,7 +118,7 @@ def _batch_tile(
 
 def shares_clusters(options: op.AttentionOptions, n: int, batch: int, device: torch.device) -> bool:
     """True if sequences share a cluster in float32."""
-    tile = layout.require_tile(rows_per_unit(options.cell == "lstm"), n, device)
+    tile = _require_tile(options, n, device)
     slots = options.buffer + options.relevant
     return _batch_tile(tile, batch, slots, batch_forward_floats, layout.limits(device)) is not None
 
@@ -119,7 +137,7 @@ def tensor_tiles(
     """
     rows, slots = rows_per_unit(options.cell == "lstm"), options.buffer + options.relevant
     limits = layout.limits(device)
-    if not 0 < slots <= MAX_SLOTS:
+    if not 0 < slots <= _MAX_SHARED_SLOTS:
         return None
     forward_tile = choose_tile(rows, n, batch, slots, rows + 1, limits, transposed=False)
     backward_tile = choose_tile(rows, n, batch, slots, 2 * (rows + has_ds), limits, transposed=True)
@@ -170,7 +188,7 @@ def _forward_launch(options: op.AttentionOptions, n: int, B: int, device: torch.
         found = tensor_tiles(options, n, B, device, has_ds=True)
         assert found is not None, "ask fits_tensor_cores() first"
         return _tensor_launch("screened_tensor_forward", found[0], B, found[0].shared_floats(rows + 1, slots))
-    tile = layout.require_tile(rows, n, device)
+    tile = _require_tile(options, n, device)
     batch = _batch_tile(tile, B, slots, batch_forward_floats, layout.limits(device))
     if batch:
         blocks = batch.clusters(B) * tile.cluster_blocks
@@ -188,7 +206,7 @@ def _backward_launch(
         assert found is not None, "ask fits_tensor_cores() first"
         floats = found[1].shared_floats(2 * (rows + has_ds), slots)
         return _tensor_launch("screened_tensor_backward", found[1], B, floats)
-    tile = layout.require_tile(rows, n, device)
+    tile = _require_tile(options, n, device)
     batch = _batch_tile(tile, B, slots, _BACKWARD_FLOATS[has_ds], layout.limits(device))
     if batch:
         blocks = batch.clusters(B) * tile.cluster_blocks

@@ -14,9 +14,10 @@ from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import compiler, layout
 from mnemoscope.kernels._cuda.arguments import PHI, to_device
 from mnemoscope.kernels._cuda.products import carried_gradients, project_memory, project_query, stack_matrices
-from mnemoscope.kernels._cuda.screened import MAX_SLOTS, rows_per_unit
+from mnemoscope.kernels._cuda.screened import rows_per_unit
 from mnemoscope.kernels._final_memory import final_memory, final_origin
 
+_MAX_SLOTS = 256  # the loops over slots are unrolled: with more, a kernel takes minutes to compile
 _MOST_THREADS = 1024  # of a block
 _LEAST_UNITS = 128  # of a block of a cluster: with fewer, its barriers take longer than what it saves
 # The products of the states in the slots and their gradients, together: up to this size they stay in the L2 cache of an
@@ -30,6 +31,7 @@ class StepLayout:
 
     n: int
     cluster_blocks: int
+    slots: int
 
     @property
     def threads(self) -> int:
@@ -39,7 +41,8 @@ class StepLayout:
 
     @property
     def shared_floats(self) -> int:
-        return 3 * 64 + self.threads + 32 * self.cluster_blocks + 2 * 32 + 2
+        row = layout.slot_row(self.slots)
+        return row * (3 * 2 + self.threads // 32 + self.cluster_blocks + 2) + 2
 
     def defines(self, options: op.AttentionOptions) -> dict[str, int | str]:
         return {
@@ -54,8 +57,8 @@ class StepLayout:
 
 
 def supports(slots: int) -> bool:
-    """True if every slot has its lane of a warp."""
-    return slots <= MAX_SLOTS
+    """True if there are not too many slots."""
+    return slots <= _MAX_SLOTS
 
 
 def kernel_width(n: int, options: op.AttentionOptions) -> int:
@@ -66,13 +69,13 @@ def kernel_width(n: int, options: op.AttentionOptions) -> int:
     return (rows_per_unit(options.cell == "lstm") + 1) * n
 
 
-def choose_layout(n: int, batch: int, device: torch.device) -> StepLayout:
+def choose_layout(n: int, batch: int, slots: int, device: torch.device) -> StepLayout:
     """Return the layout with the most blocks per sequence that run at once."""
     limits = layout.limits(device)
     fitting = [
         blocks for blocks in limits.clusters if batch <= limits.clusters_at_once(blocks) and n >= _LEAST_UNITS * blocks
     ]
-    return StepLayout(n, max(fitting, default=1))
+    return StepLayout(n, max(fitting, default=1), slots)
 
 
 def forward(
@@ -87,7 +90,7 @@ def forward(
 ) -> op.AttentiveRun:
     """Fill `run` and return it; all tensors float32."""
     T, B, n = run.h.shape
-    clusters = choose_layout(n, B, xp.device)
+    clusters = choose_layout(n, B, options.buffer + options.relevant, xp.device)
     carried = memory.values0.numel() > 0
     matrices = stack_matrices(weights)
     width = matrices.shape[0]
@@ -168,7 +171,7 @@ def backward(
 ) -> op.AttentiveGradients:
     """Return the gradients; all tensors float32."""
     T, B, n = saved.h.shape
-    clusters = choose_layout(n, B, saved.h.device)
+    clusters = choose_layout(n, B, options.buffer + options.relevant, saved.h.device)
     has_ds = grads.ds is not None
     matrices = stack_matrices(weights)
     projected0 = project_memory(matrices, memory)

@@ -1,4 +1,4 @@
-// Attention over at most 32 slots in shared memory (screened, sab): what both passes share.
+// Attention over slots in shared memory (screened, sab): what both passes share.
 //
 // A constant in all logits leaves the softmax as it is: of v . tanh(q + k) = v . (1 - 2 r) the
 // kernels compute -2 v . r.
@@ -13,81 +13,94 @@
 constexpr int SLOT_LANES = LANES_PER_UNIT;
 constexpr int SLOT_STRIDE = UNITS_PER_BLOCK + UNITS_PER_WARP;
 #include "slots.cuh"
-static_assert(SLOTS_PER_LANE <= UNITS_PER_WARP,
-              "the sums of a lane's slots are scattered over units");
+// The slots of a lane, in parts of those that one number of every lane of a warp has (of_slot).
+constexpr int PARTS = SLOTS_OF_LANE > 1 ? SLOTS_OF_LANE * UNITS_PER_WARP : SLOTS_PER_LANE;
+constexpr int PART = PARTS / SLOTS_OF_LANE;
+static_assert(PART <= UNITS_PER_WARP, "the sums of a lane's slots are scattered over units");
 
 DEVICE SlotColumn slot_column(const ThreadPosition& pos) { return {pos.block_unit, pos.unit_lane}; }
 
-// Shared memory of sum_over_units: the sums of the warps (WARPS, 32), then of the blocks
-// (CLUSTER_BLOCKS, 32).
-constexpr int UNIT_SUM_FLOATS = 32 * (WARPS + CLUSTER_BLOCKS);
+// Shared memory of sum_over_units: the sums of the warps (WARPS, SLOT_ROW), then of the blocks
+// (CLUSTER_BLOCKS, SLOT_ROW).
+constexpr int WARP_SUM_FLOATS = SLOT_ROW * WARPS;
+constexpr int UNIT_SUM_FLOATS = SLOT_ROW * (WARPS + CLUSTER_BLOCKS);
 
-// Sum over the units of the block of each slot's part; lane i of every warp has the sum of slot i.
-DEVICE float sum_over_block(const ThreadPosition& pos, float (&part)[SLOTS_PER_LANE][1],
-                            float* warp_sums) {
-    // Over the units of the warp: each lane is left with one of its slots.
-    const int k = reduce_scatter<SLOTS_PER_LANE, 16, LANES_PER_UNIT, 1>(part, pos.lane);
-    const int slot = pos.unit_lane + LANES_PER_UNIT * k;
-    if (k < SLOTS_PER_LANE) warp_sums[pos.warp * 32 + slot] = part[0][0];
+// Sum rows of numbers, one per slot; each lane has the sums of its slots.
+template <int ROWS_SUMMED>
+DEVICE void sum_rows(const ThreadPosition& pos, const float* rows, float (&sum)[SLOTS_OF_LANE]) {
+#pragma unroll
+    for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+        const int slot = pos.lane + 32 * i;
+        sum[i] = 0.f;
+        if (slot < PADDED_SLOTS)
+            for (int row = 0; row < ROWS_SUMMED; ++row) sum[i] += rows[row * SLOT_ROW + slot];
+    }
+}
+
+// Sum over the units of the block of each slot's part; in every warp, each lane has the sums of its
+// slots.
+DEVICE void sum_over_block(const ThreadPosition& pos, float (&part)[PARTS][1], float* warp_sums,
+                           float (&sum)[SLOTS_OF_LANE]) {
+    // Over the units of the warp: each lane is left with one slot of each 32.
+#pragma unroll
+    for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+        const int k = reduce_scatter<PART, 16, LANES_PER_UNIT, 1>(part + i * PART, pos.lane);
+        const int slot = 32 * i + pos.unit_lane + LANES_PER_UNIT * k;
+        if (k < PART) warp_sums[pos.warp * SLOT_ROW + slot] = part[i * PART][0];
+    }
     sync_block();
-
-    // Over the warps of the block; lane i has slot i from here on.
-    float sum = 0.f;
-    if (pos.lane < PADDED_SLOTS)
-        for (int w = 0; w < WARPS; ++w) sum += warp_sums[w * 32 + pos.lane];
-    return sum;
-}
-DEVICE float sum_over_blocks(const ThreadPosition& pos, const float* block_sums) {
-    float sum = 0.f;
-    if (pos.lane < PADDED_SLOTS)
-        for (int rank = 0; rank < CLUSTER_BLOCKS; ++rank) sum += block_sums[rank * 32 + pos.lane];
-    return sum;
+    sum_rows<WARPS>(pos, warp_sums, sum);
 }
 
-// Sum over all units of each slot's part; returns, in lane i of every warp, the sum of slot i.
-// Two barriers if the units are spread over a cluster, one otherwise.
-DEVICE float sum_over_units(const ThreadPosition& pos, float (&part)[SLOTS_PER_LANE][1],
-                            float* scratch) {
-    float* block_sums = scratch + 32 * WARPS;
-    const float sum = sum_over_block(pos, part, scratch);
-    if constexpr (!IS_CLUSTER) return sum;
-    // The warps of a block share the stores into the others.
-    for (int rank = pos.warp; rank < CLUSTER_BLOCKS; rank += WARPS)
-        if (pos.lane < PADDED_SLOTS)
-            store_in_block(block_sums + pos.rank * 32 + pos.lane, rank, sum);
-    sync_cluster();
-    return sum_over_blocks(pos, block_sums);
+// Sum over all units of each slot's part; in every warp, each lane has the sums of its slots. Two
+// barriers if the units are spread over a cluster, one otherwise.
+DEVICE void sum_over_units(const ThreadPosition& pos, float (&part)[PARTS][1], float* scratch,
+                           float (&sum)[SLOTS_OF_LANE]) {
+    float* block_sums = scratch + WARP_SUM_FLOATS;
+    sum_over_block(pos, part, scratch, sum);
+    if constexpr (IS_CLUSTER) {
+        // The warps of a block share the stores into the others.
+        for (int rank = pos.warp; rank < CLUSTER_BLOCKS; rank += WARPS)
+#pragma unroll
+            for (int i = 0; i < SLOTS_OF_LANE; ++i)
+                if (pos.lane + 32 * i < PADDED_SLOTS)
+                    store_in_block(block_sums + pos.rank * SLOT_ROW + pos.lane + 32 * i, rank,
+                                   sum[i]);
+        sync_cluster();
+        sum_rows<CLUSTER_BLOCKS>(pos, block_sums, sum);
+    }
 }
 
 // The same by an exchange of UNIT_SUM_BYTES, in two halves: between them is time for other work.
-// What send_sums returns is for receive_sums. The sums of the warps have two buffers, which take
+// What send_sums has found is for receive_sums. The sums of the warps have two buffers, which take
 // turns with the steps: between two uses of one lies the block's barrier of the other.
 constexpr int SUM_QUADS = (PADDED_SLOTS + 3) / 4;
+static_assert(SUM_QUADS <= 32, "a lane sends the sums of four slots");
 constexpr int UNIT_SUM_BYTES = 16 * SUM_QUADS * CLUSTER_BLOCKS;
-constexpr int SENT_SUM_FLOATS = UNIT_SUM_FLOATS + 32 * WARPS;
-DEVICE float send_sums(const ThreadPosition& pos, int t, float (&part)[SLOTS_PER_LANE][1],
-                       float* scratch, const Exchange& exchange) {
-    const float sum = sum_over_block(pos, part, scratch + (t & 1) * 32 * WARPS);
+constexpr int SENT_SUM_FLOATS = UNIT_SUM_FLOATS + WARP_SUM_FLOATS;
+DEVICE void send_sums(const ThreadPosition& pos, int t, float (&part)[PARTS][1], float* scratch,
+                      const Exchange& exchange, float (&sum)[SLOTS_OF_LANE]) {
+    sum_over_block(pos, part, scratch + (t & 1) * WARP_SUM_FLOATS, sum);
     if constexpr (IS_CLUSTER) {
         // Four slots a lane; the warps of a block share what is sent to the others.
-        float* block_sums = scratch + 64 * WARPS;
+        float* block_sums = scratch + 2 * WARP_SUM_FLOATS;
         const int source = 4 * pos.lane;
-        const float4 four = {shuffle(sum, source), shuffle(sum, source + 1),
-                             shuffle(sum, source + 2), shuffle(sum, source + 3)};
+        const float4 four = {of_slot(sum, source), of_slot(sum, source + 1),
+                             of_slot(sum, source + 2), of_slot(sum, source + 3)};
 #pragma unroll
         for (int first = 0; first < CLUSTER_BLOCKS; first += WARPS)
             if (first + pos.warp < CLUSTER_BLOCKS && pos.lane < SUM_QUADS)
-                send_to_block(block_sums + pos.rank * 32 + source,
+                send_to_block(block_sums + pos.rank * SLOT_ROW + source,
                               (pos.rank + first + pos.warp) % CLUSTER_BLOCKS, four,
                               exchange.barrier);
     }
-    return sum;
 }
-DEVICE float receive_sums(const ThreadPosition& pos, float sum, const float* scratch,
-                          Exchange& exchange) {
-    if constexpr (!IS_CLUSTER) return sum;
-    receive(exchange);
-    return sum_over_blocks(pos, scratch + 64 * WARPS);
+DEVICE void receive_sums(const ThreadPosition& pos, const float* scratch, Exchange& exchange,
+                         float (&sum)[SLOTS_OF_LANE]) {
+    if constexpr (IS_CLUSTER) {
+        receive(exchange);
+        sum_rows<CLUSTER_BLOCKS>(pos, scratch + 2 * WARP_SUM_FLOATS, sum);
+    }
 }
 
 // Sum over the lanes of a unit, the same in each of them.

@@ -19,6 +19,7 @@ constexpr int SLOT_STRIDE = UNITS_PER_BLOCK * SEQUENCES + PAIRS_PER_WARP;
 #include "slots.cuh"
 constexpr int SLOT_COLUMNS = (PADDED_SLOTS + 3) / 4 * 4;  // of a row with one number per slot
 static_assert(SLOTS >= 1, "there is no slot");
+static_assert(SLOTS_OF_LANE == 1, "a lane keeps one slot of a sequence");
 static_assert(LANES_PER_PAIR * SEQUENCES == LANES_PER_UNIT, "lanes do not cover the sequences");
 static_assert(SEQUENCES <= WARPS, "warp q has the slots of sequence q");
 static_assert(UNITS_PER_WARP >= 4, "four units are stored at once");

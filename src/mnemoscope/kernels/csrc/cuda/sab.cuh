@@ -9,6 +9,8 @@
 #define MIX_MEAN 0
 #include "attention.cuh"
 
+static_assert(SLOTS_OF_LANE == 1, "a lane keeps one slot");
+
 constexpr float MARGIN = 1e-7f;
 
 // The TOP stored states of the largest scores: lane i has the record of slot i, every warp the

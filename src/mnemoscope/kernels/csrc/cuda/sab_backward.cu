@@ -144,7 +144,9 @@ KERNEL sab_backward(const float* dh, const float* dattended, const float* dc_T, 
             part[k][0] = in_range ? d_attended * memory(VALUE, slot, pos.block_unit) : 0.f;
         }
         float* sum_scratch = shared_sums + (t & 1) * UNIT_SUM_FLOATS;
-        const float dalpha = sum_over_units(pos, part, sum_scratch);
+        float sums[1];
+        sum_over_units(pos, part, sum_scratch, sums);
+        const float dalpha = sums[0];
 #pragma unroll
         for (int k = 0; k < SLOTS_PER_LANE; ++k) {
             const int slot = pos.unit_lane + LANES_PER_UNIT * k;

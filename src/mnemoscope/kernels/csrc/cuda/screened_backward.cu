@@ -76,11 +76,14 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
     };
 
     // The slots as the last step left them.
-    int state = record.checked(record.state_at(steps - 1)),
-        previous_state = record.checked(record.state_at(steps - 2));
+    int state[SLOTS_OF_LANE], previous_state[SLOTS_OF_LANE];
+    record.states_at(steps - 1, state);
+    record.states_at(steps - 2, previous_state);
+    record.check(state);
+    record.check(previous_state);
     for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
         float fields[FIELDS_PER_LANE];
-        load_state(slot < SLOTS ? shuffle(state, slot) : -1, fields);
+        load_state(slot < SLOTS ? of_slot(state, slot) : -1, fields);
         fill_slot(memory, gradients, column, slot, fields);
     }
 
@@ -112,27 +115,28 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
     if (GATES == 4 && in_range && steps)
         c_t = activations[(first - unit + (steps - 1) * step_stride) * 5 + 4 * n + unit];
     load_step(steps - 1);
-    float alpha = record.attention_at(steps - 1);
+    float alpha[SLOTS_OF_LANE];
+    record.attention_at(steps - 1, alpha);
     begin_exchanges(products, sums);
     sync_cluster();  // before a block stores into another, that one must have begun
 
     for (int t = steps - 1; t >= 0; --t) {
         const long long offset = first + t * step_stride;
-        const int newest_slot = first_bit(warp_ballot(lane < SLOTS && state == SLOTS + t));
+        const int newest_slot = slot_of(lane, state, SLOTS + t);
         if (HAS_DS) g[FIELDS - 1] = MIX * next_ds;
 
         // What this step has loaded, and loads for the next one: in a cluster, while sums are on
         // their way. A single block waits little; there, loads need the whole step.
         SlotChange change;
         float evicted_fields[FIELDS_PER_LANE];
-        int earlier_state = 0;
-        float previous_alpha = 0.f, query = 0.f, dh_t = 0.f, h_t = 0.f, previous_c = 0.f;
+        int earlier_state[SLOTS_OF_LANE];
+        float previous_alpha[SLOTS_OF_LANE], query = 0.f, dh_t = 0.f, h_t = 0.f, previous_c = 0.f;
         LSTMGates gates{};
         const auto load_ahead = [&] {
             change.find(lane, newest_slot, state, previous_state);
             load_state(change.evicted, evicted_fields);
-            earlier_state = record.state_at(t - 2);
-            previous_alpha = record.attention_at(t - 1);
+            record.states_at(t - 2, earlier_state);
+            record.attention_at(t - 1, previous_alpha);
             query = prescale(next_query), dh_t = next_dh, h_t = next_h, previous_c = next_c;
             gates = {next_gates[0], next_gates[1], next_gates[2], next_gates[3]};
             load_step(t - 1);
@@ -142,19 +146,19 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         // Gradients of the weights, dalpha_i = sum_r g_r . field_r(i). A constant in all of them
         // leaves the softmax's gradient as it is: subtracting h_t's first leaves small numbers
         // where states resemble each other, and no cancellation.
-        float part[SLOTS_PER_LANE][1], newest[FIELDS];
+        float part[PARTS][1] = {}, newest[FIELDS];
 #pragma unroll
         for (int r = 0; r < FIELDS; ++r)
             newest[r] = memory(r, newest_slot >= 0 ? newest_slot : 0, pos.block_unit);
 #pragma unroll
         for (int k = 0; k < SLOTS_PER_LANE; ++k) {
             const int slot = pos.unit_lane + LANES_PER_UNIT * k;
-            part[k][0] = 0.f;
 #pragma unroll
             for (int r = 0; r < FIELDS; ++r)
                 if (r != KEY) part[k][0] += g[r] * (memory(r, slot, pos.block_unit) - newest[r]);
         }
-        const float block_sum = send_sums(pos, t, part, sum_scratch, sums);
+        float dalpha[SLOTS_OF_LANE];
+        send_sums(pos, t, part, sum_scratch, sums, dalpha);
         if (IS_CLUSTER) load_ahead();
 
         // tanh(q + k_i) of the lane's slots, and what h_t's products have received from later steps
@@ -169,17 +173,22 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
 #pragma unroll
         for (int r = 0; r < FIELDS; ++r)
             total[r] = newest_slot >= 0 ? gradients(r, newest_slot, pos.block_unit) : 0.f;
-        const float dalpha = receive_sums(pos, block_sum, sum_scratch, sums);
-        const float dlogit = alpha * (dalpha - warp_sum(alpha * dalpha));
+        receive_sums(pos, sum_scratch, sums, dalpha);
+        float dlogit[SLOTS_OF_LANE], mean = 0.f;
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i) mean += alpha[i] * dalpha[i];
+        mean = warp_sum(mean);
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i) dlogit[i] = alpha[i] * (dalpha[i] - mean);
 
         // And at step t: through tanh(q + k), through the mixture, and from s_t itself. All
         // of dy goes to every block. The barriers of the next step's sums come before shared_dy is
         // written again.
         if (newest_slot >= 0) {
-            const float dtanh = weight * shuffle(dlogit, newest_slot);
+            const float dtanh = weight * of_slot(dlogit, newest_slot);
             total[KEY] += dtanh - dtanh * newest_tanh * newest_tanh;
         }
-        const float newest_alpha = newest_slot >= 0 ? shuffle(alpha, newest_slot) : 0.f;
+        const float newest_alpha = newest_slot >= 0 ? of_slot(alpha, newest_slot) : 0.f;
 #pragma unroll
         for (int r = 0; r < FIELDS; ++r)
             if (r != KEY) total[r] += newest_alpha * g[r] + g[r];
@@ -192,7 +201,8 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
 #pragma unroll
         for (int k = 0; k < SLOTS_PER_LANE; ++k) {
             const int slot = pos.unit_lane + LANES_PER_UNIT * k;
-            const float slot_alpha = shuffle(alpha, slot), slot_dlogit = shuffle(dlogit, slot);
+            const float slot_alpha = of_lane_slot(alpha, pos.unit_lane, k);
+            const float slot_dlogit = of_lane_slot(dlogit, pos.unit_lane, k);
             const float tanh_i = tanhs[k];
             const float dtanh = weight * slot_dlogit;
             // tanh' = 1 - tanh^2. All dlogit sum to zero: in the query's gradient the 1 drops out,
@@ -239,9 +249,13 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
         g[QUERY] = MIX * dq_t;
 
         if (!IS_CLUSTER) move_slots_back();
-        state = previous_state;
-        previous_state = record.checked(earlier_state);
-        alpha = previous_alpha;
+        record.check(earlier_state);
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+            state[i] = previous_state[i];
+            previous_state[i] = earlier_state[i];
+            alpha[i] = previous_alpha[i];
+        }
     }
 
     // v, the first cell state, and what the carried memory has received.
@@ -249,7 +263,7 @@ KERNEL screened_backward(const float* dh, const float* ds, const float* dc_T, co
     if (writes) dv_rows[first] = dv;
     if (GATES == 4 && writes) dc0[first] = dc;
     for (int slot = 0; gathered0 && slot < SLOTS; ++slot) {
-        const bool filled = shuffle(state, slot) >= 0;
+        const bool filled = of_slot(state, slot) >= 0;
         float* row = gathered0 + ((long long)pos.sequence * SLOTS + slot) * FIELDS * n + unit;
         for (int r = pos.unit_lane; r < FIELDS; r += LANES_PER_UNIT)
             if (in_range) row[r * n] = filled ? gradients(r, slot, pos.block_unit) : 0.f;

@@ -82,30 +82,36 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
     const int table_steps =
         has_table ? sequence_steps(table_sequence, HAS_LENGTHS ? lengths : nullptr, T, B) : 0;
     const SavedSlots record{slots, attention, origin0, table_sequence, lane, T, B, has_table};
-    const auto attention_at = [&](int t) { return record.attention_at(t, t < table_steps); };
+    const auto attention_at = [&](int t, float (&found)[1]) {
+        record.attention_at(t, found, t < table_steps);
+    };
     // Until its last step is reached, a sequence keeps the slots as that step left them.
-    int state = record.checked(record.state_at(table_steps - 1));
-    int previous_state = record.checked(record.state_at(table_steps - 2));
-    float alpha = attention_at(cluster_steps - 1);
+    int state[1], previous_state[1];
+    record.states_at(table_steps - 1, state);
+    record.states_at(table_steps - 2, previous_state);
+    record.check(state);
+    record.check(previous_state);
+    float alpha[1];
+    attention_at(cluster_steps - 1, alpha);
     const auto announce = [&](int t) {
         if (pos.warp >= SEQUENCES) return;
         StepSlots told{-1, -1, -1, -1, -1};
         if (t < table_steps) {
             SlotChange change;
-            told.newest_slot = first_bit(warp_ballot(lane < SLOTS && state == SLOTS + t));
+            told.newest_slot = slot_of(lane, state, SLOTS + t);
             change.find(lane, told.newest_slot, state, previous_state);
             told.moved_to = change.moved_to, told.moved_from = change.moved_from;
             told.evicted_from = change.evicted_from, told.evicted = change.evicted;
         }
         const int turn = t % 2;
         if (lane == 0) changes[turn * SEQUENCES + pos.warp] = told;
-        if (lane < SLOT_COLUMNS) alphas[turn * SUM_ROW + pos.warp * SLOT_COLUMNS + lane] = alpha;
+        if (lane < SLOT_COLUMNS) alphas[turn * SUM_ROW + pos.warp * SLOT_COLUMNS + lane] = alpha[0];
     };
 
     // The slots as the last step of each sequence left them.
     int* last_states = reinterpret_cast<int*>(dlogits);
     if (pos.warp < SEQUENCES && lane < SLOT_COLUMNS)
-        last_states[pos.warp * SLOT_COLUMNS + lane] = lane < SLOTS ? state : -1;
+        last_states[pos.warp * SLOT_COLUMNS + lane] = lane < SLOTS ? state[0] : -1;
     if (cluster_steps) announce(cluster_steps - 1);
     sync_block();
     for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
@@ -153,8 +159,10 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
         const float* step_alphas = alphas + t % 2 * SUM_ROW + at.q * SLOT_COLUMNS;
         float evicted_fields[FIELDS_PER_LANE];
         states.load(column, change.evicted, evicted_fields);
-        const int earlier_state = record.state_at(t - 2);
-        const float previous_alpha = attention_at(t - 1);
+        int earlier_state[1];
+        float previous_alpha[1];
+        record.states_at(t - 2, earlier_state);
+        attention_at(t - 1, previous_alpha);
         if (HAS_DS) g[FIELDS - 1] = active ? MIX * next_ds : 0.f;
         const float query = prescale(next_query), dh_t = next_dh, h_t = next_h;
         const float previous_c = next_c;
@@ -179,14 +187,15 @@ KERNEL screened_batch_backward(const float* dh, const float* ds, const float* dc
 
         // Warp q: the softmax's gradient. Then it goes back to the slots of the step before.
         if (pos.warp < SEQUENCES) {
-            const float dlogit = alpha * (dalpha - warp_sum(alpha * dalpha));
+            const float dlogit = alpha[0] * (dalpha - warp_sum(alpha[0] * dalpha));
             if (lane < SLOT_COLUMNS) dlogits[pos.warp * SLOT_COLUMNS + lane] = dlogit;
             if (t > 0) {
                 if (t < table_steps) {
-                    state = previous_state;
-                    previous_state = record.checked(earlier_state);
+                    record.check(earlier_state);
+                    state[0] = previous_state[0];
+                    previous_state[0] = earlier_state[0];
                 }
-                alpha = previous_alpha;
+                alpha[0] = previous_alpha[0];
                 announce(t - 1);
             }
         }

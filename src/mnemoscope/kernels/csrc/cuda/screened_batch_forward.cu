@@ -200,16 +200,16 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
         // Warp q: the softmax over the slots of sequence q (lane i has slot i). Relevance grows by
         // the attention received. Then the next step's state gets its slot.
         if (pos.warp < SEQUENCES) {
-            const bool filled = t < table_steps && table.state >= 0;
+            const bool filled = t < table_steps && table.state[0] >= 0;
             const int largest = warp_max(sortable(filled ? logit : NEGATIVE_INFINITY));
             const float exponential = filled ? expf(logit - from_sortable(largest)) : 0.f;
             const float total = warp_sum(exponential);
             const float alpha = total > 0.f ? exponential * reciprocal(total) : 0.f;
             if (lane < SLOT_COLUMNS) alphas[pos.warp * SLOT_COLUMNS + lane] = alpha;
-            if (lane < BUFFER || REFRESH) table.relevance += alpha;
+            if (lane < BUFFER || REFRESH) table.relevance[0] += alpha;
             if (SAVE && writes_slots) {
                 const long long row = ((long long)t * B + table_sequence) * SLOTS + lane;
-                slots[row] = t < table_steps ? table.state : -1;
+                slots[row] = t < table_steps ? table.state[0] : -1;
                 attention[row] = alpha;
             }
             admit(t + 1);
@@ -246,7 +246,7 @@ KERNEL screened_batch_forward(const float* xp, const float* V, const float* W_a,
     sync_block();
     int* final_states = reinterpret_cast<int*>(alphas);  // (SEQUENCES, SLOT_COLUMNS)
     if (pos.warp < SEQUENCES && lane < SLOT_COLUMNS)
-        final_states[pos.warp * SLOT_COLUMNS + lane] = lane < SLOTS ? table.state : -1;
+        final_states[pos.warp * SLOT_COLUMNS + lane] = lane < SLOTS ? table.state[0] : -1;
     if (writes_slots) record.write(table, lane, slots_T, relevance_T, origin_T);
     sync_block();
     for (int slot = at.pair_lane; in_range && slot < SLOTS; slot += LANES_PER_PAIR) {

@@ -37,7 +37,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
     const int steps = HAS_LENGTHS ? clamped_length(lengths[pos.sequence], T) : T;
     const bool in_range = unit < n;
     const bool writes = in_range && pos.unit_lane == 0;  // one lane of each unit
-    const bool writes_slots = pos.rank == 0 && pos.warp == 0 && lane < SLOTS;  // one warp
+    const bool writes_slots = pos.rank == 0 && pos.warp == 0;  // one warp
     float* shared_h = shared_memory() + SharedLayout::h;
     float* sum_scratch = shared_memory() + SharedLayout::sums;
     const SlotFields memory{shared_memory() + SharedLayout::memory};
@@ -72,12 +72,8 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
     // The record of the carried memory, into lanes.
     SlotTable table;
     const long long first_slot = (long long)pos.sequence * SLOTS;
-    const long long clock = clock0 ? clock0[pos.sequence] : 0;
-    if (origin0 && lane < SLOTS) {
-        table.state = origin0[first_slot + lane] >= 0 ? lane : -1;
-        table.relevance = relevance0[first_slot + lane];
-    }
-    if (BUFFER > 0) table.next_slot = floor_mod(clock, BUFFER > 0 ? BUFFER : 1);
+    const SequenceSlots record{origin0, first_slot, clock0 ? clock0[pos.sequence] : 0};
+    record.load(table, relevance0, lane, true);
     begin_exchanges(states, sums);
     sync_cluster();  // before a block stores into another, that one must have begun
 
@@ -100,7 +96,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
 
     // The fields of the carried states, into shared memory. The lanes of a unit share them.
     for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
-        const bool filled = slot < SLOTS && shuffle(table.state, slot) >= 0;
+        const bool filled = slot < SLOTS && of_slot(table.state, slot) >= 0;
         float y[ROWS] = {}, value = 0.f, key = 0.f;
         if (filled) {
             const long long at = (first_slot + slot) * n + unit;
@@ -146,7 +142,7 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
         sync_warp();
 
         // Scores of the states already there, v_j r_ij, need not wait for h_t's key.
-        float part[SLOTS_PER_LANE][1];
+        float part[PARTS][1] = {};
 #pragma unroll
         for (int k = 0; k < SLOTS_PER_LANE; ++k) {
             const float key = memory(KEY, pos.unit_lane + LANES_PER_UNIT * k, pos.block_unit);
@@ -165,7 +161,8 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
 
         // Logits: sums over all units. Their barriers also end every block's reads of shared_h, so
         // that the next step may store into it.
-        const float block_sum = send_sums(pos, t, part, sum_scratch, sums);
+        float logit[SLOTS_OF_LANE];
+        send_sums(pos, t, part, sum_scratch, sums, logit);
 
         // While they are on their way: the new slot's fields, and the outputs that are known.
         if (slot >= 0) put_state(memory, column, slot, y, h_t, key);
@@ -182,17 +179,22 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
                     products[(offset - unit) * ROWS + r * n + unit] = y[r];
         }
         sync_warp();  // the other lanes of the unit read the new slot's fields
-        const float logit = -2.f * receive_sums(pos, block_sum, sum_scratch, sums);
+        receive_sums(pos, sum_scratch, sums, logit);
 
-        // Softmax over the slots (lane i has slot i), and the mixtures of V h_i, W_a h_i and h_i.
-        // The lanes of a unit share its slots.
-        const bool filled = table.state >= 0;
-        const int largest = warp_max(sortable(filled ? logit : NEGATIVE_INFINITY));
-        const float exponential = filled ? expf(logit - from_sortable(largest)) : 0.f;
+        // Softmax over the slots, and the mixtures of V h_i, W_a h_i and h_i. The lanes of a unit
+        // share its slots.
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i)
+            logit[i] = table.state[i] >= 0 ? -2.f * logit[i] : NEGATIVE_INFINITY;
+        const float largest = largest_logit(logit);
+        float exponential[SLOTS_OF_LANE];
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i)
+            exponential[i] = table.state[i] >= 0 ? expf(logit[i] - largest) : 0.f;
         float total = 0.f, mixed[GATES + 2] = {};
 #pragma unroll
         for (int k = 0; k < SLOTS_PER_LANE; ++k) {
-            const float slot_exponential = shuffle(exponential, pos.unit_lane + LANES_PER_UNIT * k);
+            const float slot_exponential = of_lane_slot(exponential, pos.unit_lane, k);
             total += slot_exponential;
 #pragma unroll
             for (int r = 0; r < GATES + 2; ++r)
@@ -209,12 +211,16 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
         const float s_t = MIX * (h_t + scale * sum_over_unit_lanes(mixed[VALUE]));
 
         // Relevance grows by the attention received.
-        const float alpha = exponential * scale;
-        if (lane < BUFFER || REFRESH) table.relevance += alpha;
-        if (SAVE && writes_slots) {
-            const long long row = ((long long)t * B + pos.sequence) * SLOTS + lane;
-            slots[row] = table.state;
-            attention[row] = alpha;
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+            const int own_slot = lane + 32 * i;
+            const float alpha = exponential[i] * scale;
+            if (own_slot < BUFFER || REFRESH) table.relevance[i] += alpha;
+            if (SAVE && writes_slots && own_slot < SLOTS) {
+                const long long row = ((long long)t * B + pos.sequence) * SLOTS + own_slot;
+                slots[row] = table.state[i];
+                attention[row] = alpha;
+            }
         }
         if (writes) {
             s[offset] = s_t;
@@ -228,20 +234,12 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
 #pragma unroll
     for (int k = 0; k < SLOTS_PER_LANE; ++k) {
         const int slot = pos.unit_lane + LANES_PER_UNIT * k;
-        const int state = shuffle(table.state, slot);
+        const int state = of_lane_slot(table.state, pos.unit_lane, k);
         if (slot >= SLOTS || !in_range) continue;
         write_final_slot(memory, column, slot, state, first_slot, n, unit, values0, keys0, values_T,
                          keys_T);
     }
-    if (writes_slots) {
-        const int state = table.state;
-        slots_T[first_slot + lane] = state;
-        relevance_T[first_slot + lane] = table.relevance;
-        if (state >= SLOTS)
-            origin_T[first_slot + lane] = clock + (state - SLOTS);
-        else
-            origin_T[first_slot + lane] = state < 0 ? -1 : origin0[first_slot + state];
-    }
+    if (writes_slots) record.write(table, lane, slots_T, relevance_T, origin_T);
 
     // The final cell state; zeros past the sequence's length.
     if (GATES == 4 && writes) c_T[first] = c_t;
@@ -251,9 +249,9 @@ KERNEL screened_forward(const float* xp, const float* V, const float* W_a, const
             if (SAVE && GATES == 4)
                 for (int r = 0; r < 5; ++r) activations[(offset - unit) * 5 + r * n + unit] = 0.f;
         }
-        if (SAVE && writes_slots) {
-            slots[((long long)t * B + pos.sequence) * SLOTS + lane] = -1;
-            attention[((long long)t * B + pos.sequence) * SLOTS + lane] = 0.f;
+        for (int slot = lane; SAVE && writes_slots && slot < SLOTS; slot += 32) {
+            slots[((long long)t * B + pos.sequence) * SLOTS + slot] = -1;
+            attention[((long long)t * B + pos.sequence) * SLOTS + slot] = 0.f;
         }
     }
     sync_cluster();  // no block ends before the others are done with its shared memory

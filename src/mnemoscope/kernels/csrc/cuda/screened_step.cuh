@@ -21,10 +21,11 @@ constexpr int SAVED_QUERY = ROWS * n, SAVED_GATES = SAVED_QUERY + n;
 constexpr int SAVED_WIDTH = SAVED_GATES + (GATES == 4 ? 5 * n : 0);
 
 // The slots whose FIELDS numbers per unit a thread loads at once: as many as fit a quarter of its
-// registers.
+// registers, and as many as a warp has lanes, over which it spreads their sums.
 template <int FIELDS>
 struct Batch {
-    static constexpr int fit = 16384 / THREADS / FIELDS > 0 ? 16384 / THREADS / FIELDS : 1;
+    static constexpr int room = 16384 / THREADS / FIELDS;
+    static constexpr int fit = room > 32 ? 32 : room > 0 ? room : 1;
     static constexpr int count = (SLOTS + fit - 1) / fit;
     static constexpr int size = count > 0 ? (SLOTS + count - 1) / count : 1;
     // The slot of number i in a batch. The last batch may have the last slot more than once.
@@ -34,14 +35,15 @@ struct Batch {
 };
 
 struct SharedLayout {  // offsets in floats
-    static constexpr int products = 0;  // (32) pointers: of the state in each slot,
-    static constexpr int values = products + 64;  // its value
-    static constexpr int gradients = values + 64;  // and the gradients of its products
-    static constexpr int sums = gradients + 64;  // (WARPS, 32): of each warp, for each slot
-    static constexpr int block_sums = sums + 32 * WARPS;  // (CLUSTER_BLOCKS, 32)
-    static constexpr int weights = block_sums + 32 * CLUSTER_BLOCKS;  // (32)
-    static constexpr int dlogits = weights + 32;  // (32)
-    static constexpr int own = dlogits + 32;  // (2): of the newest state, alpha and dlogit
+    // (SLOT_ROW) pointers: of the state in each slot, its value, and its products' gradients
+    static constexpr int products = 0;
+    static constexpr int values = products + 2 * SLOT_ROW;
+    static constexpr int gradients = values + 2 * SLOT_ROW;
+    static constexpr int sums = gradients + 2 * SLOT_ROW;  // (WARPS, SLOT_ROW): of each warp
+    static constexpr int block_sums = sums + SLOT_ROW * WARPS;  // (CLUSTER_BLOCKS, SLOT_ROW)
+    static constexpr int weights = block_sums + SLOT_ROW * CLUSTER_BLOCKS;  // (SLOT_ROW)
+    static constexpr int dlogits = weights + SLOT_ROW;  // (SLOT_ROW)
+    static constexpr int own = dlogits + SLOT_ROW;  // (2): of the newest state, alpha and dlogit
     static constexpr int size = own + 2;
 };
 CHECK_SHARED_MEMORY(SharedLayout);
@@ -58,26 +60,35 @@ struct BlockPosition {
     }
 };
 
-// Sum over all units of the parts that are in shared memory, by warp. In the first warp lane i has
-// the sum of slot i. A barrier, and another one for a cluster.
-DEVICE float sum_over_units(const BlockPosition& pos) {
+// Sum over all units of the parts that are in shared memory, by warp. In the first warp, each lane
+// has the sums of its slots. A barrier, and another one for a cluster.
+DEVICE void sum_over_units(const BlockPosition& pos, float (&sum)[SLOTS_OF_LANE]) {
     const float* sums = shared_memory() + SharedLayout::sums;
     float* block_sums = shared_memory() + SharedLayout::block_sums;
     sync_block();
-    float sum = 0.f;
-    if (pos.warp == 0 && pos.lane < SLOTS)
-        for (int w = 0; w < WARPS; ++w) sum += sums[w * 32 + pos.lane];
+#pragma unroll
+    for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+        const int slot = pos.lane + 32 * i;
+        sum[i] = 0.f;
+        if (pos.warp == 0 && slot < SLOTS)
+            for (int w = 0; w < WARPS; ++w) sum[i] += sums[w * SLOT_ROW + slot];
+    }
     if constexpr (CLUSTER_BLOCKS > 1) {
         if (pos.warp == 0)
             for (int rank = 0; rank < CLUSTER_BLOCKS; ++rank)
-                store_in_block(block_sums + pos.rank * 32 + pos.lane, rank, sum);
+#pragma unroll
+                for (int i = 0; i < SLOTS_OF_LANE; ++i)
+                    store_in_block(block_sums + pos.rank * SLOT_ROW + pos.lane + 32 * i, rank,
+                                   sum[i]);
         sync_cluster();
-        sum = 0.f;
-        if (pos.warp == 0)
-            for (int rank = 0; rank < CLUSTER_BLOCKS; ++rank)
-                sum += block_sums[rank * 32 + pos.lane];
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+            sum[i] = 0.f;
+            if (pos.warp == 0)
+                for (int rank = 0; rank < CLUSTER_BLOCKS; ++rank)
+                    sum[i] += block_sums[rank * SLOT_ROW + pos.lane + 32 * i];
+        }
     }
-    return sum;
 }
 
 // Where the products and the value of a state are, by its index: carried ones first, then new ones.

@@ -45,24 +45,30 @@ KERNEL screened_step_backward(const float* dh, const float* ds, const float* v,
     // The states that step t - 1 attended to, by the first warp. A saved tensor may come back
     // changed (torch's hooks): an index of no state is an empty slot. An empty slot points to
     // h_{t-1}, whose gradients are written apart from those of the others.
-    int state = -1;
-    float alpha = 0.f;
-    if (attended && warp == 0) {
-        if (lane < SLOTS) {
-            const int saved = slots[before * SLOTS + lane];
-            const float weight = attention[before * SLOTS + lane];
-            const bool exists = saved >= (projected0 ? 0 : SLOTS) && saved < SLOTS + T;
-            state = exists ? saved : -1;
-            alpha = exists ? weight : 0.f;
+    int states[SLOTS_OF_LANE];
+    float alpha[SLOTS_OF_LANE] = {};
+#pragma unroll
+    for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+        const int slot = lane + 32 * i;
+        int state = -1;
+        if (attended && warp == 0) {
+            if (slot < SLOTS) {
+                const int saved = slots[before * SLOTS + slot];
+                const float weight = attention[before * SLOTS + slot];
+                const bool exists = saved >= (projected0 ? 0 : SLOTS) && saved < SLOTS + T;
+                state = exists ? saved : -1;
+                alpha[i] = exists ? weight : 0.f;
+            }
+            float* gradients = nullptr;
+            if (state >= SLOTS && state != newest)
+                gradients = dproducts + ((long long)(state - SLOTS) * B + row) * FIELDS * n;
+            if (state >= 0 && state < SLOTS)
+                gradients = gathered0 + ((long long)row * SLOTS + state) * FIELDS * n;
+            in_slot.products[slot] = rows.products_of(state >= 0 ? state : newest);
+            in_slot.values[slot] = rows.value_of(state >= 0 ? state : newest);
+            in_slot.gradients[slot] = gradients;
         }
-        float* gradients = nullptr;
-        if (state >= SLOTS && state != newest)
-            gradients = dproducts + ((long long)(state - SLOTS) * B + row) * FIELDS * n;
-        if (state >= 0 && state < SLOTS)
-            gradients = gathered0 + ((long long)row * SLOTS + state) * FIELDS * n;
-        in_slot.products[lane] = rows.products_of(state >= 0 ? state : newest);
-        in_slot.values[lane] = rows.value_of(state >= 0 ? state : newest);
-        in_slot.gradients[lane] = gradients;
+        states[i] = state;
     }
 
     // Back through the cell of step t, to dxp. No gradient past the sequence's length. g: the
@@ -140,15 +146,24 @@ KERNEL screened_step_backward(const float* dh, const float* ds, const float* v,
 #pragma unroll
     for (int batch = 0; batch < Mixed::count; ++batch)
         if (which < Mixed::size && batch * Mixed::size + which < SLOTS)
-            sums[warp * 32 + batch * Mixed::size + which] = kept[batch];
-    const float dalpha = sum_over_units(pos);
+            sums[warp * SLOT_ROW + batch * Mixed::size + which] = kept[batch];
+    float dalpha[SLOTS_OF_LANE];
+    sum_over_units(pos, dalpha);
     if (warp == 0) {
-        const float dlogit = alpha * (dalpha - warp_sum(alpha * dalpha));
-        const bool is_newest = state == newest;
-        const float own_alpha = warp_sum(is_newest ? alpha : 0.f);
-        const float own_dlogit = warp_sum(is_newest ? dlogit : 0.f);
-        weights[lane] = alpha;
-        dlogits[lane] = dlogit;
+        float mean = 0.f, own_alpha = 0.f, own_dlogit = 0.f;
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i) mean += alpha[i] * dalpha[i];
+        mean = warp_sum(mean);
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+            const float dlogit = alpha[i] * (dalpha[i] - mean);
+            own_alpha += states[i] == newest ? alpha[i] : 0.f;
+            own_dlogit += states[i] == newest ? dlogit : 0.f;
+            weights[lane + 32 * i] = alpha[i];
+            dlogits[lane + 32 * i] = dlogit;
+        }
+        own_alpha = warp_sum(own_alpha);
+        own_dlogit = warp_sum(own_dlogit);
         if (lane == 0) own[0] = own_alpha, own[1] = own_dlogit;
     }
     sync_block();

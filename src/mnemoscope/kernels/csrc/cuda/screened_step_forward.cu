@@ -40,17 +40,22 @@ KERNEL screened_step_forward(const float* xp, const float* v, const float* b,
         // Screening, by the first warp: h_t gets a slot. An empty slot points to h_t, too.
         SlotTable table;
         if (warp == 0) {
-            if (lane < SLOTS) {
-                table.state = (int)slots_T[row * SLOTS + lane];
-                table.relevance = relevance_T[row * SLOTS + lane];
-            }
+#pragma unroll
+            for (int i = 0; i < SLOTS_OF_LANE; ++i)
+                if (lane + 32 * i < SLOTS) {
+                    table.state[i] = (int)slots_T[row * SLOTS + lane + 32 * i];
+                    table.relevance[i] = relevance_T[row * SLOTS + lane + 32 * i];
+                }
             const long long clock = (clock0 ? clock0[row] : 0) + t;
             if (BUFFER > 0) table.next_slot = floor_mod(clock, BUFFER > 0 ? BUFFER : 1);
             int promoted;
             table.admit(lane, SLOTS + t, (float)decay, promoted);
-            const int state = table.state >= 0 ? table.state : SLOTS + t;
-            in_slot.products[lane] = rows.products_of(state);
-            in_slot.values[lane] = rows.value_of(state);
+#pragma unroll
+            for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+                const int state = table.state[i] >= 0 ? table.state[i] : SLOTS + t;
+                in_slot.products[lane + 32 * i] = rows.products_of(state);
+                in_slot.values[lane + 32 * i] = rows.value_of(state);
+            }
         }
         sync_cluster();  // before a block stores into another, that one must have begun
 
@@ -81,31 +86,45 @@ KERNEL screened_step_forward(const float* xp, const float* v, const float* b,
 #pragma unroll
         for (int batch = 0; batch < Keys::count; ++batch)
             if (which < Keys::size && batch * Keys::size + which < SLOTS)
-                sums[warp * 32 + batch * Keys::size + which] = kept[batch];
-        const float logit = -2.f * sum_over_units(pos);
+                sums[warp * SLOT_ROW + batch * Keys::size + which] = kept[batch];
+        float logit[SLOTS_OF_LANE];
+        sum_over_units(pos, logit);
 
         // Softmax over the slots; relevance grows by the attention received.
         if (warp == 0) {
-            const bool filled = lane < SLOTS && table.state >= 0;
-            const int largest = warp_max(sortable(filled ? logit : NEGATIVE_INFINITY));
-            const float exponential = filled ? expf(logit - from_sortable(largest)) : 0.f;
-            const float total = warp_sum(exponential);
-            const float alpha = total > 0.f ? exponential * reciprocal(total) : 0.f;
-            if (lane < BUFFER || REFRESH) table.relevance += alpha;
-            weights[lane] = alpha;
-            if (lane < SLOTS && pos.rank == 0) {
-                slots_T[row * SLOTS + lane] = table.state;
-                relevance_T[row * SLOTS + lane] = table.relevance;
+            float exponential[SLOTS_OF_LANE], total = 0.f;
+#pragma unroll
+            for (int i = 0; i < SLOTS_OF_LANE; ++i)
+                logit[i] = table.state[i] >= 0 ? -2.f * logit[i] : NEGATIVE_INFINITY;
+            const float largest = largest_logit(logit);
+#pragma unroll
+            for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+                exponential[i] = table.state[i] >= 0 ? expf(logit[i] - largest) : 0.f;
+                total += exponential[i];
+            }
+            total = warp_sum(total);
+            const float scale = total > 0.f ? reciprocal(total) : 0.f;
+#pragma unroll
+            for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+                const int slot = lane + 32 * i;
+                const float alpha = exponential[i] * scale;
+                if (slot < BUFFER || REFRESH) table.relevance[i] += alpha;
+                weights[slot] = alpha;
+                if (slot >= SLOTS || pos.rank > 0) continue;
+                slots_T[row * SLOTS + slot] = table.state[i];
+                relevance_T[row * SLOTS + slot] = table.relevance[i];
                 if (SAVE) {
-                    slots[now * SLOTS + lane] = table.state;
-                    attention[now * SLOTS + lane] = alpha;
+                    slots[now * SLOTS + slot] = table.state[i];
+                    attention[now * SLOTS + slot] = alpha;
                 }
             }
         }
         sync_block();
-    } else if (SAVE && t >= 0 && warp == 0 && lane < SLOTS && pos.rank == 0) {
-        slots[now * SLOTS + lane] = -1;
-        attention[now * SLOTS + lane] = 0.f;
+    } else if (SAVE && t >= 0 && warp == 0 && pos.rank == 0) {
+        for (int slot = lane; slot < SLOTS; slot += 32) {
+            slots[now * SLOTS + slot] = -1;
+            attention[now * SLOTS + slot] = 0.f;
+        }
     }
 
 #pragma unroll

@@ -77,12 +77,15 @@ KERNEL screened_tensor_backward(const float* dh, const float* ds, const float* d
     const SavedSlots record{slots, attention, origin0, at.sequence, lane, T, B, has_sequence};
 
     // The slots as the last step left them.
-    int state = record.checked(record.state_at(steps - 1)),
-        previous_state = record.checked(record.state_at(steps - 2));
+    int state[1], previous_state[1];
+    record.states_at(steps - 1, state);
+    record.states_at(steps - 2, previous_state);
+    record.check(state);
+    record.check(previous_state);
     if (at.has_pair)
         for (int slot = 0; slot < PADDED_SLOTS; ++slot) {
             float fields[FIELDS_PER_LANE];
-            states.load(column, slot < SLOTS ? shuffle(state, slot) : -1, fields);
+            states.load(column, slot < SLOTS ? of_slot(state, slot) : -1, fields);
             fill_slot(memory, gradients, column, slot, fields);
         }
     sync_warp();  // only the lanes of this pair touch its fields
@@ -115,7 +118,8 @@ KERNEL screened_tensor_backward(const float* dh, const float* ds, const float* d
     if (GATES == 4 && in_range && steps)
         c_t = activations[(first - unit + (steps - 1) * step_stride) * 5 + 4 * n + unit];
     load_step(steps == cluster_steps ? steps - 1 : -1);
-    float alpha = steps == cluster_steps ? record.attention_at(steps - 1) : 0.f;
+    float alpha[1];
+    record.attention_at(steps - 1, alpha, steps == cluster_steps);
     sync_cluster();  // before a block stores into another, that one must have begun
 
     for (int t = cluster_steps - 1; t >= 0; --t) {
@@ -128,7 +132,7 @@ KERNEL screened_tensor_backward(const float* dh, const float* ds, const float* d
             SlotChange change;
             int newest_slot = -1;
             if (active) {
-                newest_slot = first_bit(warp_ballot(lane < SLOTS && state == SLOTS + t));
+                newest_slot = slot_of(lane, state, SLOTS + t);
                 change.find(lane, newest_slot, state, previous_state);
             }
             if (HAS_DS) g[FIELDS - 1] = active ? MIX * next_ds : 0.f;
@@ -154,8 +158,10 @@ KERNEL screened_tensor_backward(const float* dh, const float* ds, const float* d
             // While the sums are under way: what needs none of them, and the next step's loads.
             float evicted_fields[FIELDS_PER_LANE], tanhs[SLOTS_PER_LANE];
             states.load(column, change.evicted, evicted_fields);
-            const int earlier_state = record.state_at(t - 2);
-            const float previous_alpha = record.attention_at(t - 1);
+            int earlier_state[1];
+            float previous_alpha[1];
+            record.states_at(t - 2, earlier_state);
+            record.attention_at(t - 1, previous_alpha);
             if (t <= steps) load_step(t - 1);
 #pragma unroll
             for (int k = 0; k < SLOTS_PER_LANE; ++k)
@@ -167,11 +173,11 @@ KERNEL screened_tensor_backward(const float* dh, const float* ds, const float* d
             // mixture to the slots' other fields. The lanes of a pair share its slots.
             sums_exchange.wait(renews_sums);
             const float dalpha = collect_sums(at, sums);
-            const float dlogit = alpha * (dalpha - warp_sum(alpha * dalpha));
+            const float dlogit = alpha[0] * (dalpha - warp_sum(alpha[0] * dalpha));
 #pragma unroll
             for (int k = 0; k < SLOTS_PER_LANE; ++k) {
                 const int slot = at.pair_lane + LANES_PER_PAIR * k;
-                const float slot_alpha = shuffle(alpha, slot), slot_dlogit = shuffle(dlogit, slot);
+                const float slot_alpha = of_slot(alpha, slot), slot_dlogit = shuffle(dlogit, slot);
                 const float tanh_i = tanhs[k];
                 const float dtanh = weight * slot_dlogit;
                 // tanh' = 1 - tanh^2. All dlogit sum to zero: in the query's gradient the 1 drops
@@ -207,10 +213,11 @@ KERNEL screened_tensor_backward(const float* dh, const float* ds, const float* d
                 move_back(memory, gradients, column, change.moved_to, change.moved_from);
                 if (change.evicted_from >= 0)
                     fill_slot(memory, gradients, column, change.evicted_from, evicted_fields);
-                state = previous_state;
-                previous_state = record.checked(earlier_state);
+                record.check(earlier_state);
+                state[0] = previous_state[0];
+                previous_state[0] = earlier_state[0];
             }
-            alpha = t <= steps ? previous_alpha : 0.f;
+            alpha[0] = t <= steps ? previous_alpha[0] : 0.f;
         }
 
         // The gradient of h_t, and the cell.
@@ -242,7 +249,7 @@ KERNEL screened_tensor_backward(const float* dh, const float* ds, const float* d
     if (writes) dv_rows[first] = dv;
     if (GATES == 4 && writes) dc0[first] = dc;
     for (int slot = 0; gathered0 && slot < SLOTS; ++slot) {
-        const bool filled = shuffle(state, slot) >= 0;
+        const bool filled = of_slot(state, slot) >= 0;
         float* gathered = gathered0 + ((long long)at.sequence * SLOTS + slot) * FIELDS * n + unit;
         for (int r = at.pair_lane; r < FIELDS; r += LANES_PER_PAIR)
             if (in_range) gathered[r * n] = filled ? gradients(r, slot, at.pair) : 0.f;

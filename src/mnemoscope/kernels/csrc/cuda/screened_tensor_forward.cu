@@ -205,15 +205,15 @@ KERNEL screened_tensor_forward(const float* xp, const float* weights, const floa
         // Softmax over the slots (lane i has slot i). Relevance grows by the attention received.
         sums_exchange.wait(renews_sums);
         const float logit = -2.f * collect_sums(at, sums);
-        const bool filled = active && table.state >= 0;
+        const bool filled = active && table.state[0] >= 0;
         const int largest = warp_max(sortable(filled ? logit : NEGATIVE_INFINITY));
         const float exponential = filled ? expf(logit - from_sortable(largest)) : 0.f;
         const float total = warp_sum(exponential);
         const float alpha = total > 0.f ? exponential * reciprocal(total) : 0.f;
-        if (lane < BUFFER || REFRESH) table.relevance += alpha;
+        if (lane < BUFFER || REFRESH) table.relevance[0] += alpha;
         if (SAVE && writes_slots) {
             const long long saved = ((long long)t * B + at.sequence) * SLOTS + lane;
-            slots[saved] = active ? table.state : -1;
+            slots[saved] = active ? table.state[0] : -1;
             attention[saved] = alpha;
         }
 
@@ -239,7 +239,7 @@ KERNEL screened_tensor_forward(const float* xp, const float* weights, const floa
 #pragma unroll
     for (int k = 0; k < SLOTS_PER_LANE; ++k) {
         const int slot = at.pair_lane + LANES_PER_PAIR * k;
-        const int state = shuffle(table.state, slot);
+        const int state = of_slot(table.state, slot);
         if (slot >= SLOTS || !in_range) continue;
         write_final_slot(memory, column, slot, state, first_slot, n, unit, values0, keys0, values_T,
                          keys_T);

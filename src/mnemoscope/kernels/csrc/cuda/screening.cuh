@@ -7,40 +7,96 @@
 #include "device.cuh"
 
 constexpr int SLOTS = BUFFER + RELEVANT;
+// A warp keeps something of every slot: lane i of slots i, i + 32 and so on.
+constexpr int SLOTS_OF_LANE = SLOTS > 32 ? (SLOTS + 31) / 32 : 1;
+constexpr int SLOT_ROW = 32 * SLOTS_OF_LANE;  // of numbers in shared memory, one per slot
 constexpr float MIX = MIX_MEAN ? .5f : 1.f;
-static_assert(SLOTS <= 32, "lane i of a warp keeps the record of slot i");
+
+// What the lane of `slot` keeps of it.
+template <class X>
+DEVICE X of_slot(const X (&x)[SLOTS_OF_LANE], int slot) {
+    if constexpr (SLOTS_OF_LANE == 1) return shuffle(x[0], slot);
+    X found = shuffle(x[0], slot % 32);
+#pragma unroll
+    for (int i = 1; i < SLOTS_OF_LANE; ++i) {
+        const X other = shuffle(x[i], slot % 32);
+        found = slot / 32 == i ? other : found;
+    }
+    return found;
+}
+
+// The first slot of which its lane says so; -1: none.
+DEVICE int first_slot(const bool (&chosen)[SLOTS_OF_LANE]) {
+    int found = first_bit(warp_ballot(chosen[0]));
+#pragma unroll
+    for (int i = 1; i < SLOTS_OF_LANE; ++i) {
+        const int other = first_bit(warp_ballot(chosen[i]));
+        if (found < 0 && other >= 0) found = 32 * i + other;
+    }
+    return found;
+}
 
 // An integer with the order of the float with these bits; its own inverse.
 DEVICE int sortable_bits(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
 DEVICE int sortable(float x) { return sortable_bits(float_bits(x)); }
 DEVICE float from_sortable(int x) { return bits_float(sortable_bits(x)); }
 
-// Which state is in which slot: lane i has the record of slot i, every warp the same.
+// The largest of all slots' logits.
+DEVICE float largest_logit(const float (&logit)[SLOTS_OF_LANE]) {
+    int largest = sortable(logit[0]);
+#pragma unroll
+    for (int i = 1; i < SLOTS_OF_LANE; ++i)
+        largest = sortable(logit[i]) > largest ? sortable(logit[i]) : largest;
+    return from_sortable(warp_max(largest));
+}
+
+// Which state is in which slot, every warp the same. A lane has the record of its slots.
 struct SlotTable {
-    int state = -1;  // index into [carried memory | new states]; -1: empty
-    float relevance = 0.f;  // attention received while the state was in S
+    int state[SLOTS_OF_LANE];  // index into [carried memory | new states]; -1: empty
+    float relevance[SLOTS_OF_LANE] = {};  // attention received while the state was in S
     int next_slot = 0;  // the slot of S that the next state takes
+
+    DEVICE SlotTable() {
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i) state[i] = -1;
+    }
 
     // Make room for the state `newest`. Returns its slot (-1: none). `promoted` is the slot of R
     // that the state which leaves S moves to (-1: none).
     DEVICE int admit(int lane, int newest, float decay, int& promoted) {
         promoted = -1;
-        if (lane >= BUFFER) relevance *= decay;
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i)
+            if (lane + 32 * i >= BUFFER) relevance[i] *= decay;
         if constexpr (RELEVANT > 0) {
-            const int leaving = BUFFER > 0 ? shuffle(state, next_slot) : newest;
-            const float leaving_relevance = BUFFER > 0 ? shuffle(relevance, next_slot) : 0.f;
+            const int leaving = BUFFER > 0 ? of_slot(state, next_slot) : newest;
+            const float leaving_relevance = BUFFER > 0 ? of_slot(relevance, next_slot) : 0.f;
             if (leaving >= 0) {
                 // It replaces the least relevant state of R (an empty slot first) if it has more.
-                const bool in_R = lane >= BUFFER && lane < SLOTS;
-                const int order = sortable(state >= 0 ? relevance : NEGATIVE_INFINITY);
-                const int least = warp_min(in_R ? order : 0x7fffffff);
-                const int candidate = first_bit(warp_ballot(in_R && order == least));
+                bool is_least[SLOTS_OF_LANE];
+                int order[SLOTS_OF_LANE], least = 0x7fffffff;
+#pragma unroll
+                for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+                    order[i] = sortable(state[i] >= 0 ? relevance[i] : NEGATIVE_INFINITY);
+                    is_least[i] = lane + 32 * i >= BUFFER && lane + 32 * i < SLOTS;  // it is in R
+                    least = is_least[i] && order[i] < least ? order[i] : least;
+                }
+                least = warp_min(least);
+#pragma unroll
+                for (int i = 0; i < SLOTS_OF_LANE; ++i)
+                    is_least[i] = is_least[i] && order[i] == least;
+                const int candidate = first_slot(is_least);
                 if (leaving_relevance > from_sortable(least)) promoted = candidate;
-                if (lane == promoted) state = leaving, relevance = leaving_relevance;
+#pragma unroll
+                for (int i = 0; i < SLOTS_OF_LANE; ++i)
+                    if (lane + 32 * i == promoted)
+                        state[i] = leaving, relevance[i] = leaving_relevance;
             }
         }
         const int slot = BUFFER > 0 ? next_slot : promoted;
-        if (lane == slot) state = newest, relevance = 0.f;
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i)
+            if (lane + 32 * i == slot) state[i] = newest, relevance[i] = 0.f;
         if (BUFFER > 0) next_slot = next_slot + 1 == BUFFER ? 0 : next_slot + 1;
         return slot;
     }
@@ -53,16 +109,29 @@ struct SlotChange {
     int evicted_from = -1, evicted = -1;  // and the state `evicted` was in slot `evicted_from`
 
     // newest_slot: the slot of step t's state, -1 if it has none: then nothing changed. after,
-    // before: the state in the lane's slot at steps t and t - 1.
-    DEVICE void find(int lane, int newest_slot, int after, int before) {
+    // before: the states in the lane's slots at steps t and t - 1.
+    DEVICE void find(int lane, int newest_slot, const int (&after)[SLOTS_OF_LANE],
+                     const int (&before)[SLOTS_OF_LANE]) {
         // The state that the newest one replaced moved to R, replacing another one, or left.
-        const bool in_slot = lane < SLOTS;
-        const int replaced = newest_slot >= 0 ? shuffle(before, newest_slot) : -1;
-        const int now = first_bit(warp_ballot(in_slot && replaced >= 0 && after == replaced));
+        const int replaced = newest_slot >= 0 ? of_slot(before, newest_slot) : -1;
+        bool is_there[SLOTS_OF_LANE];
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i)
+            is_there[i] = lane + 32 * i < SLOTS && replaced >= 0 && after[i] == replaced;
+        const int now = first_slot(is_there);
         moved_to = now;
         moved_from = now >= 0 ? newest_slot : -1;
         evicted_from = now >= 0 ? now : newest_slot;
-        evicted = evicted_from >= 0 ? shuffle(before, evicted_from) : -1;
+        evicted = evicted_from >= 0 ? of_slot(before, evicted_from) : -1;
         if (evicted < 0) evicted_from = -1;
     }
 };
+
+// The slot of one state, -1 if it has none. states: those in the lane's slots.
+DEVICE int slot_of(int lane, const int (&states)[SLOTS_OF_LANE], int state) {
+    bool is_there[SLOTS_OF_LANE];
+#pragma unroll
+    for (int i = 0; i < SLOTS_OF_LANE; ++i)
+        is_there[i] = lane + 32 * i < SLOTS && states[i] == state;
+    return first_slot(is_there);
+}

@@ -13,6 +13,14 @@ constexpr int SLOTS_PER_LANE = SLOTS > 0 ? (SLOTS + SLOT_LANES - 1) / SLOT_LANES
 constexpr int PADDED_SLOTS = SLOTS_PER_LANE * SLOT_LANES;
 constexpr int FIELD_STRIDE = PADDED_SLOTS * SLOT_STRIDE;
 
+// What a warp keeps of slot number k of a column's lane.
+template <class X>
+DEVICE X of_lane_slot(const X (&x)[SLOTS_OF_LANE], int column_lane, int k) {
+    const int slot = column_lane + SLOT_LANES * k;
+    if constexpr (SLOTS_OF_LANE == 1) return shuffle(x[0], slot);
+    return shuffle(x[SLOT_LANES * k / 32], slot % 32);
+}
+
 // Numbers per slot and column in shared memory: (field, slot, column).
 struct SlotFields {
     float* base;

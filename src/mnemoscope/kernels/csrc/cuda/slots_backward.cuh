@@ -59,7 +59,7 @@ DEVICE void move_back(const SlotFields& memory, const SlotFields& gradients,
         }
 }
 
-// The record of a sequence's slots that the forward pass saved; lane i of a warp has slot i.
+// The record of a sequence's slots that the forward pass saved, in the lanes of a warp.
 struct SavedSlots {
     const int* slots;  // (T,B,SLOTS)
     const float* attention;  // (T,B,SLOTS)
@@ -67,21 +67,33 @@ struct SavedSlots {
     int sequence, lane, T, B;
     bool exists;  // there is such a sequence
 
-    // The state in slot `lane` at step t (-1: as carried in).
-    DEVICE int state_at(int t) const {
-        if (lane >= SLOTS || !exists) return -1;
-        if (t >= 0) return slots[((long long)t * B + sequence) * SLOTS + lane];
-        const bool carried = origin0 && origin0[(long long)sequence * SLOTS + lane] >= 0;
-        return carried ? lane : -1;
+    // The states in the lane's slots at step t (-1: as carried in).
+    DEVICE void states_at(int t, int (&states)[SLOTS_OF_LANE]) const {
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i) states[i] = state_at(t, lane + 32 * i);
+    }
+    DEVICE int state_at(int t, int slot) const {
+        if (slot >= SLOTS || !exists) return -1;
+        if (t >= 0) return slots[((long long)t * B + sequence) * SLOTS + slot];
+        const bool carried = origin0 && origin0[(long long)sequence * SLOTS + slot] >= 0;
+        return carried ? slot : -1;
     }
     // A saved tensor may come back changed (torch's hooks): an index of no state is an empty slot.
     // Checked when the loaded number is used, a step later: a check would wait for it.
-    DEVICE int checked(int state) const {
-        return state < SLOTS + T && (origin0 || state >= SLOTS) ? state : -1;
+    DEVICE void check(int (&states)[SLOTS_OF_LANE]) const {
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+            const bool exists = states[i] < SLOTS + T && (origin0 || states[i] >= SLOTS);
+            states[i] = exists ? states[i] : -1;
+        }
     }
-    // The attention that it received; zero where step t does not exist.
-    DEVICE float attention_at(int t, bool step_exists = true) const {
-        const bool received = lane < SLOTS && exists && t >= 0 && step_exists;
-        return received ? attention[((long long)t * B + sequence) * SLOTS + lane] : 0.f;
+    // The attention that they received; zero where step t does not exist.
+    DEVICE void attention_at(int t, float (&alpha)[SLOTS_OF_LANE], bool step_exists = true) const {
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+            const int slot = lane + 32 * i;
+            const bool received = slot < SLOTS && exists && t >= 0 && step_exists;
+            alpha[i] = received ? attention[((long long)t * B + sequence) * SLOTS + slot] : 0.f;
+        }
     }
 };

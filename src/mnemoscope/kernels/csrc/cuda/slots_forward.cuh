@@ -27,31 +27,38 @@ DEVICE void promote(const SlotFields& memory, const SlotColumn& column, int slot
             memory(r, promoted, column.index) = memory(r, slot, column.index);
 }
 
-// The record of a sequence's slots, in the lanes of a warp. (screened_forward.cu has these lines
-// itself: from here, nvcc orders its instructions in another way.)
+// The record of a sequence's slots, in the lanes of a warp.
 struct SequenceSlots {
     const long long* origin0;  // (B,SLOTS) of the carried memory; null: it is empty
     long long first_slot;  // of the sequence, in a (B,SLOTS) tensor
     long long clock;  // at the start
 
-    // Lane i begins with what was carried in slot i. `exists`: there is such a sequence.
+    // A lane begins with what was carried in its slots. `exists`: there is such a sequence.
     DEVICE void load(SlotTable& table, const float* relevance0, int lane, bool exists) const {
-        if (origin0 && exists && lane < SLOTS) {
-            table.state = origin0[first_slot + lane] >= 0 ? lane : -1;
-            table.relevance = relevance0[first_slot + lane];
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+            const int slot = lane + 32 * i;
+            if (origin0 && exists && slot < SLOTS) {
+                table.state[i] = origin0[first_slot + slot] >= 0 ? slot : -1;
+                table.relevance[i] = relevance0[first_slot + slot];
+            }
         }
         if (BUFFER > 0) table.next_slot = floor_mod(clock, BUFFER > 0 ? BUFFER : 1);
     }
-    // The record of the final memory, of slot `lane`.
+    // The record of the final memory, of the lane's slots.
     DEVICE void write(const SlotTable& table, int lane, long long* slots_T, float* relevance_T,
                       long long* origin_T) const {
-        const int state = table.state;
-        slots_T[first_slot + lane] = state;
-        relevance_T[first_slot + lane] = table.relevance;
-        if (state >= SLOTS)
-            origin_T[first_slot + lane] = clock + (state - SLOTS);
-        else
-            origin_T[first_slot + lane] = state < 0 ? -1 : origin0[first_slot + state];
+#pragma unroll
+        for (int i = 0; i < SLOTS_OF_LANE; ++i) {
+            const int slot = lane + 32 * i, state = table.state[i];
+            if (slot >= SLOTS) continue;
+            slots_T[first_slot + slot] = state;
+            relevance_T[first_slot + slot] = table.relevance[i];
+            if (state >= SLOTS)
+                origin_T[first_slot + slot] = clock + (state - SLOTS);
+            else
+                origin_T[first_slot + slot] = state < 0 ? -1 : origin0[first_slot + state];
+        }
     }
 };
 

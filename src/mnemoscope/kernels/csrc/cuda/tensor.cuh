@@ -37,6 +37,7 @@ constexpr int SLOT_STRIDE = (PAIRS + 31) / 32 * 32 + WARP_UNITS % 32;
 #include "slots.cuh"
 constexpr int SLOT_COLUMNS = (PADDED_SLOTS + 3) / 4 * 4;  // of a row with one number per slot
 static_assert(SLOTS >= 1, "there is no slot");
+static_assert(SLOTS_OF_LANE == 1, "a lane keeps one slot of a sequence");
 static_assert(WARPS_PER_SEQUENCE * WARP_UNITS * CLUSTER_BLOCKS == PADDED_N, "units are left over");
 static_assert(WARP_UNITS >= 8 && WARP_UNITS <= 32, "eight numbers are stored at once");
 static_assert(32 * WARPS == THREADS, "the kernel and its launch disagree on the block's threads");
