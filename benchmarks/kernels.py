@@ -7,7 +7,8 @@
     compute-sanitizer --tool racecheck python benchmarks/kernels.py --parts small     every CUDA kernel once
 
 Forward and backward in float32, medians; calls that are compared are interleaved in one run. cuDNN runs as torch sets
-it up, which allows it TF32; the kernels here compute in plain float32.
+it up, which allows it TF32; the kernels here compute in plain float32. Where a table has "without TF32", cuDNN does so,
+too.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from timing import (
     median_seconds,
     peak_megabytes,
     seconds,
+    without_tf32,
 )
 
 # The largest ratio to the peer that was asked for, at n = 128 and the usual T.
@@ -97,7 +99,9 @@ CPU_CORNERS = (
     ("RelRNN", 10, 128, 8, torch.bfloat16),
     ("RelLSTM", 10, 128, 8, torch.float16),
 )
+SLOTS = ((10, 10), (16, 16), (17, 16), (25, 15), (32, 32), (64, 64), (100, 100))
 LENGTHS = (256, 1024, 4096, 16384, 65536)
+WITHOUT_TF32 = "peer's ms without TF32"
 GROWING_MEMORY = ("MemRNN", "MemLSTM", "SAB")
 
 
@@ -107,19 +111,20 @@ def peers(options: argparse.Namespace) -> Table:
     targets = CPU_TARGETS if device == "cpu" else CUDA_TARGETS
     usual = (n, T) == (128, options.usual_T)
     peer_memory = {name: peak_megabytes(name, T, B, n, "auto", device) for name in ("nn.LSTM", "nn.GRU", "nn.RNN")}
-    headings = "ms", "us a step", "peer", "peer's ms", "ratio", "asked for", "peak MB", "/ nn.LSTM's"
+    headings = "ms", "us a step", "peer", "peer's ms", "ratio", "asked for", WITHOUT_TF32, "peak MB", "/ nn.LSTM's"
     table = Table(f"n = {n}, batch {B}, T = {T}", *headings)
     for name in options.layers:
         repeats = 3 if "Mem" in name and T > 1000 else options.repeats
         ours, theirs, ratio = _beside_peer(name, n, B, T, device, repeats)
+        exact = _peer_without_tf32(name, n, B, T, device, repeats)
         memory = peak_megabytes(name, T, B, n, "auto", device)
         target = targets.get(name) if usual else None
         times = (1e3 * ours, 1e6 * ours / T, _peer(name), 1e3 * theirs, ratio)
-        table.add(name, *times, target, memory, memory / peer_memory["nn.LSTM"])
+        table.add(name, *times, target, exact, memory, memory / peer_memory["nn.LSTM"])
     for name, memory in peer_memory.items():
         (alone,) = median_seconds(forward_backward(make_layer(name, n, device), T, B, device), repeats=options.repeats)
         times = (1e3 * alone, 1e6 * alone / T)
-        table.add(name, *times, None, None, None, None, memory, memory / peer_memory["nn.LSTM"])
+        table.add(name, *times, None, None, None, None, None, memory, memory / peer_memory["nn.LSTM"])
     return table
 
 
@@ -174,10 +179,24 @@ def corners(options: argparse.Namespace) -> Table:
 
 def sizes(options: argparse.Namespace) -> Table:
     """Other widths and batches, beside torch's layer of that size."""
-    table = Table("layer", "n", "batch", "T", "ms", "peer", "peer's ms", "ratio", "asked for")
+    table = Table("layer", "n", "batch", "T", "ms", "peer", "peer's ms", "ratio", "asked for", WITHOUT_TF32)
     for name, n, B, T, asked in CUDA_SHAPES if options.device == "cuda" else CPU_SHAPES:
         ours, theirs, ratio = _beside_peer(name, n, B, T, options.device, options.repeats)
-        table.add(name, n, B, T, 1e3 * ours, _peer(name), 1e3 * theirs, ratio, asked)
+        exact = _peer_without_tf32(name, n, B, T, options.device, options.repeats)
+        table.add(name, n, B, T, 1e3 * ours, _peer(name), 1e3 * theirs, ratio, asked, exact)
+    return table
+
+
+def slots(options: argparse.Namespace) -> Table:
+    """RelRNN and RelLSTM that keep more and more states, beside nn.LSTM."""
+    T, B, n, device = 1020 if options.device == "cuda" else 220, options.batch, options.hidden, options.device
+    table = Table(f"n = {n}, batch {B}, T = {T}", "buffer", "relevant", "ms", "nn.LSTM's ms", "ratio")
+    for name in [name for name in ("RelRNN", "RelLSTM") if name in options.layers]:
+        for buffer, relevant in SLOTS:
+            layer = make_layer(name, n, device, buffer=buffer, relevant=relevant)
+            calls = [forward_backward(each, T, B, device) for each in (layer, make_layer("nn.LSTM", n, device))]
+            ours, theirs, ratio = compare(*calls, repeats=options.repeats)
+            table.add(name, buffer, relevant, 1e3 * ours, 1e3 * theirs, ratio)
     return table
 
 
@@ -255,6 +274,14 @@ def _peer(name: str) -> str:
 def _beside_peer(name: str, n: int, B: int, T: int, device: str, repeats: int) -> Comparison:
     calls = [forward_backward(make_layer(each, n, device), T, B, device) for each in (name, _peer(name))]
     return compare(*calls, repeats=repeats)
+
+
+def _peer_without_tf32(name: str, n: int, B: int, T: int, device: str, repeats: int) -> float | None:
+    """Return the peer's milliseconds in plain float32; None on the CPU, where it knows nothing else."""
+    if device == "cpu":
+        return None
+    call = without_tf32(forward_backward(make_layer(_peer(name), n, device), T, B, device))
+    return 1e3 * median_seconds(call, repeats=repeats)[0]
 
 
 def eager(options: argparse.Namespace) -> Table:
@@ -386,7 +413,7 @@ def _record_builds() -> list[str]:
 
 PARTS = {
     part.__name__: part
-    for part in (peers, short, one_thread, corners, sizes, step, first, bfloat16, eager, compiled, growth)
+    for part in (peers, short, one_thread, corners, sizes, slots, step, first, bfloat16, eager, compiled, growth)
 }
 
 

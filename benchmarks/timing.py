@@ -21,10 +21,12 @@ Clock = Callable[[], float]
 TORCH_LAYERS: dict[str, Callable[..., nn.Module]] = {"nn.LSTM": nn.LSTM, "nn.RNN": nn.RNN, "nn.GRU": nn.GRU}
 
 
-def make_layer(name: str, hidden_size: int, device: str = "cpu", input_size: int = INPUT_SIZE) -> nn.Module:
+def make_layer(
+    name: str, hidden_size: int, device: str = "cpu", input_size: int = INPUT_SIZE, **options: int
+) -> nn.Module:
     """Return one of our layers, or nn.LSTM, nn.RNN or nn.GRU, with seeded weights."""
     torch.manual_seed(0)
-    return (TORCH_LAYERS | LAYERS)[name](input_size, hidden_size).to(device)
+    return (TORCH_LAYERS | LAYERS)[name](input_size, hidden_size, **options).to(device)
 
 
 def forward_backward(layer: nn.Module, T: int, batch: int, device: str = "cpu") -> Callable[[], None]:
@@ -38,6 +40,16 @@ def forward_backward(layer: nn.Module, T: int, batch: int, device: str = "cpu") 
         layer(x)[0].backward(grad_output)
 
     return call
+
+
+def without_tf32(call: Callable[[], None]) -> Callable[[], None]:
+    """Return a call for which cuDNN computes in plain float32, as our kernels do."""
+
+    def exact() -> None:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=False):
+            call()
+
+    return exact
 
 
 def seconds(call: Callable[[], None], clock: Clock = time.perf_counter) -> float:
