@@ -10,6 +10,7 @@ from fused_truth import Packed, assert_fused_equals_eager, calm, errors_of, oppo
 
 import mnemoscope as ms
 from mnemoscope import kernels
+from mnemoscope.kernels._cuda import screened
 
 pytestmark = pytest.mark.cuda
 DEVICE = "cuda"
@@ -109,10 +110,11 @@ def test_more_slots_than_a_warp_has_lanes(launched, name, n, B, buffer, relevant
     layer = calm(LAYERS[name](5, n, buffer=buffer, relevant=relevant, device=DEVICE))
     T = buffer + relevant // 2 + 9
     check(layer, launched, T, B, tolerance=5e-5)
-    by_step = n > 512 or buffer + relevant > 128
-    assert set(launched) == {f"screened_{'step_' if by_step else ''}{each}" for each in ("forward", "backward")}
+    by_cluster = screened.supports(name == "RelLSTM", n, buffer + relevant, torch.device(DEVICE))
+    assert by_cluster == (n == 128 and buffer + relevant <= (96 if name == "RelLSTM" else 128))
+    assert set(launched) == {f"screened_{'' if by_cluster else 'step_'}{each}" for each in ("forward", "backward")}
     state = ms.detach(layer(2 * torch.randn(T, B, 5, device=DEVICE))[1])
-    check(layer, launched, 12, B, state, tolerance=5e-5)
+    check(layer, launched, 12, B, state, tolerance=1e-3)  # the eager loop in float32 is up to 2e-4 off, too
 
 
 @pytest.mark.parametrize(
@@ -325,7 +327,8 @@ def test_what_does_not_fit_is_refused():
 
     fits = dict(n=128, dtype=torch.float32, device=torch.device(DEVICE))
     assert supports("attentive", **fits, buffer=10, relevant=10)
-    assert not supports("attentive", **fits, buffer=20, relevant=20)
+    assert supports("attentive", **fits, buffer=200, relevant=56)
+    assert not supports("attentive", **fits, buffer=200, relevant=57)
     assert supports("gru", **fits)
     assert not supports("rnn", **{**fits, "n": 1025})
     assert not supports("rnn", **{**fits, "dtype": torch.float64})
@@ -333,7 +336,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_a_size_without_a_kernel_takes_the_portable_path(launched):
-    layer = ms.RelRNN(3, 16, buffer=30, relevant=10, device=DEVICE)
+    layer = ms.RelRNN(3, 16, buffer=250, relevant=10, device=DEVICE)
     x = torch.randn(4, 2, 3, device=DEVICE)
     output, _ = layer(x)
     assert not launched
