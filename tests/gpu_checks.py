@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,11 +18,17 @@ from pathlib import Path
 
 import torch
 
+from mnemoscope.kernels._cuda import compiler
+
 ROOT = Path(__file__).parents[1]
 SECONDS = 600  # of a part: the longest command on many rented machines
 TEST_PARTS = 5
 TESTED = ("tests/kernels", "tests/layers", "tests/scopes/test_on_cuda.py", "tests/test_torch_internals.py")
 TOOLS = ("memcheck", "racecheck")
+FOUND = 99  # compute-sanitizer's exit code if it has something to report
+# Kernels whose blocks exchange data by barriers that count bytes. racecheck does not know these barriers, and reports
+# what they put in order; tests/kernels/test_cuda_races.py checks that in the emulator.
+EXCHANGING = frozenset(path.stem for path in compiler.FOLDER.glob("*.cu") if "Exchange " in path.read_text())
 LAYERS = ("RNN", "LSTM", "GRU", "GORU", "RAC"), ("RelRNN",), ("RelLSTM",), ("MemRNN", "MemLSTM", "SAB")
 
 
@@ -34,7 +41,7 @@ def parts() -> dict[str, list[str]]:
     for tool in TOOLS:
         for layers in LAYERS:
             small = [sys.executable, "benchmarks/kernels.py", "--parts", "small", "--layers", *layers]
-            found[f"{tool}-{layers[0]}"] = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1", *small]
+            found[f"{tool}-{layers[0]}"] = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND), *small]
     return found
 
 
@@ -44,11 +51,25 @@ def run(command: list[str]) -> str:
         return f"{command[0]} is not on the PATH"
     # Without torch's cache every tensor is an allocation of its own, whose end memcheck knows.
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"} if "memcheck" in command else None
+    report = subprocess.PIPE if "racecheck" in command else None
     try:
-        done = subprocess.run(command, cwd=ROOT, env=environment, timeout=SECONDS)
+        done = subprocess.run(command, cwd=ROOT, env=environment, timeout=SECONDS, stdout=report, text=True)
     except subprocess.TimeoutExpired:
         return f"not done after {SECONDS} s"
+    if report:
+        print(done.stdout, end="", flush=True)
+    if done.returncode == FOUND and report:
+        return judge_races(done.stdout)
     return "passed" if done.returncode == 0 else f"failed with exit code {done.returncode}"
+
+
+def judge_races(report: str) -> str:
+    """Return how a run of racecheck that found something ended: what it cannot know is set aside."""
+    kernels = re.findall(r"Race reported between \w+ access at (\w+)\+", report)
+    races = sorted(set(kernels) - EXCHANGING)
+    if races or not kernels:
+        return f"races in {', '.join(races)}" if races else "failed: no kernel is named"
+    return f"passed; {len(kernels)} reports of data that barriers count are set aside"
 
 
 def main() -> int:
@@ -70,7 +91,7 @@ def main() -> int:
         begun = time.monotonic()
         ended[name] = run(command)
         print(f"{name}: {ended[name]}, {time.monotonic() - begun:.0f} s", flush=True)
-    failed = [name for name, how in ended.items() if how != "passed"]
+    failed = [name for name, how in ended.items() if not how.startswith("passed")]
     print(
         f"{len(ended) - len(failed)} of {len(ended)} parts passed", *(f"; not: {', '.join(failed)}" for _ in failed[:1])
     )

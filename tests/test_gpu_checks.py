@@ -50,6 +50,29 @@ def test_a_part_ends_as_its_command_does(
     assert gpu_checks.run(command) == ended
 
 
+RACE = "========= {}: Race reported between {} access at {}+0x24c0\n=========     and Read access at {}+0x2540\n"
+
+
+def test_races_that_racecheck_cannot_judge_are_set_aside() -> None:
+    assert {"cells_forward", "screened_tensor_backward"} < gpu_checks.EXCHANGING
+    assert not gpu_checks.EXCHANGING & {"sab_forward", "full_attention_backward", "weight_gradients"}
+    known = RACE.format("Warning", "Write", "cells_forward", "cells_forward")
+    real = RACE.format("Error", "Read", "sab_forward", "sab_forward")
+    assert gpu_checks.judge_races(2 * known).startswith("passed; 2 reports")
+    assert gpu_checks.judge_races(known + real) == "races in sab_forward"
+    assert gpu_checks.judge_races("Internal error").startswith("failed")
+
+
+def test_the_report_of_racecheck_is_judged(tmp_path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    tool = tmp_path / "racecheck"  # a word of the command: what such a run prints is read
+    tool.write_text(f"echo '{RACE.format('Error', 'Write', 'sab_forward', 'sab_forward')}'; exit $1")
+    assert gpu_checks.run(["sh", str(tool), str(gpu_checks.FOUND)]) == f"failed with exit code {gpu_checks.FOUND}"
+    monkeypatch.chdir(tmp_path)
+    assert gpu_checks.run(["sh", "-c", f"sh {tool} {gpu_checks.FOUND}", "racecheck"]) == "races in sab_forward"
+    assert gpu_checks.run(["sh", "-c", f"sh {tool} 3", "racecheck"]) == "failed with exit code 3"
+    assert "sab_forward+0x24c0" in capfd.readouterr().out
+
+
 def test_the_parts_of_the_tests_are_all_of_them_once() -> None:
     tests = [Item() for _ in range(8)]
 
