@@ -104,6 +104,35 @@ def test_layers_wider_than_a_cluster(launched, name, n, B):
     check(layer, launched, 14, B, state, tolerance=tolerance)
 
 
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [("OrthRNN", 513), ("ExpRNN", 600), ("LinearSystem", 1024), ("RAC", 520), ("GORU", 1024), ("OrthRNN", 2048)],
+)
+def test_cells_wider_than_a_cluster(launched, name, n):
+    check(LAYERS[name](5, n, device=DEVICE), launched, 9, 3, tolerance=5e-5)
+    assert set(launched) == {"cells_step_forward", "cells_step_backward"}
+
+
+@pytest.mark.parametrize(("name", "n"), [("RNN", 700), ("LSTM", 300), ("GRU", 600)])
+def test_wide_packed_sequences(launched, name, n):
+    packed = Packed(calm(LAYERS[name](5, n, device=DEVICE)), torch.tensor([3, 9, 6]))
+    assert_fused_equals_eager(packed, torch.randn(9, 3, 5, device=DEVICE))
+    assert set(launched) == {"cells_step_forward", "cells_step_backward"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU", "GORU", "RAC", "RelRNN", "RelLSTM", "MemRNN", "MemLSTM", "SAB"])
+def test_weights_of_half_precision(launched, name, dtype):
+    layer = calm(LAYERS[name](5, 32, device=DEVICE)).to(dtype)
+    x = torch.randn(9, 3, 5, device=DEVICE, dtype=dtype)
+    output, _ = layer(x)
+    output.sum().backward()
+    assert launched, "the layer took its eager path"
+    assert output.dtype is dtype
+    truth, _ = layer.float()(x.float())
+    assert relative(output.float(), truth) < 20 * torch.finfo(dtype).eps
+
+
 @pytest.mark.parametrize(("buffer", "relevant"), [(15, 18), (25, 15), (0, 40), (40, 0), (60, 60), (100, 100)])
 @pytest.mark.parametrize(("name", "n", "B"), [("RelRNN", 128, 70), ("RelLSTM", 128, 3), ("RelRNN", 600, 3)])
 def test_more_slots_than_a_warp_has_lanes(launched, name, n, B, buffer, relevant):
@@ -330,7 +359,8 @@ def test_what_does_not_fit_is_refused():
     assert supports("attentive", **fits, buffer=200, relevant=56)
     assert not supports("attentive", **fits, buffer=200, relevant=57)
     assert supports("gru", **fits)
-    assert not supports("rnn", **{**fits, "n": 1025})
+    assert supports("rnn", **{**fits, "n": 2048})
+    assert not supports("sab", **{**fits, "n": 1025}, relevant=10)
     assert not supports("rnn", **{**fits, "dtype": torch.float64})
     assert not supports("elman", **fits)
 

@@ -58,6 +58,7 @@ def test_a_device_too_old_has_none(on):
     on(NONE)
     assert not supports("rnn", n=8, dtype=torch.float32, device=DEVICE)
     assert not supports("attentive", n=8, dtype=torch.float32, device=DEVICE)
+    assert not supports("attentive", n=8, dtype=torch.float32, device=DEVICE, buffer=2, relevant=2)
 
 
 @pytest.mark.parametrize("lstm", [False, True])

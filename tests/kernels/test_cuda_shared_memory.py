@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mnemoscope.kernels import _operators as op
-from mnemoscope.kernels._cuda import cells, compiler, full_attention, layout, sab, screened, screened_steps
+from mnemoscope.kernels._cuda import cells, cells_steps, compiler, full_attention, layout, sab, screened, screened_steps
 from mnemoscope.kernels._cuda.products import Factors
 from mnemoscope.kernels._operator import CUDA_CELLS
 
@@ -42,6 +42,15 @@ def run_cells(family: str, n: int) -> None:
     V = torch.zeros(cell.rows * n, n)
     cells.run_forward(cell, xp=xp, V=V, h0=h[0], lengths=None, h=h)
     cells.run_backward(cell, dh=h, V=V, lengths=None, dxp=xp, dh0=h[0])
+
+
+def run_cells_by_step(family: str, n: int) -> None:
+    T, B = 3, 2
+    cell = CUDA_CELLS[family]
+    h, xp = torch.zeros(T, B, n), torch.zeros(T, B, cell.rows * n)
+    V = torch.zeros(cell.rows * n, n)
+    cells_steps.run_forward(cell, xp=xp, V=V, h0=h[0], lengths=None, h=h)
+    cells_steps.run_backward(cell, dh=h, V=V, lengths=None, dxp=xp, dh0=h[0])
 
 
 def carried(B: int, m0: int, n: int) -> op.CarriedMemory:
@@ -102,6 +111,9 @@ RUNS = {
     "rnn-512": (run_cells, ("rnn", 512)),
     "gru-200": (run_cells, ("gru", 200)),
     "lstm-256": (run_cells, ("lstm", 256)),
+    "rnn-600, by step": (run_cells_by_step, ("rnn", 600)),
+    "lstm-300, by step": (run_cells_by_step, ("lstm", 300)),
+    "goru-1024, by step": (run_cells_by_step, ("goru", 1024)),
     "screened-rnn-100": (run_attention, ("rnn", 100, 2, 10, 10, False)),
     "screened-rnn-256": (run_attention, ("rnn", 256, 2, 3, 2, True)),
     "screened-lstm-20": (run_attention, ("lstm", 20, 2, 0, 7, True)),

@@ -129,15 +129,15 @@ def fused_dtype(
 ) -> torch.dtype | None:
     """Return the dtype in which a compiled kernel would run x (T, B, ...) with n units; None if the eager loop must.
 
-    It is that of x, or under autocast autocast's, if the backend has kernels for it. Else it is float32 under autocast,
-    and for half precision on the CPU, which has loops for no less.
+    It is that of x, or under autocast autocast's, if the backend has kernels for it. Else it is float32 under autocast
+    and for half precision.
     """
     if settings.backend != "auto" or needs_eager_loop(x):
         return None
     dtypes = [x.dtype]
     if in_autocast(x) and x.dtype is not torch.float64:  # which autocast leaves alone
         dtypes = [torch.get_autocast_dtype(x.device.type), torch.float32]
-    elif x.is_cpu and x.dtype in (torch.bfloat16, torch.float16):
+    elif x.dtype in (torch.bfloat16, torch.float16):
         dtypes = [x.dtype, torch.float32]
     for dtype in dtypes:
         if backend_supports(x.device, dtype, family, n, cell, buffer, relevant):

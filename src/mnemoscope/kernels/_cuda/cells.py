@@ -1,4 +1,7 @@
-"""The recurrences without a memory on CUDA: every family with a cell (cells_forward.cu, cells_backward.cu)."""
+"""The recurrences without a memory on CUDA: every family with a cell (cells_forward.cu, cells_backward.cu).
+
+Layers that no cluster holds run step by step (`cells_steps.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mnemoscope.kernels._cuda import compiler, layout
+from mnemoscope.kernels._cuda import cells_steps, compiler, layout
 from mnemoscope.kernels._cuda.arguments import PHI, as_float32, group_as_float32, group_to_dtype, to_device
 from mnemoscope.kernels._cuda.layout import Tile
 from mnemoscope.kernels._operator import CUDA_CELLS, CudaCell, Operator, ProjectedRun, Projection
-
-
-def supports(cell: CudaCell, n: int, device: torch.device) -> bool:
-    """True if one sequence's weights fit the registers of one cluster."""
-    return layout.tile(cell.rows, n, device) is not None
 
 
 @cache
@@ -171,20 +169,25 @@ def step(
 Launch = Callable[..., None]
 
 
-def _loop(cell: CudaCell, operator: Operator[Any, Any], launch: Launch) -> Callable[..., Any]:
+def _loop(
+    cell: CudaCell, operator: Operator[Any, Any], launch_by_cluster: Launch, launch_by_step: Launch
+) -> Callable[..., Any]:
     """Return an operator's function on CUDA: `run_forward` or `run_backward` with its arguments and results by name."""
     names = [cell.names.get(name, name) for name in (*operator.arguments, *operator.results)]
-    dtype_of, lengths_of = names.index("V"), names.index("lengths")
+    V_of, lengths_of = names.index("V"), names.index("lengths")
     single = len(operator.results) == 1
 
     def run(*arguments: Any, **more: Tensor | None) -> Any:
         if isinstance(arguments[0], Projection):
             return project_and_run(*arguments)
-        dtype = arguments[dtype_of].dtype
+        V = arguments[V_of]
+        dtype = V.dtype
+        by_cluster = layout.tile(cell.rows, V.shape[1], V.device) is not None
         arguments = group_as_float32(arguments, dtype)
         results = operator.allocate(*arguments)
         named: dict[str, Any] = {"phi": cell.phi, **more}
         named.update(zip(names, (*arguments, results) if single else (*arguments, *results), strict=True))
+        launch = launch_by_cluster if by_cluster else launch_by_step
         launch(cell, **named)
         if dtype is torch.float32:
             return results
@@ -206,5 +209,5 @@ def _loop(cell: CudaCell, operator: Operator[Any, Any], launch: Launch) -> Calla
 
 
 for cell in CUDA_CELLS.values():
-    for operator, launch in ((cell.forward, run_forward), (cell.backward, run_backward)):
-        operator.implement("cuda", projects=operator is cell.forward)(_loop(cell, operator, launch))
+    cell.forward.implement("cuda", projects=True)(_loop(cell, cell.forward, run_forward, cells_steps.run_forward))
+    cell.backward.implement("cuda")(_loop(cell, cell.backward, run_backward, cells_steps.run_backward))

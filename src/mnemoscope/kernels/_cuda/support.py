@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from mnemoscope.kernels._cuda import cells, full_attention, sab, screened_steps
+from mnemoscope.kernels._cuda import full_attention, layout, sab, screened_steps
 from mnemoscope.kernels._operator import CUDA_CELLS
 from mnemoscope.torch_internals import cuda_compiler
 
@@ -21,7 +21,7 @@ def supports(
     buffer: int = -1,
     relevant: int = 0,
 ) -> bool:
-    """True if a sequence of n units fits one cluster of this device.
+    """True if there is a kernel for n units on this device.
 
     float32, and bfloat16, of which all but some products is computed in float32. Attention over the whole past saves
     the logarithms of the softmax's sums, for which bfloat16 is not precise enough.
@@ -36,10 +36,12 @@ def supports(
 
 @cache
 def _fits(family: str, n: int, device: torch.device, lstm: bool, buffer: int, relevant: int) -> bool:
+    if not layout.limits(device).clusters:  # too old for the instructions that the kernels use
+        return False
     if family == "attentive" and buffer < 0:
         return full_attention.supports(lstm, n, device)
     if family == "attentive":
         return screened_steps.supports(buffer + relevant)  # layers of any width, and by clusters where they fit
     if family == "sab":
         return sab.supports(n, relevant, device)
-    return family in CUDA_CELLS and cells.supports(CUDA_CELLS[family], n, device)
+    return family in CUDA_CELLS  # of any width: by clusters where they fit
