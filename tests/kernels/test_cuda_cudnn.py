@@ -11,6 +11,7 @@ from torch import nn
 import mnemoscope as ms
 from mnemoscope import kernels
 from mnemoscope.kernels import _cudnn
+from mnemoscope.kernels._cuda import layout
 
 LAYERS = {
     "tanh": (ms.RNN, nn.RNN, {}),
@@ -31,7 +32,7 @@ def cudnn_runs(monkeypatch):
         return forward(*arguments)
 
     monkeypatch.setattr(_cudnn, "cudnn_rnn", counted)
-    monkeypatch.setattr(kernels, "NARROW", 0)
+    monkeypatch.setattr(kernels, "ours_up_to", lambda device: 0)
     monkeypatch.setattr(kernels, "cudnn_is_faster", lambda *_: True)
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
@@ -116,7 +117,7 @@ def cudnn_on_the_cpu(monkeypatch):
     monkeypatch.setattr(_cudnn, "cudnn_rnn_backward", backward)
     monkeypatch.setattr(_cudnn, "cudnn_pack_weights", lambda parts, *_: torch.cat([part.view(-1) for part in parts]))
     monkeypatch.setattr(_cudnn, "_lie_in_order", {})
-    monkeypatch.setattr(kernels, "NARROW", 0)
+    monkeypatch.setattr(kernels, "ours_up_to", lambda device: 0)
     for module in ("_run", "_plain"):
         monkeypatch.setattr(f"mnemoscope.layers.{module}.choose_cudnn", choose)
     return ran
@@ -241,12 +242,30 @@ def test_equals_torch(cudnn_runs, cell, bias, carried):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_small_layers_are_ours_and_wide_ones_cudnns():
-    assert not any(_cudnn.cudnn_is_faster(cell, 128, 4096) for cell in LAYERS)
-    assert all(_cudnn.cudnn_is_faster(cell, 513, 1) for cell in LAYERS)
-    assert _cudnn.cudnn_is_faster("lstm", 257, 1)
-    assert not _cudnn.cudnn_is_faster("gru", 257, 96)
-    assert _cudnn.cudnn_is_faster("gru", 257, 97)
+DEVICE = torch.device("cpu")  # whose limits are set
+
+
+def device_of(monkeypatch, *clusters):
+    limits = layout.Limits(clusters=clusters, multiprocessors=132, shared_floats=227 * 256)
+    monkeypatch.setattr(layout, "limits", lambda device: limits)
+
+
+def test_small_layers_are_ours_and_wide_ones_cudnns(monkeypatch):
+    device_of(monkeypatch, 1, 2, 4, 8, 16)
+    assert kernels.ours_up_to(DEVICE) == 128
+    assert not any(_cudnn.cudnn_is_faster(cell, 128, 4096, DEVICE) for cell in LAYERS)
+    assert all(_cudnn.cudnn_is_faster(cell, 513, 1, DEVICE) for cell in LAYERS)
+    assert _cudnn.cudnn_is_faster("lstm", 257, 1, DEVICE)
+    assert not _cudnn.cudnn_is_faster("gru", 257, 96, DEVICE)
+    assert _cudnn.cudnn_is_faster("gru", 257, 97, DEVICE)
+
+
+def test_what_one_block_does_not_hold_is_cudnns(monkeypatch):
+    device_of(monkeypatch, 1)  # Ampere, Ada
+    assert kernels.ours_up_to(DEVICE) == 0
+    assert [_cudnn.cudnn_is_faster(cell, 128, 16, DEVICE) for cell in LAYERS] == [False, False, True, False]
+    assert not _cudnn.cudnn_is_faster("lstm", 64, 16, DEVICE)
+    assert _cudnn.cudnn_is_faster("tanh", 256, 16, DEVICE)
 
 
 def test_cudnn_runs_no_other_equations():

@@ -31,7 +31,7 @@ from mnemoscope.kernels._autograd import Gradients, SavedRun, register_derivativ
 from mnemoscope.kernels._cell_step import cell_step
 from mnemoscope.kernels._cpu.library import build_id
 from mnemoscope.kernels._cpu.step import attentive_step
-from mnemoscope.kernels._cudnn import NARROW, CudnnWeights, cudnn, cudnn_dtype, cudnn_is_faster
+from mnemoscope.kernels._cudnn import CudnnWeights, cudnn, cudnn_dtype, cudnn_is_faster, ours_up_to
 from mnemoscope.kernels._dispatch import (
     CapturedDispatch,
     backend,
@@ -77,7 +77,6 @@ from mnemoscope.kernels._steps import steps_in_range
 from mnemoscope.kernels._weight_gradients import weight_gradient
 
 __all__ = [
-    "NARROW",
     "Attended",
     "AttentionOptions",
     "AttentionState",
@@ -117,6 +116,7 @@ __all__ = [
     "needs_grad",
     "operator",
     "operator_may_project",
+    "ours_up_to",
     "pack_projection",
     "portable_dtype",
     "rac",

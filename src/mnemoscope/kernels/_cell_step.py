@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.kernels import _dispatch
-from mnemoscope.kernels._cudnn import NARROW
+from mnemoscope.kernels._cudnn import ours_up_to
 from mnemoscope.kernels._operator import Projection
 from mnemoscope.kernels._settings import settings
 from mnemoscope.torch_internals import are_plain, dispatches_plainly, in_forward_ad
@@ -35,7 +35,7 @@ def cell_step(
     x, n = projection.x, V.shape[1]
     if settings.backend != "auto" or settings.recorded is not None or _dispatch.in_autocast(x):
         return None
-    if n > NARROW or x.dtype is not torch.float32 or not x.shape[0]:
+    if n > ours_up_to(x.device) or x.dtype is not torch.float32 or not x.shape[0]:
         return None
     tensors = (*projection, V, h0, c0, b)
     if not _dispatch.backend_supports(x.device, x.dtype, family, n, "rnn", -1, 0) or not are_plain(tensors, x.is_cuda):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +36,8 @@ _OURS_UP_TO: dict[str, dict[int, float]] = {
     "gru": {128: math.inf, 256: 1024, 512: 96},
     "lstm": {128: math.inf, 256: 256},
 }
-NARROW = min(min(units) for units in _OURS_UP_TO.values())  # up to so many units our kernels are always faster
+_NARROW = min(min(units) for units in _OURS_UP_TO.values())
+_ROWS = {"relu": 1, "tanh": 1, "gru": 3, "lstm": 4}  # of weights, per unit
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
@@ -56,11 +58,26 @@ class CudnnRun(NamedTuple):
     c_T: Tensor | None
 
 
-def cudnn_is_faster(cell: str, n: int, batch: int) -> bool:
-    """True at the sizes at which cuDNN was measured to be faster than our kernels (H200), or they do not fit.
+@cache
+def _layout() -> Any:
+    return import_module("mnemoscope.kernels._cuda.layout")
+
+
+def ours_up_to(device: torch.device) -> int:
+    """Return up to how many units our kernels are faster than cuDNN, whatever the batch.
+
+    None are where a kernel has but one block for a sequence: there, some cells of as many units do not fit.
+    """
+    return _NARROW if len(_layout().limits(device).clusters) > 1 else 0
+
+
+def cudnn_is_faster(cell: str, n: int, batch: int, device: torch.device) -> bool:
+    """True at the sizes at which cuDNN was measured to be faster than our kernels (H200), or where they do not fit.
 
     Our kernels run each sequence on some multiprocessors of its own: wide layers in large batches wait for each other.
     """
+    if _layout().tile(_ROWS[cell], n, device) is None:  # ours would run step by step
+        return True
     for units, most_rows in _OURS_UP_TO[cell].items():
         if n <= units:
             return batch > most_rows

@@ -39,7 +39,7 @@ class Gated(Layer):
     ) -> tuple[Tensor, State]:
         # A single layer by cuDNN takes and gives a state as its user does: no views, nor their functions of autograd.
         alone = self.num_layers == 1 and not self.bidirectional and not self.checkpoint
-        by_cudnn = choose_cudnn(self, x, lengths) if alone and self.hidden_size > kernels.NARROW else None
+        by_cudnn = choose_cudnn(self, x, lengths) if alone else None
         if by_cudnn is None or (state is None and not self.starts_from_zero()):
             return super().run_sequence(x, state, lengths, order)
         if state is not None:

@@ -63,7 +63,7 @@ def run(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tenso
 def _run_once(layer: Layer, w: Weights, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
     if in_onnx_export():
         return run_for_onnx(layer, w, x, state, lengths)
-    by_cudnn = choose_cudnn(layer, x, lengths) if layer.hidden_size > kernels.NARROW else None
+    by_cudnn = choose_cudnn(layer, x, lengths)
     if by_cudnn is not None:
         before = None if state is None else map_state(lambda t: t.unsqueeze(0), state)
         output, last = layer.run_cudnn(*by_cudnn, w, x, before)
@@ -96,16 +96,15 @@ def _run_in_float32(
 
 
 def choose_cudnn(layer: Layer, x: Tensor, lengths: Tensor | None) -> tuple[torch.dtype, str] | None:
-    """Return the dtype and the cell in which cuDNN should run the layer over x; None if it should or can not.
-
-    Of layers up to `kernels.NARROW` it need not be asked.
-    """
+    """Return the dtype and the cell in which cuDNN should run the layer over x; None if it should or can not."""
     if not x.is_cuda:
         return None
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # a graph may be for batches of any size
         return None
+    if layer.hidden_size <= kernels.ours_up_to(x.device):
+        return None
     cell = layer.cudnn_cell()
-    if cell is None or not kernels.cudnn_is_faster(cell, layer.hidden_size, x.shape[1]):
+    if cell is None or not kernels.cudnn_is_faster(cell, layer.hidden_size, x.shape[1], x.device):
         return None
     dtype = kernels.cudnn_dtype(x, lengths)
     return None if dtype is None else (dtype, cell)
