@@ -140,7 +140,7 @@ def test_more_slots_than_a_warp_has_lanes(launched, name, n, B, buffer, relevant
     T = buffer + relevant // 2 + 9
     check(layer, launched, T, B, tolerance=5e-5)
     by_cluster = screened.supports(name == "RelLSTM", n, buffer + relevant, torch.device(DEVICE))
-    assert by_cluster == (n == 128 and buffer + relevant <= (96 if name == "RelLSTM" else 128))
+    assert by_cluster == (n == 128 and buffer + relevant <= (104 if name == "RelLSTM" else 128))
     assert set(launched) == {f"screened_{'' if by_cluster else 'step_'}{each}" for each in ("forward", "backward")}
     state = ms.detach(layer(2 * torch.randn(T, B, 5, device=DEVICE))[1])
     check(layer, launched, 12, B, state, tolerance=1e-3)  # the eager loop in float32 is up to 2e-4 off, too
