@@ -229,7 +229,7 @@ def test_sequences_share_a_cluster_where_that_is_faster():
     h200 = layout.Limits(clusters=(1, 2, 4, 8, 16), multiprocessors=132, shared_floats=227 * 256)
 
     def sequences(lstm, n, batch):
-        tile = layout._tile(screened.rows_per_unit(lstm), n, h200.clusters)
+        tile = layout.fewest_blocks(screened.rows_per_unit(lstm), n, h200.clusters)
         chosen = screened._batch_tile(tile, batch, 20, screened.batch_forward_floats, h200)
         return 1 if chosen is None else chosen.sequences
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from mnemoscope import kernels
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import compiler, full_attention, layout, screened, screened_steps, supports
@@ -16,6 +17,7 @@ HOPPER = layout.Limits(clusters=(1, 2, 4, 8, 16), multiprocessors=132, shared_fl
 AMPERE = layout.Limits(clusters=(1,), multiprocessors=108, shared_floats=163 * 256)
 NONE = layout.Limits(clusters=(), multiprocessors=80, shared_floats=96 * 256)
 DEVICE = torch.device("cuda", 0)
+LIMITS_OF = layout.limits
 
 
 @pytest.fixture
@@ -61,13 +63,23 @@ def test_a_device_too_old_has_none(on):
     assert not supports("attentive", n=8, dtype=torch.float32, device=DEVICE, buffer=2, relevant=2)
 
 
+def test_a_device_of_another_maker_has_none(on, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    found = LIMITS_OF.__wrapped__(DEVICE)
+    on(found)
+    assert found.clusters == ()
+    assert kernels.ours_up_to(DEVICE) == 0
+    assert kernels.cudnn_is_faster("lstm", 64, 16, DEVICE)  # of which `cudnn_dtype` says that there is no cuDNN
+    assert not supports("attentive", n=8, dtype=torch.float32, device=DEVICE, buffer=2, relevant=2)
+
+
 @pytest.mark.parametrize("lstm", [False, True])
 @pytest.mark.parametrize("n", [1, 128, 200, 512])
 def test_slots_fit_shared_memory(on, lstm, n):
     on(HOPPER)
     blocks = []
     for slots in range(129):
-        tile = screened._tile(lstm, n, slots, DEVICE)
+        tile = screened._tile(lstm, n, slots, HOPPER)
         assert (tile is None) == (not screened.supports(lstm, n, slots, DEVICE))
         if tile is not None:
             assert screened.backward_floats(tile, slots, has_ds=True) <= HOPPER.shared_floats

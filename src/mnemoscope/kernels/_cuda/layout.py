@@ -39,6 +39,8 @@ class Limits(NamedTuple):
 
 @cache
 def limits(device: torch.device) -> Limits:
+    if torch.version.hip is not None:  # a device of another maker, for which there are no kernels
+        return Limits((), 0, 0)
     properties = torch.cuda.get_device_properties(device)
     shared = properties.shared_memory_per_block_optin // 4  # type: ignore[attr-defined]
     return Limits(_CLUSTERS.get(properties.major, ()), properties.multi_processor_count, shared)
@@ -247,7 +249,8 @@ class TensorTile(NamedTuple):
 
 
 @cache
-def _tile(rows: int, n: int, clusters: tuple[int, ...]) -> Tile | None:
+def fewest_blocks(rows: int, n: int, clusters: tuple[int, ...]) -> Tile | None:
+    """Return the tile with the fewest blocks for `rows` rows of weights per unit; None if the weights do not fit."""
     padded_n = next((size for size in (64, 128, 256, 512) if n <= size), None)
     if padded_n is None:
         return None
@@ -261,8 +264,8 @@ def _tile(rows: int, n: int, clusters: tuple[int, ...]) -> Tile | None:
 
 
 def tile(rows: int, n: int, device: torch.device) -> Tile | None:
-    """Return the tile with the fewest blocks for `rows` rows of weights per unit; None if the weights do not fit."""
-    return _tile(rows, n, limits(device).clusters)
+    """Return the tile with the fewest blocks on this device; None if the weights do not fit."""
+    return fewest_blocks(rows, n, limits(device).clusters)
 
 
 _MOST_LANES_PER_UNIT = 8  # a warp sends the numbers of four units at once (tile.cuh)

@@ -33,14 +33,13 @@ def rows_per_unit(lstm: bool) -> int:
 
 def supports(lstm: bool, n: int, slots: int, device: torch.device) -> bool:
     """True if the weights fit the registers, and the slots the shared memory, of one cluster."""
-    return _tile(lstm, n, slots, device) is not None
+    return _tile(lstm, n, slots, layout.limits(device)) is not None
 
 
 @cache
-def _tile(lstm: bool, n: int, slots: int, device: torch.device) -> Tile | None:
+def _tile(lstm: bool, n: int, slots: int, limits: Limits) -> Tile | None:
     """Return the tile with the fewest blocks of which each has room for its units' weights and slots."""
-    limits = layout.limits(device)
-    fewest = layout.tile(rows_per_unit(lstm), n, device)
+    fewest = layout.fewest_blocks(rows_per_unit(lstm), n, limits.clusters)
     if fewest is None or slots > _MAX_SLOTS:
         return None
     for tile in (fewest, *layout.wider_tiles(fewest, limits)):
@@ -51,7 +50,7 @@ def _tile(lstm: bool, n: int, slots: int, device: torch.device) -> Tile | None:
 
 def _require_tile(options: op.AttentionOptions, n: int, device: torch.device) -> Tile:
     slots = options.buffer + options.relevant
-    found = _tile(options.cell == "lstm", n, slots, device)
+    found = _tile(options.cell == "lstm", n, slots, layout.limits(device))
     assert found is not None, f"no tile for {n} units and {slots} slots; ask supports() first"
     return found
 
