@@ -36,13 +36,16 @@ def supports(lstm: bool, n: int, slots: int, device: torch.device) -> bool:
     return _tile(lstm, n, slots, device) is not None
 
 
-@cache
 def _tile(lstm: bool, n: int, slots: int, device: torch.device) -> Tile | None:
     """Return the tile with the fewest blocks of which each has room for its units' weights and slots."""
-    limits = layout.limits(device)
     fewest = layout.tile(rows_per_unit(lstm), n, device)
     if fewest is None or slots > _MAX_SLOTS:
         return None
+    return _with_room(fewest, slots, layout.limits(device))
+
+
+@cache
+def _with_room(fewest: Tile, slots: int, limits: Limits) -> Tile | None:
     for tile in (fewest, *layout.wider_tiles(fewest, limits)):
         if backward_floats(tile, slots, has_ds=True) <= limits.shared_floats:
             return tile
