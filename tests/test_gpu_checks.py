@@ -61,6 +61,10 @@ def test_races_that_racecheck_cannot_judge_are_set_aside() -> None:
     assert gpu_checks.judge_races(2 * known).startswith("passed; 2 reports")
     assert gpu_checks.judge_races(known + real) == "races in sab_forward"
     assert gpu_checks.judge_races("Internal error").startswith("failed")
+    racecheck = gpu_checks.parts()["racecheck-RNN"]
+    assert (
+        racecheck[racecheck.index("--print-limit") + 1] == "0"
+    )  # else a real one may be behind a hundred of the known
 
 
 def test_the_report_of_racecheck_is_judged(tmp_path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:

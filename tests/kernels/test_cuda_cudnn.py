@@ -12,6 +12,7 @@ import mnemoscope as ms
 from mnemoscope import kernels
 from mnemoscope.kernels import _cudnn
 from mnemoscope.kernels._cuda import layout
+from mnemoscope.layers._run import choose_cudnn
 
 LAYERS = {
     "tanh": (ms.RNN, nn.RNN, {}),
@@ -262,10 +263,30 @@ def test_small_layers_are_ours_and_wide_ones_cudnns(monkeypatch):
 
 def test_what_one_block_does_not_hold_is_cudnns(monkeypatch):
     device_of(monkeypatch, 1)  # Ampere, Ada
-    assert kernels.ours_up_to(DEVICE) == 0
+    assert kernels.ours_up_to(DEVICE) == 64
     assert [_cudnn.cudnn_is_faster(cell, 128, 16, DEVICE) for cell in LAYERS] == [False, False, True, False]
     assert not _cudnn.cudnn_is_faster("lstm", 64, 16, DEVICE)
     assert _cudnn.cudnn_is_faster("tanh", 256, 16, DEVICE)
+
+
+def test_a_device_too_old_for_our_kernels_has_cudnn(monkeypatch):
+    device_of(monkeypatch)
+    assert kernels.ours_up_to(DEVICE) == 0
+    assert all(_cudnn.cudnn_is_faster(cell, 1, 1, DEVICE) for cell in LAYERS)
+
+
+@pytest.mark.parametrize("cell", LAYERS)
+def test_float64_of_any_width_is_cudnns(monkeypatch, cell):
+    """Our kernels have no float64: a narrow layer ran by the eager loop. Without a GPU."""
+    device_of(monkeypatch, 1, 2, 4, 8, 16)
+    monkeypatch.setattr(_cudnn, "_has_cudnn", lambda: True)
+    ours, _, options = LAYERS[cell]
+    for n in (20, 200):
+        found = {}
+        for dtype in (torch.float32, torch.float64):
+            x = SimpleNamespace(is_cuda=True, device=DEVICE, shape=(3, 2, 4), dtype=dtype)
+            found[dtype] = choose_cudnn(ours(4, n, **options), x, None)
+        assert found == {torch.float32: None, torch.float64: (torch.float64, cell)}
 
 
 def test_cudnn_runs_no_other_equations():

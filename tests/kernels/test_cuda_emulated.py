@@ -156,7 +156,7 @@ def test_an_odd_number_of_slots_per_lane(emulated):
         (ms.RelRNN, 20, 15, 18, {}),
         (ms.RelRNN, 20, 0, 40, {"mix": "mean"}),
         (ms.RelRNN, 20, 40, 0, {"refresh": True, "decay": 0.7}),
-        (ms.RelRNN, 20, 30, 40, {"output": "s"}),
+        (ms.RelRNN, 20, 30, 40, {"output": "s", "decay": 0.7}),
         (ms.RelLSTM, 65, 18, 15, {}),
     ],
 )
@@ -167,6 +167,39 @@ def test_more_slots_than_lanes(emulated, monkeypatch, layer, n, buffer, relevant
     layer = calm(layer(3, n, buffer=buffer, relevant=relevant, **options))
     state = carried(layer, emulated, T=buffer + relevant // 2)
     check(layer, emulated, "screened_step" if by_step else "screened", T=2 * (buffer + relevant) // 3 + 3, state=state)
+
+
+@pytest.mark.parametrize("by_step", [False, True])
+def test_scores_of_more_slots_than_lanes_are_compared_with_each_other(emulated, monkeypatch, by_step):
+    """The softmax subtracts the largest of all: less that of a lane's first slot, exponentials are out of range."""
+    if by_step:
+        monkeypatch.setattr(screened, "supports", lambda *_: False)
+    layer = calm(ms.RelRNN(3, 20, buffer=40, relevant=0))
+    with torch.no_grad():
+        layer.weight_score_l0 *= 5000
+    check(layer, emulated, "screened_step" if by_step else "screened", T=60)
+
+
+@pytest.mark.parametrize("by_step", [False, True])
+def test_every_slot_is_empty_past_a_length(emulated, monkeypatch, by_step):
+    """The naive loop reads these slots in a double backward pass."""
+    if by_step:
+        monkeypatch.setattr(screened, "supports", lambda *_: False)
+    module, saved = screened_steps if by_step else screened, []
+    forward = module.forward
+
+    def kept(run, *rest, **more):
+        run.slots.fill_(7)
+        saved.append((run.slots, run.attention))
+        return forward(run, *rest, **more)
+
+    monkeypatch.setattr(module, "forward", kept)
+    packed = Packed(calm(ms.RelRNN(3, 20, buffer=20, relevant=20)), torch.tensor([30, 45]))
+    assert_fused_equals_eager(packed, 2 * torch.randn(45, 2, 3))
+    slots, attention = saved[0]
+    empty = -(torch.arange(45)[:, None] >= torch.tensor([45, 30])).int()  # the longest comes first
+    assert torch.equal(slots.amax(-1).clamp(max=0), empty)
+    assert torch.equal(attention.sum(-1) < 0.5, empty.bool())
 
 
 @pytest.fixture

@@ -95,6 +95,14 @@ def test_many_slots_take_more_blocks(on, lstm, n, most):
     assert screened.supports(lstm, n, most, DEVICE)
 
 
+def test_a_memory_is_laid_out_for_the_device_as_it_is(on):
+    """Tests change the device: what was found for one must not be another's."""
+    on(HOPPER)
+    assert screened.supports(True, 128, 20, DEVICE)
+    on(AMPERE)
+    assert not screened.supports(True, 128, 20, DEVICE)
+
+
 def test_few_sequences_are_spread_over_more_blocks(on):
     on(HOPPER)
     # At 16, 32, 64 and 128 the fastest, measured.

@@ -64,11 +64,14 @@ def _layout() -> Any:
 
 
 def ours_up_to(device: torch.device) -> int:
-    """Return up to how many units our kernels are faster than cuDNN, whatever the batch.
+    """Return up to how many units our kernels are faster than cuDNN, whatever the cell and the batch; 0: of none.
 
-    None are where a kernel has but one block for a sequence: there, some cells of as many units do not fit.
+    That is as far as they hold every cell: 64 units where a sequence has but one block (Ampere, Ada).
     """
-    return _NARROW if len(_layout().limits(device).clusters) > 1 else 0
+    for units in (_NARROW, 64):
+        if _layout().tile(max(_ROWS.values()), units, device) is not None:
+            return units
+    return 0
 
 
 def cudnn_is_faster(cell: str, n: int, batch: int, device: torch.device) -> bool:

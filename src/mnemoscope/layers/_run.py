@@ -101,10 +101,13 @@ def choose_cudnn(layer: Layer, x: Tensor, lengths: Tensor | None) -> tuple[torch
         return None
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # a graph may be for batches of any size
         return None
-    if layer.hidden_size <= kernels.ours_up_to(x.device):
+    has_kernel = x.dtype is not torch.float64
+    if has_kernel and layer.hidden_size <= kernels.ours_up_to(x.device):
         return None
     cell = layer.cudnn_cell()
-    if cell is None or not kernels.cudnn_is_faster(cell, layer.hidden_size, x.shape[1], x.device):
+    if cell is None:
+        return None
+    if has_kernel and not kernels.cudnn_is_faster(cell, layer.hidden_size, x.shape[1], x.device):
         return None
     dtype = kernels.cudnn_dtype(x, lengths)
     return None if dtype is None else (dtype, cell)

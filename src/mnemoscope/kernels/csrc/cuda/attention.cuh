@@ -13,7 +13,8 @@
 constexpr int SLOT_LANES = LANES_PER_UNIT;
 constexpr int SLOT_STRIDE = UNITS_PER_BLOCK + UNITS_PER_WARP;
 #include "slots.cuh"
-// The slots of a lane, in parts of those that one number of every lane of a warp has (of_slot).
+// A sum over units has one number for each slot of a lane. Those of 32 neighboring slots, PART of a
+// lane, are summed together: each lane of the warp is then left with one of the 32.
 constexpr int PARTS = SLOTS_OF_LANE > 1 ? SLOTS_OF_LANE * UNITS_PER_WARP : SLOTS_PER_LANE;
 constexpr int PART = PARTS / SLOTS_OF_LANE;
 static_assert(PART <= UNITS_PER_WARP, "the sums of a lane's slots are scattered over units");
