@@ -178,6 +178,12 @@ def test_the_index_counts_the_verdicts_of_each_size(tmp_path):
     assert "0 studies.</p>" in write_studies_index([], tmp_path / "index.html", "Studies").read_text()
 
 
+def test_a_share_stays_on_one_line_with_its_percent_sign(tmp_path):
+    text = write_study_page(page_of(), tmp_path / "index.html").read_text()
+    assert "99.7\u00a0%" in text
+    assert "\\xa0" not in text
+
+
 def test_a_page_says_when_nothing_was_published(tmp_path):
     text = write_study_page(page_of(), tmp_path / "index.html").read_text()
     assert "<h3>Published and ours</h3>" in text
