@@ -237,6 +237,24 @@ def test_a_study_page_in_the_browser(page, tmp_path):
 
 @needs_browser
 @pytest.mark.xdist_group("browser")
+def test_panels_with_legends_of_their_own_keep_room_for_their_axes(page, tmp_path):
+    def panel(name):
+        lines = (Line(f"{name} {n}, of earlier runs", x, n * x, style=Style(n % 3, n)) for n in range(10))
+        return Chart(name, name, Axis("updates"), Axis("loss"), tuple(lines))
+
+    four = Panels("four", "Four", tuple(panel(name) for name in "abcd"), 4)
+    assert not four.legend
+    path = write_study_page(page_of(four), tmp_path / "index.html")
+    for width in (1400, 420):
+        page.look(width=width)
+        page.open(path)
+        heights = "[...document.querySelectorAll('#quick-four .plot')].map(p => p._fullLayout._size.h)"
+        assert min(page.evaluate(heights)) > 90
+    assert page.errors == []
+
+
+@needs_browser
+@pytest.mark.xdist_group("browser")
 def test_the_index_filters_and_sorts(page, tmp_path):
     page.look()
     page.open(write_studies_index(index_rows(), tmp_path / "index.html", "Studies"))
