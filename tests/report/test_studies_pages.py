@@ -155,6 +155,7 @@ def page_of(*charts):
         settings=settings,
         quick_settings=settings,
         corner="T",
+        columns="model",
         published_note="one run",
         has_published=True,
     )
@@ -182,6 +183,15 @@ def test_a_share_stays_on_one_line_with_its_percent_sign(tmp_path):
     text = write_study_page(page_of(), tmp_path / "index.html").read_text()
     assert "99.7\u00a0%" in text
     assert "\\xa0" not in text
+
+
+def test_a_page_says_what_its_columns_are_and_the_index_what_its_words_mean(tmp_path):
+    """As that "spread" is a standard deviation, and that claims beside the headline do not count."""
+    text = write_study_page(page_of(), tmp_path / "index.html").read_text()
+    assert "Columns: model." in text
+    text = write_studies_index(index_rows(), tmp_path / "index.html", "Studies").read_text()
+    for word in ("Contradicted:", "Corrected:", "Partly:", "Open:", "beside the headline do not count"):
+        assert word in text
 
 
 def test_a_page_says_when_nothing_was_published(tmp_path):

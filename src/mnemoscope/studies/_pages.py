@@ -47,6 +47,7 @@ from mnemoscope.studies._study import SCALES, PublishedCell, Scale, Setting, Stu
 from mnemoscope.studies._verdict import Verdict
 
 PAGE = "index.html"
+GROUPED = 1e7  # smaller numbers are written out, as 1,001,472
 FORMATS = ("svg", "png")
 FIGURE = re.compile(rf"figure-\d+\.({'|'.join(FORMATS)})")
 
@@ -151,6 +152,7 @@ def study_page(
         settings=_settings(record.settings),
         quick_settings=_settings(record.quick_settings),
         corner=record.row_title,
+        columns=record.column_title,
         published_note=record.published_note,
         has_published=any(value is not None for value in record.published_cells.values()),
         results=results,
@@ -267,7 +269,7 @@ def number_words(value: PublishedCell, percent: bool = False) -> str:
         return value
     if percent:
         return f"{100 * value:.4g} %"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < GROUPED else f"{value:.4g}"
 
 
 def cell_words(value: CellValue, percent: bool = False) -> str:
