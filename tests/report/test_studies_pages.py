@@ -249,7 +249,7 @@ def test_a_study_page_in_the_browser(page, tmp_path):
 @pytest.mark.xdist_group("browser")
 def test_panels_with_legends_of_their_own_keep_room_for_their_axes(page, tmp_path):
     def panel(name):
-        lines = (Line(f"{name} {n}, of earlier runs", x, n * x, style=Style(n % 3, n)) for n in range(10))
+        lines = (Line(f"{name} {n}, of earlier runs", x, n * x, 0 * x, 9 * x, Style(n % 3, n)) for n in range(10))
         return Chart(name, name, Axis("updates"), Axis("loss"), tuple(lines))
 
     four = Panels("four", "Four", tuple(panel(name) for name in "abcd"), 4)
@@ -260,6 +260,10 @@ def test_panels_with_legends_of_their_own_keep_room_for_their_axes(page, tmp_pat
         page.open(path)
         heights = "[...document.querySelectorAll('#quick-four .plot')].map(p => p._fullLayout._size.h)"
         assert min(page.evaluate(heights)) > 90
+        scrolling = (
+            "[...document.querySelectorAll('#quick-four .legend .scrollbar')].map(b => +b.getAttribute('height'))"
+        )
+        assert max(page.evaluate(scrolling)) == 0  # all names are seen
     assert page.errors == []
 
 

@@ -56,7 +56,10 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", size: narrow() ? 11 : 13, color: theme.ink },
       margin: { l: 10, r: 12, t: 12 + 16 * above, b: 10 },
-      legend: { orientation: "h", x: 0, y: 1.02 + 0.08 * above, yanchor: "bottom", font: { color: theme.ink } },
+      legend: {
+        orientation: "h", x: 0, y: 1.02 + 0.08 * above, yanchor: "bottom", maxheight: 0.8, font: { color: theme.ink },
+        tracegroupgap: 0,  // lines with bands stand no further apart than others
+      },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: theme.soft, activecolor: theme.ink },
       hovermode: "closest",
       hoverlabel: { bgcolor: theme.ground, font: { color: theme.ink } },
@@ -84,7 +87,7 @@
     const widest = 60 + 7 * Math.max(0, ...names.map((trace) => (trace.name ?? "").length));
     const across = narrow() ? 1 : Math.max(1, Math.floor(plot.clientWidth / widest));
     const rows = (narrow() || inPanel) && !printing && names.length > 2 ? Math.ceil(names.length / across) : 0;
-    plot.style.height = rows ? `calc(${narrow() ? 23 : 14}rem + ${20 * rows}px)` : "";
+    plot.style.height = rows ? `calc(${narrow() ? 23 : 14}rem + ${22 * rows}px)` : "";
     return Plotly.react(plot, traces, layoutOf(chart, theme), { ...config, modeBarButtons })
       .then(() => { plot.dataset.drawn = "yes"; })
       .catch(() => { plot.dataset.failed = "yes"; });
