@@ -32,6 +32,7 @@ from mnemoscope.studies._merge import (
 )
 from mnemoscope.studies._plan import RUNS, Plan, has_ended, keep_within, make_plan
 from mnemoscope.studies._record import (
+    FILE,
     Cost,
     ScaleResult,
     SeedResult,
@@ -177,6 +178,11 @@ def check_folder(path: Path) -> None:
         raise MnemoscopeError(f"{path} is a file; choose another folder for the studies")
     found = list(path.iterdir()) if path.is_dir() else []
     if not is_studies(path) and not all(_ALLOWED.fullmatch(entry.name) for entry in found):
+        if any(path.glob(f"*/*/{FILE}")):
+            mark = to_json(MARK_CONTENT).decode().strip()
+            raise MnemoscopeError(
+                f"{path / MARK}, which marks a folder of studies, is missing or damaged; it holds {mark}"
+            )
         raise MnemoscopeError(f"{path} is not empty and holds no studies; choose another folder")
 
 
