@@ -15,6 +15,7 @@ import re
 import secrets
 import stat
 import time
+import unicodedata
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -270,11 +271,15 @@ class FileMissing(MnemoscopeError):
 def visible(text: str) -> str:
     """Return `text` safe to print: control characters, and what is not Unicode, become escapes.
 
-    New lines stay, and so do the joiners of some scripts.
+    New lines stay, and so do the joiners of some scripts and spaces that do not break or are wider than others.
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in _SHOWN else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if _is_shown(c) else c.encode("unicode_escape").decode() for c in text)
+
+
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or character in _SHOWN or unicodedata.category(character) == "Zs"
 
 
 _SHOWN = "\n\u200c\u200d"

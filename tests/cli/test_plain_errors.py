@@ -263,7 +263,8 @@ def test_escapes_from_files_are_shown(here, capfd) -> None:
 
 
 def test_visible() -> None:
-    assert visible("plain ü 日本\n") == "plain ü 日本\n"
+    for text in ("plain ü 日本\n", "99.7\u00a0%", "日\u3000本"):
+        assert visible(text) == text
     assert visible("\x1b[31m\x9b\r\t\u202e\udcff") == r"\x1b[31m\x9b\r\t\u202e\udcff"
 
 

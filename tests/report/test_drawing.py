@@ -7,7 +7,7 @@ import pytest
 
 from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Panels, Plane, Points, Style
 from mnemoscope.report._downsampling import block_means, even_indices
-from mnemoscope.report._figures import draw_figure, draw_grid
+from mnemoscope.report._figures import PANEL, SMALL_PANEL, draw_figure, draw_grid
 from mnemoscope.report._index import COLUMNS, table_cell
 from mnemoscope.report._interactive import pack_array, plotly_chart
 from mnemoscope.report._palette import (
@@ -267,10 +267,24 @@ def test_log_axis_of_a_figure_holds_its_line_and_its_markers():
     line = Line("l", np.array([1.0, 2.0]), np.array([1.0, 100.0]))
     axes = axes_of(chart(line, y=LOG, markers=[Marker("y", 0.01, "m"), Marker("x", 500.0, "not on this axis")]))
     assert axes.get_yscale() == "log"
-    np.testing.assert_allclose(axes.get_ylim(), [0.01, 125])
+    np.testing.assert_allclose(np.log10(axes.get_ylim()), [-2.2, 2.2])
     assert axes.get_xscale() == "linear"
     assert axes.get_yticks().tolist() == [0.01, 0.1, 1, 10, 100]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0.01", "0.1", "1", "10", "100"]
+
+
+def test_symbols_at_the_ends_of_a_log_axis_of_a_figure_are_whole():
+    """However many powers of ten it spans, also those on a marker at its end, and beside its label."""
+    points = Points("p", np.arange(3.0), np.array([1.0, 1e8, 1.0]))
+    figure = draw_figure([chart(points, y=LOG, markers=[Marker("y", 1.0, "equal")])])
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    height, radius = axes.get_window_extent().height, 3 / 72 * figure.dpi
+    up = axes.transAxes.inverted().transform(axes.transData.transform([(0.0, 1.0), (0.0, 1e8)]))[:, 1] * height
+    assert up[0] > radius
+    assert up[1] < height - radius
+    (label,) = axes.texts
+    assert label.get_window_extent().y0 > axes.transData.transform((0.0, 1.0))[1] + 0.5 * radius
 
 
 def test_markers_are_upright_at_x_and_level_at_y():
@@ -371,6 +385,46 @@ def test_a_legend_of_many_lines_lies_below_its_axes(count, below):
     figure.draw_without_rendering()
     (axes,) = figure.axes
     assert bool(axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0) is below
+
+
+def legend_box(axes):
+    return axes.get_legend().get_window_extent()
+
+
+@pytest.mark.parametrize("kind", ["lines", "points", "bands", "bars"])
+def test_a_legend_without_a_free_corner_lies_below_its_axes(kind):
+    """Not over what the chart shows, nor over the labels of its axis."""
+    x = np.linspace(0.0, 1.0, 60)
+    everywhere = [Line(f"line {n}", x, (np.arange(60) + n) % 2, style=Style(n, n)) for n in range(2)]
+    marks = {
+        "lines": everywhere,
+        "points": [Points(f"points {n}", np.tile(x, 60), np.repeat(x, 60)) for n in range(2)],
+        "bands": [Line(f"band {n}", x, 0 * x + n, 0 * x, 0 * x + 1) for n in range(2)],
+        "bars": [Bars(f"bars {n}", ("a long label", "another", "more"), np.ones(3)) for n in range(2)],
+    }[kind]
+    figure = draw_figure([chart(*marks)])
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert legend_box(axes).y1 <= axes.xaxis.get_tightbbox().y0 + 1
+    assert legend_box(axes).y0 >= 0
+    # The room for it is not the chart's.
+    assert axes.get_window_extent().height > 0.6 * PANEL[1] * figure.dpi
+
+
+def test_legends_of_panels_hide_nothing_and_take_nothing_from_their_axes():
+    """Names that say different things in each panel: every panel has a legend of its own."""
+    x = np.linspace(0.0, 1.0, 60)
+
+    def panel(title, count):
+        return chart(*(Line(f"{title} {n}", x, np.sin(30 * x + n), style=Style(n, n)) for n in range(count)))
+
+    figure = draw_grid(Panels("p", "P", (panel("a", 2), panel("b", 9), panel("c", 2), panel("d", 2)), columns=2))
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        assert legend_box(axes).y1 <= axes.xaxis.get_tightbbox().y0 + 1
+        assert axes.get_window_extent().height > 0.5 * SMALL_PANEL[1] * figure.dpi
+    first, second = figure.axes[0], figure.axes[2]
+    assert legend_box(first).y0 > second.get_window_extent().y1
 
 
 def test_titles_and_legends_are_as_wide_as_their_figure():

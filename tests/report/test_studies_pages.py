@@ -155,6 +155,7 @@ def page_of(*charts):
         settings=settings,
         quick_settings=settings,
         corner="T",
+        columns="model",
         published_note="one run",
         has_published=True,
     )
@@ -176,6 +177,21 @@ def test_the_index_counts_the_verdicts_of_each_size(tmp_path):
     text = write_studies_index(rows, tmp_path / "index.html", "Studies").read_text()
     assert "3 studies. Quick: 1 reproduced, 1 contradicted, 1 open. Full: 1 open.</p>" in text
     assert "0 studies.</p>" in write_studies_index([], tmp_path / "index.html", "Studies").read_text()
+
+
+def test_a_share_stays_on_one_line_with_its_percent_sign(tmp_path):
+    text = write_study_page(page_of(), tmp_path / "index.html").read_text()
+    assert "99.7\u00a0%" in text
+    assert "\\xa0" not in text
+
+
+def test_a_page_says_what_its_columns_are_and_the_index_what_its_words_mean(tmp_path):
+    """As that "spread" is a standard deviation, and that claims beside the headline do not count."""
+    text = write_study_page(page_of(), tmp_path / "index.html").read_text()
+    assert "Columns: model." in text
+    text = write_studies_index(index_rows(), tmp_path / "index.html", "Studies").read_text()
+    for word in ("Contradicted:", "Corrected:", "Partly:", "Open:", "beside the headline do not count"):
+        assert word in text
 
 
 def test_a_page_says_when_nothing_was_published(tmp_path):
@@ -227,6 +243,28 @@ def test_a_study_page_in_the_browser(page, tmp_path):
     page.look(width=360, height=740, touch=True)
     page.open(path)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@needs_browser
+@pytest.mark.xdist_group("browser")
+def test_panels_with_legends_of_their_own_keep_room_for_their_axes(page, tmp_path):
+    def panel(name):
+        lines = (Line(f"{name} {n}, of earlier runs", x, n * x, 0 * x, 9 * x, Style(n % 3, n)) for n in range(10))
+        return Chart(name, name, Axis("updates"), Axis("loss"), tuple(lines))
+
+    four = Panels("four", "Four", tuple(panel(name) for name in "abcd"), 4)
+    assert not four.legend
+    path = write_study_page(page_of(four), tmp_path / "index.html")
+    for width in (1400, 420):
+        page.look(width=width)
+        page.open(path)
+        heights = "[...document.querySelectorAll('#quick-four .plot')].map(p => p._fullLayout._size.h)"
+        assert min(page.evaluate(heights)) > 90
+        scrolling = (
+            "[...document.querySelectorAll('#quick-four .legend .scrollbar')].map(b => +b.getAttribute('height'))"
+        )
+        assert max(page.evaluate(scrolling)) == 0  # all names are seen
+    assert page.errors == []
 
 
 @needs_browser

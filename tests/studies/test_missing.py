@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 import study_jobs
 from test_reproduce import Killer, content, run
 
-from mnemoscope.report import Axis, Bars, Chart, Line, Panels, SeedLine, Style
+from mnemoscope.report import Axis, Bars, Chart, Line, Panels, SeedLine, Style, charts_to_json
 from mnemoscope.studies import Note, ScaleResult, SeedResult, band, read_record
+from mnemoscope.studies import _study as registry
 from mnemoscope.studies._merge import merge_charts, merge_seeds
 from mnemoscope.studies._not_run import CHANGED, _in_words, command, not_run
+from mnemoscope.studies._pages import write_pages
 from mnemoscope.studies._record import read_charts, read_costs
 
 VALUES = {("a", "x"): 2.0, ("b", "x"): 3.0, ("c", "x"): 4.0}
@@ -68,6 +71,30 @@ def test_what_follows_from_cells_is_made_of_those_of_all_calls(tmp_path):
     assert [one.values["sum", "x"] for one in read_record(out / study.id).quick.seeds] == [9.0, 90.0]
     (chart,) = read_charts(out / study.id)["quick"]
     assert chart.marks[0].labels == ("a", "b")
+
+
+def test_pages_draw_what_follows_from_cells_from_the_record_as_it_is(tmp_path):
+    """Also where charts.json is of fewer seeds, or of another version: that of the T-maze was of seed 0 alone."""
+
+    def bars(cells):
+        heights = np.array([one["a", "x"] for one in cells.values()])
+        return [Chart("heights", "Heights", Axis("seed"), Axis("x"), (Bars("x", tuple(map(str, cells)), heights),))]
+
+    study = study_jobs.numbers({0: VALUES, 1: VALUES}, derived_charts=bars)
+    out = run(study, tmp_path / "out", seeds=2)
+    folder = out / study.id
+    before = content(out, study.id)
+    registry.STUDIES[study.id] = study
+    try:
+        write_pages(out)
+        figure = (folder / "figure-1.svg").read_bytes()
+        assert content(out, study.id) == before
+        (folder / "charts.json").write_text(json.dumps({"quick": charts_to_json(bars({0: {("a", "x"): 5.0}}))}))
+        write_pages(out)
+    finally:
+        del registry.STUDIES[study.id]
+    assert content(out, study.id) == before
+    assert (folder / "figure-1.svg").read_bytes() == figure
 
 
 def test_a_line_is_over_the_seeds_of_all_calls(tmp_path):

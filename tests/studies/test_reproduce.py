@@ -304,6 +304,20 @@ def test_a_folder_of_something_else_is_refused(name, tmp_path):
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: '["mine"]'}
 
 
+@pytest.mark.parametrize("content", ["{", None])
+def test_of_a_damaged_mark_is_said_what_it_holds(content, tmp_path):
+    """Not that a folder full of studies holds none."""
+    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
+    mark = run(study, tmp_path / "out") / "studies.json"
+    whole = mark.read_text()
+    mark.write_text(content) if content else mark.unlink()
+    with pytest.raises(MnemoscopeError, match="which marks a folder of studies, is missing or damaged") as error:
+        run(study, tmp_path / "out")
+    mark.write_text(str(error.value).partition("it holds ")[2])
+    run(study, tmp_path / "out")
+    assert json.loads(mark.read_text()) == json.loads(whole)
+
+
 def test_a_folder_that_was_left_before_its_mark_was_written_is_used(tmp_path):
     out = tmp_path / "out"
     (out / "runs").mkdir(parents=True)

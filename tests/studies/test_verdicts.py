@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mnemoscope.studies import Cells, Claim, ScaleResult, SeedResult, Study, StudyVerdict, Verdict, table
+from mnemoscope.studies._pages import number_words
 from mnemoscope.studies._record import describe, judged
 from mnemoscope.studies._verdict import failures_beside, judge_claim, judge_claims, judge_study
 
@@ -139,3 +140,11 @@ def test_printed_and_corrected_claims_are_judged_side_by_side():
 )
 def test_worse_than_recorded(now, before, worse):
     assert now.is_worse_than(before) is worse
+
+
+def test_numbers_of_a_table_are_written_out_as_far_as_people_read_them():
+    """Frames of a kilo and of a million stand beside each other."""
+    assert [number_words(number) for number in (999.5, 204_800.0, 1_001_472.0)] == ["999.5", "204,800", "1,001,472"]
+    assert number_words(2.5e9) == "2.5e+09"
+    assert number_words(None) == "–"
+    assert number_words(0.9965, percent=True) == "99.65 %"

@@ -44,8 +44,13 @@ FORMATS = (".png", ".svg", ".pdf")
 AXES_SHARE = 0.7  # of a figure, across and down, that axes with a color bar take, about
 MANY_NAMES = 6  # in a legend that lies inside its axes
 LEGEND_SIZE, TITLE_SIZE = 8, 12  # points, of a legend and of the title above several charts
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": LEGEND_SIZE}
+LEGEND_LINE = 1.6 * LEGEND_SIZE  # points that a line of a legend takes
 LETTER = 0.55  # of its size is how wide a letter is, about
 BESIDE_NAME = 5.5  # times its size is what a legend has beside each name: the line, and space
+LOG_PADDING = 0.05  # of a logarithmic axis, beyond what is drawn
+LEAST_LOG_PADDING = 0.1  # in powers of ten
+LABEL_GAP = 3  # points between a label and its level line: the symbols on it stay visible
 MANY_POINTS = 1000  # a larger cloud is drawn with smaller dots
 
 
@@ -105,8 +110,10 @@ def draw_figure(charts: Sequence[Chart]) -> Figure:
         raise MnemoscopeError("draw_figure got no charts; it needs one at least")
     width, height = PANEL
     figure = Figure(figsize=(width * len(charts), height), layout="constrained")
-    for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
+    drawn = list(zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True))
+    for axes, chart in drawn:
         _draw_chart(figure, axes, chart)
+    _place_legends(figure, drawn)
     return figure
 
 
@@ -131,18 +138,19 @@ def draw_grid(panels: Panels) -> Figure:
     figure = Figure(figsize=(width * columns, height * rows + 0.2 * max(2, lines)), layout="constrained")
     figure.suptitle("\n".join(title), fontsize=TITLE_SIZE)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, chart in zip(grid, charts, strict=False):
+    placed = list(zip(grid, charts, strict=False))
+    for axes, chart in placed:
         _draw_chart(figure, axes, chart)
     for axes in grid[len(charts) :]:
         axes.set_visible(False)
+    _place_legends(figure, placed)
     if panels.legend:
         drawn = {
             label: handle
             for axes in grid[: len(charts)]
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
         }
-        look = {"frameon": False, "fontsize": LEGEND_SIZE}
-        figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=names_across, **look)
+        figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=names_across, **LEGEND)
     return figure
 
 
@@ -163,16 +171,72 @@ def _draw_chart(figure: Any, axes: Any, chart: Chart) -> None:
     if chart.equal_axes:
         axes.set_aspect("equal", adjustable="datalim")
     axes.spines[["top", "right"]].set_visible(False)
-    if chart.has_legend:
-        # The drawing of a graph has no empty corner, and the names of many lines fit into none.
-        names = axes.get_legend_handles_labels()[1]
-        inches = figure.get_size_inches()[0] / axes.get_gridspec().ncols
-        below: dict[str, Any] = {}
-        if chart.x.hidden:
-            below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": _names_across(inches, names, 5)}
-        elif len(names) > MANY_NAMES:
-            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": _names_across(inches, names, 2)}
-        axes.legend(frameon=False, fontsize=LEGEND_SIZE, **below)
+
+
+def _place_legends(figure: Any, drawn: Sequence[tuple[Any, Chart]]) -> None:
+    """Give axes their legends: inside, in a free corner, or below where one of the row has none; the figure grows then.
+
+    The drawing of a graph has no free corner, and the names of many lines fit into none.
+    """
+    inside: list[tuple[Any, Chart]] = []
+    below: list[tuple[Any, Chart]] = []
+    for axes, chart in drawn:
+        if chart.has_legend:
+            crowded = chart.x.hidden or len(axes.get_legend_handles_labels()[1]) > MANY_NAMES
+            (below if crowded else inside).append((axes, chart))
+    if not inside and not below:
+        return
+    for axes, _ in inside:
+        axes.legend(**LEGEND)
+    figure.draw_without_rendering()  # the layout says where legends and labels lie
+    moved = {_row(axes) for axes, _ in inside if _hides_something(axes)}  # beside each other all look alike
+    below += [(axes, chart) for axes, chart in inside if _row(axes) in moved]
+    lines: dict[int, int] = {}  # of the longest legend below each row of axes
+    for axes, chart in below:
+        count = _legend_below(figure, axes, chart)
+        if not chart.x.hidden:  # the drawing of a graph can be smaller
+            lines[_row(axes)] = max(lines.get(_row(axes), 0), count)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + sum(LEGEND_LINE * count for count in lines.values()) / 72)
+
+
+def _row(axes: Any) -> int:
+    """The row of the grid that axes are in."""
+    return int(axes.get_subplotspec().rowspan.start)
+
+
+def _hides_something(axes: Any) -> bool:
+    """Whether the legend of axes lies on a line, a band, a point or a bar; lines that mark a place do not count."""
+    from matplotlib.collections import PathCollection
+
+    box = axes.get_legend().get_window_extent()
+    named = set(axes.get_legend_handles_labels()[0])
+    lines = [line for line in axes.lines if line in named]
+    paths = [line.get_path().transformed(line.get_transform()) for line in lines]
+    covered = any(path.intersects_bbox(box, filled=False) for path in paths)
+    for collection in axes.collections:
+        if isinstance(collection, PathCollection):  # points
+            where = collection.get_offset_transform().transform(collection.get_offsets())
+            covered |= box.count_contains(where) > 0
+        else:
+            bands = [path.transformed(collection.get_transform()) for path in collection.get_paths()]
+            covered |= any(path.intersects_bbox(box) for path in bands)
+    return covered or any(box.overlaps(patch.get_window_extent()) for patch in axes.patches)
+
+
+def _legend_below(figure: Any, axes: Any, chart: Chart) -> int:
+    """Set the legend of axes below what they have below them; return how many lines it takes."""
+    from matplotlib.transforms import ScaledTranslation
+
+    names = axes.get_legend_handles_labels()[1]
+    inches = figure.get_size_inches()[0] / axes.get_gridspec().ncols
+    across = _names_across(inches, names, 5 if chart.x.hidden else 2)
+    labels = axes.xaxis.get_tightbbox()
+    depth = 0 if chart.x.hidden or labels is None else axes.bbox.y0 - labels.y0
+    under = ScaledTranslation(0, -depth / figure.dpi, figure.dpi_scale_trans)
+    where = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": axes.transAxes + under}
+    axes.legend(**LEGEND, **where, ncols=across)
+    return -(-len(names) // across)
 
 
 def _draw_mark(figure: Any, axes: Any, mark: Mark, number: int, count: int) -> None:
@@ -265,7 +329,9 @@ def _draw_marker(axes: Any, marker: Marker, chart: Chart) -> None:
     else:
         axes.axhline(marker.at, **line)
         end, horizontal, vertical = chart.level_label(marker)
+        gap = -LABEL_GAP if vertical == "top" else LABEL_GAP
         label = {"xycoords": ("axes fraction", "data"), "ha": horizontal, "va": vertical}
+        label |= {"xytext": (0, gap), "textcoords": "offset points"}
         axes.annotate(text, (end, marker.at), fontsize=8, bbox=ground, **label)
 
 
@@ -283,13 +349,14 @@ def _set_axis(axes: Any, name: str, chart: Chart) -> None:
     if not axis.log or ends is None:
         return
     markers = [marker.at for marker in chart.markers if marker.axis == name and marker.at > 0]
-    low = min([ends[0] * 0.8, *markers])
-    high = max([ends[1] * 1.25, *markers])
+    low, high = math.log10(min([ends[0], *markers])), math.log10(max([ends[1], *markers]))
+    padding = max(LOG_PADDING * (high - low), LEAST_LOG_PADDING)  # or symbols at the ends would be cut in half
+    low, high = max(low - padding, -300), min(high + padding, 300)
     getattr(axes, f"set_{name}scale")("log")
-    getattr(axes, f"set_{name}lim")(low, high)
+    getattr(axes, f"set_{name}lim")(10**low, 10**high)
 
     # The same ticks as on the page: matplotlib's would be labeled 2 x 10^0.
-    ticks = log_ticks(math.log10(low), math.log10(high))
+    ticks = log_ticks(low, high)
     getattr(axes, f"set_{name}ticks")(ticks, [tick_label(value, "$10^{{{}}}$") for value in ticks])
     getattr(axes, f"{name}axis").minorticks_off()
 

@@ -100,6 +100,8 @@ class StudyPage:
     quick_settings: Sequence[tuple[str, str, str, str]]
     corner: str
     """The title of the first column."""
+    columns: str
+    """What the other columns are."""
     published_note: str
     has_published: bool
     """Whether any value was published."""

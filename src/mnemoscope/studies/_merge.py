@@ -128,6 +128,19 @@ def _common_title(old: str, new: str) -> str:
     return ", ".join(common) or new
 
 
+def with_derived_charts(
+    study: Study, seeds: Iterable[SeedResult], charts: Iterable[Chart | Panels]
+) -> list[Chart | Panels]:
+    """Return charts with those that follow from the cells of these seeds, in place of older ones of the same name."""
+    derived = study.derived_charts({one.seed: Cells(one.values) for one in seeds})
+    return list({chart.key: chart for chart in (*charts, *filter(shows_something, derived))}.values())
+
+
+def shows_something(chart: Chart | Panels) -> bool:
+    """True if there is a mark in it: of a study's first jobs a chart may have nothing to show."""
+    return any(one.marks for one in chart.charts) if isinstance(chart, Panels) else bool(chart.marks)
+
+
 def merge_costs(old: Cost | None, found: Iterable[Result], date: str) -> Cost:
     """Return what results took: those that `found` has, and with `old` those that were known before."""
     results = list(found)

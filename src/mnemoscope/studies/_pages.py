@@ -27,6 +27,7 @@ from mnemoscope.report import (
 )
 from mnemoscope.studies._cells import CellValue, Note, median_cell, medians
 from mnemoscope.studies._cost import words_for
+from mnemoscope.studies._merge import with_derived_charts
 from mnemoscope.studies._not_run import command, count_not_run, not_run
 from mnemoscope.studies._record import (
     CHARTS,
@@ -40,11 +41,13 @@ from mnemoscope.studies._record import (
     read_charts,
     read_costs,
     read_record,
+    write_charts,
 )
 from mnemoscope.studies._study import SCALES, PublishedCell, Scale, Setting, Study, load
 from mnemoscope.studies._verdict import Verdict
 
 PAGE = "index.html"
+GROUPED = 1e7  # smaller numbers are written out, as 1,001,472
 FORMATS = ("svg", "png")
 FIGURE = re.compile(rf"figure-\d+\.({'|'.join(FORMATS)})")
 
@@ -66,7 +69,7 @@ def write_pages(out: str | Path, only: Collection[str] | None = None) -> Path:
                 continue
             costs = read_costs(folder / study_id)
             if (record.quick or record.full) and (only is None or study_id in only):
-                charts = read_charts(folder / study_id)
+                charts = _current_charts(study, record, folder / study_id)
                 _draw_figures(folder / study_id, charts.get("full") or charts.get("quick") or [])
                 page = study_page(study, record, costs, charts, folder / study_id)
                 write_study_page(page, folder / study_id / PAGE)
@@ -86,6 +89,19 @@ def current_record(study: Study | None, folder: Path) -> StudyRecord | None:
     return describe(
         study, *(result and judged(study, scale, result) for scale, result in zip(SCALES, results, strict=True))
     )
+
+
+def _current_charts(study: Study | None, record: StudyRecord, folder: Path) -> dict[str, list[Chart | Panels]]:
+    """Return the charts of a study's folder; those that follow from its cells are made again from what is recorded."""
+    charts = read_charts(folder)
+    for scale in SCALES if study else ():
+        result = record.result(scale)
+        made = with_derived_charts(study, result.seeds, charts.get(scale, [])) if study and result else []
+        if made:
+            charts[scale] = made
+    if charts:
+        write_charts(folder, charts)
+    return charts
 
 
 def _recorded(folder: Path) -> Iterable[str]:
@@ -136,6 +152,7 @@ def study_page(
         settings=_settings(record.settings),
         quick_settings=_settings(record.quick_settings),
         corner=record.row_title,
+        columns=record.column_title,
         published_note=record.published_note,
         has_published=any(value is not None for value in record.published_cells.values()),
         results=results,
@@ -252,7 +269,7 @@ def number_words(value: PublishedCell, percent: bool = False) -> str:
         return value
     if percent:
         return f"{100 * value:.4g} %"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < GROUPED else f"{value:.4g}"
 
 
 def cell_words(value: CellValue, percent: bool = False) -> str:

@@ -289,10 +289,15 @@ def write_record(
 ) -> None:
     """Write the files of a study's folder, study.json last."""
     make_folder(folder)
-    known = [scale for scale in SCALES if scale in charts]
-    _write(folder / CHARTS, to_json({scale: charts_to_json(charts[scale]) for scale in known}))
+    write_charts(folder, charts)
     _write(folder / COST, _readable({scale: to_dict(costs[scale]) for scale in SCALES if scale in costs}))
     write_results(folder, record)
+
+
+def write_charts(folder: Path, charts: Mapping[str, Sequence[Chart | Panels]]) -> None:
+    """Write the charts of each size, by its name."""
+    known = [scale for scale in SCALES if scale in charts]
+    _write(folder / CHARTS, to_json({scale: charts_to_json(charts[scale]) for scale in known}))
 
 
 def write_results(folder: Path, record: StudyRecord) -> None:

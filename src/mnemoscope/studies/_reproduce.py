@@ -20,12 +20,19 @@ from mnemoscope.errors import MnemoscopeError
 from mnemoscope.files import locked, read_json, to_json, write_atomic
 from mnemoscope.report import Chart, Panels
 from mnemoscope.schema import from_dict
-from mnemoscope.studies._cells import Cells
 from mnemoscope.studies._deadline import Deadline, TimeUp
 from mnemoscope.studies._jobs import Done, NotMeasured, Result
-from mnemoscope.studies._merge import merge_charts, merge_costs, merge_seeds, with_derived_cells
+from mnemoscope.studies._merge import (
+    merge_charts,
+    merge_costs,
+    merge_seeds,
+    shows_something,
+    with_derived_cells,
+    with_derived_charts,
+)
 from mnemoscope.studies._plan import RUNS, Plan, has_ended, keep_within, make_plan
 from mnemoscope.studies._record import (
+    FILE,
     Cost,
     ScaleResult,
     SeedResult,
@@ -171,6 +178,11 @@ def check_folder(path: Path) -> None:
         raise MnemoscopeError(f"{path} is a file; choose another folder for the studies")
     found = list(path.iterdir()) if path.is_dir() else []
     if not is_studies(path) and not all(_ALLOWED.fullmatch(entry.name) for entry in found):
+        if any(path.glob(f"*/*/{FILE}")):
+            mark = to_json(MARK_CONTENT).decode().strip()
+            raise MnemoscopeError(
+                f"{path / MARK}, which marks a folder of studies, is missing or damaged; it holds {mark}"
+            )
         raise MnemoscopeError(f"{path} is not empty and holds no studies; choose another folder")
 
 
@@ -266,8 +278,7 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
         drawn = merge_charts(charts.get(scale, []), drawn, list(kept), [one.seed for one in found])
     elif not complete:
         drawn = drawn or charts.get(scale, [])
-    derived = study.derived_charts({one.seed: Cells(one.values) for one in seeds})
-    charts[scale] = list({chart.key: chart for chart in (*drawn, *filter(_shows_something, derived))}.values())
+    charts[scale] = with_derived_charts(study, seeds, drawn)
     result = judged(study, scale, ScaleResult(seeds, versions=_versions()))
 
     costs = read_costs(folder)
@@ -333,14 +344,9 @@ def _charts(study: Study, scale: Scale, done: Sequence[Done], is_complete: bool)
         charts: list[Chart | Panels] = _tolerant(
             lambda: list(study.charts(scale, seeds)) if seeds else [], [], is_complete
         )
-        return [chart for chart in charts if _shows_something(chart)]
+        return [chart for chart in charts if shows_something(chart)]
 
     return drawn(done) or drawn([one for one in done if not any(result.diverged_at_once for result in one.values())])
-
-
-def _shows_something(chart: Chart | Panels) -> bool:
-    """True if there is a mark in it: of a study's first jobs a chart may have nothing to show."""
-    return any(one.marks for one in chart.charts) if isinstance(chart, Panels) else bool(chart.marks)
 
 
 def _worse(result: ScaleResult, recorded: StudyVerdict | None, old: ScaleResult | None) -> tuple[str, ...]:

@@ -56,7 +56,10 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", size: narrow() ? 11 : 13, color: theme.ink },
       margin: { l: 10, r: 12, t: 12 + 16 * above, b: 10 },
-      legend: { orientation: "h", x: 0, y: 1.02 + 0.08 * above, yanchor: "bottom", font: { color: theme.ink } },
+      legend: {
+        orientation: "h", x: 0, y: 1.02 + 0.08 * above, yanchor: "bottom", maxheight: 0.8, font: { color: theme.ink },
+        tracegroupgap: 0,  // lines with bands stand no further apart than others
+      },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: theme.soft, activecolor: theme.ink },
       hovermode: "closest",
       hoverlabel: { bgcolor: theme.ground, font: { color: theme.ink } },
@@ -77,10 +80,14 @@
     const theme = currentTheme();
     const traces = (chart.show3d ? chart.surface : chart.data).map((trace) => colored(trace, theme));
     const modeBarButtons = chart.show3d ? buttons3d : buttons2d;
-    // On a phone each name in the legend has a row of its own: the chart grows, so that its axes keep their room.
-    const names = chart.layout.showlegend ? traces.filter((trace) => trace.showlegend !== false).length : 0;
-    const rows = narrow() && !printing && names > 2 ? names : 0;
-    plot.style.height = rows ? `calc(23rem + ${20 * rows}px)` : "";
+    // The chart grows with its legend where that would take the room of its axes: on a phone, where each name has a row
+    // of its own, and in panels.
+    const names = chart.layout.showlegend ? traces.filter((trace) => trace.showlegend !== false) : [];
+    const inPanel = plot.closest(".panel");
+    const widest = 60 + 7 * Math.max(0, ...names.map((trace) => (trace.name ?? "").length));
+    const across = narrow() ? 1 : Math.max(1, Math.floor(plot.clientWidth / widest));
+    const rows = (narrow() || inPanel) && !printing && names.length > 2 ? Math.ceil(names.length / across) : 0;
+    plot.style.height = rows ? `calc(${narrow() ? 23 : 14}rem + ${22 * rows}px)` : "";
     return Plotly.react(plot, traces, layoutOf(chart, theme), { ...config, modeBarButtons })
       .then(() => { plot.dataset.drawn = "yes"; })
       .catch(() => { plot.dataset.failed = "yes"; });
