@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mnemoscope.report import Axis, Chart, Marker
@@ -16,7 +16,7 @@ from mnemoscope.studies import (
     Result,
     Scale,
     Study,
-    band,
+    cell_line,
     measure,
     settings,
     study,
@@ -70,13 +70,13 @@ def _accuracies(scale: Scale, run: Result, test: Result) -> list[tuple[int, Cell
     return list(zip(test["lengths"], test["accuracy"], strict=True))
 
 
-def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
+def by_length(found: Mapping[int, Cells]) -> list[Chart]:
+    """Accuracy against the length of the test; a failed run guesses."""
     lines = []
-    for number, (name, model) in enumerate(COLUMNS.items()):
-        tests = {one.seed: one["test", model] for one in done if ("test", model) in one}
-        curves = {seed: (one["lengths"], one["accuracy"]) for seed, one in tests.items() if not one.diverged_at_once}
-        if curves:
-            lines.append(band(name, curves, number))
+    for number, name in enumerate(COLUMNS):
+        at = {T: (str(T), name) for T in LENGTHS}
+        if any(key in one for key in at.values() for one in found.values()):
+            lines.append(cell_line(name, found, at, number))
     marker = Marker("y", GUESS, "a guess among eight", left=True)
     title = "Trained on Copy at T = 100, tested at other lengths"
     return [Chart("transfer", title, Axis("T", log=True), Axis("accuracy", share=True), tuple(lines), (marker,))]
@@ -112,7 +112,7 @@ study(
         "trained on Copy at T = 100, tested at longer T",
         jobs,
         cells,
-        charts,
+        derived_charts=by_length,
         claims=(
             Claim("RelRNN keeps 99 % to T = 2000", QUICK_LENGTHS, "RelRNN", at_least=0.99, scale="quick"),
             Claim(
