@@ -201,6 +201,26 @@ def test_batches_are_split_into_equal_rows() -> None:
         Ranks(0, 3).rows(8)
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux tells the names of threads")
+def test_no_thread_of_the_group_is_left_when_a_process_ends(tmp_path: Path) -> None:
+    """One that is still there when Python ends may abort the process, after its run has ended well."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import pathlib, sys\n"
+        "from mnemoscope.tasks import Copy\n"
+        "from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, train\n"
+        "fit = FitConfig(updates=2, batch_size=4, evaluate_batches=1, threads=1)\n"
+        "train(RunConfig(Copy(T=2), NetworkConfig('torch.RNN', 4), fit), sys.argv[1])\n"
+        "names = [path.read_text() for path in pathlib.Path('/proc/self/task').glob('*/comm')]\n"
+        "print('left:', [name for name in names if 'gloo' in name])\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    command += ["--nproc-per-node", "2", str(script), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("left: []") == 2, done.stdout
+
+
 def test_torchrun_trains_by_the_usual_command(tmp_path: Path) -> None:
     options = "--model torch.RNN --hidden-size 4 --batch-size 4 --task.T 2 --updates 6 --evaluate-batches 1 --threads 1"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, TypeVar
 
 import torch
@@ -102,6 +103,9 @@ def joined_ranks() -> Iterator[Ranks]:
     if ours:
         if torch.cuda.is_available():
             torch.cuda.set_device(local_rank())
+        # Its functions have the process group of this moment as a default argument. Imported later, as torch does by
+        # itself, they would keep the group for good: its threads then live on as Python ends, which may abort it.
+        import_module("torch.distributed.nn.functional")
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend)
     try:
