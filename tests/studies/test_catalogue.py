@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mnemoscope.report import Chart, Panels
-from mnemoscope.studies import PAPERS, SCALES, Done, load, read_record
+from mnemoscope.report import Axis, Chart, Panels
+from mnemoscope.studies import PAPERS, SCALES, Cells, Done, load, read_record
 from mnemoscope.studies._pages import current_record
 from mnemoscope.studies._record import ScaleResult, SeedResult
 from mnemoscope.studies._reproduce import _charts
@@ -104,10 +105,18 @@ def test_charts_can_be_asked_for_before_all_jobs_have_ended(name):
 
 
 def test_charts_without_a_mark_are_not_drawn():
-    study = STUDIES["kerg/transfer-copy"]
-    (empty,) = [chart for chart in study.charts("full", [Done(0)]) if isinstance(chart, Chart)]
+    empty = Chart("empty", "Nothing was run", Axis("x"), Axis("y"), ())
+    study = replace(STUDIES["kerg/transfer-copy"], charts=lambda scale, done: [empty])
     assert not empty.marks
     assert _charts(study, "full", [Done(0)], False) == []
+
+
+def test_a_chart_from_cells_has_a_line_for_what_was_run():
+    found = {seed: Cells({("100", "LSTM"): 0.2 + seed / 10, ("200", "LSTM"): 0.1}) for seed in (0, 1)}
+    (chart,) = STUDIES["kerg/transfer-copy"].derived_charts(found)
+    (line,) = chart.marks
+    assert line.name == "LSTM"
+    assert sorted(line.curves) == [0, 1]
 
 
 @pytest.mark.parametrize("name", STUDIES)
