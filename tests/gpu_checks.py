@@ -56,7 +56,8 @@ def run(command: list[str]) -> str:
     report = subprocess.PIPE if "racecheck" in command else None
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, timeout=SECONDS, stdout=report, text=True)
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as late:
+        print(late.stdout or "", flush=True)  # as far as it came
         return f"not done after {SECONDS} s"
     if report:
         print(done.stdout, end="", flush=True)

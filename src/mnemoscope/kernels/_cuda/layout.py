@@ -47,7 +47,7 @@ def limits(device: torch.device) -> Limits:
 
 
 def slot_row(slots: int) -> int:
-    """Return the floats of a row with one number per slot (screening.cuh): a whole number of them for every lane."""
+    """Return how many floats a row with one number per slot takes (screening.cuh): a multiple of a warp's 32 lanes."""
     return 32 * max(1, -(-slots // 32))
 
 

@@ -17,7 +17,7 @@ from mnemoscope.kernels._cuda.products import carried_gradients, project_memory,
 from mnemoscope.kernels._cuda.screened import rows_per_unit
 from mnemoscope.kernels._final_memory import final_memory, final_origin
 
-_MAX_SLOTS = 256  # the loops over slots are unrolled: with more, a kernel takes minutes to compile
+_MAX_SLOTS = 256  # the loops over slots are unrolled: with so many, a kernel takes half a minute to compile
 _MOST_THREADS = 1024  # of a block
 _LEAST_UNITS = 128  # of a block of a cluster: with fewer, its barriers take longer than what it saves
 # The products of the states in the slots and their gradients, together: up to this size they stay in the L2 cache of an
