@@ -57,7 +57,7 @@ def run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, timeout=SECONDS, stdout=report, text=True)
     except subprocess.TimeoutExpired as late:
-        print(late.stdout or "", flush=True)  # as far as it came
+        print(os.fsdecode(late.stdout or b""), flush=True)  # as far as it came; in bytes, on Linux
         return f"not done after {SECONDS} s"
     if report:
         print(done.stdout, end="", flush=True)

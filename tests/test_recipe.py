@@ -99,7 +99,7 @@ def test_a_layer_with_a_kernel_added_by_the_recipe_passes_its_checks(tmp_path) -
         "tests/layers",
         "tests/kernels/test_c_boundary.py",
         "tests/kernels/test_fused_layers.py",
-        "tests/kernels/test_cuda_emulated.py",
+        "tests/kernels/test_cuda_emulated_cells.py",
         "tests/test_docs.py",
     ]
     chosen = "LeakyRNN or leaky or both_sides"

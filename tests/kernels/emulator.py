@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fused_truth import assert_fused_equals_eager, calm
 
 from mnemoscope import kernels
 from mnemoscope.kernels import _cuda, _dispatch, _fused, _weight_gradients
@@ -167,3 +168,9 @@ def replace_cpu_kernels(monkeypatch: Any) -> list[str]:
         if "cuda" in operator.backends:
             monkeypatch.setitem(operator.backends, "cpu", operator.backends["cuda"])
     return ran
+
+
+def check(layer: Any, ran: list[str], family: str, T: int = 6, B: int = 2, state: Any = None) -> None:
+    """Compare a layer's kernels with its eager loop; both of this family, and no others, must have run."""
+    assert_fused_equals_eager(calm(layer), 2 * torch.randn(T, B, layer.input_size), state)
+    assert set(ran) == {f"{family}_forward", f"{family}_backward"}
