@@ -15,6 +15,7 @@ from mnemoscope.recurrence import Attention, Recurrence, Screening, State
 from mnemoscope.tasks import Gaussian, Task
 from mnemoscope.training._config import NetworkConfig
 from mnemoscope.training._layer_options import models
+from mnemoscope.training._output_layer import OutputLayer
 
 
 class SequenceModel(Recurrence):
@@ -43,8 +44,8 @@ class SequenceModel(Recurrence):
         self.layer = make_layer(config, features)
         hidden = getattr(self.layer, "output_size", config.hidden_size)
         self.head = nn.Linear(hidden, config.head) if config.head else None
-        self.readout = nn.Linear(config.head or hidden, output_size)
-        self.direct = nn.Linear(features, output_size, bias=False) if config.skip else None
+        self.readout = OutputLayer(config.head or hidden, output_size)
+        self.direct = OutputLayer(features, output_size, bias=False) if config.skip else None
         self.drop = nn.Dropout(config.dropout)
         self._initialize(config)
         if config.truncated:
@@ -175,7 +176,7 @@ class SequenceModel(Recurrence):
         if self.head is not None:
             return None
         modules = [module for module in (self.readout, self.direct) if module is not None]
-        linear = all(type(module).forward is nn.Linear.forward for module in modules)
+        linear = all(type(module).forward in (nn.Linear.forward, OutputLayer.forward) for module in modules)
         return self.readout.weight if linear and type(self).read is SequenceModel.read else None
 
     def read(self, h: Tensor, x: Tensor) -> Tensor:
