@@ -54,8 +54,8 @@ RACE = "========= {}: Race reported between {} access at {}+0x24c0\n=========   
 
 
 def test_races_that_racecheck_cannot_judge_are_set_aside() -> None:
-    assert {"cells_forward", "screened_tensor_backward"} < gpu_checks.EXCHANGING
-    assert not gpu_checks.EXCHANGING & {"sab_forward", "full_attention_backward", "weight_gradients"}
+    assert {"cells_forward", "screened_tensor_backward", "full_attention_backward"} < gpu_checks.EXCHANGING
+    assert not gpu_checks.EXCHANGING & {"sab_forward", "sab_backward", "weight_gradients"}
     known = RACE.format("Warning", "Write", "cells_forward", "cells_forward")
     real = RACE.format("Error", "Read", "sab_forward", "sab_forward")
     assert gpu_checks.judge_races(2 * known).startswith("passed; 2 reports")

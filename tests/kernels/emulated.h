@@ -40,12 +40,13 @@ struct Warp {
 struct Block {
     Barrier barrier;
     std::vector<Warp> warps;
+    std::vector<char> votes[2];
     std::vector<float4> memory;
 };
 struct Thread {
     ucontext_t context;
     std::unique_ptr<char[]> stack;
-    int thread, block, parity = 0;
+    int thread, block, parity = 0, block_parity = 0;
 };
 
 static std::vector<Block> blocks;
@@ -185,6 +186,7 @@ inline void launch(int grid, int threads_per_block, int shared_bytes, void (*ker
         for (int b = 0; b < CLUSTER_BLOCKS; ++b) {
             blocks[b].barrier.expected = threads_per_block;
             blocks[b].warps.resize(threads_per_block / 32);
+            for (auto& table : blocks[b].votes) table.assign(threads_per_block, 0);
             for (Warp& w : blocks[b].warps) w.barrier.expected = 32;
             blocks[b].memory.assign((shared_bytes + 15) / 16 + GUARD, {NAN, NAN, NAN, NAN});
             races::add_shared(b, blocks[b].memory.data(), shared_bytes);
@@ -251,12 +253,21 @@ inline int warp_max(int x) {
 inline int warp_min(int x) { return ~warp_max(~x); }
 inline void sync_warp() { emulated::wait(emulated::warp().barrier); }
 inline void sync_block() { emulated::wait(emulated::here().barrier); }
+inline bool sync_block_or(bool x) {
+    std::vector<char>& table = emulated::here().votes[emulated::current->block_parity ^= 1];
+    table[threadIdx.x] = x;
+    sync_block();
+    for (char vote : table)
+        if (vote) return true;
+    return false;
+}
 inline void sync_cluster() { emulated::wait(emulated::cluster); }
 inline int thread_index() { return threadIdx.x; }
 inline int first_bit(unsigned x) { return x ? __builtin_ctz(x) : -1; }
 inline float reciprocal(float x) { return 1.f / x; }
 // 2^x as the device computes it: 0 below the smallest normal number.
 inline float power_of_two(float x) { return x < -126.f ? 0.f : exp2f(x); }
+inline float log_two(float x) { return log2f(x); }
 inline unsigned short bf16_bits(float x) {
     const unsigned bits = float_bits(x);
     if (std::isnan(x)) return 0x7fff;

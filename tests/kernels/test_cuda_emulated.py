@@ -28,9 +28,9 @@ def emulated(monkeypatch):
     return emulator.replace_cpu_kernels(monkeypatch)
 
 
-def carried(layer, ran, T=4):
+def carried(layer, ran, T=4, B=2):
     """A state to begin with, as it is after some steps."""
-    state = ms.detach(layer(2 * torch.randn(T, 2, layer.input_size))[1])
+    state = ms.detach(layer(2 * torch.randn(T, B, layer.input_size))[1])
     ran.clear()
     return state
 
@@ -275,9 +275,35 @@ def test_queries_and_keys_of_any_size(emulated, layer):
     assert len(emulated) == 2
 
 
-def test_a_past_longer_than_one_row_per_warp(emulated, monkeypatch):
-    monkeypatch.setattr(layout, "limits", lambda device: EMULATED._replace(multiprocessors=1))
-    check(ms.MemRNN(3, 10), emulated, "full_attention", T=67, B=1)
+@pytest.mark.parametrize("resident", [0, 1, 2])
+def test_a_past_that_shared_memory_holds_in_part(emulated, monkeypatch, resident):
+    """A block's warps have a group of four rows each, and then another: 64 rows, of 16,384 floats, at a time."""
+    limits = EMULATED._replace(multiprocessors=1, clusters=(1,), shared_floats=10_000 + 16_384 * resident)
+    monkeypatch.setattr(layout, "limits", lambda device: limits)
+    clusters = full_attention.choose_clusters(False, 10, 1, torch.device("cpu"))
+    assert (clusters.forward_resident(), clusters.backward_resident()) == (resident, resident)
+    layer = calm(ms.MemRNN(3, 10))
+    check(layer, emulated, "full_attention", T=68, B=1, state=carried(layer, emulated, T=66, B=1))
+
+
+@pytest.mark.parametrize("largest", [1.0, 60.0, 240.0])
+def test_queries_and_keys_with_and_without_a_power(emulated, largest):
+    """Of queries and keys that cancel: a prescaled z of 2.9 times these numbers has a power 2^z up to 126."""
+    layer = calm(ms.MemRNN(3, 20))
+    with torch.no_grad():
+        layer.weight_query_l0.copy_(largest * torch.eye(20))
+        layer.weight_key_l0.copy_(-1.9 * layer.weight_query_l0)
+    state = carried(layer, emulated)
+    assert_fused_equals_eager(layer, torch.randn(7, 2, 3), state, tolerance=1e-3)
+
+
+def test_a_query_without_a_power(emulated):
+    """Its keys have one: they are a hundredth of it."""
+    layer = calm(ms.MemRNN(3, 20))
+    with torch.no_grad():
+        layer.weight_query_l0.copy_(60 * torch.eye(20))
+        layer.weight_key_l0.copy_(0.6 * torch.eye(20))
+    assert_fused_equals_eager(layer, torch.randn(7, 2, 3), tolerance=1e-3)
 
 
 def test_columns_of_several_chunks(emulated, monkeypatch):

@@ -145,7 +145,7 @@ RACE, EARLY = "a race", "a block may end"
         pytest.param(
             "cells_backward.cu", "shared_dy + (t & 1)", "shared_dy + 0", RACE, id="one buffer, backward", marks=slow
         ),
-        pytest.param("tile.cuh", "now = next;", "", RACE, id="one barrier"),
+        pytest.param("exchange.cuh", "now = next;", "", RACE, id="one barrier"),
         pytest.param("exchange.cuh", "odd ^= 1;", "", RACE, id="the parity of the first round", marks=slow),
         pytest.param(
             "tile.cuh", "UNIT_BYTES = 4 * PADDED_N", "UNIT_BYTES = 2 * PADDED_N", RACE, id="too few bytes", marks=slow

@@ -34,6 +34,12 @@ def launches(monkeypatch):
     return recorded
 
 
+def test_no_kernel_has_what_nvrtc_refuses_and_other_compilers_take() -> None:
+    """A lambda with a parameter of any type is a function of the host there."""
+    for path in compiler.FOLDER.iterdir():
+        assert "](auto" not in path.read_text(), path.name
+
+
 def run_cells(family: str, n: int) -> None:
     T, B = 3, 2
     cell = CUDA_CELLS[family]

@@ -10,6 +10,7 @@ from mutants.mutant import Mutant
 from mutants.scope_table import CHANGING_SCOPE_MUTANTS, SCOPE_MUTANTS
 
 EQUATIONS = "tests/test_equations.py"
+FULL_ATTENTION = "tests/kernels/test_cuda_emulated.py"
 RELEVANCY = "tests/layers/test_relevancy.py"
 STABLE = "tests/layers/test_stable.py"
 ORTHOGONAL = "tests/layers/test_orthogonal.py"
@@ -68,6 +69,15 @@ EQUATION_MUTANTS = [
     Mutant("scores-tanh", "equations.py", "(query.unsqueeze(-2) + keys).tanh_() @ v", "(query.unsqueeze(-2) + keys) @ v", EQUATIONS),
     Mutant("softmax-empty", "equations.py", "masked_fill(~filled, lowest), -1) * filled", "masked_fill(~filled, lowest), -1)", EQUATIONS),
     Mutant("sparse-threshold", "equations.py", "candidates.topk(top, -1)", "candidates.topk(top + 1, -1)", EQUATIONS),
+]
+
+FULL_ATTENTION_MUTANTS = [
+    Mutant("attention-range-of-powers", "kernels/csrc/cuda/full_attention.cuh", "return fabsf(z) <= 126.f;", "return fabsf(z) <= 500.f;", f"{FULL_ATTENTION}::test_queries_and_keys_with_and_without_a_power"),
+    Mutant("attention-large-exponent", "kernels/csrc/cuda/full_attention.cuh", "if (x < -1.f) return -x;", "if (x < -1.f) return x;", f"{FULL_ATTENTION}::test_queries_and_keys_with_and_without_a_power"),
+    Mutant("attention-small-exponent", "kernels/csrc/cuda/full_attention.cuh", "return x < 0.f ? reciprocal(x) : log_two(x);", "return x < 0.f ? -126.f : log_two(x);", f"{FULL_ATTENTION}::test_queries_and_keys_with_and_without_a_power"),
+    Mutant("attention-shared-rows", "kernels/csrc/cuda/full_attention.cuh", "(turn * WARPS + warp) * 2 * GROUP_FLOATS", "(0 * turn * WARPS + warp) * 2 * GROUP_FLOATS", f"{FULL_ATTENTION}::test_a_past_that_shared_memory_holds_in_part"),
+    Mutant("attention-half-of-the-warps", "kernels/csrc/cuda/full_attention_backward.cu", "rows[i].add(1.f, other);", "", f"{FULL_ATTENTION}::test_a_past_that_shared_memory_holds_in_part"),
+    Mutant("attention-power-of-a-query", "kernels/csrc/cuda/full_attention_backward.cu", "beyond |= query.make_powers();", "query.make_powers();", f"{FULL_ATTENTION}::test_a_query_without_a_power"),
 ]
 
 LAYER_MUTANTS = [
@@ -288,6 +298,7 @@ KERNEL_MUTANTS = [
 # fmt: on
 MUTANTS = [
     *EQUATION_MUTANTS,
+    *FULL_ATTENTION_MUTANTS,
     *LAYER_MUTANTS,
     *KERNEL_MUTANTS,
     *TRAINING_MUTANTS,

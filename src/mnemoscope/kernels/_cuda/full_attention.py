@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,7 +15,6 @@ from mnemoscope.kernels._cuda.arguments import PHI, to_device
 
 MAX_UNITS = 1024
 MAX_CLUSTER = 4  # with 8 blocks a step's barriers and sums take longer than what they save (H200, batch 16 and 32)
-PRESCALE = 2 / math.log(2)  # of queries and keys: e^{2(q + k)} is then a power of two (equations.cuh)
 
 
 def _round_up(x: int, multiple: int) -> int:
@@ -30,6 +28,8 @@ class ClusterLayout:
     gates: int
     padded_n: int
     cluster_blocks: int
+    shared_floats: int
+    """What a block may have; what the kernels need otherwise is left to rows of the history."""
 
     @property
     def warps(self) -> int:
@@ -40,27 +40,77 @@ class ClusterLayout:
         return 32 * self.warps
 
     @property
-    def column_chunk(self) -> int:
-        """The states whose columns of the attention matrix are made at a time in the backward pass."""
-        states_per_warp = 512 // self.padded_n if self.padded_n <= 256 else 1
-        return states_per_warp * self.warps * self.cluster_blocks
+    def rows_at_once(self) -> int:
+        """The rows of a group, which a warp reads at a time."""
+        return 512 // self.padded_n if self.padded_n <= 256 else 1
 
     @property
-    def _product_scratch(self) -> int:
-        return max(8192, (self.gates + 1) * self.padded_n)
+    def column_chunk(self) -> int:
+        """The states whose columns of the attention matrix are made at a time in the backward pass."""
+        return self.rows_at_once * self.warps * self.cluster_blocks
+
+    def _product_scratch(self, outputs: int) -> int:
+        """The parts of the sums of a product (`scratch_of`)."""
+        splits = (512, self.warps), (1024, 8), (2048, 4), (4096, 2), (outputs, 1)
+        return outputs * next(parts for most, parts in splits if outputs <= most)
+
+    @property
+    def is_cluster(self) -> bool:
+        return self.cluster_blocks > 1
+
+    @property
+    def _forward_least(self) -> int:
+        """The shared memory of the forward kernel without rows of the history (its `SharedLayout`)."""
+        n, partial = self.padded_n, self.padded_n + 4
+        rows = (self.gates + 6) * n  # s, h, the products of s, key, query, c
+        exchange = 4 + partial * (1 + 2 * self.cluster_blocks) if self.is_cluster else 0
+        scratch = self._product_scratch((self.gates + 1) * n), self._product_scratch(n), self.warps * partial
+        return rows + exchange + max(scratch)
+
+    @property
+    def _backward_least(self) -> int:
+        n = self.padded_n
+        rows = (self.gates + 8) * n  # of a step
+        row_sum, column_sum = 4 * n + 4, 2 * n + 4
+        barriers = 4 if self.is_cluster else 0
+        scratch = max(2 * self.warps * n + self.warps, self._product_scratch(n))
+        return _round_up(rows + barriers + (row_sum + column_sum) * self.cluster_blocks + scratch, 4)
+
+    @property
+    def fits(self) -> bool:
+        return max(self._forward_least, self._backward_least) <= self.shared_floats
+
+    def forward_resident(self) -> int:
+        """Return how many groups of rows of the history every warp keeps in shared memory."""
+        return self._resident(self._forward_least)
+
+    def backward_resident(self) -> int:
+        return self._resident(self._backward_least)
+
+    def _resident(self, least: int) -> int:
+        room = (self.shared_floats - least) // self._resident_floats(1)
+        return room if self.most_resident is None else min(room, self.most_resident)
+
+    @property
+    def most_resident(self) -> int | None:
+        """A limit to these groups: what shared memory takes is lost to the cache, which can hold small matrices.
+
+        MemRNN, 128 units, T = 2020, took 83.6 ms with one group, 84.4 without any, 89.2 with three (H200;
+        benchmarks/full_attention.py).
+        """
+        matrices = (self.gates + 2) * self.padded_n**2
+        return 1 if matrices <= self.shared_floats else None
 
     @property
     def forward_floats(self) -> int:
-        rows = self.gates + 6  # s, h, the products of s, key, query, c
-        partials = (self.warps + 2 * self.cluster_blocks) * (self.padded_n + 2)
-        return _round_up(rows * self.padded_n + partials, 4) + self._product_scratch
+        return self._forward_least + self._resident_floats(self.forward_resident())
 
     @property
     def backward_floats(self) -> int:
-        rows = self.gates + 7 + 4 * (1 + self.cluster_blocks)  # per step, and four for sums over the cluster
-        numbers = self.warps + self.cluster_blocks
-        warp_rows = 4 * self.warps * self.padded_n
-        return _round_up(rows * self.padded_n + numbers, 4) + max(self._product_scratch, warp_rows)
+        return self._backward_least + self._resident_floats(self.backward_resident())
+
+    def _resident_floats(self, groups: int) -> int:
+        return groups * 2 * self.warps * self.rows_at_once * self.padded_n
 
     def defines(self, options: op.AttentionOptions) -> dict[str, int | str]:
         return {
@@ -78,8 +128,8 @@ def _choose(lstm: bool, n: int, batch: int, limits: layout.Limits) -> ClusterLay
         return None
     chosen = None
     for blocks in limits.clusters:
-        tried = ClusterLayout(4 if lstm else 1, _round_up(n, 128), blocks)
-        if blocks > MAX_CLUSTER or max(tried.forward_floats, tried.backward_floats) > limits.shared_floats:
+        tried = ClusterLayout(4 if lstm else 1, _round_up(n, 128), blocks, limits.shared_floats)
+        if blocks > MAX_CLUSTER or not tried.fits:
             continue
         if chosen is None or batch <= limits.clusters_at_once(blocks):
             chosen = tried
@@ -131,9 +181,10 @@ def forward(
     padded_n = clusters.padded_n
 
     # The memory: what is carried, and room for the new states.
-    keys, values = xp.new_empty(2, B, m0 + T, padded_n)
+    rows = _round_up(m0 + T, clusters.rows_at_once)
+    keys, values = xp.new_zeros(2, B, rows, padded_n)
     if m0:
-        keys[:, :m0] = _pad_rows(memory.keys0, padded_n) * PRESCALE
+        keys[:, :m0] = _pad_rows(memory.keys0, padded_n)
         values[:, :m0] = _pad_rows(memory.values0, padded_n)
     VW_a = _pad_matrices(torch.cat([weights.V, weights.W_a]), clusters.gates + 1, padded_n)
     U_a = _pad_matrices(weights.U_a, 1, padded_n)
@@ -141,6 +192,7 @@ def forward(
         "full_attention_forward",
         {
             **clusters.defines(options),
+            "RESIDENT": clusters.forward_resident(),
             "SAVE": save,
             "HAS_BIAS": weights.b is not None,
             "HAS_LENGTHS": lengths is not None,
@@ -169,6 +221,7 @@ def forward(
             "T": T,
             "B": B,
             "m0": m0,
+            "rows": rows,
         },
     )
 
@@ -192,19 +245,18 @@ def backward(
     # The memory, less the mean state of each sequence: the softmax's gradient does not depend on what all values have
     # in common, which would cost precision.
     common = h.mean(0)  # (B, n)
-    keys, values = h.new_zeros(2, B, m0 + T, padded_n)
+    rows = _round_up(m0 + T, clusters.rows_at_once)
+    keys, values = h.new_zeros(2, B, rows, padded_n)
     keys[:, :m0, :n] = memory.keys0
-    keys[:, m0:, :n] = (h @ weights.U_a.T).transpose(0, 1)
-    keys.mul_(PRESCALE)
+    keys[:, m0 : m0 + T, :n] = (h @ weights.U_a.T).transpose(0, 1)
     values[:, :m0, :n] = memory.values0 - common[:, None]
-    values[:, m0:, :n] = (h - common).transpose(0, 1)
+    values[:, m0 : m0 + T, :n] = (h - common).transpose(0, 1)
     contexts = (s / (0.5 if options.mix == "mean" else 1.0) - h).sub_(common)
 
     # The query of every step.
     queries = h.new_zeros(B, T, padded_n)
     queries[:, 0, :n] = state.s0 @ weights.W_a.T
     queries[:, 1:, :n] = (s[:-1] @ weights.W_a.T).transpose(0, 1)
-    queries.mul_(PRESCALE)
 
     found = op.attentive_backward.allocate(grads, weights, state, memory, options, saved, lengths)
     dv_rows = h.new_empty(B, n)
@@ -213,6 +265,7 @@ def backward(
         {
             **clusters.defines(options),
             "COLUMN_CHUNK": clusters.column_chunk,
+            "RESIDENT": clusters.backward_resident(),
             "HAS_DH": grads.dh is not None,
             "HAS_DS": grads.ds is not None,
             "HAS_DC": grads.dc_T is not None,
@@ -250,6 +303,7 @@ def backward(
             "T": T,
             "B": B,
             "m0": m0,
+            "rows": rows,
         },
     )
     ds0 = found.dxp[0] @ weights.V + found.dq[0] @ weights.W_a

@@ -7,7 +7,7 @@
 
 struct SharedLayout {  // offsets in floats
     static constexpr int barriers = 0;
-    static constexpr int outbox = barriers + BARRIER_FLOATS;
+    static constexpr int outbox = barriers + TWO_BARRIERS;
     static constexpr int dy = outbox + OUTBOX_FLOATS;  // (2, ROWS, PADDED_N): step t - 1 is written
                                                        // while step t is read
     static constexpr int size = dy + 2 * ROWS * PADDED_N;

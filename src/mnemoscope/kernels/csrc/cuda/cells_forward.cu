@@ -7,8 +7,8 @@
 
 struct SharedLayout {  // offsets in floats
     static constexpr int barriers = 0;
-    static constexpr int h = barriers + BARRIER_FLOATS;  // (2, PADDED_N): h_t is written while
-                                                         // h_{t-1} is read
+    static constexpr int h = barriers + TWO_BARRIERS;  // (2, PADDED_N): h_t is written while
+                                                       // h_{t-1} is read
     static constexpr int size = h + 2 * PADDED_N;
 };
 CHECK_SHARED_MEMORY(SharedLayout);

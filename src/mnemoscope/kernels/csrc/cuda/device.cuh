@@ -29,6 +29,7 @@ DEVICE int warp_max(int x) { return __reduce_max_sync(FULL_WARP, x); }
 DEVICE int warp_min(int x) { return __reduce_min_sync(FULL_WARP, x); }
 DEVICE void sync_warp() { __syncwarp(); }
 DEVICE void sync_block() { __syncthreads(); }
+DEVICE bool sync_block_or(bool x) { return __syncthreads_or(x); }  // x of any thread
 DEVICE int first_bit(unsigned x) { return __ffs(x) - 1; }  // -1 if x is zero
 DEVICE int float_bits(float x) { return __float_as_int(x); }
 DEVICE float bits_float(int x) { return __int_as_float(x); }
@@ -52,6 +53,13 @@ DEVICE float reciprocal(float x) {
 DEVICE float power_of_two(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// The logarithm to the base of two, to 22 bits.
+DEVICE float log_two(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

@@ -12,7 +12,7 @@
 
 struct SharedLayout {  // offsets in floats
     static constexpr int barriers = 0;
-    static constexpr int outbox = barriers + BARRIER_FLOATS;
+    static constexpr int outbox = barriers + TWO_BARRIERS;
     static constexpr int dy = outbox + OUTBOX_FLOATS;  // (ROWS, PADDED_N)
     static constexpr int sums = dy + ROWS * PADDED_N;
     static constexpr int memory = sums + SENT_SUM_FLOATS;

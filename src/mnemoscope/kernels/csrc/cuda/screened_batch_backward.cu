@@ -16,7 +16,7 @@ constexpr int STEP_SLOTS = sizeof(StepSlots) / sizeof(int);
 
 struct SharedLayout {  // offsets in floats
     static constexpr int barriers = 0;
-    static constexpr int dy = barriers + BARRIER_FLOATS;  // (ROWS, SEQUENCES, PADDED_N)
+    static constexpr int dy = barriers + TWO_BARRIERS;  // (ROWS, SEQUENCES, PADDED_N)
     static constexpr int sums = dy + ROWS * SEQUENCES * PADDED_N;
     static constexpr int dlogits = sums + UNIT_SUM_FLOATS;  // (SEQUENCES, SLOT_COLUMNS)
     static constexpr int alphas = dlogits + SUM_ROW;  // (2, SEQUENCES, SLOT_COLUMNS), by t % 2

@@ -11,7 +11,7 @@
 
 struct SharedLayout {  // offsets in floats
     static constexpr int barriers = 0;
-    static constexpr int h = barriers + BARRIER_FLOATS;  // (SEQUENCES, PADDED_N)
+    static constexpr int h = barriers + TWO_BARRIERS;  // (SEQUENCES, PADDED_N)
     static constexpr int sums = h + SEQUENCES * PADDED_N;
     static constexpr int alphas = sums + UNIT_SUM_FLOATS;  // (SEQUENCES, SLOT_COLUMNS)
     static constexpr int admitted = alphas + SUM_ROW;  // (SEQUENCES, 2) integers

@@ -14,7 +14,7 @@
 
 struct SharedLayout {  // offsets in floats
     static constexpr int barriers = 0;
-    static constexpr int h = barriers + BARRIER_FLOATS;  // (PADDED_N)
+    static constexpr int h = barriers + TWO_BARRIERS;  // (PADDED_N)
     static constexpr int sums = h + PADDED_N;
     static constexpr int memory = sums + SENT_SUM_FLOATS;
     static constexpr int size = memory + FIELDS * FIELD_STRIDE;

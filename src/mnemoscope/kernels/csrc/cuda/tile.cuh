@@ -150,42 +150,11 @@ DEVICE void store_in_cluster(const ThreadPosition& pos, float* address, float x)
         store_in_block(address, rank, x);
 }
 
-// Numbers of all units, to every block of a cluster, behind a barrier of data (a cluster's barrier
-// would also wait for the step's stores to device memory). A kernel has two exchanges that take
-// turns, and a block sends nothing in one before it has all of the other. Each of its warps sends,
-// or sync_block comes before it sends for them: who has the data of a round knows that every warp
-// has received those of the round before, and read those of the one before that, of the same
-// exchange as this one. Their place may be written, and their barrier be used, again.
-// A single block has neither barriers nor rows to send from: it stores, and waits for its threads.
-constexpr bool IS_CLUSTER = CLUSTER_BLOCKS > 1;
-constexpr int BARRIER_FLOATS = IS_CLUSTER ? 4 : 0;
+// Numbers of all units are sent to every block of a cluster (exchange.cuh).
 constexpr int UNIT_BYTES = 4 * PADDED_N;  // of a round with one number per unit
 constexpr int QUADS = UNITS_PER_WARP / 4;  // 16 bytes are sent at once
 static_assert(4 * QUADS == UNITS_PER_WARP, "four numbers are sent at once");
 static_assert(QUADS * CLUSTER_BLOCKS <= 32, "a warp sends one number per unit at once");
-
-DEVICE Exchange exchange_at(float* barriers, int index, int bytes) {
-    return {reinterpret_cast<DataBarrier*>(barriers) + index, bytes};
-}
-// Before a barrier of the cluster.
-DEVICE void begin_exchanges(const Exchange& one, const Exchange& other) {
-    if (!IS_CLUSTER || threadIdx.x != 0) return;
-    one.init();
-    other.init();
-}
-// For one exchange a step with two buffers, of which each has its barrier.
-DEVICE void take_turns(Exchange& now, Exchange& next) {
-    const Exchange done = now;
-    now = next;
-    next = done;
-}
-// Wait for all that was sent.
-DEVICE void receive(Exchange& exchange) {
-    if constexpr (IS_CLUSTER)
-        exchange.wait(threadIdx.x == 0);
-    else
-        sync_block();
-}
 
 // Send this unit's x to its place in `row` (PADDED_N) of every block.
 DEVICE void send_unit(const ThreadPosition& pos, float x, float* row, const Exchange& exchange) {
