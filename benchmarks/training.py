@@ -1,9 +1,12 @@
 """What the training loop adds to forward + backward + optimizer, and how much faster the kernels make the demo.
 
-    python benchmarks/training.py [--models torch.LSTM RelRNN] [--updates 60] [--threads 2]
+    python benchmarks/training.py [--models torch.LSTM RelRNN] [--updates 60] [--threads 2] [--words]
 
 Copy at T = 200 (220 steps), batch 64, n = 128. The loop makes batches, clips, schedules, logs and saves. After each of
 its updates a bare update on a fixed batch is timed, so that both see the same machine. Evaluations are not counted.
+
+With --words, on a GPU alone: the read-out of many outputs, padded and not, and the update of a word model by where its
+back-propagation is cut.
 
 The demo's RelRNN is trained as `make demo` does it, every fourth update by the eager loop. Each of those is compared
 with the three updates before it, because the machine's speed may drift.
@@ -16,6 +19,7 @@ import copy
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +30,13 @@ from torch import nn
 from mnemoscope import kernels
 from mnemoscope.tasks import Copy
 from mnemoscope.training import FitConfig, NetworkConfig, Progress, SequenceModel, fit
+from timing import median_seconds
 
 TASK = Copy(T=200)
 BATCH, HIDDEN = 64, 128
+WORD_UNITS, WORD_STEPS = 1500, 65
+WORD_ROWS = 20 * WORD_STEPS
+WORD_OUTPUTS = (50, 10_000, 10_001, 33_280, 33_278)
 
 
 class BareUpdate:
@@ -94,12 +102,64 @@ def time_eager_updates(updates: int, threads: int) -> list[tuple[float, float]]:
     return [(statistics.median(fused), eager) for *fused, eager in groups]
 
 
+def readout_updates(outputs: int, device: str) -> list[Callable[[], None]]:
+    """Return both passes of an nn.Linear and of the network's read-out, of WORD_ROWS rows and WORD_UNITS inputs."""
+    x = torch.randn(WORD_ROWS, WORD_UNITS, device=device, requires_grad=True)
+    grad = torch.randn(WORD_ROWS, outputs, device=device)
+    config = NetworkConfig("LSTM", WORD_UNITS)
+    readouts = nn.Linear(WORD_UNITS, outputs), SequenceModel(1, outputs, config).readout
+
+    def both_passes(readout: nn.Module) -> Callable[[], None]:
+        readout.to(device)
+
+        def call() -> None:
+            readout.zero_grad()
+            readout(x).backward(grad)
+
+        return call
+
+    return [both_passes(readout) for readout in readouts]
+
+
+def word_update(bptt: int, words: int, device: str) -> Callable[[], None]:
+    """Return an update of a word model without its optimizer, back-propagation cut every `bptt` steps (0: never)."""
+    network = NetworkConfig("LSTM", WORD_UNITS, embedding=WORD_UNITS, init="uniform")
+    model = SequenceModel(words, words, network, token_input=True).to(device)
+    ids = torch.randint(words, (WORD_STEPS, WORD_ROWS // WORD_STEPS), device=device)
+
+    def call() -> None:
+        model.zero_grad()
+        outputs, _ = model(ids, bptt=bptt)
+        nn.functional.cross_entropy(outputs.flatten(0, 1), ids.flatten()).backward()
+
+    return call
+
+
+def show_words(device: str = "cuda", repeats: int = 21) -> None:
+    """Print what the read-out and the update of a word model take."""
+    print(f"n {WORD_UNITS}, {WORD_ROWS} rows\n| outputs | nn.Linear, ms | the read-out, ms |\n|---|---|---|")
+    for outputs in WORD_OUTPUTS:
+        times = median_seconds(*readout_updates(outputs, device), repeats=repeats)
+        print(f"| {outputs:,} | " + " | ".join(f"{1e3 * seconds:.3f}" for seconds in times) + " |")
+    words = WORD_OUTPUTS[-1]
+    cuts = (0, 35, 5)
+    times = median_seconds(*(word_update(bptt, words, device) for bptt in cuts), repeats=repeats)
+    print(f"\n| bptt, of {WORD_STEPS} steps | both passes of a model of {words:,} words, ms |\n|---|---|")
+    for bptt, seconds in zip(cuts, times, strict=True):
+        print(f"| {bptt or 'never'} | {1e3 * seconds:.2f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=["torch.LSTM", "LSTM", "RelRNN"])
     parser.add_argument("--updates", type=int, default=60)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads")
+    parser.add_argument("--words", action="store_true", help="time a word model on the GPU instead")
     options = parser.parse_args()
+    if options.words:
+        torch.set_float32_matmul_precision("high")  # matrix products in TF32
+        show_words()
+        return
     print(f"torch {torch.__version__}, {options.threads} threads, batch {BATCH}, n {HIDDEN}, {TASK.length} steps")
     print("| model | bare update, ms | in the loop, ms | added (medians) | added (means) |\n|---|---|---|---|---|")
     for name in options.models:

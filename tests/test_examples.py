@@ -63,3 +63,14 @@ def test_kernel_benchmark_lists_gru_beside_torchs(capsys, monkeypatch):
     compared = [(row[0].strip(), row[3].strip()) for row in rows]
     assert compared[:3] == [("GRU", "nn.GRU"), ("RNN", "nn.RNN"), ("LSTM", "nn.LSTM")]
     assert [name for name, _ in compared[3:]] == ["nn.LSTM", "nn.GRU", "nn.RNN"]
+
+
+def test_training_benchmark_shows_a_word_model(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    show_words = runpy.run_path(str(ROOT / "benchmarks" / "training.py"))["show_words"]
+    small = {"WORD_UNITS": 8, "WORD_STEPS": 12, "WORD_ROWS": 24, "WORD_OUTPUTS": (5, 9)}
+    for name, value in small.items():
+        monkeypatch.setitem(show_words.__globals__, name, value)
+    show_words("cpu", repeats=1)
+    rows = [line.strip("|").split(" | ")[0].strip() for line in capsys.readouterr().out.splitlines() if "|" in line]
+    assert rows == ["outputs", "---|---|---", "5", "9", "bptt, of 12 steps", "---|---", "never", "35", "5"]

@@ -206,13 +206,14 @@ def test_no_thread_of_the_group_is_left_when_a_process_ends(tmp_path: Path) -> N
     """One that is still there when Python ends may abort the process, after its run has ended well."""
     script = tmp_path / "train.py"
     script.write_text(
-        "import pathlib, sys\n"
+        "import os, pathlib, sys\n"
         "from mnemoscope.tasks import Copy\n"
         "from mnemoscope.training import FitConfig, NetworkConfig, RunConfig, train\n"
         "fit = FitConfig(updates=2, batch_size=4, evaluate_batches=1, threads=1)\n"
         "train(RunConfig(Copy(T=2), NetworkConfig('torch.RNN', 4), fit), sys.argv[1])\n"
         "names = [path.read_text() for path in pathlib.Path('/proc/self/task').glob('*/comm')]\n"
-        "print('left:', [name for name in names if 'gloo' in name])\n"
+        "left = [name for name in names if 'gloo' in name]\n"
+        "os.write(1, f'left: {left}\\n'.encode())\n"  # at once: the other process writes to the same pipe
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
     command += ["--nproc-per-node", "2", str(script), str(tmp_path / "run")]
