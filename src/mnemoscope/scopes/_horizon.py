@@ -20,8 +20,14 @@ from mnemoscope.scopes._measures.gradients import (
     of_loss,
     of_loss_by_lag,
 )
+from mnemoscope.scopes._measures.horizon_samples import (
+    horizon_range,
+    horizons,
+    median_of_sequences,
+    profiles,
+    where_it_ends,
+)
 from mnemoscope.scopes._measures.receptive_field import exact_figures, unread_at_end
-from mnemoscope.scopes._measures.rounding import rounding
 from mnemoscope.scopes._measures.windows import range_in_words, widened
 from mnemoscope.wording import counted
 
@@ -80,7 +86,8 @@ def horizon(
     adds to the loss (Miller & Hardt 2018, fig. 2; spread: quartiles). `horizon_by_sequence` (B,).
 
     Figures: `horizon`, the last lag with at least `fraction` of the largest size at lags >= 1 (spread: 5 % and 95 %
-    quantiles over sequences and end steps); `first_below`, the first lag with less after one that has it (spread as
+    quantiles over sequences and end steps; their median, where nearly all reach further than the medians by lag do, as
+    when each sees other lags); `first_below`, the first lag with less after one that has it (spread as
     before); `returns_at`, from where on the size is back there if it fell under a tenth of that in between, as in a
     memory that keeps its first states: the lags before it have no gradient to speak of; infinity if there is no gap;
     `gaps`, how many such gaps there are, the median over sequences and end steps;
@@ -117,12 +124,14 @@ def horizon(
         subject.check_finite_outputs()
     figures |= exact_figures(subject, by_input, figures)
     series, spread = _series("input_gradient", by_input)
-    single = _horizons(by_input, fraction, subject.dtype)
-    series["horizon_by_sequence"] = _median_of_sequences(single)
-    spread["horizon"] = _horizon_range(by_input, single, figures["horizon"])
-    figures["gaps"] = float(np.median([decay.gaps(profile, fraction) for profile in _profiles(by_input)]))
+    single = horizons(by_input, fraction, subject.dtype)
+    series["horizon_by_sequence"] = median_of_sequences(single)
+    spread["horizon"] = horizon_range(by_input, single, figures["horizon"])
+    figures["gaps"] = float(np.median([decay.gaps(profile, fraction) for profile in profiles(by_input)]))
+    if figures["gaps"] == 0:  # one in the mean alone lies between samples that each look somewhere else
+        figures["returns_at"] = math.inf
     if np.isfinite(figures["returns_at"]):
-        falls = [decay.first_below(profile, fraction) for profile in _profiles(by_input)]
+        falls = [decay.first_below(profile, fraction) for profile in profiles(by_input)]
         known = [fall for fall in falls if fall < math.inf]
         spread["first_below"] = widened(np.array(known or [figures["first_below"]]), figures["first_below"])
     if by_state is not None:
@@ -220,9 +229,7 @@ def _figures(norms: JacobianNorms, fraction: float, subject: Subject) -> tuple[d
     strongest = decay.strongest_past(profile)
     positive = profile[profile > 0]
     figures = {
-        "horizon": decay.horizon(profile, fraction, rounding(dtype)),
-        "first_below": decay.first_below(profile, fraction),
-        "returns_at": decay.returns_at(profile, fraction),
+        **where_it_ends(norms, fraction, dtype),
         "present": profile[0] / strongest if strongest > 0 else np.inf,
         "strongest_lag": 1 + profile[1:].argmax(),
         "lags": len(profile) - 1,
@@ -236,33 +243,6 @@ def _figures(norms: JacobianNorms, fraction: float, subject: Subject) -> tuple[d
     if subject.needs is not None and figures["horizon"] > 0:
         figures["at_need"] = profile[min(int(subject.needs), len(profile) - 1)] / strongest
     return {name: float(value) for name, value in figures.items()}, law
-
-
-def _horizons(norms: JacobianNorms, fraction: float, dtype: torch.dtype) -> np.ndarray:
-    """Return the horizon of every sequence seen from each of its end steps, (end steps, B); NaN for silent ones."""
-    horizons = [float(decay.horizon(profile, fraction, rounding(dtype))) for profile in _profiles(norms)]
-    return np.where(norms.silent, np.nan, horizons).reshape(norms.ends.shape)
-
-
-def _median_of_sequences(horizons: np.ndarray) -> np.ndarray:
-    """Return medians (B,) over the end steps, of those that depend on an input; -1 where none does."""
-    medians = [np.median(known) if len(known) else -1.0 for known in (each[~np.isnan(each)] for each in horizons.T)]
-    return np.array(medians)
-
-
-def _profiles(norms: JacobianNorms) -> list[np.ndarray]:
-    """Return the profile of every sequence seen from each of its end steps, as far back as it goes."""
-    return [column[: end + 1] for column, end in zip(norms.frobenius.T, norms.ends.flat, strict=True)]
-
-
-def _horizon_range(norms: JacobianNorms, single: np.ndarray, horizon: float) -> np.ndarray:
-    """Return the 5 % and 95 % quantiles of the samples' horizons, widened to hold the horizon itself.
-
-    A sample whose gradient reaches the first step from an early end says only "at least", and is left out.
-    """
-    longest = norms.ends[~np.isnan(single)].max(initial=-1)
-    complete = (single < norms.ends) | ((norms.ends == longest) & ~np.isnan(single))
-    return widened(single[complete], horizon)
 
 
 def _method(norms: JacobianNorms, batch: int) -> str:

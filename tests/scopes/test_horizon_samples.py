@@ -1,0 +1,77 @@
+"""What each output step sees for itself, where the median over them hides it."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from mnemoscope import examine
+from mnemoscope.scopes import Watch, horizon
+
+
+class Clockwork(nn.Module):
+    """Units that are updated at every step, every 4th and every 16th: h -> h / 2 + x (Koutnik et al. 2014)."""
+
+    input_size = 1
+
+    def __init__(self):
+        super().__init__()
+        self.decay = nn.Parameter(torch.tensor(0.5))
+        self.register_buffer("periods", torch.tensor([1, 4, 16]))
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 3), 0
+
+    def step(self, x, state):
+        h, t = state
+        is_on = (t % self.periods == 0).to(x)
+        h = is_on * (self.decay * h + x) + (1 - is_on) * h
+        return h, (h, t + 1)
+
+
+def last_felt(end):
+    """The lag of the last input that an output step feels by 1 %: the slow unit has halved it 6 times since."""
+    return end - 16 * (end // 16 - 6)
+
+
+def test_updates_at_other_lags_from_each_output_step_are_no_short_memory():
+    found = horizon(Clockwork(), torch.randn(260, 3, 1))
+    expected = sorted({last_felt(end) for end in (259, 233, 207, 181)})
+    assert found.figures["horizon"] in expected
+    low, high = found.spread["horizon"]
+    assert expected[0] <= low <= high <= expected[-1]
+    assert found.figures["gaps"] > 1
+    assert f"again and again, up to {found.figures['horizon']:.0f} steps back" in found.sentence
+
+
+def test_the_need_lies_within_such_a_memory():
+    found = examine(Clockwork(), torch.randn(130, 3, 1), needs=80, scopes=["horizon"])
+    assert "gradients do not reach as far" not in found.verdict
+
+
+def test_watch_sees_it_too():
+    assert Watch(Clockwork(), torch.randn(130, 3, 1), every=1)()["horizon"] >= 90
+
+
+class Latch(nn.Module):
+    """Keeps the second feature from the last step at which the first one was large."""
+
+    input_size = 2
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(1.0))
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 1)
+
+    def step(self, x, h):
+        is_written = (x[:, :1] > 1.5).to(x)
+        h = is_written * x[:, 1:] * self.weight + (1 - is_written) * h
+        return h, h
+
+
+def test_a_gap_that_no_output_step_has_is_none():
+    found = horizon(Latch(), torch.randn(100, 8, 2))
+    assert found.figures["gaps"] == 0
+    assert np.isinf(found.figures["returns_at"])
+    assert "rise above it again" not in found.sentence
