@@ -1,11 +1,13 @@
 """What each output step sees for itself, where the median over them hides it."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from mnemoscope import examine
-from mnemoscope.scopes import Watch, horizon
+from mnemoscope.scopes import Watch, _horizon, horizon
+from mnemoscope.scopes._measures import decay
 
 
 class Clockwork(nn.Module):
@@ -75,3 +77,39 @@ def test_a_gap_that_no_output_step_has_is_none():
     assert found.figures["gaps"] == 0
     assert np.isinf(found.figures["returns_at"])
     assert "rise above it again" not in found.sentence
+
+
+@pytest.mark.parametrize("model", [lambda x: x.cumsum(1), lambda x: x.unfold(1, 11, 1).mean(-1)])
+def test_a_flat_curve_follows_no_law(model):
+    found = horizon(model, torch.randn(3, 60, 2))
+    assert found.labels["law"] == "none"
+    assert "(" not in found.sentence
+
+
+def test_a_slow_law_is_told_from_a_flat_curve():
+    law = decay.fit(0.9999 ** np.arange(1000.0), torch.float64)
+    assert law.name == "exponential"
+    assert _horizon._law_in_words(law) == " (exponential, times 0.9999 per step)"
+
+
+class Dropping(Latch):
+    """Forgets units by dropout that is always on."""
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 4)
+
+    def step(self, x, h):
+        h = 0.8 * nn.functional.dropout(h, 0.3) * self.weight + x[:, :1]
+        return h, h
+
+
+def test_what_chance_cuts_off_is_no_receptive_field():
+    found = horizon(Dropping(), torch.randn(80, 3, 2))
+    assert np.isinf(found.figures["receptive_field"])
+    assert "nothing earlier" not in found.sentence
+
+
+def test_a_window_that_is_too_short_is_to_be_widened():
+    found = horizon(nn.Sequential(nn.Conv1d(2, 2, 5, padding="valid")), torch.randn(3, 2, 40), needs=12)
+    (said,) = found.warnings
+    assert "outputs read the last 5 steps alone, so widen what they read" in said

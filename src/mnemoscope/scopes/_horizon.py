@@ -29,7 +29,7 @@ from mnemoscope.scopes._measures.horizon_samples import (
 )
 from mnemoscope.scopes._measures.receptive_field import exact_figures, unread_at_end
 from mnemoscope.scopes._measures.windows import range_in_words, widened
-from mnemoscope.wording import counted
+from mnemoscope.wording import counted, told_from_one
 
 EXPLOSION = 100.0  # times the size at the start of the curve, and it does not come back
 
@@ -333,7 +333,7 @@ def _law_in_words(law: decay.Law) -> str:
         return ""
     if law.name == "power law":
         return f" (a power law of the lag, exponent {law.exponent:.2f})"
-    return f" (exponential, times {law.rate:.3g} per step)"
+    return f" (exponential, times {told_from_one(law.rate)} per step)"
 
 
 def _silence(figures: dict[str, float], subject: Subject, by_input: JacobianNorms) -> str:
@@ -367,7 +367,11 @@ def _warnings(figures: dict[str, float], subject: Subject, fraction: float, meas
     if figures["explodes_at"] < np.inf:
         return ("gradients explode: clip them, shorten the sequences, or use an orthogonal or stable recurrence",)
     if subject.needs is not None and figures["horizon"] < min(subject.needs, figures["lags"]):
-        return ("gradients do not reach as far as the task needs: a layer that reaches further is RelLSTM or ExpRNN",)
+        further = "a layer that reaches further is RelLSTM or ExpRNN"
+        field = figures.get("receptive_field", math.inf)
+        if np.isfinite(field):
+            further = f"outputs read the last {counted(field, 'step')} alone, so widen what they read; {further}"
+        return (f"gradients do not reach as far as the task needs: {further}",)
     if figures.get("at_need", math.inf) < fraction:
         return (
             f"the gradient is gone {subject.needs:g} steps back, where the task needs it, though there is one further "

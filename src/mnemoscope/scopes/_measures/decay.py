@@ -12,6 +12,7 @@ import torch
 from mnemoscope.scopes._measures.rounding import negligible
 
 LEAST_QUALITY = 0.9
+FLAT = 0.01  # in ln g: a profile that changes by less over all lags follows no law
 GAP = 0.1  # of the line under which a profile counts as gone: below it lies a gap
 PLATEAU = 10  # times its last quarter, a profile that ends among rounding errors is still clear of them
 
@@ -21,8 +22,9 @@ class Law:
     """A law fitted to a profile g(k), k >= 1.
 
     Attributes:
-        name: "exponential" for g = a rate^k, "power law" for g = a k^exponent; "none" if there are too few lags, or if
-            neither law explains nine tenths of the variance, as for a memory that is looked up at one lag.
+        name: "exponential" for g = a rate^k, "power law" for g = a k^exponent; "none" if there are too few lags, if
+            g is the same at all of them, or if neither law explains nine tenths of the variance, as for a memory that
+            is looked up at one lag.
         rate: exp of the slope of ln g against k; given whichever law fits.
         exponent: the slope of ln g against ln k; given whichever law fits.
         quality: the fraction of the variance of ln g that the chosen law explains.
@@ -60,7 +62,7 @@ def fit(profile: np.ndarray, dtype: torch.dtype) -> Law:
     advantage = len(k) * (math.log(other + tiny) - math.log(best + tiny))
     total = float(((logs - logs.mean()) ** 2).sum())
     quality = 1 - best / total if total > tiny else 1.0
-    if quality < LEAST_QUALITY:
+    if quality < LEAST_QUALITY or np.ptp(logs) < FLAT:
         name = "none"
     return Law(name, math.exp(slope), exponent, quality, advantage)
 

@@ -18,7 +18,10 @@ def exact_figures(subject: Subject, norms: JacobianNorms, figures: dict[str, flo
     smallest = float(torch.finfo(subject.dtype).tiny) ** 0.5
     field = decay.receptive_field(norms.frobenius, smallest)
     last = int(figures["lags"])
-    if norms.measured == "changes" or (np.isfinite(field) and _reads_before(subject, int(last + 1 - field), last)):
+    by_chance = subject.repetition.kind == "is random"  # other random numbers drop other units
+    if by_chance or norms.measured == "changes":
+        field = np.inf
+    if np.isfinite(field) and _reads_before(subject, int(last + 1 - field), last):
         field = np.inf
     exact = {"receptive_field": field}
     if figures["explodes_at"] < np.inf and _reads_from_the_front(subject, norms, figures["growth"]):
