@@ -26,7 +26,12 @@ class Stepped(Recurrence):
     (layers, batch, ...); of complex ones, as of a diagonal state-space model, the real and imaginary parts
     (layers, batch, ..., 2). Outputs become (batch, numbers). Torch's layers inside a step run by our equations, which
     forward-mode differentiation can follow.
+
+    Attributes:
+        first_dtype: what the numbers of the first state are turned into; None leaves them as they are.
     """
+
+    first_dtype: torch.dtype | None = None
 
     def __init__(self, stepper: Any, input_size: int) -> None:
         super().__init__()
@@ -41,7 +46,8 @@ class Stepped(Recurrence):
         self.hidden_size = sizes[-1] if sizes else 1
 
     def initial_state(self, batch: int) -> State:
-        return self._pack(self.stepper.initial_state(batch))
+        state = self._pack(self.stepper.initial_state(batch))
+        return tuple(t.to(self.first_dtype) if self.first_dtype and t.is_floating_point() else t for t in state)
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         with readable(self._layers):
