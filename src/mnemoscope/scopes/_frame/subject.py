@@ -298,6 +298,8 @@ def subject_of(
     options: dict[str, Any] = {"channels_first": channels_first, "kwargs": kwargs, "output": output}
     with untouched(model):
         before = Snapshot(model)
+        inputs, targets = _differentiable(inputs), _differentiable(targets)
+        options["kwargs"] = kwargs and {name: _differentiable(value) for name, value in kwargs.items()}
         adapted = adapt(model, inputs, batch_first, **options)
         by_targets = _layout_by_targets(inputs, targets) if batch_first is None else None
         is_known = adapted.layout in (Layout.CHANNELS_FIRST, Layout.UNBATCHED)
@@ -307,6 +309,11 @@ def subject_of(
         repetition = find_repetition(adapted.run, adapted.features, before, adapted.outputs)
         adapted = _what_repeats(replace(adapted, outputs=None), repetition)
     return Subject(model, adapted, targets, loss, needs, int(seed), progress, deadline, repetition)
+
+
+def _differentiable(value: Any) -> Any:
+    """Return an ordinary tensor for one that was made in inference mode, which no gradient can pass by."""
+    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
 
 
 def _change_of_shape(before: State, after: State) -> str:
