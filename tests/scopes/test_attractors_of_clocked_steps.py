@@ -9,6 +9,7 @@ from torch import nn
 
 import mnemoscope
 from mnemoscope.scopes import attractors, lyapunov
+from mnemoscope.scopes._attractors import ENOUGH_STARTS
 
 
 class Clocked(nn.Module):
@@ -75,3 +76,10 @@ def test_a_cycle_keeps_its_phase():
     nn.init.constant_(model.weight_hh_l0, -2.0)
     found = attractors(model, torch.zeros(5, 2, 1))
     assert found.sentence.endswith("its phase on the cycle.")
+
+
+def test_a_maximum_keeps_one_of_many_values():
+    """Starts below the input end at it, and each of the others where it is: 31 attractors were called all of them."""
+    found = attractors(Clocked(lambda h, x, t: torch.maximum(h[:, :1], x).expand(-1, 2)), inputs())
+    assert ENOUGH_STARTS < found.figures["attractors"] < found.figures["starts"]
+    assert "more starts would find more: the state can keep a continuous value, or one of many" in found.sentence

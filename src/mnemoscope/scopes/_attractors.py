@@ -325,6 +325,12 @@ def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters
             f"Under a constant input each of {figures['starts']:.0f} starts ends {own}: the state can keep a "
             f"continuous value{rest and '; over all inputs '}{rest}."
         )
+    if attractors >= ENOUGH_STARTS and attractors > figures["starts"] / 2:
+        return (
+            f"Under a constant input {figures['starts']:.0f} starts end on {attractors:.0f} attractors, with periods "
+            f"of up to {longest:.0f}, and more starts would find more: the state can keep a continuous value, or one "
+            f"of many{rest and '; over all inputs '}{rest}."
+        )
     if attractors > 1:
         return (
             f"Under a constant input up to {attractors:.0f} attractors were found from {figures['starts']:.0f} starts, "
