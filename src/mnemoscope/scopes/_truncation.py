@@ -15,6 +15,7 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import not_applicable, scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.chunks import GROUPS, Chunks, by_weights, norm, relative_error
+from mnemoscope.scopes._measures.counters import late_start
 from mnemoscope.scopes._measures.decay import fit_line
 from mnemoscope.scopes._measures.rounding import least_response
 from mnemoscope.scopes._measures.truncation_bounds import truncation_bounds
@@ -58,9 +59,10 @@ def truncation(
 ) -> Finding:
     """Find the shortest window that gives the last output, and the shortest chunk that gives the gradient, to `error`.
 
-    Outputs: the window of the last k inputs read from a fresh state (Miller & Hardt 2018, eq. 3), against the whole
-    sequence; of a model that reads later inputs too, also the first output from the first k inputs. Bounded, for layers
-    that `stability` certifies, with every constant computed. Gradients are by the recurrent layer's weights.
+    Outputs: the window of the last k inputs read from a fresh state (Miller & Hardt 2018, eq. 3), whose counters of
+    steps have gone on, against the whole sequence; of a model that reads later inputs too, also the first output
+    from the first k inputs. Bounded, for layers that `stability` certifies, with every constant computed. Gradients
+    are by the recurrent layer's weights.
 
     Series over the windows tried, `window` (K,): `output_error`, ||y_T - y_T^k|| of the worst sequence, and
     `typical_output_error`, the median, relative to the median ||y_T||; `bptt_error`, of backpropagation in chunks of k
@@ -190,7 +192,7 @@ class _Outputs:
         """
         run, x = self._subject.run, self._subject.features
         try:
-            errors = self._distance(self._last, run(x[-k:])[-1])
+            errors = self._distance(self._last, self._last_of_window(k))
             if self.both_ends:
                 errors = torch.maximum(errors, self._distance(self._first, run(x[:k])[0]))
         except torch.OutOfMemoryError:
@@ -200,6 +202,11 @@ class _Outputs:
                 raise
             return torch.full((x.shape[1],), math.inf, dtype=torch.float64)
         return errors
+
+    def _last_of_window(self, k: int) -> Tensor:
+        x = self._subject.features
+        late = late_start(self._subject, len(x) - k) if self._subject.adapted.recurrence_is_model else None
+        return (self._subject.run(x[-k:]) if late is None else self._subject.recurrence(x[-k:], late)[0])[-1]
 
     def _distance(self, y: Tensor, other: Tensor) -> Tensor:
         difference = y - other.double()
@@ -300,7 +307,8 @@ def _at_least_the_need(window: float, subject: Subject) -> float:
 
 def _last_gradient(subject: Subject, weights: list[Tensor], k: int) -> Tensor:
     """Return the gradient of 1/2 ||y_T||^2 by the weights, through the last k steps from a fresh state."""
-    y = subject.recurrence(subject.recurrence_inputs[-k:])[0][-1]
+    x = subject.recurrence_inputs
+    y = subject.recurrence(x[-k:], late_start(subject, len(x) - k))[0][-1]
     return by_weights(y.square().sum() / (2 * len(y)), weights)
 
 
