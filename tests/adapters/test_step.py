@@ -370,3 +370,15 @@ def test_a_first_state_in_half_precision(dtype):
     model, x = HalfState(dtype), torch.randn(20, 2, 3, dtype=dtype)
     found = mnemoscope.examine(model, x, scopes=["horizon", "stability", "lyapunov"])
     assert all(finding.status == "estimated" for finding in found)
+
+
+class GivesOne(Leaky):
+    def step(self, x, state):
+        return self.mix(self.read(x))
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+def test_a_step_gives_an_output_and_a_state(batch):
+    """Two sequences were taken for the two of them."""
+    with pytest.raises(MnemoscopeError, match=r"GivesOne.step\(x, state\) must give \(output, state\); it gave one Te"):
+        horizon(GivesOne(), torch.randn(5, batch, 3))

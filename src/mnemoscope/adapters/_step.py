@@ -51,7 +51,11 @@ class Stepped(Recurrence):
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         with readable(self._layers):
-            output, after = self.stepper.step(x, self._unpack(state))
+            result = self.stepper.step(x, self._unpack(state))
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            given = f"{len(result)} values" if isinstance(result, tuple | list) else f"one {type(result).__name__}"
+            raise MnemoscopeError(f"{_name(self.stepper)}.step(x, state) must give (output, state); it gave {given}")
+        output, after = result
         if isinstance(output, Tensor) and output.is_complex():
             raise MnemoscopeError(
                 f"{_name(self.stepper)}.step gave complex outputs: return their real part, or both parts as "

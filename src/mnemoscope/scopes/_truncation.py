@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, field
 
@@ -17,9 +16,9 @@ from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.chunks import GROUPS, Chunks, by_weights, norm, relative_error
 from mnemoscope.scopes._measures.counters import late_start
 from mnemoscope.scopes._measures.decay import fit_line
-from mnemoscope.scopes._measures.rounding import least_response
+from mnemoscope.scopes._measures.outputs_of_windows import Outputs, windows_of_sequences
 from mnemoscope.scopes._measures.truncation_bounds import truncation_bounds
-from mnemoscope.scopes._measures.windows import range_in_words, shortest, shortest_near, widened
+from mnemoscope.scopes._measures.windows import range_in_words, shortest, widened
 from mnemoscope.wording import counted
 
 COARSE = 10  # times the error: the shorter chunk for it is given too
@@ -101,21 +100,23 @@ def truncation(
     bounds = truncation_bounds(subject)
 
     # Outputs: the last k inputs from a fresh state, against the whole sequence.
-    outputs = _Outputs(subject, 2 if bounds is None else bounds.order)
+    outputs = Outputs(subject, 2 if bounds is None else bounds.order)
     if outputs.size == 0:
         why = f"the outputs of {subject.name} are zero on these inputs, whatever window they are made from"
         return not_applicable("truncation", why)
+    lengths = np.unique([outputs.aligned(int(k)) for k in lengths])
     errors = torch.stack([outputs.errors(int(k)) for k in lengths])  # (K, B)
     if bool(errors[:-1].isinf().all()):
         return not_applicable("truncation", f"{subject.name} does not read shorter sequences than these")
     series = arrays(window=lengths, output_error=errors.amax(1), typical_output_error=errors.quantile(0.5, 1))
     window = shortest(lengths, series["output_error"], error, lambda k: float(outputs.errors(k).max()))
+    window = window if math.isinf(window) else float(outputs.aligned(int(window)))
     figures = {"window": window, "steps": float(subject.steps), "error": error}
     if bool((subject.features != subject.features[:, :1]).any()):
         figures["output_variation"] = outputs.variation
     spread = {}
     if subject.batch > 1 and window < math.inf:
-        spread["window"] = widened(_windows_of_sequences(outputs, int(window), lengths, error), window)
+        spread["window"] = widened(windows_of_sequences(outputs, int(window), lengths, error), window)
     labels: dict[str, str | list[str]] = {"ends": "first and last" if outputs.both_ends else "last"}
     subject.report(0.4)
 
@@ -158,81 +159,6 @@ def _assumptions(bounded: bool, figures: dict[str, float]) -> tuple[str, ...]:
     if "trained_window" in figures:
         assumptions.append("trained_window: training keeps the weights as stable and as small as they are now")
     return tuple(assumptions)
-
-
-class _Outputs:
-    """The last output, and what windows make of it; of a model that reads later inputs, the first output too.
-
-    Attributes:
-        size: the median norm of these outputs; the largest if the median is zero.
-        variation: the median distance of these outputs from their mean over sequences, relative to `size`.
-        both_ends: True if the model reads later inputs.
-    """
-
-    @torch.no_grad()
-    def __init__(self, subject: Subject, order: float) -> None:
-        self._subject = subject
-        self._order = order
-        y = subject.run(subject.features)
-        self.both_ends = _reads_later(subject, y)
-        self._last = y[-1].double()  # (B, m)
-        self._first = y[0].double()
-        ends = torch.cat([self._last, self._first]) if self.both_ends else self._last
-        sizes = torch.linalg.vector_norm(ends, ord=order, dim=-1)
-        self.size = float(sizes.quantile(0.5)) or float(sizes.max())
-        centered = [end - end.mean(0) for end in ((self._last, self._first) if self.both_ends else (self._last,))]
-        distances = torch.linalg.vector_norm(torch.cat(centered), ord=order, dim=-1)
-        self.variation = float(distances.quantile(0.5)) / self.size if self.size else math.nan
-
-    @torch.no_grad()
-    def errors(self, k: int) -> Tensor:
-        """Return the error (B,) for windows of k inputs, relative to `size`; the larger one of both ends.
-
-        Infinite if the model does not run on so few inputs, as a convolution wider than that.
-        """
-        run, x = self._subject.run, self._subject.features
-        try:
-            errors = self._distance(self._last, self._last_of_window(k))
-            if self.both_ends:
-                errors = torch.maximum(errors, self._distance(self._first, run(x[:k])[0]))
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:
-            if k == len(x):
-                raise
-            return torch.full((x.shape[1],), math.inf, dtype=torch.float64)
-        return errors
-
-    def _last_of_window(self, k: int) -> Tensor:
-        x = self._subject.features
-        late = late_start(self._subject, len(x) - k) if self._subject.adapted.recurrence_is_model else None
-        return (self._subject.run(x[-k:]) if late is None else self._subject.recurrence(x[-k:], late)[0])[-1]
-
-    def _distance(self, y: Tensor, other: Tensor) -> Tensor:
-        difference = y - other.double()
-        return torch.linalg.vector_norm(difference, ord=self._order, dim=-1).cpu() / self.size
-
-
-def _windows_of_sequences(outputs: _Outputs, window: int, lengths: np.ndarray, error: float) -> np.ndarray:
-    """Return the shortest window (B,) of each sequence, looked for from the `window` of the worst one on."""
-    errors = functools.cache(outputs.errors)
-
-    def of_sequence(b: int) -> float:
-        return shortest_near(window, lengths, error, lambda k: float(errors(k)[b]))
-
-    return np.array([of_sequence(b) for b in range(len(errors(window)))])
-
-
-@torch.no_grad()
-def _reads_later(subject: Subject, y: Tensor) -> bool:
-    """True if outputs of the first half change with the inputs of the second half."""
-    half = subject.steps // 2
-    if len(y) != subject.steps or half == 0:
-        return False
-    other = subject.features.clone()
-    other[half:] = other[half:].flip(0) + 1
-    change = (subject.run(other)[:half] - y[:half]).abs().max()
-    return bool(change > least_response(subject.model, y.dtype) * y.abs().max())
 
 
 def _weights(subject: Subject) -> list[Tensor]:
