@@ -113,3 +113,39 @@ def test_a_window_that_is_too_short_is_to_be_widened():
     found = horizon(nn.Sequential(nn.Conv1d(2, 2, 5, padding="valid")), torch.randn(3, 2, 40), needs=12)
     (said,) = found.warnings
     assert "outputs read the last 5 steps alone, so widen what they read" in said
+
+
+class Dilated(nn.Module):
+    """h_t = 0.9 h_{t-8} + x_t (Chang et al. 2017)."""
+
+    input_size = 1
+
+    def __init__(self):
+        super().__init__()
+        self.decay = nn.Parameter(torch.tensor(0.9))
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 8, 1)
+
+    def step(self, x, past):
+        h = self.decay * past[:, 0] + x
+        return h, torch.cat([past[:, 1:], h[:, None]], 1)
+
+
+@pytest.mark.parametrize("steps", [60, 64, 65, 400])
+def test_gaps_between_what_is_read_are_no_end_of_it(steps):
+    """Nothing earlier than 393 of 400 steps was said to be read, where the next one would have been the 401st."""
+    found = horizon(Dilated(), torch.randn(steps, 3, 1))
+    assert np.isinf(found.figures["receptive_field"])
+    assert "nothing earlier" not in found.sentence
+
+
+@pytest.mark.parametrize(("length", "field"), [(21, np.inf), (22, 11)])
+def test_a_delay_must_be_seen_to_come_once(length, field):
+    profile = np.zeros((length, 1))
+    profile[10] = 1.0
+    assert decay.receptive_field(profile, 0.0) == field
+
+
+def test_more_ends_than_a_sequence_has():
+    assert horizon(nn.RNN(2, 3), torch.randn(20, 2, 2), ends=1000).status == "estimated"

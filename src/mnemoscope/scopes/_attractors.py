@@ -299,7 +299,7 @@ def _finding(
     )
 
 
-def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters: bool, in_step: bool) -> str:
+def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters: bool, in_step: bool = False) -> str:
     attractors, longest, aperiodic = figures["attractors"], figures["periods"], figures["aperiodic"]
     if over_parameters:
         seen = sorted({int(p) for p in series["period"].ravel() if p})

@@ -103,7 +103,8 @@ def horizon(
         fraction: of the largest gradient by an earlier input, under which a gradient counts as gone.
         directions: output directions per sequence and end step; each costs one more batch. By default as many as give
             64 rows, at least one.
-        ends: output steps, from the last one backwards over a third of the sequence; one if the model gives one output.
+        ends: output steps, up to 10, from the last one backwards by a tenth of the sequence; one if the model
+            gives one output.
         states: measure gradients by states too. For one of our layers this costs one more product, or, with attention,
             one more backward pass; any other recurrence then runs step by step.
         behavior: compare outputs after two prefixes.

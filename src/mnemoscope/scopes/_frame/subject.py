@@ -287,6 +287,8 @@ def subject_of(
     for name, value in (("batch_first", batch_first), ("channels_first", channels_first)):
         if value not in (None, True, False):
             raise MnemoscopeError(f"{name} must be True, False or None, for what the model says; got {value!r}")
+    if not isinstance(kwargs, Mapping | None):
+        raise MnemoscopeError(f"kwargs are what forward takes beside its inputs, by name; got {kwargs!r}")
     if progress is not None and not callable(progress):
         raise MnemoscopeError(f"progress is a function of a scope's name, a fraction and a note; got {progress!r}")
     check_count("seed", seed, 0)

@@ -166,7 +166,9 @@ def receptive_field(profiles: np.ndarray, smallest: float) -> float:
     """Return one more than the last lag at which any sample, the last axis, is not exactly 0; infinity if none is.
 
     The edge must be sharp: a profile that falls smoothly below `smallest` times its largest underflows to 0 in the end.
-    It must be seen: a sample that is felt as far back as it goes, to where it becomes NaN, says only "at least".
+    It must be seen: a sample that is felt as far back as it goes, to where it becomes NaN, says only "at least". So do
+    samples that end before the next lag would be felt, if the last one is followed by as wide a gap as those before:
+    a layer that reads the states 8, 16, 24, ... steps back has one after each.
     """
     strongest = np.nanmax(profiles, axis=-1)
     felt = np.nonzero(strongest > 0)[0]
@@ -175,6 +177,9 @@ def receptive_field(profiles: np.ndarray, smallest: float) -> float:
     last = felt[-1]
     seen_to_end = (profiles[last] > 0) & ~np.isnan(profiles[last + 1])
     if not seen_to_end.any():
+        return math.inf
+    lags_after = int((~np.isnan(profiles[last + 1 :, seen_to_end])).sum(0).max())
+    if lags_after < np.diff(felt, prepend=-1).max():
         return math.inf
     return float(last + 1) if strongest[last] > smallest * strongest.max() else math.inf
 
