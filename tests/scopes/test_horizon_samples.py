@@ -149,3 +149,11 @@ def test_a_delay_must_be_seen_to_come_once(length, field):
 
 def test_more_ends_than_a_sequence_has():
     assert horizon(nn.RNN(2, 3), torch.randn(20, 2, 2), ends=1000).status == "estimated"
+
+
+@pytest.mark.parametrize("steps", [61, 64])
+def test_blocks_have_no_window_that_all_outputs_share(steps):
+    """Of 61 steps all outputs were said to read the last 7: those that were looked at, but others read 8."""
+    found = horizon(lambda x: torch.cat([part.cumsum(1) for part in x.split(8, 1)], 1), torch.randn(3, steps, 2))
+    assert np.isinf(found.figures["receptive_field"])
+    assert found.figures["horizon"] <= 7
