@@ -188,3 +188,11 @@ def test_windows_of_a_strided_model_begin_where_an_output_does(stride, steps):
 def test_windows_of_a_wide_convolution_are_exact():
     found = truncation(lambda x: x.unfold(1, 31, 1).mean(-1), torch.randn(3, 60, 2))
     assert found.figures["window"] == 31
+
+
+def test_windows_of_some_lengths_are_enough_within_blocks():
+    """No window shorter than 64 steps was said to give the output, where the last 8 do."""
+    x = torch.randn(3, 64, 2)
+    found = truncation(lambda x: torch.cat([part.cumsum(1) for part in x.split(8, 1)], 1), x, windows=64)
+    assert found.figures["window_of_some_lengths"] == 8
+    assert found.sentence.startswith("The last 8 inputs give its last output to 1 %, as do windows of some other")

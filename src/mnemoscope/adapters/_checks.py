@@ -64,6 +64,8 @@ def _from_list(inputs: Any) -> Tensor:
     Tensors (batch, time, features) in a list are several arguments, or a batch with its targets, and no sequences.
     """
     rows = [torch.as_tensor(row) for row in inputs]
+    if not isinstance(inputs[0], Tensor) and any(row.dim() != rows[0].dim() for row in rows):
+        raise ValueError("the sequences of the list have different numbers of dimensions")
     several_inputs = isinstance(inputs[0], Tensor) and rows[0].dim() == 3  # as (batch, time, features)
     if several_inputs or any(row.shape[1:] != rows[0].shape[1:] or row.dim() != rows[0].dim() for row in rows):
         sizes = ", ".join(str(list(row.shape)) for row in rows[:3]) + (", ..." if len(rows) > 3 else "")

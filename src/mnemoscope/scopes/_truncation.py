@@ -71,12 +71,13 @@ def truncation(
     and `gradient_bound` (Lemma 2, corrected, for `gradient_error`) on the same scales, if certified.
 
     Figures: `window`, the shortest from which on outputs stay within `error`, found by bisection between the windows
-    tried; `output_variation`, the median distance of these outputs from their mean over sequences, relative to their
-    size, if the sequences differ; `gradient_window`, as `window` for `gradient_error`; `bptt_window`, the same for
-    chunks, but never below what the task needs; `bptt_window_measured`, without regard to that; `bptt_window_coarse`,
-    that for ten times the `error`, if that is below 1; `certified_window` (Proposition 1) and `trained_window` (Theorem
-    1, for `updates` steps of size rate / t; a proof only if training keeps the weights as stable and as small as they
-    are now); `lambda_fit` of k lambda^k fitted to `gradient_error`; `steps`, the length of the sequences; `error`, as
+    tried; `window_of_some_lengths`, the shortest tried that does, if some lengths do and longer ones do not;
+    `output_variation`, the median distance of these outputs from their mean over sequences, relative to their size, if
+    the sequences differ; `gradient_window`, as `window` for `gradient_error`; `bptt_window`, the same for chunks, but
+    never below what the task needs; `bptt_window_measured`, without regard to that; `bptt_window_coarse`, that for ten
+    times the `error`, if that is below 1; `certified_window` (Proposition 1) and `trained_window` (Theorem 1, for
+    `updates` steps of size rate / t; a proof only if training keeps the weights as stable and as small as they are
+    now); `lambda_fit` of k lambda^k fitted to `gradient_error`; `steps`, the length of the sequences; `error`, as
     given. Spread: of `window`, 5 % and 95 % quantiles over sequences; of `bptt_window` and `bptt_window_measured`, the
     least and the largest over four groups of sequences, each with its part of the gradient, looked for near that of
     all. Labels: `ends`, which outputs were looked at; `loss`; `gradient_of`, the model or its layer; `over`, how many
@@ -112,6 +113,9 @@ def truncation(
     window = shortest(lengths, series["output_error"], error, lambda k: float(outputs.errors(k).max()))
     window = window if math.isinf(window) else float(outputs.aligned(int(window)))
     figures = {"window": window, "steps": float(subject.steps), "error": error}
+    enough = lengths[:-1][series["output_error"][:-1] <= error]
+    if not window < subject.steps and len(enough):  # as within blocks: windows between these begin elsewhere
+        figures["window_of_some_lengths"] = float(enough[0])
     if bool((subject.features != subject.features[:, :1]).any()):
         figures["output_variation"] = outputs.variation
     spread = {}
@@ -262,6 +266,12 @@ def _sentence(
         sentence = (
             f"Its {outputs} hardly depends on the inputs: from sequence to sequence it varies by "
             f"{figures['output_variation']:.2g} of its size, so no window can be found"
+        )
+    elif not window < steps and "window_of_some_lengths" in figures:
+        enough = counted(figures["window_of_some_lengths"], "input")
+        sentence = (
+            f"The last {enough} give its {outputs} to {percent}, as do windows of some other lengths, but not all "
+            "longer ones: it matters where they begin"
         )
     elif not window < steps:
         sentence = f"No window shorter than the {steps:.0f} steps looked at gives its {outputs} to {percent}{over}"
