@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
+from mnemoscope import MnemoscopeError
 from mnemoscope.adapters import Layout, adapt
 
 SEQUENCES = torch.randn(7, 2, 3)
@@ -85,3 +86,17 @@ def test_one_number_a_step():
     found = adapt(model, x)
     assert list(found.features.shape) == [20, 3, 1]
     torch.testing.assert_close(found.run(found.features), model(x).permute(2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (torch.randn(3, 7, 2), torch.randn(3, 7, 2)),  # was read as 2 sequences of 3 steps
+        [torch.randn(3, 7, 2), torch.randn(3, 7, 1)],  # a batch with its targets
+        [torch.randn(3, 7, 2), torch.randn(3)],
+        [torch.randn(7, 2), torch.randn(7, 1)],
+    ],
+)
+def test_several_arguments_are_no_list_of_sequences(parts):
+    with pytest.raises(MnemoscopeError, match=r"a list holds one sequence each.*kwargs=.*targets="):
+        adapt(nn.GRU(2, 4, batch_first=True), parts)

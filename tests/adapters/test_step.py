@@ -345,3 +345,40 @@ def test_pairs_of_states_keep_the_step_that_they_are_at():
     np.testing.assert_allclose(found.series["jacobian_norm"], np.where(odd, 0.1, 0.9), rtol=1e-5)
     assert len(found.series["ratio"]) == len(odd) - 3  # the first states of all sequences are equal
     assert np.isclose(found.series["ratio"], 0.1, rtol=1e-3).sum() == odd.sum()
+
+
+class HalfState(nn.Module):
+    """A cell whose first state names its dtype."""
+
+    input_size = 3
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.cell, self.dtype = nn.GRUCell(3, 4, dtype=dtype), dtype
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 4, dtype=self.dtype)
+
+    def step(self, x, state):
+        h = self.cell(x, state)
+        return h, h
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_first_state_in_half_precision(dtype):
+    """Its copy in float32 got a state in half precision, which no matrix of it could be multiplied by."""
+    model, x = HalfState(dtype), torch.randn(20, 2, 3, dtype=dtype)
+    found = mnemoscope.examine(model, x, scopes=["horizon", "stability", "lyapunov"])
+    assert all(finding.status == "estimated" for finding in found)
+
+
+class GivesOne(Leaky):
+    def step(self, x, state):
+        return self.mix(self.read(x))
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+def test_a_step_gives_an_output_and_a_state(batch):
+    """Two sequences were taken for the two of them."""
+    with pytest.raises(MnemoscopeError, match=r"GivesOne.step\(x, state\) must give \(output, state\); it gave one Te"):
+        horizon(GivesOne(), torch.randn(5, batch, 3))

@@ -205,8 +205,11 @@ def test_pairs_that_come_nearer_do_not_contradict_small_differences_that_grow():
     figures = {"typical_jacobian": 1.2, "largest_jacobian": 1.42, "typical_ratio": 0.834, "largest_ratio": 0.967}
     assert _stability._sentence(figures, None, "not contractive") == (
         "It is not contractive in every direction: a step multiplied small differences by up to 1.2 at the median "
-        "state, by up to 1.42 at the worst (spectral norm of the Jacobian), although the distance of sampled pairs of "
-        "states by 0.834 in the median, by 0.967 at most; no proof applies to it."
+        "state, by up to 1.42 at the worst (spectral norm of the Jacobian), although it multiplied the distance of "
+        "sampled pairs of states by 0.834 in the median, by 0.967 at most; no proof applies to it."
     )
     apart = _stability._sentence(figures | {"largest_ratio": 1.0}, None, "not contractive")
     assert apart.startswith("It is not contractive: a step multiplied the distance")
+    isometric = figures | {"typical_jacobian": 1.0, "largest_jacobian": 1.0}
+    kept = _stability._sentence(isometric, None, "non-expansive on these sequences")
+    assert kept.startswith("It is non-expansive on these sequences: a step multiplied the distance of sampled pairs")

@@ -11,8 +11,8 @@ from mnemoscope.finding import Examination
 from mnemoscope.recurrence import Recurrence
 from mnemoscope.report import headlines
 from mnemoscope.scopes import horizon, separation, signal
-from mnemoscope.scopes._horizon import _horizon_range
 from mnemoscope.scopes._measures.decay import fit
+from mnemoscope.scopes._measures.horizon_samples import horizon_range
 from mnemoscope.systems import DelayLine, LeakySum
 
 
@@ -407,8 +407,8 @@ def test_fit_finds_no_law_for_a_single_lag():
 def test_a_sample_that_reaches_the_first_step_from_an_early_end_is_left_out():
     """Seen from step 10 the gradient goes back 10 steps at most: that says "at least"."""
     norms = SimpleNamespace(ends=np.array([[10, 10], [20, 20]]))
-    assert _horizon_range(norms, np.array([[10, 10], [15, 20]]), 15.0).tolist() == [15, 20]
-    assert _horizon_range(norms, np.array([[10, 9], [15, 20]]), 15.0).tolist() == [9, 20]
+    assert horizon_range(norms, np.array([[10, 10], [15, 20]]), 15.0).tolist() == [15, 20]
+    assert horizon_range(norms, np.array([[10, 9], [15, 20]]), 15.0).tolist() == [9, 20]
 
 
 @pytest.mark.parametrize(

@@ -335,7 +335,7 @@ def test_refuses_bad_options() -> None:
 
 def test_one_step_has_no_exponent():
     """A mean over one step has no error, and says nothing about the long run."""
-    with pytest.raises(mnemoscope.MnemoscopeError, match="at least 2 more steps"):
+    with pytest.raises(mnemoscope.MnemoscopeError, match="at least 2 steps; got 1"):
         lyapunov(nn.RNN(2, 3), torch.randn(1, 3, 2))
     with pytest.raises(mnemoscope.MnemoscopeError, match="at least 2 more steps"):
         lyapunov(nn.RNN(2, 3), torch.randn(9, 3, 2), discard=8)

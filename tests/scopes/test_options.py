@@ -95,6 +95,7 @@ def test_the_weights_that_are_scaled_must_be_there():
         ({"options": {"attention": {"leyer": 1}}}, "attention has no option 'leyer'; did you mean layer?"),
         ({"options": {"horizon": {"seed": 1}}}, "horizon has no option 'seed'; "),
         ({"seed": 1.5}, "seed must be a whole number of at least 0; got 1.5"),
+        ({"kwargs": 3}, "kwargs are what forward takes beside its inputs, by name; got 3"),
         ({"progress": 3}, "progress is a function of a scope's name, a fraction and a note; got 3"),
         ({"batch_first": "yes"}, "batch_first must be True, False or None, for what the model says; got 'yes'"),
     ],

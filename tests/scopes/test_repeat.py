@@ -125,6 +125,21 @@ def closed_over():
     return model
 
 
+def closed_over_and_forgotten():
+    """Goes on from the state of its last call, of which nothing is left at the end of the next one."""
+    kept = {}
+
+    def model(x):
+        h, outputs = kept.get("h", torch.zeros_like(x[0])), []
+        for x_t in x:
+            h = 0.2 * h + x_t
+            outputs.append(h)
+        kept["h"] = h.detach()
+        return torch.stack(outputs)
+
+    return model
+
+
 MODELS = {
     "attribute": (Keeps, STATE),
     "buffer": (lambda: KeepsInBuffer(in_place=False), STATE),
@@ -138,6 +153,7 @@ MODELS = {
     "numpy's generator": (lambda: Noisy(lambda m: np.random.rand()), RANDOM),  # noqa: NPY002
     "urandom": (lambda: Noisy(lambda m: random.SystemRandom().random()), CHANGES),
     "closure": (closed_over, CHANGES),
+    "closure that forgets": (closed_over_and_forgotten, CHANGES),
 }
 
 

@@ -49,6 +49,7 @@ def test_a_rank_of_zero_is_not_certified() -> None:
     assert (found.status, found.certified) == ("estimated", ())
     assert "exact_rank" not in found.figures
     assert found.sentence == "The output is zero on every sequence of 8 steps that was tried."
+    assert "length= gives more steps" in found.warnings[0]
 
 
 def test_rank_of_a_deep_circuit_exceeds_theorem_1() -> None:

@@ -66,7 +66,7 @@ def test_warnings_of_saturated_and_silent_units():
     layer.bias_ih_l0.data.fill_(9.0)
     found = signal(layer, torch.randn(9, 5, 3))
     assert found.figures["saturated"] == 1
-    assert "saturated" in found.warnings[0]
+    assert "saturated, where tanh and sigmoid pass no gradient" in found.warnings[0]
     layer = RNN(3, 6, nonlinearity="relu")
     layer.bias_ih_l0.data.fill_(-9.0)
     found = signal(layer, torch.randn(9, 5, 3))

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from mnemoscope.scopes import _truncation
+from mnemoscope.scopes import _truncation, truncation
 from mnemoscope.scopes._measures import windows
 
 
@@ -158,3 +160,39 @@ def test_truncation_sentence_of_a_model_that_reads_both_directions():
 @pytest.mark.parametrize(("needs", "count"), [(None, 0), (7, 0), (8, 1), (500, 1)])
 def test_truncation_warning_at_equality_with_the_need(needs, count):
     assert len(_truncation._warnings(SimpleNamespace(needs=needs), {"window": 8.0, "steps": 20.0})) == count
+
+
+class Strided(nn.Module):
+    """y_j = sum_i 0.5^i z_{j - i} of the means z of each `stride` inputs: later ones of a window are left out."""
+
+    def __init__(self, stride):
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, x):
+        z = x[:, : x.shape[1] // self.stride * self.stride].unflatten(1, (-1, self.stride)).mean(2)
+        y = [z[:, 0]]
+        for z_j in z.unbind(1)[1:]:
+            y.append(0.5 * y[-1] + z_j)
+        return torch.stack(y, 1)
+
+
+@pytest.mark.parametrize(("stride", "steps"), [(2, 80), (2, 81), (3, 80), (4, 80)])
+def test_windows_of_a_strided_model_begin_where_an_output_does(stride, steps):
+    """A window of an odd length put other inputs together: 58 of 80 steps were said to be needed."""
+    found = truncation(Strided(stride), torch.randn(3, steps, 2))
+    assert found.figures["window"] <= 10 * stride + steps % stride  # 0.5^8 < 1 %
+    assert (steps - found.figures["window"]) % stride == 0
+
+
+def test_windows_of_a_wide_convolution_are_exact():
+    found = truncation(lambda x: x.unfold(1, 31, 1).mean(-1), torch.randn(3, 60, 2))
+    assert found.figures["window"] == 31
+
+
+def test_windows_of_some_lengths_are_enough_within_blocks():
+    """No window shorter than 64 steps was said to give the output, where the last 8 do."""
+    x = torch.randn(3, 64, 2)
+    found = truncation(lambda x: torch.cat([part.cumsum(1) for part in x.split(8, 1)], 1), x, windows=64)
+    assert found.figures["window_of_some_lengths"] == 8
+    assert found.sentence.startswith("The last 8 inputs give its last output to 1 %, as do windows of some other")

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from mnemoscope import LSTM, MnemoscopeError, RelRNN
+from mnemoscope import LSTM, MnemoscopeError, RelRNN, examine
 from mnemoscope.scopes import SCOPES, untouched
 
 NAMES = ["recurrence", "horizon", "stability", "truncation", "signal", "attention"]
@@ -151,6 +151,14 @@ def test_scopes_under_no_grad_and_inference_mode(context):
         assert torch.is_grad_enabled() == (context is torch.enable_grad)
     again = SCOPES["horizon"].measure(model, x)
     assert found.series["input_gradient"].tolist() == again.series["input_gradient"].tolist()
+
+
+def test_sequences_and_targets_made_in_inference_mode():
+    with torch.inference_mode():
+        x, y = torch.randn(20, 2, 3), torch.randn(20, 2, 4)
+    found = examine(LSTM(3, 4), x, y, torch.nn.functional.mse_loss, scopes=["horizon", "truncation", "landscape"])
+    assert [finding.status for finding in found] == ["estimated"] * 3
+    assert not any("nference" in text for finding in found for text in finding.warnings)
 
 
 def test_untouched_sets_eval_mode_and_no_requires_grad():

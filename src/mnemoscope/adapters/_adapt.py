@@ -18,7 +18,7 @@ from mnemoscope.adapters._checks import check_model, read_sequences
 from mnemoscope.adapters._forward_only import GIVE_A_STEP, adapt_forward_only, claimed_layout
 from mnemoscope.adapters._layout import Layout, as_sequence, recurrent_layout
 from mnemoscope.adapters._recurrent import as_recurrence, has_readout, has_step, look_up
-from mnemoscope.adapters._step import ForwardStep, IdStep, ShapedStep
+from mnemoscope.adapters._step import ForwardStep, IdStep, ShapedStep, Stepped
 from mnemoscope.errors import MnemoscopeError, type_and_line
 from mnemoscope.layers import RAC, Layer
 from mnemoscope.recurrence import Recurrence
@@ -87,6 +87,8 @@ def _step_in_float32(adapted: Adapted) -> Adapted:
     if recurrence is None or inputs is None or inputs.dtype not in (torch.float16, torch.bfloat16):
         return adapted
     recurrence = copy.deepcopy(recurrence).float()
+    if isinstance(recurrence, Stepped):  # its own initial_state may name the dtype
+        recurrence.first_dtype = torch.float32
     adapted = replace(adapted, recurrence=recurrence, recurrence_inputs=inputs.float())
     if not adapted.recurrence_is_model:
         return adapted

@@ -59,10 +59,21 @@ def _as_tensor(inputs: Any, model: Any) -> Tensor:
 
 
 def _from_list(inputs: Any) -> Tensor:
-    """Return nested numbers as a tensor; sequences of several lengths as (batch, shortest, ...)."""
+    """Return nested numbers as a tensor; sequences of several lengths as (batch, shortest, ...).
+
+    Tensors (batch, time, features) in a list are several arguments, or a batch with its targets, and no sequences.
+    """
     rows = [torch.as_tensor(row) for row in inputs]
-    if any(row.dim() != rows[0].dim() for row in rows):
+    if not isinstance(inputs[0], Tensor) and any(row.dim() != rows[0].dim() for row in rows):
         raise ValueError("the sequences of the list have different numbers of dimensions")
+    several_inputs = isinstance(inputs[0], Tensor) and rows[0].dim() == 3  # as (batch, time, features)
+    if several_inputs or any(row.shape[1:] != rows[0].shape[1:] or row.dim() != rows[0].dim() for row in rows):
+        sizes = ", ".join(str(list(row.shape)) for row in rows[:3]) + (", ..." if len(rows) > 3 else "")
+        raise ValueError(
+            f"got a {type(inputs).__name__} of {sizes}: a list holds one sequence each, (time, features), of as many "
+            "features; of several arguments of a forward pass the first, and the others as kwargs=, of a batch with "
+            "its targets pass those as targets="
+        )
     if rows[0].dim() == 0:
         return torch.stack(rows)
     shortest = _shortest([len(row) for row in rows])

@@ -22,11 +22,16 @@ class Stepped(Recurrence):
 
     Its state may be any nest of tuples, lists, dicts and dataclasses, of tensors (batch, ...) or (layers, batch, ...).
     Which of the two is found by asking for initial states of two batch sizes. It may also hold whole numbers, as of
-    the step that it is at, and what never changes. As a recurrence, the state is a tuple of tensors
+    the step that it is at, or tensors of one, and what never changes. As a recurrence, the state is a tuple of tensors
     (layers, batch, ...); of complex ones, as of a diagonal state-space model, the real and imaginary parts
     (layers, batch, ..., 2). Outputs become (batch, numbers). Torch's layers inside a step run by our equations, which
     forward-mode differentiation can follow.
+
+    Attributes:
+        first_dtype: what the numbers of the first state are turned into; None leaves them as they are.
     """
+
+    first_dtype: torch.dtype | None = None
 
     def __init__(self, stepper: Any, input_size: int) -> None:
         super().__init__()
@@ -41,11 +46,16 @@ class Stepped(Recurrence):
         self.hidden_size = sizes[-1] if sizes else 1
 
     def initial_state(self, batch: int) -> State:
-        return self._pack(self.stepper.initial_state(batch))
+        state = self._pack(self.stepper.initial_state(batch))
+        return tuple(t.to(self.first_dtype) if self.first_dtype and t.is_floating_point() else t for t in state)
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         with readable(self._layers):
-            output, after = self.stepper.step(x, self._unpack(state))
+            result = self.stepper.step(x, self._unpack(state))
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            given = f"{len(result)} values" if isinstance(result, tuple | list) else f"one {type(result).__name__}"
+            raise MnemoscopeError(f"{_name(self.stepper)}.step(x, state) must give (output, state); it gave {given}")
+        output, after = result
         if isinstance(output, Tensor) and output.is_complex():
             raise MnemoscopeError(
                 f"{_name(self.stepper)}.step gave complex outputs: return their real part, or both parts as "
@@ -72,7 +82,8 @@ class Stepped(Recurrence):
             if isinstance(kind, BatchAxis):
                 packed.append(self._pack_tensor(leaf, kind))
             elif isinstance(kind, WholeNumber):
-                packed.append(torch.full((1, tensor.shape[axis]), leaf, dtype=torch.int64, device=tensor.device))
+                number = torch.as_tensor(leaf, dtype=torch.int64, device=tensor.device)
+                packed.append(number.expand(1, tensor.shape[axis]))
             elif leaf is not kind.value and leaf != kind.value:
                 raise MnemoscopeError(
                     f"{_name(self.stepper)}.step changed {kind.value!r} in its state to {leaf!r}: what changes must be "
@@ -103,7 +114,7 @@ class Stepped(Recurrence):
                     tensor = torch.complex(tensor[..., 0], tensor[..., 1])
                 leaves.append(tensor.squeeze(0) if kind.axis == 0 else tensor)
             else:
-                leaves.append(kind.type(tensor.flatten()[0].item()))
+                leaves.append(kind.restore(tensor))
         return rebuild(self._nest, leaves)
 
 
@@ -195,9 +206,18 @@ class BatchAxis:
 
 @dataclass(frozen=True)
 class WholeNumber:
-    """A leaf of a state that is an int or a bool, the same for all sequences."""
+    """A leaf of a state that is the same for all sequences: an int, a bool, or a tensor of one without dimensions.
 
-    type: type
+    Attributes:
+        type: of Python's, or the dtype of a tensor.
+    """
+
+    type: type | torch.dtype
+
+    def restore(self, packed: Tensor) -> Any:
+        """Return the leaf from what it was packed as, (1, batch)."""
+        first = packed.flatten()[0]
+        return first.to(self.type) if isinstance(self.type, torch.dtype) else self.type(first.item())
 
 
 @dataclass(frozen=True)
@@ -231,6 +251,9 @@ def _is_number(leaf: Any) -> bool:
 def _kind(stepper: Any, two: Any, three: Any) -> Kind:
     """Return what a leaf is, from the states of two and of three sequences."""
     if isinstance(two, Tensor) and isinstance(three, Tensor):
+        is_counter = two.dim() == three.dim() == 0 and not _is_number(two)
+        if is_counter and two == three:
+            return WholeNumber(two.dtype)
         return BatchAxis(_batch_axis(stepper, two, three), two.is_complex())
     if type(two) is not type(three) or two != three:
         raise MnemoscopeError(
@@ -247,7 +270,7 @@ def _batch_axis(stepper: Any, two: Tensor, three: Tensor) -> int:
             return axis
     raise MnemoscopeError(
         f"{_name(stepper)}.initial_state(2) gave a tensor {list(two.shape)}; every tensor of a state must be "
-        "(batch, ...) or (layers, batch, ...)"
+        "(batch, ...) or (layers, batch, ...), or one whole number, as of a counter"
     )
 
 

@@ -71,7 +71,7 @@ def _folder(spec: str) -> Path:
 def _call(factory: Any, spec: str, features: int, options: Mapping[str, Any], vocabulary: int | None) -> Any:
     if not callable(factory):
         given = type(factory).__name__
-        raise MnemoscopeError(f"{spec} is a {given}; it must be a function or a class that makes a model")
+        raise MnemoscopeError(f"{spec} is of type {given}; it must be a function or a class that makes a model")
     required = _required_arguments(factory)
     sizes = {"input_size": features, "hidden_size": DEFAULT_HIDDEN_SIZE}
     if vocabulary is not None:

@@ -179,6 +179,7 @@ def _trial_run(model: Any, inputs: Tensor, reading: Reading, hint: str) -> tuple
             raise
         raise MnemoscopeError(f"{error}{hint}") from error
     except Exception as error:
+        hint = "" if isinstance(error, TypeError) else hint  # as for an argument that forward does not take
         given = f"inputs {list(inputs.shape)} of {str(inputs.dtype).removeprefix('torch.')}"
         raise MnemoscopeError(f"the model does not run on {given}: {type_and_line(error)}{hint}") from error
 

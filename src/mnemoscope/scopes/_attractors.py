@@ -15,7 +15,13 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.recurrence import Recurrence, State
 from mnemoscope.scopes._frame.scope import scope
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._measures.fixed_points import FixedPoints, distinct, fixed_points, near_linear
+from mnemoscope.scopes._measures.fixed_points import (
+    FixedPoints,
+    distinct,
+    fixed_points,
+    is_same_at_all_times,
+    near_linear,
+)
 from mnemoscope.scopes._measures.orbit_starts import (
     as_features,
     constant_inputs,
@@ -26,7 +32,14 @@ from mnemoscope.scopes._measures.orbit_starts import (
 )
 from mnemoscope.scopes._measures.orbits import Orbits, record_orbits
 from mnemoscope.scopes._measures.parameter_batches import OneStep
-from mnemoscope.scopes._measures.periods import SAME, SMALL, find_period, longest_period, rounding_noise
+from mnemoscope.scopes._measures.periods import (
+    LONGEST_PERIOD,
+    SAME,
+    SMALL,
+    find_period,
+    longest_period,
+    rounding_noise,
+)
 
 LINEAR = 0.1  # how far a step may differ from the linear one for a state to belong to a stable fixed point
 DIVERGED = 1e8
@@ -100,7 +113,7 @@ def attractors(
         unit: which number of the state vector is shown.
         outputs: record outputs, after the read-out: all of them, or those of these numbers.
         x_label: what the values of the path are.
-        fixed: look for fixed points.
+        fixed: look for fixed points. There are none of a step that counts steps and acts by their number.
     """
     if starts is not None:
         check_count("starts", starts)
@@ -121,13 +134,14 @@ def attractors(
     shown = output_numbers(subject, outputs)
 
     # A few starts, and more if basins differ.
+    fixed = fixed and path is None and _is_same_at_all_times(subject, constant)
     for count in numbers_of_starts(start, starts):
         states = first_states(subject, start, count, spread)
         orbits = record_orbits(subject, step, points, x, states, steps, recorded, shown)
         if unit >= orbits.states.shape[-1]:
             raise MnemoscopeError(f"unit must lie between 0 and {orbits.states.shape[-1] - 1}; got {unit}")
         ends = [_Ends(each, orbits.states.dtype) for each in orbits.states.transpose(1, 2).double()]
-        if fixed and path is None:
+        if fixed:
             for each, end in zip(as_features(subject, constant), ends, strict=False):
                 end.assign_to_fixed_points(subject.recurrence, each)
         if max(end.count for end in ends) <= 1:
@@ -144,6 +158,11 @@ def attractors(
     if shown is not None:
         labels["outputs"] = [f"output {number}" for number in shown]
     return _finding(subject, series, ends, orbits.transient, labels)
+
+
+def _is_same_at_all_times(subject: Subject, constant: Tensor) -> bool:
+    features = as_features(subject, constant)
+    return not len(features) or is_same_at_all_times(subject.recurrence, features[0], LONGEST_PERIOD)
 
 
 def _series(orbits: Orbits, ends: list[_Ends], shape: tuple[int, ...], unit: int) -> dict[str, np.ndarray]:
@@ -224,6 +243,12 @@ class _Ends:
         return len(self._attractors) + bool(wandering.any())
 
     @property
+    def in_step(self) -> bool:
+        """True if all orbits are at the same place at the same time."""
+        size = self.orbits.abs().max().clamp(min=SMALL)
+        return bool((self.orbits - self.orbits[:1]).abs().max() < 10 * SAME * size)
+
+    @property
     def basins(self) -> np.ndarray:
         """(starts,): the fraction of starts that end on the same attractor as each."""
         return np.array([self.numbers.count(number) / len(self.numbers) for number in self.numbers])
@@ -261,7 +286,7 @@ def _finding(
         figures["stable_fixed_points"] = float(series["stable"].sum())
     return Finding(
         "attractors",
-        subject.of_layer(_sentence(series, figures, over_parameters)),
+        subject.of_layer(_sentence(series, figures, over_parameters, all(end.in_step for end in ends))),
         "estimated",
         figures=figures,
         series=series,
@@ -274,7 +299,7 @@ def _finding(
     )
 
 
-def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters: bool) -> str:
+def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters: bool, in_step: bool = False) -> str:
     attractors, longest, aperiodic = figures["attractors"], figures["periods"], figures["aperiodic"]
     if over_parameters:
         seen = sorted({int(p) for p in series["period"].ravel() if p})
@@ -300,6 +325,12 @@ def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters
             f"Under a constant input each of {figures['starts']:.0f} starts ends {own}: the state can keep a "
             f"continuous value{rest and '; over all inputs '}{rest}."
         )
+    if attractors >= ENOUGH_STARTS and attractors > figures["starts"] / 2:
+        return (
+            f"Under a constant input {figures['starts']:.0f} starts end on {attractors:.0f} attractors, with periods "
+            f"of up to {longest:.0f}, and more starts would find more: the state can keep a continuous value, or one "
+            f"of many{rest and '; over all inputs '}{rest}."
+        )
     if attractors > 1:
         return (
             f"Under a constant input up to {attractors:.0f} attractors were found from {figures['starts']:.0f} starts, "
@@ -314,10 +345,12 @@ def _sentence(series: dict[str, Any], figures: dict[str, float], over_parameters
             "Under each constant input every start ends in one fixed point: in the long run the state keeps nothing of "
             "the past."
         )
-    return (
-        f"Under each constant input every start ends on one attractor, with a period of up to {longest:.0f}: all "
-        "that the state keeps of the past is its phase on the cycle."
+    kept = (
+        "in the long run the state keeps nothing of the past but how many steps there were"
+        if in_step
+        else "all that the state keeps of the past is its phase on the cycle"
     )
+    return f"Under each constant input every start ends on one attractor, with a period of up to {longest:.0f}: {kept}."
 
 
 def _unsettled(figures: dict[str, float]) -> str:

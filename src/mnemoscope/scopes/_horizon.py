@@ -20,10 +20,16 @@ from mnemoscope.scopes._measures.gradients import (
     of_loss,
     of_loss_by_lag,
 )
+from mnemoscope.scopes._measures.horizon_samples import (
+    horizon_range,
+    horizons,
+    median_of_sequences,
+    profiles,
+    where_it_ends,
+)
 from mnemoscope.scopes._measures.receptive_field import exact_figures, unread_at_end
-from mnemoscope.scopes._measures.rounding import rounding
 from mnemoscope.scopes._measures.windows import range_in_words, widened
-from mnemoscope.wording import counted
+from mnemoscope.wording import counted, told_from_one
 
 EXPLOSION = 100.0  # times the size at the start of the curve, and it does not come back
 
@@ -80,7 +86,8 @@ def horizon(
     adds to the loss (Miller & Hardt 2018, fig. 2; spread: quartiles). `horizon_by_sequence` (B,).
 
     Figures: `horizon`, the last lag with at least `fraction` of the largest size at lags >= 1 (spread: 5 % and 95 %
-    quantiles over sequences and end steps); `first_below`, the first lag with less after one that has it (spread as
+    quantiles over sequences and end steps; their median, where nearly all reach further than the medians by lag do, as
+    when each sees other lags); `first_below`, the first lag with less after one that has it (spread as
     before); `returns_at`, from where on the size is back there if it fell under a tenth of that in between, as in a
     memory that keeps its first states: the lags before it have no gradient to speak of; infinity if there is no gap;
     `gaps`, how many such gaps there are, the median over sequences and end steps;
@@ -96,7 +103,8 @@ def horizon(
         fraction: of the largest gradient by an earlier input, under which a gradient counts as gone.
         directions: output directions per sequence and end step; each costs one more batch. By default as many as give
             64 rows, at least one.
-        ends: output steps, from the last one backwards over a third of the sequence; one if the model gives one output.
+        ends: output steps, up to 10, from the last one backwards by a tenth of the sequence; one if the model
+            gives one output.
         states: measure gradients by states too. For one of our layers this costs one more product, or, with attention,
             one more backward pass; any other recurrence then runs step by step.
         behavior: compare outputs after two prefixes.
@@ -117,12 +125,14 @@ def horizon(
         subject.check_finite_outputs()
     figures |= exact_figures(subject, by_input, figures)
     series, spread = _series("input_gradient", by_input)
-    single = _horizons(by_input, fraction, subject.dtype)
-    series["horizon_by_sequence"] = _median_of_sequences(single)
-    spread["horizon"] = _horizon_range(by_input, single, figures["horizon"])
-    figures["gaps"] = float(np.median([decay.gaps(profile, fraction) for profile in _profiles(by_input)]))
+    single = horizons(by_input, fraction, subject.dtype)
+    series["horizon_by_sequence"] = median_of_sequences(single)
+    spread["horizon"] = horizon_range(by_input, single, figures["horizon"])
+    figures["gaps"] = float(np.median([decay.gaps(profile, fraction) for profile in profiles(by_input)]))
+    if figures["gaps"] == 0:  # one in the mean alone lies between samples that each look somewhere else
+        figures["returns_at"] = math.inf
     if np.isfinite(figures["returns_at"]):
-        falls = [decay.first_below(profile, fraction) for profile in _profiles(by_input)]
+        falls = [decay.first_below(profile, fraction) for profile in profiles(by_input)]
         known = [fall for fall in falls if fall < math.inf]
         spread["first_below"] = widened(np.array(known or [figures["first_below"]]), figures["first_below"])
     if by_state is not None:
@@ -220,9 +230,7 @@ def _figures(norms: JacobianNorms, fraction: float, subject: Subject) -> tuple[d
     strongest = decay.strongest_past(profile)
     positive = profile[profile > 0]
     figures = {
-        "horizon": decay.horizon(profile, fraction, rounding(dtype)),
-        "first_below": decay.first_below(profile, fraction),
-        "returns_at": decay.returns_at(profile, fraction),
+        **where_it_ends(norms, fraction, dtype),
         "present": profile[0] / strongest if strongest > 0 else np.inf,
         "strongest_lag": 1 + profile[1:].argmax(),
         "lags": len(profile) - 1,
@@ -236,33 +244,6 @@ def _figures(norms: JacobianNorms, fraction: float, subject: Subject) -> tuple[d
     if subject.needs is not None and figures["horizon"] > 0:
         figures["at_need"] = profile[min(int(subject.needs), len(profile) - 1)] / strongest
     return {name: float(value) for name, value in figures.items()}, law
-
-
-def _horizons(norms: JacobianNorms, fraction: float, dtype: torch.dtype) -> np.ndarray:
-    """Return the horizon of every sequence seen from each of its end steps, (end steps, B); NaN for silent ones."""
-    horizons = [float(decay.horizon(profile, fraction, rounding(dtype))) for profile in _profiles(norms)]
-    return np.where(norms.silent, np.nan, horizons).reshape(norms.ends.shape)
-
-
-def _median_of_sequences(horizons: np.ndarray) -> np.ndarray:
-    """Return medians (B,) over the end steps, of those that depend on an input; -1 where none does."""
-    medians = [np.median(known) if len(known) else -1.0 for known in (each[~np.isnan(each)] for each in horizons.T)]
-    return np.array(medians)
-
-
-def _profiles(norms: JacobianNorms) -> list[np.ndarray]:
-    """Return the profile of every sequence seen from each of its end steps, as far back as it goes."""
-    return [column[: end + 1] for column, end in zip(norms.frobenius.T, norms.ends.flat, strict=True)]
-
-
-def _horizon_range(norms: JacobianNorms, single: np.ndarray, horizon: float) -> np.ndarray:
-    """Return the 5 % and 95 % quantiles of the samples' horizons, widened to hold the horizon itself.
-
-    A sample whose gradient reaches the first step from an early end says only "at least", and is left out.
-    """
-    longest = norms.ends[~np.isnan(single)].max(initial=-1)
-    complete = (single < norms.ends) | ((norms.ends == longest) & ~np.isnan(single))
-    return widened(single[complete], horizon)
 
 
 def _method(norms: JacobianNorms, batch: int) -> str:
@@ -353,7 +334,7 @@ def _law_in_words(law: decay.Law) -> str:
         return ""
     if law.name == "power law":
         return f" (a power law of the lag, exponent {law.exponent:.2f})"
-    return f" (exponential, times {law.rate:.3g} per step)"
+    return f" (exponential, times {told_from_one(law.rate)} per step)"
 
 
 def _silence(figures: dict[str, float], subject: Subject, by_input: JacobianNorms) -> str:
@@ -387,7 +368,11 @@ def _warnings(figures: dict[str, float], subject: Subject, fraction: float, meas
     if figures["explodes_at"] < np.inf:
         return ("gradients explode: clip them, shorten the sequences, or use an orthogonal or stable recurrence",)
     if subject.needs is not None and figures["horizon"] < min(subject.needs, figures["lags"]):
-        return ("gradients do not reach as far as the task needs: a layer that reaches further is RelLSTM or ExpRNN",)
+        further = "a layer that reaches further is RelLSTM or ExpRNN"
+        field = figures.get("receptive_field", math.inf)
+        if np.isfinite(field):
+            further = f"outputs read the last {counted(field, 'step')} alone, so widen what they read; {further}"
+        return (f"gradients do not reach as far as the task needs: {further}",)
     if figures.get("at_need", math.inf) < fraction:
         return (
             f"the gradient is gone {subject.needs:g} steps back, where the task needs it, though there is one further "

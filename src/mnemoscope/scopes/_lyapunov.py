@@ -70,6 +70,7 @@ def lyapunov(
     """
     check_count("sequences", sequences)
     if steps is None:
+        subject.check_steps(2)
         steps = subject.steps
     check_count("steps", steps)
     if discard is None:
@@ -223,6 +224,7 @@ def _warnings(subject: Subject, regime: str, predictable: float) -> tuple[str, .
         return ()
     name = str(subject.dtype).removeprefix("torch.")
     return (
-        f"after {predictable:.0f} steps rounding errors in {name} have grown to the size of the state itself: results "
-        f"over {subject.steps} steps mean nothing; {against_rounding(subject.dtype)}",
+        f"after {predictable:.0f} steps rounding errors in {name} have grown to the size of the state itself: states "
+        "after that are not those of exact arithmetic, and only averages over them hold; "
+        f"{against_rounding(subject.dtype)}",
     )

@@ -130,6 +130,7 @@ def _measured(spectrum: Spectrum, length: int) -> Finding:
         "estimated",
         figures=figures,
         series=_singular_values(spectrum),
+        warnings=_warnings(figures),
         method="outputs for {} first by {} second halves, singular values after equilibration".format(*spectrum.shape),
     )
 
@@ -322,6 +323,12 @@ def _proved_sentence(proved: ProvedRank, length: int) -> str:
     seen = f" (seen on {proved.sample})" if proved.sample else ""
     most = str(proved.ceiling) if proved.ceiling < 10**9 else f"10^{len(str(proved.ceiling))}"
     return f"{joins} at least {proved.rank} independent ways{seen}; no circuit of these sizes has more than {most}."
+
+
+def _warnings(figures: dict[str, float]) -> tuple[str, ...]:
+    if figures["numerical_rank"] > 0:
+        return ()
+    return ("if outputs wait for a delay, or for an input that is rare: length= gives more steps, templates= others",)
 
 
 def _sentence(figures: dict[str, float], length: int, ignored: tuple[str, ...] = ()) -> str:

@@ -162,7 +162,9 @@ def _change(ratio: float, words: str) -> str:
 def _warnings(figures: dict[str, float]) -> tuple[str, ...]:
     warnings = []
     if figures["saturated"] > 0.5:
-        warnings.append("most units are saturated and pass no gradient: start from smaller weights or inputs")
+        warnings.append(
+            "most units are saturated, where tanh and sigmoid pass no gradient: start from smaller weights or inputs"
+        )
     if figures["silent"] > 0.5:
         warnings.append("most units are silent: use a variance-preserving initialization or a smaller learning rate")
     return tuple(warnings)

@@ -229,10 +229,12 @@ def _growth(lengths: np.ndarray, slopes: np.ndarray) -> tuple[float, str]:
 
 
 def _sentence(figures: dict[str, float], allowed: str, seen: str) -> str:
+    per_step = 100 * (figures["growth"] - 1)
+    grows = f"grows by {per_step:.0f} % with every step of" if math.isfinite(per_step) else "grows to infinity with"
     slope = {
         "constant": "does not grow with the length of the sequences",
         "polynomial": "grows slowly with the length of the sequences",
-        "exponential": f"grows by {100 * (figures['growth'] - 1):.0f} % with every step of the sequences",
+        "exponential": f"{grows} the sequences",
         "unknown": "could not be measured",
     }[seen]
     # L_f is the largest that was seen: from above 1 more is allowed, from below less only if it is the largest of all.

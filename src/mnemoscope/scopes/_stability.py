@@ -277,8 +277,8 @@ def _sentence(figures: dict[str, float], certificate: Certificate | None, regime
             f"{figures['largest_ratio']:.3g} at most"
         )
         # Pairs far apart may all come nearer although some small differences grow.
-        came_nearer = figures["largest_ratio"] < 1 <= figures["typical_jacobian"]
-        factors = f"{factors}, although {pairs}" if came_nearer else f"{pairs}, and {factors}"
+        came_nearer = regime == "not contractive" and figures["largest_ratio"] < 1 <= figures["typical_jacobian"]
+        factors = f"{factors}, although it multiplied {pairs}" if came_nearer else f"{pairs}, and {factors}"
         regime = f"{regime} in every direction" if came_nearer else regime
     proof = "no proof applies to it" if certificate is None else "its weights do not prove it stable"
     return f"{what} is {regime}: a step multiplied {factors}; {proof}."

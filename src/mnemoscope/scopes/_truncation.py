@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, field
 
@@ -15,10 +14,11 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import not_applicable, scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.chunks import GROUPS, Chunks, by_weights, norm, relative_error
+from mnemoscope.scopes._measures.counters import late_start
 from mnemoscope.scopes._measures.decay import fit_line
-from mnemoscope.scopes._measures.rounding import least_response
+from mnemoscope.scopes._measures.outputs_of_windows import Outputs, windows_of_sequences
 from mnemoscope.scopes._measures.truncation_bounds import truncation_bounds
-from mnemoscope.scopes._measures.windows import range_in_words, shortest, shortest_near, widened
+from mnemoscope.scopes._measures.windows import range_in_words, shortest, widened
 from mnemoscope.wording import counted
 
 COARSE = 10  # times the error: the shorter chunk for it is given too
@@ -58,9 +58,10 @@ def truncation(
 ) -> Finding:
     """Find the shortest window that gives the last output, and the shortest chunk that gives the gradient, to `error`.
 
-    Outputs: the window of the last k inputs read from a fresh state (Miller & Hardt 2018, eq. 3), against the whole
-    sequence; of a model that reads later inputs too, also the first output from the first k inputs. Bounded, for layers
-    that `stability` certifies, with every constant computed. Gradients are by the recurrent layer's weights.
+    Outputs: the window of the last k inputs read from a fresh state (Miller & Hardt 2018, eq. 3), whose counters of
+    steps have gone on, against the whole sequence; of a model that reads later inputs too, also the first output
+    from the first k inputs. Bounded, for layers that `stability` certifies, with every constant computed. Gradients
+    are by the recurrent layer's weights.
 
     Series over the windows tried, `window` (K,): `output_error`, ||y_T - y_T^k|| of the worst sequence, and
     `typical_output_error`, the median, relative to the median ||y_T||; `bptt_error`, of backpropagation in chunks of k
@@ -70,12 +71,13 @@ def truncation(
     and `gradient_bound` (Lemma 2, corrected, for `gradient_error`) on the same scales, if certified.
 
     Figures: `window`, the shortest from which on outputs stay within `error`, found by bisection between the windows
-    tried; `output_variation`, the median distance of these outputs from their mean over sequences, relative to their
-    size, if the sequences differ; `gradient_window`, as `window` for `gradient_error`; `bptt_window`, the same for
-    chunks, but never below what the task needs; `bptt_window_measured`, without regard to that; `bptt_window_coarse`,
-    that for ten times the `error`, if that is below 1; `certified_window` (Proposition 1) and `trained_window` (Theorem
-    1, for `updates` steps of size rate / t; a proof only if training keeps the weights as stable and as small as they
-    are now); `lambda_fit` of k lambda^k fitted to `gradient_error`; `steps`, the length of the sequences; `error`, as
+    tried; `window_of_some_lengths`, the shortest tried that does, if some lengths do and longer ones do not;
+    `output_variation`, the median distance of these outputs from their mean over sequences, relative to their size, if
+    the sequences differ; `gradient_window`, as `window` for `gradient_error`; `bptt_window`, the same for chunks, but
+    never below what the task needs; `bptt_window_measured`, without regard to that; `bptt_window_coarse`, that for ten
+    times the `error`, if that is below 1; `certified_window` (Proposition 1) and `trained_window` (Theorem 1, for
+    `updates` steps of size rate / t; a proof only if training keeps the weights as stable and as small as they are
+    now); `lambda_fit` of k lambda^k fitted to `gradient_error`; `steps`, the length of the sequences; `error`, as
     given. Spread: of `window`, 5 % and 95 % quantiles over sequences; of `bptt_window` and `bptt_window_measured`, the
     least and the largest over four groups of sequences, each with its part of the gradient, looked for near that of
     all. Labels: `ends`, which outputs were looked at; `loss`; `gradient_of`, the model or its layer; `over`, how many
@@ -99,21 +101,26 @@ def truncation(
     bounds = truncation_bounds(subject)
 
     # Outputs: the last k inputs from a fresh state, against the whole sequence.
-    outputs = _Outputs(subject, 2 if bounds is None else bounds.order)
+    outputs = Outputs(subject, 2 if bounds is None else bounds.order)
     if outputs.size == 0:
         why = f"the outputs of {subject.name} are zero on these inputs, whatever window they are made from"
         return not_applicable("truncation", why)
+    lengths = np.unique([outputs.aligned(int(k)) for k in lengths])
     errors = torch.stack([outputs.errors(int(k)) for k in lengths])  # (K, B)
     if bool(errors[:-1].isinf().all()):
         return not_applicable("truncation", f"{subject.name} does not read shorter sequences than these")
     series = arrays(window=lengths, output_error=errors.amax(1), typical_output_error=errors.quantile(0.5, 1))
     window = shortest(lengths, series["output_error"], error, lambda k: float(outputs.errors(k).max()))
+    window = window if math.isinf(window) else float(outputs.aligned(int(window)))
     figures = {"window": window, "steps": float(subject.steps), "error": error}
+    enough = lengths[:-1][series["output_error"][:-1] <= error]
+    if not window < subject.steps and len(enough):  # as within blocks: windows between these begin elsewhere
+        figures["window_of_some_lengths"] = float(enough[0])
     if bool((subject.features != subject.features[:, :1]).any()):
         figures["output_variation"] = outputs.variation
     spread = {}
     if subject.batch > 1 and window < math.inf:
-        spread["window"] = widened(_windows_of_sequences(outputs, int(window), lengths, error), window)
+        spread["window"] = widened(windows_of_sequences(outputs, int(window), lengths, error), window)
     labels: dict[str, str | list[str]] = {"ends": "first and last" if outputs.both_ends else "last"}
     subject.report(0.4)
 
@@ -156,76 +163,6 @@ def _assumptions(bounded: bool, figures: dict[str, float]) -> tuple[str, ...]:
     if "trained_window" in figures:
         assumptions.append("trained_window: training keeps the weights as stable and as small as they are now")
     return tuple(assumptions)
-
-
-class _Outputs:
-    """The last output, and what windows make of it; of a model that reads later inputs, the first output too.
-
-    Attributes:
-        size: the median norm of these outputs; the largest if the median is zero.
-        variation: the median distance of these outputs from their mean over sequences, relative to `size`.
-        both_ends: True if the model reads later inputs.
-    """
-
-    @torch.no_grad()
-    def __init__(self, subject: Subject, order: float) -> None:
-        self._subject = subject
-        self._order = order
-        y = subject.run(subject.features)
-        self.both_ends = _reads_later(subject, y)
-        self._last = y[-1].double()  # (B, m)
-        self._first = y[0].double()
-        ends = torch.cat([self._last, self._first]) if self.both_ends else self._last
-        sizes = torch.linalg.vector_norm(ends, ord=order, dim=-1)
-        self.size = float(sizes.quantile(0.5)) or float(sizes.max())
-        centered = [end - end.mean(0) for end in ((self._last, self._first) if self.both_ends else (self._last,))]
-        distances = torch.linalg.vector_norm(torch.cat(centered), ord=order, dim=-1)
-        self.variation = float(distances.quantile(0.5)) / self.size if self.size else math.nan
-
-    @torch.no_grad()
-    def errors(self, k: int) -> Tensor:
-        """Return the error (B,) for windows of k inputs, relative to `size`; the larger one of both ends.
-
-        Infinite if the model does not run on so few inputs, as a convolution wider than that.
-        """
-        run, x = self._subject.run, self._subject.features
-        try:
-            errors = self._distance(self._last, run(x[-k:])[-1])
-            if self.both_ends:
-                errors = torch.maximum(errors, self._distance(self._first, run(x[:k])[0]))
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:
-            if k == len(x):
-                raise
-            return torch.full((x.shape[1],), math.inf, dtype=torch.float64)
-        return errors
-
-    def _distance(self, y: Tensor, other: Tensor) -> Tensor:
-        difference = y - other.double()
-        return torch.linalg.vector_norm(difference, ord=self._order, dim=-1).cpu() / self.size
-
-
-def _windows_of_sequences(outputs: _Outputs, window: int, lengths: np.ndarray, error: float) -> np.ndarray:
-    """Return the shortest window (B,) of each sequence, looked for from the `window` of the worst one on."""
-    errors = functools.cache(outputs.errors)
-
-    def of_sequence(b: int) -> float:
-        return shortest_near(window, lengths, error, lambda k: float(errors(k)[b]))
-
-    return np.array([of_sequence(b) for b in range(len(errors(window)))])
-
-
-@torch.no_grad()
-def _reads_later(subject: Subject, y: Tensor) -> bool:
-    """True if outputs of the first half change with the inputs of the second half."""
-    half = subject.steps // 2
-    if len(y) != subject.steps or half == 0:
-        return False
-    other = subject.features.clone()
-    other[half:] = other[half:].flip(0) + 1
-    change = (subject.run(other)[:half] - y[:half]).abs().max()
-    return bool(change > least_response(subject.model, y.dtype) * y.abs().max())
 
 
 def _weights(subject: Subject) -> list[Tensor]:
@@ -300,7 +237,8 @@ def _at_least_the_need(window: float, subject: Subject) -> float:
 
 def _last_gradient(subject: Subject, weights: list[Tensor], k: int) -> Tensor:
     """Return the gradient of 1/2 ||y_T||^2 by the weights, through the last k steps from a fresh state."""
-    y = subject.recurrence(subject.recurrence_inputs[-k:])[0][-1]
+    x = subject.recurrence_inputs
+    y = subject.recurrence(x[-k:], late_start(subject, len(x) - k))[0][-1]
     return by_weights(y.square().sum() / (2 * len(y)), weights)
 
 
@@ -328,6 +266,12 @@ def _sentence(
         sentence = (
             f"Its {outputs} hardly depends on the inputs: from sequence to sequence it varies by "
             f"{figures['output_variation']:.2g} of its size, so no window can be found"
+        )
+    elif not window < steps and "window_of_some_lengths" in figures:
+        enough = counted(figures["window_of_some_lengths"], "input")
+        sentence = (
+            f"The last {enough} give its {outputs} to {percent}, as do windows of some other lengths, but not all "
+            "longer ones: it matters where they begin"
         )
     elif not window < steps:
         sentence = f"No window shorter than the {steps:.0f} steps looked at gives its {outputs} to {percent}{over}"

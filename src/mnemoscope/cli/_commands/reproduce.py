@@ -137,7 +137,7 @@ def _tell(outcomes: Sequence[Outcome], page: Path, output: OutputOptions) -> Non
         return
     run = [outcome for outcome in outcomes if not outcome.skipped]
     if run:
-        table = Table("study", "verdict", "as corrected", "recorded before", "")
+        table = Table("study", "verdict", "as corrected", "recorded before", "remark")
         for outcome in run:
             corrected = "" if outcome.corrected is None else str(outcome.corrected)
             recorded = "" if outcome.recorded is None else str(outcome.recorded)

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -84,6 +84,9 @@ def find_repetition(
     # The same random numbers from the model as it was, then from what that run left, then as it was again.
     fresh = run_after(reset)
     if _difference(fresh, run_after(fix_random_numbers)) <= limit:
+        if not (before.holds_generators or _has_drawn(features.device)):
+            # It is not chance: state that is hidden, as in a global, is now what these inputs leave behind.
+            return Repetition("changes between calls", difference, seconds=seconds)
         return Repetition("is random", difference, fix_random_numbers, seconds)
     if _difference(fresh, run_after(reset)) <= limit:
         return Repetition("keeps state between calls", difference, reset, seconds)
@@ -107,6 +110,23 @@ def _first_not_finite(y: Tensor) -> int | None:
     """Return the first step of (T, B, m) at which a number is NaN or infinite."""
     bad = ~torch.isfinite(y).flatten(1).all(1)
     return int(bad.nonzero()[0]) if bool(bad.any()) else None
+
+
+def _has_drawn(device: torch.device) -> bool:
+    """True if a number was drawn from a global generator since `_seed`; seeds them anew."""
+    drawn = _generator_states(device)
+    _seed(device)
+    return drawn != _generator_states(device)
+
+
+def _generator_states(device: torch.device) -> list[Any]:
+    """Return the states of the generators that `_seed` seeds, to be compared."""
+    of_numpy: Any = np.random.get_state()  # noqa: NPY002
+    states = [random.getstate(), of_numpy[1].tobytes(), *of_numpy[2:]]
+    states.append(torch.default_generator.get_state().numpy().tobytes())
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device).numpy().tobytes())
+    return states
 
 
 def _seed(device: torch.device) -> None:

@@ -31,6 +31,11 @@ class Snapshot:
         for model in models:
             self._visit(model)
 
+    @property
+    def holds_generators(self) -> bool:
+        """True if the model has random generators of its own."""
+        return bool(self._generators)
+
     def restore(self) -> None:
         """Put everything back, random generators included."""
         for restore in self._restorers:

@@ -287,6 +287,8 @@ def subject_of(
     for name, value in (("batch_first", batch_first), ("channels_first", channels_first)):
         if value not in (None, True, False):
             raise MnemoscopeError(f"{name} must be True, False or None, for what the model says; got {value!r}")
+    if not isinstance(kwargs, Mapping | None):
+        raise MnemoscopeError(f"kwargs are what forward takes beside its inputs, by name; got {kwargs!r}")
     if progress is not None and not callable(progress):
         raise MnemoscopeError(f"progress is a function of a scope's name, a fraction and a note; got {progress!r}")
     check_count("seed", seed, 0)
@@ -298,6 +300,8 @@ def subject_of(
     options: dict[str, Any] = {"channels_first": channels_first, "kwargs": kwargs, "output": output}
     with untouched(model):
         before = Snapshot(model)
+        inputs, targets = _differentiable(inputs), _differentiable(targets)
+        options["kwargs"] = kwargs and {name: _differentiable(value) for name, value in kwargs.items()}
         adapted = adapt(model, inputs, batch_first, **options)
         by_targets = _layout_by_targets(inputs, targets) if batch_first is None else None
         is_known = adapted.layout in (Layout.CHANNELS_FIRST, Layout.UNBATCHED)
@@ -307,6 +311,11 @@ def subject_of(
         repetition = find_repetition(adapted.run, adapted.features, before, adapted.outputs)
         adapted = _what_repeats(replace(adapted, outputs=None), repetition)
     return Subject(model, adapted, targets, loss, needs, int(seed), progress, deadline, repetition)
+
+
+def _differentiable(value: Any) -> Any:
+    """Return an ordinary tensor for one that was made in inference mode, which no gradient can pass by."""
+    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
 
 
 def _change_of_shape(before: State, after: State) -> str:

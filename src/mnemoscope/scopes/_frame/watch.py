@@ -20,7 +20,7 @@ from mnemoscope.scopes._frame.subject import Subject, subject_of
 from mnemoscope.scopes._frame.untouched import untouched
 from mnemoscope.scopes._measures import decay
 from mnemoscope.scopes._measures.gradients import by_inputs
-from mnemoscope.scopes._measures.rounding import rounding
+from mnemoscope.scopes._measures.horizon_samples import where_it_ends
 from mnemoscope.scopes._measures.state_vectors import jacobians, spectral_norms
 from mnemoscope.wording import counted
 
@@ -129,10 +129,10 @@ class Watch:
         return figures
 
     def _measure(self, subject: Subject) -> dict[str, float]:
-        profile = decay.typical(by_inputs(subject).frobenius)
+        norms = by_inputs(subject)
         figures = {
-            "horizon": float(decay.horizon(profile, self.fraction, rounding(subject.dtype))),
-            "rate": decay.fit(profile, subject.dtype).rate,
+            "horizon": where_it_ends(norms, self.fraction, subject.dtype)["horizon"],
+            "rate": decay.fit(decay.typical(norms.frobenius), subject.dtype).rate,
         }
         if not subject.missing("step"):
             figures["lambda"] = _contraction(subject)

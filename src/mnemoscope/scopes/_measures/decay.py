@@ -12,6 +12,7 @@ import torch
 from mnemoscope.scopes._measures.rounding import negligible
 
 LEAST_QUALITY = 0.9
+FLAT = 0.01  # in ln g: a profile that changes by less over all lags follows no law
 GAP = 0.1  # of the line under which a profile counts as gone: below it lies a gap
 PLATEAU = 10  # times its last quarter, a profile that ends among rounding errors is still clear of them
 
@@ -21,8 +22,9 @@ class Law:
     """A law fitted to a profile g(k), k >= 1.
 
     Attributes:
-        name: "exponential" for g = a rate^k, "power law" for g = a k^exponent; "none" if there are too few lags, or if
-            neither law explains nine tenths of the variance, as for a memory that is looked up at one lag.
+        name: "exponential" for g = a rate^k, "power law" for g = a k^exponent; "none" if there are too few lags, if
+            g is the same at all of them, or if neither law explains nine tenths of the variance, as for a memory that
+            is looked up at one lag.
         rate: exp of the slope of ln g against k; given whichever law fits.
         exponent: the slope of ln g against ln k; given whichever law fits.
         quality: the fraction of the variance of ln g that the chosen law explains.
@@ -60,7 +62,7 @@ def fit(profile: np.ndarray, dtype: torch.dtype) -> Law:
     advantage = len(k) * (math.log(other + tiny) - math.log(best + tiny))
     total = float(((logs - logs.mean()) ** 2).sum())
     quality = 1 - best / total if total > tiny else 1.0
-    if quality < LEAST_QUALITY:
+    if quality < LEAST_QUALITY or np.ptp(logs) < FLAT:
         name = "none"
     return Law(name, math.exp(slope), exponent, quality, advantage)
 
@@ -164,7 +166,9 @@ def receptive_field(profiles: np.ndarray, smallest: float) -> float:
     """Return one more than the last lag at which any sample, the last axis, is not exactly 0; infinity if none is.
 
     The edge must be sharp: a profile that falls smoothly below `smallest` times its largest underflows to 0 in the end.
-    It must be seen: a sample that is felt as far back as it goes, to where it becomes NaN, says only "at least".
+    It must be seen: a sample that is felt as far back as it goes, to where it becomes NaN, says only "at least". So do
+    samples that end before the next lag would be felt, if the last one is followed by as wide a gap as those before:
+    a layer that reads the states 8, 16, 24, ... steps back has one after each.
     """
     strongest = np.nanmax(profiles, axis=-1)
     felt = np.nonzero(strongest > 0)[0]
@@ -173,6 +177,9 @@ def receptive_field(profiles: np.ndarray, smallest: float) -> float:
     last = felt[-1]
     seen_to_end = (profiles[last] > 0) & ~np.isnan(profiles[last + 1])
     if not seen_to_end.any():
+        return math.inf
+    lags_after = int((~np.isnan(profiles[last + 1 :, seen_to_end])).sum(0).max())
+    if lags_after < np.diff(felt, prepend=-1).max():
         return math.inf
     return float(last + 1) if strongest[last] > smallest * strongest.max() else math.inf
 

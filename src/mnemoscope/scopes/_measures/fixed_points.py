@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mnemoscope.recurrence import Recurrence
+from mnemoscope.recurrence import Recurrence, leaves
 from mnemoscope.scopes._measures.eigenvalues import eigenvalues, surely_contracts
-from mnemoscope.scopes._measures.state_vectors import advance, jacobians, unflatten
+from mnemoscope.scopes._measures.state_vectors import advance, carries_memory, flatten, jacobians, unflatten
 
 NEAR = 1e-3  # fixed points nearer than this, relative to their size, are one
 
@@ -42,6 +42,27 @@ class FixedPoints:
         if all(surely_contracts(matrix) for matrix in self.jacobians):  # eigenvalues of a large state take long
             return torch.ones(len(self.points), dtype=torch.bool)
         return self.eigenvalues.abs().amax(-1) < 1 - 16 * torch.finfo(self.points.dtype).eps
+
+
+@torch.no_grad()
+def is_same_at_all_times(recurrence: Recurrence, x: Tensor, steps: int) -> bool:
+    """True unless a step counts steps in its state and does something else at one of the first ones.
+
+    Such a step has no fixed points: what the first one leaves where it is, the next one may move.
+    """
+    state = recurrence.initial_state(2)
+    if carries_memory(state) or all(leaf.is_floating_point() for leaf in leaves(state)):
+        return True
+    vector = flatten(state)
+    generator = torch.Generator().manual_seed(0)
+    vector = torch.randn(vector.shape, generator=generator, dtype=torch.float64).to(vector)
+    inputs, first = x.expand(2, -1), None
+    for _ in range(steps):
+        state = recurrence.step(inputs, unflatten(vector, state))[1]
+        first = flatten(state) if first is None else first
+        if not torch.allclose(flatten(state), first, rtol=NEAR, atol=NEAR, equal_nan=True):
+            return False
+    return True
 
 
 def fixed_points(recurrence: Recurrence, x: Tensor, starts: Tensor, rounds: int = 40) -> FixedPoints:

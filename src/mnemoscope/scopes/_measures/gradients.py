@@ -256,7 +256,7 @@ def fill_last_step(gradient: Tensor) -> Tensor:
 def _probes(x: Tensor, outputs: int, directions: int | None, ends: int) -> Probes:
     """Choose output steps, over the last third of the sequence, and directions enough for a steady median."""
     steps, batch = x.shape[:2]
-    chosen = sorted({steps - 1 - round(i * steps / 10) for i in range(ends)}, reverse=True)
+    chosen = sorted({steps - 1 - round(i * steps / 10) for i in range(min(ends, 10))}, reverse=True)
     if directions is None:
         directions = max(1, ROWS // (batch * len(chosen)))
     directions = min(directions, outputs)

@@ -18,12 +18,26 @@ def exact_figures(subject: Subject, norms: JacobianNorms, figures: dict[str, flo
     smallest = float(torch.finfo(subject.dtype).tiny) ** 0.5
     field = decay.receptive_field(norms.frobenius, smallest)
     last = int(figures["lags"])
-    if norms.measured == "changes" or (np.isfinite(field) and _reads_before(subject, int(last + 1 - field), last)):
+    by_chance = subject.repetition.kind == "is random"  # other random numbers drop other units
+    if by_chance or norms.measured == "changes" or not _is_same_from_all_ends(norms, field):
+        field = np.inf
+    if np.isfinite(field) and _reads_before(subject, int(last + 1 - field), last):
         field = np.inf
     exact = {"receptive_field": field}
     if figures["explodes_at"] < np.inf and _reads_from_the_front(subject, norms, figures["growth"]):
         exact["explodes_at"] = np.inf
     return exact
+
+
+def _is_same_from_all_ends(norms: JacobianNorms, field: float) -> bool:
+    """True if all output steps that could read as far back as the field do: within blocks each reads as far as it can.
+
+    Then other output steps may read further than these.
+    """
+    ends = norms.ends.flatten()
+    felt = norms.frobenius > 0
+    reach = {end: np.flatnonzero(felt[:, ends == end].any(1)).max(initial=-1) for end in set(ends)}
+    return all(last == field - 1 for end, last in reach.items() if end >= field and last >= 0)
 
 
 @torch.no_grad()
