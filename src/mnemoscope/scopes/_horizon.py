@@ -23,7 +23,7 @@ from mnemoscope.scopes._measures.gradients import (
 from mnemoscope.scopes._measures.receptive_field import exact_figures, unread_at_end
 from mnemoscope.scopes._measures.rounding import rounding
 from mnemoscope.scopes._measures.windows import range_in_words, widened
-from mnemoscope.wording import counted
+from mnemoscope.wording import all_counted, counted
 
 EXPLOSION = 100.0  # times the size at the start of the curve, and it does not come back
 
@@ -342,8 +342,8 @@ def _reach_in_words(figures: dict[str, float], spread: dict[str, np.ndarray], fr
             f"again {lags_again} steps back{where}"
         )
     if horizon == lags:
-        looked_at = "the one step that was" if lags == 1 else f"all {lags} steps that were"
-        return f"{subjects} reach back over {looked_at} looked at{over}"
+        were = "was" if lags == 1 else "were"
+        return f"{subjects} reach back over {all_counted(lags, 'step')} that {were} looked at{over}"
     lost = "" if measured == "gradients" else " or are lost in rounding"
     return f"{subjects} reach {counted(horizon, 'step')} back{over}, then fall under {small}{lost}"
 
