@@ -136,6 +136,11 @@ NO_LAW = decay.Law("none", math.nan, math.nan, math.nan, math.nan)
             "Gradients explode: 7 steps back they have grown to 200 times their size.",
         ),
         (
+            {"horizon": 20.0, "explodes_at": 1.0, "growth": 200.0, "strongest_lag": 1.0},
+            (20, 20),
+            "Gradients explode: 1 step back they have grown to 200 times their size.",
+        ),
+        (
             {"explodes_at": 3.0, "growth": math.inf, "strongest_lag": 7.0},
             (8, 8),
             "Gradients explode: 7 steps back they have grown to infinity.",

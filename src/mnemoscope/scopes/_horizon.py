@@ -266,10 +266,11 @@ def _horizon_range(norms: JacobianNorms, single: np.ndarray, horizon: float) -> 
 
 
 def _method(norms: JacobianNorms, batch: int) -> str:
+    sequences = counted(batch, "sequence")
     if norms.measured == "changes":
-        return f"one input after the other changed in {batch} sequences, as no gradient leads to them"
+        return f"one input after the other changed in {sequences}, as no gradient leads to them"
     steps = ", ".join(str(end) for end in sorted(set(norms.ends.flat)))
-    return f"one backward pass from the outputs of {batch} sequences at the steps {steps}, in random directions"
+    return f"one backward pass from the outputs of {sequences} at the steps {steps}, in random directions"
 
 
 @torch.no_grad()
@@ -324,7 +325,7 @@ def _reach_in_words(figures: dict[str, float], spread: dict[str, np.ndarray], fr
     subjects = "Gradients" if measured == "gradients" else "Changes of inputs"
     if figures["explodes_at"] < np.inf:
         grown = f"{figures['growth']:.3g} times their size" if np.isfinite(figures["growth"]) else "infinity"
-        return f"{subjects} explode: {int(figures['strongest_lag'])} steps back they have grown to {grown}"
+        return f"{subjects} explode: {counted(figures['strongest_lag'], 'step')} back they have grown to {grown}"
     if horizon < 0:
         return "No gradient reaches any input"
     if horizon == 0:
