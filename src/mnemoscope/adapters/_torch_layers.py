@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from mnemoscope.adapters._adapted import GIVE_A_STEP
 from mnemoscope.adapters._call import main_tensor
 from mnemoscope.adapters._layout import recurrent_layout
 from mnemoscope.errors import MnemoscopeError, type_and_line
@@ -21,7 +22,6 @@ from mnemoscope.recurrence import Recurrence, State
 from mnemoscope.torch_internals import has_forward_hooks
 
 _TORCH = (nn.LSTM, nn.GRU, nn.RNN)
-_GIVE_STEP = "give it initial_state(batch) and step(x, state) to see its states"
 
 
 class TorchCell(Recurrence):
@@ -90,7 +90,7 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
     if not is_plain and not _gives(layer, x, outputs):
         raise MnemoscopeError(
             f"this {type(module).__name__} changes what nn.{_base(module).__name__} gives, so that its equations are "
-            f"not known: {_GIVE_STEP}"
+            f"not known: {GIVE_A_STEP}"
         )
     return layer.train(module.training)
 
@@ -115,7 +115,7 @@ def _outputs(module: nn.RNNBase, x: Tensor) -> Tensor | None:
     except Exception as error:  # of its own forward, which may take other arguments, or of a hook
         raise MnemoscopeError(
             f"this {type(module).__name__} raised {type_and_line(error)}; it was run on random numbers, to see whether "
-            f"its equations are those of nn.{_base(module).__name__}: {_GIVE_STEP}"
+            f"its equations are those of nn.{_base(module).__name__}: {GIVE_A_STEP}"
         ) from error
     finally:
         module.train(training)

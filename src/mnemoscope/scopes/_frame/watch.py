@@ -224,9 +224,8 @@ def _callback_class() -> Any:
             self.options = options
             self.watch: Watch | None = None
 
-        def __reduce__(
-            self,
-        ) -> Any:  # for ddp_spawn: the class is made anew in the other process, the watch starts there
+        def __reduce__(self) -> Any:
+            # For ddp_spawn: the class is made anew in the other process, and the watch starts there.
             make = functools.partial(lightning_callback, prefix=self.prefix, **self.options)
             return make, (self.inputs, self.every)
 
