@@ -23,7 +23,13 @@ from mnemoscope.kernels._cuda import compiler
 ROOT = Path(__file__).parents[1]
 SECONDS = 600  # of a part: the longest command on many rented machines
 TEST_PARTS = 5
-TESTED = ("tests/kernels", "tests/layers", "tests/scopes/test_on_cuda.py", "tests/test_torch_internals.py")
+TESTED = (
+    "tests/kernels",
+    "tests/layers",
+    "tests/scopes/test_on_cuda.py",
+    "tests/test_torch_internals.py",
+    "tests/training/test_output_layer.py",
+)
 TOOLS = ("memcheck", "racecheck")
 FOUND = 99  # compute-sanitizer's exit code if it has something to report
 # All reports, for some are set aside: the tool's own limit of 100 might leave out the one that counts.

@@ -216,9 +216,11 @@ class Policy(SequenceModel):
         inner.input_size = int(self.layer.input_size)  # type: ignore[arg-type]
         return inner
 
-    def forward(self, x: Tensor, state: State | None = None, *, starts: Tensor | None = None) -> tuple[Tensor, State]:
-        if not self.memoryless:
-            return super().forward(x, state, starts=starts)
+    def forward(
+        self, x: Tensor, state: State | None = None, *, starts: Tensor | None = None, bptt: int = 0
+    ) -> tuple[Tensor, State]:
+        if not self.memoryless:  # else there is nothing to truncate
+            return super().forward(x, state, starts=starts, bptt=bptt)
         state = self.initial_state(x.shape[1])
         outputs = self.replay(x.flatten(0, 1), torch.tensor([x.shape[1]] * len(x)), state)
         return outputs.view(*x.shape[:2], -1), state

@@ -26,6 +26,7 @@ from mnemoscope.training._evaluation import (
     with_carried_memory,
 )
 from mnemoscope.training._learner import Learner, select_device
+from mnemoscope.training._model import SequenceModel
 from mnemoscope.training._placement import Placement
 from mnemoscope.training._projections import Projection
 from mnemoscope.training._ranks import Ranks, local_rank
@@ -94,23 +95,37 @@ class BatchLearner(Learner):
         return loss.detach()
 
     def _loss(self, batch: Batch, state: State | None, share: float) -> tuple[Tensor, State | None]:
-        """Return the loss of a batch and the state after it, with back-propagation cut every `bptt` steps (0: never).
+        """Return the loss of a batch and the state after it.
 
         The loss is multiplied by `share`, the part of the whole batch's predictions that these rows have.
         """
         with self._placement.computing():
-            outputs = []
-            for piece in batch.inputs.split(self.config.bptt or len(batch.inputs)):
-                output, state = call(self.model, piece, state)
-                state = detach_state(state)
-                outputs.append(output)
-            joined = to_float32(torch.cat(outputs) if len(outputs) > 1 else outputs[0])  # logits of words are large
+            outputs, state = self._run_model(batch.inputs, state)
+            joined = to_float32(outputs)  # logits of words are large
             if share == 0:  # the mean over no prediction is not a number
                 loss = joined.sum() * 0
             else:
                 loss = self.task.loss(joined, batch.targets)
                 loss = loss if share == 1 else loss * share
         return self._placement.to_loss(loss), state
+
+    def _run_model(self, inputs: Tensor, state: State | None) -> tuple[Tensor, State | None]:
+        """Return the outputs and the state after them, with back-propagation cut every `bptt` steps (0: never).
+
+        Our own network cuts its recurrent layer alone: its embedding and read-out, of many words the most of the work,
+        then run once, and so do their gradients, which are as large as they are. Any other model, one that was wrapped
+        included, is called piece by piece.
+        """
+        bptt = self.config.bptt or len(inputs)
+        if bptt < len(inputs) and getattr(self.model.forward, "__func__", None) is SequenceModel.forward:
+            outputs, state = call(self.model, inputs, state, bptt=bptt)
+            return outputs, detach_state(state)
+        pieces = []
+        for piece in inputs.split(bptt):
+            output, state = call(self.model, piece, state)
+            state = detach_state(state)
+            pieces.append(output)
+        return torch.cat(pieces) if len(pieces) > 1 else pieces[0], state
 
     def _own_rows(self, batch: Batch) -> tuple[Batch, float]:
         """This rank's sequences of a batch, and their share of its predictions, over which the loss is a mean."""

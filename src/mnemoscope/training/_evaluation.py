@@ -113,9 +113,9 @@ class _Measured(NamedTuple):
     weight: float
 
 
-def call(model: nn.Module, inputs: Tensor, state: State | None) -> tuple[Tensor, State | None]:
+def call(model: nn.Module, inputs: Tensor, state: State | None, **options: int) -> tuple[Tensor, State | None]:
     """Return a model's outputs and its state; refuse one that returns something else, such as its outputs alone."""
-    result = model(inputs, state)
+    result = model(inputs, state, **options)
     if not isinstance(result, tuple | list) or len(result) != 2:
         given = f"a {type(result).__name__}" + (f" of {len(result)}" if isinstance(result, tuple | list) else "")
         name = type(model).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 
 from mnemoscope import layers
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.recurrence import Attention, Recurrence, Screening, State
+from mnemoscope.recurrence import Attention, Recurrence, Screening, State, detach
 from mnemoscope.tasks import Gaussian, Task
 from mnemoscope.training._config import NetworkConfig
 from mnemoscope.training._layer_options import models
+from mnemoscope.training._output_layer import OutputLayer
 
 
 class SequenceModel(Recurrence):
@@ -43,8 +45,8 @@ class SequenceModel(Recurrence):
         self.layer = make_layer(config, features)
         hidden = getattr(self.layer, "output_size", config.hidden_size)
         self.head = nn.Linear(hidden, config.head) if config.head else None
-        self.readout = nn.Linear(config.head or hidden, output_size)
-        self.direct = nn.Linear(features, output_size, bias=False) if config.skip else None
+        self.readout = OutputLayer(config.head or hidden, output_size)
+        self.direct = OutputLayer(features, output_size, bias=False) if config.skip else None
         self.drop = nn.Dropout(config.dropout)
         self._initialize(config)
         if config.truncated:
@@ -153,13 +155,33 @@ class SequenceModel(Recurrence):
     def screening(self) -> Screening | None:
         return self.layer.screening if isinstance(self.layer, Recurrence) else None
 
-    def forward(self, x: Tensor, state: State | None = None, *, starts: Tensor | None = None) -> tuple[Tensor, State]:
+    def forward(
+        self, x: Tensor, state: State | None = None, *, starts: Tensor | None = None, bptt: int = 0
+    ) -> tuple[Tensor, State]:
+        """Return the outputs (T, B, output_size) and the state after the last step.
+
+        Args:
+            x: inputs (T, B, input_size), or ids (T, B).
+            state: before the first step; by default the initial one.
+            starts: (T, B), True where a new sequence begins, for layers of mnemoscope's.
+            bptt: steps after which back-propagation is truncated while the state is carried on; 0 never truncates.
+                The recurrent layer alone runs in such pieces: embedding, dropout and read-out see all steps at once.
+        """
         x = self.embed(x)
-        if starts is None:
-            h, state = self.layer(x, state)
-        else:  # which torch's own layers do not know
-            h, state = self.layer(x, state, starts=starts)
-        return self.read(h, x), state
+        if not bptt:
+            h, state = self._recur(x, state, starts)
+            return self.read(h, x), state
+        pieces = []
+        begins = repeat(None) if starts is None else starts.split(bptt)
+        for piece, begin in zip(x.split(bptt), begins, strict=False):
+            h, state = self._recur(piece, state, begin)
+            state = None if state is None else detach(state)
+            pieces.append(h)
+        return self.read(torch.cat(pieces), x), state
+
+    def _recur(self, x: Tensor, state: State | None, starts: Tensor | None) -> tuple[Tensor, State]:
+        """Run the recurrent layer; torch's own layers do not know `starts`."""
+        return self.layer(x, state) if starts is None else self.layer(x, state, starts=starts)
 
     def embed(self, x: Tensor) -> Tensor:
         """Return the recurrent layer's inputs (..., features) for ids or features `x`."""
@@ -175,7 +197,7 @@ class SequenceModel(Recurrence):
         if self.head is not None:
             return None
         modules = [module for module in (self.readout, self.direct) if module is not None]
-        linear = all(type(module).forward is nn.Linear.forward for module in modules)
+        linear = all(type(module).forward in (nn.Linear.forward, OutputLayer.forward) for module in modules)
         return self.readout.weight if linear and type(self).read is SequenceModel.read else None
 
     def read(self, h: Tensor, x: Tensor) -> Tensor:

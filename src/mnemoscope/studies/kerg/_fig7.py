@@ -56,12 +56,13 @@ def read_and_look(run: Result, *, sequences: int) -> Mapping[str, Any]:
 
 
 def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
-    values = (
-        done["run"].reached("infinity"),
-        done["look"].figure("states_attended_last"),
-        done["look"].figure("mean_lag"),
-    )
-    return {("MemRNN", column): value for column, value in zip(COLUMNS, values, strict=True)}
+    found: dict[tuple[str, str], CellValue] = {}
+    if "run" in done:
+        found["MemRNN", COLUMNS[0]] = done["run"].reached("infinity")
+    if "look" in done:
+        found["MemRNN", COLUMNS[1]] = done["look"].figure("states_attended_last")
+        found["MemRNN", COLUMNS[2]] = done["look"].figure("mean_lag")
+    return found
 
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:

@@ -34,9 +34,13 @@ def jobs(scale: Scale, seed: int) -> dict[Any, Job]:
 
 
 def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
-    seen = done["look"]
-    values = (done["run"].reached(0.1), seen.figure("states_attended_last"), seen.figure("mean_lag"))
-    return {("MemRNN", column): value for column, value in zip(COLUMNS, values, strict=True)}
+    found: dict[tuple[str, str], CellValue] = {}
+    if "run" in done:
+        found["MemRNN", COLUMNS[0]] = done["run"].reached(0.1)
+    if "look" in done:
+        found["MemRNN", COLUMNS[1]] = done["look"].figure("states_attended_last")
+        found["MemRNN", COLUMNS[2]] = done["look"].figure("mean_lag")
+    return found
 
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:

@@ -124,9 +124,10 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     lines = []
     for number, model in enumerate(MODELS):
-        measured = {one.seed: one[model] for one in done}
-        curves = {seed: (found["megabytes"], found["gradient"]) for seed, found in measured.items()}
-        lines.append(band(model, curves, number))
+        measured = {one.seed: one[model] for one in done if model in one and not one[model].diverged_at_once}
+        if measured:
+            curves = {seed: (found["megabytes"], found["gradient"]) for seed, found in measured.items()}
+            lines.append(band(model, curves, number))
     x, y = Axis("megabytes kept for the backward pass", log=True), Axis("mean log of the gradient's norm")
     return [Chart("trade", "Denoise: gradient against memory, a point for each length", x, y, tuple(lines))]
 

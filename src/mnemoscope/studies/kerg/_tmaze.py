@@ -78,18 +78,16 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
 
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart | Panels]:
-    models = LEARNT if scale == "full" else QUICK_MODELS
-    panels = tuple(
-        Chart(
-            f"learning-{L}",
-            f"L = {L}",
-            THOUSANDS,
-            Axis("right turns", share=True),
-            tuple(learning(m, {one.seed: one[L, m] for one in done}, "success", i) for i, m in enumerate(models)),
-        )
-        for L in LENGTHS[scale]
-    )
-    return [Panels("learning", "Right turns in held-out episodes", panels, share_x=False)]
+    panels = []
+    for L in LENGTHS[scale]:
+        lines = []
+        for style, model in enumerate(LEARNT if scale == "full" else QUICK_MODELS):
+            runs = {one.seed: one[L, model] for one in done if (L, model) in one}
+            if runs:
+                lines.append(learning(model, runs, "success", style))
+        if lines:
+            panels.append(Chart(f"learning-{L}", f"L = {L}", THOUSANDS, Axis("right turns", share=True), tuple(lines)))
+    return [Panels("learning", "Right turns in held-out episodes", tuple(panels), share_x=False)] if panels else []
 
 
 def frames_chart(cells: Mapping[int, Cells]) -> list[Chart]:

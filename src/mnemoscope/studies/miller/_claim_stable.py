@@ -52,6 +52,8 @@ def tested(run: Result) -> Mapping[str, Any]:
 def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
     found: dict[tuple[str, str], CellValue] = {}
     for name in STABLE:
+        if (name, "tested") not in done:
+            continue
         result = done[name, "tested"]
         found[quick_name(scale, name), PERPLEXITY] = result.figure("perplexity", "infinity")
         found[quick_name(scale, name), NORM] = result.figure("norm")
@@ -60,8 +62,9 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
     lines = [
-        band(name, {one.seed: one[name].curve("perplexity") for one in done}, number)
+        band(name, {one.seed: one[name].curve("perplexity") for one in done if name in one}, number)
         for number, name in enumerate(STABLE)
+        if any(name in one for one in done)
     ]
     y = Axis("held-out perplexity", log=True, switch=True)
     return [Chart("perplexity", "Perplexity while learning", Axis("updates"), y, tuple(lines))]

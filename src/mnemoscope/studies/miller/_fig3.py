@@ -75,8 +75,10 @@ def weight_gaps(cut: Result, whole: Result) -> Mapping[str, Any]:
 def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
     found: dict[tuple[str, str], CellValue] = {}
     for name in _names(scale):
-        for k in _cuts(scale, name):
-            row, result = quick_name(scale, str(k)), done[name, k, "gap"]
+        cuts = _cuts(scale, name)
+        measured = {k: done[name, k, "gap"] for k in cuts if (name, k, "gap") in done}
+        for k, result in measured.items():
+            row = quick_name(scale, str(k))
             if result.diverged_at_once:
                 found |= {(row, column): Note("diverged") for column in (name, f"{name}, {FIRST}", f"{name}, {SECOND}")}
                 continue
@@ -85,22 +87,32 @@ def cells(scale: Scale, done: Done) -> dict[tuple[str, str], CellValue]:
             found[row, name] = gaps[-1]
             found[row, f"{name}, {FIRST}"] = middle - gaps[0]
             found[row, f"{name}, {SECOND}"] = gaps[-1] - middle
-        found[quick_name(scale, f"||W_{CHUNK}||"), name] = done[name, 35, "gap"].figure("norm")
+
+        # The whole run's norm is that of any gap; the longest run beside it saw the last one.
+        with_norms = [result for result in measured.values() if not result.diverged_at_once]
+        if with_norms:
+            longest = max(with_norms, key=lambda result: result["updates"][-1])
+            found[quick_name(scale, f"||W_{CHUNK}||"), name] = longest.figure("norm")
+        elif len(measured) == len(cuts):
+            found[quick_name(scale, f"||W_{CHUNK}||"), name] = Note("diverged")
     return found
 
 
 def charts(scale: Scale, done: Sequence[Done]) -> list[Panels]:
     panels: list[Chart] = []
-    for name in _names(scale):
+    for place, name in enumerate(_names(scale)):
         lines: list[Line] = []
         for number, k in enumerate(_cuts(scale, name)):
-            measured = {one.seed: one[name, k, "gap"] for one in done}
-            curves = {seed: (found["updates"], found["gaps"]) for seed, found in measured.items()}
-            lines.append(band(f"k = {k}", curves, number))
-        y = Axis(f"||W_k - W_{CHUNK}||", switch=True)
-        panels.append(Chart(f"gap-{len(panels)}", name, Axis("updates"), y, tuple(lines)))
+            measured = {one.seed: one[name, k, "gap"] for one in done if (name, k, "gap") in one}
+            gaps = {seed: found for seed, found in measured.items() if not found.diverged_at_once}
+            if gaps:
+                curves = {seed: (found["updates"], found["gaps"]) for seed, found in gaps.items()}
+                lines.append(band(f"k = {k}", curves, number))
+        if lines:
+            y = Axis(f"||W_k - W_{CHUNK}||", switch=True)
+            panels.append(Chart(f"gap-{place}", name, Axis("updates"), y, tuple(lines)))
     title = f"Distance from the weights trained with k = {CHUNK}"
-    return [Panels("gaps", title, tuple(panels), len(panels), share_y=False)]
+    return [Panels("gaps", title, tuple(panels), len(panels), share_y=False)] if panels else []
 
 
 def _falls_with_k(scale: Scale, name: str) -> Callable[[Cells], bool]:
@@ -114,7 +126,8 @@ def _falls_with_k(scale: Scale, name: str) -> Callable[[Cells], bool]:
 def _slows_down(scale: Scale, name: str) -> Callable[[Cells], bool]:
     def check(cells: Cells) -> bool:
         rows = [quick_name(scale, str(k)) for k in _cuts(scale, name)]
-        return all(cells[row, f"{name}, {SECOND}"] < cells[row, f"{name}, {FIRST}"] for row in rows)
+        halves = [(cells[row, f"{name}, {FIRST}"], cells[row, f"{name}, {SECOND}"]) for row in rows]
+        return all(first > second for first, second in halves)
 
     return check
 
