@@ -14,35 +14,19 @@ too.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import nn
 
-import mnemoscope as ms
+from every_kernel import small
 from mnemoscope import State
-from mnemoscope.kernels import backend
-from mnemoscope.kernels._cuda import compiler
 from mnemoscope.layers import LAYERS
 from tables import Table, machine, save
-from timing import (
-    CellLoop,
-    Comparison,
-    CompiledSteps,
-    compare,
-    forward_backward,
-    make_layer,
-    median_seconds,
-    peak_megabytes,
-    seconds,
-    without_tf32,
-)
+from timing import Comparison, compare, forward_backward, make_layer, median_seconds, peak_megabytes, without_tf32
+from ways_to_run import bfloat16, compiled, eager, first
 
 # The largest ratio to the peer that was asked for, at n = 128 and the usual T.
 CPU_TARGETS = {"LSTM": 0.7, "RNN": 0.35, "GRU": 0.7, "RelRNN": 0.4, "RelLSTM": 0.65, "MemRNN": 0.9}
@@ -102,7 +86,6 @@ CPU_CORNERS = (
 SLOTS = ((10, 10), (16, 16), (17, 16), (25, 15), (32, 32), (64, 64), (100, 100))
 LENGTHS = (256, 1024, 4096, 16384, 65536)
 WITHOUT_TF32 = "peer's ms without TF32"
-GROWING_MEMORY = ("MemRNN", "MemLSTM", "SAB")
 
 
 def peers(options: argparse.Namespace) -> Table:
@@ -228,45 +211,6 @@ def step(options: argparse.Namespace) -> Table:
     return table
 
 
-def first(options: argparse.Namespace) -> Table:
-    """The first call of a process, with an empty cache of compiled kernels and with a full one."""
-    table = Table("layer", "first call ever, s", "first call of the next process, s")
-    code = "import sys, timing; print(timing.first_call(*sys.argv[1:]))"
-    for name in options.layers:
-        with tempfile.TemporaryDirectory() as cache:
-            os.chmod(cache, 0o700)
-            command = [sys.executable, "-c", code, name, str(options.hidden), options.device]
-            runs = [
-                subprocess.run(
-                    command,
-                    capture_output=True,
-                    text=True,
-                    check=True,
-                    cwd=Path(__file__).parent,
-                    env=os.environ | {"MNEMOSCOPE_KERNEL_CACHE": cache},
-                )
-                for _ in range(2)
-            ]
-        table.add(name, *[float(run.stdout) for run in runs])
-    return table
-
-
-def bfloat16(options: argparse.Namespace) -> Table:
-    """Wide layers under autocast to bfloat16 beside themselves in float32."""
-    n, B, T = (512, 64, 1020) if options.device == "cuda" else (512, 32, 220)
-    table = Table(f"n = {n}, batch {B}, T = {T}", "bfloat16 ms", "float32 ms", "ratio", "asked for")
-    for name in [name for name in ("LSTM", "RelRNN", "RelLSTM") if name in options.layers]:
-        call = forward_backward(make_layer(name, n, options.device), T, B, options.device)
-
-        def autocast_call(call: Callable[[], None] = call) -> None:
-            with torch.autocast(options.device, torch.bfloat16):
-                call()
-
-        ours, theirs, ratio = compare(autocast_call, call, repeats=options.repeats)
-        table.add(name, 1e3 * ours, 1e3 * theirs, ratio, 0.6 if name == "RelRNN" else None)
-    return table
-
-
 def _peer(name: str) -> str:
     return PEERS.get(name, "nn.LSTM")
 
@@ -282,50 +226,6 @@ def _peer_without_tf32(name: str, n: int, B: int, T: int, device: str, repeats: 
         return None
     call = without_tf32(forward_backward(make_layer(_peer(name), n, device), T, B, device))
     return 1e3 * median_seconds(call, repeats=repeats)[0]
-
-
-def eager(options: argparse.Namespace) -> Table:
-    """Each layer's kernel beside its own eager loop, and loops over torch's cells."""
-    T, B, n, device = 220, options.batch, options.hidden, options.device
-    headings = "fused ms", "eager ms", "times faster", "eager / nn.LSTM", "eager peak MB"
-    table = Table(f"n = {n}, batch {B}, T = {T}", *headings)
-    lstm = forward_backward(make_layer("nn.LSTM", n, device), T, B, device)
-    for name in options.layers:
-        fused = forward_backward(make_layer(name, n, device), T, B, device)
-
-        def eager_call(fused: Callable[[], None] = fused) -> None:
-            with backend("eager"):
-                fused()
-
-        fused_time, eager_time, lstm_time = median_seconds(fused, eager_call, lstm, repeats=3, warm_up=1)
-        memory = peak_megabytes(name, T, B, n, "eager", device)
-        table.add(name, 1e3 * fused_time, 1e3 * eager_time, eager_time / fused_time, eager_time / lstm_time, memory)
-    for cell in ("LSTMCell", "GRUCell", "RNNCell"):
-        loop = forward_backward(CellLoop(cell, n).to(device), T, B, device)
-        loop_time, lstm_time = median_seconds(loop, lstm, repeats=3, warm_up=1)
-        table.add(f"a loop over nn.{cell}", None, 1e3 * loop_time, None, loop_time / lstm_time, None)
-    return table
-
-
-def compiled(options: argparse.Namespace) -> Table:
-    """Each layer's step under torch.compile; where the memory grows every step would be compiled anew."""
-    T, B, n, device = 220, options.batch, options.hidden, options.device
-    table = Table(f"n = {n}, batch {B}, T = {T}", "fused ms", "compiled step ms", "times faster", "first call s")
-    for name in options.layers:
-        if name in GROWING_MEMORY:
-            table.add(name, None, "its memory grows", None, None)
-            continue
-        torch._dynamo.reset()
-        compiled_call = forward_backward(CompiledSteps(make_layer(name, n, device)), T, B, device)
-        try:
-            first_time = seconds(compiled_call)
-        except Exception as error:  # the compiler may fail for one layer and work for the next
-            table.add(name, None, type(error).__name__, None, None)
-            continue
-        fused = forward_backward(make_layer(name, n, device), T, B, device)
-        fused_time, compiled_time = median_seconds(fused, compiled_call, repeats=3, warm_up=1)
-        table.add(name, 1e3 * fused_time, 1e3 * compiled_time, compiled_time / fused_time, first_time)
-    return table
 
 
 def growth(options: argparse.Namespace) -> Table:
@@ -350,65 +250,6 @@ def _lengths(name: str, options: argparse.Namespace) -> Iterator[int]:
     if "Mem" in name:
         longest = 4096 if options.device == "cpu" else 16384
     return (T for T in options.lengths if longest >= T)
-
-
-def small(options: argparse.Namespace) -> None:
-    """Every kernel once: on one block and over clusters, with carried states, whole batches and different lengths."""
-    built = _record_builds()
-    screened = {"buffer": 3, "relevant": 2}
-    layers = [
-        (ms.RNN(3, 128), 2),
-        (ms.RNN(3, 200, nonlinearity="modrelu"), 2),
-        (ms.LSTM(3, 100), 2),
-        (ms.GRU(3, 100), 2),
-        (ms.GORU(3, 128), 2),
-        (ms.RAC(3, 60), 2),
-        (ms.RelRNN(3, 128, **screened), 2),
-        (ms.RelRNN(3, 60, buffer=0, relevant=3), 2),
-        (ms.RelLSTM(3, 60, **screened), 2),
-        (ms.RelLSTM(3, 128, output="s", **screened), 2),
-        (ms.RelRNN(3, 512, **screened), 2),  # 16 blocks a cluster
-        (ms.RelRNN(3, 256, **screened), 30),  # more sequences than clusters fit at once: they share
-        (ms.RelLSTM(3, 256, **screened), 30),
-        (ms.RelRNN(3, 520, **screened), 2),  # no cluster holds its weights: step by step
-        (ms.RelLSTM(3, 520, **screened), 2),
-        (ms.RelRNN(3, 512, **screened).bfloat16(), 16),  # on tensor cores
-        (ms.RelLSTM(3, 512, **screened).bfloat16(), 16),
-        (ms.MemRNN(3, 100), 2),
-        (ms.MemLSTM(3, 60, output="s"), 2),
-        (ms.SAB(3, 128, top=3, output="both"), 2),
-    ]
-    for layer, batch in layers:
-        if type(layer).__name__ not in options.layers:
-            continue
-        layer = layer.to(options.device)
-        like = next(layer.parameters())
-        state = ms.detach(layer(torch.randn(4, batch, 3).to(like))[1])
-        inputs = torch.randn(9, batch, 3).to(like)
-        lengths = torch.full((batch,), 9).index_fill(0, torch.tensor([1]), 5)
-        packed = nn.utils.rnn.pack_padded_sequence(inputs, lengths, enforce_sorted=False)
-        layer(packed, state)[0].data.square().sum().backward()
-        layer(inputs)[0].square().sum().backward()
-        print("ran", layer, flush=True)
-    if options.device == "cuda":
-        print("kernels that did not run:", *(sorted(set(built) ^ _all_kernels()) or ["none"]))
-
-
-def _all_kernels() -> set[str]:
-    return {path.stem for path in compiler.FOLDER.glob("*.cu")}
-
-
-def _record_builds() -> list[str]:
-    """Return a list that grows by the name of each CUDA kernel that is used for the first time."""
-    names: list[str] = []
-    build = compiler.build
-
-    def recorded(name: str, defines: compiler.Defines) -> bytes:
-        names.append(name)
-        return build(name, defines)
-
-    compiler.build = recorded
-    return names
 
 
 PARTS = {

@@ -30,7 +30,7 @@ def test_every_test_that_needs_a_gpu_is_in_a_part() -> None:
 
 
 def test_every_layer_of_the_benchmark_is_in_a_part() -> None:
-    run = set(re.findall(r"\(ms\.(\w+)\(3, ", (ROOT / "benchmarks" / "kernels.py").read_text()))
+    run = set(re.findall(r"\(ms\.(\w+)\(3, ", (ROOT / "benchmarks" / "every_kernel.py").read_text()))
     assert {"RNN", "SAB"} < run == set(chain(*gpu_checks.LAYERS))
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from mnemoscope.wording import with_error
+from mnemoscope.wording import all_counted, with_error
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,8 @@ from mnemoscope.wording import with_error
 )
 def test_a_value_has_the_digits_of_its_error(value: float, error: float, text: str) -> None:
     assert with_error(value, error) == text
+
+
+def test_all_of_one_or_two_are_said_in_words() -> None:
+    """A finding said "all 2 steps", and a headline "all 1 step"."""
+    assert [all_counted(number, "step") for number in (1, 2.0, 3)] == ["the one step", "both steps", "all 3 steps"]

@@ -108,7 +108,7 @@ def make_folder(path: Path, *, follow: bool = False) -> Path:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, wait: float = 0.0, again: bool = False) -> Iterator[None]:
-    """Keep others from writing to a folder, which is created. The system releases the lock however this process ends.
+    """Keep others from writing to a folder, which is made if need be. However this process ends, its lock is gone.
 
     Args:
         folder: what to lock.

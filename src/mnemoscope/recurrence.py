@@ -23,13 +23,13 @@ S = TypeVar("S", bound=State)
 
 def map_state(fn: Callable[[Tensor], Tensor], state: S) -> S:
     """Apply `fn` to every tensor of a state and keep its structure."""
-    if type(state) is Tensor:  # asked first: what a tensor lacks is searched for long
+    if type(state) is Tensor:  # first, for speed: to learn that a tensor lacks an attribute takes long
         return fn(state)  # type: ignore[return-value]
     if hasattr(state, "map_state"):  # a state of its own kind; it may be a tensor that carries others
         return state.map_state(fn)
     if isinstance(state, Tensor):
         return fn(state)  # type: ignore[return-value]
-    if not isinstance(state, tuple | list):  # the items of a string are strings, endlessly
+    if not isinstance(state, tuple | list):  # not any sequence: the items of a string are strings again
         raise MnemoscopeError(f"a state is a tensor or a (nested) tuple of tensors; got {describe(state)}")
     items = [map_state(fn, item) for item in state]
     return type(state)(*items) if hasattr(state, "_fields") else tuple(items)  # type: ignore[return-value]
@@ -184,8 +184,8 @@ def row_mask(rows: Any, batch: int) -> Tensor:
     except IndexError:
         raise MnemoscopeError(f"rows must be indices of a batch of {batch}; got {rows.tolist()}") from None
 
-    # A mask of 0 and 1, read as indices, would reset rows 0 and 1. To look for one would wait for a GPU, and a compiler
-    # has no numbers.
+    # A mask of 0 and 1, read as indices, would reset rows 0 and 1. On a GPU the check would wait for the device, and
+    # while torch compiles there are no numbers to check.
     readable = rows.device.type == "cpu" and not torch.compiler.is_compiling()
     if readable and int(mask.sum()) < rows.numel():
         hint = "if these zeros and ones are a mask, make it one of bool"

@@ -12,6 +12,11 @@ def counted(number: float, noun: str) -> str:
     return f"{number:.0f} {noun}" if number == 1 else f"{number:.0f} {noun}s"
 
 
+def all_counted(number: float, noun: str) -> str:
+    """Return a whole number of things and that it is all of them: "the one step", "both steps", "all 3 steps"."""
+    return {1: f"the one {noun}", 2: f"both {noun}s"}.get(int(number), f"all {counted(number, noun)}")
+
+
 def with_error(value: float, error: float) -> str:
     """Return "-0.43 ± 0.03": the error to one digit and the value to the same place; the value alone if it has none."""
     if not math.isfinite(error):

@@ -1,4 +1,5 @@
 import copy
+import re
 
 import pytest
 import torch
@@ -115,6 +116,37 @@ def test_layer_whose_hooks_change_its_outputs_has_no_step(change, inside):
     found = examine(model, torch.randn(30, 2, 3), scopes=["horizon", "stability"], output=0 if inside else None)
     assert found["horizon"].figures["horizon"] == 29
     assert "changes what nn.RNN gives" in found["stability"].why
+
+
+def fail(module, arguments, result):
+    raise KeyError("log")
+
+
+class Masked(nn.RNN):
+    """Torch's, with an argument that only its owner knows."""
+
+    def forward(self, x, mask):
+        return super().forward(x * mask)
+
+
+@pytest.mark.parametrize(
+    ("layer", "error"),
+    [(nn.RNN(3, 5), "KeyError: 'log'"), (Masked(3, 5), "TypeError: Masked.forward() missing 1 required positional")],
+)
+def test_an_error_of_a_hook_or_a_forward_is_what_is_reported(layer, error):
+    """It was said to change what nn.RNN gives."""
+    if type(layer) is nn.RNN:
+        layer.register_forward_hook(fail)
+    with pytest.raises(MnemoscopeError, match=re.escape(f"this {type(layer).__name__} raised {error}")) as found:
+        from_torch(layer)
+    assert "changes" not in str(found.value)
+
+
+def test_a_layer_that_gives_no_tensor_changes_what_torch_gives():
+    layer = nn.RNN(3, 5)
+    layer.register_forward_hook(lambda module, arguments, result: "nothing")
+    with pytest.raises(MnemoscopeError, match=r"changes what nn.RNN gives"):
+        from_torch(layer)
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")

@@ -66,6 +66,12 @@ def test_help_names_the_options(capsys: pytest.CaptureFixture[str]) -> None:
         assert option in text
 
 
+def test_a_single_run_is_not_called_1_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "s"
+    assert main(["sweep", "copy", *OPTIONS, "--out", str(folder), "--jobs", "1", "--grid", "fit.seed=0:1"]) == 0
+    assert capsys.readouterr().out.startswith(f"1 run; {folder}; see: ")
+
+
 def test_a_sweep_prints_one_line_a_run_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["sweep", "copy", *OPTIONS, "--out", str(tmp_path / "s"), "--jobs", "2", "--grid", "fit.seed=0:2"]
     assert main([*arguments, "fit.lr=0.01"]) == 0

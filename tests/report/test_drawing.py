@@ -5,10 +5,9 @@ import base64
 import numpy as np
 import pytest
 
-from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Panels, Plane, Points, Style
+from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Plane, Points, Style
 from mnemoscope.report._downsampling import block_means, even_indices
-from mnemoscope.report._figures import PANEL, SMALL_PANEL, draw_figure, draw_grid
-from mnemoscope.report._index import COLUMNS, table_cell
+from mnemoscope.report._figures import draw_figure
 from mnemoscope.report._interactive import pack_array, plotly_chart
 from mnemoscope.report._palette import (
     LIGHT,
@@ -80,18 +79,6 @@ def test_band_is_filled_between_low_and_high_before_the_line_in_plotly():
     assert [trace.get("fill") for trace in (low, high, line)] == [None, "tonexty", None]
     assert [trace["meta"] for trace in (low, high, line)] == [{"color": 1}, {"color": 1, "band": True}, {"color": 1}]
     assert {trace["legendgroup"] for trace in (low, high, line)} == {"l"}
-
-
-@pytest.mark.parametrize("count", [3, 20, 60])
-def test_labels_of_a_heat_map_do_not_overlap_in_matplotlib(count):
-    letters = tuple("abcdefghij"[i % 10] for i in range(count))
-    at = np.arange(float(count))
-    axes = draw_figure([chart(HeatMap("h", at, at, np.ones((count, count)), letters, letters))]).axes[0]
-    axes.figure.canvas.draw()
-    box, inch = axes.get_window_extent(), axes.figure.dpi
-    for axis, length in ((axes.xaxis, box.width), (axes.yaxis, box.height)):
-        sizes = [label.get_fontsize() for label in axis.get_ticklabels()]
-        assert 4 <= min(sizes) <= max(sizes) <= 1.1 * 72 * length / inch / count
 
 
 def test_band_is_filled_between_low_and_high_in_matplotlib():
@@ -263,30 +250,6 @@ def test_ticks_of_a_log_axis(top, ticks):
     assert plotly_chart(chart(line, y=LOG))["logs"]["y"]["ticktext"] == ticks
 
 
-def test_log_axis_of_a_figure_holds_its_line_and_its_markers():
-    line = Line("l", np.array([1.0, 2.0]), np.array([1.0, 100.0]))
-    axes = axes_of(chart(line, y=LOG, markers=[Marker("y", 0.01, "m"), Marker("x", 500.0, "not on this axis")]))
-    assert axes.get_yscale() == "log"
-    np.testing.assert_allclose(np.log10(axes.get_ylim()), [-2.2, 2.2])
-    assert axes.get_xscale() == "linear"
-    assert axes.get_yticks().tolist() == [0.01, 0.1, 1, 10, 100]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["0.01", "0.1", "1", "10", "100"]
-
-
-def test_symbols_at_the_ends_of_a_log_axis_of_a_figure_are_whole():
-    """However many powers of ten it spans, also those on a marker at its end, and beside its label."""
-    points = Points("p", np.arange(3.0), np.array([1.0, 1e8, 1.0]))
-    figure = draw_figure([chart(points, y=LOG, markers=[Marker("y", 1.0, "equal")])])
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
-    height, radius = axes.get_window_extent().height, 3 / 72 * figure.dpi
-    up = axes.transAxes.inverted().transform(axes.transData.transform([(0.0, 1.0), (0.0, 1e8)]))[:, 1] * height
-    assert up[0] > radius
-    assert up[1] < height - radius
-    (label,) = axes.texts
-    assert label.get_window_extent().y0 > axes.transData.transform((0.0, 1.0))[1] + 0.5 * radius
-
-
 def test_markers_are_upright_at_x_and_level_at_y():
     markers = [Marker("x", 3.0, "upright"), Marker("y", 0.01, "level")]
     line = Line("l", np.array([1.0, 2.0]), np.array([1e-4, 100.0]))
@@ -321,14 +284,6 @@ def test_a_legend_is_shown_for_more_than_one_name():
     assert [axes_of(chart(*marks)).get_legend() is not None for marks in ((one,), (one, two))] == [False, True]
 
 
-def test_several_charts_are_panels_from_left_to_right():
-    line = Line("l", np.arange(2.0), np.arange(2.0))
-    charts = [Chart(name, name, Axis("x"), Axis("y"), (line,)) for name in ("first", "second")]
-    left, right = draw_figure(charts).axes
-    assert (left.get_title(loc="left"), right.get_title(loc="left")) == ("first", "second")
-    assert left.get_position().x0 < right.get_position().x0
-
-
 @pytest.mark.parametrize(
     ("array", "dtype"),
     [
@@ -346,26 +301,6 @@ def test_arrays_are_packed_in_the_smallest_type_that_holds_them(array, dtype):
     assert pack_array(np.array(array))["dtype"] == dtype
 
 
-@pytest.mark.parametrize(
-    ("value", "text", "sort_key"),
-    [
-        (None, "–", ""),
-        (1234567, "1,234,567", "1234567"),
-        (0.123456, "0.1235", "0.123456"),
-        (1e-7, "1e-7", "1e-07"),
-        ("solved", "solved", "solved"),
-    ],
-)
-def test_cells_of_the_index_are_rounded_and_sorted_by_what_they_were(value, text, sort_key):
-    cell = table_cell(value)
-    assert (cell.text, cell.sort_key, cell.is_number) == (text, sort_key, not isinstance(value, str))
-
-
-def test_columns_of_the_index_are_in_order():
-    assert list(COLUMNS)[:5] == ["task_and_length", "model", "outcome", "parameters", "updates"]
-    assert list(COLUMNS)[5:] == ["metric", "best", "best_update", "baseline", "updates_per_second"]
-
-
 def test_heat_map_with_labels_has_them_on_both_axes():
     heat = HeatMap("h", np.arange(3), np.arange(2), HEAT.z, x_labels=("2", "<5>", "LSTM"), y_labels=("a", "b"))
     drawn = plotly_chart(chart(heat))
@@ -376,69 +311,3 @@ def test_heat_map_with_labels_has_them_on_both_axes():
     assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "<5>", "LSTM"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
     assert "type" not in plotly_chart(chart(HEAT))["layout"]["xaxis"]
-
-
-@pytest.mark.parametrize(("count", "below"), [(6, False), (7, True)])
-def test_a_legend_of_many_lines_lies_below_its_axes(count, below):
-    lines = tuple(Line(f"line {number}", np.arange(3.0), np.arange(3.0) * number) for number in range(count))
-    figure = draw_figure([Chart("many", "Many", Axis("x"), Axis("y"), lines)])
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
-    assert bool(axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0) is below
-
-
-def legend_box(axes):
-    return axes.get_legend().get_window_extent()
-
-
-@pytest.mark.parametrize("kind", ["lines", "points", "bands", "bars"])
-def test_a_legend_without_a_free_corner_lies_below_its_axes(kind):
-    """Not over what the chart shows, nor over the labels of its axis."""
-    x = np.linspace(0.0, 1.0, 60)
-    everywhere = [Line(f"line {n}", x, (np.arange(60) + n) % 2, style=Style(n, n)) for n in range(2)]
-    marks = {
-        "lines": everywhere,
-        "points": [Points(f"points {n}", np.tile(x, 60), np.repeat(x, 60)) for n in range(2)],
-        "bands": [Line(f"band {n}", x, 0 * x + n, 0 * x, 0 * x + 1) for n in range(2)],
-        "bars": [Bars(f"bars {n}", ("a long label", "another", "more"), np.ones(3)) for n in range(2)],
-    }[kind]
-    figure = draw_figure([chart(*marks)])
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
-    assert legend_box(axes).y1 <= axes.xaxis.get_tightbbox().y0 + 1
-    assert legend_box(axes).y0 >= 0
-    # The room for it is not the chart's.
-    assert axes.get_window_extent().height > 0.6 * PANEL[1] * figure.dpi
-
-
-def test_legends_of_panels_hide_nothing_and_take_nothing_from_their_axes():
-    """Names that say different things in each panel: every panel has a legend of its own."""
-    x = np.linspace(0.0, 1.0, 60)
-
-    def panel(title, count):
-        return chart(*(Line(f"{title} {n}", x, np.sin(30 * x + n), style=Style(n, n)) for n in range(count)))
-
-    figure = draw_grid(Panels("p", "P", (panel("a", 2), panel("b", 9), panel("c", 2), panel("d", 2)), columns=2))
-    figure.draw_without_rendering()
-    for axes in figure.axes:
-        assert legend_box(axes).y1 <= axes.xaxis.get_tightbbox().y0 + 1
-        assert axes.get_window_extent().height > 0.5 * SMALL_PANEL[1] * figure.dpi
-    first, second = figure.axes[0], figure.axes[2]
-    assert legend_box(first).y0 > second.get_window_extent().y1
-
-
-def test_titles_and_legends_are_as_wide_as_their_figure():
-    """Also of panels that are one, and of the drawing of a graph."""
-    names = [f"after {number}0,000 updates" for number in range(1, 9)]
-    lines = tuple(Line(name, np.arange(3.0), np.arange(3.0), style=Style(at, 0)) for at, name in enumerate(names))
-    title = "Gradient of a later loss by an input, on held-out text"
-    grid = draw_grid(Panels("p", title, (Chart("c", "LSTM", Axis("i"), Axis("norm"), lines),)))
-    hidden = Axis("", hidden=True)
-    graph = draw_figure([Chart("graph", "Graph", hidden, hidden, lines)])
-    for figure in (grid, graph):
-        figure.draw_without_rendering()
-        (axes,) = figure.axes
-        (legend,) = (*figure.legends, *filter(None, [axes.get_legend()]))
-        boxes = [artist.get_window_extent() for artist in (legend, *filter(None, [figure._suptitle]))]
-        assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
-        assert axes.get_window_extent().height > 0.3 * figure.bbox.height  # the room for both is not the chart's

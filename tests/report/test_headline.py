@@ -51,6 +51,11 @@ def test_horizon_headline_at_equality(reach, needs, shown):
     assert headline(0, examined(needs, horizon=horizon(reach))) == shown
 
 
+@pytest.mark.parametrize(("lags", "value"), [(1, "the one step"), (2, "both steps"), (1200, "all 1,200 steps")])
+def test_a_horizon_of_all_steps_is_good_english(lags, value):
+    assert headline(0, examined(None, horizon=horizon(lags, lags=lags)))[0] == value
+
+
 def test_a_model_that_runs_over_the_batch_has_no_horizon():
     """Its lags are sequences, not steps; what is said of its step holds all the same."""
     turned = Finding("recurrence", "It does.", "estimated", labels={"kind": "runs over the batch"})

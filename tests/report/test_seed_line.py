@@ -95,6 +95,13 @@ def test_else_it_is_said_of_each_line_whose_seeds_are_known():
     assert (counted.title, *map(names, counted.charts)) == ("Loss", ("one (2 seeds)", "a"), ("two (1 seed)", "a"))
 
 
+def test_a_line_without_curves_may_know_its_seeds_also_in_a_file():
+    old = Line("a", np.zeros(2), np.ones(2), np.zeros(2), np.ones(2), seeds=(1, 2, 4))
+    (again,) = charts_from_json(stored(chart(old, line("b", 0))), "file")
+    assert [mark.seeds for mark in again.marks] == [(1, 2, 4), (0,)]
+    assert names(with_seed_counts(again)) == ("Loss", "a (3 seeds)", "b (1 seed)")
+
+
 def test_of_lines_without_seeds_nothing_is_said():
     old = chart(Line("a", np.zeros(2), np.ones(2), np.zeros(2), np.ones(2)))
     assert names(with_seed_counts(old)) == ("Loss", "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -243,6 +244,15 @@ def test_a_study_page_in_the_browser(page, tmp_path):
     page.look(width=360, height=740, touch=True)
     page.open(path)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_names_of_one_color_differ_in_the_legend_of_panels(tmp_path):
+    """There are seven colors: the eighth name looked like the first."""
+    points = tuple(Points(f"name {n}", x, n * x, Style(n, n // 7)) for n in range(9))
+    panels = Panels("p", "P", (Chart("c", "C", Axis("x"), Axis("y"), points),))
+    page = write_study_page(page_of(panels), tmp_path / "index.html").read_text()
+    swatches = re.findall(r'<span class="swatch" ([^>]*) aria-hidden="true"></span>name', page)
+    assert len(set(swatches)) == len(swatches) == 9
 
 
 @needs_browser

@@ -107,6 +107,7 @@ NO_LAW = decay.Law("none", math.nan, math.nan, math.nan, math.nan)
     [
         ({"horizon": 20.0}, (20, 20), "Gradients reach back over all 20 steps that were looked at."),
         ({"horizon": 1.0, "lags": 1.0}, (1, 1), "Gradients reach back over the one step that was looked at."),
+        ({"horizon": 2.0, "lags": 2.0}, (2, 2), "Gradients reach back over both steps that were looked at."),
         ({"horizon": 19.0}, (19, 19), "Gradients reach 19 steps back, then fall under 1 % of their largest."),
         ({"horizon": 1.0}, (1, 1), "Gradients reach 1 step back, then fall under 1 % of their largest."),
         (
@@ -133,6 +134,11 @@ NO_LAW = decay.Law("none", math.nan, math.nan, math.nan, math.nan)
             {"horizon": 20.0, "explodes_at": 3.0, "growth": 200.0, "strongest_lag": 7.0},
             (20, 20),
             "Gradients explode: 7 steps back they have grown to 200 times their size.",
+        ),
+        (
+            {"horizon": 20.0, "explodes_at": 1.0, "growth": 200.0, "strongest_lag": 1.0},
+            (20, 20),
+            "Gradients explode: 1 step back they have grown to 200 times their size.",
         ),
         (
             {"explodes_at": 3.0, "growth": math.inf, "strongest_lag": 7.0},

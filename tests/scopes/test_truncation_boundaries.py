@@ -149,6 +149,15 @@ def test_truncation_sentence_says_its_spread(figures, sentence):
     assert _truncation._sentence(named, spread, labels, 0.01, 15 if figures[1] == 16 else None) == sentence
 
 
+def test_first_and_last_output_are_two():
+    figures = {"steps": 20.0, "window": 6.0, "output_variation": 0.01}
+    said = _truncation._sentence(figures, {}, {"ends": "first and last"}, 0.01, None)
+    assert said.startswith(
+        "Its first and last outputs hardly depend on the inputs: from sequence to sequence they vary by 0.01 of their "
+        "size, so no window can be found"
+    )
+
+
 def test_truncation_sentence_of_a_model_that_reads_both_directions():
     said = _truncation._sentence({"steps": 20.0, "window": 6.0}, {}, {"ends": "first and last"}, 0.01, None)
     assert said == (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -237,13 +238,28 @@ def test_a_mark_whose_seeds_are_not_known_gives_way_to_one_of_as_many_only():
 
     # Beside a line over seeds it stays until that one is of as many seeds as were recorded.
     (both,) = merge_charts(old, [chart("c", "C", seeds("a", 1))], [0, 1, 2], [1])
-    assert values(both) == {"a": [1.0, 1.1], "a, earlier runs": [1.0]}
+    assert values(both) == {"a": [1.0, 1.1], "a, other runs": [1.0]}
     (more,) = merge_charts([both], [chart("c", "C", seeds("a", 2))], [0, 1, 2], [2])
-    assert {mark.name: len(getattr(mark, "curves", ())) for mark in more.marks} == {"a": 2, "a, earlier runs": 0}
+    assert {mark.name: len(getattr(mark, "curves", ())) for mark in more.marks} == {"a": 2, "a, other runs": 0}
     (all_three,) = merge_charts([more], [chart("c", "C", seeds("a", 0))], [0, 1, 2], [0])
     assert values(all_three) == {"a": [1.0, 1.1]}
     (at_once,) = merge_charts(old, whole, [0, 1, 2], [0, 1, 2])
     assert values(at_once) == values(whole[0])
+
+
+def test_a_line_whose_seeds_are_known_gives_way_to_one_of_all_of_them_only():
+    """As many others took its place: three of five seeds are not the three that were recorded."""
+    of_two = replace(line("a", 1.0), seeds=(0, 1))
+    old = [chart("c", "C", of_two)]
+    (kept,) = merge_charts(old, [chart("c", "C", replace(line("a", 2.0), seeds=(1, 2)))], [0, 1, 2], [1, 2])
+    assert values(kept) == {"a": [1.0]}
+    (replaced,) = merge_charts(old, [chart("c", "C", replace(line("a", 2.0), seeds=(0, 1)))], [0, 1, 2], [0, 1])
+    assert values(replaced) == {"a": [2.0]}
+
+    (both,) = merge_charts(old, [chart("c", "C", seeds("a", 1, 2))], [0, 1, 2], [1, 2])
+    assert [(mark.name, mark.seeds) for mark in both.marks] == [("a", (1, 2)), ("a, other runs", (0, 1))]
+    (whole,) = merge_charts([both], [chart("c", "C", seeds("a", 0))], [0, 1, 2], [0])
+    assert [(mark.name, mark.seeds) for mark in whole.marks] == [("a", (0, 1, 2))]
 
 
 def test_a_plain_line_of_the_only_recorded_seed_is_its_curve():

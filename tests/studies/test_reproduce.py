@@ -1,4 +1,4 @@
-"""reproduce(): the same bytes with any number of jobs, after a kill too; what is kept, refused and compared."""
+"""reproduce(): the same bytes with any number of jobs, after a kill too; what is kept of earlier calls."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from mnemoscope.studies import (
     Claim,
     Note,
     Result,
-    ScaleResult,
-    SeedResult,
     Study,
     StudyVerdict,
     Verdict,
@@ -29,8 +27,7 @@ from mnemoscope.studies import (
 from mnemoscope.studies import _study as registry
 from mnemoscope.studies._cost import training_seconds
 from mnemoscope.studies._deadline import Deadline, TimeUp
-from mnemoscope.studies._pages import comparison, two_values
-from mnemoscope.studies._record import describe
+from mnemoscope.studies._pages import two_values
 from mnemoscope.sweeps import LocalEngine
 from mnemoscope.training import RunConfig
 
@@ -264,106 +261,6 @@ def drawn_values(folder):
     return read_charts(folder)["quick"][0].marks[0].y.tolist()
 
 
-def test_a_published_cell_that_was_tried_again_counts_once(tmp_path):
-    values = {("a", "x"): 0.5, ("b", "x"): 0.9, ("a", "x again"): 0.99, ("b", "x again"): 0.2}
-    published = table(("a", "b"), ("x", "x again"), [[1.0, 1.0], [1.0, 1.0]], percent=True, within=0.02)
-    study = study_jobs.numbers({0: values}, published=replace(published, again={"x again": "x"}))
-    assert comparison(read_record(run(study, tmp_path / "out") / study.id)) == "1 of 2 cells agree (quick)"
-
-
-@pytest.mark.parametrize(("within", "words"), [(0.05, "a, x: 498, ours 4.582 (quick)"), (0.0, "")])
-def test_numbers_are_compared_only_where_they_should_be_near(tmp_path, within, words):
-    published = table(("a",), ("x",), [[498.0]], within=within)
-    study = study_jobs.numbers({0: {("a", "x"): 4.582}}, published=published)
-    assert comparison(read_record(run(study, tmp_path / "out") / study.id)) == words
-
-
-def test_what_is_said_of_a_cell_stands_below_its_number(tmp_path):
-    study = study_jobs.numbers({0: {("a", "x"): 0.5}}, published=table(("a",), ("x",), [[0.5]], percent=True))
-    study = replace(study, cells=lambda scale, done: {("a", "x"): Note("our settings", 0.5, failed=False)})
-    record = read_record(run(study, tmp_path / "out") / study.id)
-    ((_, (cell,)),) = two_values(record, record.quick)[1]
-    assert (cell.ours, cell.remark) == ("50 %", "our settings")
-
-
-def test_a_cell_has_the_lowest_and_the_highest_seed_where_they_differ(tmp_path):
-    study = study_jobs.numbers({seed: {("a", "x"): 1.0 + seed, ("a", "y"): 2.0} for seed in range(3)})
-    record = read_record(run(study, tmp_path / "out", seeds=3) / study.id)
-    columns, ((_, cells),) = two_values(record, record.quick)
-    spreads = {column: cell.spread for column, cell in zip(columns, cells, strict=True)}
-    assert spreads == {"x": "[1, 3]", "y": ""}
-
-
-@pytest.mark.parametrize("name", ["letter.txt", "index.html", "studies.json"])
-def test_a_folder_of_something_else_is_refused(name, tmp_path):
-    """Also one that has a file of the same name as ours."""
-    (tmp_path / name).write_text('["mine"]')
-    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
-    with pytest.raises(MnemoscopeError, match="not empty and holds no studies"):
-        run(study, tmp_path)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: '["mine"]'}
-
-
-@pytest.mark.parametrize("content", ["{", None])
-def test_of_a_damaged_mark_is_said_what_it_holds(content, tmp_path):
-    """Not that a folder full of studies holds none."""
-    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
-    mark = run(study, tmp_path / "out") / "studies.json"
-    whole = mark.read_text()
-    mark.write_text(content) if content else mark.unlink()
-    with pytest.raises(MnemoscopeError, match="which marks a folder of studies, is missing or damaged") as error:
-        run(study, tmp_path / "out")
-    mark.write_text(str(error.value).partition("it holds ")[2])
-    run(study, tmp_path / "out")
-    assert json.loads(mark.read_text()) == json.loads(whole)
-
-
-def test_a_folder_that_was_left_before_its_mark_was_written_is_used(tmp_path):
-    out = tmp_path / "out"
-    (out / "runs").mkdir(parents=True)
-    for name in (".lock", ".gitignore", ".studies.json.0a1b2c3d.tmp"):
-        (out / name).touch()
-    run(study_jobs.numbers({0: {("a", "x"): 2.0}}), out)
-    assert run.outcomes[0].missing == 0
-
-
-@pytest.mark.parametrize("name", ["study", "charts", "cost"])
-def test_a_damaged_file_is_refused_before_anything_runs(name, tmp_path):
-    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
-    out = run(study, tmp_path / "out")
-    (out / study.id / f"{name}.json").write_text("{")
-    with pytest.raises(MnemoscopeError, match=rf"{name}\.json is not valid JSON.*; move .* away"):
-        run(study, out, engine=Killer(0))  # which no job reaches
-    assert (out / study.id / f"{name}.json").read_text() == "{"
-
-
-def test_a_record_of_another_study_is_refused(tmp_path):
-    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
-    out = run(study, tmp_path / "out")
-    with pytest.raises(MnemoscopeError, match=r"is of another study, miller/numbers; move .* away"):
-        run(replace(study, id="miller/others"), shutil.move(out / study.id, out / "miller/others").parents[1])
-
-
-def test_a_damaged_summary_says_what_to_delete(tmp_path):
-    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
-    out = run(study, tmp_path / "out")
-    (summary,) = (out / "runs").glob("*/summary.json")
-    for content, message in (("{", "is not valid JSON"), ("[]", "is not the summary of a job")):
-        summary.write_text(content)
-        with pytest.raises(MnemoscopeError, match=f"{message}.*; delete {summary.parent}"):
-            run(study, out)
-
-
-def test_a_measurement_without_its_arrays_says_what_to_delete(tmp_path):
-    study = study_jobs.numbers({0: {("a", "x"): 2.0}})
-    study = replace(study, cells=lambda scale, done: {key: found["array"][0] for key, found in done.items()})
-    out = run(study, tmp_path / "out")
-    (arrays,) = (out / "runs").glob("number-*/arrays.safetensors")
-    arrays.unlink()
-    with pytest.raises(MnemoscopeError, match=f"lacks 'array', which was measured; delete {arrays.parent}"):
-        run(study, out)
-
-
 def test_a_run_of_another_configuration_is_refused(finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "out")
     one, other = sorted((out / "runs").glob("copy-*"))
@@ -371,27 +268,6 @@ def test_a_run_of_another_configuration_is_refused(finished, tmp_path):
     other.rename(one)
     with pytest.raises(MnemoscopeError, match="holds something else than its name says"):
         run(study_jobs.trained(), out)
-
-
-def test_a_cell_that_there_cannot_be_is_left_blank():
-    published = table((1, 2), ("x", "y"), without=[(2, "y")])
-    record = describe(study_jobs.numbers({0: {}}, published=published))
-    rows = dict(two_values(record, ScaleResult((SeedResult(0, (), (("1", "x", 3.0),)),)))[1])
-    assert [(cell.ours, cell.agreement) for cell in rows["1"]] == [("3", ""), ("–", "unknown")]
-    assert [(cell.ours, cell.agreement) for cell in rows["2"]] == [("–", "unknown"), ("", "")]
-
-
-def test_a_published_word_differs_from_a_number_alone():
-    published = table(("a", "b"), ("x",), [["OOM"], ["OOM"]], percent=True)
-    record = describe(study_jobs.numbers({0: {}}, published=published))
-    cells = (("a", "x", 0.5), ("b", "x", Note("out of memory", 0.125)))
-    rows = dict(two_values(record, ScaleResult((SeedResult(0, (), cells),)))[1])
-    assert [rows[name][0].agreement for name in "ab"] == ["differs", ""]
-
-
-def test_unknown_ids_are_told_with_the_nearest(tmp_path):
-    with pytest.raises(MnemoscopeError, match=r"'miller/fig1x' is not a study.*did you mean .*miller/fig1a"):
-        reproduce(["miller/fig1x"], out=tmp_path / "out")
 
 
 def test_a_run_is_named_by_what_is_not_at_its_default():

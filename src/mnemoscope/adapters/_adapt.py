@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.adapters._adapted import Adapted, model_name
+from mnemoscope.adapters._adapted import GIVE_A_STEP, Adapted, model_name
 from mnemoscope.adapters._call import Forward, Output, is_hugging_face, main_tensor
 from mnemoscope.adapters._checks import check_model, read_sequences
-from mnemoscope.adapters._forward_only import GIVE_A_STEP, adapt_forward_only, claimed_layout
+from mnemoscope.adapters._forward_only import adapt_forward_only, claimed_layout
 from mnemoscope.adapters._layout import Layout, as_sequence, recurrent_layout
 from mnemoscope.adapters._recurrent import as_recurrence, has_readout, has_step, look_up
 from mnemoscope.adapters._step import ForwardStep, IdStep, ShapedStep, Stepped

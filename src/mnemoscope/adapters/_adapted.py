@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from mnemoscope.adapters._layout import Layout
 from mnemoscope.recurrence import Recurrence
 
+GIVE_A_STEP = "give it initial_state(batch) and step(x, state) to see its states"
+"""What to do about a model without a step: the end of a sentence that says why there is none."""
+
 
 @dataclass(frozen=True)
 class Adapted:

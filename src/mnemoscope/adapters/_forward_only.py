@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mnemoscope.adapters._adapted import Adapted, model_name
+from mnemoscope.adapters._adapted import GIVE_A_STEP, Adapted, model_name
 from mnemoscope.adapters._call import Forward, is_hugging_face
 from mnemoscope.adapters._ids import Vocabulary, track
 from mnemoscope.adapters._ids_of_features import IdsOfFeatures
@@ -18,8 +18,6 @@ from mnemoscope.adapters._inside import FirstConvolution, LayerCalls, recording_
 from mnemoscope.adapters._layout import Layout, as_sequence, shows_steps
 from mnemoscope.adapters._recurrent import as_recurrence
 from mnemoscope.errors import MnemoscopeError
-
-GIVE_A_STEP = "give it initial_state(batch) and step(x, state) to see its states"
 
 
 @dataclass(frozen=True)

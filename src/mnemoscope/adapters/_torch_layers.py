@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from mnemoscope.adapters._adapted import GIVE_A_STEP
 from mnemoscope.adapters._call import main_tensor
 from mnemoscope.adapters._layout import recurrent_layout
-from mnemoscope.errors import MnemoscopeError
+from mnemoscope.errors import MnemoscopeError, type_and_line
 from mnemoscope.layers import GRU, LSTM, RNN, Layer
 from mnemoscope.recurrence import Recurrence, State
 from mnemoscope.torch_internals import has_forward_hooks
@@ -89,7 +90,7 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
     if not is_plain and not _gives(layer, x, outputs):
         raise MnemoscopeError(
             f"this {type(module).__name__} changes what nn.{_base(module).__name__} gives, so that its equations are "
-            "not known: give it initial_state(batch) and step(x, state) to see its states"
+            f"not known: {GIVE_A_STEP}"
         )
     return layer.train(module.training)
 
@@ -106,15 +107,22 @@ def _is_plain(module: nn.RNNBase) -> bool:
 
 @torch.no_grad()
 def _outputs(module: nn.RNNBase, x: Tensor) -> Tensor | None:
-    """Return what a layer gives for x (T, B, d), time first; None if its forward takes other arguments."""
+    """Return what a layer gives for x (T, B, d), time first; None if that is no tensor of real numbers."""
     training = module.training
     layout = recurrent_layout(module.batch_first)
     try:
-        return layout.time_first(main_tensor(module.eval()(layout.from_time_first(x))))
-    except Exception:
-        return None
+        result = module.eval()(layout.from_time_first(x))
+    except Exception as error:  # of its own forward, which may take other arguments, or of a hook
+        raise MnemoscopeError(
+            f"this {type(module).__name__} raised {type_and_line(error)}; it was run on random numbers, to see whether "
+            f"its equations are those of nn.{_base(module).__name__}: {GIVE_A_STEP}"
+        ) from error
     finally:
         module.train(training)
+    try:
+        return layout.time_first(main_tensor(result))
+    except MnemoscopeError:
+        return None
 
 
 @torch.no_grad()

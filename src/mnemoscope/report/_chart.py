@@ -55,7 +55,10 @@ class Style:
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """y over x, both (N,), with a band from `low` to `high` where it is known."""
+    """y over x, both (N,), with a band from `low` to `high` where it is known.
+
+    `seeds` are those that it is the median over; empty if they are not known, or if it is of none.
+    """
 
     name: str
     x: np.ndarray
@@ -63,6 +66,7 @@ class Line:
     low: np.ndarray | None = None
     high: np.ndarray | None = None
     style: Style = Style()
+    seeds: tuple[int, ...] = ()
 
     @property
     def has_symbols(self) -> bool:

@@ -92,7 +92,7 @@ def _thinned(mark: Mark) -> Mark:
         case Line():
             kept = even_indices(len(mark.x), MAX_POINTS)
             low, high = (None if edge is None else edge[kept] for edge in (mark.low, mark.high))
-            return Line(mark.name, mark.x[kept], mark.y[kept], low, high, mark.style)
+            return Line(mark.name, mark.x[kept], mark.y[kept], low, high, mark.style, mark.seeds)
         case Points():
             kept = random_indices(len(mark.x), MAX_CLOUD)
             return Points(mark.name, mark.x[kept], mark.y[kept], mark.style)
@@ -162,6 +162,8 @@ def _mark_from_json(content: Mapping[str, Any]) -> Mark:
             value = _pixels(value)
         elif known.name == "name":
             value = str(value)
+        elif known.name == "seeds":
+            value = tuple(map(int, value))
         else:
             value = np.array(value, dtype=float)  # None becomes NaN
         values[known.name] = value

@@ -68,18 +68,27 @@ def write_numbered_figures(charts: Iterable[Chart | Panels], folder: Path, forma
 
 def write_panels(charts: Sequence[Chart], path: str | Path) -> None:
     """Write charts side by side into one file; its suffix is the format: .png, .svg or .pdf."""
-    _save(draw_figure(charts), Path(path))
+    figure = draw_figure(charts)
+    _fix_layout(figure)
+    _save(figure, Path(path))
 
 
 def _save_all(figures: Iterable[tuple[str, Figure]], folder: Path, formats: Sequence[str]) -> list[Path]:
     """Write figures by their names, one file per format."""
     paths = []
     for name, figure in figures:
+        _fix_layout(figure)
         for suffix in formats:
             path = folder / f"{name}.{suffix}"
             _save(figure, path)
             paths.append(path)
     return paths
+
+
+def _fix_layout(figure: Figure) -> None:
+    """Lay a figure out for good: each file would move it by less than a pixel, so that it depended on the others."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
 
 
 def _save(figure: Figure, path: Path) -> None:

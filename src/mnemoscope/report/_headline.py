@@ -13,7 +13,7 @@ import numpy as np
 from mnemoscope.finding import Examination
 from mnemoscope.report._chart import format_number
 from mnemoscope.report._view import needs_of
-from mnemoscope.wording import told_from_one, with_error
+from mnemoscope.wording import all_counted, told_from_one, with_error
 
 OVER_BATCH = "runs over the batch"
 
@@ -234,6 +234,10 @@ def _steps(number: float) -> str:
     return f"{format_number(number)} {'step' if number == 1 else 'steps'}"
 
 
+def _all_steps(number: float) -> str:
+    return all_counted(number, "step") if number <= 2 else f"all {_steps(number)}"
+
+
 def _horizon(examination: Examination) -> HeadlineParts:
     horizon = _figure(examination, "horizon", "horizon")
     lags = _figure(examination, "horizon", "lags")
@@ -253,7 +257,7 @@ def _horizon(examination: Examination) -> HeadlineParts:
         again = f"{format_number(returns_at)} to {_steps(horizon)}" if returns_at < horizon else _steps(horizon)
         value = f"{format_number(reach)}, and {again}"
     else:
-        value = f"all {_steps(lags)}" if to_the_start else _steps(max(horizon, 0))
+        value = _all_steps(lags) if to_the_start else _steps(max(horizon, 0))
     needs = needs_of(examination)
     if needs is None:
         remark = "" if to_the_start and not has_gap else f"of {format_number(lags)} looked at"
@@ -322,7 +326,7 @@ def _window(examination: Examination) -> HeadlineParts:
     shorter = f"; {format_number(coarse)} keep it within {10 * percent:g} %" if has_shorter else ""
     kept = f"the gradient within {percent:g} %{shorter}"
     if not window < steps:
-        return HeadlineParts(f"all {_steps(steps)}", f"no fewer keep {kept}", status=status)
+        return HeadlineParts(_all_steps(steps), f"no fewer keep {kept}", status=status)
     return HeadlineParts(_steps(window), f"keep {kept}", status=status)
 
 

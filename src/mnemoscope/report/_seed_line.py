@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mnemoscope.report._chart import Chart, Line, Panels, Style
+from mnemoscope.report._chart import Chart, Line, Mark, Panels, Style
 
 Curve = tuple[np.ndarray, np.ndarray]
 """x and y, both (N,), of one seed; x rises, NaN in y is not known."""
@@ -28,7 +28,7 @@ class SeedLine(Line):
     def __init__(self, name: str, curves: Mapping[int, Curve], style: Style) -> None:
         arrays = {seed: tuple(np.asarray(values, dtype=float) for values in curve) for seed, curve in curves.items()}
         known = {seed: (x, y) for seed, (x, y) in sorted(arrays.items()) if np.isfinite(y).any()}
-        super().__init__(name, *_median_and_band(list(known.values())), style)
+        super().__init__(name, *_median_and_band(list(known.values())), style, tuple(known))
         self.curves = known
 
 
@@ -59,17 +59,21 @@ def with_seed_counts(chart: Drawn) -> Drawn:
         return replace(chart, title=f"{chart.title} ({_words(*counts)})")
     if isinstance(chart, Panels):
         return replace(chart, charts=tuple(with_seed_counts(panel) for panel in chart.charts))
-    return replace(chart, marks=tuple(_named(mark) if isinstance(mark, SeedLine) else mark for mark in chart.marks))
+    return replace(chart, marks=tuple(map(_with_count, chart.marks)))
 
 
 def _counts(charts: Iterable[Chart]) -> set[int | None]:
     """The different numbers of seeds of all lines, None for one that is not known."""
     lines = [mark for chart in charts for mark in chart.marks if isinstance(mark, Line)]
-    return {len(line.curves) if isinstance(line, SeedLine) else None for line in lines}
+    return {len(line.seeds) or None for line in lines}
 
 
-def _named(line: SeedLine) -> SeedLine:
-    return SeedLine(f"{line.name} ({_words(len(line.curves))})", line.curves, line.style)
+def _with_count(mark: Mark) -> Mark:
+    """A line by the name that says over how many seeds it is, if that is known; another mark as it is."""
+    if not isinstance(mark, Line) or not mark.seeds:
+        return mark
+    name = f"{mark.name} ({_words(len(mark.seeds))})"
+    return SeedLine(name, mark.curves, mark.style) if isinstance(mark, SeedLine) else replace(mark, name=name)
 
 
 def _words(count: int | None) -> str:

@@ -131,15 +131,15 @@ def advantages(rewards: Tensor, values: Tensor, ends: Tensor, last: Tensor, gamm
     """
     if ends.dtype is not torch.bool:  # ~1 is -2
         raise MnemoscopeError(f"ends must be a mask of bool; got {ends.dtype}")
-    result = torch.empty_like(rewards)
-    following = torch.zeros_like(last)
+    found = torch.empty_like(rewards)
+    advantage = torch.zeros_like(last)  # of the next step
     goes_on = (~ends).to(rewards)
     for t in reversed(range(len(rewards))):
-        surprise = rewards[t] + gamma * goes_on[t] * last - values[t]
-        following = surprise + gamma * lam * goes_on[t] * following
-        result[t] = following
-        last = values[t]
-    return result
+        delta = rewards[t] + gamma * goes_on[t] * last - values[t]
+        advantage = delta + gamma * lam * goes_on[t] * advantage
+        found[t] = advantage
+        last = values[t]  # from here on the value of the next observation
+    return found
 
 
 class PPOLearner(Learner):

@@ -29,7 +29,7 @@ from mnemoscope.scopes._measures.horizon_samples import (
 )
 from mnemoscope.scopes._measures.receptive_field import exact_figures, unread_at_end
 from mnemoscope.scopes._measures.windows import range_in_words, widened
-from mnemoscope.wording import counted, told_from_one
+from mnemoscope.wording import all_counted, counted, told_from_one
 
 EXPLOSION = 100.0  # times the size at the start of the curve, and it does not come back
 
@@ -247,10 +247,11 @@ def _figures(norms: JacobianNorms, fraction: float, subject: Subject) -> tuple[d
 
 
 def _method(norms: JacobianNorms, batch: int) -> str:
+    sequences = counted(batch, "sequence")
     if norms.measured == "changes":
-        return f"one input after the other changed in {batch} sequences, as no gradient leads to them"
+        return f"one input after the other changed in {sequences}, as no gradient leads to them"
     steps = ", ".join(str(end) for end in sorted(set(norms.ends.flat)))
-    return f"one backward pass from the outputs of {batch} sequences at the steps {steps}, in random directions"
+    return f"one backward pass from the outputs of {sequences} at the steps {steps}, in random directions"
 
 
 @torch.no_grad()
@@ -305,7 +306,7 @@ def _reach_in_words(figures: dict[str, float], spread: dict[str, np.ndarray], fr
     subjects = "Gradients" if measured == "gradients" else "Changes of inputs"
     if figures["explodes_at"] < np.inf:
         grown = f"{figures['growth']:.3g} times their size" if np.isfinite(figures["growth"]) else "infinity"
-        return f"{subjects} explode: {int(figures['strongest_lag'])} steps back they have grown to {grown}"
+        return f"{subjects} explode: {counted(figures['strongest_lag'], 'step')} back they have grown to {grown}"
     if horizon < 0:
         return "No gradient reaches any input"
     if horizon == 0:
@@ -323,8 +324,8 @@ def _reach_in_words(figures: dict[str, float], spread: dict[str, np.ndarray], fr
             f"again {lags_again} steps back{where}"
         )
     if horizon == lags:
-        looked_at = "the one step that was" if lags == 1 else f"all {lags} steps that were"
-        return f"{subjects} reach back over {looked_at} looked at{over}"
+        were = "was" if lags == 1 else "were"
+        return f"{subjects} reach back over {all_counted(lags, 'step')} that {were} looked at{over}"
     lost = "" if measured == "gradients" else " or are lost in rounding"
     return f"{subjects} reach {counted(horizon, 'step')} back{over}, then fall under {small}{lost}"
 

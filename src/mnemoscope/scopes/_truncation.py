@@ -260,12 +260,14 @@ def _sentence(
 ) -> str:
     window, steps = figures["window"], figures["steps"]
     percent = f"{100 * error:g} %"
-    outputs = f"{labels['ends']} output"
+    both = labels["ends"] == "first and last"
+    outputs = "first and last outputs" if both else "last output"
     over = range_in_words(spread.get("window"), "sequences")
     if window < steps and figures.get("output_variation", math.inf) <= 2 * error:
+        depend, they_vary, their = ("depend", "they vary", "their") if both else ("depends", "it varies", "its")
         sentence = (
-            f"Its {outputs} hardly depends on the inputs: from sequence to sequence it varies by "
-            f"{figures['output_variation']:.2g} of its size, so no window can be found"
+            f"Its {outputs} hardly {depend} on the inputs: from sequence to sequence {they_vary} by "
+            f"{figures['output_variation']:.2g} of {their} size, so no window can be found"
         )
     elif not window < steps and "window_of_some_lengths" in figures:
         enough = counted(figures["window_of_some_lengths"], "input")
@@ -275,9 +277,9 @@ def _sentence(
         )
     elif not window < steps:
         sentence = f"No window shorter than the {steps:.0f} steps looked at gives its {outputs} to {percent}{over}"
-    elif labels["ends"] == "first and last":
+    elif both:
         sentence = (
-            f"Its {outputs}s are given to {percent} by the {window:.0f} inputs nearest to each{over}; those between, "
+            f"Its {outputs} are given to {percent} by the {window:.0f} inputs nearest to each{over}; those between, "
             "which read both directions, were not looked at"
         )
     else:

@@ -52,7 +52,7 @@ def merge_charts(
 ) -> list[Chart | Panels]:
     """Return the charts of both, and the marks of both in a chart that both have.
 
-    Lines over seeds are joined seed by seed, with the new curve of a seed that both have. Of another mark it is not
+    Lines over seeds are joined seed by seed, with the new curve of a seed that both have. Of another mark it may not be
     known which seeds it is of: at most `recorded` if it is an old one, `found` if it is new.
     """
     merged = {chart.key: chart for chart in old}
@@ -92,30 +92,41 @@ def _of_seed(chart: Drawn, seed: int) -> Drawn:
 
 
 def _join(old: Chart, new: Chart, recorded: Sequence[int], found: Sequence[int]) -> Chart:
-    marks = _joined_marks(old.marks, new.marks, len(recorded), len(found))
+    marks = _joined_marks(old.marks, new.marks, recorded, found)
     return replace(new, title=_common_title(old.title, new.title), marks=marks)
 
 
-def _joined_marks(old: Sequence[Mark], new: Sequence[Mark], recorded: int, found: int) -> tuple[Mark, ...]:
+def _joined_marks(
+    old: Sequence[Mark], new: Sequence[Mark], recorded: Sequence[int], found: Sequence[int]
+) -> tuple[Mark, ...]:
     """The marks of both, by name.
 
-    An old mark of unknown seeds gives way to a new one of as many seeds as it can have at most. Else it stays, and a
-    new line over seeds is drawn beside it.
+    An old mark that is no line over seeds gives way to a new one of all its seeds. Else it stays, and a new line over
+    seeds is drawn beside it.
     """
     marks = {mark.name: mark for mark in old}
     for mark in new:
-        known, earlier = marks.get(mark.name), f"{mark.name}, earlier runs"
+        known, other = marks.get(mark.name), f"{mark.name}, other runs"
         if isinstance(mark, SeedLine):
             if isinstance(known, SeedLine):
                 mark = SeedLine(mark.name, {**known.curves, **mark.curves}, mark.style)
             elif isinstance(known, Line):
-                marks[earlier] = replace(known, name=earlier, style=Style(known.style.color, known.style.dash + 1))
-            if len(mark.curves) >= recorded:
-                marks.pop(earlier, None)
+                marks[other] = replace(known, name=other, style=Style(known.style.color, known.style.dash + 1))
+            if other in marks and _has_all_seeds(mark, marks[other], recorded, found):
+                del marks[other]
             marks[mark.name] = mark
-        elif known is None or found >= recorded:
+        elif known is None or _has_all_seeds(mark, known, recorded, found):
             marks[mark.name] = mark
     return tuple(sorted(marks.values(), key=lambda mark: getattr(mark, "style", Style()).color))  # as in the study
+
+
+def _has_all_seeds(new: Mark, old: Mark, recorded: Sequence[int], found: Sequence[int]) -> bool:
+    """True if a new mark is of every seed of an old one; where these are not known, of as many as it can have."""
+    ours = set(new.seeds) if isinstance(new, Line) else set()
+    if not ours and not isinstance(new, SeedLine):
+        ours = set(found)
+    theirs = set(old.seeds) if isinstance(old, Line) else set()
+    return theirs <= ours if theirs else len(ours) >= len(recorded)
 
 
 def _common_title(old: str, new: str) -> str:

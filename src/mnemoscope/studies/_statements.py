@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mnemoscope.report import Axis, Chart, Marker, Points, Style
+from mnemoscope.report import Axis, Chart, Marker, Panels, Points, Style
 from mnemoscope.studies._jobs import Done, Result, measure
 from mnemoscope.studies._study import Claim, Published, Scale, Study, table
 from mnemoscope.sweeps import Job
@@ -83,22 +83,43 @@ def _all_hold(name: str) -> Any:
     return lambda cells: cells[name, "hold"] == cells[name, "checks"]
 
 
-def tightness(done: Sequence[Done], key: str = "statements") -> Chart:
-    """Return a chart of measured value over bound, a dot for each check: 1 is as tight as can be."""
-    by_name: dict[str, list[float]] = {}
-    for name, _, _, _, _, ratio in done[0][key]["cases"]:
-        by_name.setdefault(name, []).append(math.nan if ratio is None else abs(float(ratio)))
+def tightness(done: Sequence[Done], key: str = "statements") -> Panels:
+    """Return charts of measured value over bound, a dot for each check: 1 is as tight as can be.
+
+    Upper bounds, lower bounds and equations have a chart each, whose title says on which side of 1 a dot should be.
+    """
+    numbers: dict[str, int] = {}
+    ratios: dict[str, dict[str, list[float]]] = {}
+    for name, _, _, relation, bound, ratio in done[0][key]["cases"]:
+        numbers.setdefault(name, len(numbers))
+        side = (
+            _MIRRORED[relation] if bound is not None and bound < 0 else relation
+        )  # what is at most -2 is at least 1 times it
+        ratios.setdefault(side, {}).setdefault(name, []).append(math.nan if ratio is None else float(ratio))
+    charts = [_checks(side, ratios[side], numbers) for side in _SIDES if side in ratios]
+    title = "Every check: measured value over its bound"
+    return Panels("tightness", title, tuple(charts), share_x=False, share_y=False)
+
+
+_SIDES = {
+    "<=": ("upper", "Upper bounds: not above 1"),
+    ">=": ("lower", "Lower bounds: not below 1"),
+    "==": ("equal", "Equations: 1, up to a tolerance"),
+}
+_MIRRORED = {"<=": ">=", ">=": "<=", "==": "=="}
+
+
+def _checks(side: str, by_name: Mapping[str, Sequence[float]], numbers: Mapping[str, int]) -> Chart:
+    """The checks of one side of 1, those of each statement in the color of its number."""
+    suffix, title = _SIDES[side]
     start = 0
     marks = []
-    for number, (name, ratios) in enumerate(by_name.items()):
+    for name, ratios in by_name.items():
         x = np.arange(start, start + len(ratios), dtype=float)
-        marks.append(Points(name, x, np.array(ratios), Style(number, number // 7)))
+        marks.append(Points(name, x, np.array(ratios), Style(numbers[name], numbers[name] // 7)))
         start += len(ratios)
     y = Axis("measured / bound", log=True, switch=True)
-    return Chart("tightness", "Every check: measured value over its bound", Axis("check"), y, tuple(marks), _AT_ONE)
-
-
-_AT_ONE = (Marker("y", 1.0, "equal"),)
+    return Chart(f"tightness-{suffix}", title, Axis("check"), y, tuple(marks), (Marker("y", 1.0, "equal"),))
 
 
 def statement_table(names: Sequence[str]) -> Published:
@@ -129,7 +150,7 @@ def statement_study(
     def cells(scale: Scale, done: Done) -> dict[tuple[str, str], float]:
         return statement_cells(done["statements"])
 
-    def charts(scale: Scale, done: Sequence[Done]) -> list[Chart]:
+    def charts(scale: Scale, done: Sequence[Done]) -> list[Panels]:
         return [tightness(done)]
 
     return Study(

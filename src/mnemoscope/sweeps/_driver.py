@@ -143,6 +143,8 @@ def forget_failures(folder: Path, *, diverged: bool = True) -> None:
 
 
 class _Driver:
+    """One call of `run_jobs`: which jobs run, wait for others, or have ended."""
+
     def __init__(
         self,
         folder: Path,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mnemoscope.errors import MnemoscopeError, check_count, first_line
 from mnemoscope.sweeps._job import Ending, Job
-from mnemoscope.sweeps._remote import STOP_SECONDS, DriverFile, remote_job
+from mnemoscope.sweeps._remote import STOP_SECONDS, RemoteJobs, could_not_begin, remote_job
 
 
 class RayEngine:
@@ -40,7 +39,7 @@ class RayEngine:
         options = {"num_cpus": self._cpus, "num_gpus": gpus, "max_retries": 0}
         self._task = self._ray.remote(**options)(remote_job)
         self._running: dict[Any, str] = {}
-        self._driver: DriverFile | None = None
+        self._remote = RemoteJobs()
 
     def _start(self, address: str | None, jobs: int | None, threads: int) -> None:
         settings: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False, "logging_level": "ERROR"}
@@ -69,10 +68,8 @@ class RayEngine:
         """Start jobs in their folders. What they print goes to a file of their name in `logs`."""
         if not jobs:
             return
-        driver = self._driver = self._driver or DriverFile(logs.parent)
         for job, folder in jobs:
-            log = logs / f"{job.name}.txt"
-            task = self._task.remote(asdict(job), str(folder), str(log), str(driver.path), driver.token)
+            task = self._task.remote(*self._remote.arguments(job, folder, logs))
             self._running[task] = job.name
 
     def wait(self, seconds: float) -> Iterator[tuple[str, Ending]]:
@@ -82,25 +79,22 @@ class RayEngine:
             ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
         for task in ready:
             yield self._running.pop(task), self._ending(task)
-        if not self._running and self._driver is not None:
-            self._driver.remove()
-            self._driver = None
+        if not self._running:
+            self._remote.close()
 
     def _ending(self, task: Any) -> Ending:
         errors = self._ray.exceptions
         try:
             ending: Ending = self._ray.get(task)
-        except errors.RayTaskError as error:  # the function could not even be called there
-            reason = (str(error).strip().splitlines() or ["unknown"])[-1]
-            return Ending("failed", f"the worker could not begin: {reason}", 2)
+        except errors.RayTaskError as error:
+            return could_not_begin("the worker", error)
         except errors.RayError as error:  # its process was killed, or its machine is gone
             return Ending("died", type(error).__name__)
         return ending
 
     def stop(self) -> None:
         """Ask all jobs to save their work and end; kill those that have not after a minute."""
-        if self._driver is not None:
-            self._driver.stop()
+        self._remote.stop()
         deadline = time.monotonic() + STOP_SECONDS
         try:
             left = list(self._running)
@@ -110,9 +104,7 @@ class RayEngine:
             for task in self._running:
                 self._ray.cancel(task, force=True)
             self._running.clear()
-            if self._driver is not None:
-                self._driver.remove()
-                self._driver = None
+            self._remote.close()
 
     def close(self) -> None:
         """Leave the cluster; end Ray on this machine if it was started here."""

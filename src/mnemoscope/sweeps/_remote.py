@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,35 @@ class DriverFile:
 
     def remove(self) -> None:
         remove(self.path)
+
+
+class RemoteJobs:
+    """The driver's side of jobs elsewhere: what they are called with, and its file, which is there while any runs."""
+
+    def __init__(self) -> None:
+        self._file: DriverFile | None = None
+
+    def arguments(self, job: Job, folder: Path, logs: Path) -> tuple[dict[str, Any], str, str, str, str]:
+        """Return what `remote_job` is to be called with."""
+        self._file = self._file or DriverFile(logs.parent)
+        return asdict(job), str(folder), str(logs / f"{job.name}.txt"), str(self._file.path), self._file.token
+
+    def stop(self) -> None:
+        """Ask all jobs to save their work and end."""
+        if self._file is not None:
+            self._file.stop()
+
+    def close(self) -> None:
+        """Remove the file: no job is left."""
+        if self._file is not None:
+            self._file.remove()
+            self._file = None
+
+
+def could_not_begin(what: str, error: Exception) -> Ending:
+    """Return how a job ended whose function could not even be called; the last line of the error says why."""
+    reason = (str(error).strip().splitlines() or ["unknown"])[-1]
+    return Ending("failed", f"{what} could not begin: {reason}", 2)
 
 
 class DriverWatch:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 from mnemoscope.errors import MnemoscopeError, check_count, first_line
 from mnemoscope.sweeps._job import Ending, Job
-from mnemoscope.sweeps._remote import STOP_SECONDS, DriverFile, remote_job
+from mnemoscope.sweeps._remote import STOP_SECONDS, RemoteJobs, could_not_begin, remote_job
 
 MAX_QUEUED = 1000  # jobs in Slurm's queue at a time: the usual largest array
 SUBMITIT = "submitit"  # its folder, in that of the sweep
@@ -48,20 +47,17 @@ class SlurmEngine:
         self._parameters = {"cpus_per_task": max(threads, 1), "gpus_per_node": gpus, **(parameters or {})}
         self._executor: Any = None
         self._running: dict[str, Any] = {}
-        self._driver: DriverFile | None = None
+        self._remote = RemoteJobs()
 
     def start(self, jobs: Sequence[tuple[Job, Path]], logs: Path) -> None:
         """Submit jobs as one array. What they print goes to a file of their name in `logs`."""
         if not jobs:
             return
         executor = self._executor = self._executor or self._make_executor(logs.parent / SUBMITIT)
-        driver = self._driver = self._driver or DriverFile(logs.parent)
         with executor.batch():
             for job, folder in jobs:
-                log = logs / f"{job.name}.txt"
-                self._running[job.name] = executor.submit(
-                    _Resumable(), asdict(job), str(folder), str(log), str(driver.path), driver.token
-                )
+                arguments = self._remote.arguments(job, folder, logs)
+                self._running[job.name] = executor.submit(_Resumable(), *arguments)
 
     def _make_executor(self, folder: Path) -> Any:
         try:
@@ -83,25 +79,22 @@ class SlurmEngine:
             ended = [name for name, job in self._running.items() if job.done()]
         for name in ended:
             yield name, self._ending(self._running.pop(name))
-        if not self._running and self._driver is not None:
-            self._driver.remove()
-            self._driver = None
+        if not self._running:
+            self._remote.close()
 
     def _ending(self, job: Any) -> Ending:
         errors = self._submitit.core.utils
         try:
             ending: Ending = job.result()
-        except errors.FailedJobError as error:  # the function could not even be called there
-            reason = (str(error).strip().splitlines() or ["unknown"])[-1]
-            return Ending("failed", f"the job could not begin: {reason}", 2)
+        except errors.FailedJobError as error:
+            return could_not_begin("the job", error)
         except errors.UncompletedJobError:  # its process was killed, or its machine is gone
             return Ending("died", f"Slurm job {job.job_id} ended without a result")
         return ending
 
     def stop(self) -> None:
         """Ask all jobs to save their work and end; cancel those that have not after a minute, or have not begun."""
-        if self._driver is not None:
-            self._driver.stop()
+        self._remote.stop()
         deadline = time.monotonic() + STOP_SECONDS
         try:
             for job in self._running.values():
@@ -114,9 +107,7 @@ class SlurmEngine:
                 with contextlib.suppress(Exception):
                     job.cancel()
             self._running.clear()
-            if self._driver is not None:
-                self._driver.remove()
-                self._driver = None
+            self._remote.close()
 
 
 class _Resumable:

@@ -80,7 +80,7 @@ class Session:
             self._write_initial_files()
             return
         path = self.folder.checkpoints / f"{checkpoint.update:08d}.safetensors"
-        self._restore_records(checkpoint, str(path))  # first: other data may also make another model
+        self._restore_records(checkpoint, str(path))  # first: weights may not fit just because the data has changed
         self.learner.restore(checkpoint, str(path))
         self.metrics.truncate()
         self.last_checkpoint = path
@@ -99,7 +99,7 @@ class Session:
 
     def _write_initial_files(self) -> None:
         # Parameters are recorded before a checkpoint, here as later: a resumed run does not record them again.
-        self.record()
+        self._record_weights()
         self.save()
 
     def run(self) -> Summary:
@@ -132,7 +132,7 @@ class Session:
     def _one_update(self) -> None:
         loss, norm = self.learner.update()
         self.on_device.append(torch.stack([loss, norm]))
-        self.record()
+        self._record_weights()
         if self._is_due(self.config.log_every):
             self._log()
         if self._is_due(self.config.evaluate_every) or self.learner.updates_done == self.total:
@@ -245,7 +245,7 @@ class Session:
         if self.tensorboard is not None:
             self.tensorboard.add(record)
 
-    def record(self) -> None:
+    def _record_weights(self) -> None:
         """Write the parameters to trajectory/ and the weights to snapshots/, where the configuration asks for it."""
         folder = self.writes_to
         if folder is None:

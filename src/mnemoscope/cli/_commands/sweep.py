@@ -31,6 +31,7 @@ from mnemoscope.sweeps import (
     sweep,
 )
 from mnemoscope.tasks import TASKS
+from mnemoscope.wording import counted
 
 EngineName = Literal["local", "ray", "slurm"]
 
@@ -174,12 +175,13 @@ def _follow(start: Callable[[SweepCallback], Sweep], view: SweepView, folder: Pa
     if output.json:
         show_json(result)
     elif not output.quiet:
-        counts = [f"{result['runs']} runs", *(f"{result[key]} {key}" for key in ("diverged", "failed") if result[key])]
+        outcomes = [f"{result[key]} {key}" for key in ("diverged", "failed") if result[key]]
+        counts = [counted(result["runs"], "run"), *outcomes]
         say(f"{', '.join(counts)}; {folder}; see: mnemoscope sweep table {folder}")
     if result["failed"]:
         first = next(ending.message for name, ending in failures.items() if name not in diverged)
         raise MnemoscopeError(
-            f"{result['failed']} of {result['runs']} runs failed ({folder}/failures.jsonl): {first}; "
+            f"{result['failed']} of {counted(result['runs'], 'run')} failed ({folder}/failures.jsonl): {first}; "
             "once that is corrected, --retry-failed tries them again"
         )
     return 0

@@ -81,6 +81,11 @@ class Scope:
 
 SCOPES: dict[str, Scope] = {}
 
+_TORCH_WARNINGS = (
+    "There is a performance drop because",  # vmap's, of a cell
+    "`torch.jit.script` is deprecated",  # forward mode's, in torch
+)
+
 
 def scope(
     question: str,
@@ -111,10 +116,8 @@ def scope(
             start = time.perf_counter()
             own, common = _split_options(name, options)
             with one_line_errors(name), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="There is a performance drop because")  # vmap's, of a cell
-                warnings.filterwarnings(
-                    "ignore", message="`torch.jit.script` is deprecated"
-                )  # forward mode's, in torch
+                for message in _TORCH_WARNINGS:
+                    warnings.filterwarnings("ignore", message=message)
                 subject = subject_of(model, inputs, **common)
                 with untouched(subject.model):
                     finding = _measure(SCOPES[name], body, subject, own)

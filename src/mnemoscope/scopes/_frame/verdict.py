@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import get_args
 
 from mnemoscope.finding import Finding
+from mnemoscope.scopes._frame.repeat import Kind
+from mnemoscope.scopes._frame.scope import MIXING
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.wording import counted
 
-UNREPEATED = ("keeps state between calls", "is random", "changes between calls")
+UNREPEATED = tuple(kind for kind in get_args(Kind) if kind)
 """Kinds of model that give other outputs for the same inputs: said first."""
 
-BROKEN = ("runs over the batch", "mixes sequences", "memoryless", "detached")
+BROKEN = (*MIXING, "memoryless", "detached")
 """Kinds of model, found by the scope `recurrence`, for which a memory horizon means nothing."""
 
 FEW_STEPS = 10  # fewer are seldom meant as a sequence

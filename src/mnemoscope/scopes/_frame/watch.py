@@ -142,16 +142,17 @@ class Watch:
         """Return what was seen so far: series over looks `update`, `horizon`, `rate` and `lambda`."""
         title = "Memory while training"
         if not self.history:
-            why = f"there was no look yet: the first is after {self.every} updates"
+            why = f"there was no look yet: the first is after {counted(self.every, 'update')}"
             return Finding("watch", f"Nothing was measured: {why}.", "not applicable", why, title=title)
         last = self.history[-1]
+        updates = "each update" if self.every == 1 else f"every {self.every} updates"
         return Finding(
             "watch",
             _sentence(self.history),
             "estimated",
             figures={"horizon": last["horizon"], "lambda": last["lambda"]},
             series=arrays(**{name: [look[name] for look in self.history] for name in last}),
-            method=f"one look every {self.every} updates at a few sequences",
+            method=f"a look at a few sequences after {updates}",
             title=title,
             question="How does the memory change while the model is trained?",
         )
@@ -223,9 +224,8 @@ def _callback_class() -> Any:
             self.options = options
             self.watch: Watch | None = None
 
-        def __reduce__(
-            self,
-        ) -> Any:  # for ddp_spawn: the class is made anew in the other process, the watch starts there
+        def __reduce__(self) -> Any:
+            # For ddp_spawn: the class is made anew in the other process, and the watch starts there.
             make = functools.partial(lightning_callback, prefix=self.prefix, **self.options)
             return make, (self.inputs, self.every)
 
