@@ -74,6 +74,30 @@ def test_what_follows_from_cells_is_made_of_those_of_all_calls(tmp_path):
     assert chart.marks[0].labels == ("a", "b")
 
 
+def test_what_follows_from_curves_is_made_of_those_of_all_calls(tmp_path):
+    """A ratio of two runs, of which either call made one; what `cells` gives itself is not rounded, and stays."""
+
+    def charts(scale, done):
+        lines = [
+            band(name, {one.seed: ([1.0], [one[name, "x"]["value"]]) for one in done if (name, "x") in one}, number)
+            for number, name in enumerate("abc")
+        ]
+        return [Chart("values", "Values", Axis("x"), Axis("y"), tuple(line for line in lines if line.curves))]
+
+    def ratio(scale, charts, seed):
+        (chart,) = charts
+        found = {line.name: line.curves[seed][1][0] for line in chart.marks if seed in line.curves}
+        return {("b / a", "x"): found["b"] / found["a"], ("a", "x"): 0.0} if {"a", "b"} <= found.keys() else {}
+
+    study = study_jobs.numbers({0: VALUES}, charts=charts, cells_of_charts=ratio)
+    out = stopped(study, tmp_path / "out", 1)
+    assert ("b / a", "x") not in read_record(out / study.id).quick.seeds[0].values
+    run(study, out, missing=True)
+    found = read_record(out / study.id).quick.seeds[0].values
+    assert found["b / a", "x"] == 1.5
+    assert found["a", "x"] == 2.0
+
+
 def test_pages_draw_what_follows_from_cells_from_the_record_as_it_is(tmp_path):
     """Also where charts.json is of fewer seeds, or of another version: that of the T-maze was of seed 0 alone."""
 

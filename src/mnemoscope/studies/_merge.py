@@ -13,7 +13,7 @@ from mnemoscope.report import Chart, Line, Mark, Panels, SeedLine, Style
 from mnemoscope.studies._cells import Cells
 from mnemoscope.studies._jobs import Result
 from mnemoscope.studies._record import Cost, SeedResult, job_of, kept_cells
-from mnemoscope.studies._study import Study
+from mnemoscope.studies._study import Scale, Study
 
 Drawn = TypeVar("Drawn", bound=Chart | Panels)
 
@@ -40,10 +40,17 @@ def merge_seeds(old: SeedResult | None, new: SeedResult) -> SeedResult:
     )
 
 
-def with_derived_cells(study: Study, seed: SeedResult) -> SeedResult:
-    """Return a seed with the cells that follow from its others, of which several calls may have made a part each."""
-    derived = kept_cells(study.derived_cells(Cells(seed.values)))
-    values = seed.values | {(row, column): value for row, column, value in derived}
+def with_derived_cells(
+    study: Study, scale: Scale, seed: SeedResult, charts: Sequence[Chart | Panels]
+) -> SeedResult:
+    """Return a seed with the cells that follow from its others and from its curves.
+
+    Several calls may have made a part each of what they follow from.
+    """
+    compared = kept_cells(study.cells_of_charts(scale, charts, seed.seed))
+    values = {(row, column): value for row, column, value in compared} | seed.values
+    derived = kept_cells(study.derived_cells(Cells(values)))
+    values |= {(row, column): value for row, column, value in derived}
     return replace(seed, cells=tuple((*key, value) for key, value in values.items()))
 
 

@@ -269,7 +269,6 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
 
     # Seeds that were not asked for this time stay.
     by_seed = {**kept, **merged}
-    seeds = tuple(with_derived_cells(study, by_seed[seed]) for seed in sorted(by_seed))
     found = [done[seed] for seed, one in merged.items() if done[seed] and one is not kept.get(seed)]
     ended = [one for one in found if new[one.seed].is_complete]
     drawn = _charts(study, scale, found, found == ended) or _charts(study, scale, ended, True)
@@ -278,6 +277,7 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
         drawn = merge_charts(charts.get(scale, []), drawn, list(kept), [one.seed for one in found])
     elif not complete:
         drawn = drawn or charts.get(scale, [])
+    seeds = tuple(with_derived_cells(study, scale, by_seed[seed], drawn) for seed in sorted(by_seed))
     charts[scale] = with_derived_charts(study, seeds, drawn)
     result = judged(study, scale, ScaleResult(seeds, versions=_versions()))
 

@@ -186,6 +186,11 @@ class Study:
     """Whether it is a drawing, of which nothing can be reproduced; what is claimed of it does not count."""
     derived_cells: Callable[[Cells], CellValues] = lambda cells: {}
     """Cells that follow from the others of a seed, as a mean over rows: made from all that are recorded."""
+    cells_of_charts: Callable[[Scale, Sequence[Chart | Panels], int], CellValues] = lambda scale, charts, seed: {}
+    """Cells of a seed that follow from its curves in the charts, for what compares runs that may come in several calls.
+
+    Numbers in charts are rounded: what `cells` could give itself stays.
+    """
     derived_charts: Callable[[Mapping[int, Cells]], Sequence[Chart | Panels]] = lambda cells: ()
     """Figures that follow from the cells, by seed: made from all that are recorded."""
 
