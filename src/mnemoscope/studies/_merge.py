@@ -40,9 +40,7 @@ def merge_seeds(old: SeedResult | None, new: SeedResult) -> SeedResult:
     )
 
 
-def with_derived_cells(
-    study: Study, scale: Scale, seed: SeedResult, charts: Sequence[Chart | Panels]
-) -> SeedResult:
+def with_derived_cells(study: Study, scale: Scale, seed: SeedResult, charts: Sequence[Chart | Panels]) -> SeedResult:
     """Return a seed with the cells that follow from its others and from its curves.
 
     Several calls may have made a part each of what they follow from.
