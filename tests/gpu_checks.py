@@ -36,7 +36,7 @@ FOUND = 99  # compute-sanitizer's exit code if it has something to report
 SANITIZER = ("compute-sanitizer", "--error-exitcode", str(FOUND), "--print-limit", "0")
 # Kernels whose blocks exchange data by barriers that count bytes. racecheck does not know these barriers, and reports
 # what they put in order; tests/kernels/test_cuda_races.py checks that in the emulator.
-EXCHANGING = frozenset(path.stem for path in compiler.FOLDER.glob("*.cu") if "Exchange " in path.read_text())
+EXCHANGING = frozenset(path.stem for path in compiler.FOLDER.glob("*.cu") if "xchange" in path.read_text())
 LAYERS = ("RNN", "LSTM", "GRU", "GORU", "RAC"), ("RelRNN",), ("RelLSTM",), ("MemRNN", "MemLSTM", "SAB")
 
 

@@ -76,7 +76,7 @@ FULL_ATTENTION_MUTANTS = [
     Mutant("attention-large-exponent", "kernels/csrc/cuda/full_attention.cuh", "if (x < -1.f) return -x;", "if (x < -1.f) return x;", f"{FULL_ATTENTION}::test_queries_and_keys_with_and_without_a_power"),
     Mutant("attention-small-exponent", "kernels/csrc/cuda/full_attention.cuh", "return x < 0.f ? reciprocal(x) : log_two(x);", "return x < 0.f ? -126.f : log_two(x);", f"{FULL_ATTENTION}::test_queries_and_keys_with_and_without_a_power"),
     Mutant("attention-shared-rows", "kernels/csrc/cuda/full_attention.cuh", "(turn * WARPS + warp) * 2 * GROUP_FLOATS", "(0 * turn * WARPS + warp) * 2 * GROUP_FLOATS", f"{FULL_ATTENTION}::test_a_past_that_shared_memory_holds_in_part"),
-    Mutant("attention-half-of-the-warps", "kernels/csrc/cuda/full_attention_backward.cu", "rows[i].add(1.f, other);", "", f"{FULL_ATTENTION}::test_a_past_that_shared_memory_holds_in_part"),
+    Mutant("attention-half-of-the-warps", "kernels/csrc/cuda/full_attention_sums.cuh", "rows[i].add(1.f, other);", "", f"{FULL_ATTENTION}::test_a_past_that_shared_memory_holds_in_part"),
     Mutant("attention-power-of-a-query", "kernels/csrc/cuda/full_attention_backward.cu", "beyond |= query.make_powers();", "query.make_powers();", f"{FULL_ATTENTION}::test_a_query_without_a_power"),
 ]
 

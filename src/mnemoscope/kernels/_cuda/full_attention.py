@@ -50,7 +50,7 @@ class ClusterLayout:
         return self.rows_at_once * self.warps * self.cluster_blocks
 
     def _product_scratch(self, outputs: int) -> int:
-        """The parts of the sums of a product (`scratch_of`)."""
+        """The parts of the sums of a product (`ProductSizes::scratch`)."""
         splits = (512, self.warps), (1024, 8), (2048, 4), (4096, 2), (outputs, 1)
         return outputs * next(parts for most, parts in splits if outputs <= most)
 
