@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._measures.counters import late_start
+from mnemoscope.scopes._measures.counters import LateStarts
 from mnemoscope.scopes._measures.rounding import least_response
 from mnemoscope.scopes._measures.windows import shortest_near
 
@@ -26,8 +26,9 @@ class Outputs:
     """
 
     @torch.no_grad()
-    def __init__(self, subject: Subject, order: float) -> None:
+    def __init__(self, subject: Subject, order: float, late_start: LateStarts) -> None:
         self._subject = subject
+        self._late_start = late_start
         self._order = order
         y = subject.run(subject.features)
         self.stride = _stride(subject, len(y))
@@ -66,7 +67,7 @@ class Outputs:
 
     def _last_of_window(self, k: int) -> Tensor:
         x = self._subject.features
-        late = late_start(self._subject, len(x) - k) if self._subject.adapted.recurrence_is_model else None
+        late = self._late_start(len(x) - k) if self._subject.adapted.recurrence_is_model else None
         return (self._subject.run(x[-k:]) if late is None else self._subject.recurrence(x[-k:], late)[0])[-1]
 
     def _distance(self, y: Tensor, other: Tensor) -> Tensor:
