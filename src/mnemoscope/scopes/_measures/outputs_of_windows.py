@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 
@@ -89,18 +90,25 @@ def windows_of_sequences(outputs: Outputs, window: int, lengths: np.ndarray, err
 def _stride(subject: Subject, outputs: int) -> int:
     """Return how many inputs there are for each output, as a strided convolution has more than one; 1 if that varies.
 
-    Counted on the first half of the sequences: a wide convolution of stride 1 gives few outputs too.
+    That is by how much sequences may be shorter that give one output less. The part of all inputs for which there is an
+    output says less: a wide convolution of stride 1 gives few of them, too.
     """
     if outputs in (1, subject.steps):
         return 1
-    half = subject.steps // 2
-    try:
-        fewer = len(subject.run(subject.features[:half]))
-    except torch.OutOfMemoryError:
-        raise
-    except Exception:  # it does not read so few steps
-        return 1
-    return max(1, round((subject.steps - half) / (outputs - fewer))) if fewer < outputs else 1
+
+    @functools.cache
+    def count(steps: int) -> int:
+        try:
+            return len(subject.run(subject.features[:steps]))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # it does not read so few steps
+            return 0
+
+    def least_steps(outputs: int) -> int:
+        return 1 + bisect.bisect_left(range(1, subject.steps), outputs, key=count)
+
+    return max(1, least_steps(outputs) - least_steps(outputs - 1))
 
 
 @torch.no_grad()
