@@ -306,6 +306,17 @@ def test_a_query_without_a_power(emulated):
     assert_fused_equals_eager(layer, torch.randn(7, 2, 3), tolerance=1e-3)
 
 
+def test_queries_beyond_all_numbers(emulated):
+    """An infinite query, by rows of its group that are none yet: all gradients were NaN."""
+    layer = calm(ms.MemRNN(3, 20))
+    with torch.no_grad():
+        layer.weight_query_l0.copy_(3e38 * torch.eye(20))
+    output, _ = layer(torch.randn(2, 2, 3))
+    output.sum().backward()
+    assert all(bool(parameter.grad.isfinite().all()) for parameter in layer.parameters())
+    assert len(emulated) == 2
+
+
 def test_columns_of_several_chunks(emulated, monkeypatch):
     """One block makes the columns of 32 states at a time of more than 128 units, of 64 otherwise.
 

@@ -284,7 +284,7 @@ STUDY_MUTANTS = [
     Mutant("study-merge-complete", "studies/_merge.py", "if old.is_complete:", "if False:", f"{MISSING}::test_two_results_of_a_seed_are_joined_cell_by_cell"),
     Mutant("study-merge-all", "studies/_merge.py", "old.ended <= new.ended", "old.ended < new.ended", f"{MISSING}::test_two_results_of_a_seed_are_joined_cell_by_cell"),
     Mutant("study-merge-cells", "studies/_merge.py", "old.values | new.values", "new.values | old.values", f"{MISSING}::test_two_results_of_a_seed_are_joined_cell_by_cell"),
-    Mutant("study-derived-cells", "studies/_reproduce.py", "with_derived_cells(study, scale, by_seed[seed], drawn)", "by_seed[seed]", f"{MISSING}::test_what_follows_from_cells_is_made_of_those_of_all_calls"),
+    Mutant("study-derived-cells", "studies/_reproduce.py", "with_derived_cells(study, scale, by_seed[seed], drawn, recorded_charts)", "by_seed[seed]", f"{MISSING}::test_what_follows_from_cells_is_made_of_those_of_all_calls"),
     Mutant("study-merge-cost", "studies/_reproduce.py", "for name in here if name not in counted)", "for name in here)", f"{MISSING}::test_a_job_that_was_run_again_costs_once"),
     Mutant("verdict-unknown", "studies/_verdict.py", "return _from_counts(sum(known), len(known))", "return _from_counts(sum(known), len(answers))", f"{VERDICTS}::test_a_claim_over_seeds"),
     Mutant("verdict-median", "studies/_verdict.py", "claim.holds(medians(by_seed))", "claim.holds(by_seed[0])", f"{VERDICTS}::test_a_claim_of_the_median_and_of_all_seeds"),

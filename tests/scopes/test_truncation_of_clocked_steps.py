@@ -56,3 +56,24 @@ class LastId(nn.Module):
 
 def test_a_whole_number_that_inputs_change_is_memory():
     assert truncation(LastId(), torch.randn(20, 3, 1)).figures["window"] == 2
+
+
+class Latch(nn.Module):
+    """Gives its input once one was above 1.5, and else nothing: a switch that in the end is on for all inputs."""
+
+    input_size = 1
+
+    def initial_state(self, batch):
+        return torch.zeros(batch, 1), torch.zeros(batch, dtype=torch.long)
+
+    def step(self, x, state):
+        on = state[1] | (x[:, 0] > 1.5).long()
+        return x * on[:, None], (state[0] + 0 * x, on)
+
+
+def test_a_switch_that_all_inputs_turn_on_is_memory():
+    """In the end it is the same after other inputs, but not at every step; one input was said to be enough."""
+    x = torch.randn(100, 4, 1, generator=torch.Generator().manual_seed(0))
+    last = [int((x[:, b, 0] > 1.5).nonzero()[-1]) for b in range(4)]
+    window = truncation(Latch(), x).figures["window"]
+    assert window == 100 - min(last) > 10

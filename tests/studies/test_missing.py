@@ -14,7 +14,7 @@ from test_reproduce import Killer, content, run
 from mnemoscope.report import Axis, Bars, Chart, Line, Panels, SeedLine, Style, charts_to_json
 from mnemoscope.studies import Note, ScaleResult, SeedResult, band, read_record
 from mnemoscope.studies import _study as registry
-from mnemoscope.studies._merge import merge_charts, merge_seeds
+from mnemoscope.studies._merge import merge_charts, merge_seeds, with_derived_cells
 from mnemoscope.studies._not_run import CHANGED, _in_words, command, not_run
 from mnemoscope.studies._pages import write_pages
 from mnemoscope.studies._record import read_charts, read_costs
@@ -96,6 +96,22 @@ def test_what_follows_from_curves_is_made_of_those_of_all_calls(tmp_path):
     found = read_record(out / study.id).quick.seeds[0].values
     assert found["b / a", "x"] == 1.5
     assert found["a", "x"] == 2.0
+
+
+def test_what_follows_from_curves_follows_new_ones():
+    """A run that was made again has another curve: the recorded ratio stayed that of the old one."""
+
+    def last(scale, charts, seed):
+        return {(line.name, "last"): line.curves[seed][1][-1] for (chart,) in (charts,) for line in chart.marks}
+
+    study = study_jobs.numbers({0: VALUES}, cells_of_charts=last)
+    recorded = SeedResult(0, ("a", "b"), (("a", "last", 0.10004), ("b", "last", 0.10004)))
+    old = [chart("c", "C", seeds("a", 0), seeds("b", 0))]
+    new = [chart("c", "C", seeds("a", 0), seeds("b", 0, start=5.0))]
+    assert with_derived_cells(study, "quick", recorded, old, old) == recorded  # numbers in charts are rounded
+    found = with_derived_cells(study, "quick", recorded, new, old).values
+    assert found == {("a", "last"): 0.10004, ("b", "last"): 5.1}
+    assert with_derived_cells(study, "quick", recorded, new, []) == recorded
 
 
 def test_pages_draw_what_follows_from_cells_from_the_record_as_it_is(tmp_path):

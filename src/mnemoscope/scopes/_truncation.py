@@ -14,7 +14,7 @@ from mnemoscope.finding import Finding, arrays
 from mnemoscope.scopes._frame.scope import not_applicable, scope
 from mnemoscope.scopes._frame.subject import Subject
 from mnemoscope.scopes._measures.chunks import GROUPS, Chunks, by_weights, norm, relative_error
-from mnemoscope.scopes._measures.counters import late_start
+from mnemoscope.scopes._measures.counters import LateStarts
 from mnemoscope.scopes._measures.decay import fit_line
 from mnemoscope.scopes._measures.outputs_of_windows import Outputs, windows_of_sequences
 from mnemoscope.scopes._measures.truncation_bounds import truncation_bounds
@@ -101,7 +101,8 @@ def truncation(
     bounds = truncation_bounds(subject)
 
     # Outputs: the last k inputs from a fresh state, against the whole sequence.
-    outputs = Outputs(subject, 2 if bounds is None else bounds.order)
+    late_start = LateStarts(subject)
+    outputs = Outputs(subject, 2 if bounds is None else bounds.order, late_start)
     if outputs.size == 0:
         why = f"the outputs of {subject.name} are zero on these inputs, whatever window they are made from"
         return not_applicable("truncation", why)
@@ -128,7 +129,7 @@ def truncation(
     gradients = _Gradients()
     weights = [] if subject.missing("step") else _weights(subject)
     if weights and len(subject.recurrence_inputs) == subject.steps:
-        gradients = _measure_gradients(subject, weights, lengths, error)
+        gradients = _measure_gradients(subject, weights, lengths, error, late_start)
     series |= gradients.series
     figures |= gradients.figures
     spread |= gradients.spread
@@ -182,10 +183,12 @@ class _Gradients:
     labels: dict[str, str | list[str]] = field(default_factory=dict)
 
 
-def _measure_gradients(subject: Subject, weights: list[Tensor], lengths: np.ndarray, error: float) -> _Gradients:
+def _measure_gradients(
+    subject: Subject, weights: list[Tensor], lengths: np.ndarray, error: float, late_start: LateStarts
+) -> _Gradients:
     for weight in weights:
         weight.requires_grad_()
-    whole_last = _last_gradient(subject, weights, subject.steps)
+    whole_last = _last_gradient(subject, weights, subject.steps, late_start)
     chunks = Chunks(subject, weights)
     whole_model = subject.adapted.recurrence_is_model
     labels: dict[str, str | list[str]] = {
@@ -197,7 +200,7 @@ def _measure_gradients(subject: Subject, weights: list[Tensor], lengths: np.ndar
             return _Gradients(labels=labels | {"gradient": "zero" if not bool(gradient.any()) else "not finite"})
 
     def fresh_error(k: int) -> float:
-        return relative_error(_last_gradient(subject, weights, k), whole_last)
+        return relative_error(_last_gradient(subject, weights, k, late_start), whole_last)
 
     # Errors of all lengths tried, and the windows between them.
     fresh, chunked = [], []
@@ -235,10 +238,10 @@ def _at_least_the_need(window: float, subject: Subject) -> float:
     return max(window, min(subject.needs + 1, float(subject.steps)))
 
 
-def _last_gradient(subject: Subject, weights: list[Tensor], k: int) -> Tensor:
+def _last_gradient(subject: Subject, weights: list[Tensor], k: int, late_start: LateStarts) -> Tensor:
     """Return the gradient of 1/2 ||y_T||^2 by the weights, through the last k steps from a fresh state."""
     x = subject.recurrence_inputs
-    y = subject.recurrence(x[-k:], late_start(subject, len(x) - k))[0][-1]
+    y = subject.recurrence(x[-k:], late_start(len(x) - k))[0][-1]
     return by_weights(y.square().sum() / (2 * len(y)), weights)
 
 

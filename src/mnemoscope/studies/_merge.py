@@ -13,7 +13,7 @@ from mnemoscope.report import Chart, Line, Mark, Panels, SeedLine, Style
 from mnemoscope.studies._cells import Cells
 from mnemoscope.studies._jobs import Result
 from mnemoscope.studies._record import Cost, SeedResult, job_of, kept_cells
-from mnemoscope.studies._study import Scale, Study
+from mnemoscope.studies._study import CellValue, Scale, Study
 
 Drawn = TypeVar("Drawn", bound=Chart | Panels)
 
@@ -40,16 +40,27 @@ def merge_seeds(old: SeedResult | None, new: SeedResult) -> SeedResult:
     )
 
 
-def with_derived_cells(study: Study, scale: Scale, seed: SeedResult, charts: Sequence[Chart | Panels]) -> SeedResult:
-    """Return a seed with the cells that follow from its others and from its curves.
+def with_derived_cells(
+    study: Study, scale: Scale, seed: SeedResult, charts: Sequence[Chart | Panels], recorded: Sequence[Chart | Panels]
+) -> SeedResult:
+    """Return a seed with the cells that follow from its others and from its curves in the charts.
 
-    Several calls may have made a part each of what they follow from.
+    Several calls may have made a part each of what they follow from. A cell that is known stays, as numbers in charts
+    are rounded, unless its curves are others than those that were `recorded`.
     """
-    compared = kept_cells(study.cells_of_charts(scale, charts, seed.seed))
-    values = {(row, column): value for row, column, value in compared} | seed.values
+    compared, before = _compared(study, scale, charts, seed), _compared(study, scale, recorded, seed)
+    changed = {key: value for key, value in compared.items() if key in before and value != before[key]}
+    values = compared | seed.values | changed
     derived = kept_cells(study.derived_cells(Cells(values)))
     values |= {(row, column): value for row, column, value in derived}
     return replace(seed, cells=tuple((*key, value) for key, value in values.items()))
+
+
+def _compared(
+    study: Study, scale: Scale, charts: Sequence[Chart | Panels], seed: SeedResult
+) -> dict[tuple[str, str], CellValue]:
+    cells = kept_cells(study.cells_of_charts(scale, charts, seed.seed)) if charts else ()
+    return {(row, column): value for row, column, value in cells}
 
 
 def merge_charts(

@@ -273,11 +273,12 @@ def write_study(plan: Plan, study: Study, out: Path, before: StudyRecord | None)
     ended = [one for one in found if new[one.seed].is_complete]
     drawn = _charts(study, scale, found, found == ended) or _charts(study, scale, ended, True)
     charts = read_charts(folder)
+    recorded_charts = charts.get(scale, [])
     if any(one is not new.get(seed) for seed, one in by_seed.items()):  # what only the record knows stays
-        drawn = merge_charts(charts.get(scale, []), drawn, list(kept), [one.seed for one in found])
+        drawn = merge_charts(recorded_charts, drawn, list(kept), [one.seed for one in found])
     elif not complete:
-        drawn = drawn or charts.get(scale, [])
-    seeds = tuple(with_derived_cells(study, scale, by_seed[seed], drawn) for seed in sorted(by_seed))
+        drawn = drawn or recorded_charts
+    seeds = tuple(with_derived_cells(study, scale, by_seed[seed], drawn, recorded_charts) for seed in sorted(by_seed))
     charts[scale] = with_derived_charts(study, seeds, drawn)
     result = judged(study, scale, ScaleResult(seeds, versions=_versions()))
 

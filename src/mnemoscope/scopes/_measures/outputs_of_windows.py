@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mnemoscope.scopes._frame.subject import Subject
-from mnemoscope.scopes._measures.counters import late_start
+from mnemoscope.scopes._measures.counters import LateStarts
 from mnemoscope.scopes._measures.rounding import least_response
 from mnemoscope.scopes._measures.windows import shortest_near
 
@@ -26,8 +27,9 @@ class Outputs:
     """
 
     @torch.no_grad()
-    def __init__(self, subject: Subject, order: float) -> None:
+    def __init__(self, subject: Subject, order: float, late_start: LateStarts) -> None:
         self._subject = subject
+        self._late_start = late_start
         self._order = order
         y = subject.run(subject.features)
         self.stride = _stride(subject, len(y))
@@ -66,7 +68,7 @@ class Outputs:
 
     def _last_of_window(self, k: int) -> Tensor:
         x = self._subject.features
-        late = late_start(self._subject, len(x) - k) if self._subject.adapted.recurrence_is_model else None
+        late = self._late_start(len(x) - k) if self._subject.adapted.recurrence_is_model else None
         return (self._subject.run(x[-k:]) if late is None else self._subject.recurrence(x[-k:], late)[0])[-1]
 
     def _distance(self, y: Tensor, other: Tensor) -> Tensor:
@@ -88,18 +90,25 @@ def windows_of_sequences(outputs: Outputs, window: int, lengths: np.ndarray, err
 def _stride(subject: Subject, outputs: int) -> int:
     """Return how many inputs there are for each output, as a strided convolution has more than one; 1 if that varies.
 
-    Counted on the first half of the sequences: a wide convolution of stride 1 gives few outputs too.
+    That is by how much sequences may be shorter that give one output less. The part of all inputs for which there is an
+    output says less: a wide convolution of stride 1 gives few of them, too.
     """
     if outputs in (1, subject.steps):
         return 1
-    half = subject.steps // 2
-    try:
-        fewer = len(subject.run(subject.features[:half]))
-    except torch.OutOfMemoryError:
-        raise
-    except Exception:  # it does not read so few steps
-        return 1
-    return max(1, round((subject.steps - half) / (outputs - fewer))) if fewer < outputs else 1
+
+    @functools.cache
+    def count(steps: int) -> int:
+        try:
+            return len(subject.run(subject.features[:steps]))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # it does not read so few steps
+            return 0
+
+    def least_steps(outputs: int) -> int:
+        return 1 + bisect.bisect_left(range(1, subject.steps), outputs, key=count)
+
+    return max(1, least_steps(outputs) - least_steps(outputs - 1))
 
 
 @torch.no_grad()

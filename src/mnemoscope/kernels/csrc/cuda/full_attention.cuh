@@ -45,6 +45,7 @@ DEVICE float as_power(float z) {
     return z < -126.f ? reciprocal(z) : power_of_two(z);
 }
 DEVICE float exponent(float x) {
+    if (float_bits(x) == 0) return 0.f;  // of a row that is none yet: minus infinity would give NaN
     if (x < -1.f) return -x;
     return x < 0.f ? reciprocal(x) : log_two(x);
 }
