@@ -136,3 +136,15 @@ def test_a_step_that_now_stretches_and_now_compresses_is_not_said_to_keep_the_vo
 def test_the_change_has_the_digits_of_its_error():
     figures = {"singular": 0.0, "change": -264.3, "standard_error": 6.0, "per_dimension": -0.5}
     assert "changes by -260 ± 10, as if each of 529 dimensions" in _sentence(figures, 529)
+
+
+@pytest.mark.parametrize("steps", [127, 253, 505, 2017])
+def test_a_cycle_is_met_in_all_its_phases(steps: int) -> None:
+    """At r = 3.2 one state of the cycle of two pulls neighbors apart, and the mean of both presses them together.
+
+    Every second step, every fourth and every eighth are steps of one phase.
+    """
+    system = LogisticMap(3.2)
+    figures = entropy(system, system.inputs(steps=steps)).figures
+    known = math.log(abs(4 + 2 * 3.2 - 3.2**2)) / 2
+    assert figures["change"] == pytest.approx(known, abs=3 * figures["standard_error"])

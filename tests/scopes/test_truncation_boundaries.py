@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import mnemoscope
 from mnemoscope.scopes import _truncation, truncation
 from mnemoscope.scopes._measures import windows
 
@@ -212,3 +213,15 @@ def test_windows_of_some_lengths_are_enough_within_blocks():
     found = truncation(lambda x: torch.cat([part.cumsum(1) for part in x.split(8, 1)], 1), x, windows=64)
     assert found.figures["window_of_some_lengths"] == 8
     assert found.sentence.startswith("The last 8 inputs give its last output to 1 %, as do windows of some other")
+
+
+@pytest.mark.parametrize("size", [1e160, 1e300])
+def test_inputs_whose_squares_overflow_do_not_end_the_measurement(size):
+    torch.manual_seed(0)
+    layer = mnemoscope.LinearSystem(2, 3, bias=False).double()
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(0.5 * torch.eye(3))
+    x = torch.randn(30, 4, 2, dtype=torch.float64)
+    found, small = truncation(layer, size * x), truncation(layer, x)
+    assert found.status == "estimated"
+    assert found.figures["window"] == small.figures["window"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+import mnemoscope
 from mnemoscope.finding import Finding
 from mnemoscope.scopes._frame.verdict import BROKEN, verdict
 
@@ -170,3 +172,20 @@ def test_advice_without_a_warning():
     assert sentences(reached, steps=4, batch=40)[ADVICE] == turned
     assert sentences(reached, steps=4, batch=4)[ADVICE] == "Nothing calls for a change."
     assert sentences(reached, steps=10, batch=40)[ADVICE] == "Nothing calls for a change."
+
+
+@pytest.mark.parametrize("latches", [True, False])
+def test_a_switch_that_keeps_its_input_is_not_told_to_reach_further(latches):
+    """No gradient passes a saturated unit, and yet its sign is that of the first input, all the way to the end."""
+    unit = mnemoscope.RNN(1, 1, bias=False).double()
+    with torch.no_grad():
+        unit.weight_hh_l0.fill_(3.0 if latches else 0.1)
+        unit.weight_ih_l0.fill_(1.0)
+    x = torch.randn(30, 6, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64).sign()
+    x[1:] *= 0.1
+    found = mnemoscope.examine(unit, x, needs=29, scopes=["recurrence", "horizon", "truncation"])
+    assert found["horizon"].figures["horizon"] < 10
+    assert (
+        "What to do: nothing if it solves the task: outputs depend on inputs as far back" in found.verdict
+    ) == latches
+    assert "gradients do not reach as far as the task needs" in found.verdict

@@ -176,3 +176,37 @@ def test_own_and_unknown_nonlinearities():
         rnn_constants(U, V, input_bound=1.0, nonlinearity="gelu")
     with pytest.raises(MnemoscopeError, match="eps must be positive"):
         context_length(rnn_constants(U, V, input_bound=1.0), 0.0)
+
+
+def one(value):
+    return torch.full((1, 1), value, dtype=torch.float64)
+
+
+def test_constants_of_huge_norms_overflow_to_infinity_and_are_not_refused():
+    system = linear_constants(one(1e200), one(0.5), input_bound=1e80)
+    assert system.state_bound == pytest.approx(2e280)
+    assert system.L_w == pytest.approx(2e280)
+    assert rnn_constants(one(1e200), one(0.5), input_bound=1e200).state_bound == 1.0
+
+
+def test_unbounded_inputs_that_no_weight_reads_leave_the_bias():
+    """0 times infinity is 0 here: without it the bound was 0, and the state of this unit is near 0.8."""
+    bias = torch.ones(1, dtype=torch.float64)
+    system = rnn_constants(one(0.0), one(0.5), bias, input_bound=math.inf)
+    states = rnn_states(torch.zeros(50, 1, dtype=torch.float64), (one(0.0), one(0.5), bias), "tanh")
+    assert 0.8 < float(states[-1]) <= system.state_bound <= 1
+
+
+@pytest.mark.parametrize("eps", [1e-320, 1e-300])
+def test_context_length_of_a_tiny_gap(eps):
+    system = linear_constants(one(1.0), one(0.5), input_bound=1e10)
+    k = context_length(system, eps)
+    assert state_gap(system, k) <= eps * (1 + 1e-3)  # eps is denormal: 0.5**k is rounded
+    assert k == math.ceil(math.log2(2e10) - math.log2(eps))
+
+
+def test_context_length_refuses_what_has_none():
+    with pytest.raises(MnemoscopeError, match="eps must be positive; got nan"):
+        context_length(linear_constants(one(1.0), one(0.5), input_bound=1.0), math.nan)
+    with pytest.raises(MnemoscopeError, match="states are bounded by inf"):
+        context_length(linear_constants(one(1.0), one(0.5), input_bound=math.inf), 1e-3)

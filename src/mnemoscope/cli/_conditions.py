@@ -33,7 +33,7 @@ BESIDE_SCOPES = {
 
 @dataclass(frozen=True)
 class Condition:
-    """``NAME < NUMBER``. NAME is ``scope.figure``, a scope whose figure has its name, or a figure of any scope.
+    """``NAME < NUMBER``. NAME is ``scope.figure``, a scope whose figure has its name, or a figure of one scope alone.
 
     With ``:certified`` after the number, a figure that is not proved cannot pass.
     """
@@ -90,7 +90,7 @@ class Condition:
 def read_conditions(texts: Sequence[str]) -> list[Condition]:
     """Parse conditions as users write them: ``NAME<NUMBER[:certified]``, with <, <=, >, >=, == or !=.
 
-    A name that no scope has is refused here, before anything is measured.
+    A name that no scope has, or that several have, is refused here, before anything is measured.
     """
     conditions = [_read_condition(text) for text in texts]
     for condition in conditions:
@@ -102,6 +102,11 @@ def _check_name(name: str) -> None:
     known = {scope: _documented(scope) for scope in SCOPES} | BESIDE_SCOPES
     bare = {figure for figures in known.values() for figure in figures}
     whole = {f"{scope}.{figure}" for scope, figures in known.items() for figure in figures}
+    owners = sorted(scope for scope in SCOPES if name in _figures(scope))
+    owners += [scope for scope, figures in BESIDE_SCOPES.items() if name in figures]
+    if len(owners) > 1 and name not in SCOPES:  # which of them a model has would decide what the condition means
+        choices = " or ".join(f"{scope}.{name}" for scope in owners)
+        raise MnemoscopeError(f"fail-if: several scopes have a figure {name!r}: say {choices}")
     if name in bare | whole:
         return
     hint = did_you_mean(name, sorted(whole if "." in name else bare)) or "; docs/scopes.md and findings.json name them"
@@ -111,6 +116,13 @@ def _check_name(name: str) -> None:
 def _documented(scope: str) -> set[str]:
     """The names that the text of a scope gives to what it finds: its figures, and some more."""
     return set(re.findall(r"`(?:figures\[\")?(\w+)(?:\"\])?`", SCOPES[scope].measure.__doc__ or ""))
+
+
+def _figures(scope: str) -> set[str]:
+    """The names of a scope's figures, without its series and options: those after "Figures:" in its text."""
+    parts = re.split(r"\b(Figures|Series|Labels|Spread|Args|Examples)\b[^:`]*:", SCOPES[scope].measure.__doc__ or "")
+    texts = [text for title, text in zip(parts[1::2], parts[2::2], strict=True) if title == "Figures"]
+    return {name for text in texts for name in re.findall(r"`(\w+)`", text)}
 
 
 def _read_condition(text: str) -> Condition:

@@ -76,7 +76,7 @@ def truncation(
     the sequences differ; `gradient_window`, as `window` for `gradient_error`; `bptt_window`, the same for chunks, but
     never below what the task needs; `bptt_window_measured`, without regard to that; `bptt_window_coarse`, that for ten
     times the `error`, if that is below 1; `certified_window` (Proposition 1) and `trained_window` (Theorem 1, for
-    `updates` steps of size rate / t; a proof only if training keeps the weights as stable and as small as they are
+    the given updates of size rate / t; a proof only if training keeps the weights as stable and as small as they are
     now); `lambda_fit` of k lambda^k fitted to `gradient_error`; `steps`, the length of the sequences; `error`, as
     given. Spread: of `window`, 5 % and 95 % quantiles over sequences; of `bptt_window` and `bptt_window_measured`, the
     least and the largest over four groups of sequences, each with its part of the gradient, looked for near that of

@@ -24,6 +24,7 @@ class DelayLine(RandomlyDriven):
         super().__init__()
         check_count("delay", delay)
         self.delay = self.hidden_size = delay
+        self.steps = max(self.steps, 4 * delay)  # shorter sequences never reach the output
         self.gain = nn.Parameter(torch.ones(1, dtype=torch.float64))
 
     @property
@@ -43,7 +44,7 @@ class DelayLine(RandomlyDriven):
             Known("horizon", "horizon", float(self.delay), 0.0, "the one input that the output repeats"),
             Known("truncation", "window", self.delay + 1.0, 0.0, "the delay and the present step"),
             Known("lyapunov", "largest", -math.inf, 0.0, "after `delay` steps nothing is left of a start"),
-            Known("stability", "largest_jacobian", 1.0, 1e-9, "a shift, and one number that is lost"),
+            Known("stability", "largest_jacobian", float(self.delay > 1), 1e-9, "a shift, and one number that is lost"),
             Known("attractors", "stable_fixed_points", 1.0, 0.0, "the input, repeated"),
         )
 
@@ -74,12 +75,14 @@ class LeakySum(RandomlyDriven):
     def known(self) -> tuple[Known, ...]:
         decay = self.decay.item()
         last = 1 + math.floor(math.log(0.01) / math.log(decay))
-        return (
+        known = [
             Known("lyapunov", "largest", math.log(decay), 1e-6, "ln decay"),
             Known("entropy", "change", math.log(decay), 1e-9, "ln decay"),
-            Known("horizon", "horizon", float(last), 0.0, "the last k with decay^(k - 1) >= 0.01"),
             Known("stability", "largest_ratio", decay, 1e-9, "decay"),
             Known("stability", "largest_jacobian", decay, 1e-9, "decay"),
             Known("smoothness", "L_x", decay, 1e-9, "decay"),
-            Known("attractors", "attractors", 1.0, 0.0, "x / (1 - decay)"),
-        )
+        ]
+        if last < self.steps:  # else the sequences end before the gradient does, and orbits before they settle
+            known.insert(2, Known("horizon", "horizon", float(last), 0.0, "the last k with decay^(k - 1) >= 0.01"))
+            known.append(Known("attractors", "attractors", 1.0, 0.0, "x / (1 - decay)"))
+        return tuple(known)

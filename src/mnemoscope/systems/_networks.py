@@ -124,7 +124,8 @@ class RandomCircuit(RAC):
 
     def known(self) -> tuple[Known, ...]:
         """Return the separation rank that theorem 1 gives almost every circuit of depth 1."""
-        if self.num_layers > 1:
-            return ()
         rank = shallow_rank(self.hidden_size, self.input_size, self.steps)
-        return (Known("separation", "exact_rank", float(rank), 0.0, "min{R, M^(T/2)} (theorem 1.1)"),)
+        if self.num_layers > 1 or self.input_size == 1 or self.input_size > 4:  # `separation` joins up to four inputs
+            return ()
+        options = {"limit": rank} if rank > 64 else {}  # a rank is at most the number of sequences a side
+        return (Known("separation", "exact_rank", float(rank), 0.0, "min{R, M^(T/2)} (theorem 1.1)", options),)

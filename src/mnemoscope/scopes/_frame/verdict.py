@@ -69,6 +69,9 @@ def _advice(results: Mapping[str, Finding], failures: list[str], subject: Subjec
         return "What to do: fix what could not be measured first."
     first = [results[name] for name in ("recurrence", "horizon") if name in results]
     for finding in [*first, *results.values()]:
+        if finding.warnings and finding.scope == "horizon" and _outputs_reach_further(results, subject):
+            depend = "outputs depend on inputs as far back as the task needs, as of units that are on or off"
+            return f"What to do: nothing if it solves the task: {depend}; else, {finding.warnings[0]}."
         if finding.warnings:
             return f"What to do: {finding.warnings[0]}."
     if subject.steps < FEW_STEPS and subject.steps < subject.batch:
@@ -87,3 +90,12 @@ def _advice(results: Mapping[str, Finding], failures: list[str], subject: Subjec
     if subject.needs is None:
         return "Whether that is enough depends on the task: say how many steps back it needs (needs)."
     return "Nothing calls for a change."
+
+
+def _outputs_reach_further(results: Mapping[str, Finding], subject: Subject) -> bool:
+    """True if no gradient reaches as far as the task needs, but what is read there changes outputs."""
+    if subject.needs is None or "truncation" not in results:
+        return False
+    figures, window = results["horizon"].figures, results["truncation"].figures.get("window", 0.0)
+    reach = figures.get("horizon", math.inf)
+    return reach < min(subject.needs, figures.get("lags", math.inf)) and window > subject.needs

@@ -22,7 +22,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mnemoscope.errors import MnemoscopeError
 from mnemoscope.layers import LSTM, RNN, Layer, Weights, project_
@@ -40,6 +40,7 @@ from mnemoscope.theory.stability import (
     rnn_constants,
     spectral_norm,
 )
+from mnemoscope.torch_internals import has_forward_hooks
 
 NORM_ROUNDING = 1e-12  # of the norm of a few thousand units in float64: an orthogonal matrix may seem to contract
 
@@ -137,6 +138,8 @@ def certify(recurrence: Recurrence, inputs: Tensor, starts_itself: bool = True) 
     """
     if not isinstance(recurrence, Layer) or recurrence.proj_size or inputs.dtype.itemsize < 4:
         return None
+    if has_forward_hooks(recurrence):
+        recurrence(inputs[:1])  # a hook may compute the weights, as torch.nn.utils.spectral_norm does
     certificate = None
     if isinstance(recurrence, RNN) and _is_unchanged(recurrence, RNN, "advance", "cell", "phi", "run_kernel"):
         certificate = _certify_rnn(recurrence, inputs)
@@ -346,8 +349,14 @@ def rounding(recurrence: Recurrence, x: Tensor, states: Tensor) -> float:
 
 @torch.no_grad()
 def nearest_stable(layer: Recurrence, lam: float, inputs: Tensor) -> Recurrence | None:
-    """Return a copy of the layer moved to the nearest `lam`-contractive weights; None if no such set is known."""
+    """Return a copy of the layer moved to the nearest `lam`-contractive weights; None if no such set is known.
+
+    None also if a weight is no parameter but what a hook computes from others: those would have to be moved.
+    """
     if not isinstance(layer, Layer) or layer.proj_size:
+        return None
+    weights = [weight for index in range(layer.num_layers) for weight in vars(layer.weights(index)).values()]
+    if not all(isinstance(weight, nn.Parameter) for weight in weights):
         return None
     moved = copy.deepcopy(layer)
     try:

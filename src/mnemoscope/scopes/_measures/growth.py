@@ -101,7 +101,32 @@ def block_means(
             total = torch.zeros_like(total)
             counted = 0
         subject.report((t + 1) / steps, f"step {t + 1} of {steps}")
-    return torch.stack(means), Orbit(torch.stack(sizes), torch.stack(moves))
+    found = torch.stack(means)
+    ended = found.isneginf().any(0)  # (B, k)
+    if bool((ended.any(1) & ~ended.all(1)).any()):
+        found[:, _forget_all(subject, x, steps)] = -torch.inf
+    return found, Orbit(torch.stack(sizes), torch.stack(moves))
+
+
+def _forget_all(subject: Subject, x: Tensor, steps: int) -> Tensor:
+    """Return (B,), True where steps make a random direction zero, within as many as there are numbers in a state.
+
+    Then nothing is left of any direction, as in a shift register, although QR goes on: in place of those that have
+    ended it puts arbitrary ones. The direction is carried without QR, whose rounding would end one on its own.
+    """
+    recurrence = subject.recurrence
+    state = recurrence.initial_state(x.shape[1])
+    size = flatten(state).shape[1]
+    found = torch.zeros(x.shape[1], dtype=torch.bool)
+    generator = subject.generator()
+    for t in range(steps):
+        if t % size == 0:
+            carried = torch.randn(1, x.shape[1], size, generator=generator, dtype=torch.float64).to(flatten(state))
+        state, carried = push_forward(recurrence, x[t % len(x)], state, carried, 1)
+        largest = carried.abs().amax(-1, keepdim=True)
+        found |= (largest == 0).flatten().cpu()
+        carried = carried / largest.where(largest > 0, 1)
+    return found
 
 
 def block_ends(steps: int, blocks: int) -> np.ndarray:

@@ -37,10 +37,10 @@ class Outputs:
         self._last = y[-1].double()  # (B, m)
         self._first = y[0].double()
         ends = torch.cat([self._last, self._first]) if self.both_ends else self._last
-        sizes = torch.linalg.vector_norm(ends, ord=order, dim=-1)
+        sizes = _norms(ends, order)
         self.size = float(sizes.quantile(0.5)) or float(sizes.max())
         centered = [end - end.mean(0) for end in ((self._last, self._first) if self.both_ends else (self._last,))]
-        distances = torch.linalg.vector_norm(torch.cat(centered), ord=order, dim=-1)
+        distances = _norms(torch.cat(centered), order)
         self.variation = float(distances.quantile(0.5)) / self.size if self.size else math.nan
 
     def aligned(self, k: int) -> int:
@@ -73,7 +73,14 @@ class Outputs:
 
     def _distance(self, y: Tensor, other: Tensor) -> Tensor:
         difference = y - other.double()
-        return torch.linalg.vector_norm(difference, ord=self._order, dim=-1).cpu() / self.size
+        return _norms(difference, self._order).cpu() / self.size
+
+
+def _norms(vectors: Tensor, order: float) -> Tensor:
+    """Return the norms of vectors (..., m), whose squares may overflow."""
+    largest = vectors.abs().amax(-1, keepdim=True)
+    scaled = torch.where(largest > 0, vectors / largest, 0.0)
+    return torch.linalg.vector_norm(scaled, ord=order, dim=-1) * largest[..., 0]
 
 
 def windows_of_sequences(outputs: Outputs, window: int, lengths: np.ndarray, error: float) -> np.ndarray:

@@ -31,15 +31,22 @@ def affordable_points(subject: Subject) -> int:
 
 
 def sample_states(subject: Subject, points: int, rows: int = 8) -> Iterator[StateSample]:
-    """Yield about `points` states, spread over time and over at most `rows` sequences."""
+    """Yield about `points` states, spread over time and over at most `rows` sequences.
+
+    Each is at a random step of its own part of the run: equal distances would meet one phase alone of a cycle, or of
+    a clock, whose period divides them.
+    """
     inputs = subject.recurrence_inputs
     steps, batch = inputs.shape[:2]
     rows = min(rows, batch, points)
-    times = torch.linspace(0, steps - 1, max(1, min(steps, points // rows))).long().unique().tolist()
-    order = torch.randperm(batch, generator=subject.generator()).to(inputs.device)
+    generator = subject.generator()
+    order = torch.randperm(batch, generator=generator).to(inputs.device)
+    edges = torch.linspace(0, steps, max(1, min(steps, points // rows)) + 1, dtype=torch.float64).round()
+    into = torch.rand(len(edges) - 1, generator=generator, dtype=torch.float64) * edges.diff()
+    times = (edges[:-1] + into.floor()).long()
     state = subject.recurrence.initial_state(batch)
     done = 0
-    for t in times:
+    for t in times.tolist():
         if t > done:
             with torch.no_grad():
                 state = subject.recurrence(inputs[done:t], state)[1]

@@ -101,6 +101,8 @@ def truncation_bounds(subject: Subject) -> TruncationBounds | None:
     affine = _affine_readout(subject)
     if not isinstance(layer, Layer) or certificate is None or system is None or not system.stable or affine is None:
         return None
+    if not math.isfinite(system.state_bound):  # of inputs so large that the bound overflows
+        return None
     readout, offset = affine
     is_covered = _trains_its_weights(layer) and not _trains_start(layer)
     loss = squared_loss(readout, -offset, system) if is_covered else None

@@ -130,9 +130,9 @@ def rnn_constants(
     lam = rho.lipschitz * V
     L_x = rho.lipschitz * U
     rest = rho.at_zero * math.sqrt(len(weight_hh)) + rho.lipschitz * offset  # >= ||phi(0, 0)||
-    state_bound = state_norm_bound(lam, L_x * input_bound + rest, rho.bound * math.sqrt(len(weight_hh)), start)
+    state_bound = state_norm_bound(lam, _product(L_x, input_bound) + rest, rho.bound * math.sqrt(len(weight_hh)), start)
     # every row of weights multiplies (h, x, 1, 1), whose norm is at most this
-    read = math.sqrt(state_bound**2 + input_bound**2 + len(biases))
+    read = math.hypot(state_bound, input_bound, *(1.0 for _ in biases))  # squares of large norms would overflow
     mixed = _product(rho.smoothness, V, read) + rho.lipschitz
     return SystemConstants(
         lam=lam,
@@ -207,13 +207,16 @@ def context_length(system: SystemConstants, eps: float, L_f: float = 1.0) -> int
         L_f: the Lipschitz constant of the read-out.
     """
     contraction_margin(system)
-    if eps <= 0:
+    if not eps > 0:
         raise MnemoscopeError(f"eps must be positive; got {eps}")
     if L_f * system.start_gap <= eps:
         return 0
     if system.lam == 0:
         return 1
-    return math.ceil(math.log(L_f * system.start_gap / eps) / -math.log(system.lam) - 1e-12)
+    if not math.isfinite(L_f * system.start_gap):
+        raise MnemoscopeError(f"no window is known to be long enough: states are bounded by {system.state_bound:.6g}")
+    ratio = math.log(L_f * system.start_gap) - math.log(eps)  # the quotient may overflow
+    return math.ceil(ratio / -math.log(system.lam) - 1e-12)
 
 
 def _nonlinearity(name: str | Nonlinearity) -> Nonlinearity:

@@ -51,7 +51,7 @@ def squared_loss(readout: Tensor, target: Tensor, system: SystemConstants) -> Lo
     y = target.detach().double()
     if system.norm == "l2":
         norm = spectral_norm(C)
-        return LossConstants(norm * (norm * system.state_bound + float(y.norm())), norm**2)
+        return LossConstants(norm * (norm * system.state_bound + float(y.norm())), norm * norm)
     residual = C.abs().sum(1) * system.state_bound + y.abs()  # each output's largest error
     return LossConstants(float(C.abs().T.mv(residual).sum()), float((C.T @ C).abs().sum()))
 
@@ -94,10 +94,10 @@ def loss_smoothness(system: SystemConstants, loss: LossConstants) -> float:
     gap = contraction_margin(system)
     L_w = system.L_w
     return (
-        loss.beta_p * L_w**2 / gap**2
+        loss.beta_p * L_w * L_w / gap**2
         + loss.L_p * L_w * (system.beta_wh + system.beta_hw) / gap**2
         + loss.L_p * system.beta_ww / gap
-        + loss.L_p * L_w**2 * system.beta_hh / gap**3
+        + loss.L_p * L_w * L_w * system.beta_hh / gap**3
     )
 
 

@@ -41,7 +41,8 @@ def lstm_constants(*weights: Tensor | None, input_bound: float, start: Start | N
     (W, U, b) = gates(*weights)
     at = gate_bounds(*weights, input_bound=input_bound, start=start)
     slope, bend = _derivatives(at)  # (2, n, 5), (2, n, 5, 5)
-    read = math.sqrt(float(at.h.square().sum()) + U.shape[2] * input_bound**2 + sum(w is not None for w in weights[2:]))
+    biases = [1.0 for bias in weights[2:] if bias is not None]
+    read = math.hypot(float(at.h.norm()), math.sqrt(U.shape[2]) * input_bound, *biases)
     state = torch.cat([W.abs().sum(2), torch.ones_like(b[:1])]).T  # what a unit move of (c, h) does to (a, c): (n, 5)
     bent = (bend @ state[..., None])[..., 0]  # (2, n, 5)
     lam = float((slope * state).sum(-1).max())
@@ -54,7 +55,7 @@ def lstm_constants(*weights: Tensor | None, input_bound: float, start: Start | N
         lam=lam,
         L_x=L_x,
         L_w=read * float(slope[..., :4].norm(dim=-1).max()),
-        beta_ww=read**2 * _largest_norm(bend[..., :4, :4]),
+        beta_ww=read * read * _largest_norm(bend[..., :4, :4]),
         beta_wh=mixed,
         beta_hw=mixed,
         beta_hh=float((bent * state).sum(-1).max()),
