@@ -84,7 +84,7 @@ def fit(
         if run is not None:
             expected = description
             description = ranks.on_first(lambda: _check_folder(run, expected, resume))
-            ended = ranks.on_first(lambda: _summary_of(run) if resume else None)
+            ended = ranks.on_first(lambda: _summary_of(run, description) if resume else None)
             if ended is not None:
                 return ended
         first_batch = task.batch(0, config.batch_size if isinstance(config, FitConfig) else 1)
@@ -147,9 +147,9 @@ def _check_allowed(allow_changed: Collection[AllowedChange]) -> None:
             raise MnemoscopeError(f"allow-changed = {what!r} is not allowed; what may change are {allowed}")
 
 
-def _summary_of(run: RunFolder) -> Summary | None:
-    """Return how the run ended; None if it has not, or if it diverged or failed: it is then tried again."""
-    if not run.summary.exists():
+def _summary_of(run: RunFolder, description: RunDescription) -> Summary | None:
+    """Return how the run ended; None if it has not, if it is given more updates, or if it diverged or failed."""
+    if not run.summary.exists() or run.description() != description:
         return None
     summary = read_summary(run.summary)
     return None if summary.is_failure else summary
@@ -158,7 +158,7 @@ def _summary_of(run: RunFolder) -> Summary | None:
 def _check_folder(run: RunFolder, description: RunDescription, resume: bool) -> RunDescription:
     """Refuse a folder that is not empty or, to resume, one that holds another run. Return the run's description.
 
-    That of a resumed run is the recorded one, whose hash its checkpoints hold.
+    That of a resumed run is the recorded one, whose hash its checkpoints hold, with the larger budget if it has one.
     """
     if not resume:
         run.require_empty()
@@ -168,6 +168,4 @@ def _check_folder(run: RunFolder, description: RunDescription, resume: bool) -> 
     difference = first_difference(longer, description, run.config)
     if difference:
         raise MnemoscopeError(f"{run.config} is of another run: {difference}")
-    if longer is not recorded:
-        run.extend(longer)
     return longer
