@@ -64,6 +64,7 @@ def fit(
         ('budget spent', 2)
     """
     check_task(task)
+    _check_model(model, projections)
     _check_allowed(allow_changed)
     if resume and folder is None:
         raise MnemoscopeError("resume=True needs the folder of the run")
@@ -93,6 +94,8 @@ def fit(
             description = replace(description, environment=environment)
         learner = _make_learner(model, task, config, projections, ranks)
         check_chosen(model, config.snapshot_weights)
+        if not resume:
+            _check_takes_snapshots(config)
 
         if run is not None:
             ranks.on_first(lambda: stack.enter_context(run.locked()))
@@ -106,6 +109,13 @@ def fit(
         except Diverged as error:
             session.note_divergence(error)
             raise
+
+
+def _check_takes_snapshots(config: LoopConfig) -> None:
+    """Refuse the names of weights to keep in snapshots where none is taken."""
+    if config.snapshot_weights and not (config.snapshot_every or config.snapshot_at):
+        names = " ".join(config.snapshot_weights)
+        raise MnemoscopeError(f"snapshot-weights = {names} needs snapshot-every or snapshot-at: no snapshot is taken")
 
 
 def _make_learner(
@@ -138,6 +148,17 @@ def _with_threads(config: LoopConfig, run: RunFolder | None) -> LoopConfig:
         return config
     recorded = run.description().threads if run is not None else 0
     return replace(config, threads=recorded or torch.get_num_threads())
+
+
+def _check_model(model: nn.Module, projections: Sequence[Projection]) -> None:
+    if not isinstance(model, nn.Module):
+        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise MnemoscopeError(f"fit trains an nn.Module; got {what}")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        name = type(model).__name__
+        raise MnemoscopeError(f"{name} has no parameter that requires a gradient: there is nothing to train")
+    if not isinstance(projections, Sequence):
+        raise MnemoscopeError(f"projections are a list of functions of the model; got a {type(projections).__name__}")
 
 
 def _check_allowed(allow_changed: Collection[AllowedChange]) -> None:
