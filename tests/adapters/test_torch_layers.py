@@ -160,6 +160,22 @@ def test_weights_that_a_hook_computes_are_those_of_the_next_run():
     assert found.figures["bound"] == pytest.approx(float(torch.linalg.matrix_norm(layer.weight_hh_l0, ord=2)))
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_a_hook_of_weight_norm_leaves_its_parameters_to_move():
+    """The layer had neither g nor v: scopes of parameters took the weight to be fixed."""
+    theirs = nn.utils.weight_norm(nn.GRU(3, 5), "weight_hh_l0")
+    ours = from_torch(theirs)
+    g, v = theirs.weight_hh_l0_g, theirs.weight_hh_l0_v
+    assert {id(g), id(v)} < {id(parameter) for parameter in ours.parameters()}
+    x = torch.randn(6, 2, 3)
+    given, expected = ours(x)[0], theirs(x)[0]
+    torch.testing.assert_close(given, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(output.square().sum(), (g, v)) for output in (given, expected)))
+    with torch.no_grad():
+        g.mul_(2)
+    torch.testing.assert_close(ours(x)[0], theirs(x)[0])
+
+
 class Bare(nn.GRU):
     """Torch's, without the state in its result, as nn.Sequential wants it."""
 

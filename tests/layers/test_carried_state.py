@@ -406,3 +406,13 @@ def test_exported_classifier_reads_the_last_h(strict: bool) -> None:
     exported = torch.export.export(model, (x,), strict=strict)
     torch.testing.assert_close(exported.module()(x), model(x))
     assert exported.module()(x).shape == (BATCH, 2)
+
+
+@pytest.mark.parametrize("name", sorted(mnemoscope.layers.LAYERS))
+def test_every_layer_is_exported(name: str) -> None:
+    layer = getattr(mnemoscope, name)(INPUT, 8).requires_grad_(False)
+    x, longer = torch.randn(TIME, BATCH, INPUT), torch.randn(TIME + 4, BATCH + 1, INPUT)
+    sizes = {0: torch.export.Dim("time", min=2, max=100), 1: torch.export.Dim("batch", min=2, max=100)}
+    exported = torch.export.export(layer, (x,), dynamic_shapes=(sizes,)).module()
+    for given in (x, longer):
+        torch.testing.assert_close(exported(given), layer(given), rtol=1e-4, atol=1e-5)

@@ -12,7 +12,7 @@ import study_jobs
 from test_reproduce import Killer, content, run
 
 from mnemoscope.report import Axis, Bars, Chart, Line, Panels, SeedLine, Style, charts_to_json
-from mnemoscope.studies import Note, ScaleResult, SeedResult, band, read_record
+from mnemoscope.studies import Note, ScaleResult, SeedResult, _pages, band, read_record
 from mnemoscope.studies import _study as registry
 from mnemoscope.studies._merge import merge_charts, merge_seeds, with_derived_cells
 from mnemoscope.studies._not_run import CHANGED, _in_words, command, not_run
@@ -135,6 +135,28 @@ def test_pages_draw_what_follows_from_cells_from_the_record_as_it_is(tmp_path):
     finally:
         del registry.STUDIES[study.id]
     assert content(out, study.id) == before
+    assert (folder / "figure-1.svg").read_bytes() == figure
+
+
+def test_figures_are_drawn_again_when_charts_or_drawing_change(tmp_path, monkeypatch):
+    """In a clone all files are of the same age, and after a change of the code that draws, figures are newer."""
+
+    def bars(cells):
+        heights = np.array([one["a", "x"] for one in cells.values()])
+        return [Chart("heights", "Heights", Axis("seed"), Axis("x"), (Bars("x", tuple(map(str, cells)), heights),))]
+
+    study = study_jobs.numbers({0: VALUES}, derived_charts=bars)
+    out = run(study, tmp_path / "out", seeds=1)
+    folder = out / study.id
+    monkeypatch.setitem(registry.STUDIES, study.id, study)
+    write_pages(out)
+    figure = (folder / "figure-1.svg").read_bytes()
+
+    (folder / "figure-1.svg").write_bytes(b"mine")
+    write_pages(out)
+    assert (folder / "figure-1.svg").read_bytes() == b"mine"  # drawn already
+    monkeypatch.setattr(_pages, "figures_hash", lambda charts: "by other code")
+    write_pages(out)
     assert (folder / "figure-1.svg").read_bytes() == figure
 
 

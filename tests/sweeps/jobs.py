@@ -64,3 +64,7 @@ def needs_folder(config: dict[str, Any], folder: Path, should_stop: StopRequest)
     if not (folder.parent / config["other"] / "summary.json").exists():
         raise MnemoscopeError("it began too early")
     return finish(config, folder, should_stop)
+
+
+def tell_variable(config: dict[str, Any], folder: Path, should_stop: StopRequest) -> str:
+    return os.environ.get(config["variable"], "not set")

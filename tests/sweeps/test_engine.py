@@ -47,6 +47,17 @@ def test_jobs_run_once_and_are_skipped_afterwards(tmp_path: Path) -> None:
     assert list((tmp_path / "logs").iterdir()) == []
 
 
+def test_a_job_has_the_environment_of_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook that sets MNEMOSCOPE_DATA between two sweeps: their processes come from the same server."""
+    monkeypatch.delenv("SET_LATER", raising=False)
+    monkeypatch.setenv("UNSET_LATER", "set")
+    run(tmp_path / "before", job("finish"))
+    monkeypatch.setenv("SET_LATER", "set")
+    monkeypatch.delenv("UNSET_LATER")
+    seen = run(tmp_path / "after", *(job("tell_variable", variable=name) for name in ("SET_LATER", "UNSET_LATER")))
+    assert {p.job.config["variable"]: p.ending.message for p in seen} == {"SET_LATER": "set", "UNSET_LATER": "not set"}
+
+
 def test_a_job_that_dies_by_a_signal_is_resumed_three_times(tmp_path: Path) -> None:
     jobs = [job("die_first", deaths=n) for n in (1, 3, 4)]
     segfault = job("die_first", deaths=1, signal=int(signal.SIGSEGV))

@@ -136,3 +136,21 @@ def test_token_input_of_custom_task():
     assert task.batch(0, 2).inputs.shape == (5, 2)
     with pytest.raises(MnemoscopeError, match="input_size = 0"):
         Custom(PAIRS, output_size=2, length=3)
+
+
+@pytest.mark.parametrize(
+    ("targets", "options", "words"),
+    [
+        (torch.zeros(5).long(), {}, r"shape of targets = \(5,\) is not allowed.*\(4,\) or \(3, 4\)"),
+        (torch.zeros(4, 3).long(), {}, r"\(4,\) or \(3, 4\)"),
+        (torch.zeros(4), {}, "dtype of targets = torch.float32 is not allowed.*int64"),
+        (torch.full((4,), 7), {}, "class in targets = 7 is not allowed.*0 to 1, or -100"),
+        (torch.zeros(2, 4), {"answer": "numbers"}, r"\(4, 2\) or \(3, 4, 2\)"),
+        (torch.zeros(4, 2).long(), {"answer": "numbers"}, "dtype of targets = torch.int64 is not allowed"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(targets, options, words):
+    """Numbers (output_size, B) would be read in another order, and the rest end in an error of torch's loss."""
+    task = Custom(lambda *_: (torch.zeros(3, 4, 1), targets), input_size=1, output_size=2, length=3, **options)
+    with pytest.raises(MnemoscopeError, match=words):
+        task.batch(0, 4)

@@ -31,7 +31,8 @@ def start(config: RunConfig, folder: Path | None, world: int, **options: Any) ->
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # at a port that nobody else can take
     processes = []
     for rank in range(world):
-        arguments = (config.to_dict(), folder, rank, world, store.port, options)
+        # Their server may have been started by a test in which other variables were set.
+        arguments = (config.to_dict(), folder, rank, world, store.port, options, dict(os.environ))
         process = _processes.Process(target=_run, args=arguments)
         process.start()
         process.store = store  # it lives as long as they do
@@ -55,13 +56,20 @@ def run(config: RunConfig, folder: Path | None, world: int, **options: Any) -> N
 
 
 def _run(
-    config: dict[str, Any], folder: Path | None, rank: int, world: int, port: int, options: dict[str, Any]
+    config: dict[str, Any],
+    folder: Path | None,
+    rank: int,
+    world: int,
+    port: int,
+    options: dict[str, Any],
+    environment: dict[str, str],
 ) -> None:
     settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     settings |= {"TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": 0}
     if sys.platform == "linux":
         settings["GLOO_SOCKET_IFNAME"] = "lo"  # the host's own name may lead nowhere
-    os.environ |= {name: str(value) for name, value in settings.items()}
+    os.environ.clear()
+    os.environ |= environment | {name: str(value) for name, value in settings.items()}
 
     def act(progress: Progress) -> None:
         if options.get("stop_rank") == rank and progress.update == options["stop_at"]:

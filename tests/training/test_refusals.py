@@ -57,3 +57,32 @@ def test_updates_of_a_resumed_run(tmp_path, updates):
 def test_number_of_batches_to_evaluate_on(batches):
     with pytest.raises(MnemoscopeError, match="batches must be a whole number of at least 1; got"):
         evaluate(SequenceModel.for_task(TASK, NetworkConfig("RNN", 4)), TASK, batches=batches)
+
+
+def frozen():
+    return SequenceModel.for_task(TASK, NetworkConfig("LSTM", 4)).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        (lambda: abs, {}, "fit trains an nn.Module; got a builtin_function_or_method"),
+        (lambda: nn.LSTM, {}, "fit trains an nn.Module; got the class LSTM"),
+        (frozen, {}, "SequenceModel has no parameter that requires a gradient: there is nothing to train"),
+        (
+            lambda: SequenceModel.for_task(TASK, NetworkConfig("LSTM", 4)),
+            {"projections": abs},
+            "projections are a list of functions",
+        ),
+    ],
+)
+def test_what_cannot_be_trained(model, options, words, tmp_path):
+    with pytest.raises(MnemoscopeError, match=words):
+        fit(model(), TASK, CONFIG, tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_to_keep_in_snapshots_that_are_not_taken(tmp_path):
+    network, config = NetworkConfig("LSTM", 4), FitConfig(updates=1, batch_size=2, snapshot_weights=("layer",))
+    with pytest.raises(MnemoscopeError, match=r"snapshot-weights .* needs snapshot-every or snapshot-at"):
+        train(RunConfig(TASK, network, config), tmp_path / "run")

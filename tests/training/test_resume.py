@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from mnemoscope import MnemoscopeError
 from mnemoscope.files import to_json
 from mnemoscope.tasks import Characters, Copy, Gaussian, Symbols
-from mnemoscope.training import FitConfig, NetworkConfig, Run, RunConfig, Stop, resume, train
+from mnemoscope.training import FitConfig, NetworkConfig, Run, RunConfig, Stop, fit, initial_model, resume, train
 
 FIT = FitConfig(
     updates=24, batch_size=4, evaluate_every=5, evaluate_batches=1, log_every=4, checkpoint_every=7, threads=1
@@ -239,6 +241,43 @@ def test_a_run_that_was_killed_as_it_was_given_more_updates_goes_on(tmp_path: Pa
     with pytest.raises(Stop):
         resume(tmp_path / "run", stop_at(10), updates=12)
     assert resume(tmp_path / "run").updates == 12
+
+
+@pytest.mark.parametrize("updates", [None, 20])
+@pytest.mark.parametrize("damage", ["checkpoints", "metrics", "model"])
+def test_what_cannot_be_resumed_keeps_its_summary(tmp_path: Path, damage: str, updates: int | None) -> None:
+    """It says how the run ended, or why it failed: nothing else does."""
+    config = RunConfig(Copy(T=3), SMALL, LONG)
+    train(config, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    if updates is None:  # a run that has ended well is not begun again
+        summary = json.loads(run.files.summary.read_text()) | {"outcome": "diverged", "message": "the loss is nan"}
+        run.files.summary.write_bytes(to_json(summary))
+    if damage == "checkpoints":
+        for path in run.files.checkpoints.glob("*.safetensors"):
+            path.write_bytes(b"")
+    if damage == "metrics":
+        run.files.metrics.write_bytes(b"")
+    before = files(tmp_path / "run")
+    model = initial_model(config)
+    if damage == "model":
+        model.more = nn.Linear(1, 1)
+    longer = replace(LONG, updates=updates or LONG.updates)
+    with pytest.raises(MnemoscopeError, match="it lacks" if damage == "model" else "damaged"):
+        fit(model, config.task, longer, tmp_path / "run", resume=True)
+    assert files(tmp_path / "run") == before
+
+
+def test_a_run_that_has_lost_its_checkpoints_says_that_it_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(RunConfig(Copy(T=3), SMALL, LONG), tmp_path / "run")
+    before = Run(tmp_path / "run").files.metrics.read_bytes()
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    (tmp_path / "run" / "summary.json").unlink()
+    resume(tmp_path / "run")
+    assert "run has records and no checkpoint any more; it begins anew" in caplog.text
+    assert Run(tmp_path / "run").files.metrics.read_bytes() == before
 
 
 def test_more_updates_are_refused_where_the_run_would_not_be_a_longer_one(tmp_path: Path, text: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.nn.utils.weight_norm import WeightNorm
 
 from mnemoscope.adapters._adapted import GIVE_A_STEP
 from mnemoscope.adapters._call import main_tensor
@@ -48,7 +49,8 @@ class TorchCell(Recurrence):
 def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
     """Return nn.RNN, nn.LSTM or nn.GRU as our layer with the same equations; it holds the same Parameter objects.
 
-    A weight that `torch.nn.utils.parametrize` computes is computed by the same parametrization.
+    A weight that `torch.nn.utils.parametrize` computes is computed by the same parametrization, and one that
+    `torch.nn.utils.weight_norm` computes is computed from the same g and v.
     A stack stays a stack. Of a bidirectional layer only one direction is a recurrence: the forward one of a single
     layer, or with ``reverse=True`` the other, which reads the sequence from its end. One whose own ``forward``, or
     whose hooks, give other outputs than torch's is refused: its equations are not known.
@@ -80,8 +82,11 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
     layer = _without_weights(module)
     suffix = "_reverse" if reverse else ""
     computed: dict[str, nn.Module] = {}
+    hooks = {hook.name: hook for hook in module._forward_pre_hooks.values() if isinstance(hook, WeightNorm)}
     for name, _ in list(layer.named_parameters()):
-        if parametrize.is_parametrized(module, name + suffix):
+        if name + suffix in hooks:
+            computed[name] = _HookedWeight(hooks[name + suffix], module)
+        elif parametrize.is_parametrized(module, name + suffix):
             computed[name] = module.get_submodule(f"parametrizations.{name}{suffix}")
         else:
             _set_parameter(layer, name, getattr(module, name + suffix))
@@ -93,6 +98,20 @@ def from_torch(module: nn.RNNBase, *, reverse: bool = False) -> Layer:
             f"not known: {GIVE_A_STEP}"
         )
     return layer.train(module.training)
+
+
+class _HookedWeight(nn.Module):
+    """A weight that a hook of torch.nn.utils.weight_norm computes, with the Parameters g and v that it reads."""
+
+    def __init__(self, hook: WeightNorm, module: nn.Module) -> None:
+        super().__init__()
+        self.hook = hook
+        for name in (f"{hook.name}_g", f"{hook.name}_v"):
+            setattr(self, name, getattr(module, name))
+
+    def forward(self) -> Tensor:
+        weight: Tensor = self.hook.compute_weight(self)
+        return weight
 
 
 def _base(module: nn.RNNBase) -> type[nn.RNNBase]:

@@ -156,8 +156,9 @@ class SAB(MemoryLayer, LSTM):
 
     def _memory_after(self, h: Tensor, memory: Memory, lengths: Tensor | None) -> Memory:
         """Return the memory after all the steps of h (time, batch, hidden)."""
-        steps = torch.arange(len(h), device=h.device)
-        passed = torch.full_like(memory.clock, len(h)) if lengths is None else lengths  # (batch,)
+        time = h.shape[0]  # len() is a number, and an exported program is for sequences of any length
+        steps = torch.arange(time, device=h.device)
+        passed = torch.full_like(memory.clock, time) if lengths is None else lengths  # (batch,)
         clock = memory.clock[:, None] + torch.minimum(steps, passed[:, None])  # (batch, time)
         due = (clock + 1) % self.store_every == 0
         if in_cuda_graph(due):
@@ -170,7 +171,7 @@ class SAB(MemoryLayer, LSTM):
             values=torch.cat([memory.values, states], 1),
             keys=torch.cat([memory.keys, torch.tanh(states)], 1),
             origin=torch.cat([memory.origin, origin], 1),
-            relevance=F.pad(memory.relevance, (0, len(slots))),
+            relevance=F.pad(memory.relevance, (0, slots.shape[0])),
             clock=memory.clock + passed,
         )
 

@@ -17,7 +17,7 @@ from mnemoscope.report._chart import (
 )
 from mnemoscope.report._chart_file import charts_from_json, charts_to_json
 from mnemoscope.report._charts import charts_of
-from mnemoscope.report._figures import draw_figure, write_figures, write_numbered_figures, write_panels
+from mnemoscope.report._figures import draw_figure, figures_hash, write_figures, write_numbered_figures, write_panels
 from mnemoscope.report._headline import Headline, HeadlineValue, headlines, mixed_layouts
 from mnemoscope.report._index import Cell, write_index
 from mnemoscope.report._notebook import InlinePage
@@ -71,6 +71,7 @@ __all__ = [
     "charts_of",
     "charts_to_json",
     "draw_figure",
+    "figures_hash",
     "headlines",
     "learning_charts",
     "learning_finding",

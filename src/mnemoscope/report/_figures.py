@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mnemoscope.errors import MnemoscopeError
-from mnemoscope.files import make_folder, safe_name, visible, write_atomic
+from mnemoscope.files import make_folder, safe_name, to_json, visible, write_atomic
 from mnemoscope.report._chart import (
     SHARE_RANGE,
     Axis,
@@ -28,6 +29,7 @@ from mnemoscope.report._chart import (
     Plane,
     Points,
 )
+from mnemoscope.report._chart_file import charts_to_json
 from mnemoscope.report._log_axis import log_ticks, tick_label
 from mnemoscope.report._palette import COLOR_SCALE, LIGHT, MATPLOTLIB_DASHES, MATPLOTLIB_SYMBOLS, cycle
 from mnemoscope.report._panels import panel_charts
@@ -64,6 +66,15 @@ def write_numbered_figures(charts: Iterable[Chart | Panels], folder: Path, forma
     """Write one file per chart and format: figure-1.png, figure-1.svg, figure-2.png, ..."""
     drawn = (draw_grid(chart) if isinstance(chart, Panels) else draw_figure([chart]) for chart in charts)
     return _save_all(((f"figure-{number}", figure) for number, figure in enumerate(drawn, 1)), folder, formats)
+
+
+def figures_hash(charts: Sequence[Chart | Panels]) -> str:
+    """Return what changes with the charts, with the code that draws them, and with the version of matplotlib."""
+    from matplotlib import __version__
+
+    code = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    parts = [to_json(charts_to_json(charts)), *code, __version__.encode()]
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
 def write_panels(charts: Sequence[Chart], path: str | Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from mnemoscope.files import LOCK_SECONDS, locked
+from mnemoscope.files import LOCK_SECONDS, locked, read_bytes, remove, write_atomic
 from mnemoscope.report import (
     Agreement,
     Cell,
@@ -20,6 +20,7 @@ from mnemoscope.report import (
     StudyResult,
     TwoValues,
     VerdictWords,
+    figures_hash,
     with_seed_counts,
     write_numbered_figures,
     write_studies_index,
@@ -30,7 +31,6 @@ from mnemoscope.studies._cost import words_for
 from mnemoscope.studies._merge import with_derived_charts
 from mnemoscope.studies._not_run import command, count_not_run, not_run
 from mnemoscope.studies._record import (
-    CHARTS,
     FILE,
     TABLE,
     Cost,
@@ -47,6 +47,7 @@ from mnemoscope.studies._study import SCALES, PublishedCell, Scale, Setting, Stu
 from mnemoscope.studies._verdict import Verdict
 
 PAGE = "index.html"
+DRAWN = ".figures"  # the hash of what the figures beside it were drawn from
 GROUPED = 1e7  # smaller numbers are written out, as 1,001,472
 FORMATS = ("svg", "png")
 FIGURE = re.compile(rf"figure-\d+\.({'|'.join(FORMATS)})")
@@ -110,14 +111,23 @@ def _recorded(folder: Path) -> Iterable[str]:
 
 
 def _draw_figures(folder: Path, charts: Sequence[Chart | Panels]) -> None:
-    """Write figure-N.svg and .png, unless they are newer than the charts."""
+    """Write figure-N.svg and .png, unless they were drawn here from the same charts by the same code.
+
+    A hash beside them says so. Times would not: in a clone all files have that of the clone.
+    """
     wanted = {f"figure-{number}.{suffix}" for number in range(1, len(charts) + 1) for suffix in FORMATS}
     for name in set(_figures(folder)) - wanted:
         (folder / name).unlink()
-    made = (folder / CHARTS).stat().st_mtime_ns if charts else 0
-    if all((folder / name).exists() and (folder / name).stat().st_mtime_ns >= made for name in wanted):
+    shown = [with_seed_counts(chart) for chart in charts]
+    drawn = folder / DRAWN
+    if not shown:
+        remove(drawn)
         return
-    write_numbered_figures([with_seed_counts(chart) for chart in charts], folder, FORMATS)
+    wanted_hash = figures_hash(shown).encode()
+    if drawn.exists() and read_bytes(drawn) == wanted_hash and all((folder / name).exists() for name in wanted):
+        return
+    write_numbered_figures(shown, folder, FORMATS)
+    write_atomic(drawn, wanted_hash)
 
 
 def _figures(folder: Path) -> list[str]:

@@ -307,7 +307,7 @@ def write_results(folder: Path, record: StudyRecord) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file, unless it is the same already: figures that are newer than their charts need not be drawn again."""
+    """Write a file, unless it is the same already."""
     if not path.exists() or read_bytes(path) != data:
         write_atomic(path, data)
 

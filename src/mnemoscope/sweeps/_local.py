@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from multiprocessing import connection
 from pathlib import Path
@@ -41,7 +41,8 @@ class LocalEngine:
         for job, folder in jobs:
             receiver, sender = self._processes.Pipe(duplex=False)
             log = logs / f"{job.name}.txt"
-            process = self._processes.Process(target=_child, args=(job, folder, log, sender), name=job.name)
+            arguments = (job, folder, log, sender, dict(os.environ))
+            process = self._processes.Process(target=_child, args=arguments, name=job.name)
             with _without_main(), _interrupts_later():  # or Ctrl-C could leave a process that is not in the list
                 process.start()
                 self._running[job.name] = (process, receiver)
@@ -92,8 +93,10 @@ def _ending(process: Any, receiver: connection.Connection) -> Ending:
     return Ending("died", f"its process ended with exit code {code}")
 
 
-def _child(job: Job, folder: Path, log: Path, sender: connection.Connection) -> None:
+def _child(job: Job, folder: Path, log: Path, sender: connection.Connection, environment: Mapping[str, str]) -> None:
     """Do a job in this new process; stop when asked to, or when the parent process is gone."""
+    os.environ.clear()  # of the server, which may be older than what a notebook has set since
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the driver decides
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -124,7 +125,23 @@ class Custom(Task):
             require(fits, "shape of inputs", shape, f"(T, B, {self.input_size})")
         dims = (1, 2) if self.answer == "classes" else (2, 3)
         require(targets.dim() in dims, "dimensions of targets", targets.dim(), f"{dims[0]} (at the end) or {dims[1]}")
+        self._check_targets(targets, *shape[:2])
         return Batch(inputs, targets)
+
+    def _check_targets(self, targets: Tensor, time: int, size: int) -> None:
+        """Refuse targets that torch's losses would not take, or would read in another order."""
+        at_end = (size,) if self.answer == "classes" else (size, self.output_size)
+        every_step = (time, *at_end)
+        shape = tuple(targets.shape)
+        require(shape in (at_end, every_step), "shape of targets", shape, f"{at_end} or {every_step}")
+        if self.answer == "numbers":
+            require(targets.is_floating_point(), "dtype of targets", targets.dtype, "one of floating point")
+            return
+        require(targets.dtype in (torch.int64, torch.uint8), "dtype of targets", targets.dtype, "int64")
+        wrong = targets[((targets < 0) | (targets >= self.output_size)) & (targets != IGNORED)]
+        if len(wrong):
+            allowed = f"0 to {self.output_size - 1}, or {IGNORED} to ignore it"
+            require(False, "class in targets", int(wrong[0]), allowed)
 
     def rows(self, batch: Batch, rows: slice) -> Batch:
         every_step = batch.targets.dim() == (2 if self.answer == "classes" else 3)

@@ -64,6 +64,7 @@ def fit(
         ('budget spent', 2)
     """
     check_task(task)
+    _check_model(model, projections)
     _check_allowed(allow_changed)
     if resume and folder is None:
         raise MnemoscopeError("resume=True needs the folder of the run")
@@ -84,7 +85,7 @@ def fit(
         if run is not None:
             expected = description
             description = ranks.on_first(lambda: _check_folder(run, expected, resume))
-            ended = ranks.on_first(lambda: _summary_of(run) if resume else None)
+            ended = ranks.on_first(lambda: _summary_of(run, description) if resume else None)
             if ended is not None:
                 return ended
         first_batch = task.batch(0, config.batch_size if isinstance(config, FitConfig) else 1)
@@ -93,6 +94,8 @@ def fit(
             description = replace(description, environment=environment)
         learner = _make_learner(model, task, config, projections, ranks)
         check_chosen(model, config.snapshot_weights)
+        if not resume:
+            _check_takes_snapshots(config)
 
         if run is not None:
             ranks.on_first(lambda: stack.enter_context(run.locked()))
@@ -106,6 +109,13 @@ def fit(
         except Diverged as error:
             session.note_divergence(error)
             raise
+
+
+def _check_takes_snapshots(config: LoopConfig) -> None:
+    """Refuse the names of weights to keep in snapshots where none is taken."""
+    if config.snapshot_weights and not (config.snapshot_every or config.snapshot_at):
+        names = " ".join(config.snapshot_weights)
+        raise MnemoscopeError(f"snapshot-weights = {names} needs snapshot-every or snapshot-at: no snapshot is taken")
 
 
 def _make_learner(
@@ -140,6 +150,17 @@ def _with_threads(config: LoopConfig, run: RunFolder | None) -> LoopConfig:
     return replace(config, threads=recorded or torch.get_num_threads())
 
 
+def _check_model(model: nn.Module, projections: Sequence[Projection]) -> None:
+    if not isinstance(model, nn.Module):
+        what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise MnemoscopeError(f"fit trains an nn.Module; got {what}")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        name = type(model).__name__
+        raise MnemoscopeError(f"{name} has no parameter that requires a gradient: there is nothing to train")
+    if not isinstance(projections, Sequence):
+        raise MnemoscopeError(f"projections are a list of functions of the model; got a {type(projections).__name__}")
+
+
 def _check_allowed(allow_changed: Collection[AllowedChange]) -> None:
     for what in allow_changed:
         if what not in get_args(AllowedChange):
@@ -147,9 +168,9 @@ def _check_allowed(allow_changed: Collection[AllowedChange]) -> None:
             raise MnemoscopeError(f"allow-changed = {what!r} is not allowed; what may change are {allowed}")
 
 
-def _summary_of(run: RunFolder) -> Summary | None:
-    """Return how the run ended; None if it has not, or if it diverged or failed: it is then tried again."""
-    if not run.summary.exists():
+def _summary_of(run: RunFolder, description: RunDescription) -> Summary | None:
+    """Return how the run ended; None if it has not, if it is given more updates, or if it diverged or failed."""
+    if not run.summary.exists() or run.description() != description:
         return None
     summary = read_summary(run.summary)
     return None if summary.is_failure else summary
@@ -158,7 +179,7 @@ def _summary_of(run: RunFolder) -> Summary | None:
 def _check_folder(run: RunFolder, description: RunDescription, resume: bool) -> RunDescription:
     """Refuse a folder that is not empty or, to resume, one that holds another run. Return the run's description.
 
-    That of a resumed run is the recorded one, whose hash its checkpoints hold.
+    That of a resumed run is the recorded one, whose hash its checkpoints hold, with the larger budget if it has one.
     """
     if not resume:
         run.require_empty()
@@ -168,6 +189,4 @@ def _check_folder(run: RunFolder, description: RunDescription, resume: bool) -> 
     difference = first_difference(longer, description, run.config)
     if difference:
         raise MnemoscopeError(f"{run.config} is of another run: {difference}")
-    if longer is not recorded:
-        run.extend(longer)
     return longer

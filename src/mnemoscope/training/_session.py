@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Collection
@@ -26,6 +27,8 @@ from mnemoscope.training._run_description import RunDescription
 from mnemoscope.training._snapshots import SnapshotSchedule, write_snapshot
 from mnemoscope.training._tensorboard_log import TensorBoardLog
 from mnemoscope.training._trajectory import record_parameters
+
+_log = logging.getLogger("mnemoscope")
 
 
 class Session:
@@ -77,25 +80,37 @@ class Session:
         self._may_change = allow_changed
         checkpoint = self.ranks.on_first(self._latest_checkpoint)
         if checkpoint is None:
+            self.ranks.on_first(self._take_up_folder)
             self._write_initial_files()
             return
         path = self.folder.checkpoints / f"{checkpoint.update:08d}.safetensors"
         self._restore_records(checkpoint, str(path))  # first: weights may not fit just because the data has changed
         self.learner.restore(checkpoint, str(path))
-        self.metrics.truncate()
+        self.ranks.on_first(self._take_up_folder)
         self.last_checkpoint = path
 
     def _latest_checkpoint(self) -> Checkpoint | None:
-        """Read the newest checkpoint, and cut metrics.jsonl back to where it was then."""
+        """Read the newest checkpoint, and how far metrics.jsonl had come when it was written."""
         assert self.folder is not None
-        self.folder.prepare()
         checkpoint = self.folder.latest()
         if checkpoint is None:
+            if self.folder.metrics.exists():  # a run saves its initial weights before it has any record
+                _log.warning("%s has records and no checkpoint any more; it begins anew", self.folder.path)
             self._note_changes(self.description.environment, 0)
-            self.metrics.truncate()
         else:
             self._accept(checkpoint)
         return checkpoint
+
+    def _take_up_folder(self) -> None:
+        """Change the folder of a resumed run, now that nothing can refuse it: its summary is deleted no sooner.
+
+        metrics.jsonl is cut back to the checkpoint, and config.json gets the larger budget.
+        """
+        assert self.folder is not None
+        self.folder.prepare()
+        if self.folder.description() != self.description:
+            self.folder.extend(self.description)
+        self.metrics.truncate()
 
     def _write_initial_files(self) -> None:
         # Parameters are recorded before a checkpoint, here as later: a resumed run does not record them again.
