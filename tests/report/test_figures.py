@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from mnemoscope.files import make_folder
+from mnemoscope.report import _figures
 from mnemoscope.report._chart import Axis, Bars, Chart, HeatMap, Line, Marker, Panels, Points, Style
 from mnemoscope.report._figures import (
     PANEL,
@@ -149,3 +151,16 @@ def test_a_figure_has_the_same_bytes_whichever_others_are_written(tmp_path):
     write_figures(charts[:1], tmp_path, ["png"])
     write_panels(charts[:1], tmp_path / "panels.png")
     assert (tmp_path / "k.png").read_bytes() == (tmp_path / "panels.png").read_bytes()
+
+
+def test_a_picture_that_fewer_pixels_do_not_make_small_has_fewer_colors(tmp_path, monkeypatch):
+    """Its lines keep theirs, as nearly as 256 colors allow."""
+    lines = [Line(f"{i}", np.arange(50.0), np.random.default_rng(i).random(50) + i, style=Style(i)) for i in range(7)]
+    (plain,) = write_figures([chart(*lines)], make_folder(tmp_path / "plain"), ["png"])
+    monkeypatch.setattr(_figures, "LARGE_BYTES", 1000)
+    (small,) = write_figures([chart(*lines)], make_folder(tmp_path / "small"), ["png"])
+    assert small.stat().st_size < plain.stat().st_size / 3
+    with Image.open(small) as found, Image.open(plain) as before:
+        assert found.size[0] == PANEL[0] * 90
+        shrunk = np.asarray(before.convert("RGB").resize(found.size), dtype=float)
+        assert np.abs(np.asarray(found.convert("RGB"), dtype=float) - shrunk).mean() < 5

@@ -117,7 +117,18 @@ def _save(figure: Figure, path: Path) -> None:
             figure.savefig(content, format=path.suffix[1:], dpi=dpi, metadata=metadata)
         if path.suffix != ".png" or content.tell() <= LARGE_BYTES:
             break
+    else:
+        content = _with_few_colors(content)
     write_atomic(path, content.getvalue())
+
+
+def _with_few_colors(png: io.BytesIO) -> io.BytesIO:
+    """Return a picture with 256 colors, which takes a third of the bytes."""
+    from PIL import Image  # comes with matplotlib
+
+    content = io.BytesIO()
+    Image.open(png).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(content, "png", optimize=True)
+    return content
 
 
 def draw_figure(charts: Sequence[Chart]) -> Figure:
