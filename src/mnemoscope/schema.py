@@ -90,7 +90,9 @@ def convert(kind: Any, value: Any, where: str) -> Any:
         return from_dict(kind, value, where)  # type: ignore[arg-type]
     result = _try_convert(kind, value, where)
     if result is MISSING:
-        raise MnemoscopeError(f"{where} = {_short(value)} is not allowed; it must be {_describe(kind)}")
+        is_too_large = type(value) is int and int in (kind, *get_args(kind))
+        allowed = "between -2^63 and 2^63" if is_too_large else _describe(kind)
+        raise MnemoscopeError(f"{where} = {_short(value)} is not allowed; it must be {allowed}")
     return result
 
 

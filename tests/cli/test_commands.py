@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -207,12 +208,14 @@ def test_a_runs_folder_is_as_good_as_its_config(run: Path, tmp_path: Path) -> No
     assert Run(tmp_path / "again").config.task == Run(run).config.task
 
 
-def test_a_folder_of_runs_or_a_file_where_a_run_should_be(run: Path, capsys) -> None:
+def test_a_folder_of_runs_or_a_file_where_a_run_should_be(run: Path, tmp_path: Path, capsys) -> None:
     error = fails(["compare", str(run.parent)], capsys)
     assert f"it has no config.json; it holds the runs {run}: name some of them" in error
     assert "is a file, not the folder of a run" in fails(["resume", str(run / "config.json")], capsys)
     error = fails(["report", str(run), "--out", str(run / "nowhere")], capsys)
     assert f"{run} is a run that was not examined; first: mnemoscope examine {run}" in error
+    two = Path(shutil.copytree(run, tmp_path / "two words"))
+    assert f"first: mnemoscope examine '{two}'" in fails(["report", str(two)], capsys)  # as a shell takes it
 
 
 def test_evaluate_names_the_task_that_was_meant(run: Path, capsys) -> None:

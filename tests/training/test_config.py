@@ -49,6 +49,7 @@ def test_json_round_trip(name: str, values: dict[str, Any]) -> None:
         ({"lr": 0.0}, r"lr = 0.0 is not allowed; it must be above 0"),
         ({"lr": float("nan")}, r"lr = nan is not allowed; it must be a finite number"),
         ({"updates": 0}, r"updates = 0 is not allowed; it must be at least 1"),
+        ({"seed": 10**20}, r"seed = 100000000000000000000 is not allowed; it must be between -2\^63 and 2\^63"),
         ({"updates": 2.5}, r"updates = 2.5 is not allowed; it must be a whole number"),
         ({"updates": True}, r"updates = True is not allowed"),
         ({"batch_size": "big"}, r"batch-size = 'big' is not allowed; it must be a whole number"),

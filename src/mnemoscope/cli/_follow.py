@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Callable
 from dataclasses import asdict
@@ -23,7 +24,9 @@ def follow(start: Callable[[ProgressCallback], Summary], config: RunConfig, fold
             summary = start(progress)
     except Stop as stop:
         if is_first:
-            terminal().print(f"{stop}; continue with: mnemoscope resume {folder}", highlight=False, soft_wrap=True)
+            terminal().print(
+                f"{stop}; continue with: mnemoscope resume {shlex.quote(str(folder))}", highlight=False, soft_wrap=True
+            )
         return stop.exit_code if isinstance(stop, Interrupted) else 128 + signal.SIGTERM
     if not is_first:
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -60,7 +61,9 @@ def main(arguments: list[str]) -> int:
             page = write_report(examinations, out, options.figures)
     else:
         if (first / "config.json").is_file():
-            raise MnemoscopeError(f"{first} is a run that was not examined; first: mnemoscope examine {first}")
+            raise MnemoscopeError(
+                f"{first} is a run that was not examined; first: mnemoscope examine {shlex.quote(str(first))}"
+            )
         raise MnemoscopeError(f"{first} holds neither findings nor runs; mnemoscope examine makes findings")
 
     _print_page(page, options.output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -177,7 +178,7 @@ def _follow(start: Callable[[SweepCallback], Sweep], view: SweepView, folder: Pa
     elif not output.quiet:
         outcomes = [f"{result[key]} {key}" for key in ("diverged", "failed") if result[key]]
         counts = [counted(result["runs"], "run"), *outcomes]
-        say(f"{', '.join(counts)}; {folder}; see: mnemoscope sweep table {folder}")
+        say(f"{', '.join(counts)}; {folder}; see: mnemoscope sweep table {shlex.quote(str(folder))}")
     if result["failed"]:
         first = next(ending.message for name, ending in failures.items() if name not in diverged)
         raise MnemoscopeError(
