@@ -163,7 +163,9 @@ def _follow(start: Callable[[SweepCallback], Sweep], view: SweepView, folder: Pa
         with view.shown():
             finished = start(view)
     except KeyboardInterrupt:
-        terminal().print(f"stopped; go on with: mnemoscope sweep resume {folder}", highlight=False, soft_wrap=True)
+        terminal().print(
+            f"stopped; go on with: mnemoscope sweep resume {shlex.quote(str(folder))}", highlight=False, soft_wrap=True
+        )
         return 128 + view.signal_number
     failures = finished.failures()
     diverged = [name for name, ending in failures.items() if ending.exit_code == 3]
