@@ -80,7 +80,7 @@ class Session:
         self._may_change = allow_changed
         checkpoint = self.ranks.on_first(self._latest_checkpoint)
         if checkpoint is None:
-            self.ranks.on_first(self._take_up_folder)
+            self.ranks.on_first(self._begin_anew)
             self._write_initial_files()
             return
         path = self.folder.checkpoints / f"{checkpoint.update:08d}.safetensors"
@@ -94,12 +94,17 @@ class Session:
         assert self.folder is not None
         checkpoint = self.folder.latest()
         if checkpoint is None:
-            if self.folder.metrics.exists():  # a run saves its initial weights before it has any record
-                _log.warning("%s has records and no checkpoint any more; it begins anew", self.folder.path)
             self._note_changes(self.description.environment, 0)
         else:
             self._accept(checkpoint)
         return checkpoint
+
+    def _begin_anew(self) -> None:
+        assert self.folder is not None
+        has_records = self.folder.metrics.exists()  # a run saves its initial weights before it has any
+        self._take_up_folder()
+        if has_records:
+            _log.warning("%s has records and no checkpoint any more; it begins anew", self.folder.path)
 
     def _take_up_folder(self) -> None:
         """Change the folder of a resumed run, now that nothing can refuse it: its summary is deleted no sooner.
