@@ -17,6 +17,7 @@ from mnemoscope.kernels import _cuda, _dispatch, _fused, _weight_gradients
 from mnemoscope.kernels import _operators as op
 from mnemoscope.kernels._cuda import compiler, layout, weight_gradients
 from mnemoscope.kernels._operator import OPERATORS
+from mnemoscope.recurrence import detach
 from mnemoscope.torch_internals import dispatches_plainly
 
 LIMITS = layout.Limits(clusters=(1, 2, 4), multiprocessors=4, shared_floats=227 * 256)
@@ -168,6 +169,13 @@ def replace_cpu_kernels(monkeypatch: Any) -> list[str]:
         if "cuda" in operator.backends:
             monkeypatch.setitem(operator.backends, "cpu", operator.backends["cuda"])
     return ran
+
+
+def carried(layer, ran, T=4, B=2):
+    """A state to begin with, as it is after some steps."""
+    state = detach(layer(2 * torch.randn(T, B, layer.input_size))[1])
+    ran.clear()
+    return state
 
 
 def check(layer: Any, ran: list[str], family: str, T: int = 6, B: int = 2, state: Any = None) -> None:

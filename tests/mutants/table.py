@@ -10,7 +10,7 @@ from mutants.mutant import Mutant
 from mutants.scope_table import CHANGING_SCOPE_MUTANTS, SCOPE_MUTANTS
 
 EQUATIONS = "tests/test_equations.py"
-FULL_ATTENTION = "tests/kernels/test_cuda_emulated.py"
+FULL_ATTENTION = "tests/kernels/test_cuda_full_attention.py"
 RELEVANCY = "tests/layers/test_relevancy.py"
 STABLE = "tests/layers/test_stable.py"
 ORTHOGONAL = "tests/layers/test_orthogonal.py"
@@ -276,7 +276,7 @@ STUDY_MUTANTS = [
     Mutant("study-worse-kept", "studies/_reproduce.py", "_worse(again, recorded, old))", "())", f"{REPRODUCE}::test_a_changed_cell_of_the_record_turns_the_verdict_though_nothing_is_run"),
     Mutant("study-tried-again", "studies/_pages.py", "cell = (row, record.again.get(column, column))", "cell = (row, column)", "tests/studies/test_shown_cells.py::test_a_published_cell_that_was_tried_again_counts_once"),
     Mutant("study-all-seeds", "studies/_merge.py", "return theirs <= ours if theirs", "return len(theirs) <= len(ours) if theirs", "tests/studies/test_missing.py::test_a_line_whose_seeds_are_known_gives_way_to_one_of_all_of_them_only"),
-    Mutant("statement-side", "studies/_statements.py", "_MIRRORED[relation] if bound is not None and bound < 0 else relation", "relation", "tests/studies/test_statements.py"),
+    Mutant("statement-side", "studies/_statements.py", "side = _MIRRORED[relation] if is_negative else relation", "side = relation", "tests/studies/test_statements.py"),
     Mutant("study-time-is-up", "studies/_deadline.py", "if jobs and time.monotonic() >= self.moment:", "if time.monotonic() >= self.moment:", f"{REPRODUCE}::test_the_time_can_be_up_while_jobs_run"),
     Mutant("study-not-run", "studies/_not_run.py", "not set(job.needs).intersection(one.missing)", "not job.needs", f"{MISSING}::test_what_was_not_run_is_said_with_the_command"),
     Mutant("study-missing-needs", "studies/_plan.py", "{name, *(() if name in self.done else jobs[name].needs)}", "{name}", f"{MISSING}::test_what_a_missing_measurement_needs_is_run_again"),

@@ -197,7 +197,7 @@ def test_windows_of_a_strided_model_begin_where_an_output_does(stride, steps):
 
 @pytest.mark.parametrize(("stride", "steps", "window"), [(7, 50, 8), (7, 61, 5), (2, 6, 4), (16, 100, 4)])
 def test_windows_of_few_outputs_begin_where_an_output_does(stride, steps, window):
-    """By the outputs of half of 50 steps, 4 of 7, there was one for every 8 inputs: all 50 were said to be needed."""
+    """At a stride of 7, 50 steps give 7 outputs and 25 give 4: their difference would be a stride of 8."""
     found = truncation(lambda x: x.unfold(1, 4, stride).mean(-1), torch.randn(3, steps, 2))
     assert found.figures["window"] == window
 

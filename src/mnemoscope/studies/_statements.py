@@ -92,9 +92,8 @@ def tightness(done: Sequence[Done], key: str = "statements") -> Panels:
     ratios: dict[str, dict[str, list[float]]] = {}
     for name, _, _, relation, bound, ratio in done[0][key]["cases"]:
         numbers.setdefault(name, len(numbers))
-        side = (
-            _MIRRORED[relation] if bound is not None and bound < 0 else relation
-        )  # what is at most -2 is at least 1 times it
+        is_negative = bound is not None and bound < 0  # what is at most -2 is at least 1 times it
+        side = _MIRRORED[relation] if is_negative else relation
         ratios.setdefault(side, {}).setdefault(name, []).append(math.nan if ratio is None else float(ratio))
     charts = [_checks(side, ratios[side], numbers) for side in _SIDES if side in ratios]
     title = "Every check: measured value over its bound"
